@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::CliError;
 
-/// What the options say.
+/// The values of `--arg` and `--args-json`.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     pairs: Vec<(String, String)>,
@@ -13,7 +13,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Takes the value of the option `--name`, if it is one of these.
+    /// Takes the value of the option `--name`. Returns false if it is neither of the two.
     pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         match name {
             "arg" => self.pairs.push(pair(&parser.value()?.string()?)?),
@@ -23,13 +23,13 @@ impl Arguments {
         Ok(true)
     }
 
-    /// What the tool is given whose arguments are described by `schema`.
+    /// Returns the arguments for the tool whose `schema` describes them.
     pub fn merged(self, schema: &Value) -> Value {
         merged(self.fields, self.pairs, schema)
     }
 }
 
-/// `key=value`.
+/// Splits `key=value`.
 fn pair(text: &str) -> Result<(String, String), CliError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -37,7 +37,7 @@ fn pair(text: &str) -> Result<(String, String), CliError> {
     }
 }
 
-/// A JSON object.
+/// Parses a JSON object.
 fn object(text: &str) -> Result<Map<String, Value>, CliError> {
     match serde_json::from_str(text) {
         Ok(Value::Object(fields)) => Ok(fields),
@@ -46,7 +46,7 @@ fn object(text: &str) -> Result<Map<String, Value>, CliError> {
     }
 }
 
-/// What the tool is given: `fields`, and the pairs over them, of two for one key the last.
+/// Returns `fields` with `pairs` inserted over them. If a key occurs twice, the last pair wins.
 fn merged(mut fields: Map<String, Value>, pairs: Vec<(String, String)>, schema: &Value) -> Value {
     for (key, text) in pairs {
         let value = value(&schema["properties"][&key], text);
@@ -55,8 +55,8 @@ fn merged(mut fields: Map<String, Value>, pairs: Vec<(String, String)>, schema: 
     Value::Object(fields)
 }
 
-/// Where a string may stand, `text` is one. Elsewhere it is the JSON that it spells; what spells
-/// none is a string, with which the schema then finds fault in words of the field.
+/// Returns the value of one pair. It is a string if the schema allows one, and otherwise the JSON
+/// in `text`. Text that is not JSON stays a string, so that the schema check reports the field.
 fn value(schema: &Value, text: String) -> Value {
     let may_be_text = match &schema["type"] {
         Value::String(name) => name == "string",

@@ -1,4 +1,4 @@
-//! `streamdoor call`: a tool of a server, as `streamdoor run` runs one here.
+//! `streamdoor call`: runs a tool on a server, as `streamdoor run` runs one locally.
 
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         say!("{}", HELP.trim_end());
         return Ok(());
     };
-    options.output.view(false)?; // What is wrong with it is said before anything is done.
+    options.output.view(false)?; // Wrong output options are reported before anything is done.
     let client = options.follow.client(&options.url)?;
     let tool = tool(&client, &options.tool)?;
     let arguments = options.arguments.merged(&tool.arguments);
@@ -131,7 +131,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     remote::follow(stream, &options.output, &place, sink, begun, unwanted)
 }
 
-/// The tool of that name, or which there are.
+/// Finds the tool of that name. The error lists the tools of the server.
 pub fn tool(client: &Client, name: &str) -> Result<Tool, CliError> {
     let mut tools = client.tools().map_err(remote::failure)?;
     match tools.iter().position(|tool| tool.name == name) {

@@ -1,4 +1,4 @@
-//! `streamdoor cat`: an execution, read through a door.
+//! `streamdoor cat`: reads an execution through a door.
 
 use std::sync::Arc;
 
@@ -143,7 +143,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         say!("{}", HELP.trim_end());
         return Ok(());
     };
-    options.output.view(false)?; // What is wrong with it is said before anything is done.
+    options.output.view(false)?; // Wrong output options are reported before anything is done.
     let opened = match options.execution.take() {
         Some(id) if options.by_name => by_name(&id, &options)?,
         Some(id) => through_door(remote::execution(&id)?, &options)?,
@@ -165,7 +165,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let output = taker.sink.close();
     read.map_err(doors::failure)?;
     let Some((end, error)) = taker.end else {
-        // Who reads the results has gone, and nobody is there for a table.
+        // The reader of the results has gone, so no table is printed.
         if let Some(interrupt) = opened.interrupt {
             interrupt.interrupted();
         }
@@ -181,7 +181,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     place.conclude(unwritten.as_ref(), words.trim_start(), verdict)
 }
 
-/// What is read, and all that is known of it.
+/// The opened execution, and everything known about it.
 struct Opened {
     source: Source,
     execution: ExecutionId,
@@ -190,11 +190,11 @@ struct Opened {
     subscriber: SubscriberId,
     terms: Terms,
     from_seq: u64,
-    /// Cancels what was started for us.
+    /// Cancels the execution if this command started it.
     interrupt: Option<Arc<Interrupt>>,
 }
 
-/// Where deliveries come from.
+/// The source of the deliveries.
 enum Source {
     Door(Reader),
     Name(NamedReader),
@@ -221,7 +221,7 @@ fn by_name(id: &str, options: &Options) -> Result<Opened, CliError> {
     let reader = NamedReader::open(execution, &options.read).map_err(doors::failure)?;
     Ok(Opened {
         execution,
-        tool: String::new(), // Nobody says.
+        tool: String::new(), // The name does not tell the tool.
         names: Names::new(execution, None),
         subscriber: reader.id(),
         terms: reader.terms(),
@@ -251,7 +251,7 @@ fn open(door: &Door, execution: ExecutionId, read: &ReadOptions) -> Result<Opene
     })
 }
 
-/// Runs the tool, and cancels it if we are interrupted.
+/// Runs the tool, and cancels the execution on Ctrl-C.
 fn of_tool(options: &mut Options) -> Result<Opened, CliError> {
     let door = options.door.open()?;
     let client = door.client().map_err(doors::failure)?;
@@ -270,7 +270,7 @@ fn of_tool(options: &mut Options) -> Result<Opened, CliError> {
     Ok(Opened { interrupt: Some(interrupt), ..opened })
 }
 
-/// What becomes of deliveries.
+/// Passes deliveries to the output.
 struct Taker {
     sink: Sink,
     names: Names,
@@ -288,13 +288,13 @@ impl Taker {
         });
     }
 
-    /// Takes everything up to the end, or until nobody wants it.
+    /// Takes all deliveries up to the end, or until the output fails.
     fn take_all(&mut self, mut source: Source) -> Result<(), DoorError> {
         loop {
             if let Some(delivery) = source.poll()? {
                 self.take(&delivery);
             } else {
-                // What has come is shown before anybody waits for more.
+                // The output so far is shown before this blocks.
                 self.sink.flush();
                 if self.sink.has_failed() {
                     return Ok(());

@@ -1,5 +1,5 @@
-//! Lines for a person. A reader who has gone away (`| head -1`) is no error of ours: on standard
-//! output that ends the program quietly, on standard error it is ignored.
+//! Lines for a person. If the reader of standard output has gone away (`| head -1`), the program
+//! ends quietly. The same on standard error is ignored.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -17,7 +17,7 @@ macro_rules! note {
 }
 pub(crate) use {note, say};
 
-/// See [`say`].
+/// Prints a line on standard output. See [`say`].
 pub fn print_line(line: fmt::Arguments<'_>) {
     if let Err(error) = writeln!(io::stdout(), "{}", harmless(line)) {
         if error.kind() == ErrorKind::BrokenPipe {
@@ -28,12 +28,12 @@ pub fn print_line(line: fmt::Arguments<'_>) {
     }
 }
 
-/// See [`note`].
+/// Prints a line on standard error. See [`note`].
 pub fn print_note(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{}", harmless(line)); // There is nobody left to tell.
+    let _ = writeln!(io::stderr(), "{}", harmless(line)); // The error has no other place to go.
 }
 
-/// The line as it is printed: what others have said in it commands no terminal.
+/// Returns the line without control characters, so that foreign text cannot control the terminal.
 fn harmless(line: fmt::Arguments<'_>) -> String {
     let shown = |c| if is_shown(c) { c } else { char::REPLACEMENT_CHARACTER };
     line.to_string().chars().map(shown).collect()

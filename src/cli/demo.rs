@@ -1,5 +1,5 @@
-//! `streamdoor demo`: the seeds' demonstration, for real. Several subscribers, each a thread of its
-//! own with its own pace, follow one execution; then the table of their latencies.
+//! `streamdoor demo`: several subscribers, each on a thread with its own pace, follow one
+//! execution. At the end, the command prints a table of their latencies.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -126,7 +126,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     results::verdict(&results)
 }
 
-/// Which tool, with which arguments.
+/// Returns the tool and its arguments.
 fn call(options: &Options) -> Result<(&'static str, serde_json::Value), CliError> {
     let Some(path) = &options.file else {
         let chunk_size = options.chunk_size.unwrap_or(100);
@@ -140,7 +140,7 @@ fn call(options: &Options) -> Result<(&'static str, serde_json::Value), CliError
     Ok(("process_file", json!({"file_path": path, "chunk_size": chunk_size})))
 }
 
-/// How they follow, and what each does with a chunk.
+/// Returns the terms of the subscribers, and a watcher for each.
 fn followers(options: &Options) -> (SubscribeSpec, Vec<Box<dyn Watcher>>) {
     let of_file = options.file.is_some();
     let default = if of_file { Policy::Block } else { Policy::Drop };
@@ -157,7 +157,7 @@ fn followers(options: &Options) -> (SubscribeSpec, Vec<Box<dyn Watcher>>) {
     (spec, watchers.collect())
 }
 
-/// One subscriber: it says what it gets, and takes its time over each chunk.
+/// One subscriber: it prints what it receives, and takes its time over each chunk.
 struct Follower {
     number: usize,
     processing: Duration,

@@ -1,5 +1,5 @@
-//! What `cat` and `pipe` have in common: which door, who we are, and as whose fault an error
-//! counts.
+//! The parts that `cat` and `pipe` share: the choice of the door, the token, and errors as
+//! [`CliError`].
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use streamdoor::endpoint::first_token;
 
 use super::{CliError, remote, token_file};
 
-/// What the options say.
+/// The options `--door` and `--token-file`.
 #[derive(Clone, Debug, Default)]
 pub struct DoorArguments {
     path: Option<PathBuf>,
@@ -16,7 +16,7 @@ pub struct DoorArguments {
 }
 
 impl DoorArguments {
-    /// Takes the value of the option `--name`, if it is one of these.
+    /// Takes the value of the option `--name`. Returns false if it is neither of the two.
     pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         match name {
             "door" => self.path = Some(parser.value()?.into()),
@@ -26,7 +26,7 @@ impl DoorArguments {
         Ok(true)
     }
 
-    /// The door that is meant.
+    /// Opens the door at the given path, or else at the default path.
     pub fn open(&self) -> Result<Door, CliError> {
         let path = self.path.clone().or_else(Door::default_path).ok_or_else(|| {
             let text = "which door? --door PATH (there is no XDG_RUNTIME_DIR to look for one in)";
@@ -40,7 +40,7 @@ impl DoorArguments {
     }
 }
 
-/// As whose fault an error counts.
+/// Returns the [`CliError`] for an error of a door, with the exit code of its cause.
 pub fn failure(error: DoorError) -> CliError {
     let text = remote::printable(&error.to_string());
     match &error {

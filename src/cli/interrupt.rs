@@ -1,5 +1,5 @@
-//! Ctrl-C for who has started an execution of a server: it is cancelled, perhaps before it is known
-//! which it is.
+//! Ctrl-C for a command that started an execution on a server. The execution is cancelled, even if
+//! the signal comes before its id is known.
 
 use std::process::exit;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use streamdoor::client::Client;
 
 use super::console::note;
 
-/// Cancels the execution when somebody wants it.
+/// Cancels the execution on request, once its id is known.
 pub struct Interrupt {
     client: Client,
     state: Mutex<InterruptState>,
@@ -19,7 +19,7 @@ pub struct Interrupt {
 struct InterruptState {
     execution: Option<ExecutionId>,
     is_wanted: bool,
-    /// That was done already.
+    /// True once the request to cancel was sent.
     is_cancelled: bool,
 }
 
@@ -33,7 +33,7 @@ impl Interrupt {
         change(&mut state);
         let InterruptState { execution, is_wanted, is_cancelled } = *state;
         state.is_cancelled |= is_wanted && execution.is_some();
-        drop(state); // Cancelling takes its time.
+        drop(state); // Cancelling takes a while.
         if let (Some(execution), true, false) = (execution, is_wanted, is_cancelled)
             && let Err(error) = self.client.cancel(execution)
         {
@@ -42,12 +42,12 @@ impl Interrupt {
         }
     }
 
-    /// It is this one.
+    /// Records the id of the execution. Cancels it if that was requested before.
     pub fn begun(&self, execution: ExecutionId) {
         self.change(|state| state.execution = Some(execution));
     }
 
-    /// It is to be cancelled.
+    /// Requests that the execution is cancelled.
     pub fn interrupted(&self) {
         self.change(|state| state.is_wanted = true);
     }

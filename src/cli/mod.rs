@@ -1,4 +1,4 @@
-//! Subcommands, and what they have in common: usage texts, errors, exit codes.
+//! The subcommands and the parts that they share: usage texts, errors and exit codes.
 
 #[cfg(feature = "agent")]
 mod agent;
@@ -80,23 +80,23 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 the environment lacks something, or
 be reached.
 ";
 
-/// Why a command did not do what it was asked to.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub enum CliError {
-    /// Fix the command line.
+    /// The command line is wrong.
     Usage(String),
-    /// Fix the call of the tool: its name, or an argument.
+    /// The call of the tool is wrong: its name or an argument.
     Call(String),
-    /// It was tried, and failed.
+    /// The command was carried out and failed.
     Failed(String),
-    /// The machine lacks something; the text says what, and how to get it.
+    /// The machine lacks something. The text says what, and how to get it.
     Environment(String),
-    /// It failed, and the output has said all of it.
+    /// The command failed, and its output has already said everything about it.
     Told,
 }
 
 impl CliError {
-    /// As the operating system is told.
+    /// Returns the exit code of the process.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             CliError::Failed(_) | CliError::Told => 1,
@@ -124,7 +124,7 @@ impl From<lexopt::Error> for CliError {
     }
 }
 
-/// Says on standard error why nothing came of it.
+/// Prints the error on standard error, unless the output has already said everything.
 pub fn complain(error: &CliError) {
     if !matches!(error, CliError::Told) {
         note!("streamdoor: {error}");
@@ -179,7 +179,7 @@ pub fn run() -> Result<(), CliError> {
     }
 }
 
-/// A value that must parse, or a usage error that names the option.
+/// Parses the value of the option `--option`. The usage error names the option and the value.
 fn parsed<T>(option: &str, parser: &mut lexopt::Parser) -> Result<T, CliError>
 where
     T: std::str::FromStr,

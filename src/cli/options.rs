@@ -9,23 +9,23 @@ use streamdoor::reactor::{Choice, Idle};
 
 use super::{CliError, parsed};
 
-/// What every command takes that runs a tool.
+/// The options of every command that runs a tool.
 #[derive(Clone, Debug)]
 pub struct Common {
-    /// How many follow the execution.
+    /// Number of subscribers of the execution.
     pub subscribers: usize,
-    /// What happens when one lags.
+    /// The policy for a subscriber that lags.
     pub policy: Option<Policy>,
-    /// How far it may lag.
+    /// Number of chunks by which a subscriber may lag.
     pub limit_chunks: Option<u32>,
-    /// Which way to the kernel.
+    /// The kernel interface.
     pub reactor: Choice,
-    /// What the shard does when there is nothing to do.
+    /// The behaviour of the shard when it has no work.
     pub idle: Idle,
 }
 
 impl Common {
-    /// Nothing chosen, with so many subscribers.
+    /// Returns the defaults, for this number of subscribers.
     pub fn new(subscribers: usize) -> Common {
         let (reactor, idle) = (Choice::Auto, Idle::Backoff);
         Common { subscribers, policy: None, limit_chunks: None, reactor, idle }
@@ -34,7 +34,7 @@ impl Common {
     /// Takes the value of the option `--name`.
     ///
     /// # Errors
-    /// If it is none of these, or its value is wrong.
+    /// If it is not one of these options, or its value is wrong.
     pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<(), CliError> {
         match name {
             "subscribers" => self.subscribers = subscribers(parser)?,
@@ -48,7 +48,7 @@ impl Common {
     }
 }
 
-/// How long a tool may be silent, and may take, where the options say so.
+/// Time limits from the command line: for the first chunk, for silence, and in total.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TimeoutOptions {
     first_chunk: Option<TimeLimit>,
@@ -57,7 +57,7 @@ pub struct TimeoutOptions {
 }
 
 impl TimeoutOptions {
-    /// Takes the value of the option `--name`, if it is one of these.
+    /// Takes the value of the option `--name`. Returns false if it is not one of these.
     pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         let limit = match name {
             "first-chunk-timeout" => &mut self.first_chunk,
@@ -69,7 +69,7 @@ impl TimeoutOptions {
         Ok(true)
     }
 
-    /// What applies to a tool that declares `declared`.
+    /// Returns the limits for a tool that declares `declared`: an option wins over a declaration.
     pub fn over(self, declared: Timeouts) -> Timeouts {
         let chosen = |limit: Option<TimeLimit>, or| limit.map_or(or, |TimeLimit(limit)| limit);
         Timeouts {
@@ -89,7 +89,7 @@ fn subscribers(parser: &mut lexopt::Parser) -> Result<usize, CliError> {
     Ok(count)
 }
 
-/// How long something may take, as it is written: `30s`, `500ms`, `1.5h`, or `none`.
+/// A time limit as it is written: `30s`, `500ms`, `1.5h`, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimit(pub Option<Duration>);
 

@@ -1,4 +1,4 @@
-//! Where results go, and in which form: options that `run`, `call` and `watch` have in common.
+//! The destination and the format of results: options that `run`, `call` and `watch` share.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal};
@@ -10,7 +10,7 @@ use super::progress::Style;
 use super::sink::View;
 use super::{CliError, parsed};
 
-/// How chunks are written.
+/// The format of the chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Raw,
@@ -32,29 +32,29 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// Where chunks go.
+/// The destination of the chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nobody wants them.
+    /// The chunks are not written.
     Nowhere,
-    /// To standard output.
+    /// Standard output.
     Stdout,
-    /// Into a file.
+    /// A file.
     File(PathBuf),
 }
 
-/// What the options say.
+/// The options of the output.
 #[derive(Clone, Debug, Default)]
 pub struct OutputOptions {
     out: Option<PathBuf>,
     format: Option<Format>,
-    /// The SHA-256 of the results is wanted.
+    /// True if the SHA-256 of the results is wanted.
     pub hash: bool,
     progress: bool,
 }
 
 impl OutputOptions {
-    /// Takes the option `--name` with its value, if it is one of these.
+    /// Takes the option `--name` and its value. Returns false if it is not one of these.
     pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         match name {
             "out" => self.out = Some(PathBuf::from(parser.value()?)),
@@ -66,7 +66,7 @@ impl OutputOptions {
         Ok(true)
     }
 
-    /// Where chunks go, and how; see the help texts.
+    /// Returns the destination and the format of the chunks. The help texts describe the rules.
     pub fn view(&self, stdout_is_terminal: bool) -> Result<(Place, View), CliError> {
         let place = match &self.out {
             Some(path) if path == Path::new("-") => Some(Place::Stdout),
@@ -89,7 +89,7 @@ impl OutputOptions {
         }
     }
 
-    /// How progress is shown.
+    /// Returns the style in which progress is shown.
     pub fn style(&self) -> Style {
         match (io::stderr().is_terminal(), self.progress) {
             (true, _) => Style::Bar,
@@ -100,11 +100,11 @@ impl OutputOptions {
 }
 
 impl Place {
-    /// Opens it. A file's old content is gone then.
+    /// Opens the destination. This truncates an existing file.
     pub fn open(&self) -> Result<Option<File>, CliError> {
         match self {
             Place::Nowhere => Ok(None),
-            // Not through the standard library's own buffer: it looks for line ends in all of it.
+            // The buffer of the standard library is bypassed: it searches all bytes for line ends.
             Place::Stdout => match io::stdout().as_fd().try_clone_to_owned() {
                 Ok(descriptor) => Ok(Some(File::from(descriptor))),
                 Err(error) => Err(CliError::Failed(format!("standard output: {error}"))),
@@ -116,8 +116,8 @@ impl Place {
         }
     }
 
-    /// Prints what is to be said at the end, and judges. Who reads standard output and has left
-    /// wants to hear nothing more.
+    /// Prints `last_words` and returns the result of the command. If the reader of standard output
+    /// has gone away, prints nothing and returns `Ok`.
     pub fn conclude(
         &self,
         unwritten: Option<&io::Error>,

@@ -1,4 +1,4 @@
-//! `streamdoor pipe`: standard input becomes an execution, through a door.
+//! `streamdoor pipe`: publishes standard input as an execution, through a door.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -53,9 +53,9 @@ Exit codes: 0 completed, 1 failed, cancelled or timed out, or the server has gon
 not let in, 3 there is no server.
 ";
 
-const CHUNK_BYTES_DEFAULT: u32 = 32 << 10; // What the sift seed reads at once.
+const CHUNK_BYTES_DEFAULT: u32 = 32 << 10; // The size of the reads of the sift seed.
 const CHUNK_BYTES_MAX: u32 = 256 << 10;
-/// While nothing comes, it is looked this often whether anybody still wants it.
+/// While no input arrives, the command checks at this interval whether the execution was stopped.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         say!("{}", HELP.trim_end());
         return Ok(());
     };
-    // Not through the standard library's own buffer: what is read goes straight into the ring.
+    // The buffer of the standard library is bypassed: bytes are read straight into the ring.
     let input = io::stdin().as_fd().try_clone_to_owned();
     let input = File::from(input.map_err(|error| CliError::Failed(unread(&error)))?);
     let door = options.door.open()?;
@@ -168,9 +168,9 @@ fn unread(error: &io::Error) -> String {
     format!("standard input: {error}")
 }
 
-/// What the server is asked for.
+/// Returns the options of the execution that the command requests.
 fn wanted(options: &Options, input: &File) -> ProduceOptions {
-    // Of a file it is known how much will come.
+    // The size of a file is known in advance.
     let size = input.metadata().ok().filter(|found| found.is_file()).map(|found| found.size());
     let mut execution = ExecuteOptions {
         policy: Some(PolicyWish { policy: options.policy, limit_chunks: None, limit_bytes: None }),
@@ -190,11 +190,11 @@ fn wanted(options: &Options, input: &File) -> ProduceOptions {
     }
 }
 
-/// Why no more is taken.
+/// The reason why reading ended early.
 enum Stop {
-    /// Of standard input.
+    /// Standard input failed.
     Unread(io::Error),
-    /// By the execution.
+    /// The execution accepts no more chunks.
     Unwanted(WriteError),
 }
 
@@ -204,7 +204,7 @@ impl From<WriteError> for Stop {
     }
 }
 
-/// Standard input, on its way into the ring.
+/// Copies standard input into the ring.
 struct Feed {
     writer: Writer,
     cut: Cut,
@@ -228,7 +228,7 @@ impl Feed {
         }
     }
 
-    /// What can be read at once is a chunk, and is read where it is to be.
+    /// Publishes the result of each read as one chunk. The bytes are read straight into the ring.
     fn take_bytes(&mut self, mut input: File) -> Result<(), Stop> {
         loop {
             self.wait_for(&input)?;
@@ -244,7 +244,7 @@ impl Feed {
         }
     }
 
-    /// A line is a chunk. What is longer than a chunk can be, is several.
+    /// Publishes each line as one chunk. A line that is longer than a chunk is split.
     fn take_lines(&mut self, mut input: File) -> Result<(), Stop> {
         let mut buffer = vec![0; 2 * self.chunk_bytes];
         let mut filled = 0;
@@ -261,14 +261,15 @@ impl Feed {
             buffer.copy_within(sent..filled, 0);
             filled -= sent;
         }
-        // The last line has no end.
+        // The last line may lack its line end.
         for piece in buffer[..filled].chunks(self.chunk_bytes) {
             self.send(piece)?;
         }
         Ok(())
     }
 
-    /// Sends the lines that are whole, and what is too long to wait for its end. How much was that?
+    /// Sends all whole lines, and pieces of lines that are too long for one chunk. Returns the
+    /// number of bytes sent.
     fn send_lines(&mut self, bytes: &[u8]) -> Result<usize, Stop> {
         let mut sent = 0;
         loop {
@@ -295,7 +296,7 @@ impl Feed {
         self.bytes += bytes as u64;
     }
 
-    /// Waits until there is something to read, or nobody wants it any more.
+    /// Waits until the input is readable. Fails if the execution was stopped.
     fn wait_for(&self, input: &File) -> Result<(), Stop> {
         let time = Timespec::try_from(LOOK_INTERVAL).expect("it is short");
         loop {
@@ -312,7 +313,7 @@ impl Feed {
     }
 }
 
-/// Nothing is wrong, but it has to be tried again.
+/// True if the read has to be tried again.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock)
 }

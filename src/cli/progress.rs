@@ -1,6 +1,7 @@
-//! How far the tool is, on standard error: a bar that is drawn over and over where that is a
-//! terminal, a line now and then where it is not and somebody asked.
-//! Both are drawn when something comes: a tool that is silent has no progress to show.
+//! Progress of the tool, on standard error. A terminal shows a bar that is redrawn. Elsewhere, on
+//! request, a line is printed now and then.
+//!
+//! Both are drawn only when an event arrives: a silent tool has no progress to show.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -11,19 +12,19 @@ use streamdoor::base::plain::plain_line;
 use streamdoor::wire::events::{Chunk, Part, Progress};
 
 const BAR_CELLS: usize = 24;
-/// While chunks come and nothing is reported.
+/// The time between two redraws while chunks arrive without reports of progress.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
-/// The engine tells numbers less often than this, so that the last one of a burst is drawn.
+/// The engine sends reports of progress less often than this, so the last one of a burst is drawn.
 const REPORT_INTERVAL: Duration = Duration::from_millis(20);
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
 const MESSAGE_CHARS_MAX: usize = 30;
-/// Back to the start of the line, and nothing on it.
+/// Moves to the start of the line and clears it.
 const ERASE: &str = "\r\x1b[K";
 
-/// How progress is shown.
+/// The style in which progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Not at all.
+    /// No progress is shown.
     Off,
     /// A line now and then, and one at the end.
     Lines,
@@ -31,29 +32,29 @@ pub enum Style {
     Bar,
 }
 
-/// How far the tool is.
+/// The progress of the tool.
 pub struct Meter {
     style: Style,
     shown_at: Option<Instant>,
     began: Option<Instant>,
-    /// The bar is on the screen.
+    /// True while the bar is on the screen.
     is_drawn: bool,
-    /// Something else stands on its line.
+    /// True while other text is on the line of the bar.
     is_held: bool,
-    /// There is something that was not shown.
+    /// True if something has changed since progress was last shown.
     is_stale: bool,
-    /// What the tool has said last: in percent, and `3 of 10`.
+    /// The last report of the tool: in percent, and as `3 of 10`.
     percentage: Option<f64>,
     count: String,
     message: String,
-    /// The newest chunk, and how many there will be.
+    /// The newest chunk, and the expected number of chunks.
     seq: u64,
     chunks_expected: Option<u64>,
     bytes: u64,
 }
 
 impl Meter {
-    /// Nothing known yet.
+    /// Returns a meter without any progress.
     pub fn new(style: Style) -> Meter {
         Meter {
             style,
@@ -71,21 +72,21 @@ impl Meter {
         }
     }
 
-    /// A chunk has come.
+    /// Counts a chunk.
     pub fn count(&mut self, chunk: &Chunk<'_>, now: Instant) {
         self.bytes += chunk.data.len() as u64;
         (self.seq, self.chunks_expected) = (chunk.seq, chunk.total_chunks);
         self.changed(now, BAR_INTERVAL);
     }
 
-    /// The same of an agent's run.
+    /// Counts a part of an agent's run.
     pub fn count_part(&mut self, part: &Part<'_>, now: Instant) {
         self.bytes += part.json.len() as u64;
         self.seq = part.seq;
         self.changed(now, BAR_INTERVAL);
     }
 
-    /// The tool has said how far it is.
+    /// Takes a report of progress from the tool.
     pub fn report(&mut self, progress: &Progress<'_>, now: Instant) {
         if self.style == Style::Off {
             return;
@@ -109,7 +110,7 @@ impl Meter {
         };
         self.is_stale = true;
         let began = *self.began.get_or_insert(now);
-        // What is over at once needs no bar.
+        // An execution that ends at once needs no bar.
         let since = self.shown_at.map_or(began + BAR_INTERVAL, |shown_at| shown_at + interval);
         if now >= since {
             self.show(now);
@@ -128,8 +129,9 @@ impl Meter {
         tell(&text);
     }
 
-    /// How much is done, in percent, and of what. A subscriber that always finds another chunk is
-    /// told of progress only when it has read them all, so their numbers are looked at, too.
+    /// Returns the progress in percent, and the count behind it. Reports reach a subscriber only
+    /// once it has read all chunks. If chunk numbers are ahead of the reports, they are used
+    /// instead.
     fn share(&self) -> Option<(f64, String)> {
         let reported = self.percentage.map(|percentage| (percentage, self.count.clone()));
         let Some(total) = self.chunks_expected.filter(|total| *total > 0) else { return reported };
@@ -140,7 +142,7 @@ impl Meter {
         }
     }
 
-    /// `progress: 30 % (3 of 10), 300 bytes, message`
+    /// Returns a line such as `progress: 30 % (3 of 10), 300 bytes, message`.
     fn line(&self) -> String {
         let mut text = "progress:".to_owned();
         if let Some((percentage, count)) = self.share() {
@@ -155,7 +157,7 @@ impl Meter {
         text
     }
 
-    /// `[######------]  50 %  100.0 MiB  850.1 MiB/s  message`
+    /// Returns a bar such as `[######------]  50 %  100.0 MiB  850.1 MiB/s  message`.
     fn bar(&self, elapsed: Duration) -> String {
         let mut text = String::new();
         if let Some((percentage, _)) = self.share() {
@@ -177,12 +179,12 @@ impl Meter {
         text
     }
 
-    /// Keeps off the terminal, in whose line something else stands; or comes back to it.
+    /// Stops drawing while other text is on the terminal's line; or starts again.
     pub fn hold(&mut self, is_held: bool) {
         self.is_held = is_held;
     }
 
-    /// Makes room for something else on the terminal.
+    /// Erases the bar, to make room for other text.
     pub fn erase(&mut self) {
         if self.is_drawn {
             self.is_drawn = false;
@@ -190,7 +192,7 @@ impl Meter {
         }
     }
 
-    /// Nothing more comes: the bar goes, and the last line is told.
+    /// Ends the progress: erases the bar, and prints the last line.
     pub fn finish(&mut self, now: Instant) {
         self.erase();
         if self.style == Style::Lines && self.is_stale {
@@ -199,7 +201,7 @@ impl Meter {
     }
 }
 
-/// `3.0 MiB`
+/// Returns a size such as `3.0 MiB`.
 fn in_units(bytes: f64) -> String {
     let (mut number, mut unit) = (bytes, "bytes");
     for larger in ["KiB", "MiB", "GiB"] {
@@ -212,7 +214,7 @@ fn in_units(bytes: f64) -> String {
 }
 
 fn tell(text: &str) {
-    let _ = io::stderr().write_all(text.as_bytes()); // There is nobody left to tell.
+    let _ = io::stderr().write_all(text.as_bytes()); // The error has no other place to go.
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Following an execution of a server: what `call` and `watch` have in common.
+//! Following an execution on a server: the parts that `call` and `watch` share.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,17 +23,17 @@ use super::results::{self, Checksum};
 use super::sink::Sink;
 use super::{CliError, parsed, token_file};
 
-/// What the options say of how a stream is followed.
+/// The options for following a stream.
 #[derive(Clone, Debug, Default)]
 pub struct FollowArguments {
     wishes: Wishes,
     reconnects_max: Option<u32>,
     token_file: Option<PathBuf>,
-    /// Who vouches for the server.
+    /// The file with the certificate that the client trusts.
     cacert: Option<PathBuf>,
 }
 
-/// `stdout,stderr`
+/// A list of kinds such as `stdout,stderr`.
 pub struct KindList(pub Kinds);
 
 impl std::str::FromStr for KindList {
@@ -44,7 +44,7 @@ impl std::str::FromStr for KindList {
 }
 
 impl FollowArguments {
-    /// Takes the value of the option `--name`, if it is one of these.
+    /// Takes the value of the option `--name`. Returns false if it is not one of these.
     pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         match name {
             "policy" => self.wishes.policy = Some(parsed(name, parser)?),
@@ -64,7 +64,7 @@ impl FollowArguments {
         Ok(true)
     }
 
-    /// The client of a server, with the token that the file has.
+    /// Returns the client of the server at `url`, with the token from the token file.
     pub fn client(&self, url: &str) -> Result<Client, CliError> {
         let client = match &self.cacert {
             None => Client::new(url),
@@ -77,7 +77,7 @@ impl FollowArguments {
         client.with_token(token).map_err(|error| token_file::problem(path, error))
     }
 
-    /// As the client wants it.
+    /// Returns the options as the client takes them.
     pub fn options(&self) -> FollowOptions {
         let default = FollowOptions::default();
         let reconnects_max = self.reconnects_max.unwrap_or(default.reconnects_max);
@@ -97,7 +97,7 @@ fn trusting(_: &str, _: &Path) -> Result<Result<Client, AddressError>, CliError>
     Ok(Err(AddressError::Encrypted))
 }
 
-/// As whose fault an error counts.
+/// Returns the [`CliError`] for an error of the client, with the exit code of its cause.
 pub fn failure(error: ClientError) -> CliError {
     let text = error.to_string();
     match error {
@@ -107,18 +107,18 @@ pub fn failure(error: ClientError) -> CliError {
     }
 }
 
-/// As whose fault it counts that a server has said no.
+/// Returns the [`CliError`] for a refusal by the server, by its status.
 pub fn no(refused: &Refused) -> CliError {
     let text = refused.to_string();
     match refused.status.code() {
         401 => CliError::Call(format!("{text} (--token-file FILE)")),
         400 | 403 | 404 | 409..=422 => CliError::Call(text),
-        _ => CliError::Failed(text), // Too much at once, or its own fault.
+        _ => CliError::Failed(text), // The server is overloaded, or at fault itself.
     }
 }
 
-/// Follows `stream` to its end, and says how it ended. Once the execution is known, `begun` is
-/// told; `unwanted`, when nobody reads the results any more, and then no more is followed.
+/// Follows `stream` to its end and prints the outcome. Calls `begun` once the execution is known.
+/// If the output fails, calls `unwanted` and stops following.
 pub fn follow(
     stream: Stream,
     output: &OutputOptions,
@@ -144,7 +144,7 @@ pub fn follow(
                 unwanted();
                 place.conclude(Some(&error), "no longer followed", Ok(()))
             }
-            Ok(()) => Ok(()), // There was nothing to come.
+            Ok(()) => Ok(()), // The stream ended without an end event.
         };
     };
     let stream = &follower.stream;
@@ -168,7 +168,8 @@ struct Follower<F> {
 }
 
 impl<F: FnMut(&Started)> Follower<F> {
-    /// Takes everything; `None` if there is no end, because nobody wants it.
+    /// Takes all events. Returns `None` if the stream was left before its end because the output
+    /// failed, or if it ended without an end event.
     fn take_all(&mut self) -> Result<Option<Ended>, CliError> {
         loop {
             let event = match self.stream.poll() {
@@ -210,7 +211,7 @@ impl<F: FnMut(&Started)> Follower<F> {
     }
 }
 
-/// `completed: 10 chunks, 1000 bytes in 2.00 s`, over all connections.
+/// Returns a summary such as `completed: 10 chunks, 1000 bytes in 2.00 s`, over all connections.
 fn last_words(ended: &Ended, stream: &Stream, took: Duration) -> String {
     let (end, reconnects) = (&ended.end, stream.reconnects());
     let seconds = took.as_secs_f64();
@@ -229,12 +230,12 @@ fn last_words(ended: &Ended, stream: &Stream, took: Duration) -> String {
     text
 }
 
-/// What a server says, fit for a terminal.
+/// Returns text from a server, made safe for a terminal.
 pub fn printable(text: &str) -> String {
     plain_line(text)
 }
 
-/// Where results go, opened: the last thing before something is asked for.
+/// Opens the destination of the results. This is the last step before the request is sent.
 pub fn sink(output: &OutputOptions) -> Result<(Place, Sink), CliError> {
     let (place, view) = output.view(io::IsTerminal::is_terminal(&io::stdout()))?;
     let file = place.open()?;
@@ -242,7 +243,7 @@ pub fn sink(output: &OutputOptions) -> Result<(Place, Sink), CliError> {
     Ok((place, sink))
 }
 
-/// The id of an execution, or a usage error.
+/// Parses the id of an execution. Fails with a usage error.
 pub fn execution(text: &str) -> Result<ExecutionId, CliError> {
     text.parse().map_err(|error| CliError::Usage(format!("{text}: {error}")))
 }

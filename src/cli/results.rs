@@ -1,4 +1,4 @@
-//! What a subscriber saw, and the table of it.
+//! The results of a subscriber, and the table of all results.
 
 use std::fmt::Write;
 use std::io;
@@ -10,46 +10,46 @@ use streamdoor::trace::Histogram;
 
 use super::CliError;
 
-/// What one subscriber saw.
+/// The results of one subscriber.
 pub struct Results {
-    /// What stands behind its number in the table.
+    /// The text beside its number in the table.
     pub label: String,
-    /// From published to received, for each chunk.
+    /// The time from publication to reception, for each chunk.
     pub latency: Histogram,
-    /// Its last word.
+    /// The end of its subscription.
     pub end: End,
-    /// What went wrong, if the execution failed.
+    /// The error text, if the execution failed.
     pub error: Option<String>,
-    /// Of all bytes it was given, if that was asked for.
+    /// The checksum of all bytes it received, if requested.
     pub sha256: Option<String>,
-    /// What went wrong with what it did with them, if anything did.
+    /// The outcome of its own output.
     pub output: io::Result<()>,
 }
 
-/// The checksum of a stream, if anybody wants it.
+/// The checksum of a stream, if requested.
 pub struct Checksum(Option<Sha256>);
 
 impl Checksum {
-    /// Computed only if `wanted`.
+    /// Returns a checksum that is computed only if `wanted`.
     pub fn new(wanted: bool) -> Checksum {
         Checksum(wanted.then(Sha256::new))
     }
 
-    /// The next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         if let Some(hasher) = &mut self.0 {
             hasher.update(bytes);
         }
     }
 
-    /// In hexadecimal, as `sha256sum` prints it.
+    /// Returns the checksum in hexadecimal, as `sha256sum` prints it.
     pub fn finish(self) -> Option<String> {
         let digest = self.0?.finalize();
         Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }
 
-/// The table at the end, checksums, and the sums; `label` is what the second column is called.
+/// Returns the final table with checksums and totals. `label` is the title of the second column.
 pub fn table(all: &[Results], label: &str, took: Duration) -> String {
     let width = all.iter().map(|results| results.label.len()).max().unwrap_or(0).max(10);
     let mut text = format!(
@@ -88,7 +88,7 @@ pub fn table(all: &[Results], label: &str, took: Duration) -> String {
     text
 }
 
-/// Failed if the execution did, or if a subscriber was let go before its end.
+/// Fails if the execution failed, or if a subscriber was detached before its end.
 pub fn verdict(all: &[Results]) -> Result<(), CliError> {
     let verdicts = all.iter().enumerate().map(|(at, results)| {
         let who = format!("subscriber {}", at + 1);
@@ -97,7 +97,7 @@ pub fn verdict(all: &[Results]) -> Result<(), CliError> {
     verdicts.collect()
 }
 
-/// The same of one subscriber.
+/// Fails if the execution failed, or if this subscriber was detached before its end.
 pub fn verdict_of(who: &str, state: EndState, error: Option<&str>) -> Result<(), CliError> {
     Err(CliError::Failed(match (state, error) {
         (EndState::Ended(Outcome::Completed), _) => return Ok(()),
@@ -108,7 +108,7 @@ pub fn verdict_of(who: &str, state: EndState, error: Option<&str>) -> Result<(),
     }))
 }
 
-/// Under `block` everything is owed: what is missing nevertheless is a failure.
+/// Fails if chunks are missing although the policy is `block`, under which every chunk is owed.
 pub fn whole(policy: Policy, missed: Totals) -> Result<(), CliError> {
     match (policy, missed) {
         (Policy::Block, Totals { chunks: chunks @ 1.., bytes }) => Err(CliError::Failed(format!(
@@ -119,7 +119,7 @@ pub fn whole(policy: Policy, missed: Totals) -> Result<(), CliError> {
     }
 }
 
-/// The most memory this process ever had, in KiB; `None` where the kernel does not say.
+/// Returns the peak memory of this process in KiB, or `None` if the kernel does not report it.
 fn peak_memory_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,5 +1,5 @@
-//! `streamdoor run`: a tool, from the command line. Its results come as it makes them; then the
-//! table of what each subscriber saw.
+//! `streamdoor run`: runs a tool, and shows its results as they come. At the end, the command
+//! prints a table of the results of each subscriber.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -65,8 +65,8 @@ Exit codes: 0 completed, 1 failed, cancelled or timed out, 2 bad usage, 3 the en
 something.
 ";
 
-/// Whoever reads standard output may take a break: a pager does. The pipe behind it holds the tool
-/// back, and that is meant; so the deadline for readers that hold it back is out of the way.
+/// The deadline for readers that hold the tool back. The reader of standard output may pause, as a
+/// pager does. The pipe then holds the tool back on purpose, so this deadline is out of reach.
 const BLOCK_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 struct Options {
@@ -116,7 +116,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
 impl Options {
     fn subscribe_spec(&self, declared: SubscribeDefaults) -> SubscribeSpec {
         let policy = self.common.policy.unwrap_or(declared.policy);
-        // The tool's limits are meant for the tool's policy.
+        // The tool declares its limits for its own policy.
         let declared = if policy == declared.policy { declared } else { Default::default() };
         SubscribeSpec {
             policy,
@@ -145,7 +145,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         ..Default::default()
     };
     let subscribe_spec = options.subscribe_spec(spec.subscribers);
-    // Last of all what can not be taken back: an older file of that name is gone now.
+    // Truncating an older file cannot be undone, so this comes last.
     let file = place.open()?;
     let Common { subscribers, reactor, idle, .. } = options.common;
     let session = Session::open((reactor, idle), prepared, subscribers, execute_options)?;

@@ -1,4 +1,4 @@
-//! One execution on a shard of its own, and the subscribers that follow it, each on a thread.
+//! One execution on a shard of its own, and its subscribers, each on a thread.
 
 use std::io;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use streamdoor::trace::Histogram;
 use super::CliError;
 use super::results::{Checksum, Results};
 
-/// How long the tool waits for its subscribers, which are attached at once.
+/// Time that the tool waits for its subscribers, which attach at once.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
-/// The shard's mailbox is full: it is looked at again after this long.
+/// Time before a request is repeated if the mailbox of the shard is full.
 const MAILBOX_RETRY: Duration = Duration::from_millis(1);
 
-/// The tools that can be run from the command line.
+/// Returns the tools that can be run from the command line.
 pub fn tools(allow_commands: bool) -> Tools {
     let mut tools = Tools::built_in();
     if allow_commands {
@@ -33,7 +33,7 @@ pub fn tools(allow_commands: bool) -> Tools {
     tools
 }
 
-/// What there is to know of a tool.
+/// Returns the description of a tool. The error lists the known tools.
 pub fn spec<'a>(tools: &'a Tools, name: &str) -> Result<&'a Arc<ToolSpec>, CliError> {
     tools.spec(name).ok_or_else(|| {
         let known = tools.specs().map(|spec| spec.name.clone()).collect();
@@ -53,19 +53,19 @@ pub fn prepare(tools: &Tools, tool: &str, arguments: &Value) -> Result<Prepared,
         .map_err(|error| CliError::Call(format!("{tool}: {error} (see `streamdoor tools {tool}`)")))
 }
 
-/// What a subscriber does with what it is given.
+/// The behaviour of a subscriber.
 pub trait Watcher: Send {
-    /// It is there; nothing has come yet. Called before its thread begins.
+    /// Called once it is attached, before its thread starts and before the first delivery.
     fn attached(&mut self, _subscriber: &Subscriber) {}
-    /// Something has come, at that time.
+    /// Takes a delivery that was received at time `now`.
     fn take(&mut self, delivery: &Delivery<'_>, now: Instant);
-    /// There is nothing more to take at this moment.
+    /// Called when no delivery is ready.
     fn pause(&mut self) {}
-    /// The end has been taken. What went wrong with the watcher's own work, if anything did.
+    /// Called after the end was taken. Returns the error of the watcher's own output, if any.
     fn close(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// What stands behind its number in the table: a word of the command's choice.
+    /// Returns the text beside its number in the table. The command chooses it.
     fn label(&self, end: &End) -> String;
 }
 
@@ -77,7 +77,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts a shard, and on it an execution that begins when `subscribers` are there.
+    /// Starts a shard, and on it an execution that begins once `subscribers` are attached.
     pub fn open(
         (reactor, idle): (Choice, Idle),
         prepared: Prepared,
@@ -107,23 +107,23 @@ impl Session {
         Ok(Session { shard, id, report })
     }
 
-    /// The execution.
+    /// Returns the id of the execution.
     pub fn id(&self) -> ExecutionId {
         self.id
     }
 
-    /// How events speak of it.
+    /// Returns the names that events use for the execution.
     pub fn names(&self) -> Names {
         let token = self.shard.inspect(self.id).ok().and_then(|status| status.token);
         Names::new(self.id, token)
     }
 
-    /// Which way to the kernel was found.
+    /// Returns the report on the kernel interface that was chosen.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// What the rings may take, and who says so.
+    /// Returns a text on the memory that rings may take, and the cgroup's limit.
     pub fn memory_bill(&self) -> Result<String, CliError> {
         let memory = self.shard.memory().map_err(|error| CliError::Failed(error.to_string()))?;
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
@@ -141,13 +141,13 @@ impl Session {
         ))
     }
 
-    /// A way to stop the execution, for other threads.
+    /// Returns a handle with which other threads can cancel the execution.
     pub fn canceller(&self) -> Canceller {
         Canceller { shard: ShardHandle::clone(&self.shard), id: self.id }
     }
 
-    /// Follows the execution with one subscriber per watcher until each has had its end. Returns
-    /// what they saw, and how long that took.
+    /// Follows the execution with one subscriber per watcher until each has reached its end.
+    /// Returns their results, and the time that this took.
     pub fn follow(
         self,
         spec: SubscribeSpec,
@@ -194,7 +194,7 @@ fn not_attached(error: HandleError<SubscribeError>) -> CliError {
     }
 }
 
-/// Stops an execution.
+/// Cancels an execution.
 #[derive(Clone)]
 pub struct Canceller {
     shard: ShardHandle,
@@ -202,13 +202,13 @@ pub struct Canceller {
 }
 
 impl Canceller {
-    /// For this execution.
+    /// Returns the canceller of this execution.
     #[cfg(feature = "agent")]
     pub fn new(shard: &ShardHandle, id: ExecutionId) -> Canceller {
         Canceller { shard: shard.clone(), id }
     }
 
-    /// Stops it, unless it is over already.
+    /// Cancels the execution, unless it has ended. Retries while the mailbox of the shard is full.
     pub fn cancel(&self) {
         while self.shard.cancel(self.id) == Err(HandleError::Call(CallError::Busy)) {
             std::thread::sleep(MAILBOX_RETRY);
@@ -216,7 +216,7 @@ impl Canceller {
     }
 }
 
-/// A subscriber's thread.
+/// The state of a subscriber's thread.
 struct Reader {
     watcher: Box<dyn Watcher>,
     latency: Histogram,
@@ -224,7 +224,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes everything, to the end.
+    /// Takes all deliveries up to the end.
     fn follow(mut self, mut subscriber: Subscriber) -> Results {
         let (end, error) = loop {
             if let Some(delivery) = subscriber.poll() {
@@ -243,7 +243,7 @@ impl Reader {
         Results { label, latency: self.latency, end, error, sha256, output }
     }
 
-    /// Takes one thing; gives back what is to be remembered of the last one.
+    /// Takes one delivery. Returns the end and its error text if this was the end.
     fn take(&mut self, delivery: &Delivery<'_>) -> Option<(End, Option<String>)> {
         let now = Clock::now();
         if let Delivery::Chunk(chunk) = delivery {

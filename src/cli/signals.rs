@@ -1,5 +1,5 @@
-//! Ctrl-C and `kill`: the first asks for an end in order, the second ends the program. Of a command
-//! that runs a tool the first stops the execution, which is still reported.
+//! Ctrl-C and `kill`: the first signal requests an orderly end, the second ends the program. A
+//! command that runs a tool stops the execution at the first signal, and still reports it.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use signal_hook::low_level::pipe;
 use super::CliError;
 use super::console::note;
 
-/// From now on the first SIGINT or SIGTERM calls `stop`, on a thread; the second ends the process.
+/// Calls `stop` on a thread at the first SIGINT or SIGTERM. The second signal ends the process.
 pub fn stop_on_interrupt(stop: impl FnOnce() + Send + 'static) -> Result<(), CliError> {
     let give_up = || {
         note!("\nstreamdoor: interrupted again");
@@ -22,18 +22,18 @@ pub fn stop_on_interrupt(stop: impl FnOnce() + Send + 'static) -> Result<(), Cli
     on_interrupt(stop, give_up)
 }
 
-/// From now on a file that would be longer than this process's files may be (`ulimit -f`) is an
-/// error where it is written, or bought, and not the end of the process.
+/// Makes a write beyond the file size limit (`ulimit -f`) fail with an error. By default, SIGXFSZ
+/// would end the process.
 ///
-/// It is caught and not ignored, which the programs that we start would inherit.
+/// The signal is caught and not ignored, because child processes would inherit an ignored signal.
 pub fn survive_file_limits() -> Result<(), CliError> {
     flag::register(SIGXFSZ, Arc::default())
         .map(drop)
         .map_err(|error| CliError::Environment(format!("SIGXFSZ can not be caught: {error}")))
 }
 
-/// From now on the first SIGINT or SIGTERM calls `first`, and the second `second`, on a thread of
-/// their own.
+/// Calls `first` at the first SIGINT or SIGTERM, and `second` at the second one. Both run on one
+/// thread of their own.
 pub fn on_interrupt(
     first: impl FnOnce() + Send + 'static,
     second: impl FnOnce() + Send + 'static,
@@ -42,7 +42,7 @@ pub fn on_interrupt(
         CliError::Environment(format!("signals can not be waited for on a thread: {error}"))
     };
     let (mut receiver, sender) = UnixStream::pair().map_err(failed)?;
-    // A handler may do next to nothing: it writes a byte, and a thread does the rest.
+    // A signal handler may do next to nothing: it writes a byte, and a thread does the rest.
     pipe::register(SIGINT, sender.try_clone().map_err(failed)?).map_err(failed)?;
     pipe::register(SIGTERM, sender).map_err(failed)?;
     let wait = move || {

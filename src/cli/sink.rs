@@ -1,5 +1,4 @@
-//! What becomes of events: bytes, lines of JSON, or what a terminal can show; and how far the tool
-//! is, beside them.
+//! The output of events: bytes, lines of JSON, or text for a terminal. Progress is shown beside it.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,24 +9,24 @@ use streamdoor::wire::events::Event;
 use super::progress::Meter;
 use super::terminal::TerminalText;
 
-/// Written at once while there is more to come.
+/// Size of the write buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How chunks are written.
+/// The format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// Their bytes, and nothing else.
+    /// The bytes of the chunks, and nothing else.
     Raw,
-    /// Everything that the subscriber is told, an event a line.
+    /// All events of the subscriber, as one line of JSON each.
     Ndjson,
-    /// What a terminal can show of them.
+    /// The text of the chunks, made safe for a terminal.
     Terminal,
 }
 
-/// Takes events. After the first error it writes nothing.
+/// Writes events to the output. After the first error it writes nothing.
 pub struct Sink {
     meter: Meter,
-    /// Where to, and how; `None`: nowhere.
+    /// The file and the format. `None` if nothing is written.
     output: Option<(BufWriter<File>, View)>,
     scratch: Vec<u8>,
     text: TerminalText,
@@ -35,7 +34,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Writes to `output`, as its view has it.
+    /// Returns a sink that writes to `output` in the given format.
     pub fn new(meter: Meter, output: Option<(File, View)>) -> Sink {
         let buffered = |file| BufWriter::with_capacity(BUFFER_BYTES, file);
         Sink {
@@ -47,12 +46,12 @@ impl Sink {
         }
     }
 
-    /// Nobody sees what would still come.
+    /// True if writing has failed, so that no more output is possible.
     pub fn has_failed(&self) -> bool {
         self.error.is_some()
     }
 
-    /// Takes an event. `more`: it is a chunk, and the next one continues it.
+    /// Takes an event. `more` is true if it is a chunk that the next one continues.
     pub fn take(&mut self, event: &Event<'_>, more: bool, now: Instant) {
         self.write(event, more);
         match event {
@@ -64,12 +63,12 @@ impl Sink {
         }
     }
 
-    /// There is nothing more to take at this moment.
+    /// Writes the buffered output. Called when no event is ready.
     pub fn flush(&mut self) {
         self.attempt(BufWriter::flush);
     }
 
-    /// Nothing more comes. What went wrong, if anything did.
+    /// Ends the output. Returns the first error, if any.
     pub fn close(&mut self) -> io::Result<()> {
         self.meter.erase();
         self.flush();

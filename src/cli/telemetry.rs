@@ -1,7 +1,7 @@
-//! Sends spans to who collects them, as OTLP over HTTP, from a thread of its own.
+//! Sends spans to a collector, as OTLP over HTTP, from a thread of its own.
 //!
-//! Nobody waits for it: what finds no room in the queue is dropped, and so is what the collector
-//! does not take. Both are counted, and told in the log.
+//! No other thread waits for it. A span is dropped if the queue is full or the collector does not
+//! accept it. Both are counted, and reported in the log.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -21,7 +21,8 @@ use streamdoor::wire::otlp::write_traces;
 use super::CliError;
 use super::serve::tell;
 
-/// Where spans are collected: on this machine, as they are sent as plain text. `None`: nowhere.
+/// The address of the collector, or `None`. It is on this machine, because spans are sent in plain
+/// text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collector(Option<(SocketAddr, String)>);
 
@@ -61,10 +62,11 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Starts it, if there is a collector; the way in is for shards.
+    /// Starts the thread, if there is a collector. Shards send their spans through the returned
+    /// [`Spans`].
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If no thread can be started.
     pub fn start(collector: &Collector, log: &Log) -> Result<(Spans, Exporter), CliError> {
         let Some((address, path)) = collector.0.clone() else {
             return Ok((Spans::off(), Exporter { ended: None }));
@@ -81,10 +83,10 @@ impl Exporter {
         Ok((spans, Exporter { ended: Some(ended) }))
     }
 
-    /// Waits until all was sent, now that no shard is there any more; not for long.
+    /// Waits for a limited time until all spans are sent. All shards must have ended before.
     pub fn finish(self) {
         if let Some(ended) = self.ended {
-            let _ = ended.recv_timeout(2 * SPANS_EXPORT_TIMEOUT); // Nothing is sent: it ends.
+            let _ = ended.recv_timeout(2 * SPANS_EXPORT_TIMEOUT); // A timeout is ignored.
         }
     }
 }

@@ -1,27 +1,27 @@
-//! Chunks as a terminal can show them. What they hold is not to be trusted: control characters are
-//! shown as `^[` and the like and do nothing, nor do those that turn the
-//! direction of a text; and chunks that are not text are only counted.
+//! Chunks as text for a terminal. Their content is not trusted. Control characters are shown as
+//! `^[` and the like. Characters that change the direction of text are replaced. Binary chunks are
+//! only counted.
 
 use serde_json::Value;
 use streamdoor::base::plain::is_command;
 use streamdoor::engine::Kind;
 use streamdoor::wire::events::{Chunk, Event, Part};
 
-/// What was shown so far.
+/// The state of the output so far.
 #[derive(Default)]
 pub struct TerminalText {
-    /// The begun character at the end of the last chunk.
+    /// The incomplete character at the end of the last chunk.
     carried: Vec<u8>,
     is_within_line: bool,
 }
 
 impl TerminalText {
-    /// Is there something on the line that the terminal is in?
+    /// True if the current line of the terminal has text on it.
     pub fn is_within_line(&self) -> bool {
         self.is_within_line
     }
 
-    /// Appends what is shown of an event. `more`: it is a chunk, and the next one continues it.
+    /// Appends the text of an event. `more` is true if it is a chunk that the next one continues.
     pub fn show(&mut self, event: &Event<'_>, more: bool, out: &mut Vec<u8>) {
         match event {
             Event::Chunk(chunk) => self.chunk(chunk, more, out),
@@ -44,14 +44,14 @@ impl TerminalText {
         }
         self.data(chunk.data, out);
         let kind = chunk.kind.parse().unwrap_or(Kind::Output);
-        // A result without any line end is a line of its own, and no piece of a file.
+        // A result without a line end is a line of its own, and not a piece of a file.
         let is_message = kind == Kind::Output && !chunk.data.contains(&b'\n');
         if !more && (is_record(kind) || is_message) {
             self.end_line(out);
         }
     }
 
-    /// Of an agent's run: what the model says, and a line for each tool.
+    /// Appends a part of an agent's run: the text of the model, and a line for each tool.
     fn part(&mut self, part: &Part<'_>, out: &mut Vec<u8>) {
         let Ok(said) = serde_json::from_slice::<Value>(part.json) else { return };
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -73,7 +73,7 @@ impl TerminalText {
         }
     }
 
-    /// A line of its own, of text that is not to be trusted.
+    /// Appends untrusted text as a line of its own.
     fn line(&mut self, text: &str, out: &mut Vec<u8>) {
         self.end_line(out);
         self.data(text.as_bytes(), out);
@@ -121,7 +121,7 @@ impl TerminalText {
     }
 }
 
-/// Is a chunk of this kind complete in itself, and not a piece of a longer text?
+/// True if a chunk of this kind is complete in itself, and not a piece of a longer text.
 fn is_record(kind: Kind) -> bool {
     match kind {
         Kind::Row

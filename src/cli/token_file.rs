@@ -1,4 +1,4 @@
-//! Files of tokens: read only if nobody else can.
+//! Token files. They are read only if no other user can access them.
 
 use std::fmt;
 use std::fs::File;
@@ -10,17 +10,17 @@ use streamdoor::limits::TOKEN_FILE_BYTES_MAX;
 
 use super::CliError;
 
-/// Permissions of the group and of all others.
+/// The permissions of the group and of all others.
 const OTHERS: u32 = 0o077;
 
-/// What stands in a file that is its owner's alone.
+/// Reads a file that only its owner can access.
 ///
 /// # Errors
-/// If others can read or change it, or it is too long, or no text.
+/// If others can read or change it, it is too long, or it is not UTF-8.
 pub fn read(path: &Path) -> Result<String, CliError> {
     let problem = |text: String| problem(path, text);
     let file = File::open(path).map_err(|error| problem(error.to_string()))?;
-    // Of what was opened, whatever stands at that path by now.
+    // The mode is that of the opened file, even if the path now names another file.
     let mode = file.metadata().map_err(|error| problem(error.to_string()))?.permissions().mode();
     if mode & OTHERS != 0 {
         let mode = mode & 0o777;
@@ -35,7 +35,7 @@ pub fn read(path: &Path) -> Result<String, CliError> {
     String::from_utf8(bytes).map_err(|_| problem("is not UTF-8".to_owned()))
 }
 
-/// What is wrong with it.
+/// Returns the usage error for a problem with the file.
 pub fn problem(path: &Path, problem: impl fmt::Display) -> CliError {
     CliError::Usage(format!("--token-file {}: {problem}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! `streamdoor tools`: which tools there are, and what they take.
+//! `streamdoor tools`: lists the tools and their arguments.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub fn run(mut parser: lexopt::Parser) -> Result<(), CliError> {
     Ok(())
 }
 
-/// A tool in words: its name, what it does, its arguments as a table, and its defaults.
+/// Describes a tool: its name, its purpose, a table of its arguments, and its defaults.
 fn described(spec: &ToolSpec) -> String {
     let mut text = format!("{}\n    {}\n", spec.name, spec.description);
     let required = spec.arguments["required"].as_array();
@@ -101,7 +101,7 @@ fn in_words(limit: Option<Duration>) -> String {
     limit.map_or_else(|| "none".to_owned(), |duration| format!("{duration:?}"))
 }
 
-/// `integer`, `array of string`, `one of a, b`.
+/// Returns the type of an argument, such as `integer`, `array of string` or `one of a, b`.
 fn type_of(schema: &Json) -> String {
     if let Some(values) = schema["enum"].as_array() {
         return format!("one of {}", joined(values, ", "));
@@ -121,7 +121,7 @@ fn joined(values: &[Json], separator: &str) -> String {
     values.iter().map(text).collect::<Vec<_>>().join(separator)
 }
 
-/// `required`, or its default; and what else binds it.
+/// Returns the bounds of an argument: `required` or its default, and its limits.
 fn bounds_of(schema: &Json, is_required: bool) -> String {
     let mut words = Vec::new();
     if is_required {

@@ -1,5 +1,4 @@
-//! Other MCP servers, whose tools commands offer beside their own: from settings to servers that
-//! are there.
+//! Other MCP servers whose tools commands offer beside their own: starts them from the settings.
 
 use std::sync::Arc;
 
@@ -10,12 +9,12 @@ use streamdoor::upstream::{Key, UpstreamSpec, Upstreams, UpstreamsError};
 use super::CliError;
 use super::settings::{McpServer, McpServers, read_mcp_server};
 
-/// Names of tools that are there without being in a table of tools.
+/// Names of tools that exist without an entry in a table of tools.
 const RESERVED: [&str; 6] =
     ["agent", "llm_generate", "run_command", "stream_open", "stream_read", "stream_close"];
 
-/// Starts them. Their programs get the variables that are `asked` for, but none of `secret` and
-/// none that has the key of a server.
+/// Starts the servers. Their programs get the variables `asked`, but none of `secret` and none that
+/// holds the key of a server.
 pub fn start(
     servers: &McpServers,
     (asked, secret): (&[Variable], &[String]),
@@ -45,7 +44,7 @@ pub fn start(
     Upstreams::start(specs?, log).map_err(|error| in_words(&error))
 }
 
-/// Can all of their tools be there under their names?
+/// Checks that the tools of the servers clash neither with other tools nor with reserved names.
 pub fn check(
     upstreams: &Upstreams,
     own: &Tools,
@@ -66,7 +65,7 @@ fn in_words(error: &UpstreamsError) -> CliError {
     }
 }
 
-/// `--mcp` of a command that runs something here.
+/// The option `--mcp` of a command that runs something locally.
 #[derive(Default)]
 pub struct McpOptions(McpServers);
 
@@ -78,7 +77,7 @@ impl McpOptions {
             .map_err(|error| CliError::Usage(format!("--mcp {word}: {error}")))
     }
 
-    /// Starts them, and adds their tools to these.
+    /// Starts the servers, and adds their tools to `tools`.
     pub fn add_to(&self, tools: &mut Tools) -> Result<Arc<Upstreams>, CliError> {
         let upstreams = start(&self.0, (&[], &[]), &Log::off())?;
         check(&upstreams, tools, |_| false)?;
@@ -86,7 +85,7 @@ impl McpOptions {
         Ok(Arc::new(upstreams))
     }
 
-    /// Starts them. Their programs get the first of these variables, and never the second.
+    /// Starts the servers. Their programs get the variables `asked`, and never those in `secret`.
     #[cfg(feature = "agent")]
     pub fn start(&self, asked: &[Variable], secret: &[String]) -> Result<Arc<Upstreams>, CliError> {
         let upstreams = start(&self.0, (asked, secret), &Log::off())?;

@@ -1,4 +1,4 @@
-//! The subscribers of `streamdoor run`: the first writes what it is given, the others count.
+//! The subscribers of `streamdoor run`: the first writes what it receives, the others count.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use super::progress::Meter;
 use super::session::{Canceller, Watcher};
 use super::sink::{Sink, View};
 
-/// The first subscriber: it writes what it gets, and shows how far the tool is.
+/// The first subscriber: it writes what it receives, and shows the progress of the tool.
 pub struct Writer {
     tool: String,
     names: Names,
@@ -20,11 +20,11 @@ pub struct Writer {
     is_cancelled: bool,
 }
 
-/// A subscriber of which only the numbers are wanted.
+/// A subscriber that only counts.
 pub struct Counter;
 
 impl Writer {
-    /// Writes to `output` what it is given, as its view has it.
+    /// Returns a subscriber that writes to `output` in the given format.
     pub fn new(
         (tool, names): (String, Names),
         meter: Meter,
@@ -34,7 +34,7 @@ impl Writer {
         Writer { tool, names, canceller, sink: Sink::new(meter, output), is_cancelled: false }
     }
 
-    /// An error stops the tool: nobody sees what it would still do.
+    /// Cancels the tool after an error, because nobody can see its further output.
     fn stop_on_error(&mut self) {
         if self.sink.has_failed() && !self.is_cancelled {
             self.is_cancelled = true;
@@ -46,7 +46,7 @@ impl Writer {
 impl Watcher for Writer {
     fn attached(&mut self, subscriber: &Subscriber) {
         let (id, terms) = (subscriber.id(), subscriber.terms());
-        // The tool waits for its subscribers: the first chunk is 1.
+        // The tool waits for its subscribers, so the first chunk is 1.
         let agreed = Agreed { subscriber: id, terms, from_seq: 1, replay: None };
         self.names.write_started(&self.tool, agreed, |event| {
             self.sink.take(event, false, Instant::ZERO);

@@ -1,4 +1,4 @@
-//! `streamdoor watch`: what a server runs and how far it is; or one execution, followed.
+//! `streamdoor watch`: lists the executions of a server with their progress, or follows one.
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
@@ -51,7 +51,7 @@ Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stre
 chunks are missing under block; 2 bad usage or not let in; 3 the server cannot be reached.
 ";
 
-/// Back to the first place of the terminal, and nothing behind it.
+/// Moves to the top left of the terminal and clears everything after it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 
@@ -66,7 +66,7 @@ struct Options {
     follow: FollowArguments,
 }
 
-/// Where to begin.
+/// The position at which to begin.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Begin(pub From);
 
@@ -159,7 +159,7 @@ fn list(client: &Client, options: &Options) -> Result<(), CliError> {
     }
 }
 
-/// Columns as wide as what stands in them.
+/// Returns the table, with columns as wide as their contents.
 fn table(executions: &[Summary], progress: &[ProgressOf]) -> String {
     const TITLES: [&str; 8] =
         ["execution", "tool", "state", "chunks", "bytes", "subscribers", "age", "progress"];
@@ -194,7 +194,7 @@ fn table(executions: &[Summary], progress: &[ProgressOf]) -> String {
     text
 }
 
-/// `30 % (3 of 10) reading`
+/// Returns progress such as `30 % (3 of 10) reading`.
 fn in_words(progress: &Progress) -> String {
     let mut text = match progress.total.filter(|total| *total > 0.0) {
         Some(total) => {

@@ -1,4 +1,4 @@
-//! A run in this process: on a shard of its own, which others can be let into to follow it.
+//! A run in this process: on a shard of its own, which other clients may follow.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,19 +27,20 @@ use crate::cli::signals::stop_on_interrupt;
 use crate::cli::upstreams::McpOptions;
 use crate::cli::{CliError, parsed, results};
 
-/// How long the run waits for us, who are there at once.
+/// Time that the run waits for its local subscriber, which attaches at once.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
-/// Whoever reads standard output may take a break, and holds the run back: that is meant.
+/// The deadline for a reader that holds the run back. It is out of reach, because the reader of
+/// standard output may pause.
 const BLOCK_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3_600);
-/// Who follows from elsewhere is waited for at the end, so long at most.
+/// Maximum time that other subscribers are waited for at the end.
 const LINGER: Duration = Duration::from_secs(10);
 const LINGER_LOOK: Duration = Duration::from_millis(20);
-/// Others that follow, and the tools' own connections.
+/// Number of connections of other subscribers and of the tools.
 const CONNECTIONS_MAX: u32 = 256;
-/// What the model is called in a run's arguments. There is only one.
+/// The name of the model in the arguments of a run, which has only one model.
 const MODEL: &str = "model";
 
-/// Options of a run in this process.
+/// The options of a run in this process.
 pub struct Here {
     wire: Wire,
     base_url: Option<String>,
@@ -69,7 +70,7 @@ impl Default for Here {
 }
 
 impl Here {
-    /// Takes the value of the option `--name`, if it is one of these.
+    /// Takes the value of the option `--name`. Returns false if it is not one of these.
     pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         match name {
             "wire" => self.wire = super::wire(parser)?,
@@ -86,7 +87,7 @@ impl Here {
         Ok(true)
     }
 
-    /// Runs it, and shows it.
+    /// Runs the agent, and shows the run.
     pub fn run(self, model: &str, arguments: Value, mut show: Show) -> Result<(), CliError> {
         let upstreams = self.mcp.start(&self.command_env, &[self.key_variable().to_owned()])?;
         let (server, access) = self.start(model, &upstreams)?;
@@ -212,11 +213,11 @@ fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(is_loopback)
 }
 
-/// `--key-env none`
+/// The value of `--key-env` for a model without a key.
 const NO_KEY: &str = "none";
 
-/// Whoever follows has a ticket for this run, and can do nothing else: the tools here can do what
-/// this user can.
+/// Returns access rules under which a client with a ticket can follow this run and do nothing else.
+/// The tools here can do whatever this user can.
 fn guarded(address: &ListenAddress) -> Result<Access, CliError> {
     if matches!(address, ListenAddress::Tcp(address) if !address.ip().is_loopback()) {
         let error = ListenError::Unguarded { address: address.clone() };
@@ -265,7 +266,7 @@ fn execute(
     }
 }
 
-/// Takes everything, to the end.
+/// Takes all deliveries up to the end.
 fn follow(
     shard: &ShardHandle,
     id: ExecutionId,
@@ -291,12 +292,12 @@ fn follow(
             return results::verdict_of("the reader", ended.end.state, error);
         }
         if show.has_failed() && !std::mem::replace(&mut is_unwanted, true) {
-            canceller.cancel(); // Nobody sees what it would still do.
+            canceller.cancel(); // Nobody sees its further output.
         }
     }
 }
 
-/// Those who follow from elsewhere have the end, too, before everything is gone.
+/// Waits until other subscribers have read the end, for at most [`LINGER`].
 fn wait_for_others(shard: &ShardHandle, id: ExecutionId) {
     let until = Clock::now() + LINGER;
     let is_followed = || {

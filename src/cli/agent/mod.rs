@@ -83,16 +83,16 @@ Exit codes: 0 completed, 1 failed, cancelled or timed out, 2 bad usage, 3 the en
 something, or the server cannot be reached.
 ";
 
-/// What the options say.
+/// The options of the command.
 #[derive(Default)]
 struct Options {
     task: Option<String>,
-    /// What the run is told, beside its task.
+    /// The arguments of the run, except its task.
     arguments: Map<String, Value>,
     format: Format,
     model: Option<String>,
     here: Here,
-    /// Options were given that are for a run in this process.
+    /// True if options were given that are only for a run in this process.
     is_here: bool,
     server: Option<String>,
     follow: FollowArguments,
@@ -139,7 +139,7 @@ impl Options {
         Ok(true)
     }
 
-    /// What the run itself is told.
+    /// Takes an option that is an argument of the run. Returns false if it is not one of these.
     fn take_argument(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         let field = name.replace('-', "_");
         let value = match name {
@@ -219,12 +219,12 @@ fn read_task() -> Result<String, CliError> {
     Ok(task)
 }
 
-/// The wire of an option.
+/// Parses the value of `--wire`.
 fn wire(parser: &mut lexopt::Parser) -> Result<Wire, CliError> {
     parsed("wire", parser)
 }
 
-/// Which way to the kernel, and what to do when there is nothing to do.
+/// Returns the default kernel interface and idle behaviour.
 fn common() -> Common {
     Common::new(1)
 }

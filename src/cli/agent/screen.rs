@@ -1,11 +1,12 @@
-//! A run as a person sees it: the model's text as it comes, and a line for each tool that it calls.
+//! The view of a run for a person: the text of the model as it comes, and a line for each tool
+//! call.
 //!
-//! Parts go in, and pieces for the two outputs come out: nothing here writes. The model's text,
-//! and nothing else, is for standard output; all the rest is for standard error. Lines of tools
-//! that run are drawn again in their places on a terminal; elsewhere what was said stays, and a
-//! line is added when there is something to say.
+//! Parts go in, and pieces for the two outputs come out. Nothing here writes. Standard output gets
+//! only the text of the model; everything else goes to standard error. On a terminal, the lines of
+//! running tools are redrawn in place. Elsewhere, lines stay, and a new line is added for each
+//! news.
 //!
-//! What models and tools say is not to be trusted: on a terminal it commands nothing.
+//! The text of models and tools is not trusted: it cannot control the terminal.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,51 +15,51 @@ use streamdoor::agent::{Arguments, Body, Data, Final, Part, Partial, ProgressSai
 use streamdoor::base::Instant;
 use streamdoor::base::plain::is_command;
 
-/// How often a line is drawn again, at most.
+/// Minimum time between two redraws.
 const DRAW_INTERVAL: Duration = Duration::from_millis(50);
-/// How often a line is added, at most, where nothing can be drawn again.
+/// Minimum time between two lines of a call, where lines cannot be redrawn.
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
-/// Of arguments, where the terminal has room for more.
+/// Maximum length of the arguments on a line.
 const ARGUMENTS_CHARS_MAX: usize = 60;
-/// Of what a tool said last.
+/// Maximum length of the last output line of a tool.
 const SAID_CHARS_MAX: usize = 240;
 
-/// What there is to write on.
+/// The properties of the outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// Standard output is a terminal.
+    /// True if standard output is a terminal.
     pub answer_is_terminal: bool,
-    /// Standard error is one: lines can be drawn again.
+    /// True if standard error is a terminal, so that lines can be redrawn.
     pub told_is_terminal: bool,
-    /// It has colours.
+    /// True if standard error shows colours.
     pub has_colours: bool,
-    /// So many characters fit in a line of it.
+    /// Number of characters in a line of standard error.
     pub columns: usize,
 }
 
-/// Something to write, in this order.
+/// Text to be written. Pieces are written in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// On standard output.
+    /// Text for standard output.
     Answer(String),
-    /// On standard error.
+    /// Text for standard error.
     Told(String),
 }
 
-/// What was shown so far.
+/// The state of the view.
 pub struct Screen {
     style: Style,
-    /// Calls that are not over.
+    /// The calls that have not ended.
     calls: VecDeque<Call>,
-    /// Lines of them on the terminal, above the cursor.
+    /// Number of their lines on the terminal, above the cursor.
     drawn_lines: usize,
     drawn_at: Option<Instant>,
-    /// Something stands on the line of this output.
+    /// The kind of text on the current line.
     open: Open,
     totals: Totals,
 }
 
-/// What stands on the line that is written on.
+/// The kind of text on a line without a line end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
     Nothing,
@@ -66,7 +67,7 @@ enum Open {
     Reasoning,
 }
 
-/// A call, as far as it is known.
+/// The state of a call.
 struct Call {
     id: String,
     name: String,
@@ -86,7 +87,7 @@ struct Totals {
 }
 
 impl Screen {
-    /// Nothing is shown yet.
+    /// Returns an empty view.
     pub fn new(style: Style) -> Screen {
         Screen {
             style,
@@ -98,7 +99,7 @@ impl Screen {
         }
     }
 
-    /// What is to be written of a part.
+    /// Appends the pieces for a part.
     pub fn take(&mut self, part: &Part, now: Instant, out: &mut Vec<Piece>) {
         match &part.body {
             Body::Partial(partial) => self.partial(partial, now, out),
@@ -106,7 +107,7 @@ impl Screen {
         }
     }
 
-    /// Parts are missing.
+    /// Appends a line about missing parts.
     pub fn gap(&mut self, chunks: u64, out: &mut Vec<Piece>) {
         self.line(&format!("[missed {chunks} parts]"), out);
         self.draw(out);
@@ -217,7 +218,7 @@ impl Screen {
         }
     }
 
-    /// Only where somebody looks on.
+    /// Appends the reasoning of the model, on a terminal only.
     fn reasoning(&mut self, text: &str, out: &mut Vec<Piece>) {
         if !self.style.told_is_terminal {
             return;
@@ -237,7 +238,8 @@ impl Screen {
         self.calls.iter_mut().find(|call| call.id == id)
     }
 
-    /// Something about a call is new: it is drawn if it can be, and said if it was long silent.
+    /// Shows that a call has made progress: redraws on a terminal, elsewhere adds a line if the
+    /// last one is old enough.
     fn going_on(&mut self, id: &str, now: Instant, out: &mut Vec<Piece>) {
         if self.style.told_is_terminal {
             return self.changed(now, out);
@@ -268,14 +270,14 @@ impl Screen {
         self.draw(out);
     }
 
-    /// A line that stays.
+    /// Appends a line that stays.
     fn line(&mut self, text: &str, out: &mut Vec<Piece>) {
         self.erase(out);
         self.end_line(out);
         out.push(Piece::Told(format!("{text}\n")));
     }
 
-    /// Ends the line that something stands on.
+    /// Ends the current line if it has text on it.
     fn end_line(&mut self, out: &mut Vec<Piece>) {
         match std::mem::replace(&mut self.open, Open::Nothing) {
             Open::Nothing => {}
@@ -292,7 +294,7 @@ impl Screen {
         }
     }
 
-    /// Draws a line for each call that is not over.
+    /// Draws a line for each call that has not ended.
     fn draw(&mut self, out: &mut Vec<Piece>) {
         if !self.style.told_is_terminal {
             return;
@@ -312,7 +314,7 @@ impl Screen {
         out.push(Piece::Told(text));
     }
 
-    /// Takes these lines away again.
+    /// Erases the lines of the calls.
     fn erase(&mut self, out: &mut Vec<Piece>) {
         let lines = std::mem::take(&mut self.drawn_lines);
         if lines > 0 {
@@ -326,7 +328,7 @@ impl Screen {
 }
 
 impl Call {
-    /// `* NAME ARGUMENTS: WORDS`
+    /// Returns a line such as `* NAME ARGUMENTS: WORDS`.
     fn line(&self, mark: char, words: &str) -> String {
         let arguments = cut(&self.arguments, ARGUMENTS_CHARS_MAX);
         let mut line = format!("{mark} {} {arguments}", self.name);
@@ -338,7 +340,7 @@ impl Call {
         line
     }
 
-    /// `12 chunks, 3.4 KiB, `
+    /// Returns counts such as `12 chunks, 3.4 KiB, `.
     fn counts(&self) -> String {
         match self.chunks {
             0 => String::new(),
@@ -360,7 +362,7 @@ impl Call {
         words
     }
 
-    /// Remembers the last line of what it says.
+    /// Stores the last non-empty line of the output.
     fn hear(&mut self, text: &str) {
         let last = text.lines().rev().find(|line| !line.trim().is_empty());
         if let Some(last) = last {
@@ -382,7 +384,7 @@ fn how_far(said: &ProgressSaid) -> String {
     words
 }
 
-/// What does nothing on a terminal but to be seen; line ends and tabs are what they are.
+/// Returns text that cannot control a terminal. Line ends and tabs stay.
 fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -400,7 +402,7 @@ fn one_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], " ")
 }
 
-/// The first characters of it, with `…` where there were more.
+/// Returns the first `chars` characters. A longer text ends with `…`.
 fn cut(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         None => text.to_owned(),
@@ -411,12 +413,12 @@ fn cut(text: &str, chars: usize) -> String {
     }
 }
 
-/// `1 step`, `2 steps`
+/// Returns a number with its noun: `1 step`, `2 steps`.
 fn counted(number: u64, what: &str) -> String {
     format!("{} {what}{}", with_separators(number), if number == 1 { "" } else { "s" })
 }
 
-/// `1,234,567`
+/// Returns a number such as `1,234,567`.
 fn with_separators(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -429,7 +431,7 @@ fn with_separators(number: u64) -> String {
     out
 }
 
-/// `3.0 MiB`
+/// Returns a size such as `3.0 MiB`.
 fn in_units(bytes: u64) -> String {
     let (mut number, mut unit) = (bytes as f64, "bytes");
     for larger in ["KiB", "MiB", "GiB"] {

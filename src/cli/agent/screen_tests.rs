@@ -1,4 +1,4 @@
-//! What a person sees, part by part.
+//! Tests of the view of a run, part by part.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +113,7 @@ fn run_over() -> Body {
     })
 }
 
-/// What is written of these parts, which come so far apart.
+/// Returns the pieces for these parts, which arrive at the interval `apart`.
 fn shown(style: Style, apart: Duration, bodies: &[Body]) -> Vec<Piece> {
     let (mut screen, mut now, mut out) = (Screen::new(style), Instant::ZERO, Vec::new());
     for body in bodies {
@@ -136,7 +136,8 @@ fn joined(pieces: &[Piece]) -> (String, String) {
     (answer, told)
 }
 
-/// As a terminal with both outputs shows it in the end: it knows line ends, going up, and erasing.
+/// Returns the final state of a terminal that shows both outputs. It supports line ends, cursor up
+/// and erasing.
 fn screen_of(pieces: &[Piece]) -> Vec<String> {
     let (mut lines, mut row) = (vec![String::new()], 0);
     for piece in pieces {
@@ -233,9 +234,9 @@ fn what_comes_fast_is_not_drawn_each_time() {
     let many = vec![output("a", "x"); 10_000];
     let parts = [&begin[..], &many].concat();
     let (_, told) = joined(&shown(TERMINAL, Duration::from_micros(10), &parts));
-    assert!(told.matches('\n').count() <= 5, "{told}"); // 100 ms of it.
+    assert!(told.matches('\n').count() <= 5, "{told}"); // The run takes 100 ms.
     let (_, told) = joined(&shown(PIPE, Duration::from_micros(300), &parts));
-    assert_eq!(told.lines().count(), 1 + 2, "{told}"); // 3 s of it, and a line a second.
+    assert_eq!(told.lines().count(), 1 + 2, "{told}"); // The run takes 3 s, with one line a second.
 }
 
 #[test]
@@ -263,7 +264,7 @@ fn nobody_commands_the_terminal() {
     for style in [TERMINAL, Style { has_colours: false, ..TERMINAL }] {
         let (answer, told) = joined(&shown(style, Duration::from_secs(1), &parts));
         assert!(answer.starts_with("^[[2J^G\u{fffd}31m^M"), "{answer:?}");
-        // Our own are those that draw: up, erase, dim.
+        // The view uses only these sequences: up, erase, dim.
         let mut rest = told.as_str();
         while let Some((_, behind)) = rest.split_once('\x1b') {
             let is_ours = ["[2m", "[0m", "[J", "[1A"].iter().any(|code| behind.starts_with(code));
@@ -272,7 +273,7 @@ fn nobody_commands_the_terminal() {
         }
         assert!(!told.contains(['\x07', '\u{9b}']), "{told:?}");
     }
-    // Where nothing is a terminal the text is what it is.
+    // Without a terminal, the text is unchanged.
     assert_eq!(joined(&shown(PIPE, Duration::ZERO, &[text(evil)])).0, evil);
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of a run's events: a screen for a person, or events for a program.
+//! The output of a run: a view for a person, or events for a program.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
@@ -10,15 +10,15 @@ use streamdoor::wire::sse::{self, Cursor};
 
 use super::screen::{Piece, Screen, Style};
 
-/// How a run is shown.
+/// The format in which a run is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// To a person.
+    /// Text for a person.
     #[default]
     Text,
-    /// An event a line, as JSON.
+    /// One event as a line of JSON.
     Ndjson,
-    /// As server-sent events.
+    /// Server-sent events.
     Sse,
 }
 
@@ -38,19 +38,19 @@ impl std::str::FromStr for Format {
 pub struct Show {
     format: Format,
     screen: Screen,
-    /// Of server-sent events: how far we are.
+    /// The position in the stream, for the ids of server-sent events.
     execution: String,
     bytes: u64,
     seq: u64,
     scratch: Vec<u8>,
     pieces: Vec<Piece>,
     error: Option<io::Error>,
-    /// Why the run failed, if its last part said so.
+    /// The reason of the failure, if the last part contained one.
     failure: Option<String>,
 }
 
 impl Show {
-    /// On the standard streams.
+    /// Returns an output on the standard streams.
     pub fn new(format: Format) -> Show {
         Show {
             format,
@@ -65,18 +65,18 @@ impl Show {
         }
     }
 
-    /// Nobody sees what would still come.
+    /// True if writing has failed, so that no more output is possible.
     pub fn has_failed(&self) -> bool {
         self.error.is_some()
     }
 
-    /// Why the run failed.
+    /// Returns the reason why the run failed.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Nothing more comes. What went wrong with the showing, if it is not only that nobody reads
-    /// any more.
+    /// Ends the output. Returns the first write error, unless it is only that the reader has gone
+    /// away.
     pub fn close(self) -> io::Result<()> {
         match self.error {
             Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
@@ -112,7 +112,7 @@ impl Show {
         }
     }
 
-    /// As the server spells it, with the same ids.
+    /// Writes a server-sent event as the server does, with the same ids.
     fn spell(&mut self, event: &Event<'_>) {
         match event {
             Event::Started(started) => self.execution = started.execution.to_owned(),
@@ -144,7 +144,7 @@ impl Show {
                     out.write_all(text.as_bytes()).and_then(|()| out.flush())
                 }
                 Piece::Told(text) => {
-                    let _ = io::stderr().write_all(text.as_bytes()); // Nobody is left to tell.
+                    let _ = io::stderr().write_all(text.as_bytes()); // The error is ignored.
                     Ok(())
                 }
             };

@@ -1,4 +1,4 @@
-//! A run on a server: asked for over HTTP, and shown like one in this process.
+//! A run on a server: requested over HTTP, and shown like a run in this process.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::cli::remote::{FollowArguments, failure, printable};
 use crate::cli::signals::stop_on_interrupt;
 use crate::cli::{CliError, results};
 
-/// Runs it, and shows it.
+/// Runs the agent, and shows the run.
 pub fn run(
     url: &str,
     follow: &FollowArguments,
@@ -41,7 +41,7 @@ pub fn run(
             break results::verdict_of("the reader", ended.end.state, error.as_deref());
         }
         if show.has_failed() && !std::mem::replace(&mut is_unwanted, true) {
-            interrupt.interrupted(); // Nobody sees what it would still do.
+            interrupt.interrupted(); // Nobody sees its further output.
         }
     };
     let shown = show.close();

@@ -1,34 +1,34 @@
-//! What the doctor finds, and how that is told: as a text for a person, or as JSON.
+//! The findings of the doctor, and their output: as text for a person, or as JSON.
 
 use serde_json::{Value, json};
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// All is well.
     Good,
-    /// It works, and could work better; or somebody should know.
+    /// It works, but could work better, or deserves attention.
     Note,
     /// Something does not work.
     Hindrance,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// A word for it, for people and for programs.
+    /// A short name of the check, for people and for programs.
     pub subject: &'static str,
     pub level: Level,
-    /// What was seen.
+    /// The observed state.
     pub found: String,
-    /// What that means for streamdoor.
+    /// The meaning of that state for streamdoor.
     pub means: String,
-    /// What to do about it, if anything.
+    /// The advice, if anything can be done.
     pub advice: Option<String>,
 }
 
 impl Level {
-    /// As it stands in JSON.
+    /// Returns the name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Level::Good => "ok",
@@ -37,7 +37,7 @@ impl Level {
         }
     }
 
-    /// As it stands before a line.
+    /// Returns the mark at the start of a line.
     fn mark(self) -> &'static str {
         match self {
             Level::Good => "ok",
@@ -48,23 +48,23 @@ impl Level {
 }
 
 impl Finding {
-    /// All is well.
+    /// Returns a finding of level [`Level::Good`].
     pub fn good(subject: &'static str, found: impl Into<String>, means: impl Into<String>) -> Self {
         let (level, advice) = (Level::Good, None);
         Finding { subject, level, found: found.into(), means: means.into(), advice }
     }
 
-    /// It is worth knowing; see [`Finding::advise`].
+    /// Returns a finding of level [`Level::Note`]. See [`Finding::advise`].
     pub fn note(subject: &'static str, found: impl Into<String>, means: impl Into<String>) -> Self {
         Finding { level: Level::Note, ..Finding::good(subject, found, means) }
     }
 
-    /// It hinders.
+    /// Returns a finding of level [`Level::Hindrance`].
     pub fn bad(subject: &'static str, found: impl Into<String>, means: impl Into<String>) -> Self {
         Finding { level: Level::Hindrance, ..Finding::good(subject, found, means) }
     }
 
-    /// With what to do about it.
+    /// Returns the finding with this advice.
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
@@ -81,12 +81,12 @@ impl Finding {
     }
 }
 
-/// Does any of them hinder?
+/// True if any finding is a hindrance.
 pub fn is_hindered(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.level == Level::Hindrance)
 }
 
-/// All of it for a program.
+/// Returns all findings as JSON.
 pub fn to_json(findings: &[Finding]) -> Value {
     let list: Vec<Value> = findings.iter().map(Finding::to_json).collect();
     json!({
@@ -96,7 +96,7 @@ pub fn to_json(findings: &[Finding]) -> Value {
     })
 }
 
-/// All of it for a person, in lines of at most `columns` characters.
+/// Returns all findings as text, in lines of at most `columns` characters.
 pub fn to_text(findings: &[Finding], columns: usize) -> String {
     let subject_width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
     let indent = 6 + subject_width + 2;
@@ -120,9 +120,9 @@ pub fn to_text(findings: &[Finding], columns: usize) -> String {
     text
 }
 
-/// Words between `indent` and `columns`, behind `head` on their first line.
+/// Appends words between `indent` and `columns`, with `head` on the first line.
 fn paragraph(out: &mut String, head: &str, words: &str, indent: usize, columns: usize) {
-    const WORDS_WIDTH_MIN: usize = 30; // On the narrowest terminal, too.
+    const WORDS_WIDTH_MIN: usize = 30; // Kept even on a narrower terminal.
     let columns = columns.max(indent + WORDS_WIDTH_MIN);
     let mut line = format!("{head:indent$}");
     let mut is_begun = false;

@@ -1,5 +1,5 @@
-//! What the kernel can do of what streamdoor asks of it. Everything is tried, nothing is concluded
-//! from a version: a container may forbid what its kernel could do.
+//! The features of the kernel that streamdoor uses. Each one is tried and never deduced from a
+//! version, because a container may forbid a feature of its kernel.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -14,7 +14,7 @@ use streamdoor::reactor::{Choice, SocketLimits, open_with_sockets, uring_operati
 
 use super::finding::Finding;
 
-/// All of it.
+/// Returns all findings about the kernel.
 pub fn findings() -> Vec<Finding> {
     let readings = KernelFiles::new(Path::new("/")).read();
     let mut findings = vec![io_uring(), operations()];
@@ -97,7 +97,7 @@ fn waitv() -> Finding {
     }
 }
 
-/// Made, bought, sealed and opened again as a door's ring is.
+/// Creates, fills, seals and reopens a ring as a door does.
 fn memfd() -> Finding {
     const SUBJECT: &str = "memfd";
     let class_bytes = limits::RING_CLASS_BYTES[0];

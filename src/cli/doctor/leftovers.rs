@@ -1,4 +1,4 @@
-//! Named rings that dead servers have left in /dev/shm: found, told, and removed.
+//! Named rings of dead servers in /dev/shm: finds, reports and removes them.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use streamdoor::memory::named::{Verdict, sweep};
 use super::finding::Finding;
 
 const SUBJECT: &str = "named rings";
-/// Of what is not ours only so many are told.
+/// Maximum number of foreign files in the report.
 const FOREIGN_TOLD_MAX: usize = 8;
 
-/// Looks, and removes what is provably nobody's any more if `removes`.
+/// Reports named rings. If `removes` is set, removes those that provably belong to no process.
 pub fn findings(folder: &Path, removes: bool) -> Vec<Finding> {
     let name = folder.display();
     let found = match sweep(folder, removes) {
@@ -69,7 +69,7 @@ pub fn findings(folder: &Path, removes: bool) -> Vec<Finding> {
     findings
 }
 
-/// How many, and how large together.
+/// A count and the size of all counted files together.
 #[derive(Default)]
 struct Sum {
     count: usize,

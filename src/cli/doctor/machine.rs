@@ -1,5 +1,5 @@
-//! What this process may take of the machine: descriptors, locked memory, room in /dev/shm; and
-//! where the server's door would be.
+//! The resources of this process: descriptors, locked memory and space in /dev/shm. Also the path
+//! of the server's door.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -15,10 +15,10 @@ use super::super::serve::{Allowance, Bill};
 use super::super::settings::Settings;
 use super::finding::Finding;
 
-/// What one named door takes at most: its ring, and a page before it.
+/// Maximum size of a named door: its ring, and one page before it.
 const NAMED_DOOR_BYTES: u64 = (limits::DOOR_RING_BYTES[5] + (4 << 10)) as u64;
 
-/// All of it; `sockets` are looked at, too.
+/// Returns all findings about the machine, and about each existing socket of `sockets`.
 pub fn findings(sockets: &[PathBuf]) -> Vec<Finding> {
     let mut findings = vec![descriptors(), locked_memory(), shared_memory(Path::new(FOLDER))];
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -76,7 +76,7 @@ fn locked_memory() -> Finding {
     }
 }
 
-/// Only named doors lie there: the memory of all other rings has no name and does not count.
+/// Checks the space in /dev/shm. Only named doors use it: all other rings have no name there.
 fn shared_memory(folder: &Path) -> Finding {
     const SUBJECT: &str = "shm";
     let absent = |found: String| {
@@ -95,7 +95,7 @@ fn shared_memory(folder: &Path) -> Finding {
     let all_bytes = f_blocks.saturating_mul(f_frsize);
     let free_bytes = f_bavail.saturating_mul(f_frsize);
     let used_percent = match all_bytes {
-        0 => 0, // Without a limit of its own.
+        0 => 0, // The file system has no limit of its own.
         _ => (u128::from(all_bytes - free_bytes.min(all_bytes)) * 100).div_ceil(all_bytes.into()),
     };
     let mib = |bytes: u64| bytes >> 20;
@@ -129,7 +129,7 @@ fn shared_memory(folder: &Path) -> Finding {
     }
 }
 
-/// Where the server's door is if nobody says; or why there is none.
+/// Returns the default path of the server's door, or the reason why it has none.
 fn default_socket(runtime: Option<&Path>) -> Result<PathBuf, String> {
     let Some(folder) = runtime else {
         return Err("XDG_RUNTIME_DIR is not set".to_owned());
@@ -170,7 +170,7 @@ fn door(runtime: Option<&Path>, default: Result<&PathBuf, &String>) -> Finding {
     }
 }
 
-/// What is at the path of a door; `None` if there is nothing.
+/// Checks the socket of a door. Returns `None` if nothing exists at the path.
 fn socket(path: &Path) -> Option<Finding> {
     const SUBJECT: &str = "socket";
     let name = path.display();

@@ -1,4 +1,4 @@
-//! `streamdoor doctor`: what this machine gives, what that means, and what to do about it.
+//! `streamdoor doctor`: reports on this machine, the consequences, and possible remedies.
 
 mod finding;
 mod kernel;

@@ -1,5 +1,5 @@
-//! `streamdoor model-script`: a model's server that says what a file tells it to, for tests,
-//! demonstrations and trying out.
+//! `streamdoor model-script`: a model server whose replies come from a script file, for tests and
+//! demonstrations.
 
 mod serve;
 
@@ -90,7 +90,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let (stop, stopped) = mpsc::channel();
     let waker = serving.waker();
     stop_on_interrupt(move || {
-        let _ = stop.send(()); // It has ended by itself.
+        let _ = stop.send(()); // The server may have ended by itself.
         waker.wake();
     })?;
     match serving.address() {

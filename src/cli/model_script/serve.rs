@@ -1,4 +1,4 @@
-//! One thread that serves a scripted model: connections, and the times at which they go on.
+//! The thread that serves a scripted model: its connections and their deadlines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -15,17 +15,17 @@ use streamdoor::reactor::{
 use super::CliError;
 use crate::cli::console::note;
 
-/// Who was told everything has so long to close the connection.
+/// Time that a client has to close its connection after the last byte of the reply.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A listener, and everybody who has come.
+/// A listener and its connections.
 pub struct Serving {
     reactor: AnyReactor,
     address: ListenAddress,
     model: Model,
     is_quiet: bool,
     clients: BTreeMap<ConnectionId, Client>,
-    /// Who goes on when, and who is looked at now.
+    /// The deadlines of the connections, and the connections to be served in this turn.
     due: BTreeSet<(Instant, ConnectionId)>,
     touched: BTreeSet<ConnectionId>,
 }
@@ -33,14 +33,14 @@ pub struct Serving {
 #[derive(Default)]
 struct Client {
     connection: Connection,
-    /// Where it stands in `due`.
+    /// The deadline of this connection in `due`.
     due_at: Option<Instant>,
-    /// Everything was said.
+    /// True once the whole reply was sent.
     is_finished: bool,
 }
 
 impl Serving {
-    /// Listens; nobody is answered yet.
+    /// Listens on the address. Serves no connection yet.
     pub fn open(
         choice: Choice,
         listen: &ListenAddress,
@@ -57,17 +57,17 @@ impl Serving {
         Ok(Serving { reactor, address, model, is_quiet, clients, due, touched })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> &ListenAddress {
         &self.address
     }
 
-    /// Has it look whether it is to stop.
+    /// Returns the handle that makes [`Serving::run`] check whether it has to stop.
     pub fn waker(&self) -> Waker {
         self.reactor.waker()
     }
 
-    /// Serves until somebody says that it is enough.
+    /// Serves until a message on `stopped` arrives.
     pub fn run(&mut self, stopped: &Receiver<()>) {
         while stopped.try_recv().is_err() {
             let until = self.due.first().map(|(at, _)| *at);
@@ -93,7 +93,8 @@ impl Serving {
                     }
                     connection
                 }
-                // Who sends no more has gone: nobody stops sending before the answer.
+                // A client does not half-close before the reply, so the end of its data is a
+                // disconnect.
                 SocketEvent::Ended { connection, .. } => {
                     self.reactor.close(connection);
                     self.forget(connection);
@@ -126,11 +127,11 @@ impl Serving {
         }
     }
 
-    /// Says what a client is to hear by now.
+    /// Sends the bytes that are due on a connection.
     fn serve(&mut self, id: ConnectionId, now: (Instant, u64)) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         if client.is_finished {
-            self.reactor.close(id); // It has lingered.
+            self.reactor.close(id); // The linger time is over.
             return self.forget(id);
         }
         loop {

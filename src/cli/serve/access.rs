@@ -1,4 +1,4 @@
-//! Who may come in, out of the settings.
+//! Access to the server, from the settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::super::token_file;
 use super::CliError;
 use super::settings::Settings;
 
-/// As the settings say. The tokens stay in their file, but for their digests.
+/// Returns the access rules of the settings. Only digests of the tokens are kept in memory.
 ///
 /// # Errors
-/// If the file of tokens is not as it must be; or if there is none, and other machines could reach
-/// the server.
+/// If the token file is wrong. If the settings have no token file, although other machines can
+/// reach the server.
 pub fn access(settings: &Settings) -> Result<Arc<Access>, CliError> {
     let access = Access::default()
         .with_hosts(settings.allow_host.clone())
@@ -38,7 +38,7 @@ pub fn access(settings: &Settings) -> Result<Arc<Access>, CliError> {
     Ok(Arc::new(access.with_tokens(tokens, ticket_key, ttl)))
 }
 
-/// Can other machines reach it?
+/// True if other machines can reach the address.
 pub fn is_open(address: &ListenAddress) -> bool {
     matches!(address, ListenAddress::Tcp(tcp) if !tcp.ip().is_loopback())
 }

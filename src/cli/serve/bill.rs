@@ -1,4 +1,4 @@
-//! What a server may take of the machine: descriptors and memory, added up before it starts.
+//! The resources of a server: descriptors and memory, added up before it starts.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use streamdoor::trace::Record;
 use super::CliError;
 use super::settings::Settings;
 
-/// How many descriptors the process may have.
+/// Number of descriptors that the process may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// Now.
+    /// The current limit.
     pub allowed: u64,
-    /// And before it was raised.
+    /// The limit before it was raised.
     pub before: u64,
 }
 
 impl Allowance {
-    /// Raises what may be had as far as that goes without asking anybody.
+    /// Raises the limit to the hard limit, which needs no privilege.
     pub fn raise() -> Allowance {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let before = current.unwrap_or(u64::MAX);
@@ -29,35 +29,35 @@ impl Allowance {
     }
 }
 
-/// What the settings cost.
+/// The resources that the settings require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bill {
-    /// How many descriptors there may be.
+    /// The limits on the descriptors of the process.
     pub allowance: Allowance,
-    /// Descriptors for everything but connections.
+    /// Number of descriptors for everything except connections.
     pub own_descriptors: u64,
-    /// Connections that were asked for.
+    /// Number of connections in the settings.
     pub connections_wanted: u32,
-    /// Connections that there can be.
+    /// Number of connections that the descriptors allow.
     pub connections_max: u32,
-    /// Memory of rings that is bought at once.
+    /// Memory for rings that is allocated at the start.
     pub rings_at_start_bytes: u64,
-    /// Memory of rings, at most.
+    /// Maximum memory for rings.
     pub rings_at_most_bytes: u64,
-    /// Buffers for what is received, for encoded chunks, and for the log.
+    /// Memory of buffers for received bytes, for encoded chunks and for the log.
     pub buffers_bytes: u64,
 }
 
 impl Bill {
-    /// Adds it up; connections are as many as descriptors are left for.
+    /// Adds up the resources. Connections get the descriptors that are left.
     ///
     /// # Errors
-    /// If there is none left.
+    /// If fewer descriptors are left than the server has shards.
     pub fn new(settings: &Settings, allowance: Allowance) -> Result<Bill, CliError> {
         let shards = settings.shard_count() as u64;
         let listeners = settings.listen.len() as u64;
         let tools = settings.tool_threads_max.0 * limits::DESCRIPTORS_PER_TOOL_THREAD;
-        // Those that there are by default are among what a shard has to spare.
+        // The default number of doors is part of the descriptors of a shard.
         let more_doors = settings.doors_max.0.saturating_sub(limits::DOORS_MAX.into());
         let own_descriptors = limits::DESCRIPTORS_OF_PROCESS
             + more_doors * limits::DESCRIPTORS_PER_DOOR
@@ -88,7 +88,7 @@ impl Bill {
         })
     }
 
-    /// Are there fewer connections than were asked for?
+    /// True if fewer connections are possible than the settings ask for.
     pub fn is_shrunk(&self) -> bool {
         self.connections_max < self.connections_wanted
     }

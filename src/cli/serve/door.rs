@@ -1,4 +1,4 @@
-//! The door of a server: where it is, and what is told of it.
+//! The door of a server: its path, and its log records.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,11 +11,11 @@ use streamdoor::trace::Level;
 use super::super::settings::{DoorPath, Settings};
 use super::{CliError, Ground, tell};
 
-/// Opens the door that the settings ask for. Where they ask for none in particular, there is none
-/// if that does not go: the log says why.
+/// Opens the door of the settings. If the default door cannot be opened, the server runs without
+/// one, and the log says why.
 ///
 /// # Errors
-/// What was asked for cannot be.
+/// If a door was requested by path and cannot be opened.
 pub fn open(settings: &Settings, ground: &Ground, server: &Server) -> Result<(), CliError> {
     let (path, is_wanted) = match &settings.door {
         DoorPath::Off => return Ok(()),
@@ -49,13 +49,13 @@ pub fn open(settings: &Settings, ground: &Ground, server: &Server) -> Result<(),
     }
 }
 
-/// Where clients look that are told of no other place.
+/// Returns the path that clients use by default.
 fn default_path() -> Option<PathBuf> {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|name| !name.is_empty())?;
     Some(PathBuf::from(folder).join("streamdoor.sock"))
 }
 
-/// Why somebody else could put something into this folder, or it cannot be known.
+/// Returns the reason why the folder is not safe: others may write to it, or its state is unknown.
 fn fault_of(folder: &Path) -> Option<String> {
     let fault = match fs::metadata(folder) {
         _ if !folder.is_absolute() => "is not an absolute path".to_owned(),

@@ -1,8 +1,7 @@
-//! `streamdoor serve`: a server, from its settings to its end in order.
+//! `streamdoor serve`: a server, from its settings to its orderly end.
 //!
-//! Everything that it tells goes into its log, on standard error: what it found and where it
-//! listens, once it does; and what became of it. Standard output is used for `--print-config` and
-//! `--help` alone.
+//! All output goes to the log, on standard error: what was found at the start, the addresses once
+//! it listens, and how it ended. Only `--print-config` and `--help` use standard output.
 
 mod access;
 mod bill;
@@ -111,21 +110,22 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What a server has before it starts, whatever it speaks.
+/// The parts that exist before the server starts, over HTTP and over standard streams alike.
 pub struct Ground {
     pub access: Arc<Access>,
     pub bill: Bill,
     pub log: Log,
-    /// Held as long as the server is there.
+    /// Held while the server runs.
     poll_idle: Option<PollIdle>,
-    /// It is to end: said by a signal, or by whoever has the other end.
+    /// Receives a message when the server has to end. A signal or the owner of `ender` sends it.
     pub stop: Receiver<()>,
     pub ender: Sender<()>,
 }
 
 impl Ground {
     pub fn lay(settings: &Settings) -> Result<Ground, CliError> {
-        // No core dump holds what was streamed, and no other process of this user looks in.
+        // Core dumps must not contain streamed data, and other processes of this user must not
+        // attach.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
         let access = access(settings)?;
@@ -143,7 +143,7 @@ impl Ground {
         let (at_once, by_signal) = (log.clone(), ender.clone());
         on_interrupt(
             move || {
-                let _ = by_signal.send(()); // If nobody waits any more, it is ending already.
+                let _ = by_signal.send(()); // If nobody receives it, the server is ending.
             },
             move || {
                 tell(&at_once, Level::Warn, "stopped_at_once", |_| {});
@@ -168,7 +168,7 @@ fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError
     served
 }
 
-/// Serves until it is told to end, and ends in order.
+/// Serves until told to stop, and then ends in order.
 fn serve_until_told(settings: &Settings, ground: &Ground, server: Server) -> Result<(), CliError> {
     announce(settings, ground, &server);
     door::open(settings, ground, &server)?;
@@ -189,26 +189,26 @@ fn serve_until_told(settings: &Settings, ground: &Ground, server: Server) -> Res
     }
 }
 
-/// Has the server end once its last shard has died.
+/// Ends the server once its last shard has died.
 fn watch_shards(mut ends: ShardEnds, shard_count: usize, ground: &Ground) -> Result<(), CliError> {
     let ender = ground.ender.clone();
     let watch = move || {
-        (0..shard_count).for_each(|_| _ = ends.wait()); // Each has logged what it died of.
-        let _ = ender.send(()); // If nobody waits any more, it is ending already.
+        (0..shard_count).for_each(|_| _ = ends.wait()); // Each has logged the reason.
+        let _ = ender.send(()); // If nobody receives it, the server is ending.
     };
     let spawned = std::thread::Builder::new().name("shards".to_owned()).spawn(watch);
     spawned.map(drop).map_err(|error| CliError::Environment(format!("a thread: {error}")))
 }
 
-/// A server that runs, and what belongs to it.
+/// A running server, and the parts that belong to it.
 pub struct Started {
     pub server: Server,
     pub exporter: Exporter,
-    /// To be ended after it.
+    /// Ended after the server.
     pub upstreams: Arc<Upstreams>,
 }
 
-/// The one place where settings meet the server.
+/// Starts the server. This is the only place that turns settings into its configuration.
 pub fn start(
     settings: &Settings,
     ground: &Ground,
@@ -284,13 +284,13 @@ pub fn start(
     Ok(Started { server, exporter, upstreams })
 }
 
-/// Variables that have keys: neither commands nor other servers get them.
+/// Returns the variables that hold keys. Neither commands nor other servers get them.
 fn keys(settings: &Settings) -> Vec<String> {
     let of_servers = settings.mcp.0.iter().filter_map(McpServer::key_variable);
     settings.models.keys().into_iter().chain(of_servers.map(str::to_owned)).collect()
 }
 
-/// The other servers whose tools are offered, once all of them are there.
+/// Starts the other servers whose tools are offered. Returns once all of them are ready.
 fn upstreams(settings: &Settings, log: &Log) -> Result<Arc<Upstreams>, CliError> {
     let variables = (&*settings.command_env, &*settings.models.keys());
     let started = upstreams::start(&settings.mcp, variables, log)?;
@@ -302,7 +302,7 @@ fn upstreams(settings: &Settings, log: &Log) -> Result<Arc<Upstreams>, CliError>
     Ok(Arc::new(started))
 }
 
-/// Models with their keys, which stand in the environment and nowhere else.
+/// Returns the models with their keys, which are read from the environment only.
 #[cfg(feature = "agent")]
 pub fn agents(settings: &Settings) -> Result<AgentSettings, CliError> {
     let problem = |name: &str, text: &str| CliError::Environment(format!("models.{name}: {text}"));
@@ -322,7 +322,7 @@ pub fn agents(settings: &Settings) -> Result<AgentSettings, CliError> {
     Ok(AgentSettings { models, tools })
 }
 
-/// Removes what servers that were killed have left in /dev/shm.
+/// Removes the named rings that killed servers left in /dev/shm.
 fn sweep(log: &Log) {
     let found = match named::sweep(Path::new(named::FOLDER), true) {
         Ok(found) => found,
@@ -350,7 +350,7 @@ fn sweep(log: &Log) {
     }
 }
 
-/// What may be read: nothing, or what is below a folder.
+/// Returns the readable files: none, or those below a folder.
 fn files(settings: &Settings) -> Result<Files, CliError> {
     let Some(root) = &settings.files_root.0 else { return Ok(Files::Nowhere) };
     let problem = |error| CliError::Environment(format!("files_root {}: {error}", root.display()));
@@ -358,14 +358,14 @@ fn files(settings: &Settings) -> Result<Files, CliError> {
 }
 
 fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConfig> {
-    let doors_max = settings.doors_max.0 as u32; // Its type keeps it in range.
+    let doors_max = settings.doors_max.0 as u32; // Its type limits it.
     let doors = Doors::new(doors_max);
     let named_doors = settings.named_doors.0.then(|| NamedDoors::new(doors_max));
     let one = |shard: usize| ShardConfig {
         doors: doors.clone(),
         named_doors: named_doors.clone(),
         engine: EngineLimits {
-            shard: shard as u8, // There are at most `limits::SHARDS_MAX`.
+            shard: shard as u8, // At most `limits::SHARDS_MAX`.
             executions_max: settings.executions_max.0 as u32,
             subscribers_max: settings.subscribers_max.0 as u32,
             ..EngineLimits::default()
@@ -390,7 +390,7 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConf
     (0..settings.shard_count()).map(one).collect()
 }
 
-/// Says what was found, what it takes, and, last of all, where it listens.
+/// Logs what was found, the resources, and finally the addresses.
 pub fn announce(settings: &Settings, ground: &Ground, server: &Server) {
     let Ground { bill, log, poll_idle, .. } = ground;
     tell(log, Level::Info, "started", |line| {
@@ -432,7 +432,7 @@ pub fn announce(settings: &Settings, ground: &Ground, server: &Server) {
     }
 }
 
-/// As somebody would give it to curl.
+/// Returns the address as a URL, or as `unix:PATH`.
 fn shown(address: &ListenAddress, is_tls: bool) -> String {
     match address {
         ListenAddress::Tcp(tcp) if is_tls => format!("https://{tcp}"),

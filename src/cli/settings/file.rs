@@ -1,5 +1,5 @@
-//! The file of settings: TOML, read with the place of everything that is wrong, and written so that
-//! it can be read back.
+//! The file of settings, in TOML. Every error comes with its line. The written file can be read
+//! back.
 
 use std::fs::File;
 use std::io::Read;
@@ -29,7 +29,7 @@ impl Settings {
         self.read_toml(&text).map_err(problem)
     }
 
-    /// Takes what stands in `text`. The error begins with its line.
+    /// Reads the settings in `text`. The error begins with its line.
     pub(super) fn read_toml(&mut self, text: &str) -> Result<(), String> {
         let at = |offset: usize, problem: &str| {
             format!("line {}: {problem}", line_of(text.as_bytes(), offset))
@@ -38,7 +38,7 @@ impl Settings {
             let offset = error.span().map_or(0, |span| span.start);
             at(offset, error.message())
         })?;
-        // In the order of the text, so that the first mistake is told first.
+        // Entries are read in the order of the text, so that the first mistake is reported first.
         let mut entries: Vec<_> = table.get_ref().iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
         for (key, value) in entries {
@@ -56,7 +56,7 @@ impl Settings {
         Ok(())
     }
 
-    /// All settings with their texts, as a file that can be read.
+    /// Returns all settings with their descriptions, as a file that can be read back.
     pub fn to_toml(&self) -> String {
         let mut out = String::new();
         for ((name, text), value) in TABLE.iter().zip(self.values()) {
@@ -70,7 +70,7 @@ impl Settings {
     }
 }
 
-/// The first line is 1.
+/// Returns the line of `offset`. The first line is 1.
 fn line_of(text: &[u8], offset: usize) -> usize {
     1 + text[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }

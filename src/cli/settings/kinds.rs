@@ -1,4 +1,4 @@
-//! Kinds of settings: how each is read from a word and from TOML, and written.
+//! Kinds of settings: each is read from the command line and from TOML, and written as TOML.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,19 +13,19 @@ use toml::de::DeValue;
 
 use super::super::telemetry::Collector;
 
-/// A value that can be set. Problems are said without the setting's name.
+/// A value that can be set. Error texts do not contain the name of the setting.
 pub trait Setting {
-    /// What stands for it in the help text.
+    /// Returns the placeholder of the value in the help text.
     fn placeholder(&self) -> String;
-    /// From a word of the command line; a list gets one more.
+    /// Reads a word of the command line. A list grows by one item.
     fn read_word(&mut self, word: &str) -> Result<(), String>;
-    /// From a value of TOML; a list is replaced.
+    /// Reads a value of TOML. A list is replaced.
     fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String>;
-    /// As TOML.
+    /// Returns the value as TOML.
     fn to_toml(&self) -> String;
     /// Empties a list.
     fn clear(&mut self) {}
-    /// Its flag stands alone on the command line, or with `=off` behind it.
+    /// True if the flag needs no value on the command line, but may have one: `=off`.
     fn is_switch(&self) -> bool {
         false
     }
@@ -98,7 +98,7 @@ impl<const MIN: u64, const MAX: u64> Setting for Number<MIN, MAX> {
     }
 }
 
-/// A number of bytes from `MIN` to `MAX`, also as a text with KiB, MiB, GiB or TiB behind it.
+/// A number of bytes from `MIN` to `MAX`. A text may end in KiB, MiB, GiB or TiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes<const MIN: u64, const MAX: u64>(pub u64);
 
@@ -171,7 +171,8 @@ words! {
     Level: "LEVEL";
 }
 
-/// The cores of the shards, in their order; none: one shard that is bound to none.
+/// The cores of the shards, in their order. An empty list stands for one shard without a fixed
+/// core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpus(pub Vec<usize>);
 
@@ -211,7 +212,7 @@ impl FromStr for Cpus {
     }
 }
 
-/// A file or a folder; none if it is empty.
+/// A file or a folder, or none if it is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilePath(pub Option<PathBuf>);
 
@@ -228,15 +229,15 @@ impl FromStr for FilePath {
     }
 }
 
-/// Where the server shares memory.
+/// The socket of the server's door.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DoorPath {
-    /// Where clients look, if that can be.
+    /// The default socket, if it can be opened.
     #[default]
     Auto,
-    /// Nowhere.
+    /// The server opens no door.
     Off,
-    /// There.
+    /// The socket at this path.
     At(PathBuf),
 }
 
@@ -334,7 +335,7 @@ fn text_of<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
     value.as_str().ok_or_else(|| format!("must be a text in quotes, not {}", shown(value)))
 }
 
-/// What somebody wrote, short enough for an error.
+/// Returns the value as text that is short enough for an error.
 fn shown(value: &DeValue<'_>) -> String {
     const CHARS_MAX: usize = 64;
     let text = match value {
@@ -349,13 +350,12 @@ fn shown(value: &DeValue<'_>) -> String {
     text.chars().take(CHARS_MAX).collect()
 }
 
-/// A basic string of TOML: a string of JSON, in which DEL has to be escaped, too.
+/// Returns a basic string of TOML: a JSON string in which DEL is escaped, too.
 pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7F}', "\\u007F")
 }
 
-/// The name that needs the fewest letters put in, taken out or changed; none if it is another word
-/// altogether.
+/// Returns the name with the smallest edit distance, or `None` if all names are too different.
 pub fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     const LETTERS_MAX: usize = 64;
     let given: Vec<char> = given.chars().take(LETTERS_MAX).collect();
@@ -363,7 +363,7 @@ pub fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<
     (distance <= 1 + name.len() / 3).then_some(name)
 }
 
-/// Levenshtein's.
+/// Returns the Levenshtein distance.
 fn distance(given: &[char], name: &str) -> usize {
     let mut row: Vec<usize> = (0..=given.len()).collect();
     for (line, letter) in name.chars().enumerate() {

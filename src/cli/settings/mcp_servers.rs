@@ -1,6 +1,6 @@
-//! Other MCP servers of the settings, whose tools are offered here: `[mcp.NAME]` in the file,
-//! `COMMAND`, `URL`, `NAME=COMMAND` or `NAME=URL` on the command line. A key stands in neither: its
-//! variable of the environment is named.
+//! Other MCP servers whose tools this server offers. The file has `[mcp.NAME]`. The command line
+//! has `COMMAND`, `URL`, `NAME=COMMAND` or `NAME=URL`. Neither contains a key: the settings name
+//! the environment variable that holds it.
 
 use std::time::Duration;
 
@@ -12,34 +12,35 @@ use toml::de::DeValue;
 use super::kinds::{Setting, quoted};
 use super::named::{Named, push, read_tables};
 
-/// In their order.
+/// The servers, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct McpServers(pub Vec<McpServer>);
 
-/// How one is described.
+/// The description of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct McpServer {
-    /// What it is called in the log.
+    /// The name in the log.
     pub name: String,
-    /// Stands before its tools, with `_`; or is empty.
+    /// The prefix of its tools, without the `_` that follows it; may be empty.
     prefix: String,
-    /// The program and its arguments; empty if it is a URL.
+    /// The program and its arguments. Empty if the server has a URL.
     words: Vec<String>,
-    /// Variables of the program.
+    /// Environment variables of the program.
     env: Vec<(String, String)>,
     url: String,
-    /// The variable that has the key.
+    /// The environment variable that holds the key.
     key_env: String,
-    /// How long a call may take; 0: as usual.
+    /// Time limit of a call in seconds. 0 stands for the default.
     timeout_s: u64,
 }
 
 const FIELDS: &str = "command, args, env, url, key_env, prefix, timeout_s";
-/// As long as a name may be.
+/// Maximum length of a name.
 const NAME_CHARS_MAX: usize = 32;
 
 impl McpServer {
-    /// The command line; `key` is read from the environment, `environment` is given to programs.
+    /// Returns the specification of the server. `key` comes from the environment. Programs get
+    /// `environment`.
     pub fn spec(&self, key: Option<Key>, environment: Environment) -> UpstreamSpec {
         let place = match self.url.as_str() {
             "" => {
@@ -59,7 +60,7 @@ impl McpServer {
         }
     }
 
-    /// The variable that has its key, if it has one.
+    /// Returns the environment variable that holds its key, if it has a key.
     pub fn key_variable(&self) -> Option<&str> {
         (!self.key_env.is_empty()).then_some(self.key_env.as_str())
     }
@@ -94,7 +95,7 @@ impl McpServer {
     }
 }
 
-/// As a command has it: in quotes, if it has to be.
+/// Returns a word of a command line, in quotes if necessary.
 fn as_word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_-./@:+=,%".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {
@@ -103,7 +104,7 @@ fn as_word(text: &str) -> String {
     }
 }
 
-/// `NAME` of `NAME=…`, and the rest.
+/// Splits `NAME=…`. The name is `None` if the word has none.
 fn split_name(word: &str) -> (Option<&str>, &str) {
     let is_name = |name: &str| {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
@@ -114,8 +115,8 @@ fn split_name(word: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// What a server is called that nobody has named: after its host, its program, or what an
-/// interpreter is to run.
+/// Returns a name for a server without one: its host, its program, or the script that an
+/// interpreter runs.
 fn name_for(server: &McpServer) -> String {
     const INTERPRETERS: [&str; 9] =
         ["npx", "uvx", "bunx", "node", "bun", "deno", "python", "python3", "uv"];
@@ -206,7 +207,7 @@ impl Named for McpServer {
             let most = UPSTREAM_CALL_DEADLINE_MAX.as_secs();
             return problem(&format!("timeout_s is at most {most}"));
         }
-        // Whether there will be a key matters for what the URL has to be.
+        // The rules for the URL depend on whether the server has a key.
         let key = self.key_variable().map(|_| Key::new("k").expect("it could be one"));
         let spec = self.spec(key, Environment::default());
         spec.check().map_err(|error| format!("{}: {error}", self.name))

@@ -1,9 +1,9 @@
-//! The settings of the server: one table, from which the command line, the file, the help text and
-//! `--print-config` come.
+//! The settings of the server. One table defines the command line, the file, the help text and the
+//! output of `--print-config`.
 //!
-//! A setting has one name everywhere: `spin_us` in the file is `--spin-us` on the command line (and
-//! `--spin_us` is the same). What stands on the command line wins over the file. The kinds of
-//! values are in `kinds.rs`, reading and writing a file in `file.rs`.
+//! A setting has one name everywhere. For example, `spin_us` in the file is `--spin-us` on the
+//! command line, where `--spin_us` means the same. The command line wins over the file. The kinds
+//! of values are in `kinds.rs`. Reading and writing a file is in `file.rs`.
 
 mod file;
 mod kinds;
@@ -30,7 +30,7 @@ pub use virtual_tools::VirtualTools;
 
 macro_rules! settings {
     ($($(#[doc = $text:literal])+ $name:ident: $kind:ty = $default:expr;)+) => {
-        /// What the server is told.
+        /// The settings of the server.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Settings {
             $($(#[doc = $text])+ pub $name: $kind,)+
@@ -42,16 +42,16 @@ macro_rules! settings {
             }
         }
 
-        /// Name and text of each, in their order.
+        /// The name and the description of each setting, in their order.
         const TABLE: &[(&str, &[&str])] = &[$((stringify!($name), &[$($text),+])),+];
 
         impl Settings {
-            /// The values, in the order of [`TABLE`].
+            /// Returns the values, in the order of [`TABLE`].
             fn values(&self) -> [&dyn Setting; TABLE.len()] {
                 [$(&self.$name),+]
             }
 
-            /// The same, to be changed.
+            /// Returns the values to be changed, in the order of [`TABLE`].
             fn values_mut(&mut self) -> [&mut dyn Setting; TABLE.len()] {
                 [$(&mut self.$name),+]
             }
@@ -63,110 +63,114 @@ type Seconds = Number<1, { limits::SETTING_SECONDS_MAX }>;
 const MILLION: u64 = 1_000_000;
 
 settings! {
-    /// Where to listen; may be repeated. ADDRESS:PORT, [IPV6]:PORT or unix:PATH. Port 0: the
-    /// kernel chooses.
+    /// Listen on this address; may be repeated. ADDRESS:PORT, [IPV6]:PORT or unix:PATH. With port
+    /// 0, the kernel chooses one.
     listen: Vec<ListenAddress> = vec!["127.0.0.1:8808".parse().expect("it is an address")];
-    /// The Unix socket where processes of this machine and user share memory with the server. auto:
-    /// streamdoor.sock in $XDG_RUNTIME_DIR, where there is that. off: nowhere.
+    /// The Unix socket where processes of this machine and user share memory with the server. With
+    /// auto: streamdoor.sock in $XDG_RUNTIME_DIR, if that is set. With off: none.
     door: DoorPath = DoorPath::default();
-    /// How many executions they can share at once.
+    /// The most executions that can be shared through the door at once.
     doors_max: Number<0, { limits::DOORS_CEILING as u64 }> = Number(limits::DOORS_MAX as u64);
-    /// A name or an address by which it may be called, beside loopback ones and those that it
-    /// listens on; may be repeated.
+    /// Accept this name or address as the server's host, beside loopback ones and those it listens
+    /// on; may be repeated.
     allow_host: Vec<HostName> = Vec::new();
-    /// An origin whose pages may ask and read the answers, as https://example.com; may be
+    /// Let pages of this origin send requests and read the replies, as https://example.com; may be
     /// repeated.
     allow_origin: Vec<Origin> = Vec::new();
-    /// Ask everybody for a token: lines of PRINCIPAL TOKEN, in a file that nobody else can read.
-    /// Needed to listen where other machines can reach it.
+    /// Require a token from every client: lines of PRINCIPAL TOKEN, in a file that only its owner
+    /// can read. Needed to listen where other machines can reach the server.
     token_file: FilePath = FilePath::default();
-    /// How long a ticket in links.events opens its stream, also to who comes back, in seconds.
+    /// The lifetime of a ticket in links.events, in seconds. Until then it also opens the stream
+    /// again after a reconnect.
     ticket_ttl_s: Seconds = Number(limits::TICKET_TTL.as_secs());
     /// The cores, each with a shard of its own: 0,1 or 0-3. None: one shard, on any core.
     cpus: Cpus = Cpus::default();
-    /// The way to the kernel. auto: io_uring where it works, else mio.
+    /// The kernel interface. auto: io_uring where it works, else mio.
     reactor: Choice = Choice::Auto;
-    /// What a shard does when there is nothing to do. backoff: poll a while, then block.
+    /// The behaviour of a shard without work. backoff: poll for a while, then block.
     idle: Idle = Idle::Backoff;
-    /// How long backoff polls, in microseconds.
+    /// The time that backoff polls, in microseconds.
     spin_us: Number<0, MILLION> = Number(limits::SPIN_DEFAULT.as_micros() as u64);
-    /// Keep all processors out of deep sleep while it runs, so that who blocks wakes some 20 µs
-    /// sooner: holds /dev/cpu_dma_latency at 0, which root may. It costs power all the time, and
-    /// on a virtual machine the host's patience.
+    /// Keep all processors out of deep sleep while the server runs, so that blocked threads wake
+    /// about 20 µs sooner. Holds /dev/cpu_dma_latency at 0, which needs root. It always costs
+    /// power, and on a virtual machine it also loads the host.
     poll_idle: Switch = Switch(false);
-    /// The most that the rings of one shard take; less under a memory limit.
+    /// The most memory for the rings of one shard; less under a memory limit.
     rings_bytes_max: Bytes<{ 1 << 20 }, { limits::RINGS_BYTES_CEILING }> =
         Bytes(limits::RINGS_BYTES_MAX);
-    /// How much of this is bought at the start.
+    /// The memory for the rings of one shard that is allocated at the start.
     prealloc_bytes: Bytes<0, { limits::RINGS_BYTES_CEILING }> =
         Bytes(limits::RINGS_PREALLOC_BYTES);
-    /// Executions of one shard, running and retained together.
+    /// The most executions of one shard, running and retained together.
     executions_max: Number<1, { limits::EXECUTIONS_CEILING as u64 }> =
         Number(limits::EXECUTIONS_MAX as u64);
-    /// Subscribers of one shard.
+    /// The most subscribers of one shard.
     subscribers_max: Number<1, { limits::SUBSCRIBERS_CEILING as u64 }> =
         Number(limits::SUBSCRIBERS_MAX as u64);
-    /// Connections of all shards together, each of which has its part; fewer if there are not
-    /// enough descriptors. From 90 % on, idle ones make room for new ones.
+    /// The most connections of all shards together, divided equally among them. Fewer if there are
+    /// not enough descriptors. From 90 % on, idle connections are closed for new ones.
     connections_max: Number<1, { (1 << 24) - 1 }> = Number(limits::CONNECTIONS_MAX as u64);
-    /// Connections to one shard of one address, or of one /64 of IPv6; this machine's own and Unix
-    /// sockets do not count.
+    /// The most connections to one shard from one address, or from one /64 of IPv6. Connections
+    /// from this machine and over Unix sockets do not count.
     connections_per_address: Number<1, { (1 << 24) - 1 }> =
         Number(limits::CONNECTIONS_PER_ADDRESS_MAX as u64);
-    /// Let programs of this user read executions by name, too, as files /dev/shm/streamdoor-ID;
-    /// those that dead servers have left are removed at the start.
+    /// Let programs of this user also read executions by name, as files /dev/shm/streamdoor-ID.
+    /// Files that dead servers left behind are removed at the start.
     named_doors: Switch = Switch(false);
-    /// The certificate of the server, in PEM, with those of who vouches for it behind. With it and
-    /// its key, all that comes over TCP is TLS; Unix sockets have none.
+    /// The certificate chain of the server, in PEM, its own certificate first. With it and tls_key,
+    /// all TCP connections use TLS; Unix sockets do not.
     tls_cert: FilePath = FilePath::default();
-    /// Its private key, in PEM, which others may not be able to read.
+    /// The private key of the certificate, in PEM; others must not be able to read it.
     tls_key: FilePath = FilePath::default();
-    /// Threads of one shard for tools that block.
+    /// The most threads of one shard for tools that block.
     tool_threads_max: Number<1, { limits::TOOL_THREADS_CEILING as u64 }> =
         Number(limits::TOOL_THREADS_MAX as u64);
-    /// How long an ended execution can still be read, in seconds, if nobody says otherwise.
+    /// The time that an ended execution can still be read, in seconds, unless the call sets
+    /// another.
     retention_s: Seconds = Number(limits::RETENTION.as_secs());
-    /// How long a block subscriber may hold a producer back, in seconds, if nobody says otherwise.
+    /// The time that a block subscriber may hold a producer back, in seconds, unless the call sets
+    /// another.
     block_deadline_s: Seconds = Number(limits::BLOCK_DEADLINE.as_secs());
-    /// How long the server, told to stop, waits until everything was sent, in seconds.
+    /// The time that a stopping server waits until everything is sent, in seconds.
     drain_deadline_s: Number<0, { limits::SETTING_SECONDS_MAX }> =
         Number(limits::DRAIN_DEADLINE.as_secs());
-    /// How the log is written, on standard error.
+    /// The format of the log on standard error.
     log: LogFormat = LogFormat::Text;
-    /// What is written: error, warn, info or debug, and what matters more.
+    /// The least important level that is logged: error, warn, info or debug.
     log_level: Level = Level::Info;
-    /// Have process_file, search_files and query_database, for what is below this folder.
+    /// Offer process_file, search_files and query_database for files below this folder.
     files_root: FilePath = FilePath::default();
-    /// Have run_command, for this program; may be repeated.
+    /// Offer run_command for this program; may be repeated.
     allow_commands: Vec<String> = Vec::new();
-    /// Give run_command and the programs of --mcp this environment variable, too: NAME, as the
-    /// server has it, or NAME=VALUE; may be repeated. They get no others but PATH, HOME, LANG and a
-    /// few of that kind, and never one that has a key.
+    /// Pass this environment variable to run_command and to the programs of --mcp: NAME, as the
+    /// server has it, or NAME=VALUE; may be repeated. Otherwise they get only PATH, HOME, LANG and
+    /// a few like them, and never one that holds a key.
     command_env: Vec<Variable> = Vec::new();
-    /// Send a span of each request of MCP there, as OTLP over HTTP: http://ADDRESS:PORT of this
-    /// machine.
+    /// Send a span of each MCP request to this collector, as OTLP over HTTP: http://ADDRESS:PORT of
+    /// this machine.
     otlp_endpoint: Collector = Collector::default();
-    /// Tools whose work is done by clients: in the file, a table [virtual_tools.NAME] for each, of
-    /// what PUT /v1/virtual-tools/NAME takes.
+    /// Tools whose work is done by clients. In the file, a table [virtual_tools.NAME] for each,
+    /// with the fields of PUT /v1/virtual-tools/NAME.
     virtual_tools: VirtualTools = VirtualTools::default();
-    /// Models that agents and llm_generate ask, the first where none is named; may be repeated,
-    /// also as --model. WIRE: chat, responses or messages; KEY_ENV: the variable that has the key.
-    /// In the file, a table [models.NAME] for each with wire, base_url, model and key_env.
+    /// Models for agents and llm_generate; may be repeated, also as --model. The first is the
+    /// default. WIRE: chat, responses or messages; KEY_ENV: the variable that holds the key. In the
+    /// file, a table [models.NAME] for each with wire, base_url, model and key_env.
     models: Models = Models::default();
-    /// Another MCP server whose tools are offered here, too: a command that is started, or a URL;
-    /// may be repeated. With NAME= before it, its tools are called NAME_tool. In the file, a table
-    /// [mcp.NAME] for each with command, args and env, or url and key_env (the variable that has
-    /// the key); prefix, timeout_s.
+    /// Offer the tools of another MCP server, given as a command or a URL; may be repeated. With
+    /// NAME= before it, its tools are called NAME_tool. In the file, a table [mcp.NAME] for each:
+    /// command, args and env, or url and key_env; also prefix and timeout_s. The variable that
+    /// key_env names holds the key.
     mcp: McpServers = McpServers::default();
-    /// What an agent may call that does not say which tools: none, all, or names with commas.
+    /// The tools for an agent whose call names none: none, all, or names with commas.
     agent_tools: AgentTools = AgentTools::default();
 }
 
 impl Settings {
-    /// From a file, if there is one, and words of the command line: names and values, in order.
+    /// Reads the settings from a file, if given, and then from the names and values of the command
+    /// line.
     ///
     /// # Errors
-    /// The first that is wrong, with its place.
+    /// The first error, with its place.
     pub fn new(file: Option<&Path>, words: &[(String, String)]) -> Result<Settings, CliError> {
         let settings = Settings::default().with(file, words)?;
         if settings.listen.is_empty() {
@@ -175,10 +179,10 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The same over other defaults, and maybe without an address.
+    /// Reads the settings over other defaults. The result may have no address to listen on.
     ///
     /// # Errors
-    /// As [`Settings::new`].
+    /// The same as those of [`Settings::new`].
     pub fn with(
         self,
         file: Option<&Path>,
@@ -193,7 +197,7 @@ impl Settings {
             let mut values = settings.values_mut();
             let value = &mut values[place];
             if words[..at].iter().all(|(earlier, _)| earlier != name) {
-                value.clear(); // The command line's list takes the place of the file's.
+                value.clear(); // A list on the command line replaces that of the file.
             }
             value
                 .read_word(word)
@@ -203,7 +207,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Looks at what no value says alone.
+    /// Checks rules that concern several settings, and lowers `prealloc_bytes` to
+    /// `rings_bytes_max`.
     fn settle(&mut self) -> Result<(), CliError> {
         let usage = |text: String| Err(CliError::Usage(text));
         if self.tls_cert.0.is_some() != self.tls_key.0.is_some() {
@@ -223,19 +228,19 @@ impl Settings {
         Ok(())
     }
 
-    /// Shards that there will be.
+    /// Returns the number of shards.
     pub fn shard_count(&self) -> usize {
         self.cpus.0.len().max(1)
     }
 
-    /// Which commands may be run; `None`: none.
+    /// Returns the commands that may be run, or `None` if no command may be run.
     pub fn commands(&self) -> Option<CommandPolicy> {
         let programs = &self.allow_commands;
         (!programs.is_empty()).then(|| CommandPolicy::Only(programs.clone()))
     }
 }
 
-/// `spin-us` of `spin_us`.
+/// Returns the flag of a setting: `spin-us` for `spin_us`.
 fn flag_of(name: &str) -> String {
     name.replace('_', "-")
 }
@@ -244,13 +249,13 @@ fn place_of(name: &str) -> Option<usize> {
     TABLE.iter().position(|(known, _)| *known == name)
 }
 
-/// A setting of that name on the command line: its name in the table.
+/// Returns the name in the table of the setting with this flag.
 ///
 /// # Errors
-/// If there is none, with the nearest that there is.
+/// If no such setting exists. The text suggests the most similar one.
 pub fn find_flag(flag: &str) -> Result<&'static str, CliError> {
     let name = match flag {
-        "model" => "models".to_owned(), // One at a time.
+        "model" => "models".to_owned(), // The flag adds one model.
         _ => flag.replace('-', "_"),
     };
     match place_of(&name) {
@@ -265,10 +270,10 @@ pub fn find_flag(flag: &str) -> Result<&'static str, CliError> {
     }
 }
 
-/// The value of a flag: what stands behind it, or nothing if it is a switch.
+/// Reads the value of a flag. The value of a switch may be absent.
 ///
 /// # Errors
-/// If it is missing.
+/// If a required value is missing.
 pub fn flag_value(name: &str, parser: &mut lexopt::Parser) -> Result<String, CliError> {
     let place = place_of(name).expect("names were looked up before");
     if Settings::default().values()[place].is_switch() {
@@ -278,15 +283,15 @@ pub fn flag_value(name: &str, parser: &mut lexopt::Parser) -> Result<String, Cli
     Ok(lexopt::ValueExt::string(parser.value()?)?)
 }
 
-/// Reads one more server, as `--mcp` has it.
+/// Reads one more server from a value of `--mcp`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem with the value.
 pub fn read_mcp_server(servers: &mut McpServers, word: &str) -> Result<(), String> {
     servers.read_word(word)
 }
 
-/// The part of the help text that is about settings.
+/// Returns the part of the help text that describes the settings.
 pub fn help(defaults: &Settings) -> String {
     const COLUMN: usize = 34;
     let mut out = String::new();

@@ -1,6 +1,6 @@
-//! Models of the settings: `[models.NAME]` in the file, `NAME=WIRE,BASE_URL,MODEL[,KEY_ENV]` on the
-//! command line. A key stands in neither: its variable of the environment is named, and read when
-//! the server starts.
+//! Models of the settings. The file has `[models.NAME]`, the command line
+//! `NAME=WIRE,BASE_URL,MODEL[,KEY_ENV]`. Neither contains a key: the settings name the environment
+//! variable that holds it. The variable is read when the server starts.
 
 use streamdoor::limits::MODELS_MAX;
 use streamdoor::tool::is_tool_name;
@@ -9,22 +9,22 @@ use toml::de::DeValue;
 use super::kinds::{Setting, quoted};
 use super::named::{Named, push, read_tables};
 
-/// By name, in their order: the first is asked where none is named.
+/// The models, in their order. The first is the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Models(pub Vec<Model>);
 
-/// How one is described.
+/// The description of one model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
-    /// What it is called here.
+    /// The name in the settings.
     pub name: String,
-    /// chat, responses or messages.
+    /// The protocol: chat, responses or messages.
     pub wire: String,
-    /// Where it is.
+    /// The address of the API.
     pub base_url: String,
-    /// What it is called there.
+    /// The name of the model at the provider.
     pub model: String,
-    /// The variable that has the key; none is needed where this is empty.
+    /// The environment variable that holds the key. Empty if no key is needed.
     pub key_env: String,
 }
 
@@ -45,7 +45,7 @@ impl Model {
         [&self.wire, &self.base_url, &self.model, &self.key_env]
     }
 
-    /// As a shard is told of it.
+    /// Returns the settings of the model for a shard.
     #[cfg(feature = "agent")]
     pub fn with_key(&self, key: Option<&str>) -> Result<streamdoor::shard::ModelSettings, String> {
         let Model { name, wire, base_url, model, .. } = self;
@@ -55,7 +55,7 @@ impl Model {
 }
 
 impl Models {
-    /// The variables that have keys.
+    /// Returns the environment variables that hold keys.
     pub fn keys(&self) -> Vec<String> {
         let named = self.0.iter().filter(|model| !model.key_env.is_empty());
         named.map(|model| model.key_env.clone()).collect()
@@ -81,7 +81,7 @@ impl Named for Model {
         Ok(())
     }
 
-    // Without its key, which is not known yet.
+    // The key is not known yet.
     fn check(&self) -> Result<(), String> {
         let Model { name, key_env, .. } = self;
         let is_variable = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -114,7 +114,7 @@ impl Setting for Models {
     }
 
     fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
-        self.0 = read_tables(value)?; // The first is asked where none is named.
+        self.0 = read_tables(value)?; // The first one is the default.
         Ok(())
     }
 
@@ -136,8 +136,7 @@ impl Setting for Models {
     }
 }
 
-/// What an agent may call that does not say which tools: `none`, `all`, or names with commas
-/// between them.
+/// The tools for an agent whose call names none: `none`, `all`, or names separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentTools(pub String);
 

@@ -1,27 +1,27 @@
-//! Lists of what has a name, and a table of the file each: `[models.NAME]`, `[mcp.NAME]`.
+//! Lists of named items, each a table in the file: `[models.NAME]`, `[mcp.NAME]`.
 
 use toml::de::DeValue;
 
-/// One of a list.
+/// An item of such a list.
 pub(super) trait Named: Sized {
-    /// What the list is in the file.
+    /// The description of the tables in error texts.
     const TABLES: &'static str;
-    /// How many there can be.
+    /// Maximum number of items.
     const COUNT_MAX: usize;
 
-    /// One of which nothing else is known.
+    /// Returns an item with only this name set.
     fn of_name(name: &str) -> Self;
 
     fn name(&self) -> &str;
 
-    /// Sets a field of its table. A problem is the rest of a sentence about the field.
+    /// Sets a field from its table. An error text completes a sentence about the field.
     fn set(&mut self, field: &str, value: &DeValue<'_>) -> Result<(), String>;
 
-    /// Now that all of it is said. A problem begins with its name.
+    /// Checks the item once all fields are set. An error text begins with the item's name.
     fn check(&self) -> Result<(), String>;
 }
 
-/// Appends one, if it is right and no other has its name.
+/// Appends an item if it is valid and its name is not taken.
 pub(super) fn push<T: Named>(all: &mut Vec<T>, one: T) -> Result<(), String> {
     one.check()?;
     if all.iter().any(|other| other.name() == one.name()) {

@@ -1,4 +1,4 @@
-//! Settings come from the file and the command line, and go back into a file.
+//! Tests that settings are read from the file and the command line, and written back to a file.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn from_words(words: &[(&str, &str)]) -> Result<Settings, String> {
     Settings::new(None, &words).map_err(|error| error.to_string())
 }
 
-/// Each setting with a value that is not its default.
+/// Every setting with a value that is not its default.
 const OTHERS: &[(&str, &str)] = &[
     ("listen", "[::1]:80"),
     ("door", "/run/user/0/door.sock"),

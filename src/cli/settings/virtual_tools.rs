@@ -9,14 +9,14 @@ use toml::de::DeValue;
 
 use super::kinds::{Setting, quoted};
 
-/// By name, as `PUT /v1/virtual-tools/NAME` takes them.
+/// The tools by name, in the form of `PUT /v1/virtual-tools/NAME`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VirtualTools(Map<String, Value>);
 
 impl Eq for VirtualTools {}
 
 impl VirtualTools {
-    /// All of them: they were checked when they were read.
+    /// Returns all tools. They were checked when they were read.
     pub fn all(&self) -> Vec<VirtualTool> {
         let read = |(name, document): (&String, &Value)| {
             virtual_tool(name, document).expect("it was read before")
@@ -68,7 +68,8 @@ impl Setting for VirtualTools {
     }
 }
 
-/// On one line. What TOML has no word for, it cannot have come from; on the command line it can.
+/// Returns the value as TOML on one line. TOML has no null, so null members and items are omitted;
+/// only the command line can contain them.
 fn to_toml(value: &Value) -> String {
     match value {
         Value::Object(members) if members.is_empty() => "{}".to_owned(),

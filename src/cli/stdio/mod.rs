@@ -1,8 +1,8 @@
-//! `streamdoor stdio`: the server of one MCP client, which has started this program and speaks to
-//! it over its standard streams; with `--listen`, of others over HTTP, too.
+//! `streamdoor stdio`: the server of one MCP client, which starts this program. They exchange
+//! messages over the standard streams. With `--listen`, the server also serves others over HTTP.
 //!
-//! Standard output carries the protocol and nothing else; what there is to say goes into the log,
-//! on standard error. How the bytes come to the shard is in `streams.rs`.
+//! Standard output carries only the protocol. The log is on standard error. `streams.rs` connects
+//! the standard streams to the shard.
 
 mod streams;
 
@@ -45,7 +45,8 @@ second one ends it at once.
 Exit codes: 0 ended, 1 failed, 2 bad usage, 3 the environment lacks something.
 ";
 
-/// A client waits for the start, and shows what is logged to its user as trouble.
+/// Returns the defaults. The client waits for the start, and shows log records to its user as
+/// trouble.
 fn defaults() -> Settings {
     Settings {
         listen: Vec::new(),
@@ -112,7 +113,7 @@ fn serve(
     settle: Duration,
     fixtures: Option<Fixtures>,
 ) -> Result<(), CliError> {
-    // Before the next: from then on /proc shows nothing of this process.
+    // This comes first: after `Ground::lay`, /proc shows nothing of this process.
     let streams =
         open().map_err(|error| CliError::Environment(format!("the standard streams: {error}")))?;
     let ground = Ground::lay(settings)?;
@@ -127,7 +128,7 @@ fn serve(
     spoken
 }
 
-/// Speaks with the client until one of them ends.
+/// Exchanges messages with the client until either side ends.
 fn speak(
     settings: &Settings,
     settle: Duration,
@@ -137,7 +138,7 @@ fn speak(
 ) -> Result<(), CliError> {
     let ended = ground.ender.clone();
     let on_end: Box<dyn FnOnce() + Send> = Box::new(move || {
-        let _ = ended.send(()); // If nobody waits any more, it is ending already.
+        let _ = ended.send(()); // If nobody receives it, the server is already ending.
     });
     let options = LineOptions { settle, on_end: Some(on_end) };
     let shard = server.handles().next().expect("there is one").clone();
@@ -153,7 +154,7 @@ fn speak(
     end(settings, server, carriers, &ground.log)
 }
 
-/// Ends in order: what was said is still sent and written, until the deadline passes.
+/// Ends in order: replies are still sent and written, until the deadline passes.
 fn end(settings: &Settings, server: Server, carriers: Carriers, log: &Log) -> Result<(), CliError> {
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
     tell(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));

@@ -1,9 +1,8 @@
-//! How the bytes of the standard streams come to the shard and from it.
+//! Connects the standard streams to the shard.
 //!
-//! A pipe or a socket is read and written by the shard itself: no other thread stands in the way
-//! of a message. For what can only be waited for, files and terminals, there is a thread with a
-//! socket to the shard: one that reads, one that writes. Nothing here changes a flag of a
-//! descriptor: whoever started this program may use the same.
+//! The shard itself reads and writes a pipe or a socket, without another thread in between. Files
+//! and terminals need blocking calls: a thread that reads or writes, with a socket to the shard.
+//! Nothing here changes a flag of a descriptor, because the parent process may share it.
 
 use std::fmt;
 use std::fs::File;
@@ -19,17 +18,17 @@ use rustix::event::{PollFd, PollFlags, poll};
 use streamdoor::limits;
 use streamdoor::reactor::{End, ReleasedSocket};
 
-/// The threads that carry bytes, where there have to be some.
+/// The threads that copy bytes, if any are needed.
 pub struct Carriers {
     is_reading: bool,
-    /// What has become of the writer.
+    /// Receives the result of the writing thread.
     written: Option<Receiver<io::Result<()>>>,
 }
 
-/// The standard streams as a connection for a shard.
+/// Returns the standard streams as a connection for a shard.
 ///
 /// # Errors
-/// No descriptors, or no threads.
+/// If descriptors or threads are lacking.
 pub fn open() -> io::Result<(ReleasedSocket, Carriers)> {
     let (stdin, stdout) = (io::stdin(), io::stdout());
     let mut carriers = Carriers { is_reading: false, written: None };
@@ -50,7 +49,7 @@ pub fn open() -> io::Result<(ReleasedSocket, Carriers)> {
             let to = File::from(stdout.as_fd().try_clone_to_owned()?);
             let (sender, receiver) = channel();
             Builder::new().name("stdout".to_owned()).spawn(move || {
-                let _ = sender.send(carry_out(socket, to)); // Maybe nobody waits for it.
+                let _ = sender.send(carry_out(socket, to)); // Nobody may wait for it.
             })?;
             carriers.written = Some(receiver);
             end
@@ -60,8 +59,8 @@ pub fn open() -> io::Result<(ReleasedSocket, Carriers)> {
 }
 
 impl Carriers {
-    /// Waits until all that the shard has sent was written; an error if it could not be. A reader
-    /// who has gone is none.
+    /// Waits until all bytes from the shard are written. Returns the write error, unless the reader
+    /// has gone away.
     pub fn finish(self, deadline: Duration) -> io::Result<()> {
         match self.written.and_then(|written| written.recv_timeout(deadline).ok()) {
             Some(Err(error)) if error.kind() != ErrorKind::BrokenPipe => Err(error),
@@ -78,10 +77,10 @@ impl fmt::Display for Carriers {
     }
 }
 
-/// From standard input to the shard, until either has ended.
+/// Copies bytes from standard input to the shard, until either has ended.
 fn carry_in(mut from: File, mut to: UnixStream) {
     let mut buffer = vec![0; limits::STDIO_CARRY_BYTES];
-    // An error of a terminal whose other side was closed is an end, too.
+    // A terminal whose other side was closed returns an error, which is an end, too.
     while let Ok(count @ 1..) = read(&mut from, &mut buffer) {
         if to.write_all(&buffer[..count]).is_err() {
             return;
@@ -90,23 +89,23 @@ fn carry_in(mut from: File, mut to: UnixStream) {
     let _ = to.shutdown(Shutdown::Write); // The shard may have closed its end.
 }
 
-/// From the shard to standard output, until either has ended.
+/// Copies bytes from the shard to standard output, until either has ended.
 fn carry_out(mut from: UnixStream, mut to: File) -> io::Result<()> {
     let mut buffer = vec![0; limits::STDIO_CARRY_BYTES];
     loop {
-        // A shard that closes its end while it is still sent something resets it.
+        // If the shard closes its end with unread input, the socket is reset.
         let count = from.read(&mut buffer).unwrap_or(0);
         if count == 0 {
             return Ok(());
         }
         if let Err(error) = write_all(&mut to, &buffer[..count]) {
-            let _ = from.shutdown(Shutdown::Both); // So that the shard learns of it.
+            let _ = from.shutdown(Shutdown::Both); // Tells the shard.
             return Err(error);
         }
     }
 }
 
-/// One read, which waits, also if somebody has made the descriptor one that does not.
+/// Reads once. Blocks even if another process has made the descriptor non-blocking.
 fn read(from: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match from.read(buffer) {
@@ -119,7 +118,7 @@ fn read(from: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Writes all, likewise.
+/// Writes all bytes. Blocks even if another process has made the descriptor non-blocking.
 fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {

@@ -1,5 +1,5 @@
-//! One frame of the view: lines of text, made of what was seen. No line is longer than the
-//! terminal, and no text of a tool or of a server is anything but text.
+//! One frame of the view: lines of text from the samples. No line is longer than the terminal. Text
+//! from tools and servers cannot control the terminal.
 
 use streamdoor::base::plain::is_command;
 use streamdoor::client::{Progress, Status, Summary};
@@ -11,35 +11,35 @@ use streamdoor::trace::Duty;
 
 use super::sample::{Between, Sample, has_ended, percentile};
 
-/// What stalled turns did, as far as it is shown: the rest is in `/metrics`.
+/// Number of duties of stalled turns that are shown. The rest is in `/metrics`.
 const STALL_DUTIES_SHOWN: usize = 4;
 
-/// What a frame is made of.
+/// The input of a frame.
 pub struct Frame<'a> {
     pub address: &'a str,
     pub before: Option<&'a Sample>,
     pub now: &'a Sample,
-    /// What went wrong since.
+    /// The error since the last sample, if any.
     pub trouble: Option<&'a str>,
 }
 
-/// Room for it: columns, and lines if they are limited.
+/// The available space: columns, and lines if they are limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     pub columns: usize,
     pub lines: Option<usize>,
 }
 
-/// The lines of a frame, and which of them is the head of the table.
+/// The lines of a frame, and the index of the table's head.
 pub struct Lines {
     pub lines: Vec<String>,
     pub table_head: usize,
-    /// How far the table can be scrolled.
+    /// Number of rows by which the table can be scrolled.
     pub scroll_max: usize,
 }
 
 impl Frame<'_> {
-    /// With the table from its row `scroll` on.
+    /// Returns the lines, with the table from its row `scroll` on.
     pub fn lines(&self, room: Room, scroll: usize) -> Lines {
         let mut lines = self.summary();
         lines.extend(self.distributions());
@@ -116,7 +116,7 @@ impl Frame<'_> {
         ]
     }
 
-    /// The worst state of all shards, and the reading that decided it.
+    /// Returns the worst state of all shards, and the reading that decided it.
     fn pressure(&self) -> String {
         let metrics = &self.now.metrics;
         let level = metrics.max("memory_pressure_level");
@@ -133,7 +133,7 @@ impl Frame<'_> {
         }
     }
 
-    /// How long deliveries took, and how far subscribers are behind.
+    /// Returns the latency of deliveries and the lag of subscribers.
     fn distributions(&self) -> [String; 2] {
         let latencies = Between::new(self.before, self.now).latencies();
         let took = |percent| seconds(latencies.percentile(percent));
@@ -159,7 +159,7 @@ impl Frame<'_> {
         [latency, lag]
     }
 
-    /// Turns of the server's loops that took too long, and what these did most.
+    /// Returns the turns of the shards that took too long, with their most frequent duties.
     fn stalls(&self) -> String {
         let between = Between::new(self.before, self.now);
         let metrics = &self.now.metrics;
@@ -197,13 +197,12 @@ impl Frame<'_> {
     }
 }
 
-/// A column of the table: its title; whether it holds numbers; which goes first when there is not
-/// room for all.
+/// A column of the table: its title, its alignment, and its rank when space is short.
 #[derive(Clone, Copy)]
 struct Column {
     title: &'static str,
     is_number: bool,
-    /// 0: never.
+    /// The column with the highest number goes first. Columns with 0 always stay.
     goes: u8,
 }
 
@@ -260,14 +259,14 @@ fn row(
     ]
 }
 
-/// The table: its head and its rows, with as many columns as there is room for.
+/// Returns the head and the rows of the table, with as many columns as fit.
 fn columns(titles: &[Column], rows: Vec<&Vec<String>>, width_max: usize) -> Vec<String> {
     let mut shown: Vec<usize> = (0..titles.len()).collect();
     let width_of = |place: usize| {
         let cells = rows.iter().map(|row| row[place].chars().count());
         cells.max().unwrap_or(0).max(titles[place].title.len())
     };
-    // The progress is the last, and may be cut.
+    // The progress is the last column, and may be cut.
     let needed = |shown: &[usize]| -> usize {
         let widths = shown.iter().map(|place| match titles[*place].title {
             "progress" => "100 %".len(),
@@ -300,7 +299,7 @@ fn columns(titles: &[Column], rows: Vec<&Vec<String>>, width_max: usize) -> Vec<
     std::iter::once(head).chain(rows).collect()
 }
 
-/// `30 % reading`
+/// Returns progress such as `30 % reading`.
 fn in_words(progress: &Progress) -> String {
     let mut text = match progress.total.filter(|total| *total > 0.0) {
         Some(total) => {
@@ -315,12 +314,12 @@ fn in_words(progress: &Progress) -> String {
     text
 }
 
-/// `12`, `1.5 k`, `3.2 M`: never more than 5 digits; `-` if nobody knows.
+/// Returns a number such as `12`, `1.5 k` or `3.2 M`, or `-` if it is unknown.
 fn count(number: Option<f64>) -> String {
     scaled(number, 1_000.0, &["", " k", " M", " G", " T"])
 }
 
-/// `12 B`, `1.5 KiB`.
+/// Returns a size such as `12 B` or `1.5 KiB`.
 fn bytes(number: Option<f64>) -> String {
     scaled(number, 1_024.0, &[" B", " KiB", " MiB", " GiB", " TiB", " PiB"])
 }
@@ -340,7 +339,7 @@ fn scaled(number: Option<f64>, step: f64, units: &[&str]) -> String {
     }
 }
 
-/// `2.5 µs`, `12 ms`; `-` if nobody knows.
+/// Returns a duration such as `2.5 µs` or `12 ms`, or `-` if it is unknown.
 fn seconds(s: Option<f64>) -> String {
     let Some(s) = s.filter(|s| s.is_finite()) else { return "-".to_owned() };
     let (number, unit) = match s {
@@ -351,7 +350,7 @@ fn seconds(s: Option<f64>) -> String {
     if number < 10.0 { format!("{number:.1} {unit}") } else { format!("{number:.0} {unit}") }
 }
 
-/// `12.3 s`, `4 m 05 s`, `2 h 10 m`.
+/// Returns an age such as `12.3 s`, `4 m 05 s` or `2 h 10 m`.
 fn age(ms: u64) -> String {
     let s = ms / 1_000;
     match s {
@@ -361,8 +360,8 @@ fn age(ms: u64) -> String {
     }
 }
 
-/// What others say, fit for one line of a terminal: nothing in it moves the cursor, changes
-/// colours, turns the direction of writing or stands there unseen.
+/// Returns foreign text that is safe on one line of a terminal. It cannot move the cursor, change
+/// colours or the direction of text, or hide characters.
 fn printable(text: &str) -> String {
     text.chars()
         .map(|c| match c {

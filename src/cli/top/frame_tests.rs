@@ -1,4 +1,4 @@
-//! What a frame shows, and what it never does.
+//! Tests of the content of a frame.
 
 use streamdoor::base::Instant;
 use streamdoor::client::{ProgressOf, SubscriberStatus};
@@ -92,7 +92,7 @@ fn rates_are_measured_between_two_looks() {
     assert_eq!(cells[8..12], ["30", "8", "by 1", "1 m 01 s"], "{row}");
     assert!(cells[12].starts_with("30 % a"), "{row}");
     assert!(lines(None, &now, 1_000, None).lines.iter().any(|line| line.contains("running  ")));
-    // Another server behind the same name: its counters are smaller.
+    // After a restart of the server, its counters are smaller.
     let shown = lines(Some(&now), &before, 1_000, None);
     let row = shown.lines.iter().find(|line| line.starts_with("00000")).unwrap();
     assert!(row.split_whitespace().any(|cell| cell == "-"), "{row}");

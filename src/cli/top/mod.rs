@@ -1,8 +1,9 @@
-//! `streamdoor top`: what a server is doing, as a view of the whole terminal.
+//! `streamdoor top`: the activity of a server, as a view of the whole terminal.
 //!
-//! A thread asks the server (`sample.rs`), the main one has the terminal (`screen.rs`) and draws
-//! what was seen (`frame.rs`): so keys and signals are answered while the server is silent.
-//! Rates are what was counted between two looks, divided by the time between them.
+//! One thread takes samples from the server (`sample.rs`). The main thread owns the terminal
+//! (`screen.rs`) and draws the samples (`frame.rs`). It thus handles keys and signals while the
+//! server is silent. A rate is the growth of a counter between two samples, divided by the time
+//! between them.
 
 mod frame;
 mod sample;
@@ -60,7 +61,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage or not let in, 3 the server cannot be 
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 const INTERVAL_MIN: Duration = Duration::from_millis(50);
 const URL_DEFAULT: &str = "http://127.0.0.1:8808";
-/// Where standard output is no terminal, lines are as long as they are.
+/// Number of columns if standard output is not a terminal.
 const COLUMNS_WITHOUT_TERMINAL: usize = 1_000;
 
 #[derive(Debug)]
@@ -116,7 +117,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     }
 }
 
-/// The default door, if something is there.
+/// Returns the address of the default door, if its socket exists, and else the default URL.
 fn default_url() -> String {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let path = folder.map(|folder| folder.join("streamdoor.sock"));
@@ -138,7 +139,7 @@ fn once(client: &Client, first: &Sample, interval: Duration) -> Result<(), CliEr
 
 type Looks = Receiver<Result<Sample, ClientError>>;
 
-/// Starts the thread that looks; the stream tells when it has seen something.
+/// Starts the thread that takes samples. Each sample makes the stream readable.
 fn look(client: &Client, interval: Duration) -> io::Result<(Looks, UnixStream)> {
     let (sender, looks) = channel();
     let (news, mut teller) = UnixStream::pair()?;
@@ -148,7 +149,7 @@ fn look(client: &Client, interval: Duration) -> io::Result<(Looks, UnixStream)> 
             std::thread::sleep(interval);
             let seen = Sample::take(&client);
             if sender.send(seen).is_err() || teller.write_all(&[0]).is_err() {
-                return; // Nobody looks at it any more.
+                return; // The view has ended.
             }
         }
     };
@@ -163,7 +164,7 @@ fn view(client: &Client, first: Sample, interval: Duration) -> Result<(), CliErr
     let mut screen = Screen::enter(news).map_err(terminal)?;
     let viewed = View { address: client.address().to_string(), before: None, now: first };
     match viewed.show(&mut screen, &looks, interval) {
-        // The terminal is gone: nobody is left to tell.
+        // The terminal is gone, so the error has no other place to go.
         Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe) => Ok(()),
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => Ok(()),
         shown => shown.map_err(terminal),

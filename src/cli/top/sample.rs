@@ -1,4 +1,4 @@
-//! What a server is doing at one moment, and what became of it between two.
+//! The state of a server at one moment, and its change between two moments.
 
 use std::time::Duration;
 
@@ -7,26 +7,26 @@ use streamdoor::client::{Client, ClientError, Metrics, ProgressOf, Status, Summa
 use streamdoor::engine::State;
 use streamdoor::reactor::Clock;
 
-/// Executions that are asked for everything about their subscribers, at each look.
+/// Maximum number of executions whose subscribers are inspected in each sample.
 const INSPECTED_MAX: usize = 64;
-/// Histograms of the server.
+/// The names of the server's histograms.
 const LATENCY: &str = "delivery_latency_seconds";
 const STALLS: &str = "stall_duration_seconds";
 
-/// One look.
+/// The state of a server at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub at: Instant,
     pub metrics: Metrics,
-    /// Those that run first; of these the youngest first.
+    /// Running executions come first. Within each group, the youngest comes first.
     pub executions: Vec<Summary>,
     pub progress: Vec<ProgressOf>,
-    /// Of those that have subscribers.
+    /// The statuses of executions with subscribers.
     pub statuses: Vec<Status>,
 }
 
 impl Sample {
-    /// Looks.
+    /// Takes a sample.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -41,24 +41,24 @@ impl Sample {
         for summary in followed.take(INSPECTED_MAX) {
             match client.inspect(summary.execution) {
                 Ok(status) => statuses.push(status),
-                Err(ClientError::Refused(_)) => {} // It was forgotten meanwhile.
+                Err(ClientError::Refused(_)) => {} // The server has removed it meanwhile.
                 Err(error) => return Err(error),
             }
         }
         Ok(Sample { at, metrics, executions, progress, statuses })
     }
 
-    /// Everything about one execution, if it was asked for.
+    /// Returns the status of an execution, if it was inspected.
     pub fn status(&self, execution: ExecutionId) -> Option<&Status> {
         self.statuses.iter().find(|status| status.execution == execution)
     }
 
-    /// How many executions are in such a state.
+    /// Returns the number of executions whose state is wanted.
     pub fn count(&self, is_wanted: impl Fn(State) -> bool) -> usize {
         self.executions.iter().filter(|summary| is_wanted(summary.state)).count()
     }
 
-    /// How far subscribers lag, in chunks and in bytes: each number sorted for itself.
+    /// Returns the lags of subscribers, in chunks and in bytes. Each list is sorted by itself.
     pub fn lags(&self) -> (Vec<u64>, Vec<u64>) {
         let subscribers = self.statuses.iter().flat_map(|status| &status.subscribers);
         let (mut chunks, mut bytes): (Vec<u64>, Vec<u64>) =
@@ -69,19 +69,20 @@ impl Sample {
     }
 }
 
-/// What was counted between two looks.
+/// The change between two samples.
 pub struct Between<'a> {
     before: Option<&'a Sample>,
     now: &'a Sample,
 }
 
 impl<'a> Between<'a> {
-    /// `before`: an earlier look, if there is one.
+    /// Compares `now` with an earlier sample, if one exists.
     pub fn new(before: Option<&'a Sample>, now: &'a Sample) -> Between<'a> {
         Between { before, now }
     }
 
-    /// By how much a counter grew in a second. `None`: nobody knows, or the server is another one.
+    /// Returns the growth of a counter per second. `None` if it is unknown or has shrunk, for
+    /// example after a restart.
     pub fn rate(&self, name: &str) -> Option<f64> {
         let before = self.before?;
         per_second(
@@ -91,13 +92,13 @@ impl<'a> Between<'a> {
         )
     }
 
-    /// How long deliveries took, in seconds, from their publication: those between the two looks;
-    /// or all, if there was one look only.
+    /// Returns the latencies of deliveries since publication, in seconds, between the two samples.
+    /// Without an earlier sample, returns all of them.
     pub fn latencies(&self) -> Latencies {
         self.durations(LATENCY)
     }
 
-    /// Likewise, how long turns of loops took that took too long.
+    /// Returns the durations of stalled turns in the same way.
     pub fn stalls(&self) -> Latencies {
         self.durations(STALLS)
     }
@@ -112,7 +113,8 @@ impl<'a> Between<'a> {
         Latencies { buckets }
     }
 
-    /// Chunks and bytes of an execution in a second. What is younger than the last look began at 0.
+    /// Returns the chunks and bytes of an execution per second. An execution that is new since the
+    /// earlier sample began at 0.
     pub fn rates_of(&self, summary: &Summary) -> Option<(f64, f64)> {
         let before = self.before?;
         let took = self.now.at.since(before.at);
@@ -125,19 +127,20 @@ impl<'a> Between<'a> {
     }
 }
 
-/// What is known of many durations: so many are at most so long.
+/// A histogram of durations: pairs of an upper bound and the number of durations up to it.
 pub struct Latencies {
     buckets: Vec<(f64, f64)>,
 }
 
 impl Latencies {
-    /// How many there are.
+    /// Returns the number of durations.
     pub fn count(&self) -> f64 {
         self.buckets.last().map_or(0.0, |bucket| bucket.1)
     }
 
-    /// The duration below which so many percent are: as if those of a bucket were spread evenly in
-    /// it; of the last, which has no end, where it begins. `None`: there are none.
+    /// Returns the duration below which `percent` of all lie. Durations are taken as spread evenly
+    /// within a bucket. For the last bucket, which has no upper bound, returns its lower bound.
+    /// `None` if the histogram is empty.
     pub fn percentile(&self, percent: u32) -> Option<f64> {
         let rank = self.count() * f64::from(percent) / 100.0;
         let mut below = (0.0, 0.0);
@@ -160,13 +163,13 @@ fn per_second(before: f64, now: f64, took: Duration) -> Option<f64> {
     (grown >= 0.0 && !took.is_zero()).then(|| grown / took.as_secs_f64())
 }
 
-/// The value below which so many percent are (nearest rank).
+/// Returns the value at or below which `percent` of all values lie (nearest rank).
 pub fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Nothing more comes of it.
+/// True if the execution has ended.
 pub fn has_ended(state: State) -> bool {
     matches!(state, State::Ended(_))
 }

@@ -1,9 +1,10 @@
-//! The terminal while the view is on it: a screen of its own, without echo; and back to what it
-//! was, whichever way the program ends.
+//! The terminal while the view is on it: a separate screen without echo. The terminal is restored
+//! however the program ends.
 //!
-//! Restored by [`Screen`]'s end (a return, an error, a panic that unwinds), by the hook of a panic
-//! (so that its message is seen), and before the program stops for Ctrl-Z. Signals do not end the
-//! program here, but are told as [`Input`]. SIGKILL alone leaves the terminal as it is: `reset`.
+//! The end of [`Screen`] restores it (a return, an error, an unwinding panic). The panic hook does
+//! so as well, so that the message is visible, and so does a stop by Ctrl-Z. Signals do not end the
+//! program: they become an [`Input`]. Only SIGKILL leaves the terminal as it is; then `reset`
+//! helps.
 
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,53 +19,53 @@ use rustix::termios::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
 use signal_hook::low_level::pipe;
 
-/// The other screen, no cursor, no wrapping at the end of a line.
+/// Enters the alternate screen, hides the cursor, and turns off line wrapping.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
-/// Nothing behind the cursor: in its line, and below.
+/// Clears from the cursor to the end of the line, and from the cursor to the end of the screen.
 const ERASE_LINE: &str = "\x1b[K";
 const ERASE_BELOW: &str = "\x1b[J";
 const REVERSE: &str = "\x1b[7m";
 const PLAIN: &str = "\x1b[m";
 
-/// What has to be undone; `None`: nothing. In one place, for the hook of a panic.
+/// The state to be restored, or `None`. It is global because the panic hook needs it.
 static ENTERED: Mutex<Option<Restore>> = Mutex::new(None);
 
 struct Restore {
-    /// Of standard input, if that is a terminal.
+    /// The modes of standard input, if it is a terminal.
     modes: Option<Termios>,
 }
 
-/// What somebody wants.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// It is over: `q`, Ctrl-C, a signal, or the terminal is gone.
+    /// The view has to end: `q`, Ctrl-C, a signal, or the terminal is gone.
     Quit,
-    /// The table, so many rows down.
+    /// The table has to be scrolled down by this number of rows.
     Scroll(i64),
-    /// A frame is to be drawn: the terminal has another size, or there is something new.
+    /// A frame has to be drawn: the size of the terminal has changed, or a sample has arrived.
     Redraw,
-    /// The time was up.
+    /// The time is up, or the key has no meaning.
     Nothing,
 }
 
-/// The terminal, as long as this value lives.
+/// The terminal. It is restored when this value is dropped.
 pub struct Screen {
     quit: UnixStream,
     resized: UnixStream,
     stopped: UnixStream,
-    /// Somebody else has something new.
+    /// Becomes readable when a sample arrives.
     news: UnixStream,
     has_colours: bool,
     has_keys: bool,
 }
 
 impl Screen {
-    /// Takes the terminal; `news` is watched, too.
+    /// Takes the terminal. `news` ends a wait when it becomes readable.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn enter(news: UnixStream) -> io::Result<Screen> {
         let signals = |list: &[i32]| -> io::Result<UnixStream> {
             let (near, far) = UnixStream::pair()?;
@@ -88,11 +89,11 @@ impl Screen {
             restore();
             earlier(info);
         }));
-        take()?; // From here on `screen`'s end restores.
+        take()?; // From here on, dropping `screen` restores the terminal.
         Ok(screen)
     }
 
-    /// Columns and lines, as they are now.
+    /// Returns the current number of columns and lines.
     pub fn size(&self) -> (usize, usize) {
         match tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
@@ -102,10 +103,10 @@ impl Screen {
         }
     }
 
-    /// Draws a frame over the last one, its line `head` in reverse.
+    /// Draws a frame over the last one, with its line `head` in reverse.
     ///
     /// # Errors
-    /// The terminal is gone.
+    /// If the terminal is gone.
     pub fn draw(&self, lines: &[String], head: usize) -> io::Result<()> {
         let mut out = String::from(HOME);
         for (place, line) in lines.iter().enumerate() {
@@ -122,10 +123,10 @@ impl Screen {
         stdout.flush()
     }
 
-    /// Waits until somebody wants something, or for `time`.
+    /// Waits for an input, for at most `time`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn wait(&mut self, time: Duration) -> io::Result<Input> {
         let stdin = io::stdin();
         let none = PollFlags::empty();
@@ -138,7 +139,7 @@ impl Screen {
                 PollFd::new(&self.news, PollFlags::IN),
                 PollFd::new(&stdin, keys),
             ];
-            // Without keys, standard input that is closed would be ready for ever.
+            // A closed standard input would always be ready.
             let count = if self.has_keys { 5 } else { 4 };
             let time = Timespec::try_from(time).map_err(io::Error::other)?;
             match poll(&mut watched[..count], Some(&time)) {
@@ -181,7 +182,8 @@ impl Screen {
         }
     }
 
-    /// Gives the terminal back and stops, as Ctrl-Z asks for; and goes on afterwards.
+    /// Restores the terminal and stops, as for Ctrl-Z. Takes the terminal again when the process
+    /// continues.
     fn stop(&mut self) -> io::Result<Input> {
         restore();
         kill_process(getpid(), Signal::STOP)?;
@@ -201,7 +203,7 @@ enum Key {
     Input(Input),
 }
 
-/// What keys mean that came at once; of several that mean something, the first.
+/// Returns the meaning of a read of keys. If several have a meaning, the first one counts.
 fn of_keys(bytes: &[u8]) -> Key {
     const PAGE: i64 = 10;
     let sequences: [(&[u8], i64); 6] = [
@@ -216,7 +218,7 @@ fn of_keys(bytes: &[u8]) -> Key {
         return Key::Input(Input::Scroll(*rows));
     }
     if bytes.first() == Some(&0x1b) {
-        return Key::Input(Input::Nothing); // Some other key that has a sequence.
+        return Key::Input(Input::Nothing); // Some other key with an escape sequence.
     }
     for byte in bytes {
         match byte {
@@ -248,12 +250,12 @@ fn take() -> io::Result<()> {
     stdout.flush()
 }
 
-/// Gives the terminal back, if it was taken.
+/// Restores the terminal, if it was taken.
 fn restore() {
     let mut entered = ENTERED.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(Restore { modes }) = entered.take() else { return };
     let mut stdout = io::stdout();
-    let _ = stdout.write_all(LEAVE.as_bytes()); // It may be gone: then there is nothing to do.
+    let _ = stdout.write_all(LEAVE.as_bytes()); // A terminal that is gone needs no restoring.
     let _ = stdout.flush();
     if let Some(modes) = modes {
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &modes);

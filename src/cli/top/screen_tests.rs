@@ -1,4 +1,4 @@
-//! Keys, and a terminal that is given back also by who panics.
+//! Tests of keys, and of a terminal that is restored after a panic.
 
 use std::process::Command;
 
@@ -26,7 +26,7 @@ fn keys_mean_what_they_say_and_others_nothing() {
     assert_eq!(input(b"z"), Some(Input::Nothing));
 }
 
-/// Runs itself again on a terminal, and there it panics: on its own thread, or on another one.
+/// Runs itself again on a terminal, where it panics on its own thread or on another one.
 #[test]
 fn a_panic_gives_the_terminal_back_before_it_is_told() {
     let name = std::thread::current().name().unwrap().to_owned();

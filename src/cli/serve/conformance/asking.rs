@@ -1,4 +1,4 @@
-//! Tools that ask their caller: him, his model, or his program.
+//! Tools that ask the client: its user, its model or the client program.
 
 use serde_json::{Map, Value, json};
 use streamdoor::tool::{
@@ -14,7 +14,7 @@ pub fn add(tools: &mut Tools) -> Result<(), SpecError> {
     add_rounds(tools)
 }
 
-/// A form of one field that has to be filled in.
+/// Returns a form with one required field.
 pub fn form(key: &str, message: &str, field: &str, kind: &str) -> Question {
     let properties: Map<String, Value> =
         [(field.to_owned(), json!({"type": kind}))].into_iter().collect();
@@ -22,22 +22,22 @@ pub fn form(key: &str, message: &str, field: &str, kind: &str) -> Question {
     Question::form(key, message, schema)
 }
 
-/// Makes the schema of a form.
+/// Returns the schema of a form.
 type MakeForm = fn() -> Value;
 
-/// Was this question answered, in whatever way?
+/// True if this question was answered, with any kind of answer.
 pub fn is_answered(replies: &Replies, key: &str) -> bool {
     let Some(answer) = replies.answers.get(key).and_then(Value::as_object) else { return false };
     let has = |field: &str| answer.contains_key(field);
     answer.get("action").is_some_and(Value::is_string) || has("role") || has("roots")
 }
 
-/// The text of a field of a form that was filled in.
+/// Returns the text of a field of an accepted form.
 pub fn filled_in<'a>(replies: &'a Replies, key: &str, field: &str) -> Option<&'a str> {
     replies.accepted(key)?.get(field)?.as_str()
 }
 
-/// Asks all of these at once, until each is answered.
+/// Asks all questions at once, and again until each is answered.
 fn until_answered(questions: Vec<Question>, replies: &Replies, state: Option<Value>) -> Asking {
     match questions.iter().all(|question| is_answered(replies, &question.key)) {
         true => Asking::Run,
@@ -45,7 +45,7 @@ fn until_answered(questions: Vec<Question>, replies: &Replies, state: Option<Val
     }
 }
 
-/// The answer as JSON.
+/// Publishes the answer as JSON.
 fn answer(out: &mut Output, replies: &Replies, key: &str, label: &str) -> Result<(), ToolError> {
     let answer = &replies.answers[key];
     let (action, content) = (answer["action"].as_str().unwrap_or_default(), &answer["content"]);
@@ -105,12 +105,12 @@ pub fn ask_name() -> Question {
     form("user_name", "What is your name?", "name", "string")
 }
 
-/// Greets whoever was asked for his name.
+/// Greets the user by the name in the answer.
 pub fn greet(_: &Value, replies: &Replies, out: &mut Output) -> Result<(), ToolError> {
     say(out, &format!("Hello, {}!", filled_in(replies, "user_name", "name").unwrap_or("stranger")))
 }
 
-/// Did he say no?
+/// True if the user declined or cancelled the form.
 pub fn is_declined(replies: &Replies, key: &str) -> bool {
     let action = replies.answers.get(key).and_then(|answer| answer["action"].as_str());
     matches!(action, Some("decline" | "cancel"))
@@ -184,10 +184,10 @@ fn form_with_choices() -> Value {
     })
 }
 
-/// What his model has said.
+/// Returns the reply of the client's model.
 fn sampled<'a>(replies: &'a Replies, key: &str) -> &'a str {
     let content = replies.answers.get(key).map_or(&Value::Null, |answer| &answer["content"]);
-    let first = content.get(0).unwrap_or(content); // One block, or a list of them.
+    let first = content.get(0).unwrap_or(content); // The content is one block or a list of blocks.
     first["text"].as_str().unwrap_or("No response")
 }
 
@@ -227,7 +227,7 @@ fn add_models(tools: &mut Tools) -> Result<(), SpecError> {
     )
 }
 
-/// Questions of all kinds that this caller can be asked.
+/// Returns the questions of all kinds that this client supports.
 fn possible(abilities: Abilities) -> Vec<Question> {
     let mut questions = three_kinds();
     questions.retain(|question| abilities.allow(question));
@@ -268,7 +268,7 @@ fn add_states(tools: &mut Tools) -> Result<(), SpecError> {
     )
 }
 
-/// First a name, then a color; the state takes the name along.
+/// Adds a tool that asks for a name and then for a color. The state carries the name.
 fn add_rounds(tools: &mut Tools) -> Result<(), SpecError> {
     tools.insert_asking(
         ToolSpec::new("test_input_required_result_multi_round", "Asks twice."),

@@ -1,4 +1,4 @@
-//! The suite's prompts and resources.
+//! The prompts and resources of the suite.
 
 use serde_json::{Map, Value, json};
 use streamdoor::mcp::catalog::{
@@ -9,10 +9,10 @@ use streamdoor::tool::{Asking, Replies};
 use super::asking::{filled_in, form, is_declined};
 use super::{IMAGE, IMAGE_BYTES};
 
-/// What a prompt says, of its arguments and of what was answered.
+/// Renders a prompt from its arguments and from the replies of the client.
 type Say = fn(&Map<String, Value>, &Replies) -> Rendered;
 
-/// With the prompt that comes and goes, or without it.
+/// Returns the catalog. The changing prompt is part of it if `has_changed` is set.
 pub fn catalog(has_changed: bool) -> Catalog {
     let mut prompts = prompts();
     if has_changed {
@@ -100,7 +100,7 @@ fn text(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-/// Messages of the user, one for each block.
+/// Returns one message of the user for each block.
 fn said(blocks: &[Value]) -> Rendered {
     let message = |block: &Value| json!({"role": "user", "content": block});
     Rendered::Messages(blocks.iter().map(message).collect())

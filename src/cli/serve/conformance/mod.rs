@@ -1,9 +1,9 @@
-//! What the public conformance suite of MCP expects to find on a server: its tools, prompts and
-//! resources. They are there with `--conformance` alone; `tools/conformance` runs the suite.
+//! The fixtures that the public conformance suite of MCP expects on a server: tools, prompts and
+//! resources. They exist only with `--conformance`. `tools/conformance` runs the suite.
 //!
-//! Names, texts and schemas are the suite's. Nothing else of the server knows of them: they are
-//! tools like any others, in `plain.rs`, those that ask their caller in `asking.rs`, those that are
-//! tasks in `tasks.rs`; prompts and resources in `catalog.rs`.
+//! Names, texts and schemas are those of the suite. No other part of the server depends on them.
+//! Tools that ask the client are in `asking.rs`, tasks in `tasks.rs`, and all other tools in
+//! `plain.rs`. Prompts and resources are in `catalog.rs`.
 
 mod asking;
 mod catalog;
@@ -16,33 +16,33 @@ use serde_json::{Value, json};
 use streamdoor::shard::{Shard, ShardHandle};
 use streamdoor::tool::{Output, SpecError, ToolError, ToolSpec, Tools};
 
-/// A PNG of one red pixel.
+/// A PNG of one red pixel, in base64.
 const IMAGE: &str = "\
     iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5E\
     rkJggg==";
-/// The same.
+/// The bytes of that PNG.
 const IMAGE_BYTES: &[u8] = b"\
     \x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0\x1f\x15\xc4\x89\
     \0\0\0\rIDATx\xdac\xfc\xcf\xc0\xf0\x1f\0\x05\x05\x02\0_\xc8\xf1\xd2\
     \0\0\0\0IEND\xaeB`\x82";
-/// A WAV without a sample.
+/// A WAV without samples, in base64.
 const SOUND: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=";
-/// The tool that comes and goes.
+/// The tool that is added and removed.
 const CHANGING_TOOL: &str = "test_changing_tool";
 
-/// All shards that have these fixtures: what changes has to change on all of them.
+/// The fixtures on all shards. A change applies to every shard.
 #[derive(Clone, Default)]
 pub struct Fixtures(Arc<Mutex<Places>>);
 
 #[derive(Default)]
 struct Places {
     shards: Vec<ShardHandle>,
-    /// Are the prompts others than at the beginning?
+    /// True while the changing prompt is in the catalog.
     have_prompts_changed: bool,
 }
 
 impl Fixtures {
-    /// Adds everything to one shard.
+    /// Adds all fixtures to one shard.
     pub fn add_to(&self, shard: &mut Shard) {
         self.places().shards.push(shard.handle());
         shard.set_catalog(catalog::catalog(false));
@@ -97,7 +97,7 @@ fn change_tools(shard: &mut Shard) {
     }
 }
 
-/// A tool that takes these arguments, all of them required.
+/// Returns a tool with these arguments, all of them required.
 fn taking(name: &str, description: &str, properties: Value) -> ToolSpec {
     let names: Vec<&String> =
         properties.as_object().into_iter().flat_map(|all| all.keys()).collect();

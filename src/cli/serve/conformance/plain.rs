@@ -1,4 +1,4 @@
-//! Tools that answer: with text, with pictures and sounds, with an error, or slowly.
+//! Tools that answer with text, pictures, sounds or an error, or slowly.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use streamdoor::tool::{Output, Report, SpecError, TaskSupport, ToolError, ToolSp
 
 use super::{IMAGE, SOUND, say, taking};
 
-/// How long the suite wants its slow tools to take over each step.
+/// The time that the suite expects of each step of a slow tool.
 const STEP: Duration = Duration::from_millis(50);
 
 pub fn add(tools: &mut Tools) -> Result<(), SpecError> {
@@ -106,7 +106,7 @@ fn log(out: &mut Output, line: &str) -> Result<(), ToolError> {
     Ok(out.send_as(Kind::Log, Kind::Log as u8, line.as_bytes())?)
 }
 
-/// Word by word what the suite looks for.
+/// Returns exactly the schema that the suite expects.
 fn full_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,4 +1,4 @@
-//! Tools that are tasks: slow ones, failing ones, and those that ask while they are tasks.
+//! Tools that run as tasks: slow ones, failing ones, and those that ask during the task.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use streamdoor::tool::{
 use super::asking::{ask_name, filled_in, form, greet, is_answered};
 use super::{say, taking};
 
-/// How often a slow tool looks whether it was stopped.
+/// The interval at which a slow tool checks whether it was stopped.
 const LOOK: Duration = Duration::from_millis(10);
-/// The most that a slow tool can be asked for.
+/// The longest duration of a slow tool, in seconds.
 const SECONDS_MAX: f64 = 3_600.0;
 
 pub fn add(tools: &mut Tools) -> Result<(), SpecError> {
@@ -87,7 +87,7 @@ pub fn add(tools: &mut Tools) -> Result<(), SpecError> {
     )
 }
 
-/// Waits so long, or until it is stopped.
+/// Waits for `duration`. Fails early if the tool is stopped.
 fn wait(out: &Output, duration: Duration) -> Result<(), Stopped> {
     let until = out.now() + duration;
     while out.now() < until {
