@@ -1,7 +1,7 @@
-//! The command `bench fanout`: one producer, N subscribers, one kind of implementation a run.
+//! The command `bench fanout`: one producer, N subscribers, one implementation in each run.
 //!
-//! Which implementations there are is all that this file adds to `common/`; peers that are other
-//! people's crates are in `bench/peers`, under the same loop.
+//! This file adds only the choice of the implementation to `common/`. Third-party crates are in
+//! `bench/peers`, under the same loop.
 
 use std::ffi::OsString;
 
@@ -31,7 +31,7 @@ Usage: bench fanout [options]
                       Other crates: bench/peers
 ";
 
-/// Runs `bench fanout` with what follows these words.
+/// Runs `bench fanout` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].

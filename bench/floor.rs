@@ -1,10 +1,10 @@
-//! Floor: the least code that does the job, as a yardstick for everything else.
+//! The floor: the least code that does the job, as a yardstick for everything else.
 //!
-//! [`ring`] is a bare ring with bare cursors, for one thread and for two, [`bell`] what its readers
-//! sleep on; [`handover`] is a cache
-//! line that goes back and forth. The command `bench floor` measures both and the clock. No policy,
-//! no end, no second kind of reader, no check of what is read: no implementation that can be used
-//! has less to do. [`tcp`] is the same for streams over TCP, `bench floor tcp`: a server.
+//! [`ring`] is a bare ring with bare cursors, for one thread and for two; its readers sleep on
+//! [`bell`]. [`handover`] is a cache line that goes back and forth. The command `bench floor`
+//! measures both and the clock. The ring has no policy, no end, no second kind of reader and no
+//! check of the data. No usable implementation has less to do. [`tcp`] is the same for streams over
+//! TCP: the server of `bench floor tcp`.
 
 pub mod bell;
 pub mod handover;
@@ -46,11 +46,11 @@ Usage: bench floor [options]
   --help
 ";
 
-/// Options of `fanout` that mean the same here.
+/// The options of `fanout` with the same meaning here.
 const OPTIONS_SHARED: [&str; 9] =
     ["size", "rate", "duration", "touch", "seed", "cpus", "out", "json", "smoke"];
 
-/// Runs `bench floor` with what follows these words.
+/// Runs `bench floor` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -88,7 +88,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Fanout>, Failure> {
     let mut params = Fanout::new("floor")?;
     params.duration = std::time::Duration::from_secs(1);
-    params.mode = Mode::Threads; // So that `check` asks for two cpus.
+    params.mode = Mode::Threads; // Makes `check` require two cpus.
     params.touch = Touch::Copy;
     params.out = None::<PathBuf>;
     let mut parser = Parser::from_args(arguments);
@@ -111,7 +111,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Fanout>
     Ok(Some(params))
 }
 
-/// Nanoseconds of one clock read, the mean of many.
+/// Returns the mean cost of a clock read in nanoseconds.
 fn clock_cost_ns() -> f64 {
     const READS: u32 = 100_000;
     let start = now_ns();

@@ -1,7 +1,7 @@
-//! `bench`: measures streamdoor, and the least that the machine allows, side by side.
+//! `bench`: measures streamdoor side by side with the least that the machine allows.
 //!
-//! One subcommand per workload, each with a file of its own. Workloads share their loop, recorder
-//! and report (`common/`) with the package `bench/peers`, which measures other people's crates;
+//! Each workload has a subcommand and a file of its own. Workloads share their loop, recorder and
+//! report (`common/`) with the package `bench/peers`, which measures third-party crates.
 //! `tools/bench` runs all of them interleaved and compares. Tests: `tests/bench_smoke.rs`.
 
 #[cfg(feature = "agent")]

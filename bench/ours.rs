@@ -1,9 +1,10 @@
-//! streamdoor under the load of `fanout`: a shard driven by hand, one execution fed by hand.
+//! streamdoor under the load of `fanout`: a shard driven by hand, and one execution fed by hand.
 //!
-//! Inline: every subscriber is a closure on the shard's thread, under `block` as the others lose
-//! nothing either. Threads: every subscriber is a [`Subscriber`], all of them polled by one other
-//! thread. Blocked: that thread sleeps, in the first of them, while none has anything. Under
-//! `--touch none` they ask for headers only: the stamp is then the chunk's time.
+//! Inline: every subscriber is a closure on the shard's thread, under `block`, because the other
+//! implementations lose nothing either. Threads: every subscriber is a [`Subscriber`], and one
+//! other thread polls all of them. Blocked: that thread sleeps in the first subscriber while none
+//! has a delivery. Under `--touch none`, subscribers ask for headers only. The stamp is then the
+//! time of the chunk.
 
 use std::rc::Rc;
 
@@ -18,10 +19,11 @@ use crate::common::drive::{Gone, Inline, Produce, Setup, Stop, Subscribe, Thread
 use crate::common::receive::Receive;
 use crate::common::source::{STAMP_BYTES, Source};
 
-/// Ours, for `fanout --impl streamdoor`.
+/// streamdoor, for `fanout --impl streamdoor`.
 pub struct Ours;
 
-/// A shard with one execution, whose ring holds as many chunks as everybody else's.
+/// Opens a shard with one execution. Its ring holds as many chunks as that of every other
+/// implementation.
 fn open(setup: &Setup) -> Result<(Shard, ExecutionId), String> {
     let mut config = ShardConfig {
         rings: RingPoolConfig { prealloc_bytes: 0, ..Default::default() },
@@ -29,7 +31,7 @@ fn open(setup: &Setup) -> Result<(Shard, ExecutionId), String> {
     };
     config.engine.subscribers_max = config.engine.subscribers_max.max(setup.subscribers);
     let (mut shard, _) = Shard::new(config).map_err(|error| error.to_string())?;
-    // One descriptor for each 256 bytes of a ring.
+    // A ring has one descriptor for every 256 bytes.
     let ring_bytes = (setup.ring_chunks * 256).min(1 << 20) as u32;
     let need = Need { ring_bytes, chunk_bytes: setup.size_bytes as u32, ..Default::default() };
     let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
@@ -42,7 +44,7 @@ fn spec() -> SubscribeSpec {
     SubscribeSpec { policy: Policy::Block, ..Default::default() }
 }
 
-/// The time that a payload is stamped with: who planned a chunk knows what time it is.
+/// Returns the stamp of a payload: its planned time, so that publishing needs no clock read.
 #[inline(always)]
 fn stamp_of(payload: &[u8]) -> Instant {
     let (stamp, _) = payload.split_first_chunk::<STAMP_BYTES>().expect("a payload has a stamp");
@@ -118,8 +120,8 @@ impl Produce for Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        // Who sleeps is woken by the end. An execution that never had a chunk has none, and then
-        // the shard's end is the reader's.
+        // The end wakes a sleeping reader. An execution without any chunk has no end. Its readers
+        // then see the end of the shard.
         let _ = self.shard.finish(self.id, Ok(()));
     }
 }
@@ -158,8 +160,8 @@ impl Readers {
         self.0.iter_mut().for_each(|reader| reader.headers_only(!looks));
     }
 
-    /// What there is for each, at most [`BATCH_CHUNKS`]. The number of deliveries; those that were
-    /// ends are added to `end_count`.
+    /// Takes the ready deliveries of each subscriber, at most [`BATCH_CHUNKS`]. Returns their
+    /// number. Adds the number of ends to `end_count`.
     #[inline(always)]
     fn drain<R: Receive>(&mut self, receiver: &R, end_count: &mut usize) -> u32 {
         let mut delivered = 0;
@@ -171,7 +173,7 @@ impl Readers {
     }
 }
 
-/// 1 for an end, 0 for everything else.
+/// Takes one delivery. Returns 1 for an end and 0 for everything else.
 #[inline(always)]
 fn take<R: Receive>(delivery: &Delivery<'_>, receiver: &R) -> usize {
     match delivery {
@@ -183,7 +185,7 @@ fn take<R: Receive>(delivery: &Delivery<'_>, receiver: &R) -> usize {
     0
 }
 
-/// Ours, with a thread of subscribers that sleeps while there is nothing.
+/// streamdoor with a thread of subscribers that sleeps while no delivery is ready.
 pub struct Asleep;
 
 impl Threads for Asleep {
@@ -196,8 +198,8 @@ impl Threads for Asleep {
     }
 }
 
-/// All subscribers, on one thread, which sleeps in the first: they read one log, so what comes for
-/// one has come for all.
+/// All subscribers, on one thread that sleeps in the first of them. They read one log, so a chunk
+/// for one subscriber is a chunk for all.
 pub struct Sleepers(Readers);
 
 impl Subscribe for Sleepers {

@@ -1,11 +1,13 @@
-//! The command `bench overload`: what readers that are too slow cost the producer, and the others.
+//! The command `bench overload`: the cost of slow readers for the producer and for fast readers.
 //!
-//! streamdoor's server in a process of its own, as `bench serve` has it; one execution, fast
-//! readers that poll, and slow ones that read so many bytes a second and no more. Each run is
-//! measured twice, without the slow readers and with them. Under `block` the tool publishes as fast
-//! as it goes: it has to come down to the slowest reader, and nothing may be lost; how far that one
-//! was behind, at most, shows what the server and the kernel hold for it. Under `drop` the tool
-//! keeps its plan, and the fast readers' latencies are to be what they are alone.
+//! streamdoor's server runs in its own process, as in `bench serve`, with one execution. Fast
+//! readers poll; slow ones read a limited number of bytes a second. Each run is measured twice:
+//! without the slow readers and with them.
+//!
+//! Under `block`, the tool publishes as fast as possible. It has to slow down to the slowest
+//! reader, and no chunk may be lost. The maximum lag of that reader shows how much the server and
+//! the kernel hold for it. Under `drop`, the tool keeps its plan, and the fast readers must keep
+//! the latencies that they have alone.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
@@ -30,9 +32,9 @@ use crate::serve::stream::Stream;
 const READERS_MAX: u32 = 1_000;
 const DROP_RATE: u32 = 5_000;
 const READ_BYTES: usize = 256 << 10;
-/// What a slow reader reads at once, and has room for in its socket.
+/// The size of a slow reader's reads, and of its receive buffer.
 const SLOW_READ_BYTES: usize = 4 << 10;
-/// How long everything together may take beyond what was planned.
+/// The maximum time of a run beyond the planned time.
 const OVERDUE_NS: u64 = 60_000_000_000;
 
 const HELP: &str = "\
@@ -60,21 +62,21 @@ struct Overload {
     json: bool,
 }
 
-/// What was found in one half of a run.
+/// The results of one half of a run.
 struct Half {
-    /// Of the fast readers, from the time at which a chunk was due; or, where there is no plan, at
-    /// which the tool had it.
+    /// The latencies of the fast readers, counted from the time at which a chunk was due. Without a
+    /// plan, they count from the time at which the tool had the chunk.
     fast: Histogram<u64>,
     slow: Histogram<u64>,
     published_chunks: u64,
     published_per_s: f64,
     missed_fast_chunks: u64,
     missed_slow_chunks: u64,
-    /// How many chunks a slow reader was behind the fastest, at most.
+    /// The maximum number of chunks by which a slow reader was behind the fastest.
     behind_chunks_max: u64,
 }
 
-/// Runs `bench overload` with what follows these words.
+/// Runs `bench overload` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -142,7 +144,7 @@ impl Overload {
         Ok(Some(Overload { load, policy, slow, slow_bytes_per_s, client_cpu: cpus.1, json }))
     }
 
-    /// With so many slow readers.
+    /// Measures with `slow` slow readers.
     fn measure(&self, slow: u32) -> Result<Half, Failure> {
         let fast = self.load.connections;
         let load = Load { connections: fast + slow, ..self.load.clone() };
@@ -161,7 +163,8 @@ impl Overload {
         self.read_all(&load, readers)
     }
 
-    /// Reads until everybody was told the end: when the fast ones were, the slow ones hurry up.
+    /// Reads until every reader has seen the end. Once the fast readers have seen it, the slow ones
+    /// read without a limit.
     fn read_all(&self, load: &Load, mut readers: Vec<Reader>) -> Result<Half, Failure> {
         let counted_from_seq = load.chunks().0 + 1;
         let mut buffer = vec![1; READ_BYTES];
@@ -189,7 +192,7 @@ impl Overload {
                     last_ns = now;
                 }
                 if reader.is_slow && !hurries {
-                    // A gap may reach further than the fast ones have read.
+                    // A gap may reach further than the fast readers have read.
                     let behind_chunks = head_seq.saturating_sub(reader.reached_seq());
                     behind_chunks_max = behind_chunks_max.max(behind_chunks);
                 }
@@ -198,7 +201,7 @@ impl Overload {
                 break;
             }
         }
-        // The last chunks may be in a gap, even of every reader: each was told of all of them.
+        // The last chunks may be in a gap, even for every reader. A gap counts as reported, too.
         if let Some(other) = readers.iter().find(|reader| reader.reached_seq() != head_seq) {
             let (one, other) = (head_seq, other.reached_seq());
             return Err(Failure::Failed(format!("readers were told of {one} and {other} chunks")));
@@ -327,12 +330,12 @@ impl Reader {
         self.stream.has_ended()
     }
 
-    /// Up to which chunk it was told of everything.
+    /// Returns the number of the last chunk that was delivered or reported as missed.
     fn reached_seq(&self) -> u64 {
         self.stream.given_chunks() + self.stream.missed_chunks()
     }
 
-    /// What it may read now.
+    /// Returns the number of bytes that a slow reader may read now.
     fn allowance(&self, elapsed_ns: u64, bytes_per_s: u64) -> usize {
         let allowed = u128::from(elapsed_ns) * u128::from(bytes_per_s) / 1_000_000_000;
         let is_allowed = allowed as u64 >= self.taken_bytes + SLOW_READ_BYTES as u64;
@@ -367,7 +370,7 @@ mod tests {
     use super::*;
     use crate::common::serve::event::Format;
 
-    /// What two readers are found to have been told, of whom the second came too late for all.
+    /// Returns the result for two readers, of which the second was too late for all chunks.
     fn half(first: &str) -> Result<Half, Failure> {
         let load = Load { connections: 2, rate: Rate::Max, ..Load::new().expect("there is a cpu") };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,13 +1,13 @@
 //! Runs one implementation under one load and checks that nothing was lost.
 //!
-//! An implementation is either [`Polled`] (a producer, and subscribers that one thread polls: it
-//! gets both modes for it) or writes [`Inline::run`] and [`Threads`] itself, where its natural
-//! shape is another (tasks, closures). It owns its loop and asks the source for the next chunk, so
-//! that `async` code fits too. Everything is generic and ends up as one loop without indirect
+//! An implementation is [`Polled`] if it has a producer, and subscribers that one thread polls. It
+//! then gets both modes. An implementation of another shape (tasks, closures) provides
+//! [`Inline::run`] and [`Threads`] itself. It owns its loop and asks the source for the next chunk,
+//! so that `async` code fits too. Everything is generic and compiles to one loop without indirect
 //! calls.
 //!
-//! Threads: the caller is the producer; in `threads` mode one more thread runs all subscribers.
-//! Invariant: a run whose deliveries or stamps do not add up has no result.
+//! Threads: the caller is the producer. In `threads` mode, one more thread runs all subscribers.
+//! Invariant: a run has no result unless its deliveries and stamps add up.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,24 +20,24 @@ use super::report::{Measured, Outcome};
 use super::source::{FlatOut, OpenLoop, Source, Tally};
 use super::{BATCH_CHUNKS, Failure, RING_BYTES_MAX, RING_CHUNKS_MAX};
 
-/// How long the subscribers' thread waits for what is still missing after the last publish.
+/// Time that the subscribers' thread waits for missing deliveries after the last publication.
 const MISSING_WAIT_NS_MAX: u64 = 5_000_000_000;
-/// `Stop::published_chunks` while nobody knows it.
+/// The value of `Stop::published_chunks` until it is known.
 const RUNNING: u64 = u64::MAX;
 
-/// What an implementation is built for.
+/// The parameters of an implementation.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// How many subscribers there are.
+    /// Number of subscribers.
     pub subscribers: u32,
     /// Bytes of every payload.
     pub size_bytes: usize,
-    /// Chunks that the ring, or each queue, can hold: a power of two.
+    /// Capacity of the ring, or of each queue, in chunks: a power of two.
     pub ring_chunks: usize,
 }
 
 impl Setup {
-    /// Rings of equal capacity for everyone.
+    /// Returns a setup in which all implementations have rings of equal capacity.
     pub fn new(subscribers: u32, size_bytes: usize) -> Setup {
         let fitting = (RING_BYTES_MAX / size_bytes).max(BATCH_CHUNKS as usize);
         // Rounded down: `fitting` is at least 64.
@@ -46,11 +46,11 @@ impl Setup {
     }
 }
 
-/// The other side has left: a run that must end without a result.
+/// The other side has gone, so the run must end without a result.
 #[derive(Debug)]
 pub struct Gone;
 
-/// How the two threads of a run tell each other that it is over.
+/// The state by which the two threads of a run tell each other that it is over.
 #[derive(Debug)]
 pub struct Stop {
     published_chunks: AtomicU64,
@@ -63,21 +63,22 @@ impl Stop {
         Stop { published_chunks: running, subscribers_gone: no }
     }
 
-    /// For a producer that is its own reader: [`Stop::full`] fails at once.
+    /// Returns the state for a producer that is its own reader: [`Stop::full`] fails at once.
     pub fn one_thread() -> Stop {
         Stop { subscribers_gone: AtomicBool::new(true), ..Stop::two_threads() }
     }
 
-    /// What a producer calls while its ring is full: try again, unless nobody will ever read.
+    /// Called by a producer while its ring is full. `Ok` if it may try again.
     ///
     /// # Errors
-    /// [`Gone`]: nobody will. On one thread always, since only the producer could empty the ring.
+    /// [`Gone`] if the subscribers have gone. On one thread it always fails, because only the
+    /// producer could empty the ring.
     pub fn full(&self) -> Result<(), Gone> {
         // acquire: pairs with release in `SubscribersGuard`.
         if self.subscribers_gone.load(Ordering::Acquire) { Err(Gone) } else { Ok(()) }
     }
 
-    /// Polls until `receiver` has been given everything, or the missing rest is overdue.
+    /// Polls until `receiver` has received everything, or the missing rest is overdue.
     #[inline(always)]
     pub fn poll_until_done<R: Receive>(
         &self,
@@ -93,7 +94,7 @@ impl Stop {
             // acquire: pairs with release in `run_threads`.
             let published_chunks = self.published_chunks.load(Ordering::Acquire);
             if published_chunks == RUNNING {
-                continue; // No `spin_loop`: it takes longer than a cache line's way here.
+                continue; // No `spin_loop`: it takes longer than the transfer of a cache line.
             }
             if receiver.count() >= published_chunks * u64::from(setup.subscribers) {
                 return;
@@ -113,15 +114,15 @@ struct SubscribersGuard<'a>(&'a Stop);
 
 impl Drop for SubscribersGuard<'_> {
     fn drop(&mut self) {
-        // release: pairs with acquire in `Stop::full`. Also on unwinding: that is its use.
+        // release: pairs with acquire in `Stop::full`. The guard also works on unwinding.
         self.0.subscribers_gone.store(true, Ordering::Release);
     }
 }
 
-/// Producer and subscribers on one thread.
+/// A producer and subscribers on one thread.
 pub trait Inline {
-    /// Publishes what `source` asks for. Before it asks again, every subscriber has been given
-    /// each chunk: one call of `receiver` per subscriber and chunk.
+    /// Publishes the chunks of `source`. Before it asks for the next one, every subscriber has
+    /// received each chunk: one call of `receiver` per subscriber and chunk.
     ///
     /// # Errors
     /// A text for the user.
@@ -132,15 +133,15 @@ pub trait Inline {
     ) -> Result<(), String>;
 }
 
-/// Producer on one thread, all subscribers on another. That thread polls, or it sleeps while there
-/// is nothing and ends when the producer is dropped.
+/// A producer on one thread, and all subscribers on another. That thread polls, or it sleeps while
+/// nothing is ready and ends when the producer is dropped.
 pub trait Threads {
-    /// What the producer's thread keeps.
+    /// The part that stays on the producer's thread.
     type Producer: Produce;
-    /// What is sent to the subscribers' thread.
+    /// The part that is sent to the subscribers' thread.
     type Subscribers: Subscribe + Send + 'static;
 
-    /// Both sides, connected; every subscriber sees every chunk from the first.
+    /// Returns both sides, connected. Every subscriber sees every chunk from the first.
     ///
     /// # Errors
     /// A text for the user.
@@ -149,7 +150,7 @@ pub trait Threads {
 
 /// The producer's side.
 pub trait Produce {
-    /// Publishes `count` chunks of `payload`; spins with [`Stop::full`] while there is no room.
+    /// Publishes `count` chunks of `payload`; spins with [`Stop::full`] while the ring is full.
     ///
     /// # Errors
     /// [`Gone`] from [`Stop::full`].
@@ -158,14 +159,14 @@ pub trait Produce {
 
 /// The subscribers' side.
 pub trait Subscribe {
-    /// Gives every subscriber everything, then returns.
+    /// Delivers everything to every subscriber, and then returns.
     ///
     /// # Errors
     /// A text for the user.
     fn run<R: Receive>(self, setup: &Setup, receiver: Rc<R>, stop: &Stop) -> Result<(), String>;
 }
 
-/// Subscribers that wait for somebody to poll them. Serves both modes.
+/// Subscribers that have to be polled. Serves both modes.
 pub trait Polled {
     /// See [`Threads::Producer`].
     type Producer: Produce;
@@ -181,8 +182,8 @@ pub trait Polled {
 
 /// Round robin over all subscribers.
 pub trait Poll {
-    /// Gives each subscriber what there is for it, at most [`BATCH_CHUNKS`] each. The number of
-    /// deliveries.
+    /// Delivers the ready chunks to each subscriber, at most [`BATCH_CHUNKS`] each. Returns the
+    /// number of deliveries.
     fn poll<R: Receive>(&mut self, receiver: &R) -> u32;
 }
 
@@ -227,11 +228,11 @@ impl<T: Polled> Threads for T {
     }
 }
 
-/// What one kind of receiver is built from and leaves behind.
+/// A kind of receiver with its constructor and its samples.
 pub trait Recorder: Receive {
-    /// With room for so many samples.
+    /// Returns a receiver with room for `sample_count` samples.
     fn open(setup: &Setup, sample_count: usize) -> Self;
-    /// In the order in which they came.
+    /// Returns the samples in the order of the deliveries.
     fn samples_ns(&self) -> Vec<u32>;
 }
 
@@ -253,22 +254,22 @@ impl<const COPY: bool> Recorder for Counting<COPY> {
     }
 }
 
-/// What a subscribers' thread says when it is done.
+/// The report of the subscribers' thread.
 pub struct Received {
-    /// Deliveries.
+    /// Number of deliveries.
     pub count: u64,
     /// The sum of their stamps, wrapping.
     pub stamp_sum: u64,
-    /// When that was.
+    /// The time of the report.
     pub end_ns: u64,
-    /// Of the whole process, so far.
+    /// Number of preemptions of the whole process so far.
     pub preemptions: u64,
-    /// One of each delivery, if latency is measured.
+    /// One sample for each delivery, if latency is measured.
     pub samples_ns: Vec<u32>,
 }
 
 impl Received {
-    /// By this receiver, which is done.
+    /// Returns the report of a receiver that is done.
     pub fn of<R: Recorder>(receiver: &R) -> Received {
         Received {
             count: receiver.count(),
@@ -280,10 +281,10 @@ impl Received {
     }
 }
 
-/// Runs `T`, which polls, under the load that `params` describe.
+/// Runs `T`, which polls, under the load of `params`.
 ///
 /// # Errors
-/// [`Failure`]; [`Failure::Failed`] if a chunk was lost, doubled or damaged.
+/// [`Failure`]; [`Failure::Failed`] if a chunk was lost, duplicated or damaged.
 pub fn run<T: Inline + Threads>(params: &Fanout) -> Result<Outcome, Failure> {
     match params.mode {
         Mode::Inline => run_inline::<T>(params),
@@ -295,7 +296,7 @@ pub fn run<T: Inline + Threads>(params: &Fanout) -> Result<Outcome, Failure> {
     }
 }
 
-/// As [`run`], on one thread.
+/// Does the same as [`run`], on one thread.
 ///
 /// # Errors
 /// See [`run`].
@@ -306,7 +307,7 @@ pub fn run_inline<T: Inline>(params: &Fanout) -> Result<Outcome, Failure> {
     }
 }
 
-/// As [`run`], on two threads, in whatever way `T` waits.
+/// Does the same as [`run`], on two threads. `T` may poll or sleep.
 ///
 /// # Errors
 /// See [`run`].
@@ -317,13 +318,13 @@ pub fn run_threads<T: Threads>(params: &Fanout) -> Result<Outcome, Failure> {
     }
 }
 
-/// The load of `params` at a rate.
+/// Returns the load of `params` at a rate.
 pub fn open_loop(params: &Fanout, rate: u32) -> OpenLoop {
     let (warmup, counted) = params.chunks(rate);
     OpenLoop::new(rate, warmup, counted, params.size_bytes, params.seed)
 }
 
-/// The load of `params` without one.
+/// Returns the load of `params` without a rate.
 pub fn flat_out(params: &Fanout) -> FlatOut {
     FlatOut::new(params.warmup, params.duration, params.size_bytes, params.seed)
 }
@@ -370,13 +371,13 @@ fn threads_run<T: Threads, R: Recorder>(
         move || {
             let _guard = SubscribersGuard(&stop);
             let pinned = pin_thread(cpu);
-            // On this thread, so that its memory is this core's.
+            // Created on this thread, so that its memory is local to this core.
             let receiver = Rc::new(R::open(&setup, samples));
             ready.wait();
             let result = pinned.and_then(|()| {
                 subscribers.run(&setup, Rc::clone(&receiver), &stop).map_err(Failure::Failed)
             });
-            // The other side hangs up only after it has heard.
+            // The other side drops its end only after it has received the report.
             let _ = report.send(result.map(|()| Received::of(&*receiver)));
         }
     });
@@ -386,13 +387,13 @@ fn threads_run<T: Threads, R: Recorder>(
     while let Some((payload, count)) = source.next() {
         all_published = producer.publish(payload, count, &stop);
         if all_published.is_err() {
-            break; // The thread's own report says why.
+            break; // The report of the thread has the reason.
         }
     }
     let tally = source.tally();
     // release: pairs with acquire in `Stop::poll_until_done`.
     stop.published_chunks.store(tally.published_chunks, Ordering::Release);
-    drop(producer); // Whoever waits for the end of a channel sees it now.
+    drop(producer); // This ends the channel for subscribers that wait for its end.
     let early = || Failure::Failed("the subscribers' thread ended early".into());
     let received = reported.recv().map_err(|_| early());
     thread.join().map_err(|_| early())?;
@@ -401,11 +402,11 @@ fn threads_run<T: Threads, R: Recorder>(
     judge(params, tally, received, before)
 }
 
-/// A result, if everything that was published arrived everywhere, once and whole.
-/// `preemptions_before` is what was counted before the run.
+/// Returns the outcome if every published chunk arrived everywhere, once and undamaged.
+/// `preemptions_before` is the count before the run.
 ///
 /// # Errors
-/// [`Failure::Failed`] if it did not.
+/// [`Failure::Failed`] if deliveries or stamps do not add up.
 pub fn judge(
     params: &Fanout,
     tally: Tally,

@@ -1,8 +1,8 @@
-//! Files for other tools: `.hgrm` (the text table of HdrHistogram, values in microseconds) and
-//! `.hlog` (HDR interval log, version 2, compressed, ten histograms per second, nanoseconds).
+//! Files for other tools. A `.hgrm` is the text table of HdrHistogram, in microseconds. An `.hlog`
+//! is an HDR interval log, version 2, compressed, with ten histograms per second, in nanoseconds.
 //!
-//! Intervals are cut by the order of deliveries, `rate × subscribers` a second: at a cut a chunk of
-//! one subscriber may stand one interval beside that of another.
+//! Intervals are cut by the order of deliveries, `rate × subscribers` a second. Near a cut, the
+//! same chunk may be in neighbouring intervals for two subscribers.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,13 +17,13 @@ use super::Failure;
 use super::params::{Fanout, Rate};
 use super::report::{Measured, Outcome, histogram_of, load_line, machine_line};
 
-/// What percentile tables show before the distance to 1 is halved.
+/// Number of rows of the table before the distance to 1 is halved.
 const TICKS_PER_HALF_DISTANCE: u32 = 5;
-/// Of an interval log: a run of one second still shows what changes in it.
+/// Intervals per second of an interval log. They show changes even within a run of one second.
 const INTERVALS_PER_S: usize = 10;
 
-/// Writes `<impl>-<mode>-<subscribers>x<size>-<rate>.hgrm` and `.hlog` into `params.out`, if there
-/// is one and there are latencies. `end` is the wall time after the run.
+/// Writes `<impl>-<mode>-<subscribers>x<size>-<rate>.hgrm` and `.hlog` into `params.out`. Does
+/// nothing without that directory or without latencies. `end` is the wall time after the run.
 ///
 /// # Errors
 /// [`Failure::Failed`], which names the path.
@@ -59,22 +59,22 @@ pub fn write(
 
 /// The latencies of one run.
 pub struct Record<'a> {
-    /// Of the files, without what is behind the dot.
+    /// The name of the files without the extension.
     pub name: &'a str,
-    /// Lines at the head of the interval log.
+    /// The lines at the head of the interval log.
     pub comments: &'a [String],
-    /// In the order of deliveries.
+    /// The samples in the order of deliveries.
     pub samples_ns: &'a [u32],
-    /// All of `samples_ns`.
+    /// The histogram of all `samples_ns`.
     pub histogram: &'a Histogram<u64>,
-    /// Where intervals are cut.
+    /// Number of deliveries per second, by which intervals are cut.
     pub deliveries_per_s: u64,
-    /// When the run began.
+    /// The time at which the run began.
     pub start: SystemTime,
 }
 
 impl Record<'_> {
-    /// Writes both files into `directory`, which is made if there is none.
+    /// Writes both files into `directory`, which is created if necessary.
     ///
     /// # Errors
     /// [`Failure::Failed`], which names the path.
@@ -86,7 +86,7 @@ impl Record<'_> {
     }
 }
 
-/// Writes `name.hgrm` into `directory`, which is made if there is none.
+/// Writes `name.hgrm` into `directory`, which is created if necessary.
 ///
 /// # Errors
 /// [`Failure::Failed`], which names the path.
@@ -105,7 +105,7 @@ fn create(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Resul
         .map_err(|error| Failure::Failed(format!("can not write {}: {error}", path.display())))
 }
 
-/// The table that HdrHistogram's plotters read.
+/// Returns the table that HdrHistogram's plotters read.
 fn percentile_table(histogram: &Histogram<u64>) -> String {
     let us = |nanos: f64| nanos / 1_000.0;
     let mut text = format!(
@@ -116,7 +116,7 @@ fn percentile_table(histogram: &Histogram<u64>) -> String {
         let (value, quantile) = (step.value_iterated_to() as f64, step.quantile_iterated_to());
         let count = histogram.count_between(0, step.value_iterated_to());
         let _ = write!(text, "{:>12.3} {quantile:>14.12} {count:>10}", us(value));
-        // The last line has no distance to 1, and by tradition no number there.
+        // The last line has no distance to 1. By convention it has no number there.
         let _ = match quantile < 1.0 {
             true => writeln!(text, " {:>14.2}", 1.0 / (1.0 - quantile)),
             false => writeln!(text),
@@ -132,12 +132,12 @@ fn percentile_table(histogram: &Histogram<u64>) -> String {
         us(histogram.max() as f64),
         histogram.len(),
         histogram.buckets(),
-        2_048, // 3 significant digits.
+        2_048, // For 3 significant digits.
     );
     text
 }
 
-/// One histogram for each tenth of a second of deliveries.
+/// Returns the interval log, with one histogram for each tenth of a second of deliveries.
 fn interval_log(
     samples_ns: &[u32],
     deliveries_per_s: usize,
@@ -188,7 +188,7 @@ mod tests {
         assert!(bytes.starts_with(b"#a comment\n"), "{}", String::from_utf8_lossy(&bytes));
     }
 
-    /// The standard alphabet; input is what the writer above made.
+    /// Decodes base64 in the standard alphabet. The input comes from the writer above.
     fn base64_decode(text: &str) -> Vec<u8> {
         const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         let (mut bits, mut count, mut bytes) = (0u32, 0, Vec::new());

@@ -1,7 +1,7 @@
-//! The kernel's side of a benchmark: clock, pinning, and one line that says what was measured on.
+//! The operating system's part of a benchmark: clock, pinning, and one line about the machine.
 //!
-//! The only file of the benchmarks with system calls. Every call here is used outside of the
-//! measured path, except [`now_ns`], which is the same for everything that is measured.
+//! This is the only file of the benchmarks with system calls. All of them are outside of the
+//! measured path, except [`now_ns`], which is the same for all implementations.
 
 use std::fs;
 use std::io::Read as _;
@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Failure;
 
-/// Nanoseconds of CLOCK_MONOTONIC. Some 20 ns where the clock source is `tsc`.
+/// Returns the nanoseconds of CLOCK_MONOTONIC. Takes about 20 ns if the clock source is `tsc`.
 #[inline(always)]
 pub fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Wall time, for the start stamps in files.
+/// Returns the wall time, for the start times in files.
 pub fn wall_time() -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(clock_ns(libc::CLOCK_REALTIME))
 }
@@ -29,7 +29,7 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The cpus that this process may run on, in ascending order.
+/// Returns the cpus that this process may run on, in ascending order.
 pub fn cpus_allowed() -> Vec<usize> {
     // SAFETY: a cpu set is plain bits; all zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -37,7 +37,7 @@ pub fn cpus_allowed() -> Vec<usize> {
     // SAFETY: `set` is valid for writes of `size_bytes` and outlives the call.
     let result = unsafe { libc::sched_getaffinity(0, size_bytes, &mut set) };
     if result != 0 {
-        return Vec::new(); // More cpus than a set names: the caller says that it found none.
+        return Vec::new(); // More cpus than a set holds: the caller reports that none was found.
     }
     (0..libc::CPU_SETSIZE as usize)
         .filter(|&cpu| {
@@ -68,21 +68,21 @@ pub fn pin_thread(cpu: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How often this process was put aside by the kernel so far, all threads together. Pinned spinners
-/// never wait, so each is a disturbance by somebody else.
+/// Returns the number of preemptions of this process so far, of all threads together. Pinned
+/// spinners never wait, so each preemption is a disturbance from outside.
 pub fn preemption_count() -> u64 {
     usage().ru_nivcsw as u64
 }
 
-/// Seconds of processor time that this process has used so far, user and system.
+/// Returns the processor time that this process has used so far in seconds, user and system.
 pub fn cpu_seconds() -> f64 {
     let usage = usage();
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// The most memory that this process ever had, or another one of this user; 0 if the kernel does
-/// not tell. Not `ru_maxrss`, which begins with what its parent had.
+/// Returns the peak memory of a process of this user, or 0 if the kernel does not report it.
+/// `ru_maxrss` would not do, because it begins with the value of the parent.
 pub fn peak_memory_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -98,10 +98,10 @@ fn usage() -> libc::rusage {
     usage
 }
 
-/// Allows this process as many descriptors as the system lets it have.
+/// Raises the limit on descriptors of this process as far as the system allows.
 ///
 /// # Errors
-/// [`Failure::Environment`] if that is fewer than `count`.
+/// [`Failure::Environment`] if the limit stays below `count`.
 pub fn allow_descriptors(count: u64) -> Result<(), Failure> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writes and outlives the call.
@@ -119,7 +119,7 @@ pub fn allow_descriptors(count: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was measured on: one line, without pinning, which differs from run to run.
+/// Returns one line about the machine. Pinning is not in it, because it differs from run to run.
 pub fn describe() -> String {
     let cpu_model = first_value("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into());
     let kernel = line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".into());
@@ -127,7 +127,7 @@ pub fn describe() -> String {
     let governor = line("/sys/devices/system/cpu/cpuidle/current_governor");
     let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let hypervisor = cpu_info.lines().any(|l| l.starts_with("flags") && l.contains("hypervisor"));
-    // Of the machine: this thread is pinned by now.
+    // The count of the machine, because this thread may be pinned.
     let cpu_count = cpu_info.lines().filter(|line| line.starts_with("processor")).count();
     let wish = idle_exit_us().map_or(String::new(), |us| format!(", idle exit in {us} µs"));
     format!(
@@ -138,7 +138,7 @@ pub fn describe() -> String {
     )
 }
 
-/// How fast processors have to be out of their sleep, if somebody wishes that and we are told.
+/// Returns the requested limit for leaving idle states, if one is set and readable.
 fn idle_exit_us() -> Option<i32> {
     const NO_WISH_US: i32 = 2_000_000_000;
     let mut bytes = [0; 4];

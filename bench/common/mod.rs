@@ -1,14 +1,14 @@
-//! What every benchmark has in common: one clock, one load, one recorder, one report.
+//! The parts that every benchmark shares: one clock, one load, one recorder, one report.
 //!
-//! `bench` and the package `bench/peers` compile the same files, so that ours, the floor and every
-//! peer run under the same loop: [`source`] decides when a chunk is due, [`drive`] hands it to an
-//! implementation, [`receive`] is what each subscriber calls, [`report`] and [`files`] print.
-//! [`machine`] is the only file that talks to the kernel. [`serve`] is what streaming servers have
-//! in common, [`door`] what ways between processes have. Nothing here knows an implementation.
+//! `bench` and the package `bench/peers` compile the same files. streamdoor, the floor and every
+//! peer therefore run under the same loop. [`source`] decides when a chunk is due. [`drive`] passes
+//! it to an implementation. [`receive`] is called by each subscriber. [`report`] and [`files`]
+//! print. Only [`machine`] calls the kernel. [`serve`] is shared by streaming servers, and [`door`]
+//! by transports between processes. No file here depends on an implementation.
 //!
 //! Tests: in the files, and `tests/bench_smoke.rs` runs the programs.
 
-// Two programs share these files and neither uses all of them.
+// Two programs share these files, and neither uses all of them.
 #![allow(dead_code)]
 
 pub mod door;
@@ -24,25 +24,25 @@ pub mod source;
 use std::fmt;
 use std::process::ExitCode;
 
-/// Chunks that are published, or taken by one subscriber, in one go; one clock read each when the
-/// load is `max`.
+/// Number of chunks that are published, or taken by one subscriber, at once. With the load `max`,
+/// each batch costs one clock read.
 pub const BATCH_CHUNKS: u32 = 64;
-/// Chunks that every implementation's ring or queue holds, where payloads are small.
+/// Capacity of every implementation's ring or queue in chunks, if payloads are small.
 pub const RING_CHUNKS_MAX: usize = 1_024;
-/// Payload bytes that a ring holds, at most, unless that were fewer than [`BATCH_CHUNKS`] chunks.
+/// Maximum payload bytes of a ring, except that it holds at least [`BATCH_CHUNKS`] chunks.
 pub const RING_BYTES_MAX: usize = 4 << 20;
 
 const _: () = assert!(RING_CHUNKS_MAX >= BATCH_CHUNKS as usize); // A batch fits an empty ring.
 const _: () = assert!(RING_CHUNKS_MAX.is_power_of_two()); // Position to index is a mask.
 
-/// Why a benchmark has no result; a variant is an exit code.
+/// The reason why a benchmark has no result. Each variant has an exit code.
 #[derive(Debug)]
 pub enum Failure {
-    /// 1: it ran, and what came out is wrong or can not be written.
+    /// Exit code 1: the run failed, or its result is wrong or cannot be written.
     Failed(String),
-    /// 2: the call has to be mended.
+    /// Exit code 2: the command line is wrong.
     Usage(String),
-    /// 3: this machine lacks something; the text says what.
+    /// Exit code 3: this machine lacks something. The text says what.
     Environment(String),
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The exit code of `result`, whose error goes to standard error.
+/// Returns the exit code of `result`. Prints its error on standard error.
 pub fn exit_code(program: &str, result: Result<(), Failure>) -> ExitCode {
     let Err(failure) = result else {
         return ExitCode::SUCCESS;
@@ -70,9 +70,9 @@ pub fn exit_code(program: &str, result: Result<(), Failure>) -> ExitCode {
     })
 }
 
-/// Prints without a panic when the reader of our output has left (`bench … | head -1`).
+/// Prints without a panic if the reader of the output has gone away (`bench … | head -1`).
 pub fn print(text: &str) {
     use std::io::Write;
-    // A closed pipe is the reader's wish; there is nobody left to tell.
+    // The reader has closed the pipe on purpose, so the error is ignored.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

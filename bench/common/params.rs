@@ -1,4 +1,4 @@
-//! Arguments of `fanout`, for both programs; and what a run of it costs in memory.
+//! The arguments of `fanout`, for both programs, and the memory that a run needs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,43 +15,43 @@ const SIZE_BYTES_MAX: usize = 1 << 20;
 const RATE_MAX: u32 = 5_000_000;
 const SECONDS_MIN: f64 = 0.001;
 const SECONDS_MAX: f64 = 3_600.0;
-/// 4 bytes each, all touched before a run: 1 GiB.
+/// At 4 bytes each, all touched before a run: 1 GiB.
 const SAMPLES_MAX: u64 = 1 << 28;
 const SEED_DEFAULT: u64 = 1;
 const RATE_DEFAULT: u32 = 10_000;
-/// Slow enough that whoever blocks sleeps between two chunks, whatever it spins before.
+/// A rate at which a blocking reader sleeps between two chunks, however long it spins before.
 pub const BLOCKED_RATE: u32 = 1_000;
 
-/// Where the subscribers run.
+/// The thread of the subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// On the producer's thread.
+    /// The producer's thread.
     Inline,
-    /// All on one other thread, on another cpu, which polls.
+    /// One other thread on another cpu, which polls.
     Threads,
-    /// All on one other thread, on another cpu, which sleeps in the kernel while there is nothing.
+    /// One other thread on another cpu, which sleeps in the kernel while nothing is ready.
     Blocked,
 }
 
-/// What a subscriber does with the bytes.
+/// The use of the bytes by a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// It reads the stamp.
     None,
-    /// It ends with a copy of its own.
+    /// It makes a copy of its own.
     Copy,
 }
 
-/// How often the producer publishes.
+/// The rate of publications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// Chunks per second, jittered; latency is measured.
+    /// Chunks per second, with jitter. Latency is measured.
     PerSecond(u32),
-    /// As fast as it goes; throughput is measured.
+    /// The fastest possible rate. Throughput is measured.
     Max,
 }
 
-/// What type a payload travels as, where an implementation leaves the choice.
+/// The type of a payload, for implementations that leave the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// `[u8; SIZE]`.
@@ -65,41 +65,41 @@ pub enum Payload {
 pub struct Fanout {
     /// One of the names in [`Program::implementations`].
     pub implementation: &'static str,
-    /// At least 1.
+    /// Number of subscribers, at least 1.
     pub subscribers: u32,
-    /// Bytes of a payload, stamp included.
+    /// Bytes of a payload, including the stamp.
     pub size_bytes: usize,
     /// See [`Rate`].
     pub rate: Rate,
-    /// How long chunks are counted.
+    /// The time during which chunks are counted.
     pub duration: Duration,
-    /// How long they are not, before that.
+    /// The time before that, in which chunks are not counted.
     pub warmup: Duration,
     /// See [`Mode`].
     pub mode: Mode,
     /// See [`Touch`].
     pub touch: Touch,
-    /// `None`: the program chooses.
+    /// The type of the payload. `None` if the program chooses.
     pub payload: Option<Payload>,
-    /// Of the arrivals and the payload's bytes.
+    /// The seed of the arrivals and of the payload.
     pub seed: u64,
-    /// Where `.hgrm` and `.hlog` go.
+    /// The directory for `.hgrm` and `.hlog` files.
     pub out: Option<PathBuf>,
-    /// One JSON line instead of text.
+    /// True for one line of JSON instead of text.
     pub json: bool,
-    /// Where the producer is pinned.
+    /// The cpu of the producer.
     pub producer_cpu: usize,
-    /// Where the subscribers are pinned if they have a thread.
+    /// The cpu of the subscribers if they have a thread.
     pub subscribers_cpu: usize,
-    /// Whether `rate` was asked for.
+    /// True if `rate` was given as an option.
     pub is_rate_given: bool,
 }
 
-/// What differs between the programs.
+/// The properties by which the programs differ.
 pub struct Program {
-    /// Names for `--impl`; the first is the default.
+    /// The names for `--impl`. The first is the default.
     pub implementations: &'static [&'static str],
-    /// Whether `--payload` exists.
+    /// True if the program has the option `--payload`.
     pub has_payload: bool,
 }
 
@@ -126,7 +126,7 @@ pub const OPTIONS_HELP: &str = "\
 ";
 
 impl Fanout {
-    /// Defaults, for the cpus of this process.
+    /// Returns the defaults, for the cpus of this process.
     ///
     /// # Errors
     /// [`Failure::Environment`] if the kernel names no cpu.
@@ -154,7 +154,7 @@ impl Fanout {
         })
     }
 
-    /// Parses what follows the word `fanout`. `None`: help was asked for.
+    /// Parses the arguments after the word `fanout`. Returns `None` if help was requested.
     ///
     /// # Errors
     /// [`Failure::Usage`], which names the option and the limit.
@@ -192,7 +192,8 @@ impl Fanout {
         Ok(Some(params))
     }
 
-    /// Whoever blocks is to sleep between two chunks, unless a rate was asked for.
+    /// Lowers the rate so that a blocking reader sleeps between two chunks, unless a rate was
+    /// given.
     pub fn let_sleep(&mut self) {
         if let (Rate::PerSecond(rate), false) = (&mut self.rate, self.is_rate_given) {
             *rate = (*rate).min(BLOCKED_RATE);
@@ -240,7 +241,7 @@ impl Fanout {
         Ok(true)
     }
 
-    /// Tiny: for tests. What was asked for in chunks per second is less then.
+    /// Makes the run tiny, for tests. A given rate in chunks per second is lowered.
     fn shrink(&mut self) {
         if let Rate::PerSecond(rate) = &mut self.rate {
             *rate = (*rate).min(2_000);
@@ -249,7 +250,7 @@ impl Fanout {
         self.warmup = Duration::ZERO;
     }
 
-    /// Whether a run can be attempted.
+    /// Checks that a run is possible.
     ///
     /// # Errors
     /// [`Failure`].
@@ -274,13 +275,13 @@ impl Fanout {
         Ok(())
     }
 
-    /// Chunks of the warm-up, and chunks that are counted.
+    /// Returns the number of chunks of the warm-up, and of counted chunks.
     pub fn chunks(&self, rate: u32) -> (u64, u64) {
         let chunks = |time: Duration| (time.as_secs_f64() * f64::from(rate)).round() as u64;
         (chunks(self.warmup), chunks(self.duration).max(1))
     }
 
-    /// Samples to make room for: one per delivery, none when no latency is measured.
+    /// Returns the number of samples to allocate: one per delivery, or none without latencies.
     pub fn samples(&self) -> usize {
         let Rate::PerSecond(rate) = self.rate else {
             return 0;
@@ -292,7 +293,7 @@ impl Fanout {
 
 /// The words of the command line for the values, for reports and file names.
 impl Fanout {
-    /// `inline`, `threads` or `blocked`.
+    /// Returns `inline`, `threads` or `blocked`.
     pub fn mode_name(&self) -> &'static str {
         match self.mode {
             Mode::Inline => "inline",
@@ -301,7 +302,7 @@ impl Fanout {
         }
     }
 
-    /// `none` or `copy`.
+    /// Returns `none` or `copy`.
     pub fn touch_name(&self) -> &'static str {
         match self.touch {
             Touch::None => "none",
@@ -309,7 +310,7 @@ impl Fanout {
         }
     }
 
-    /// A number or `max`.
+    /// Returns a number or `max`.
     pub fn rate_name(&self) -> String {
         match self.rate {
             Rate::PerSecond(rate) => rate.to_string(),
@@ -318,18 +319,18 @@ impl Fanout {
     }
 }
 
-/// A complaint of `lexopt` about the call.
+/// Turns an error of `lexopt` into a usage error.
 pub fn usage(error: lexopt::Error) -> Failure {
     Failure::Usage(error.to_string())
 }
 
-/// The value of `option`.
+/// Returns the value of `option`.
 pub fn text(parser: &mut Parser, option: &str) -> Result<String, Failure> {
     let value = parser.value().map_err(usage)?;
     value.string().map_err(|_| Failure::Usage(format!("{option}: not UTF-8")))
 }
 
-/// The value of `option`, which is one of `names`.
+/// Returns the value of `option`, which is one of `names`.
 pub fn choice(
     parser: &mut Parser,
     option: &str,
@@ -341,7 +342,7 @@ pub fn choice(
     })
 }
 
-/// The value of `option`, a number from `low` to `high`.
+/// Returns the value of `option`, a number from `low` to `high`.
 pub fn number<T>(parser: &mut Parser, option: &str, low: T, high: T) -> Result<T, Failure>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display,
@@ -350,7 +351,7 @@ where
     in_range(option, &text, low, high)
 }
 
-/// The value of `--cpus`, such as 0,1.
+/// Returns the value of `--cpus`, such as 0,1.
 pub fn two_cpus(parser: &mut Parser) -> Result<(usize, usize), Failure> {
     let text = text(parser, "--cpus")?;
     let Some((first, second)) = text.split_once(',') else {
@@ -359,7 +360,7 @@ pub fn two_cpus(parser: &mut Parser) -> Result<(usize, usize), Failure> {
     Ok((in_range("--cpus", first, 0, 1_023)?, in_range("--cpus", second, 0, 1_023)?))
 }
 
-/// `text` as a number from `low` to `high`.
+/// Parses `text` as a number from `low` to `high`.
 pub fn in_range<T>(option: &str, text: &str, low: T, high: T) -> Result<T, Failure>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display,
@@ -370,7 +371,7 @@ where
     })
 }
 
-/// The value of `option`, in seconds.
+/// Returns the value of `option`, in seconds.
 pub fn seconds(parser: &mut Parser, option: &str, low: f64) -> Result<Duration, Failure> {
     let value: f64 = number(parser, option, low, SECONDS_MAX)?;
     Ok(Duration::from_secs_f64(value)) // In range, so neither negative nor NaN.

@@ -1,12 +1,14 @@
-//! What a subscriber does with a chunk: the same code, and so the same cost, for everything that
-//! is measured. Lives on the subscribers' thread.
+//! The work of a subscriber on a chunk. All implementations use the same code, so it costs the same
+//! for all. It runs on the subscribers' thread.
 //!
-//! [`Latency`] stores one raw 32-bit sample per delivery (clock − planned time) into an array that
-//! was bought and touched before the run; the histogram is filled afterwards. A store into the next
-//! cell costs under a nanosecond and dirties one cache line per 16 deliveries; recording into an
-//! HDR histogram costs a few nanoseconds and walks through 100 KiB of counters beside the ring that
-//! is measured. Order is kept, so interval logs can still be cut. [`Counting`] is for flat-out
-//! runs: no clock. Fields are cells, so that closures and tasks can share one receiver by `Rc`.
+//! [`Latency`] stores one raw 32-bit sample per delivery (clock − planned time). The array was
+//! allocated and touched before the run; the histogram is filled afterwards. A store into the next
+//! cell costs under a nanosecond and dirties one cache line per 16 deliveries. Recording into an
+//! HDR histogram costs a few nanoseconds. It also walks through 100 KiB of counters beside the
+//! measured ring. Samples keep their order, so interval logs can still be cut.
+//!
+//! [`Counting`] is for flat-out runs and reads no clock. Fields are cells, so that closures and
+//! tasks can share one receiver by `Rc`.
 
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
@@ -16,35 +18,35 @@ use super::source::STAMP_BYTES;
 
 /// One delivery of one chunk to one subscriber.
 pub trait Receive: 'static {
-    /// What all receivers have.
+    /// Returns the part that all receivers share.
     fn touch(&self) -> &Touch;
-    /// Does a subscriber end with a copy of its own?
+    /// True if a subscriber makes a copy of its own.
     fn copies(&self) -> bool;
-    /// What is noted of a delivery, once it is counted.
+    /// Records a delivery, once it is counted.
     fn record(&self, stamp: u64);
 
-    /// The subscriber sees `payload` where it lies; under `--touch copy` it copies it out.
+    /// Delivers `payload` in place. Under `--touch copy`, it is copied out.
     #[inline(always)]
     fn deliver(&self, payload: &[u8]) {
         self.record(self.touch().take(payload, self.copies()));
     }
-    /// The implementation has already given the subscriber a copy of its own: no second one.
+    /// Delivers a copy that the implementation has made for the subscriber. No second copy is made.
     #[inline(always)]
     fn deliver_owned(&self, payload: &[u8]) {
         self.record(self.touch().take(payload, false));
     }
-    /// The subscriber sees no bytes, only the stamp that the implementation carries beside them.
+    /// Delivers no bytes, only the stamp that the implementation carries beside them.
     #[inline(always)]
     fn deliver_stamp(&self, stamp: u64) {
         self.touch().count(stamp);
         self.record(stamp);
     }
-    /// Deliveries so far.
+    /// Returns the number of deliveries so far.
     #[inline(always)]
     fn count(&self) -> u64 {
         self.touch().count.get()
     }
-    /// The sum of all stamps seen, wrapping.
+    /// Returns the sum of all stamps seen, wrapping.
     fn stamp_sum(&self) -> u64 {
         self.touch().stamp_sum.get()
     }
@@ -56,7 +58,7 @@ fn stamp_of(payload: &[u8]) -> u64 {
     u64::from_le_bytes(*stamp)
 }
 
-/// The subscriber's own memory, and the proof that all came.
+/// The subscriber's own memory, and the sums that prove that everything arrived.
 pub struct Touch {
     buffer: RefCell<Box<[u8]>>,
     count: Cell<u64>,
@@ -69,7 +71,8 @@ impl Touch {
         Touch { buffer, count: Cell::new(0), stamp_sum: Cell::new(0) }
     }
 
-    /// Counts, and copies if asked to, which is known when this is compiled. Gives the stamp.
+    /// Counts the payload, and copies it if `copies` is set, which is a compile-time constant.
+    /// Returns the stamp.
     #[inline(always)]
     fn take(&self, payload: &[u8], copies: bool) -> u64 {
         let stamp = stamp_of(payload);
@@ -78,7 +81,7 @@ impl Touch {
             let mut buffer = self.buffer.borrow_mut();
             let room = &mut buffer[..payload.len()];
             room.copy_from_slice(payload);
-            black_box(room); // Somebody might look at it, as far as the compiler knows.
+            black_box(room); // The compiler must not remove the copy.
         } else {
             black_box(payload);
         }
@@ -99,15 +102,15 @@ pub struct Latency<const COPY: bool> {
 }
 
 impl<const COPY: bool> Latency<COPY> {
-    /// Room for `sample_count` deliveries, every page of it touched.
+    /// Returns a receiver with room for `sample_count` deliveries. Every page of it is touched.
     pub fn new(size_bytes: usize, sample_count: usize) -> Self {
-        // Not zero: zeroed memory would be mapped lazily, one fault per 1,024 samples.
+        // Not zero: zeroed memory would be mapped lazily, with one fault per 1,024 samples.
         let samples_ns = vec![Cell::new(u32::MAX); sample_count].into_boxed_slice();
         Latency { touch: Touch::new(size_bytes), samples_ns }
     }
 
-    /// One value per delivery, in the order in which they were made. Values of 4.29 s and more are
-    /// stored as `u32::MAX`.
+    /// Returns one value per delivery, in the order of the deliveries. Values of 4.29 s and more
+    /// are stored as `u32::MAX`.
     pub fn samples_ns(&self) -> Vec<u32> {
         let delivered = (self.touch.count.get() as usize).min(self.samples_ns.len());
         self.samples_ns[..delivered].iter().map(Cell::get).collect()
@@ -126,7 +129,7 @@ impl<const COPY: bool> Receive for Latency<COPY> {
     #[inline(always)]
     fn record(&self, stamp: u64) {
         let latency_ns = now_ns().saturating_sub(stamp).min(u64::from(u32::MAX)) as u32;
-        // More deliveries than were planned are not stored; the count gives them away.
+        // Surplus deliveries are not stored. The count reveals them.
         if let Some(sample) = self.samples_ns.get(self.touch.count.get() as usize - 1) {
             sample.set(latency_ns);
         }
@@ -139,7 +142,7 @@ pub struct Counting<const COPY: bool> {
 }
 
 impl<const COPY: bool> Counting<COPY> {
-    /// For payloads of `size_bytes`.
+    /// Returns a receiver for payloads of `size_bytes`.
     pub fn new(size_bytes: usize) -> Self {
         Counting { touch: Touch::new(size_bytes) }
     }

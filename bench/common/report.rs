@@ -1,7 +1,7 @@
-//! What a run found, as text for people and as one line of JSON for `tools/bench`.
+//! The result of a run, as text for people and as one line of JSON for `tools/bench`.
 //!
-//! Percentiles come from one HDR histogram over all deliveries of all subscribers: 3 significant
-//! digits, exact below 2,048 ns.
+//! Percentiles come from one HDR histogram over all deliveries of all subscribers. It has 3
+//! significant digits and is exact below 2,048 ns.
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::machine::describe;
 use super::params::{Fanout, Mode};
 
-/// Percentiles that every report shows: name in text, key in JSON, quantile.
+/// The percentiles of every report: name in text, key in JSON, quantile.
 pub const PERCENTILES: [(&str, &str, f64); 5] = [
     ("p50", "p50_ns", 0.5),
     ("p95", "p95_ns", 0.95),
@@ -20,35 +20,35 @@ pub const PERCENTILES: [(&str, &str, f64); 5] = [
 
 /// The result of one run.
 pub struct Outcome {
-    /// What was measured.
+    /// The measured values.
     pub measured: Measured,
-    /// How often the kernel ran somebody else instead of us meanwhile. Not zero: look twice.
+    /// Number of preemptions by the kernel during the run. If it is not zero, doubt the result.
     pub preemptions: u64,
 }
 
-/// What was measured.
+/// The measured values.
 pub enum Measured {
-    /// Of a planned load.
+    /// The result of a planned load.
     Latency {
-        /// Published and counted.
+        /// Number of chunks published and counted.
         chunks: u64,
-        /// One per delivery, in the order in which they were made.
+        /// One sample per delivery, in the order of the deliveries.
         samples_ns: Vec<u32>,
-        /// All of `samples_ns`.
+        /// The histogram of all `samples_ns`.
         histogram: Histogram<u64>,
     },
-    /// Of a load without a plan.
+    /// The result of a load without a plan.
     Throughput {
-        /// Published and counted.
+        /// Number of chunks published and counted.
         chunks: u64,
-        /// Made and counted.
+        /// Number of deliveries counted.
         deliveries: u64,
-        /// From the end of the warm-up until the last delivery.
+        /// The time from the end of the warm-up until the last delivery.
         elapsed_ns: u64,
     },
 }
 
-/// A histogram with fixed bounds that holds every 32-bit sample.
+/// Returns a histogram with fixed bounds that holds every 32-bit sample.
 pub fn histogram_of(samples_ns: &[u32]) -> Histogram<u64> {
     let mut histogram = Histogram::new_with_bounds(1, u64::from(u32::MAX), 3)
         .expect("the bounds are constants that hdrhistogram accepts");
@@ -59,7 +59,7 @@ pub fn histogram_of(samples_ns: &[u32]) -> Histogram<u64> {
 }
 
 impl Measured {
-    /// `samples_ns` without those of the warm-up.
+    /// Returns the result for `samples_ns`, which must not include those of the warm-up.
     pub fn latency(chunks: u64, samples_ns: &[u32], subscribers: u32) -> Measured {
         assert_eq!(samples_ns.len() as u64, chunks * u64::from(subscribers));
         let histogram = histogram_of(samples_ns);
@@ -102,14 +102,14 @@ impl Measured {
 }
 
 impl Outcome {
-    /// The numbers as JSON, keys with units.
+    /// Returns the numbers as JSON. Keys have units.
     pub fn to_json(&self) -> Map<String, Value> {
         let mut numbers = self.measured.to_json();
         numbers.insert("preemptions".into(), json!(self.preemptions));
         numbers
     }
 
-    /// The numbers as lines of text: a name, spaces, a number, a unit.
+    /// Returns the numbers as lines of text: a name, spaces, a number, a unit.
     pub fn to_text(&self) -> String {
         format!("{}{:<12}{:>12}\n", self.measured.to_text(), "preempted", self.preemptions)
     }
@@ -123,7 +123,7 @@ fn counts_text(chunks: u64, deliveries: u64) -> String {
     format!("{:<12}{chunks:>12}\n{:<12}{deliveries:>12}\n", "chunks", "deliveries")
 }
 
-/// Percentiles, maximum and mean of `histogram`.
+/// Returns the percentiles, the maximum and the mean of `histogram` as JSON.
 pub fn latency_json(histogram: &Histogram<u64>) -> Map<String, Value> {
     let mut numbers = Map::new();
     for (_, key, quantile) in PERCENTILES {
@@ -135,7 +135,7 @@ pub fn latency_json(histogram: &Histogram<u64>) -> Map<String, Value> {
     numbers
 }
 
-/// The same as lines of text.
+/// Returns the same as lines of text.
 pub fn latency_text(histogram: &Histogram<u64>) -> String {
     let mut text = String::new();
     for (name, _, quantile) in PERCENTILES {
@@ -146,7 +146,7 @@ pub fn latency_text(histogram: &Histogram<u64>) -> String {
     text
 }
 
-/// What was measured on, how the receiver waits, and where who was pinned.
+/// Returns one line on the machine, the way in which receivers wait, and the pinning.
 pub fn machine_line(params: &Fanout) -> String {
     let pinning = match params.mode {
         Mode::Inline => format!("producer and subscribers on cpu {}", params.producer_cpu),
@@ -162,7 +162,7 @@ pub fn machine_line(params: &Fanout) -> String {
     format!("{}; idle: {idle}; {pinning}", describe())
 }
 
-/// The load in one line.
+/// Returns the load in one line.
 pub fn load_line(program: &str, params: &Fanout) -> String {
     format!(
         "{program} fanout --impl {} --mode {} --subscribers {} --size {} --rate {} --touch {} \
@@ -179,8 +179,8 @@ pub fn load_line(program: &str, params: &Fanout) -> String {
     )
 }
 
-/// The whole report of one `fanout`, in the form that was asked for. `memory_kib` is the most that
-/// what was measured had.
+/// Returns the whole report of one `fanout`, as text or JSON. `memory_kib` is the peak memory of
+/// the measured process.
 pub fn fanout_report(program: &str, params: &Fanout, outcome: &Outcome, memory_kib: u64) -> String {
     if !params.json {
         let (machine, load) = (machine_line(params), load_line(program, params));

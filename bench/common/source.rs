@@ -1,11 +1,12 @@
-//! The load: when chunks are due. The producer asks [`Source::next`] until it says `None`.
+//! The load: the times at which chunks are due. The producer calls [`Source::next`] until it
+//! returns `None`.
 //!
-//! [`OpenLoop`] plans every send time before the run knows how fast anybody is, and stamps the
-//! payload with the *planned* time: a producer that falls behind makes late chunks, not fewer
-//! samples. Gaps are uniform in [0.5, 1.5] / rate: exact pacing would lock onto the kernel's tick,
-//! exponential gaps would measure queueing of bursts ([`Arrivals`], which servers use, too).
-//! [`FlatOut`] is as fast as it goes, with one clock read per batch. Both run on the producer's
-//! thread.
+//! [`OpenLoop`] plans every send time in advance, independently of the implementation's speed. It
+//! stamps the payload with the *planned* time. A producer that falls behind thus makes late chunks,
+//! not fewer samples. Gaps are uniform in [0.5, 1.5] / rate, from [`Arrivals`], which servers use,
+//! too. Exact pacing would lock onto the kernel's tick. Exponential gaps would measure queueing of
+//! bursts. [`FlatOut`] runs as fast as possible, with one clock read per batch. Both run on the
+//! producer's thread.
 
 use std::time::Duration;
 
@@ -14,44 +15,46 @@ use streamdoor::base::Random;
 use super::BATCH_CHUNKS;
 use super::machine::now_ns;
 
-/// Bytes in front of every payload: the planned send time, or the number of the batch.
+/// Bytes at the start of every payload: the planned send time, or the number of the batch.
 pub const STAMP_BYTES: usize = 8;
-/// Between the start of a run and its first chunk: every thread is spinning by then.
+/// Time between the start of a run and its first chunk. By then, every thread is spinning.
 const LEAD: Duration = Duration::from_millis(1);
 
-/// Says what to publish and when.
+/// Decides what to publish and when.
 pub trait Source {
-    /// Waits until something is due: a payload, and how many chunks of it to publish. `None` after
-    /// the last. The count is at most [`BATCH_CHUNKS`].
+    /// Waits until a chunk is due. Returns a payload, and how many chunks of it to publish, at most
+    /// [`BATCH_CHUNKS`]. Returns `None` after the last.
     fn next(&mut self) -> Option<(&[u8], u32)>;
-    /// What the load was, once [`Source::next`] has said `None`.
+    /// Returns the totals of the load, once [`Source::next`] has returned `None`.
     fn tally(&self) -> Tally;
 }
 
-/// What a source has asked for.
+/// The totals of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Tally {
-    /// Chunks, warm-up included.
+    /// Number of chunks, including the warm-up.
     pub published_chunks: u64,
-    /// The sum of all stamps, wrapping: each subscriber must have seen the same.
+    /// The sum of all stamps, wrapping. Each subscriber must have seen the same sum.
     pub stamp_sum: u64,
-    /// Chunks of the warm-up.
+    /// Number of chunks of the warm-up.
     pub warmup_chunks: u64,
-    /// When the warm-up was over, and when the last chunk was asked for.
+    /// The end of the warm-up.
     pub start_ns: u64,
-    /// See `start_ns`.
+    /// The time at which the last chunk was due, or at which the last call ended the load.
     pub end_ns: u64,
 }
 
-/// A payload of `size_bytes`, at least a stamp, that no compression and no `memset` could make.
+/// Returns a payload of `size_bytes`, at least a stamp. Its bytes are random, so that no
+/// compression and no `memset` could make them.
 fn payload(size_bytes: usize, seed: u64) -> Box<[u8]> {
-    assert!(size_bytes >= STAMP_BYTES); // `params` refused smaller ones.
+    assert!(size_bytes >= STAMP_BYTES); // `params` refuses smaller ones.
     let mut bytes = vec![0; size_bytes].into_boxed_slice();
     Random::new(seed).fill(&mut bytes);
     bytes
 }
 
-/// When chunks are due, after the start of a run: gaps that depend on rate and seed alone.
+/// The times at which chunks are due after the start of a run. The gaps depend on rate and seed
+/// alone.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     random: Random,
@@ -61,7 +64,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// `rate` a second on average.
+    /// Returns arrivals with `rate` chunks a second on average.
     pub fn new(rate: u32, seed: u64) -> Arrivals {
         assert!(rate > 0);
         let mean_ns = 1_000_000_000 / u64::from(rate);
@@ -69,7 +72,7 @@ impl Arrivals {
         Arrivals { random, gap_ns_min: mean_ns / 2, gap_ns_span: mean_ns + 1, offset_ns: 0 }
     }
 
-    /// Nanoseconds from the start to the next chunk.
+    /// Returns the nanoseconds from the start to the next chunk.
     #[inline(always)]
     pub fn next_ns(&mut self) -> u64 {
         self.offset_ns += self.gap_ns_min + self.random.below(self.gap_ns_span);
@@ -81,7 +84,7 @@ impl Arrivals {
 pub struct OpenLoop {
     arrivals: Arrivals,
     payload: Box<[u8]>,
-    /// What the arrivals count from.
+    /// The time from which the arrivals count.
     origin_ns: u64,
     planned_ns: u64,
     start_ns: u64,
@@ -92,7 +95,8 @@ pub struct OpenLoop {
 }
 
 impl OpenLoop {
-    /// `warmup_chunks` and then `counted_chunks`, `rate` a second on average.
+    /// Returns a load of `warmup_chunks` and then `counted_chunks`, with `rate` a second on
+    /// average.
     pub fn new(rate: u32, warmup_chunks: u64, counted_chunks: u64, size: usize, seed: u64) -> Self {
         OpenLoop {
             arrivals: Arrivals::new(rate, seed),
@@ -107,7 +111,7 @@ impl OpenLoop {
         }
     }
 
-    /// The plan begins then, and not a little after the first question.
+    /// Sets the start of the plan. By default it is shortly after the first call of `next`.
     pub fn begin_at(&mut self, origin_ns: u64) {
         self.origin_ns = origin_ns;
     }
@@ -144,7 +148,7 @@ impl Source for OpenLoop {
     }
 }
 
-/// Batches without a pause, for a time.
+/// Batches without a pause, for a limited time.
 pub struct FlatOut {
     payload: Box<[u8]>,
     warmup: Duration,
@@ -159,7 +163,8 @@ pub struct FlatOut {
 }
 
 impl FlatOut {
-    /// As fast as it goes for `warmup`, which is not counted, and `duration`.
+    /// Returns a load that runs flat out for `warmup`, which is not counted, and then for
+    /// `duration`.
     pub fn new(warmup: Duration, duration: Duration, size_bytes: usize, seed: u64) -> FlatOut {
         FlatOut {
             payload: payload(size_bytes, seed),
@@ -184,7 +189,8 @@ impl Source for FlatOut {
             self.warmup_end_ns = now + self.warmup.as_nanos() as u64;
         }
         if self.start_ns == 0 && now >= self.warmup_end_ns {
-            // From here on and not from the plan: a stall in the warm-up costs no counted time.
+            // Counted from here and not from the plan: a stall in the warm-up costs no counted
+            // time.
             self.start_ns = now;
             self.deadline_ns = now + self.duration.as_nanos() as u64;
             self.warmup_chunks = self.batch_count * u64::from(BATCH_CHUNKS);

@@ -1,9 +1,9 @@
-//! The command `bench door`: chunks from one process to others through shared memory, streamdoor
-//! beside the floor.
+//! The command `bench door`: chunks from one process to others through shared memory, for
+//! streamdoor and the floor.
 //!
-//! The producer has a process of its own, pinned to one cpu; this one reads on another. [`ours`] is
-//! streamdoor: its server is a third process, which lets both in and takes the chunks, too.
-//! [`ring`] is the least that does the job: a bare ring in shared memory, with a futex where
+//! The producer has a process of its own, pinned to one cpu; this process reads on another.
+//! [`ours`] is streamdoor. Its server is a third process, which admits both and takes the chunks,
+//! too. [`ring`] is the least that does the job: a bare ring in shared memory, with a futex if
 //! readers block. Load, loops and report are those of `bench/common/door`, and of the peers in
 //! `bench/peers`.
 
@@ -42,7 +42,7 @@ Usage: bench door [options]
                       Other crates: bench/peers
 ";
 
-/// Runs `bench door` with what follows these words.
+/// Runs `bench door` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -86,7 +86,7 @@ fn measured(load: &Load) -> Result<Outcome, Failure> {
     }
 }
 
-/// `bench door producer`, which `bench door` starts.
+/// Runs `bench door producer`, which `bench door` starts.
 fn produce(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let mut words = Vec::new();
     let load = Load::parse(IMPLEMENTATIONS, arguments, |name, parser| {

@@ -1,7 +1,7 @@
 //! streamdoor under the load of `bench door`: a [`Writer`], [`Reader`]s that get everything
-//! (`block`), and a server that is a process of its own.
+//! (`block`), and a server in a process of its own.
 //!
-//! Under `--touch none` readers ask for headers only: the stamp is then what the plan says of the
+//! Under `--touch none`, readers ask for headers only. The stamp is then the planned time of the
 //! chunk with this number.
 
 use std::ffi::OsString;
@@ -23,12 +23,12 @@ use crate::common::params::{Touch, number, usage};
 use crate::common::receive::Receive;
 use crate::common::{BATCH_CHUNKS, Failure, print};
 
-/// Ours, for `bench door --impl streamdoor`.
+/// streamdoor, for `bench door --impl streamdoor`.
 pub struct Ours;
 
 const LISTENING: &str = "listening";
 const RING_BYTES_MAX: usize = 1 << 20;
-/// What a ring has for each chunk, at least: room for one descriptor and so many bytes.
+/// The minimum space of a chunk in a ring: a ring has one descriptor for every 256 bytes.
 const CHUNK_BYTES_MIN: usize = 256;
 
 const SERVER_HELP: &str = "\
@@ -41,7 +41,7 @@ Usage: bench door server --door PATH [options]
   --cpu N             where it is pinned (anywhere)
 ";
 
-/// A server and where its door is.
+/// A server and the folder of its door.
 pub struct Host {
     server: Option<std::sync::Mutex<Child>>,
     folder: PathBuf,
@@ -56,7 +56,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.server = None;
-        let _ = std::fs::remove_dir_all(&self.folder); // What is left over is in nobody's way.
+        let _ = std::fs::remove_dir_all(&self.folder); // A remaining folder does no harm.
     }
 }
 
@@ -142,15 +142,15 @@ pub struct Polled {
     taken: Taken,
 }
 
-/// What is kept between deliveries.
+/// The state between deliveries.
 struct Taken {
-    /// `None`: stamps are read from the bytes.
+    /// `None` if stamps are read from the bytes.
     stamps: Option<Stamps>,
     wrong: Option<String>,
 }
 
 impl Taken {
-    /// Whether it was a chunk.
+    /// Takes one delivery. Returns 1 if it was a chunk and 0 otherwise.
     #[inline(always)]
     fn take<R: Receive>(&mut self, delivery: Delivery<'_>, receiver: &R) -> u32 {
         match (delivery, &mut self.stamps) {
@@ -207,7 +207,7 @@ impl Read for Polled {
     }
 }
 
-/// Runs `bench door server` with what follows these words.
+/// Runs `bench door server` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -235,6 +235,6 @@ pub fn serve(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failur
     let server = Server::start(config, Arc::new(|_| {})).map_err(|error| failed(&error))?;
     server.open_door(Path::new(&door)).map_err(|error| failed(&error))?;
     say(LISTENING);
-    let _ = lines.recv(); // Nothing is ever said: the process ends with its standard input.
+    let _ = lines.recv(); // No line ever comes: the process exits with its standard input.
     Ok(())
 }

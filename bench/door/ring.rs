@@ -1,18 +1,23 @@
-//! The floor of `bench door`: a bare ring in memory that two processes share, one writer, plain
-//! cursors, and a futex for readers that block.
+//! The floor of `bench door`: a bare ring in memory that two processes share. It has one writer,
+//! plain cursors, and a futex for readers that block.
 //!
-//! As `bench/floor/ring.rs`: a slot is `number, length` and the payload behind them; the writer
-//! fills a slot and stores its number, a reader looks at the slot where its cursor points until the
-//! number is there. Readers leave their cursors in lines of their own, and the writer looks at all
-//! of them when it has used up what it knew to be free. The memory is a memfd, which the producer's
-//! process inherits across fork and exec; both sides touch all of it before the run.
+//! The ring works as that of `bench/floor/ring.rs`. A slot is `number, length` and then the
+//! payload. The writer fills a slot and stores its number. A reader polls the slot at its cursor
+//! until the number is there. Readers store their cursors in cache lines of their own. The writer
+//! looks at all of them once it has used up the space that it knew to be free. The memory is a
+//! memfd, which the producer's process inherits across fork and exec. Both sides touch all of it
+//! before the run.
 //!
-//! Who blocks sleeps on a [`Bell`] in the same memory; in a polled run it is not rung. Nothing is
-//! checked: both sides believe each other, which nobody should who can be used.
+//! A blocking reader sleeps on a [`Bell`] in the same memory. In a polled run, the bell is not
+//! used. Nothing is checked: both sides trust each other, which a usable implementation must not
+//! do.
 //!
-//! Invariants: R1 a slot is written only when every cursor has passed its old number; R2 a payload
-//! is read only after its slot's number was seen. Together they make payload access exclusive,
-//! which is what each `unsafe` here rests on. Tests: every run checks what was received.
+//! Invariants:
+//! - R1: a slot is written only when every cursor has passed its old number.
+//! - R2: a payload is read only after its slot's number was seen.
+//!
+//! Together they make payload access exclusive. Each `unsafe` here relies on that.
+//! Tests: every run checks what was received.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -29,7 +34,7 @@ use crate::floor::bell::Bell;
 /// The floor: payloads of `SIZE` bytes, or of any length if that is [`ANY_SIZE`].
 pub struct Bare<const SIZE: usize>;
 
-/// Not a size: lengths are read from the slots.
+/// Stands for no fixed size: lengths are read from the slots.
 pub const ANY_SIZE: usize = 0;
 
 impl<const SIZE: usize> Carrier for Bare<SIZE> {
@@ -38,12 +43,12 @@ impl<const SIZE: usize> Carrier for Bare<SIZE> {
     type Reader = Reader<SIZE>;
 
     fn host(load: &Load) -> Result<Arc<Ring>, Failure> {
-        // SAFETY: the name is a string that ends with a zero, and takes numbers only besides.
+        // SAFETY: the name is a string that ends with a zero, and the other argument is a number.
         let descriptor = unsafe { libc::memfd_create(c"bench-door".as_ptr(), 0) };
         if descriptor < 0 {
             return Err(lacking("memfd_create"));
         }
-        // SAFETY: it was just opened, and nobody else has it. It survives exec: that is its use.
+        // SAFETY: it was just opened, and nothing else owns it. It has to survive exec.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let size_bytes = Shape::of(load).bytes as libc::off_t;
         // SAFETY: takes numbers only; the descriptor is open.
@@ -61,7 +66,7 @@ impl<const SIZE: usize> Carrier for Bare<SIZE> {
     fn producer(load: &Load, words: &[String]) -> Result<(Writer<SIZE>, String), Failure> {
         let number = words.first().and_then(|word| word.parse().ok());
         let number = number.ok_or_else(|| Failure::Usage("--word: a descriptor".into()))?;
-        // SAFETY: whoever started this process left it open for exactly this.
+        // SAFETY: the parent process left it open for exactly this use.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         let ring = Ring::map(load, descriptor)?;
         let wakes = load.wait == Wait::Blocked;
@@ -77,7 +82,7 @@ fn lacking(call: &str) -> Failure {
     Failure::Environment(format!("{call}: {}", std::io::Error::last_os_error()))
 }
 
-/// Where what is in the memory.
+/// The layout of the memory.
 #[derive(Clone, Copy)]
 struct Shape {
     stride_bytes: usize,
@@ -96,8 +101,9 @@ struct Head {
 #[repr(align(128))] // Two lines, because the processor fetches them in pairs.
 struct Line(AtomicU64);
 
-/// Lines in front of the cursors: one more than all chunks, once that is known; how many readers
-/// sleep; the head, for them.
+/// The lines in front of the cursors. `DONE_LINE` is the number of chunks plus one, once known.
+/// `ASLEEP_LINE` is the number of sleeping readers, and `HEAD_LINE` is the head on which they
+/// sleep.
 const DONE_LINE: usize = 0;
 const ASLEEP_LINE: usize = 1;
 const HEAD_LINE: usize = 2;
@@ -105,7 +111,7 @@ const CURSOR_LINES: usize = 3;
 const LINE_BYTES: usize = std::mem::size_of::<Line>();
 const HEAD_BYTES: usize = std::mem::size_of::<Head>();
 const SLOT_ALIGN_BYTES: usize = 64;
-/// In front of the slots; whole pages.
+/// Bytes in front of the slots; whole pages.
 const FRONT_BYTES: usize =
     ((CURSOR_LINES + READERS_MAX as usize) * LINE_BYTES).next_multiple_of(4_096);
 
@@ -124,14 +130,14 @@ impl Shape {
     }
 }
 
-/// The memory, as one process has it.
+/// The memory, as one process maps it.
 pub struct Ring {
     start: NonNull<u8>, // `shape.bytes` mapped bytes, until drop.
     shape: Shape,
     descriptor: OwnedFd,
 }
 
-// SAFETY: what is behind `start` is shared by R1 and R2; the rest is atomics or never changes.
+// SAFETY: the bytes at `start` are shared under R1 and R2; the rest is atomics or never changes.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
@@ -142,7 +148,8 @@ impl Ring {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         let (none, fd) = (std::ptr::null_mut(), descriptor.as_raw_fd());
-        // SAFETY: a new mapping of a file that has these bytes, wherever the kernel likes.
+        // SAFETY: a new mapping of a file that has these bytes, at an address of the kernel's
+        // choice.
         let start = unsafe { libc::mmap(none, shape.bytes, protection, flags, fd, 0) };
         if start == libc::MAP_FAILED {
             return Err(lacking("mmap"));
@@ -156,7 +163,7 @@ impl Ring {
         debug_assert!(index < CURSOR_LINES + READERS_MAX as usize);
         // SAFETY: a line in front of the slots, so inside of the mapping.
         let line = unsafe { self.start.add(index * LINE_BYTES) };
-        // SAFETY: aligned as the mapping is, zeroed at birth, and an atomic is all that it is.
+        // SAFETY: aligned as the mapping is, initially zero, and used only as an atomic.
         unsafe { &line.cast::<Line>().as_ref().0 }
     }
 
@@ -169,8 +176,8 @@ impl Ring {
 
     #[inline(always)]
     fn head(&self, slot: NonNull<u8>) -> &Head {
-        // SAFETY: `slot` is the start of a slot, aligned to 64, zeroed at birth, alive as long as
-        // `self`, and a head is atomics only.
+        // SAFETY: `slot` is the start of a slot, aligned to 64, initially zero, alive as long as
+        // `self`, and a head consists of atomics only.
         unsafe { slot.cast::<Head>().as_ref() }
     }
 
@@ -184,7 +191,7 @@ impl Ring {
         let slot = self.slot(seq);
         // SAFETY: the head is the front of the slot, so this is still inside of it.
         let room = unsafe { slot.add(HEAD_BYTES) };
-        // SAFETY: `room_bytes` are there, `payload` is not in the ring, and nobody reads here (R1).
+        // SAFETY: `room_bytes` are there, `payload` is not in the ring, and no reader is here (R1).
         unsafe { room.copy_from_nonoverlapping(NonNull::from(payload).cast(), length_bytes) };
         let head = self.head(slot);
         if SIZE == ANY_SIZE {
@@ -232,11 +239,11 @@ impl Drop for Ring {
     }
 }
 
-/// The one writer.
+/// The only writer.
 pub struct Writer<const SIZE: usize> {
     ring: Ring,
     next_seq: u64,
-    free_until_seq: u64, // What the cursors allowed when they were last looked at.
+    free_until_seq: u64, // The limit at the last look at the cursors.
     wakes: bool,
 }
 
@@ -260,10 +267,10 @@ impl<const SIZE: usize> Produce for Writer<SIZE> {
         if last_seq > self.free_until_seq {
             self.look_at_cursors(last_seq);
         }
-        // Last to first: readers wait at the first of a batch, and so leave the other lines alone
-        // until all of them are written.
+        // Last to first: readers wait at the first of a batch. They thus leave the other lines
+        // alone until all of them are written.
         for seq in (self.next_seq..=last_seq).rev() {
-            // SAFETY: `Writer` is neither shared nor cloned; the cursors were asked (R1).
+            // SAFETY: `Writer` is neither shared nor cloned; the cursors were checked (R1).
             unsafe { self.ring.write::<SIZE>(seq, payload) };
         }
         self.next_seq = last_seq + 1;

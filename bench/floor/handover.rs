@@ -1,7 +1,8 @@
-//! A cache line goes to another cpu and comes back: no wait between two threads can be shorter.
+//! A cache line that goes to another cpu and comes back. No wait between two threads can be
+//! shorter.
 //!
 //! Each direction has a line of its own. A sample is the mean of [`TRIPS_PER_SAMPLE`] trips,
-//! because the clock costs a fifth of a trip; so the tail is that of a mean.
+//! because a clock read costs a fifth of a trip. The tail is thus that of means.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,26 +16,26 @@ use crate::common::params::Fanout;
 use crate::common::report::histogram_of;
 
 const TRIPS_PER_SAMPLE: u64 = 16;
-/// What makes the answering thread leave.
+/// The number that makes the answering thread exit.
 const LAST: u64 = u64::MAX;
 
 #[derive(Default)]
 #[repr(align(128))] // Two lines, because the processor fetches them in pairs.
 struct Line(AtomicU64);
 
-/// Nanoseconds of a round trip between the two cpus of `params`, for its duration.
+/// Measures the nanoseconds of a round trip between the two cpus of `params`, for its duration.
 ///
 /// # Errors
-/// [`Failure::Environment`] if a thread can not be pinned.
+/// [`Failure::Environment`] if a thread cannot be pinned.
 pub fn measure(params: &Fanout) -> Result<Histogram<u64>, Failure> {
     let (there, back) = (Line::default(), Line::default());
     let ready = Barrier::new(2);
     pin_thread(params.producer_cpu)?;
     std::thread::scope(|scope| {
         let answering = scope.spawn(|| {
-            // Pinned or not, the other side waits for answers.
+            // Answers even if pinning fails, because the other side waits for answers.
             let pinned = pin_thread(params.subscribers_cpu);
-            ready.wait(); // Until then it may need the cpu on which the other would spin.
+            ready.wait(); // Until then, it may need the cpu on which the other would spin.
             answer(&there, &back);
             pinned
         });

@@ -1,14 +1,14 @@
-//! An event that is formatted once: of the next one only the digits are written that differ.
+//! An event that is formatted once. For the next one, only the digits that differ are written.
 //!
-//! The bytes are those that streamdoor would send for the same chunk, so that the receiver has the
-//! same work. When a number needs another digit (ten times in a run), all of it is formatted again.
+//! The bytes are those of streamdoor for the same chunk, so that the receiver has the same work.
+//! When a number needs another digit (ten times in a run), the whole event is formatted again.
 
 use std::ops::Range;
 
 use crate::common::serve::event::{self, Format};
 use crate::common::serve::plan::{STAMP_DIGITS, payload, stamp, write_digits};
 
-/// Chunk events of one execution.
+/// The chunk events of one execution.
 pub struct Preformatted {
     format: Format,
     execution: String,
@@ -17,10 +17,10 @@ pub struct Preformatted {
     fields: Fields,
 }
 
-/// Where the numbers stand.
+/// The places of the numbers.
 #[derive(Default)]
 struct Fields {
-    /// Behind `id:`, the numbers of chunks and of bytes; NDJSON has none.
+    /// The numbers of chunks and bytes after `id:`. NDJSON has none.
     id: Option<[Range<usize>; 2]>,
     seq: Range<usize>,
     offset: Range<usize>,
@@ -30,7 +30,7 @@ struct Fields {
 }
 
 impl Preformatted {
-    /// Of execution `index`, with payloads of `size_bytes`.
+    /// Returns the events of execution `index`, with payloads of `size_bytes`.
     pub fn new(format: Format, index: u32, size_bytes: usize) -> Preformatted {
         let (execution, payload) = (event::execution_name(index), payload(size_bytes));
         let (bytes, fields) = (Vec::new(), Fields::default());
@@ -39,7 +39,7 @@ impl Preformatted {
         event
     }
 
-    /// Chunk `seq`, which was due at `planned_ns`.
+    /// Returns the event of chunk `seq`, which was due at `planned_ns`.
     #[inline]
     pub fn chunk(&mut self, seq: u64, planned_ns: u64) -> &[u8] {
         let size_bytes = self.payload.len() as u64;
@@ -66,7 +66,7 @@ impl Preformatted {
         &self.bytes
     }
 
-    /// The last event, after `chunks`.
+    /// Returns the last event, after `chunks` chunks.
     pub fn end(&self, chunks: u64) -> Vec<u8> {
         let mut out = Vec::new();
         let end = event::end(&self.execution, chunks, self.payload.len());
@@ -105,7 +105,7 @@ impl Preformatted {
     }
 }
 
-/// Of decimal.
+/// Returns the number of decimal digits.
 pub fn digit_count(number: u64) -> usize {
     number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }

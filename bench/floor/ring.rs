@@ -1,19 +1,23 @@
-//! A bare ring: slots with a number each, one writer, plain cursors. For one thread and for two.
+//! A bare ring for one thread and for two: numbered slots, one writer, plain cursors.
 //!
-//! A slot is `number, length` and the payload behind them, so that a small chunk is two cache
-//! lines. For the usual sizes the compiler knows the length ([`Bare`]), as it does for peers that
-//! move `[u8; SIZE]`: flat out, a copy of unknown length costs a third of the throughput.
-//! The writer fills a slot and stores its number; a reader looks at the slot where its cursor
-//! points until the number is there. The only protection against overwriting is the gate: every
-//! reader leaves its cursor in a line of its own, and the writer looks at all of them when it has
-//! used up what it knew to be free, which is at most once a lap.
+//! A slot is `number, length` and then the payload, so that a small chunk takes two cache lines.
+//! For the usual sizes, the compiler knows the length ([`Bare`]), as it does for peers that move
+//! `[u8; SIZE]`. Flat out, a copy of unknown length costs a third of the throughput.
 //!
-//! [`Sleeping`] is the same with a thread of readers that sleeps on a [`Bell`] while there is
-//! nothing.
+//! The writer fills a slot and stores its number. A reader polls the slot at its cursor until the
+//! number is there. Only the gate protects against overwriting: every reader stores its cursor in a
+//! cache line of its own. The writer looks at all cursors once it has used up the space that it
+//! knew to be free, at most once a lap.
 //!
-//! Invariants: R1 a slot is written only when every cursor has passed its old number; R2 a payload
-//! is read only after its slot's number was seen. Together they make payload access exclusive,
-//! which is what each `unsafe` here rests on. Tests: below, and every run checks what was received.
+//! [`Sleeping`] is the same with a thread of readers that sleeps on a [`Bell`] while no chunk is
+//! ready.
+//!
+//! Invariants:
+//! - R1: a slot is written only when every cursor has passed its old number.
+//! - R2: a payload is read only after its slot's number was seen.
+//!
+//! Together they make payload access exclusive. Each `unsafe` here relies on that.
+//! Tests: below, and every run checks what was received.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -33,7 +37,7 @@ use crate::common::{BATCH_CHUNKS, Failure};
 /// The floor: payloads of `SIZE` bytes, or of any length if that is [`ANY_SIZE`].
 pub struct Bare<const SIZE: usize>;
 
-/// Not a size: lengths are read from the slots.
+/// Stands for no fixed size: lengths are read from the slots.
 pub const ANY_SIZE: usize = 0;
 
 /// Runs the floor that fits `params`.
@@ -86,12 +90,12 @@ struct Ring {
     room_bytes: usize,
     capacity_chunks: u64,
     cursors: Box<[Line]>, // The last number that each reader has finished with.
-    done: Line,           // One more than all chunks, once that is known; for who sleeps.
+    done: Line,           // Number of chunks plus one, once known; for sleeping readers.
     head: Line,
     asleep: Line,
 }
 
-// SAFETY: what is behind `slots` is shared by R1 and R2; the rest is atomics or never changes.
+// SAFETY: the bytes at `slots` are shared under R1 and R2; the rest is atomics or never changes.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
@@ -108,8 +112,8 @@ impl Ring {
         // SAFETY: the layout is not empty: at least one slot of at least a head.
         let slots = unsafe { alloc_zeroed(layout) };
         let Some(slots) = NonNull::new(slots) else { handle_alloc_error(layout) };
-        // SAFETY: exactly the bytes of the allocation, which nobody else knows yet. Written so that
-        // no page is touched for the first time during the run.
+        // SAFETY: exactly the bytes of the allocation, which is not shared yet. They are written so
+        // that no page is touched for the first time during the run.
         unsafe { slots.as_ptr().write_bytes(0, layout.size()) };
         let cursors = (0..setup.subscribers).map(|_| Line::default()).collect();
         Ring {
@@ -139,7 +143,7 @@ impl Ring {
     #[inline(always)]
     fn head(&self, slot: NonNull<u8>) -> &Head {
         // SAFETY: `slot` is the start of a slot, aligned to 64, zeroed, alive as long as `self`,
-        // and a head is atomics only.
+        // and a head consists of atomics only.
         unsafe { slot.cast::<Head>().as_ref() }
     }
 
@@ -153,7 +157,7 @@ impl Ring {
         let slot = self.slot(seq);
         // SAFETY: the head is the front of the slot, so this is still inside of it.
         let room = unsafe { slot.add(HEAD_BYTES) };
-        // SAFETY: `room_bytes` are there, `payload` is not in the ring, and nobody reads here (R1).
+        // SAFETY: `room_bytes` are there, `payload` is not in the ring, and no reader is here (R1).
         unsafe { room.copy_from_nonoverlapping(NonNull::from(payload).cast(), length_bytes) };
         let head = self.head(slot);
         if SIZE == ANY_SIZE {
@@ -196,11 +200,11 @@ impl Drop for Ring {
     }
 }
 
-/// The one writer.
+/// The only writer.
 pub struct Writer<const SIZE: usize> {
     ring: Arc<Ring>,
     next_seq: u64,
-    free_until_seq: u64, // What the gate allowed when it was last looked at.
+    free_until_seq: u64, // The limit at the last look at the gate.
 }
 
 impl<const SIZE: usize> Writer<SIZE> {
@@ -226,10 +230,10 @@ impl<const SIZE: usize> Produce for Writer<SIZE> {
         if last_seq > self.free_until_seq {
             self.look_at_gate(last_seq, stop)?;
         }
-        // Last to first: readers wait at the first of a batch, and so leave the other lines alone
-        // until all of them are written.
+        // Last to first: readers wait at the first of a batch. They thus leave the other lines
+        // alone until all of them are written.
         for seq in (self.next_seq..=last_seq).rev() {
-            // SAFETY: `Writer` is neither shared nor cloned; the gate was asked (R1).
+            // SAFETY: `Writer` is neither shared nor cloned; the gate was checked (R1).
             unsafe { self.ring.write::<SIZE>(seq, payload) };
         }
         self.next_seq = last_seq + 1;
@@ -278,7 +282,7 @@ impl<const SIZE: usize> Threads for Sleeping<SIZE> {
     }
 }
 
-/// The one writer, where readers sleep.
+/// The only writer, for readers that sleep.
 pub struct Waking<const SIZE: usize>(Writer<SIZE>);
 
 impl<const SIZE: usize> Produce for Waking<SIZE> {
@@ -309,7 +313,7 @@ impl<const SIZE: usize> Subscribe for Sleepers<SIZE> {
             if self.0.poll(&*receiver) > 0 {
                 continue;
             }
-            let next_seq = self.0.next_seqs[0]; // They all stand here, or one would have read.
+            let next_seq = self.0.next_seqs[0]; // All cursors are here, or one would have read.
             // acquire: pairs with release in `Waking::drop`.
             let is_done = || ring.done.0.load(Ordering::Acquire) == next_seq;
             if is_done() {
@@ -339,12 +343,12 @@ mod tests {
         ] {
             let mut params = Fanout::new("floor").unwrap();
             if mode != Mode::Inline && params.producer_cpu == params.subscribers_cpu {
-                continue; // One cpu: there is nothing to cross.
+                continue; // With one cpu, no line has to cross.
             }
             params.size_bytes = size_bytes;
             (params.mode, params.subscribers, params.rate) = (mode, subscribers, Rate::Max);
             (params.warmup, params.duration) = (Duration::ZERO, Duration::from_millis(5));
-            // A lost, doubled or torn chunk is a failure of the run.
+            // A lost, duplicated or torn chunk fails the run.
             let outcome = measure(&params).unwrap();
             let Measured::Throughput { chunks, deliveries, .. } = outcome.measured else {
                 panic!("{mode:?}: flat out measures throughput");

@@ -1,10 +1,10 @@
-//! `bench floor tcp`: the least server that can stand in for streamdoor under `bench serve`.
+//! `bench floor tcp`: the least server that can replace streamdoor under `bench serve`.
 //!
-//! One thread. Events are preformatted, each goes out with one `send` per connection, the first
-//! connection is another one each time, and what a connection does not take at once is waited for
-//! before anything else is done. No policy, no replay, nobody comes or leaves during a run, and of
-//! a request only the number of the execution is read. It waits as streamdoor does: the same
-//! strategy over the same reactor, which here is used for nothing else.
+//! It has one thread. Events are preformatted, and each goes out with one `send` per connection.
+//! Each time, another connection goes first. If a connection does not take all bytes at once, the
+//! server waits for it before it continues. It has no policy and no replay. No client connects or
+//! leaves during a run. The server reads only the number of the execution from a request. It waits
+//! as streamdoor does: with the same strategy over the same reactor, which has no other use here.
 //!
 //! Flat out, `--batch` events go out in one write.
 
@@ -26,7 +26,7 @@ use crate::common::serve::load::Load;
 use crate::common::serve::plan::{POLL_NS, Plan};
 use crate::common::{Failure, print};
 
-/// Descriptors beside those of connections.
+/// Number of descriptors beside those of connections.
 const DESCRIPTORS_OTHER: u64 = 64;
 
 const HELP: &str = "\
@@ -42,7 +42,7 @@ Usage: bench floor tcp [options]
   --child             answer each line of standard input with what was used so far, end with it
 ";
 
-/// Runs `bench floor tcp` with what follows these words.
+/// Runs `bench floor tcp` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -71,7 +71,7 @@ fn failed(error: io::Error) -> Failure {
     Failure::Failed(format!("floor tcp: {error}"))
 }
 
-/// Waits for a time as a shard would.
+/// Waits for a time as a shard does.
 pub struct Waiter {
     reactor: AnyReactor,
     idle: IdleStrategy,
@@ -79,18 +79,18 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// With a reactor that is used for nothing else.
+    /// Returns a waiter with a reactor that has no other use.
     pub fn new(reactor: AnyReactor, idle: Idle) -> Waiter {
         let polls_only = idle == Idle::Spin;
         Waiter { reactor, idle: IdleStrategy::new(idle, SPIN_DEFAULT), polls_only }
     }
 
-    /// Until `planned_ns`, the last part of it polling.
+    /// Waits until `planned_ns`. The last part of the wait is polling.
     #[inline]
     pub fn wait(&mut self, planned_ns: u64) {
         let deadline = Instant::from_nanos(planned_ns.saturating_sub(POLL_NS));
         let mut now = Instant::from_nanos(now_ns());
-        self.idle.worked(now); // Something was sent.
+        self.idle.worked(now); // An event was sent.
         while !self.polls_only && now < deadline {
             if let Decision::Wait { until } = self.idle.decide(now, Some(deadline)) {
                 self.reactor.wait(until);
@@ -101,7 +101,7 @@ impl Waiter {
     }
 }
 
-/// What was done.
+/// The work done so far.
 #[derive(Default)]
 struct Tally {
     chunks: u64,
@@ -118,12 +118,13 @@ struct Execution {
     event: Preformatted,
     published_chunks: u64,
     connections: Vec<TcpStream>,
-    /// Connections that have not taken all of a write, and how much they have.
+    /// The connections that have not taken all of a write, and the number of bytes that they have
+    /// taken.
     behind: Vec<(usize, usize)>,
 }
 
 impl Floor {
-    /// Says where it listens, takes all connections and begins their responses.
+    /// Prints the address, accepts all connections and begins their responses.
     fn accept(load: &Load) -> io::Result<Floor> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         child::announce(listener.local_addr()?);
@@ -152,7 +153,7 @@ impl Floor {
         Ok(Floor { executions, polls_only: load.idle == Idle::Spin })
     }
 
-    /// Publishes all that is planned, and the end.
+    /// Publishes the whole plan, and the end.
     fn run(&mut self, load: &Load, mut waiter: Waiter) -> io::Result<Tally> {
         let mut plan = Plan::new(load);
         plan.begin(Plan::origin(now_ns()));
@@ -190,7 +191,8 @@ impl Floor {
 }
 
 impl Execution {
-    /// Writes `bytes` to every connection, beginning with number `first`; how many writes it took.
+    /// Writes `bytes` to every connection, beginning with number `first`. Returns the number of
+    /// writes.
     #[inline]
     fn write(&mut self, bytes: &[u8], first: usize, polls_only: bool) -> io::Result<u64> {
         let count = self.connections.len();
@@ -209,7 +211,7 @@ impl Execution {
         Ok(writes)
     }
 
-    /// Waits for connections with room, and gives them what is missing.
+    /// Waits for connections with room, and sends them the missing bytes.
     #[cold]
     fn catch_up(&mut self, bytes: &[u8], polls_only: bool) -> io::Result<u64> {
         let wanted =
@@ -234,7 +236,7 @@ impl Execution {
     }
 }
 
-/// Sends what the kernel takes now.
+/// Sends as many bytes as the kernel accepts now.
 #[inline]
 fn send(mut connection: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     loop {
@@ -246,7 +248,7 @@ fn send(mut connection: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Reads the head of a request; the number of the execution that it is about.
+/// Reads the head of a request. Returns the number of its execution.
 fn read_request(connection: &TcpStream) -> io::Result<usize> {
     let mut lines = BufReader::new(connection).lines();
     let first = lines.next().ok_or(io::ErrorKind::UnexpectedEof)??;

@@ -1,8 +1,8 @@
-//! What is measured: something that carries chunks from one process to others.
+//! The measured object: a carrier of chunks from one process to others.
 //!
-//! In the process that reads there is first of all a host (it makes the ring, starts a broker, …).
-//! Then the producer's process starts, with words of the host on its command line, and says a word
-//! back. Then readers are made, each on the thread that will use it, and the run begins.
+//! The reading process first has a host, which creates the ring, starts a broker, and so on. Then
+//! the producer's process starts, with words of the host on its command line. It answers with one
+//! word. Then each reader is created on the thread that will use it, and the run begins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,58 +14,60 @@ use crate::common::params::Rate;
 use crate::common::receive::Receive;
 use crate::common::source::Arrivals;
 
-/// One way between processes.
+/// One transport between processes.
 pub trait Carrier {
-    /// What the reading process has before there are readers. Dropped when all is over.
+    /// The part of the reading process that exists before its readers. Dropped at the end of the
+    /// run.
     type Host: Send + Sync + 'static;
     /// The side of the process that publishes.
     type Producer: Produce;
     /// The side of one reader.
     type Reader: Read;
 
-    /// Makes ready what both sides need.
+    /// Prepares everything that both sides need.
     ///
     /// # Errors
     /// [`Failure`].
     fn host(load: &Load) -> Result<Self::Host, Failure>;
 
-    /// What the producer's process is told on its command line.
+    /// Returns the arguments of the host for the command line of the producer's process.
     fn words(host: &Self::Host) -> Vec<String>;
 
-    /// In its process: a producer, and a word for the readers, without spaces.
+    /// Called in the producer's process. Returns a producer, and a word for the readers, without
+    /// spaces.
     ///
     /// # Errors
     /// [`Failure`].
     fn producer(load: &Load, words: &[String]) -> Result<(Self::Producer, String), Failure>;
 
-    /// A reader that will see every chunk from the first, on the thread that calls this. `said`:
-    /// the word of [`Carrier::producer`].
+    /// Returns a reader that will see every chunk from the first. The calling thread will use it.
     ///
     /// # Errors
     /// A text for the user.
     fn reader(host: &Self::Host, load: &Load, run: &Run<'_>) -> Result<Self::Reader, String>;
 }
 
-/// What a reader is told of the run that it is made for.
+/// The parameters of a reader in its run.
 pub struct Run<'a> {
-    /// Which of the readers it is, from 0.
+    /// The index of the reader, from 0.
     pub index: u32,
     /// The word of [`Carrier::producer`].
     pub said: &'a str,
-    /// When the plan begins, once that is known; see [`Stamps`].
+    /// The start of the plan, or 0 until it is known; see [`Stamps`].
     pub origin_ns: Arc<AtomicU64>,
 }
 
 /// The side of the process that publishes.
 pub trait Produce {
-    /// Publishes `count` chunks of `payload`, at most [`BATCH_CHUNKS`]; waits while there is no
-    /// room.
+    /// Publishes `count` chunks of `payload`, at most [`BATCH_CHUNKS`]. Waits while the transport
+    /// is full.
     ///
     /// # Errors
     /// A text for the user.
     fn publish(&mut self, payload: &[u8], count: u32) -> Result<(), String>;
 
-    /// There will be no more: every reader is told. It is dropped when all readers have everything.
+    /// Tells every reader that no more chunks follow. The producer is dropped when all readers have
+    /// everything.
     ///
     /// # Errors
     /// A text for the user.
@@ -74,32 +76,32 @@ pub trait Produce {
 
 /// The side of one reader.
 pub trait Read {
-    /// Gives `receiver` what there is, at most [`BATCH_CHUNKS`] chunks, and says how many that
-    /// were; `None` when everything was given and nothing more will come, each time from then on.
-    /// Never blocks.
+    /// Delivers the ready chunks to `receiver`, at most [`BATCH_CHUNKS`], and returns their number.
+    /// Returns `None`, from then on each time, once everything was delivered and nothing more will
+    /// come. Never blocks.
     ///
     /// # Errors
-    /// A text for the user: a chunk is lost, the producer has gone.
+    /// A text for the user: a chunk is lost, or the producer has gone.
     fn poll<R: Receive>(&mut self, receiver: &R) -> Result<Option<u32>, String>;
 
-    /// As [`Read::poll`], but blocks until there is something.
+    /// Does the same as [`Read::poll`], but blocks until a chunk or the end is ready.
     ///
     /// # Errors
-    /// As [`Read::poll`].
+    /// The same as those of [`Read::poll`].
     fn wait<R: Receive>(&mut self, receiver: &R) -> Result<Option<u32>, String>;
 }
 
-/// The stamps that chunks must have, for readers that do not look at bytes: in an open loop the
-/// plan is known in both processes, flat out a stamp is the number of its batch.
+/// The stamps that chunks must have, for readers that do not look at bytes. In an open loop, both
+/// processes know the plan. Flat out, a stamp is the number of its batch.
 pub struct Stamps {
-    /// `None`: flat out.
+    /// `None` if the load is flat out.
     arrivals: Option<Arrivals>,
     origin: Arc<AtomicU64>,
     origin_ns: u64,
 }
 
 impl Stamps {
-    /// Of the chunks of `load`.
+    /// Returns the stamps of the chunks of `load`.
     pub fn new(load: &Load, run: &Run<'_>) -> Stamps {
         let arrivals = match load.plan.rate {
             Rate::PerSecond(rate) => Some(Arrivals::new(rate, load.plan.seed)),
@@ -108,7 +110,7 @@ impl Stamps {
         Stamps { arrivals, origin: Arc::clone(&run.origin_ns), origin_ns: 0 }
     }
 
-    /// The stamp of chunk `seq`, the first of which is 1. To be asked for one after the other.
+    /// Returns the stamp of chunk `seq`. The first chunk is 1, and each call is for the next one.
     #[inline(always)]
     pub fn next(&mut self, seq: u64) -> u64 {
         let Some(arrivals) = &mut self.arrivals else {

@@ -1,6 +1,6 @@
-//! The processes of a run talk by lines: over standard input and output, as text.
+//! Lines of text between the processes of a run, over standard input and output.
 //!
-//! A child leaves when its standard input ends, so it never outlives who started it.
+//! A child exits when its standard input ends, so it never outlives its parent.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use crate::common::Failure;
 
-/// A process that was started from here. It is ended when this is dropped.
+/// A child process. It is killed when this is dropped.
 pub struct Child {
     process: process::Child,
     input: Option<ChildStdin>,
@@ -19,10 +19,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `program` with these words; `name` is what messages call it.
+    /// Starts `program` with these arguments. Messages use `name`.
     ///
     /// # Errors
-    /// [`Failure::Environment`] if there is no such program.
+    /// [`Failure::Environment`] if the program cannot be started.
     pub fn start<W>(name: &'static str, program: &Path, words: &[W]) -> Result<Child, Failure>
     where
         W: AsRef<OsStr>,
@@ -37,21 +37,22 @@ impl Child {
         Ok(Child { process, input, output, name })
     }
 
-    /// As [`Child::start`], of this very program.
+    /// Starts this same program as [`Child::start`] does.
     ///
     /// # Errors
-    /// As [`Child::start`].
+    /// The same as those of [`Child::start`].
     pub fn of_this_program(name: &'static str, words: &[String]) -> Result<Child, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::Environment(format!("where am I? {error}")))?;
         Child::start(name, &program, words)
     }
 
-    /// The rest of its next line, which must begin with `word`.
+    /// Reads the next line of the child, which must begin with `word`. Returns the rest of the
+    /// line.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if it says something else or nothing; why is on standard error, which
-    /// is ours.
+    /// [`Failure::Failed`] if the line begins differently or is missing. The child's own error text
+    /// is on standard error, which both processes share.
     pub fn hear(&mut self, word: &str) -> Result<String, Failure> {
         let mut line = String::new();
         let count = self.output.read_line(&mut line).unwrap_or(0);
@@ -65,20 +66,20 @@ impl Child {
         }
     }
 
-    /// Says a line.
+    /// Sends a line to the child.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if it has left.
+    /// [`Failure::Failed`] if the child has exited.
     pub fn tell(&mut self, line: &str) -> Result<(), Failure> {
         let input = self.input.as_mut().expect("it is open until this is dropped");
         writeln!(input, "{line}")
             .map_err(|error| Failure::Failed(format!("{} has left: {error}", self.name)))
     }
 
-    /// Waits until it has left by itself.
+    /// Waits until the child has exited by itself.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if it was not content.
+    /// [`Failure::Failed`] if its exit status is not 0.
     pub fn wait(mut self) -> Result<(), Failure> {
         let failed = |text: String| Err(Failure::Failed(format!("{}: {text}", self.name)));
         match self.process.wait() {
@@ -92,27 +93,27 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.input = None;
-        let _ = self.process.kill(); // What it would still say is of no use any more.
+        let _ = self.process.kill(); // Its further output is not needed.
         let _ = self.process.wait();
     }
 }
 
-/// In a child: the lines of its parent. When there are no more the process ends, whatever it does;
-/// a thread sees to that, which sleeps while a run is measured.
+/// Called in a child: returns the lines of its parent. At their end, the process exits at once. A
+/// separate thread reads the lines. It sleeps while a run is measured.
 pub fn parent_lines() -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines().map_while(Result::ok) {
-            let _ = sender.send(line); // Nobody listens any more: it waits for the end.
+            let _ = sender.send(line); // Without a receiver, the thread still waits for the end.
         }
         process::exit(0);
     });
     lines
 }
 
-/// In a child: says a line.
+/// Called in a child: sends a line to the parent.
 pub fn say(line: &str) {
     let mut out = io::stdout().lock();
-    // Whoever started us has left: standard input ends, too.
+    // If the parent has gone, standard input ends, too.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

@@ -1,4 +1,4 @@
-//! What is published to how many readers, and how they wait: the options of `bench door`.
+//! The load of a run, the number of readers, and how they wait: the options of `bench door`.
 
 use std::ffi::OsString;
 
@@ -7,11 +7,11 @@ use lexopt::{Arg, Parser};
 use crate::common::Failure;
 use crate::common::params::{Fanout, Mode, Rate, choice, number, usage};
 
-/// As many as one execution has places for readers in other processes.
+/// The maximum number of readers in other processes that one execution allows.
 pub const READERS_MAX: u32 = 64;
 const ROUNDS_MAX: u32 = 100;
 
-/// How readers wait.
+/// The way in which readers wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// One thread polls all readers, round robin.
@@ -23,13 +23,13 @@ pub enum Wait {
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// What is published; its subscribers are the readers, its second cpu is theirs.
+    /// The load. Its subscribers are the readers, and its second cpu is that of the readers.
     pub plan: Fanout,
     /// See [`Wait`].
     pub wait: Wait,
-    /// How often each implementation is run.
+    /// Number of runs of each implementation.
     pub rounds: u32,
-    /// The one implementation that is run; all of them if there is none.
+    /// The only implementation that is run, or `None` for all of them.
     pub only: Option<&'static str>,
 }
 
@@ -55,17 +55,17 @@ pub const LOAD_HELP: &str = "\
 ";
 
 impl Load {
-    /// Defaults, for the cpus of this process.
+    /// Returns the defaults, for the cpus of this process.
     ///
     /// # Errors
     /// [`Failure::Environment`] if the kernel names no cpu.
     pub fn new(implementation: &'static str) -> Result<Load, Failure> {
         let mut plan = Fanout::new(implementation)?;
-        plan.mode = Mode::Threads; // Another cpu.
+        plan.mode = Mode::Threads; // Uses a second cpu.
         Ok(Load { plan, wait: Wait::Polled, rounds: 2, only: None })
     }
 
-    /// Parses options: those of all, and what `other` takes. `None`: help.
+    /// Parses the options: the common ones, and those that `other` takes. Returns `None` for help.
     ///
     /// # Errors
     /// [`Failure::Usage`], which names the option and the limit.
@@ -124,7 +124,7 @@ impl Load {
         }
     }
 
-    /// `polled` or `blocked`.
+    /// Returns `polled` or `blocked`.
     pub fn wait_name(&self) -> &'static str {
         match self.wait {
             Wait::Polled => "polled",
@@ -132,7 +132,7 @@ impl Load {
         }
     }
 
-    /// Threads that read, and readers of each.
+    /// Returns the number of reading threads, and the number of readers of each.
     pub fn threads(&self) -> (u32, u32) {
         match self.wait {
             Wait::Polled => (1, self.plan.subscribers),
@@ -140,7 +140,8 @@ impl Load {
         }
     }
 
-    /// Chunks of the warm-up and chunks that are counted; flat out nobody knows.
+    /// Returns the number of chunks of the warm-up and of counted chunks. `None` if the load is
+    /// flat out.
     pub fn chunks(&self) -> Option<(u64, u64)> {
         match self.plan.rate {
             Rate::PerSecond(rate) => Some(self.plan.chunks(rate)),
@@ -148,14 +149,14 @@ impl Load {
         }
     }
 
-    /// The same with another implementation.
+    /// Returns the same load for another implementation.
     pub fn of(&self, implementation: &'static str) -> Load {
         let mut load = self.clone();
         load.plan.implementation = implementation;
         load
     }
 
-    /// The options that make this run.
+    /// Returns the options that result in this run.
     pub fn to_arguments(&self) -> Vec<String> {
         let plan = &self.plan;
         [

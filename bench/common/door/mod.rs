@@ -1,9 +1,10 @@
-//! What everything under `bench door` has in common: a producer in a process of its own, readers
-//! in another.
+//! The parts that all runs of `bench door` share: a producer in one process, and readers in
+//! another.
 //!
-//! [`load`] says what is published and how it is waited for, [`carrier`] what an implementation has
-//! to bring, [`producer`] is the process that publishes, [`readers`] the one that reads and
-//! measures, [`report`] prints. The two processes talk by lines ([`child`]) and read one clock.
+//! [`load`] has the options: the load and the way of waiting. [`carrier`] has the traits of an
+//! implementation. [`producer`] is the process that publishes. [`readers`] is the process that
+//! reads and measures. [`report`] prints. The two processes exchange lines ([`child`]) and read the
+//! same clock.
 
 pub mod carrier;
 pub mod child;

@@ -1,5 +1,5 @@
-//! The process that publishes: it makes a producer, says `ready`, waits for `go` and the moment at
-//! which the plan begins, publishes, and says what that was.
+//! The process that publishes. It creates a producer, sends `ready`, and waits for `go` with the
+//! start of the plan. Then it publishes, and reports the totals.
 
 use std::sync::mpsc::Receiver;
 
@@ -14,25 +14,25 @@ use crate::common::machine::{pin_thread, preemption_count};
 use crate::common::params::Rate;
 use crate::common::source::{Source, Tally};
 
-/// What a producer's first line begins with.
+/// The first word of a producer's first line.
 pub const READY: &str = "ready";
-/// What the answer begins with, in front of the origin of the plan.
+/// The first word of the reply. The origin of the plan follows it.
 pub const GO: &str = "go";
-/// What it is told when it may leave.
+/// The line that lets the producer exit.
 pub const END: &str = "end";
-/// What its last line begins with.
+/// The first word of its last line.
 pub const PUBLISHED: &str = "published";
 
-/// What the producer's process found.
+/// The result of the producer's process.
 #[derive(Clone, Copy, Debug)]
 pub struct Published {
-    /// What was published.
+    /// The totals of the load.
     pub tally: Tally,
-    /// How often the kernel ran somebody else instead.
+    /// Number of preemptions by the kernel.
     pub preemptions: u64,
 }
 
-/// The whole of the process, with the words of the host.
+/// Runs the whole process, with the words of the host.
 ///
 /// # Errors
 /// [`Failure`].
@@ -69,7 +69,7 @@ fn publish(
     let published = Published { tally: source.tally(), preemptions };
     producer.finish()?;
     say(&format!("{PUBLISHED} {}", published.to_line()));
-    let _ = lines.recv(); // Until the readers have all of it: memory may be shared with them.
+    let _ = lines.recv(); // The readers need its memory until they have everything.
     Ok(())
 }
 
@@ -87,7 +87,7 @@ impl Published {
         .to_string()
     }
 
-    /// Out of the line of a producer; `None` if it is not one.
+    /// Parses the line of a producer. Returns `None` if it is not one.
     pub fn parse(line: &str) -> Option<Published> {
         let value: Value = serde_json::from_str(line).ok()?;
         let number = |name: &str| value[name].as_u64();

@@ -1,7 +1,7 @@
-//! The process that reads and measures: it starts the producer's, makes the readers, says `go`, and
-//! judges what came.
+//! The process that reads and measures. It starts the producer's process, creates the readers,
+//! sends `go`, and checks the results.
 //!
-//! Invariant: a run whose deliveries or stamps do not add up has no result.
+//! Invariant: a run has no result unless its deliveries and stamps add up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,15 +19,15 @@ use crate::common::params::{Rate, Touch};
 use crate::common::receive::{Counting, Latency};
 use crate::common::report::{Measured, Outcome};
 
-/// Between `go` and the beginning of the plan: every thread is where it waits by then.
+/// Time between `go` and the start of the plan. By then, every thread is waiting.
 const LEAD: Duration = Duration::from_millis(20);
-/// How much longer than planned a run may take before it is given up.
+/// Time by which a run may exceed its plan before it fails.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Runs `C` once. `words`: how this program is told to be the producer.
+/// Runs `C` once. `words` are the arguments that make this program the producer.
 ///
 /// # Errors
-/// [`Failure`]; [`Failure::Failed`] if a chunk was lost, doubled or damaged.
+/// [`Failure`]; [`Failure::Failed`] if a chunk was lost, duplicated or damaged.
 pub fn measure<C: Carrier + 'static>(load: &Load, words: &[&str]) -> Result<Outcome, Failure> {
     match (load.plan.rate, load.plan.touch) {
         (Rate::PerSecond(_), Touch::Copy) => measure_with::<C, Latency<true>>(load, words),
@@ -37,7 +37,7 @@ pub fn measure<C: Carrier + 'static>(load: &Load, words: &[&str]) -> Result<Outc
     }
 }
 
-/// What a thread says: that it is ready, and later what it received.
+/// The messages of a thread: that it is ready, and later what it received.
 enum Said {
     Ready,
     Done(Received),
@@ -58,7 +58,7 @@ where
     let said: Arc<str> = producer.hear(READY)?.into();
     let origin_ns = Arc::new(AtomicU64::new(0));
 
-    // On the readers' cpu, where the threads begin, and nowhere near the producer.
+    // Threads start on the readers' cpu, away from the producer.
     pin_thread(load.plan.subscribers_cpu)?;
     let before = preemption_count();
     let (report, reports) = channel();
@@ -68,7 +68,7 @@ where
         let (load, report) = (load.clone(), report.clone());
         std::thread::spawn(move || {
             let read = read::<C, R>(host, &load, thread, &said, &origin_ns, &report);
-            let _ = report.send(read.map(Said::Done)); // Who gave up waiting does not hear it.
+            let _ = report.send(read.map(Said::Done)); // Ignored after a timeout.
         });
     }
     drop(report);
@@ -92,12 +92,13 @@ where
     let published = Published::parse(&line)
         .ok_or_else(|| Failure::Failed(format!("the producer said \"{line}\"")))?;
     producer.tell(END)?;
-    producer.wait()?; // Before its host goes.
+    producer.wait()?; // Before its host is dropped.
     judge(load, &published, &received, preemptions + published.preemptions)
 }
 
-/// What one thread does. It lets go of the host before it says anything: who hears that is the last
-/// to have it, and ends it before the process ends.
+/// Runs the readers of one thread. It drops its reference to the host before it reports. The thread
+/// that receives the reports then holds the last reference, and drops the host before the process
+/// exits.
 fn read<C: Carrier, R: Recorder>(
     host: Arc<C::Host>,
     load: &Load,
@@ -141,7 +142,7 @@ fn wait_for_all<T: Read, R: Recorder>(reader: &mut T, receiver: &R) -> Result<()
     Ok(())
 }
 
-/// What one thread says next.
+/// Returns the next message of a thread: the results, or `None` if it is ready.
 fn hear(reports: &Receiver<Report>, limit: Duration) -> Result<Option<Received>, Failure> {
     let failed = |text: &str| Err(Failure::Failed(text.into()));
     match reports.recv_timeout(limit) {
@@ -153,7 +154,7 @@ fn hear(reports: &Receiver<Report>, limit: Duration) -> Result<Option<Received>,
     }
 }
 
-/// A result, if everything that was published arrived everywhere, once and whole.
+/// Returns the outcome if every published chunk arrived everywhere, once and undamaged.
 fn judge(
     load: &Load,
     published: &Published,

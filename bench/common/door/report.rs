@@ -1,4 +1,4 @@
-//! What runs of `bench door` found: text for people, lines of JSON, files for other tools.
+//! The results of `bench door`: text for people, lines of JSON, files for other tools.
 
 use serde_json::{Map, Value, json};
 
@@ -10,9 +10,9 @@ use crate::common::{Failure, files};
 
 /// One run of one implementation.
 pub struct Found {
-    /// Which.
+    /// The name of the implementation.
     pub implementation: &'static str,
-    /// What came of it.
+    /// The result of the run.
     pub outcome: Outcome,
 }
 
@@ -29,12 +29,12 @@ fn machine_line(load: &Load) -> String {
     )
 }
 
-/// The load in one line, as it can be typed.
+/// Returns the load in one line that can be typed as a command.
 fn load_line(program: &str, load: &Load) -> String {
     format!("{program} door {}", load.to_arguments().join(" "))
 }
 
-/// The report of one run, in the form that was asked for.
+/// Returns the report of one run, as text or JSON.
 pub fn run_report(program: &str, load: &Load, found: &Found) -> String {
     let load = &load.of(found.implementation);
     let (machine, plan) = (machine_line(load), &load.plan);
@@ -58,8 +58,8 @@ pub fn run_report(program: &str, load: &Load, found: &Found) -> String {
     format!("{}\n", Value::Object(line))
 }
 
-/// How `name` compares with the floor: the median of its runs over the median of the floor's.
-/// Nothing if only one of them was run.
+/// Compares `name` with the floor: the median of its runs over the median of the floor's runs.
+/// Empty if only one of them was run.
 pub fn ratios(name: &str, runs: &[Found]) -> String {
     let median = |name: &str, value: &dyn Fn(&Measured) -> f64| {
         let own = runs.iter().filter(|found| found.implementation == name);
@@ -91,7 +91,7 @@ pub fn ratios(name: &str, runs: &[Found]) -> String {
 }
 
 /// Writes `door-<impl>-<wait>-<readers>x<size>-<rate>` as `.hgrm` and `.hlog` into the directory of
-/// `--out`, if there is one. A later round takes the place of an earlier one.
+/// `--out`, if given. A later round replaces an earlier one.
 ///
 /// # Errors
 /// [`Failure::Failed`], which names the path.

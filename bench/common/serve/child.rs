@@ -1,8 +1,8 @@
-//! How a server, which is a process of its own, talks with the one that measures it: by lines.
+//! Lines between a server, which has its own process, and the process that measures it.
 //!
-//! The server's first line on standard output is `listening ADDRESS`. To each line on its standard
-//! input it answers with a line of JSON, [`Usage`]; when standard input ends it leaves, so a server
-//! never outlives a run. A thread does that, which sleeps while a run is measured.
+//! The server's first line on standard output is `listening ADDRESS`. It answers each line on its
+//! standard input with a line of JSON, [`Usage`]. It exits when standard input ends, so a server
+//! never outlives a run. A separate thread does this, and sleeps while a run is measured.
 
 use std::io::{self, BufRead, Write};
 use std::net::SocketAddr;
@@ -11,22 +11,22 @@ use serde_json::{Value, json};
 
 use crate::common::machine::{cpu_seconds, peak_memory_kib, preemption_count};
 
-/// What the first line begins with.
+/// The first word of the first line.
 pub const LISTENING: &str = "listening ";
 
-/// What a server has used so far.
+/// The resources that a server has used so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Seconds of processor time, user and system.
+    /// Processor time in seconds, user and system.
     pub cpu_s: f64,
-    /// The most memory that it ever had.
+    /// Peak memory.
     pub memory_kib: u64,
-    /// How often the kernel ran somebody else instead.
+    /// Number of preemptions by the kernel.
     pub preemptions: u64,
 }
 
 impl Usage {
-    /// Of this process.
+    /// Returns the usage of this process.
     pub fn of_this_process() -> Usage {
         Usage {
             cpu_s: cpu_seconds(),
@@ -35,8 +35,8 @@ impl Usage {
         }
     }
 
-    /// Of another one, of this user, and of its threads that there are now. What the kernel does
-    /// not tell is 0.
+    /// Returns the usage of another process of this user, including only its current threads.
+    /// Values that the kernel does not report are 0.
     pub fn of_process(pid: u32) -> Usage {
         let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
         let number = |text: &str, name: &str| {
@@ -53,7 +53,7 @@ impl Usage {
         Usage { cpu_s: cpu_ns as f64 / 1e9, memory_kib: peak_memory_kib(pid), preemptions }
     }
 
-    /// What was used between `before` and this; of memory, the most ever.
+    /// Returns the usage since `before`. The memory is the peak of all time.
     pub fn since(self, before: Usage) -> Usage {
         Usage {
             cpu_s: self.cpu_s - before.cpu_s,
@@ -67,7 +67,7 @@ impl Usage {
         json!({"cpu_s": cpu_s, "memory_kib": memory_kib, "preemptions": preemptions}).to_string()
     }
 
-    /// Out of a line that a server wrote; `None` if it is not one.
+    /// Parses a line of a server. Returns `None` if it is not one.
     pub fn parse(line: &str) -> Option<Usage> {
         let value: Value = serde_json::from_str(line).ok()?;
         Some(Usage {
@@ -78,12 +78,12 @@ impl Usage {
     }
 }
 
-/// Says where this server listens.
+/// Prints the address on which this server listens.
 pub fn announce(address: SocketAddr) {
     say(&format!("{LISTENING}{address}"));
 }
 
-/// Answers lines from now on, and ends the process when there are no more.
+/// Starts to answer the lines of standard input. The process exits when they end.
 pub fn answer_standard_input() {
     std::thread::spawn(|| {
         for line in io::stdin().lock().lines() {
@@ -98,7 +98,7 @@ pub fn answer_standard_input() {
 
 fn say(line: &str) {
     let mut out = io::stdout().lock();
-    // Whoever started us has left: standard input ends, too.
+    // If the parent has gone, standard input ends, too.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 

@@ -1,4 +1,4 @@
-//! How the floor and the peers spell what they publish: as streamdoor does, so that every receiver
+//! The events of the floor and the peers. They have streamdoor's format, so that every receiver
 //! gets the same bytes.
 
 use std::fmt;
@@ -6,17 +6,17 @@ use std::fmt;
 use streamdoor::wire::events::{Chunk, End, EndState, Event};
 use streamdoor::wire::sse;
 
-/// How events are spelled.
+/// The format of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Server-sent events.
     Sse,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Ndjson,
 }
 
 impl Format {
-    /// What stands in `Accept` and `Content-Type`.
+    /// Returns the media type for `Accept` and `Content-Type`.
     pub fn media_type(self) -> &'static str {
         match self {
             Format::Sse => "text/event-stream",
@@ -34,17 +34,17 @@ impl fmt::Display for Format {
     }
 }
 
-/// The id of an execution that is not streamdoor's; as long as one of those.
+/// Returns the id of an execution outside of streamdoor, with the same length as one of streamdoor.
 pub fn execution_name(index: u32) -> String {
     format!("{index:026}")
 }
 
-/// What a chunk says of the time of day. Nobody reads it; it has as many digits as a true one.
+/// Returns a fake time of day for a chunk. Nothing reads it; it has as many digits as a real one.
 pub fn timestamp_us(planned_ns: u64) -> u64 {
     1_700_000_000_000_000 + planned_ns / 1_000
 }
 
-/// A chunk that was due at `planned_ns`, which is also when it says that it was published.
+/// Returns a chunk that was due at `planned_ns`. This is also its time of publication.
 pub fn chunk<'a>(execution: &'a str, seq: u64, data: &'a [u8], planned_ns: u64) -> Event<'a> {
     Event::Chunk(Chunk {
         execution,
@@ -59,7 +59,7 @@ pub fn chunk<'a>(execution: &'a str, seq: u64, data: &'a [u8], planned_ns: u64) 
     })
 }
 
-/// The end of an execution of so many chunks.
+/// Returns the end of an execution with `chunks` chunks.
 pub fn end(execution: &str, chunks: u64, size_bytes: usize) -> Event<'_> {
     Event::End(End {
         execution,
@@ -76,12 +76,12 @@ pub fn end(execution: &str, chunks: u64, size_bytes: usize) -> Event<'_> {
     })
 }
 
-/// How far a reader is behind chunk `seq`, when payloads have `size_bytes`: an event's `id`.
+/// Returns an event's `id`: the position behind chunk `seq` if payloads have `size_bytes`.
 pub fn id(execution: &str, seq: u64, size_bytes: usize) -> String {
     format!("{execution}:{seq}:{}", seq * size_bytes as u64)
 }
 
-/// Appends `event` with what a stream of `format` has around it.
+/// Appends `event`, framed for a stream of `format`.
 pub fn write(out: &mut Vec<u8>, format: Format, id: &str, event: &Event<'_>) {
     match format {
         Format::Sse => {

@@ -1,4 +1,4 @@
-//! What a server is to publish, and for whom: the options that all servers of `bench serve` take.
+//! The load of a server and its connections: the options of all servers of `bench serve`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -17,35 +17,35 @@ const CONNECTIONS_MAX: u32 = 10_240;
 const SIZE_BYTES_MAX: usize = 64 << 10;
 const RATE_MAX: u32 = 1_000_000;
 const SECONDS_MIN: f64 = 0.001;
-/// 4 bytes each, all touched before a run: 1 GiB.
+/// At 4 bytes each, all touched before a run: 1 GiB.
 const SAMPLES_MAX: u64 = 1 << 28;
 
 /// One run of one server.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Connections, each of which follows one execution.
+    /// Number of connections, each of which follows one execution.
     pub connections: u32,
-    /// Executions, which divide the connections among them.
+    /// Number of executions, which divide the connections equally among them.
     pub executions: u32,
-    /// Bytes of a payload, stamp included.
+    /// Bytes of a payload, including the stamp.
     pub size_bytes: usize,
-    /// Chunks a second, of all executions together.
+    /// Chunks a second of all executions together.
     pub rate: Rate,
-    /// Chunks of one write, where there is no rate and the server has a choice.
+    /// Chunks of one write, if the load has no rate and the server has a choice.
     pub batch_chunks: u32,
-    /// How long chunks are counted.
+    /// The time during which chunks are counted.
     pub duration: Duration,
-    /// How long they are not, before that.
+    /// The time before that, in which chunks are not counted.
     pub warmup: Duration,
-    /// How events are spelled.
+    /// The format of events.
     pub format: Format,
-    /// What the server does while nothing is due.
+    /// The idle behaviour of the server.
     pub idle: Idle,
-    /// Its way to the kernel, where it has a choice.
+    /// The kernel interface of the server, if it has a choice.
     pub reactor: Choice,
-    /// Of the arrivals.
+    /// The seed of the arrivals.
     pub seed: u64,
-    /// Where the server is pinned.
+    /// The cpu of the server.
     pub cpu: usize,
 }
 
@@ -69,7 +69,7 @@ pub const LOAD_HELP: &str = "\
 ";
 
 impl Load {
-    /// Defaults, for the cpus of this process.
+    /// Returns the defaults, for the cpus of this process.
     ///
     /// # Errors
     /// [`Failure::Environment`] if the kernel names no cpu.
@@ -93,7 +93,8 @@ impl Load {
         })
     }
 
-    /// Parses the options of a server: those of all, and what `other` takes. `None`: help.
+    /// Parses the options of a server: the common ones, and those that `other` takes. Returns
+    /// `None` for help.
     ///
     /// # Errors
     /// [`Failure::Usage`], which names the option and the limit.
@@ -119,9 +120,9 @@ impl Load {
         Ok(Some(load))
     }
 
-    /// The beginning of every server of `bench serve`: its options, and with `--child` answers to
-    /// its parent from now on. `None`: what was asked for was `help`, and it is printed. With it:
-    /// whether it is a child.
+    /// Starts a server of `bench serve`: parses its options, and with `--child` starts to answer
+    /// its parent. Returns the load, and true if this is a child. Prints the help and returns
+    /// `None` if it was requested.
     ///
     /// # Errors
     /// [`Failure`].
@@ -179,7 +180,7 @@ impl Load {
         Ok(true)
     }
 
-    /// Tiny: for tests. What was asked for in chunks per second is less then.
+    /// Makes the run tiny, for tests. A given rate in chunks per second is lowered.
     fn shrink(&mut self) {
         if let Rate::PerSecond(rate) = &mut self.rate {
             *rate = (*rate).min(1_000);
@@ -188,7 +189,7 @@ impl Load {
         self.warmup = Duration::ZERO;
     }
 
-    /// Whether a run can be attempted.
+    /// Checks that a run is possible.
     ///
     /// # Errors
     /// [`Failure::Usage`].
@@ -210,13 +211,13 @@ impl Load {
         Ok(())
     }
 
-    /// Connections that follow one execution.
+    /// Returns the number of connections that follow one execution.
     pub fn followers(&self) -> u32 {
         self.connections / self.executions
     }
 
-    /// Chunks of the warm-up, and chunks that are counted: as many of each execution. 0 if there is
-    /// no rate.
+    /// Returns the number of chunks of the warm-up and of counted chunks, a multiple of the
+    /// executions. Both are 0 without a rate.
     pub fn chunks(&self) -> (u64, u64) {
         let Rate::PerSecond(rate) = self.rate else { return (0, 0) };
         let chunks = |time: Duration| {
@@ -226,7 +227,7 @@ impl Load {
         (chunks(self.warmup), chunks(self.duration).max(u64::from(self.executions)))
     }
 
-    /// A number or `max`.
+    /// Returns a number or `max`.
     pub fn rate_name(&self) -> String {
         match self.rate {
             Rate::PerSecond(rate) => rate.to_string(),
@@ -234,7 +235,7 @@ impl Load {
         }
     }
 
-    /// The options that make this load.
+    /// Returns the options that result in this load.
     pub fn to_arguments(&self) -> Vec<String> {
         [
             ("--connections", self.connections.to_string()),
@@ -256,7 +257,7 @@ impl Load {
     }
 }
 
-/// The value of `option`, of a type that explains its own errors.
+/// Returns the value of `option`, of a type that explains its own errors.
 fn parsed<T>(parser: &mut Parser, option: &str) -> Result<T, Failure>
 where
     T: std::str::FromStr<Err: std::fmt::Display>,

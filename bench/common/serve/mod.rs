@@ -1,9 +1,10 @@
-//! What every streaming server under `bench serve` has in common: ours, the floor's, the peers'.
+//! The parts that all streaming servers of `bench serve` share: streamdoor, the floor and the
+//! peers.
 //!
-//! [`load`] says what is to be published and for whom, [`plan`] when each chunk is due, [`event`]
-//! how it is spelled; [`child`] is how a server talks with the process that measures it. A server
-//! serves one run: it waits for all connections, publishes, says the end. The receiver is not here:
-//! there is one for all servers, in `bench/serve`.
+//! [`load`] has the options: the load and its connections. [`plan`] decides when each chunk is due.
+//! [`event`] formats it. By [`child`], a server exchanges lines with the process that measures it.
+//! A server serves one run: it waits for all connections, publishes, and sends the end. The
+//! receiver is not here: all servers have the same one, in `bench/serve`.
 
 pub mod child;
 pub mod event;

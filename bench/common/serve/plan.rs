@@ -1,9 +1,11 @@
-//! When a server's chunks are due, and what is in them: the same for every server.
+//! The times at which a server's chunks are due, and their payload. Both are the same for every
+//! server.
 //!
-//! A payload begins with the time at which it was due, in [`STAMP_DIGITS`] digits of decimal: text,
-//! so that JSON holds it as it is and the receiver finds it. With a rate, arrivals are those of
-//! [`Arrivals`]: chunk k belongs to execution k modulo their number. Who plans for one execution
-//! alone skips the others' chunks, so that the load is the same however a server is built.
+//! A payload begins with the time at which it was due, in [`STAMP_DIGITS`] decimal digits. It is
+//! text, so that JSON holds it unchanged and the receiver finds it. With a rate, the arrivals are
+//! those of [`Arrivals`]: chunk k belongs to execution k modulo their number. A plan for one
+//! execution alone skips the chunks of the others. The load is thus the same for every design of a
+//! server.
 
 use super::load::Load;
 use crate::common::params::Rate;
@@ -11,30 +13,30 @@ use crate::common::source::Arrivals;
 
 /// Digits of the stamp in front of each payload: enough for 64 bits.
 pub const STAMP_DIGITS: usize = 20;
-/// Between the last subscriber and the first chunk: everybody is waiting by then.
+/// Time between the last subscriber and the first chunk. By then, all sides are waiting.
 const LEAD_NS: u64 = 20_000_000;
-/// So long before something is due every server polls: what is measured is how chunks are carried,
-/// and not how late a sleeper wakes.
+/// Time before a chunk is due in which every server polls. The benchmark measures how chunks are
+/// carried, and not how late a sleeping thread wakes.
 pub const POLL_NS: u64 = 60_000;
 
 /// The chunks of all executions, or of one.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// `None`: as fast as it goes.
+    /// `None` if the load is flat out.
     arrivals: Option<Arrivals>,
     origin_ns: u64,
-    /// Flat out: when it is over.
+    /// The end of the run, if it is flat out.
     end_ns: u64,
     length_ns: u64,
-    /// Chunks that are still to come, where there is a rate.
+    /// Number of remaining chunks, if the load has a rate.
     left_chunks: u64,
-    /// Chunks of others in front of the next, and behind each.
+    /// Chunks of other executions before the first chunk, and after each chunk.
     skip_first: u64,
     skip_each: u64,
 }
 
 impl Plan {
-    /// Of all chunks.
+    /// Returns the plan for all chunks.
     pub fn new(load: &Load) -> Plan {
         let (warmup, counted) = load.chunks();
         let arrivals = match load.rate {
@@ -52,7 +54,7 @@ impl Plan {
         }
     }
 
-    /// Of the chunks of execution `index`.
+    /// Returns the plan for the chunks of execution `index`.
     pub fn of_execution(load: &Load, index: u32) -> Plan {
         assert!(index < load.executions);
         let mut plan = Plan::new(load);
@@ -62,18 +64,19 @@ impl Plan {
         plan
     }
 
-    /// Where a run begins whose last subscriber came at `now_ns`.
+    /// Returns the start of a run whose last subscriber came at `now_ns`.
     pub fn origin(now_ns: u64) -> u64 {
         now_ns + LEAD_NS
     }
 
-    /// Sets where the run begins.
+    /// Sets the start of the run.
     pub fn begin(&mut self, origin_ns: u64) {
         self.origin_ns = origin_ns;
         self.end_ns = origin_ns + self.length_ns;
     }
 
-    /// When the next chunk is due: `now_ns` if there is no rate. `None` after the last.
+    /// Returns the time at which the next chunk is due, or `now_ns` without a rate. Returns `None`
+    /// after the last.
     #[inline]
     pub fn next(&mut self, now_ns: u64) -> Option<u64> {
         let Some(arrivals) = &mut self.arrivals else {
@@ -86,20 +89,20 @@ impl Plan {
         Some(self.origin_ns + arrivals.next_ns())
     }
 
-    /// Is there no rate?
+    /// True if the load has no rate.
     pub fn is_flat_out(&self) -> bool {
         self.arrivals.is_none()
     }
 }
 
-/// A payload of `size_bytes`, text, without a stamp yet.
+/// Returns a payload of `size_bytes`, as text, without a stamp.
 pub fn payload(size_bytes: usize) -> Box<[u8]> {
-    assert!(size_bytes >= STAMP_DIGITS); // `load` refused smaller ones.
+    assert!(size_bytes >= STAMP_DIGITS); // `load` refuses smaller ones.
     let text = b"the quick brown fox jumps over the lazy dog, ".iter().copied();
     text.cycle().take(size_bytes).collect()
 }
 
-/// Writes `stamp_ns` in front of a payload.
+/// Writes `stamp_ns` at the start of a payload.
 #[inline]
 pub fn stamp(payload: &mut [u8], stamp_ns: u64) {
     write_digits(&mut payload[..STAMP_DIGITS], stamp_ns);
