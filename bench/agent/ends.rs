@@ -1,4 +1,4 @@
-//! Both ends on one thread: says what is due, and reads what has come, in turns.
+//! Both ends on one thread, in turns: sends the deltas that are due, and reads what has arrived.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,9 +17,9 @@ use crate::common::report::{Measured, Outcome, histogram_of};
 use crate::common::serve::load::Load;
 use crate::common::serve::plan::Plan;
 
-/// How long everything together may take beyond what was planned.
+/// The maximum time of a run beyond the planned time.
 const OVERDUE_NS: u64 = 60_000_000_000;
-/// Said in one go where there is no rate, before what has come is looked at.
+/// Without a rate, the number of deltas that are sent before the arrived bytes are read.
 const BURST_DELTAS: u32 = 64;
 
 /// The model and its readers.
@@ -28,42 +28,42 @@ pub struct Ends<'a> {
     way: Way,
     model: Model,
     readers: Vec<Reader>,
-    /// Deltas that were said in each run.
+    /// Number of deltas sent in each run.
     said: Vec<u64>,
-    /// When the last word was said.
+    /// The time at which the end of each run was sent.
     finished_ns: Vec<u64>,
     plan: Plan,
-    /// The next delta, and in which run it is.
+    /// The time at which the next delta is due, and its run.
     due_ns: Option<u64>,
     next_run: usize,
     samples_ns: Vec<u32>,
-    /// Of each run: its latencies, added up, and how many they are.
+    /// The sum and the number of latencies of each run.
     sums: Vec<(u64, u64)>,
     end_samples_ns: Vec<u32>,
     buffer: Box<[u8]>,
 }
 
-/// What came.
+/// The results of all runs.
 pub struct Heard {
-    /// Of each delta; or how many there were.
+    /// The latencies of all deltas, or their number.
     pub outcome: Outcome,
-    /// Of the ends of runs.
+    /// The latencies of the ends of runs.
     pub end: Histogram<u64>,
-    /// Deltas that were said.
+    /// Number of deltas sent.
     pub deltas: u64,
     /// The mean latency of the fastest run, and of the slowest.
     pub run_means_ns: (u64, u64),
 }
 
 impl<'a> Ends<'a> {
-    /// Nobody has asked yet.
+    /// Opens the model. No run has begun.
     ///
     /// # Errors
     /// [`Failure`].
     pub fn open(load: &'a Load, way: Way) -> Result<Ends<'a>, Failure> {
         let runs = load.connections as usize;
         let (warmup, counted) = load.chunks();
-        // Touched now, so that no page is for the first time during the run.
+        // Touched now, so that no page is touched for the first time during the run.
         let mut samples_ns = vec![u32::MAX; (warmup + counted) as usize];
         samples_ns.clear();
         Ok(Ends {
@@ -83,12 +83,12 @@ impl<'a> Ends<'a> {
         })
     }
 
-    /// Where the model listens.
+    /// Returns the address of the model.
     pub fn model_address(&self) -> SocketAddr {
         self.model.address()
     }
 
-    /// Has every run begin: each asks the model before the next does.
+    /// Starts all runs. Each one asks the model before the next one starts.
     ///
     /// # Errors
     /// [`Failure::Failed`].
@@ -100,10 +100,10 @@ impl<'a> Ends<'a> {
         Ok(())
     }
 
-    /// Says everything and reads everything.
+    /// Sends everything and reads everything.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if something is lost or does not come.
+    /// [`Failure::Failed`] if something is lost or does not arrive.
     pub fn run(mut self) -> Result<Heard, Failure> {
         let failed = |error: io::Error| Failure::Failed(format!("epoll: {error}"));
         let mut poll = Poll::new().map_err(failed)?;
@@ -147,14 +147,15 @@ impl<'a> Ends<'a> {
         self.heard(begun_ns, preemptions)
     }
 
-    /// Says the last word in a run; false: there is no room for it yet.
+    /// Sends the end of a run. Returns false if it has to be tried again, because the socket is
+    /// full.
     fn finish(&mut self, run: usize) -> Result<bool, Failure> {
         let is_said = self.model.finish(run)?;
         self.finished_ns[run] = now_ns();
         Ok(is_said)
     }
 
-    /// Says what is due.
+    /// Sends the deltas that are due.
     #[inline]
     fn say(&mut self, now: u64) -> Result<(), Failure> {
         let mut left = BURST_DELTAS;
@@ -162,7 +163,7 @@ impl<'a> Ends<'a> {
             let run = self.next_run;
             let is_said = self.model.say(run, due_ns)?;
             if !is_said && !self.plan.is_flat_out() {
-                return Ok(()); // It is due still, and its time is what it was.
+                return Ok(()); // It stays due, with its planned time.
             }
             self.said[run] += u64::from(is_said);
             self.next_run = (run + 1) % self.readers.len();
@@ -175,7 +176,8 @@ impl<'a> Ends<'a> {
         Ok(())
     }
 
-    /// Reads until it is empty: epoll tells of it again only when more comes. Has the run ended?
+    /// Reads until the socket is empty, because epoll reports it again only when more arrives.
+    /// Returns true if the run has ended with this.
     #[inline]
     fn read(&mut self, index: usize) -> Result<bool, Failure> {
         let reader = &mut self.readers[index];
@@ -191,7 +193,7 @@ impl<'a> Ends<'a> {
             let way = self.way;
             let count = reader.read(&mut self.buffer, |due_ns| {
                 seq += 1;
-                // The end repeats what was said; and who hears of steps only hears that alone.
+                // The end repeats earlier text. A reader of steps gets all text only in this way.
                 if way == Way::Iterate || seq > said || is_flat_out {
                     return;
                 }
@@ -225,7 +227,7 @@ impl<'a> Ends<'a> {
         let (warmup, counted) = self.load.chunks();
         let measured = match self.plan.is_flat_out() || self.way == Way::Iterate {
             true => {
-                // From the first to the last: all of them came by then.
+                // The time from the first to the last, which have all arrived.
                 let elapsed_ns = now_ns() - Plan::origin(begun_ns);
                 Measured::Throughput { chunks: deltas, deliveries: deltas, elapsed_ns }
             }

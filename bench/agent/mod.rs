@@ -1,11 +1,12 @@
-//! The command `bench agent`: deltas of models on their way through runs of agents, beside a
-//! straight pipe.
+//! The command `bench agent`: deltas of models that pass through runs of agents, beside a straight
+//! pipe.
 //!
-//! This process is both ends, on one cpu: the model (`model.rs`), which says deltas when they are
-//! due, and the readers (`reader.rs`), who poll; so one clock tells when a byte left and when it
-//! came. Between them stands one process on another cpu: streamdoor's server (`server.rs`), where
-//! each run asks the model and is followed over HTTP, or a relay that carries the same bytes and
-//! looks into none (`relay.rs`). What streamdoor takes more than the pipe is what it adds.
+//! This process is both ends, on one cpu. The model (`model.rs`) sends deltas when they are due.
+//! The readers (`reader.rs`) poll. One clock thus shows when a byte left and when it arrived. One
+//! process on another cpu stands between the ends. It is either streamdoor's server (`server.rs`)
+//! or a relay (`relay.rs`). In the server, each run asks the model and is followed over HTTP. The
+//! relay carries the same bytes without parsing them. The difference between the two is the cost of
+//! streamdoor.
 
 mod ends;
 mod model;
@@ -59,41 +60,42 @@ Usage: bench agent [options]
   counted. One run holds 8 MiB of text at most: then --duration is to be short.
 ";
 
-/// What `bench agent` does.
+/// The options of `bench agent`.
 pub struct Agent {
-    /// What models say.
+    /// The deltas of the models.
     pub load: Load,
-    /// How runs are followed.
+    /// The way in which runs are followed.
     pub mode: Way,
-    /// Where both ends are pinned.
+    /// The cpu of both ends.
     pub ends_cpu: usize,
-    /// Where `.hgrm` and `.hlog` go.
+    /// The directory for `.hgrm` and `.hlog` files.
     pub out: Option<PathBuf>,
-    /// A line of JSON for each run.
+    /// True for one line of JSON for each run.
     pub json: bool,
     rounds: u32,
     only: Option<&'static str>,
 }
 
-/// What one run found.
+/// The result of one run of the benchmark.
 pub struct Found {
-    /// What stood between.
+    /// The process between the ends, and the way of following.
     pub way: Way,
-    /// Of each delta; or how many there were.
+    /// The latencies of all deltas, or their number.
     pub outcome: Outcome,
-    /// From the last word of the model to the end of the run.
+    /// The latencies from the end of the model's stream to the end of the run.
     pub end: Histogram<u64>,
-    /// By what stands between.
+    /// The resources used by the process between the ends.
     pub used: Usage,
-    /// Deltas that were said, the warm-up's too.
+    /// Number of deltas sent, including those of the warm-up.
     pub deltas: u64,
-    /// The mean latency of the fastest run, and of the slowest: does one wait for others?
+    /// The mean latency of the fastest run, and of the slowest. A large difference means that runs
+    /// wait for each other.
     pub run_means_ns: (u64, u64),
-    /// Memory of what stands between, when nobody has asked yet.
+    /// Memory of the process between the ends before the first request.
     pub memory_before_kib: u64,
 }
 
-/// Runs `bench agent` with what follows these words.
+/// Runs `bench agent` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -185,7 +187,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts what stands between, has everything said and read, ends it.
+    /// Starts the process between the ends, runs the load, and ends the process.
     fn measure(&self, way: Way) -> Result<Found, Failure> {
         let load = &self.load;
         allow_descriptors(2 * u64::from(load.connections) + DESCRIPTORS_OTHER)?;
@@ -210,5 +212,5 @@ impl Agent {
     }
 }
 
-/// Options of a load that mean nothing here.
+/// Options of a load that have no meaning here.
 const NOT_OURS: [&str; 5] = ["cpu", "batch", "format", "connections", "executions"];

@@ -1,7 +1,8 @@
-//! The model of `bench agent`: it takes each request, and says what was planned when it is due.
+//! The model of `bench agent`: it accepts each request, and sends the planned deltas when they are
+//! due.
 //!
 //! A delta is a preformatted chunk of a stream of chat completions. Its text begins with `@` and
-//! the time at which it was due: that is what readers look for, whatever stands between.
+//! the time at which it was due. Readers look for that in every stream.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,9 +12,9 @@ use crate::common::machine::now_ns;
 use crate::common::serve::load::Load;
 use crate::common::serve::plan::{payload, stamp};
 
-/// In front of each stamp, and nowhere else in a stream.
+/// The byte in front of each stamp, and nowhere else in a stream.
 pub const MARK: u8 = b'@';
-/// How long a request may be on its way.
+/// Maximum time that a request may take to arrive.
 const ASKED_NS_MAX: u64 = 10_000_000_000;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
@@ -25,23 +26,23 @@ const LAST: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"c
                     \"model\":\"demo\",\"choices\":[{\"index\":0,\"delta\":{},\
                     \"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
 
-/// It, and everybody who has asked.
+/// The model and its requests.
 pub struct Model {
     listener: TcpListener,
     asked: Vec<Asked>,
-    /// A delta, and where its stamp is.
+    /// A delta, and the position of its stamp.
     frame: Vec<u8>,
     stamp_at: usize,
     last: Vec<u8>,
 }
 
-/// A run that has asked.
+/// A run that has sent its request.
 struct Asked {
     socket: TcpStream,
-    /// The rest of a delta that had no room. It waits here: the run's reader makes the room, and is
-    /// on this thread, too.
+    /// The rest of a delta that did not fit into the socket. It waits here, because the run's
+    /// reader, which frees space, is on this thread, too.
     rest: Vec<u8>,
-    /// The end was said, but for `rest`.
+    /// True once the end was sent, except for `rest`.
     has_last: bool,
 }
 
@@ -63,15 +64,15 @@ impl Model {
         Ok(Model { listener: opened?, asked: Vec::new(), frame, stamp_at, last: chunk(LAST) })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.listener.local_addr().expect("it listens")
     }
 
-    /// Waits for the next request, and begins to answer.
+    /// Waits for the next request, and begins the reply.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if it does not come.
+    /// [`Failure::Failed`] if it does not arrive.
     pub fn take_request(&mut self) -> Result<(), Failure> {
         let failed = |text: String| Failure::Failed(format!("the model: {text}"));
         let deadline_ns = now_ns() + ASKED_NS_MAX;
@@ -102,7 +103,7 @@ impl Model {
         Ok(())
     }
 
-    /// Says the next delta in this run; false: nobody reads fast enough.
+    /// Sends the next delta of this run. Returns false if the socket is full.
     ///
     /// # Errors
     /// [`Failure::Failed`] if the connection is broken.
@@ -112,7 +113,7 @@ impl Model {
         self.asked[run].say(&self.frame, run)
     }
 
-    /// Says the end in this run; false: try again.
+    /// Sends the end of this run. Returns false if it has to be tried again.
     ///
     /// # Errors
     /// [`Failure::Failed`] if the connection is broken.
@@ -128,7 +129,8 @@ impl Model {
 }
 
 impl Asked {
-    /// Says all of it, now or with the next call; or nothing, if there is no room: false.
+    /// Sends all bytes, now or with the next call. Returns false if the socket is full and nothing
+    /// was sent.
     #[inline]
     fn say(&mut self, bytes: &[u8], run: usize) -> Result<bool, Failure> {
         if !self.say_rest(run)? {
@@ -142,7 +144,7 @@ impl Asked {
         Ok(true)
     }
 
-    /// Says the rest, if there is room. True: nothing is left of it.
+    /// Sends the rest, if the socket has room. Returns true if nothing is left.
     fn say_rest(&mut self, run: usize) -> Result<bool, Failure> {
         if !self.rest.is_empty() {
             let count = write(&mut self.socket, &self.rest, run)?;
@@ -152,7 +154,7 @@ impl Asked {
     }
 }
 
-/// Writes as much as there is room for: the number of bytes.
+/// Writes as many bytes as fit. Returns their number.
 fn write(socket: &mut TcpStream, mut bytes: &[u8], run: usize) -> Result<usize, Failure> {
     let begun = bytes.len();
     while !bytes.is_empty() {
@@ -171,7 +173,7 @@ fn chunk(content: &str) -> Vec<u8> {
     format!("{:x}\r\n{content}\r\n", content.len()).into_bytes()
 }
 
-/// Is all of a request with a known length there?
+/// True if a request with a known length is complete.
 fn is_whole(request: &[u8]) -> bool {
     let Some(at) = request.windows(4).position(|window| window == b"\r\n\r\n") else {
         return false;

@@ -1,4 +1,4 @@
-//! The readers of `bench agent`: each follows one run, and looks for nothing but stamps.
+//! The readers of `bench agent`: each follows one run, and looks only for stamps.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,10 +10,10 @@ use super::server::MODEL;
 use crate::common::Failure;
 use crate::common::serve::plan::STAMP_DIGITS;
 
-/// What one read takes at most.
+/// Maximum number of bytes of one read.
 pub const READ_BYTES: usize = 256 << 10;
 
-/// How a run is followed.
+/// The way in which a run is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Part by part, from streamdoor.
@@ -24,22 +24,22 @@ pub enum Way {
     Pipe,
 }
 
-/// One of them.
+/// A reader.
 pub struct Reader {
-    /// It does not wait.
+    /// The socket, which does not block.
     pub socket: TcpStream,
     stamps: Stamps,
-    /// Deltas that came.
+    /// Number of deltas received.
     pub heard: u64,
-    /// The last step was told, or the last byte came.
+    /// True once the last step or the last byte was received.
     pub has_ended: bool,
-    /// What is looked for as the end, and how much of it was seen.
+    /// The text that marks the end, and the number of its bytes seen.
     end: &'static [u8],
     end_seen: usize,
 }
 
 impl Reader {
-    /// Connects, and asks for run `index`.
+    /// Connects, and sends the request for run `index`.
     ///
     /// # Errors
     /// [`Failure::Failed`].
@@ -74,10 +74,10 @@ impl Reader {
         Ok(Reader { socket, stamps, heard: 0, has_ended: false, end, end_seen: 0 })
     }
 
-    /// Reads once: how many bytes. `heard` is told the stamp of each delta.
+    /// Reads once and returns the number of bytes. Calls `heard` with the stamp of each delta.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if the connection ends before the run has.
+    /// [`Failure::Failed`] if the connection ends before the run has ended.
     #[inline]
     pub fn read(
         &mut self,
@@ -103,7 +103,7 @@ impl Reader {
 
     #[inline]
     fn look_for_end(&mut self, bytes: &[u8]) {
-        // It begins with a byte that it has nowhere else.
+        // The text begins with a byte that occurs nowhere else in it.
         let first = self.end[0];
         let mut rest = bytes;
         while !rest.is_empty() && !self.has_ended {
@@ -119,7 +119,7 @@ impl Reader {
                     rest = &rest[1..];
                 }
                 false => {
-                    // What is not the next may be the first again.
+                    // A byte that does not match may still be the first one.
                     rest = if self.end_seen == 0 { &rest[1..] } else { rest };
                     self.end_seen = 0;
                 }
@@ -130,7 +130,7 @@ impl Reader {
 }
 
 impl Way {
-    /// What stands at the end of a run and nowhere before.
+    /// Returns a text that occurs only at the end of a run.
     fn end(self) -> &'static [u8] {
         match self {
             Way::Stream | Way::Iterate => b"ExecutionCompleted",
@@ -138,7 +138,7 @@ impl Way {
         }
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Way::Stream => "stream",
@@ -148,10 +148,10 @@ impl Way {
     }
 }
 
-/// Finds stamps in bytes that come in pieces.
+/// Finds stamps in bytes that arrive in pieces.
 #[derive(Default)]
 struct Stamps {
-    /// Digits that are still to come; 0: a mark is looked for.
+    /// Number of digits still to come. At 0, a mark is searched.
     left: usize,
     value: u64,
 }

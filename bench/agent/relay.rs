@@ -1,7 +1,8 @@
-//! `bench agent pipe`: the least that can stand between a model and who reads it. Bytes of either
-//! are written to the other as they come; nobody looks into them.
+//! `bench agent pipe`: the least that can stand between a model and its readers. It copies the
+//! bytes of each side to the other as they arrive, and does not parse them.
 //!
-//! One thread over epoll. It waits as streamdoor does: it polls for a while, and then blocks.
+//! It has one thread over epoll. It waits as streamdoor does: it polls for a while, and then
+//! blocks.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
@@ -33,7 +34,7 @@ const DESCRIPTORS_OTHER: u64 = 64;
 const READ_BYTES: usize = 64 << 10;
 const LISTENER: Token = Token(usize::MAX);
 
-/// Runs `bench agent pipe` with what follows these words.
+/// Runs `bench agent pipe` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -58,7 +59,7 @@ struct Relay {
 
 struct Side {
     socket: TcpStream,
-    /// What it did not take yet.
+    /// The bytes that the socket has not taken yet.
     waiting: Vec<u8>,
 }
 
@@ -126,14 +127,15 @@ impl Relay {
         }
     }
 
-    /// Until there is no more: epoll tells of it again only when more comes.
+    /// Copies until no bytes are left, because epoll reports the socket again only when more
+    /// arrives.
     #[inline]
     fn carry(&mut self, from: usize) -> io::Result<()> {
         let to = from ^ 1;
         let mut buffer = std::mem::take(&mut self.buffer);
         let carried = loop {
             match self.sides[from].socket.read(&mut buffer) {
-                Ok(0) => break Ok(()), // Whoever measures closes both.
+                Ok(0) => break Ok(()), // The measuring process closes both.
                 Ok(count) => {
                     if let Err(error) = self.write(to, &buffer[..count]) {
                         break Err(error);

@@ -1,4 +1,4 @@
-//! What runs of `bench agent` found: text for people, lines of JSON, files for other tools.
+//! The results of `bench agent`: text for people, lines of JSON, files for other tools.
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ fn machine_line(agent: &Agent) -> String {
     )
 }
 
-/// The load in one line, as it can be typed.
+/// Returns the load in one line that can be typed as a command.
 fn load_line(agent: &Agent, found: &Found) -> String {
     let mut words = agent.load.to_arguments();
     for own in ["--batch", "--cpu", "--format", "--executions", "--connections"] {
@@ -39,18 +39,18 @@ fn name(way: Way) -> &'static str {
     }
 }
 
-/// Processor time in between for one delta.
+/// Returns the processor time of the process between the ends for one delta.
 fn cpu_ns_per_delta(found: &Found) -> f64 {
     (found.used.cpu_s * 1e9 / found.deltas.max(1) as f64).round()
 }
 
-/// Memory in between for one run.
+/// Returns the memory of the process between the ends for one run.
 fn kib_per_run(agent: &Agent, found: &Found) -> f64 {
     let more_kib = found.used.memory_kib.saturating_sub(found.memory_before_kib);
     (more_kib as f64 / f64::from(agent.load.connections) * 10.0).round() / 10.0
 }
 
-/// The report of one run, in the form that was asked for.
+/// Returns the report of one run, as text or JSON.
 pub fn run_report(agent: &Agent, found: &Found) -> String {
     let (machine, load) = (machine_line(agent), load_line(agent, found));
     let end = |quantile| found.end.value_at_quantile(quantile);
@@ -92,8 +92,8 @@ pub fn run_report(agent: &Agent, found: &Found) -> String {
     format!("{}\n", Value::Object(line))
 }
 
-/// What streamdoor adds to the pipe: the median of its runs less the median of the pipe's, and how
-/// many times as much that is. Nothing if only one of them was run.
+/// Returns the cost that streamdoor adds to the pipe: the difference and the ratio of the medians
+/// of their runs. Empty if only one of them was run.
 pub fn added(all: &[Found]) -> String {
     let median = |wanted: &str, value: &dyn Fn(&Found) -> u64| {
         let mut values: Vec<u64> =
@@ -128,7 +128,7 @@ pub fn added(all: &[Found]) -> String {
 }
 
 /// Writes `agent-<impl>-<mode>-<runs>-<size>-<rate>` as `.hgrm` and `.hlog` into the directory of
-/// `--out`, if there is one. A later round takes the place of an earlier one.
+/// `--out`, if given. A later round replaces an earlier one.
 ///
 /// # Errors
 /// [`Failure::Failed`], which names the path.
@@ -137,7 +137,7 @@ pub fn write_files(agent: &Agent, found: &Found) -> Result<(), Failure> {
         return Ok(());
     };
     let Measured::Latency { samples_ns, histogram, .. } = &found.outcome.measured else {
-        return Ok(()); // Of steps alone there is no series.
+        return Ok(()); // Steps alone give no series.
     };
     let load = &agent.load;
     let (name, mode) = (name(found.way), agent.mode.name());

@@ -16,7 +16,7 @@ use crate::common::serve::child;
 use crate::common::serve::load::Load;
 use crate::common::{Failure, print};
 
-/// What the model is called, here and there.
+/// The name of the model, in the settings and in requests.
 pub const MODEL: &str = "demo";
 
 const HELP: &str = "\
@@ -31,7 +31,7 @@ Usage: bench agent server --model ADDRESS [options]
 ";
 const DESCRIPTORS_OTHER: u64 = 64;
 
-/// Parses the options of a child that stands between a model and its readers.
+/// Parses the options of a child process between a model and its readers.
 ///
 /// # Errors
 /// [`Failure`].
@@ -64,7 +64,7 @@ pub fn parse(
     Ok(Some((load, model)))
 }
 
-/// Runs `bench agent server` with what follows these words.
+/// Runs `bench agent server` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -98,6 +98,6 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     };
     child::announce(*address);
     loop {
-        std::thread::park(); // Standard input ends the process.
+        std::thread::park(); // The end of standard input ends the process.
     }
 }

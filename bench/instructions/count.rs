@@ -1,4 +1,4 @@
-//! Counts instructions of a process under valgrind, and says which compiler made it.
+//! Counts the instructions of a process under valgrind, and finds the compiler of this program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use super::operations::Operation;
 use crate::common::Failure;
 
-/// How often an operation is done by the first process: rings have come round by then, and all
-/// memory that is ever touched was touched.
+/// Number of repetitions in the first process. By then, rings have wrapped around, and all memory
+/// was touched once.
 const TIMES_FEW: u64 = 3_000;
-/// How often more by the second.
+/// Number of additional repetitions in the second process.
 const TIMES_MORE: u64 = 10_000;
 const COMPILER: &[u8] = b"rustc version ";
 
@@ -18,16 +18,17 @@ fn failed(text: String) -> Failure {
     Failure::Failed(format!("instructions: {text}"))
 }
 
-/// Can anything be counted here?
+/// True if valgrind is installed.
 pub fn has_valgrind() -> bool {
     let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
     version.is_ok_and(|status| status.success())
 }
 
-/// What this program was made by: the compiler leaves its name in what it makes.
+/// Returns the compiler and the profile of this program. The compiler leaves its name in the
+/// binary.
 ///
 /// # Errors
-/// [`Failure::Environment`] if this program can not be read.
+/// [`Failure::Environment`] if this program cannot be read.
 pub fn made_by() -> Result<String, Failure> {
     let cannot = |error: std::io::Error| Failure::Environment(format!("this program: {error}"));
     let bytes = std::fs::read(std::env::current_exe().map_err(cannot)?).map_err(cannot)?;
@@ -36,7 +37,8 @@ pub fn made_by() -> Result<String, Failure> {
     Ok(format!("{compiler}, {profile}"))
 }
 
-/// `rustc 1.95.0`: what stands before a digit, as these words stand in ours, too.
+/// Returns a text such as `rustc 1.95.0`. A digit has to follow the words, because this program
+/// also contains the words alone.
 fn compiler_of(program: &[u8]) -> Option<String> {
     let mut windows = program.windows(COMPILER.len() + 1);
     let starts = |window: &[u8]| window.starts_with(COMPILER);
@@ -46,14 +48,14 @@ fn compiler_of(program: &[u8]) -> Option<String> {
     Some(format!("rustc {}", String::from_utf8(version).ok()?))
 }
 
-/// Instructions of each operation, by its name.
+/// Returns the instructions of each operation, by its name.
 ///
 /// # Errors
-/// [`Failure::Failed`] with what valgrind said.
+/// [`Failure::Failed`] with the output of valgrind.
 pub fn all(wanted: &[&Operation]) -> Result<BTreeMap<String, f64>, Failure> {
     let mut counts = BTreeMap::new();
     for operation in wanted {
-        // Both at once: they do not disturb each other's counts.
+        // Both run at once: they do not disturb each other's counts.
         let few = Counted::start(operation.name, TIMES_FEW)?;
         let many = Counted::start(operation.name, TIMES_FEW + TIMES_MORE)?;
         let (few, many) = (few.finish()?, many.finish()?);
@@ -65,7 +67,7 @@ pub fn all(wanted: &[&Operation]) -> Result<BTreeMap<String, f64>, Failure> {
     Ok(counts)
 }
 
-/// A process that is being counted.
+/// A process under valgrind.
 struct Counted {
     process: std::process::Child,
     name: &'static str,
@@ -91,7 +93,7 @@ impl Counted {
         let Counted { process, name, path } = self;
         let output = process.wait_with_output().map_err(|error| failed(error.to_string()))?;
         let counted = std::fs::read_to_string(&path);
-        let _ = std::fs::remove_file(&path); // What is left over is in nobody's way.
+        let _ = std::fs::remove_file(&path); // A remaining file does no harm.
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(failed(format!("{name} under valgrind: {}: {said}", output.status)));
@@ -105,7 +107,7 @@ fn no_total(path: &Path) -> Failure {
     failed(format!("{} has no line totals", path.display()))
 }
 
-/// The sum that callgrind writes at the end of its file.
+/// Returns the sum that callgrind writes at the end of its file.
 fn total_of(counted: &str) -> Option<u64> {
     let numbers = counted.lines().rev().find_map(|line| line.strip_prefix("totals:"))?;
     numbers.split_whitespace().next()?.parse().ok()

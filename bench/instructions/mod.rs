@@ -1,12 +1,12 @@
-//! The command `bench instructions`: how many instructions one hot operation takes, and whether
-//! that is still what was recorded.
+//! The command `bench instructions`: counts the instructions of hot operations and compares them
+//! with recorded counts.
 //!
-//! Time differs from run to run on a machine that others use, too; the number of instructions does
-//! not. Each operation (`operations.rs`) is done so many times by a process of its own under
-//! valgrind's callgrind, and more often by another one: what the second takes more is the
-//! operation's, and what starting and setting up takes is not in it (`count.rs`). `records.rs`
-//! reads and writes files of counts and compares: `counts.toml` of the build that the tests have,
-//! which is what `tools/test` looks at, and `release.toml` of the one that is shipped.
+//! On a shared machine, times differ from run to run. The number of instructions does not. One
+//! process repeats an operation (`operations.rs`) under valgrind's callgrind, and a second process
+//! repeats it more often. The difference belongs to the operation alone, without the start and the
+//! setup (`count.rs`). `records.rs` reads, writes and compares files of counts. `counts.toml`
+//! belongs to the build of the tests, and `tools/test` checks it. `release.toml` belongs to the
+//! shipped build.
 
 mod count;
 mod operations;
@@ -46,14 +46,14 @@ Counts of one compiler and one profile say nothing about another's: with these n
 and the last line says so (\"not run: …\"), as it does where valgrind is missing.
 ";
 
-/// What is to be done with the counts.
+/// The use of the counts.
 enum Task {
     Print,
     Check(PathBuf),
     Record(PathBuf),
 }
 
-/// Runs `bench instructions` with what follows these words.
+/// Runs `bench instructions` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -128,7 +128,7 @@ fn carry_out(task: &Task, wanted: &[&Operation]) -> Result<(), Failure> {
     }
 }
 
-/// `bench instructions run`, which is what is counted.
+/// Runs `bench instructions run`, whose instructions are counted.
 fn run_one(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let (mut operation, mut times) = (None, None);
     let mut parser = Parser::from_args(arguments);

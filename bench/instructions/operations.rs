@@ -1,8 +1,9 @@
-//! The hot operations: each sets up what it needs and is done so many times.
+//! The hot operations. Each prepares its state and is then repeated.
 //!
-//! A count is of one time, with what cannot be had without it: to deliver, something has to be
-//! published. All are done on one thread, over mio (valgrind knows no io_uring), with a seed, and
-//! nobody reads the machine's memory meanwhile, so that a count is the same every time.
+//! A count is for one repetition, including its unavoidable parts: a delivery needs a publication.
+//! All operations run on one thread, over mio (valgrind does not support io_uring), with a fixed
+//! seed. The shard reads no memory pressure. The count is therefore the same
+//! every time.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -20,17 +21,17 @@ use streamdoor::wire::http1::{self, RequestReader};
 use streamdoor::wire::jsonrpc::Id;
 use streamdoor::wire::sse::{self, Cursor};
 
-/// One of them.
+/// An operation.
 pub struct Operation {
-    /// What it is called.
+    /// The name.
     pub name: &'static str,
-    /// What it is.
+    /// The description.
     pub what: &'static str,
-    /// Does it so often.
+    /// Runs the operation this number of times.
     pub run: fn(u64) -> Result<(), String>,
 }
 
-/// All of them.
+/// All operations.
 pub const ALL: &[Operation] = &[
     Operation { name: "publish", what: "a chunk by hand, that nobody follows", run: publish },
     Operation { name: "deliver-1", what: "the same, given to a closure", run: deliver_one },
@@ -50,7 +51,7 @@ pub const ALL: &[Operation] = &[
 const PAYLOAD: &[u8; 100] = b"the quick brown fox jumps over the lazy dog, the quick brown fox \
     jumps over the lazy dog, the quick ";
 const EXECUTION: &str = "01-0123456789abcdef";
-/// Other timers in the wheel: one for each connection, say.
+/// Number of other timers in the wheel, such as one for each connection.
 const TIMERS_OTHER: u64 = 1_000;
 
 fn shard() -> Result<(Shard, ExecutionId), String> {
@@ -149,7 +150,7 @@ fn chunk(seq: u64) -> Event<'static> {
     })
 }
 
-/// Numbers of chunks that all have as many digits.
+/// Returns numbers of chunks that all have the same number of digits.
 fn seqs(times: u64) -> std::ops::Range<u64> {
     1_000_000..1_000_000 + times
 }
@@ -179,7 +180,7 @@ fn encode_sse(times: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// A wheel with timers at all distances, and a time.
+/// Returns a wheel with timers at all distances, and a time.
 fn wheel() -> Result<(Wheel<u64>, Instant), String> {
     let now = Instant::from_nanos(1_000_000_000_000);
     let mut wheel = Wheel::new(2 * TIMERS_OTHER as u32, now);

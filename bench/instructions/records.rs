@@ -8,31 +8,31 @@ use streamdoor::wire::toml;
 
 use crate::common::Failure;
 
-/// So much more or less is no change: allocators and hashes differ a little.
+/// Smaller differences are ignored, because allocators and hashes differ a little.
 const TOLERANCE_PERCENT: f64 = 3.0;
 
-/// What was counted once.
+/// Recorded counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Records {
-    /// Compiler and profile.
+    /// The compiler and the profile.
     pub made_by: String,
-    /// How much a count may differ.
+    /// The accepted difference of a count, in percent.
     pub tolerance_percent: f64,
-    /// By the name of the operation.
+    /// The counts by the name of the operation.
     pub counts: BTreeMap<String, f64>,
 }
 
 impl Records {
-    /// Of nothing.
+    /// Returns records without any count.
     pub fn empty() -> Records {
         let (made_by, counts) = (String::new(), BTreeMap::new());
         Records { made_by, tolerance_percent: TOLERANCE_PERCENT, counts }
     }
 
-    /// What a file says.
+    /// Reads a file.
     ///
     /// # Errors
-    /// [`Failure::Usage`], which names the file and what is wrong with it.
+    /// [`Failure::Usage`], which names the file and the problem.
     pub fn read(path: &Path) -> Result<Records, Failure> {
         let wrong = |text: String| Failure::Usage(format!("--check {}: {text}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
@@ -56,7 +56,7 @@ impl Records {
         Ok(Records { made_by, tolerance_percent, counts })
     }
 
-    /// Takes the place of a file.
+    /// Writes the file, replacing an older one.
     ///
     /// # Errors
     /// [`Failure::Failed`], which names it.
@@ -65,7 +65,7 @@ impl Records {
         written.map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
     }
 
-    /// As the file has it.
+    /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         let Records { made_by, tolerance_percent, counts } = self;
         let mut text = format!(
@@ -78,8 +78,8 @@ impl Records {
         text
     }
 
-    /// A table of what was `counted` beside what is recorded, and whether all of it is as it was.
-    /// If not all operations were counted, some of the recorded ones may be missing.
+    /// Returns a table of the `counted` values beside the recorded ones. Also returns true if all
+    /// of them agree. If `is_whole` is false, recorded operations may be missing from `counted`.
     pub fn compare(&self, counted: &BTreeMap<String, f64>, is_whole: bool) -> (String, bool) {
         let mut text =
             format!("{:<20}{:>12}{:>12}{:>10}\n", "operation", "counted", "recorded", "change");

@@ -10,7 +10,7 @@ const LEFT: f64 = 78.0;
 const RIGHT: f64 = 178.0;
 const TOP: f64 = 42.0;
 const BOTTOM: f64 = 48.0;
-/// Lines of the grid in each direction.
+/// Number of grid lines in each direction.
 const GRID: u32 = 5;
 
 /// A line: its name, its colour, its value in KiB.
@@ -23,7 +23,7 @@ const LINES: [Line; 4] = [
     ("rings bought", "#495057", |sample| sample.rings_kib),
 ];
 
-/// All samples, as a page of SVG.
+/// Returns all samples as an SVG document.
 pub fn drawing(title: &str, samples: &[Sample]) -> String {
     let values = samples.iter().flat_map(|sample| LINES.map(|(_, _, value)| value(sample)));
     let most_kib = values.max().unwrap_or(0).max(1) as f64 * 1.05;

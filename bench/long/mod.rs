@@ -1,9 +1,9 @@
-//! The commands `bench soak` and `bench idle`: what becomes of a server over a long time.
+//! The commands `bench soak` and `bench idle`: the behaviour of a server over a long time.
 //!
-//! `streamdoor serve`, the program that is shipped, in a process of its own ([`server`]). `soak`
-//! has it run short executions of every kind without end ([`work`]) and looks at its memory
-//! meanwhile; `idle` does nothing and looks at what the kernel counts of a server that has nothing
-//! to do. Both write what they saw as a table, and `soak` draws it ([`draw`]).
+//! Both run `streamdoor serve`, the shipped program, in a process of its own ([`server`]). `soak`
+//! runs short executions of every kind ([`work`]) and samples the memory meanwhile. `idle` runs
+//! nothing and samples what the kernel counts of an idle server. Both write a table, and `soak`
+//! draws it ([`draw`]).
 
 mod draw;
 mod sample;
@@ -54,12 +54,12 @@ Usage: bench idle [options]
 ";
 
 const LOOK_AT_IDLE: Duration = Duration::from_secs(1);
-/// Looks at /proc/stat for each look at the rest: what it tells is of that moment only.
+/// Reads of /proc/stat in each sample, because it shows only the current moment.
 const GLANCES: u32 = 20;
-/// Before the first look: what is done at the start is no part of it.
+/// Time before the first sample, so that the start is not part of it.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Runs `bench soak` with what follows these words.
+/// Runs `bench soak` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -117,7 +117,7 @@ fn soak_report(samples: &[Sample], took: Duration) -> String {
     let _ = writeln!(text, "executions {}", last.executions);
     let per_s = last.executions as f64 / took.as_secs_f64();
     let _ = writeln!(text, "per_s {per_s:.0}");
-    // By quarters: what grows without end grows in the last one as in the first.
+    // By quarters: a leak grows in the last one as much as in the first.
     for quarter in 0..=4 {
         let sample = &samples[(samples.len() - 1) * quarter / 4];
         let _ = writeln!(
@@ -136,7 +136,7 @@ fn soak_report(samples: &[Sample], took: Duration) -> String {
     text
 }
 
-/// Runs `bench idle` with what follows these words.
+/// Runs `bench idle` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -207,7 +207,7 @@ fn idle_report(samples: &[Sample]) -> String {
     text
 }
 
-/// All that was seen, for other programs.
+/// Returns all samples as a table for other programs.
 fn table_of(samples: &[Sample]) -> String {
     let mut text = format!("{}\n", Sample::HEAD);
     for sample in samples {

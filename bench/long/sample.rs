@@ -1,4 +1,4 @@
-//! One look at a server: what it takes of memory, and what the kernel counts of its waits.
+//! One sample of a server: its memory, and the kernel's counts of its waits.
 
 use std::fmt;
 use std::fs;
@@ -9,37 +9,38 @@ use streamdoor::reactor::Clock;
 use super::server::Server;
 use crate::common::Failure;
 
-/// See above. Counts of the kernel go on from look to look.
+/// One sample. The counts of the kernel are cumulative.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// Since the start of the run.
+    /// Seconds since the start of the run.
     pub at_s: f64,
-    /// That were over by then.
+    /// Number of executions that had ended.
     pub executions: u64,
-    /// All of the server's memory that is there.
+    /// Resident memory of the server.
     pub rss_kib: u64,
-    /// The part that is its own: heap and stacks.
+    /// The private part of it: heap and stacks.
     pub anonymous_kib: u64,
-    /// The part that it shares: rings and other shared memory.
+    /// The shared part of it: rings and other shared memory.
     pub shared_kib: u64,
-    /// Memory of rings that was bought.
+    /// Memory of rings that is committed.
     pub rings_kib: u64,
-    /// 0 if memory is not short.
+    /// The memory pressure level; 0 if memory is not short.
     pub pressure_level: u64,
-    /// In which some task of the machine has waited for a disk.
+    /// Time during which a task of the machine has waited for a disk.
     pub machine_io_us: u64,
-    /// In which some task of the server has; `None` where nobody counts that.
+    /// Time during which a task of the server has waited for a disk, or `None` if it is not
+    /// counted.
     pub own_io_us: Option<u64>,
-    /// Tasks of the machine that wait for a disk, on average.
+    /// Mean number of tasks of the machine that wait for a disk.
     pub blocked_mean: f64,
 }
 
 impl Sample {
-    /// The head of a table of them.
+    /// The head of a table of samples.
     pub const HEAD: &str = "at_s,executions,rss_kib,anonymous_kib,shared_kib,rings_kib,\
         pressure_level,machine_io_us,own_io_us,procs_blocked_mean";
 
-    /// Looks.
+    /// Takes a sample.
     ///
     /// # Errors
     /// [`Failure::Failed`] if the server is gone.
@@ -92,14 +93,14 @@ impl fmt::Display for Sample {
     }
 }
 
-/// `total` of the first line of a file of pressure.
+/// Returns `total` from the first line of a pressure file.
 fn waited_us(path: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let total = text.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?;
     total.parse().ok()
 }
 
-/// Tasks of the machine that wait for a disk at this moment.
+/// Returns the number of tasks of the machine that wait for a disk at this moment.
 pub fn blocked_count() -> u64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("procs_blocked "));

@@ -1,6 +1,6 @@
-//! `streamdoor serve` as a process: on a Unix socket, so that no number of connections uses up the
-//! machine's ports, and in a cgroup of its own where one can be made, so that its waits are counted
-//! apart from everybody else's.
+//! `streamdoor serve` as a process. It listens on a Unix socket, so that connections do not use up
+//! the ports of the machine. If possible, it has a cgroup of its own, so that its waits are counted
+//! separately.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,10 +12,10 @@ use streamdoor::client::Client;
 
 use crate::common::Failure;
 
-/// A server that listens. It ends with this value.
+/// A server that listens. It ends when this value is dropped.
 pub struct Server {
     process: Child,
-    /// With its socket, and the file that its tools read.
+    /// The folder with its socket, and the file that its tools read.
     folder: PathBuf,
     cgroup: Option<PathBuf>,
 }
@@ -25,7 +25,7 @@ pub const FILE_BYTES: usize = 20_000;
 const FILE: &str = "lines.txt";
 
 impl Server {
-    /// Starts it: the program that stands beside this one.
+    /// Starts the program `streamdoor` from the folder of this program.
     ///
     /// # Errors
     /// [`Failure`].
@@ -65,17 +65,17 @@ impl Server {
         if !lines.by_ref().any(|line| is_there(&line)) {
             return Err(Failure::Failed("the server has ended, and did not listen".into()));
         }
-        // A pipe that is full would hold its log up.
+        // A full pipe would block its log.
         std::thread::spawn(move || lines.for_each(drop));
         Ok(())
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// A client of it, with a connection of its own.
+    /// Returns a client of the server, with a connection of its own.
     ///
     /// # Errors
     /// [`Failure::Failed`].
@@ -84,18 +84,18 @@ impl Server {
             .map_err(|error| Failure::Failed(error.to_string()))
     }
 
-    /// The file that its tools can read.
+    /// Returns the path of the file that its tools can read.
     pub fn file(&self) -> PathBuf {
         self.folder.join(FILE)
     }
 
-    /// The file in which the kernel counts the time that it waited for disks.
+    /// Returns the path of the file in which the kernel counts its waits for disks.
     pub fn io_pressure(&self) -> Option<String> {
         Some(self.cgroup.as_ref()?.join("io.pressure").display().to_string())
     }
 }
 
-/// A new cgroup with this process in it; `None` where nobody lets us.
+/// Creates a cgroup for this process. Returns `None` if that is not permitted.
 fn own_cgroup(pid: u32) -> Option<PathBuf> {
     let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
     let mount = mounts.into_iter().find(|mount| mount.join("cgroup.controllers").exists())?;
@@ -119,7 +119,7 @@ impl Drop for Server {
             if fs::remove_dir(cgroup).is_ok() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(10)); // It is still being taken down.
+            std::thread::sleep(Duration::from_millis(10)); // It is still in use.
         }
     }
 }

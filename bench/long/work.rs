@@ -1,5 +1,5 @@
-//! Short executions of every kind: whole ones that somebody follows, or nobody; and such as fail,
-//! are cancelled, or are left by their readers in the middle.
+//! Short executions of every kind. Some are complete, with or without a subscriber. Others fail,
+//! are cancelled, or lose their reader halfway.
 
 use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
@@ -13,21 +13,21 @@ use streamdoor::engine::{EndState, Outcome, State};
 use super::server::Server;
 use crate::common::Failure;
 
-/// Kinds of executions, which take turns.
+/// Number of kinds of executions, which take turns.
 const KINDS: u64 = 7;
-/// A server that is full says when to ask again; if it does not, this long.
+/// Maximum time before a request to a full server is repeated.
 const RETRY: Duration = Duration::from_millis(5);
-/// The number of failures in a row after which something is wrong.
+/// Number of retries after which the run fails.
 const RETRIES_MAX: u32 = 20_000;
 const RESULT_WAIT: Duration = Duration::from_secs(30);
 
-/// Those who ask.
+/// The clients that send the requests.
 pub struct Workers {
     clients: Vec<Client>,
     file: PathBuf,
 }
 
-/// The arguments of a call.
+/// A call: the tool and its arguments.
 struct Call(&'static str, Value);
 
 impl Workers {
@@ -40,7 +40,7 @@ impl Workers {
         Ok(Workers { clients, file: server.file() })
     }
 
-    /// Has executions of these numbers run, by all of them at once.
+    /// Runs the executions with these numbers, on all workers at once.
     ///
     /// # Errors
     /// [`Failure::Failed`] if one does not end as it should.
@@ -84,7 +84,7 @@ fn slow(chunks: u32, delay_ms: u32) -> Call {
     Call("slow_data_processor", json!({"chunks": chunks, "delay_ms": delay_ms}))
 }
 
-/// Follows a call for so many chunks, or to its end.
+/// Follows a call for `chunks_max` chunks, or to its end.
 fn follow(client: &Client, Call(tool, arguments): &Call, chunks_max: u32) -> Result<(), String> {
     let (options, follow) = (ExecuteOptions::default(), FollowOptions::default());
     let stream = patiently(|| client.call(tool, arguments, &options, follow.clone()))?;
@@ -107,13 +107,13 @@ fn start(client: &Client, Call(tool, arguments): &Call) -> Result<ExecutionId, S
     patiently(|| client.execute(tool, arguments, &options)).map(|created| created.execution)
 }
 
-/// Asks for the result of a call that nobody follows.
+/// Waits for the result of a call without a subscriber.
 fn run(client: &Client, call: &Call, expected: Outcome) -> Result<(), String> {
     let execution = start(client, call)?;
     match client.result(execution, RESULT_WAIT) {
         Ok(Awaited::Ended(output)) if output.state == State::Ended(expected) => Ok(()),
         Ok(other) => Err(format!("{other:?}, not {expected:?}")),
-        // It was retained for a second only.
+        // It was retained for only a second.
         Err(ClientError::Refused(refused)) if refused.status.code() == 404 => Ok(()),
         Err(error) => Err(error.to_string()),
     }
@@ -124,7 +124,7 @@ fn cancel(client: &Client, call: &Call) -> Result<(), String> {
     client.cancel(execution).map(drop).map_err(|error| error.to_string())
 }
 
-/// Until there is a place.
+/// Repeats a request until the server has room for it.
 fn patiently<T>(mut ask: impl FnMut() -> Result<T, ClientError>) -> Result<T, String> {
     for _ in 0..RETRIES_MAX {
         match ask() {

@@ -1,8 +1,8 @@
-//! Calls that come at once: each on a connection of its own, all written one behind the other, and
-//! the time from each to its first notification.
+//! Concurrent calls, each on a connection of its own. All requests are written one after the other.
+//! The time from each to its first notification is measured.
 //!
-//! One thread, which polls. It looks for what has come between two requests: who has been answered
-//! by then does not wait until the last one is written.
+//! One thread polls. It reads between two requests, so that an early reply does not wait until the
+//! last request is written.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,12 +23,12 @@ use crate::common::machine::now_ns;
 use crate::serve::client::Incoming as _;
 use crate::serve::first;
 
-/// How long all of them may take together.
+/// Maximum time of all calls together.
 const TURN_NS_MAX: u64 = 60_000_000_000;
-/// Until a server has taken the connections, which nobody tells.
+/// Time in which a server accepts the connections. No event reports that.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Connections that call at once, as often as they are asked to.
+/// Connections that call at the same time, any number of times.
 pub struct AtOnce {
     calls: Vec<Call>,
     dialect: Dialect,
@@ -46,10 +46,10 @@ struct Call {
 }
 
 impl AtOnce {
-    /// Connects `count` times; in the era where there are sessions, each has its own.
+    /// Connects `count` times. In the era with sessions, each connection has its own.
     ///
     /// # Errors
-    /// What the kernel says, or that the server opens no session.
+    /// The error of a system call, or of a server that opens no session.
     pub fn connect(
         address: SocketAddr,
         era: Era,
@@ -74,10 +74,10 @@ impl AtOnce {
         Ok(AtOnce { calls, dialect, poll, events, buffer: buffer.into() })
     }
 
-    /// All call once; `taken` gets the time of each until its first notification.
+    /// Makes all calls once. `taken` gets the time of each until its first notification.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if one of them is not answered as it should be.
+    /// [`Failure::Failed`] if a reply is missing or wrong.
     pub fn call(&mut self, taken: &mut Histogram<u64>) -> Result<(), Failure> {
         for (index, call) in self.calls.iter_mut().enumerate() {
             call.stream = Stream::of_response(self.dialect, index, 1);
@@ -105,7 +105,7 @@ impl AtOnce {
         Ok(())
     }
 
-    /// Takes what has come: how many calls are over now.
+    /// Reads what has arrived. Returns the number of calls that have ended with this.
     fn look(&mut self) -> Result<usize, Failure> {
         match self.poll.poll(&mut self.events, Some(Duration::ZERO)) {
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(0),
@@ -122,7 +122,7 @@ impl AtOnce {
 }
 
 impl Call {
-    /// Reads until there is no more: is it over by that?
+    /// Reads until no bytes are left. Returns true if the call has ended with this.
     fn take(&mut self, buffer: &mut [u8]) -> Result<bool, String> {
         let was_complete = self.stream.is_complete();
         loop {
@@ -136,7 +136,7 @@ impl Call {
             let first_ns = &mut self.first_ns;
             self.stream.take(&buffer[..count], |_, _| *first_ns = first_ns.or(Some(now_ns())))?;
             if count < buffer.len() {
-                break; // Of what comes later epoll tells again.
+                break; // Later bytes cause another event of epoll.
             }
         }
         Ok(!was_complete && self.stream.is_complete())

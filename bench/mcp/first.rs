@@ -1,4 +1,4 @@
-//! The time from a call to its first notification: how it is asked for, and taken.
+//! The time from a call to its first notification: its options, and its measurement.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use super::server::Server;
 use crate::common::Failure;
 use crate::common::machine::{now_ns, preemption_count};
 
-/// The bounds of the histogram; what is longer is counted as the longest.
+/// The upper bound of the histogram. Longer times are counted as this one.
 const NS_MAX: u64 = 60_000_000_000;
 
-/// Which calls are made for it.
+/// The calls for the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Firsts {
-    /// How many, at least.
+    /// The minimum number of calls.
     pub calls: u32,
-    /// How long the server has nothing to do, before each.
+    /// The time in which the server is idle, before each call.
     pub pause: Duration,
-    /// So many at once; 0: one after the other.
+    /// Number of concurrent calls. At 0, calls follow one another.
     pub at_once: u32,
 }
 
-/// What was found.
+/// The result.
 pub struct Taken {
     /// One value for each call.
     pub histogram: Histogram<u64>,
-    /// How often the kernel ran somebody else meanwhile.
+    /// Number of preemptions by the kernel during the calls.
     pub preemptions: u64,
 }
 
@@ -37,12 +37,12 @@ impl Default for Firsts {
 }
 
 impl Firsts {
-    /// Was it asked for more than in passing?
+    /// True if the first notification is the main subject of the run.
     pub fn is_the_question(&self) -> bool {
         self.at_once > 0 || !self.pause.is_zero()
     }
 
-    /// As it can be typed.
+    /// Returns the options that result in these calls.
     pub fn words(&self) -> String {
         let mut words = format!("--first {}", self.calls);
         if !self.pause.is_zero() {
@@ -54,10 +54,10 @@ impl Firsts {
         words
     }
 
-    /// Makes them all.
+    /// Makes all calls.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if one of them is not answered as it should be.
+    /// [`Failure::Failed`] if a reply is missing or wrong.
     pub fn take_of(&self, server: &mut Server) -> Result<Taken, Failure> {
         let histogram = Histogram::new_with_bounds(1, NS_MAX, 3);
         let mut histogram = histogram.expect("the bounds are constants that it accepts");
@@ -79,7 +79,7 @@ impl Firsts {
         Ok(Taken { histogram, preemptions })
     }
 
-    /// The server does; the receiver goes on polling, of the clock.
+    /// Lets the server rest. The receiver goes on polling the clock.
     fn rest(&self) {
         let until_ns = now_ns() + self.pause.as_nanos() as u64;
         while now_ns() < until_ns {

@@ -1,9 +1,9 @@
 //! `bench mcp floor`: the least server of preformatted notifications, over HTTP or standard
 //! streams.
 //!
-//! One thread. Of a request only the tool and the index of its session are read; a notification is
-//! what streamdoor would say, formatted once, and goes out with one write. It waits as streamdoor
-//! does. No policy, nobody comes or leaves during a run.
+//! It has one thread. From a request, only the tool and the index of its session are read. A
+//! notification is that of streamdoor, formatted once, and goes out with one write. The server
+//! waits as streamdoor does. It has no policy, and no client connects or leaves during a run.
 
 mod at_once;
 
@@ -37,7 +37,7 @@ use crate::floor::tcp::Waiter;
 use crate::serve::{first, ours};
 
 const DESCRIPTORS_OTHER: u64 = 64;
-/// So many connections may come before the first is taken.
+/// The backlog of the listener.
 const BACKLOG: i32 = 4_096;
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
     cache-control: no-cache, no-transform\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -54,7 +54,7 @@ Usage: bench mcp floor [stdio] [options]
   --first-at-once N   the first N connections call the tool of one chunk at once
 ";
 
-/// Runs `bench mcp floor` with what follows these words.
+/// Runs `bench mcp floor` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -78,7 +78,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         child::answer_standard_input();
     }
     pin_thread(load.cpu)?;
-    // Calls at once are read and written by two descriptors each.
+    // Each concurrent call needs two descriptors, for reading and for writing.
     allow_descriptors(u64::from(load.connections + at_once) + DESCRIPTORS_OTHER)?;
     let (reactor, _) = reactor::open(load.reactor)
         .map_err(|error| Failure::Environment(format!("--reactor: {error}")))?;
@@ -99,7 +99,7 @@ fn over_http(load: &Load, waiter: Waiter, at_once: u32) -> io::Result<()> {
     let mut left = writers.len();
     while left > 0 {
         let mut line = accept(&listener, load.idle)?;
-        // One after the other until it is closed, or one that is to run.
+        // One request after the other, until the connection is closed or a call of the plan comes.
         while let Some(request) = line.next_post()? {
             let Some(index) = index_of(&request) else {
                 answer_first(&line.file, true)?;
@@ -131,7 +131,7 @@ fn over_streams(load: &Load, waiter: Waiter) -> io::Result<()> {
     let copy = |fd: &dyn AsFd| Ok::<_, io::Error>(File::from(fd.as_fd().try_clone_to_owned()?));
     let (input, output) = (copy(&io::stdin())?, copy(&io::stdout())?);
     for file in [&input, &output] {
-        fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?; // Who runs us has the others.
+        fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?; // The parent has the other ends.
     }
     let mut line = Line::new(input, load.idle);
     let mut left = load.executions;
@@ -148,7 +148,7 @@ fn over_streams(load: &Load, waiter: Waiter) -> io::Result<()> {
     Ok(())
 }
 
-/// Publishes all that is planned, and the answers.
+/// Publishes the whole plan, and the replies.
 fn run(load: &Load, mut waiter: Waiter, writers: &[File], is_http: bool) -> io::Result<()> {
     let mut notes: Vec<Note> =
         (0..load.executions).map(|index| Note::new(index, load.size_bytes, is_http)).collect();
@@ -176,7 +176,7 @@ fn run(load: &Load, mut waiter: Waiter, writers: &[File], is_http: bool) -> io::
     Ok(())
 }
 
-/// The call of one chunk: that, and later the answer.
+/// Answers the call with one chunk: sends the chunk, and later the reply.
 fn answer_first(to: &File, is_http: bool) -> io::Result<()> {
     let mut out = Vec::new();
     if is_http {
@@ -206,7 +206,7 @@ fn answer(index: u32, is_http: bool) -> Vec<u8> {
     out
 }
 
-/// Appends what is to be sent, as a chunk of HTTP where there is that.
+/// Appends bytes to be sent. Over HTTP, they become a chunk of the body.
 fn frame(out: &mut Vec<u8>, bytes: &[u8], is_http: bool) {
     let begun = is_http.then(|| begin_chunk(out));
     out.extend_from_slice(bytes);
@@ -215,7 +215,7 @@ fn frame(out: &mut Vec<u8>, bytes: &[u8], is_http: bool) {
     }
 }
 
-/// Writes all; waits where it has to.
+/// Writes all bytes. Waits if necessary.
 fn write(mut to: &File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
@@ -230,7 +230,7 @@ fn write(mut to: &File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Of which session a call is to run; `None`: of none, it is that of one chunk.
+/// Returns the session of a call of the plan, or `None` if it is the call with one chunk.
 fn index_of(call: &str) -> Option<usize> {
     if !call.contains(&format!("\"name\":\"{}\"", ours::TOOL)) {
         return None;
@@ -239,14 +239,14 @@ fn index_of(call: &str) -> Option<usize> {
     digits.split_once(|c: char| !c.is_ascii_digit())?.0.parse().ok()
 }
 
-/// Which call it is, by its token.
+/// Returns the index of a call, from its token.
 fn index_of_token(call: &str) -> Option<usize> {
     let digits = call.split_once("\"progressToken\":")?.1;
     let digits = digits.split_once(|c: char| !c.is_ascii_digit())?.0;
     wire::index_of(digits.parse().ok()?)
 }
 
-/// What is read from, as a shard that is idle would: some polls, and then sleep.
+/// The input. It is read as by an idle shard, which polls for a while and then sleeps.
 struct Line {
     file: File,
     reader: BufReader<Patient>,
@@ -269,7 +269,7 @@ impl Line {
         Ok((self.reader.read_line(&mut line)? > 0).then_some(line))
     }
 
-    /// The body of the next request.
+    /// Reads the next request and returns its body.
     fn next_post(&mut self) -> io::Result<Option<String>> {
         let mut length = 0;
         loop {
@@ -303,13 +303,14 @@ impl Read for Patient {
     }
 }
 
-/// A notification that is formatted once: of the next only the digits are written that differ.
+/// A notification that is formatted once. For the next one, only the digits that differ are
+/// written.
 struct Note {
     index: u32,
     is_sse: bool,
     payload: Box<[u8]>,
     bytes: Vec<u8>,
-    /// Of progress, seq and offset; and of the two stamps.
+    /// The places of progress, seq and offset, and those of the two stamps.
     numbers: [Range<usize>; 3],
     stamps: [Range<usize>; 2],
 }

@@ -1,12 +1,14 @@
-//! The command `bench mcp`: calls of a tool with progress on, streamdoor beside the floor.
+//! The command `bench mcp`: calls of a tool with progress, for streamdoor and the floor.
 //!
-//! One process serves, pinned to one cpu; this one receives on another, and polls. Over HTTP each
-//! session has a connection; standard streams are one session, in which as many calls run at once.
-//! Both speak the stateless era: a call is one request, and all it needs stands in it. What is
-//! published and when is the plan of `bench serve`, and the receiver is that of `bench serve`, with
-//! another reader of its bytes (`stream.rs`). `wire.rs` has the requests, `server.rs` the
-//! processes, `first.rs` and `at_once.rs` the time to the first notification, `floor.rs` the least
-//! writer of the same notifications, `peer.rs` what is particular to other people's servers.
+//! One process serves, pinned to one cpu. This process receives on another, and polls. Over HTTP,
+//! each session has a connection. Standard streams are one session with as many concurrent calls.
+//! Both use the stateless era: a call is one request that contains everything it needs. The load is
+//! the plan of `bench serve`. The receiver is that of `bench serve`, too, with another parser
+//! (`stream.rs`).
+//!
+//! `wire.rs` has the requests and `server.rs` the processes. `first.rs` and `at_once.rs` measure
+//! the time to the first notification. `floor.rs` is the least writer of the same notifications.
+//! `peer.rs` supports third-party servers.
 
 mod at_once;
 mod first;
@@ -33,14 +35,14 @@ use peer::PEERS;
 use server::Server;
 
 const DESCRIPTORS_OTHER: u64 = 64;
-/// Those that are run if none is chosen.
+/// The implementations that are run by default.
 const IMPLEMENTATIONS: &[&str] = &["streamdoor", "floor"];
-/// Those that can be chosen, beside [`PEERS`].
+/// The implementations that can be chosen, beside [`PEERS`].
 const IMPLEMENTATIONS_OWN: &[&str] = &["streamdoor", "floor", "floor-16"];
 const TRANSPORTS: &[&str] = &["http", "pipe", "socket"];
 const ROUNDS_MAX: u32 = 100;
 const FIRST_CALLS_MAX: u32 = 100_000;
-/// A server of ours has places for so many runs.
+/// The maximum number of concurrent runs of a streamdoor server.
 const AT_ONCE_MAX: u32 = 1_000;
 
 const HELP: &str = "\
@@ -75,39 +77,39 @@ Usage: bench mcp [options]
   --json              print one line of JSON for each run instead of text
 ";
 
-/// What `bench mcp` does.
+/// The options of `bench mcp`.
 pub struct Mcp {
-    /// What is published.
+    /// The load.
     pub load: Load,
     /// One of [`TRANSPORTS`].
     pub transport: &'static str,
-    /// Where the receiver is pinned.
+    /// The cpu of the receiver.
     pub client_cpu: usize,
-    /// Where `.hgrm` and `.hlog` go.
+    /// The directory for `.hgrm` and `.hlog` files.
     pub out: Option<PathBuf>,
-    /// A line of JSON for each run.
+    /// True for one line of JSON for each run.
     pub json: bool,
     rounds: u32,
-    /// Of the time to the first notification.
+    /// The options for the time to the first notification.
     pub first: Firsts,
     only: Option<&'static str>,
     /// The words of `--peer`.
     peer: Vec<String>,
 }
 
-/// What one run found.
+/// The result of one run.
 pub struct Found {
     /// One of [`IMPLEMENTATIONS_OWN`], or of [`PEERS`].
     pub implementation: &'static str,
-    /// From a request to its first notification.
+    /// The times from a request to its first notification.
     pub first: Taken,
-    /// By the receiver.
+    /// The results of the receiver.
     pub received: Received,
-    /// By the server.
+    /// The resources used by the server.
     pub used: Usage,
 }
 
-/// Runs `bench mcp` with what follows these words.
+/// Runs `bench mcp` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -224,19 +226,19 @@ impl Mcp {
         Ok(())
     }
 
-    /// Is it standard streams that messages come over?
+    /// True if the transport is standard streams.
     pub fn is_stdio(&self) -> bool {
         self.transport != "http"
     }
 
-    /// What a server is told: calls at once need connections, too.
+    /// Returns the load for a server, with connections for the concurrent calls, too.
     pub fn load_of_server(&self) -> Load {
         let Load { connections, executions, .. } = self.load;
         let connections = connections.max(self.first.at_once.next_multiple_of(executions));
         Load { connections, ..self.load.clone() }
     }
 
-    /// Starts a server, has it called, ends it.
+    /// Starts a server, runs the load, and ends the server.
     fn measure(&self, implementation: &'static str) -> Result<Found, Failure> {
         let connections = self.load_of_server().connections;
         allow_descriptors(u64::from(connections) + DESCRIPTORS_OTHER)?;

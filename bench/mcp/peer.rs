@@ -1,11 +1,11 @@
-//! Other people's servers under `bench mcp`: what they are told, and the older era's handshake.
+//! Third-party servers under `bench mcp`: their arguments, and the handshake of the older era.
 //!
-//! A peer is a program that `--peer` names. It is told the load as every server is, and more: over
-//! what it speaks, and a file with the plan, so that its chunks are due when everybody's are, in
-//! whatever language it is written. Its tools are those of `bench server`: `paced`, which begins
-//! when as many calls are there as the load has executions, and `first`. A chunk is one
-//! notification: `progress` is its number, `message` its payload. Over HTTP its first line says
-//! where it listens; when its standard input ends it leaves.
+//! A peer is a program that `--peer` names. It gets the load like every server, and also its
+//! transport and a file with the plan. Its chunks are thus due at the same times, whatever language
+//! it is written in. Its tools are those of `bench server`. `paced` begins when the number of calls
+//! equals the executions of the load; `first` is the other. A chunk is one notification: `progress`
+//! is its number, `message` its payload. Over HTTP, its first line is its address. It exits when
+//! its standard input ends.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,17 +23,17 @@ use crate::common::serve::plan::Plan;
 
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// Which of the two ways to begin a peer is called in.
+/// The era in which a peer is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Era {
-    /// A call is one request, and all it needs stands in it.
+    /// A call is one request that contains everything it needs.
     Stateless,
-    /// There is a handshake first; over HTTP, a session.
+    /// A handshake comes first; over HTTP, it opens a session.
     Handshake,
 }
 
 impl Era {
-    /// Its word.
+    /// Returns the name of the era.
     pub fn name(self) -> &'static str {
         match self {
             Era::Stateless => "stateless",
@@ -51,23 +51,24 @@ pub const PEERS: &[(&str, Era)] = &[
     ("python-sessions", Era::Handshake),
 ];
 
-/// In which era an implementation is called.
+/// Returns the era in which an implementation is called.
 pub fn era_of(implementation: &str) -> Era {
     let peer = PEERS.iter().find(|(name, _)| *name == implementation);
     peer.map_or(Era::Stateless, |(_, era)| *era)
 }
 
-/// Is it somebody else's?
+/// True if it is a third-party server.
 pub fn is_peer(implementation: &str) -> bool {
     PEERS.iter().any(|(name, _)| *name == implementation)
 }
 
-/// The plan as a file: the nanoseconds between the beginning of a run and each chunk, 64 bits each,
-/// little-endian; chunk k belongs to execution k modulo their number. Empty where there is no rate.
+/// The plan as a file: the nanoseconds between the start of a run and each chunk. Each number has
+/// 64 bits, little-endian. Chunk k belongs to execution k modulo their number. The file is empty
+/// without a rate.
 pub struct PlanFile(PathBuf);
 
 impl PlanFile {
-    /// Writes it.
+    /// Writes the file.
     ///
     /// # Errors
     /// [`Failure::Failed`], which names the file.
@@ -90,11 +91,11 @@ impl PlanFile {
 
 impl Drop for PlanFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0); // What is left over is in nobody's way.
+        let _ = std::fs::remove_file(&self.0); // A remaining file does no harm.
     }
 }
 
-/// What a peer is told behind the words of `--peer`.
+/// Returns the arguments of a peer after the words of `--peer`.
 pub fn words(load: &Load, era: Era, is_stdio: bool, plan: &PlanFile) -> Vec<String> {
     let transport = if is_stdio { "stdio" } else { "http" };
     let plan = plan.0.display().to_string();
@@ -113,10 +114,10 @@ fn initialize() -> String {
 
 const INITIALIZED: &str = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}";
 
-/// Opens a session over HTTP: its connection, which blocks, and its name.
+/// Opens a session over HTTP. Returns its connection, which blocks, and its name.
 ///
 /// # Errors
-/// What the kernel says, or that the server answers something else.
+/// The error of a system call, or of an unexpected reply.
 pub fn open_session(address: SocketAddr) -> io::Result<(TcpStream, String)> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
@@ -131,7 +132,7 @@ pub fn open_session(address: SocketAddr) -> io::Result<(TcpStream, String)> {
     Ok((socket, session))
 }
 
-/// Reads an answer to its end: the session that its head names.
+/// Reads a reply to its end. Returns the session that its head names.
 fn read_answer(socket: &mut TcpStream) -> io::Result<Option<String>> {
     let mut reader = ResponseReader::new();
     reader.expect(Method::Post);
@@ -158,14 +159,14 @@ fn read_answer(socket: &mut TcpStream) -> io::Result<Option<String>> {
     }
 }
 
-/// The handshake over standard streams, before what is read from does no longer wait.
+/// Does the handshake over standard streams. The output must still block.
 ///
 /// # Errors
-/// What the kernel says, or that the server leaves.
+/// The error of a system call, or of an unexpected reply.
 pub fn shake_hands(input: &mut impl Write, output: &mut impl Read) -> io::Result<()> {
     input.write_all(format!("{}\n", initialize()).as_bytes())?;
     let mut answer = String::new();
-    // Nothing follows before we say more: what is buffered here is lost to nobody.
+    // Nothing follows before the next message, so the buffer holds no other bytes.
     BufReader::new(output).read_line(&mut answer)?;
     if !answer.contains("\"result\"") {
         return Err(io::Error::other(format!("the server answered {answer:?}")));

@@ -1,4 +1,4 @@
-//! What runs of `bench mcp` found: text for people, lines of JSON, files for other tools.
+//! The results of `bench mcp`: text for people, lines of JSON, files for other tools.
 
 use serde_json::{Map, Value, json};
 
@@ -18,7 +18,7 @@ fn machine_line(mcp: &Mcp) -> String {
     )
 }
 
-/// The load in one line, as it can be typed.
+/// Returns the load in one line that can be typed as a command.
 fn load_line(mcp: &Mcp, found: &Found) -> String {
     let mut words = mcp.load.to_arguments();
     for own in ["--batch", "--cpu", "--format", "--executions", "--connections"] {
@@ -34,12 +34,12 @@ fn load_line(mcp: &Mcp, found: &Found) -> String {
     )
 }
 
-/// Processor time of the server for one notification of one chunk.
+/// Returns the processor time of the server for one notification of one chunk.
 fn cpu_ns_per_chunk(found: &Found) -> f64 {
     (found.used.cpu_s * 1e9 / found.received.given_chunks.max(1) as f64).round()
 }
 
-/// The report of one run, in the form that was asked for.
+/// Returns the report of one run, as text or JSON.
 pub fn run_report(mcp: &Mcp, found: &Found) -> String {
     let (machine, load) = (machine_line(mcp), load_line(mcp, found));
     let (received, used) = (&found.received, &found.used);
@@ -82,8 +82,8 @@ pub fn run_report(mcp: &Mcp, found: &Found) -> String {
     format!("{}\n", Value::Object(line))
 }
 
-/// How streamdoor compares with the floor: the median of its runs over the median of the floor's.
-/// Nothing if only one of them was run.
+/// Compares streamdoor with the floor: the median of its runs over the median of the floor's runs.
+/// Empty if only one of them was run.
 pub fn ratios(runs: &[Found]) -> String {
     let median = |name: &str, value: &dyn Fn(&Found) -> u64| {
         let mut values: Vec<u64> =
@@ -123,8 +123,8 @@ pub fn ratios(runs: &[Found]) -> String {
 }
 
 /// Writes `mcp-<impl>-<transport>-<sessions>-<size>-<rate>` as `.hgrm` and `.hlog` into the
-/// directory of `--out`, if there is one. A later round takes the place of an earlier one. Where it
-/// is about first notifications, it is their `.hgrm` alone: `mcp-first-…`.
+/// directory of `--out`, if given. A later round replaces an earlier one. If first notifications
+/// are the subject, only their `.hgrm` is written: `mcp-first-…`.
 ///
 /// # Errors
 /// [`Failure::Failed`], which names the path.

@@ -1,5 +1,5 @@
-//! The servers of `bench mcp`: ours over standard streams, `bench mcp server`; and any of them as a
-//! process of its own that is started, called, asked what it used, ended.
+//! The servers of `bench mcp`. `bench mcp server` is streamdoor over standard streams. [`Server`]
+//! is any server as a process of its own.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -37,11 +37,11 @@ Usage: bench mcp server [options]
 
   --cpu N             where it is pinned (the first allowed)
 ";
-/// How long one call may take.
+/// Maximum time of one call.
 const CALL_NS_MAX: u64 = 10_000_000_000;
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Runs `bench mcp server` with what follows these words.
+/// Runs `bench mcp server` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -60,12 +60,12 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     let opened = shard.call(move |shard| shard.open_lines(socket, options));
     let opened = opened.map_err(|_| failed("the shard has ended"))?;
     opened.map_err(|error| failed(&error.to_string()))?;
-    let _ = ended.recv(); // Nothing is ever sent: it ends.
+    let _ = ended.recv(); // No message is ever sent: the channel ends.
     server.drain(DRAIN);
     Ok(())
 }
 
-/// With the name of this benchmark.
+/// Returns a failure with the name of this benchmark.
 pub fn failed(text: &str) -> Failure {
     Failure::Failed(format!("mcp: {text}"))
 }
@@ -75,20 +75,20 @@ pub struct Server {
     reached: Reached,
     era: Era,
     dialect: Dialect,
-    /// What it reads the plan from.
+    /// The file from which it reads the plan.
     _plan: Option<PlanFile>,
 }
 
-/// How it is.
+/// The connection to a server.
 enum Reached {
-    /// With a connection for calls one after the other, and its session.
+    /// HTTP, with a connection for calls one after the other, and its session.
     Http { process: server::Server, line: Option<(TcpStream, Option<String>)> },
-    /// Its standard streams are calls and notifications.
+    /// Standard streams, which carry calls and notifications.
     Stdio { process: Child, input: Option<File>, output: File },
 }
 
 impl Server {
-    /// Starts one.
+    /// Starts a server.
     ///
     /// # Errors
     /// [`Failure`].
@@ -100,7 +100,7 @@ impl Server {
         let era = peer::era_of(implementation);
         let dialect = if plan.is_some() { Dialect::Plain } else { Dialect::Ours };
         let (program, words) = command_of(mcp, implementation, plan.as_ref())?;
-        // A peer is where its server's thread was when it was started; ours go there themselves.
+        // A peer inherits the cpu of the starting thread; streamdoor and the floor pin themselves.
         pin_thread(mcp.load.cpu)?;
         let reached = match mcp.is_stdio() {
             true => start_on_streams(mcp, &program, &words),
@@ -113,21 +113,21 @@ impl Server {
         Ok(server)
     }
 
-    /// On standard streams that is done once; from then on what is read from does not wait.
+    /// Does the handshake on standard streams, if needed. From then on, reads do not block.
     fn shake_hands(&mut self) -> Result<(), Failure> {
         let Reached::Stdio { input, output, .. } = &mut self.reached else { return Ok(()) };
         if self.era == Era::Handshake {
             let input = input.as_mut().expect("it was not told to leave");
             peer::shake_hands(input, output).map_err(|error| failed(&error.to_string()))?;
         }
-        // This end is ours alone.
+        // This end is not shared.
         fcntl_setfl(&*output, OFlags::NONBLOCK).map_err(|error| failed(&error.to_string()))
     }
 
-    /// What it has used so far.
+    /// Returns the resources it has used so far.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if it does not say.
+    /// [`Failure::Failed`] if it does not reply.
     pub fn usage(&mut self) -> Result<Usage, Failure> {
         match &mut self.reached {
             Reached::Http { process, .. } if self.dialect == Dialect::Ours => process.usage(),
@@ -136,10 +136,10 @@ impl Server {
         }
     }
 
-    /// Makes one call: how long until its first notification was read.
+    /// Makes one call. Returns the time until its first notification was read.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if it does not come.
+    /// [`Failure::Failed`] if the notification does not come.
     pub fn first(&mut self) -> Result<u64, Failure> {
         let call = wire::call(self.era, first::TOOL, 0, &json!({}));
         let broken = |error: std::io::Error| failed(&error.to_string());
@@ -166,10 +166,10 @@ impl Server {
         }
     }
 
-    /// Connections for so many calls at once.
+    /// Opens connections for `count` concurrent calls.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if it does not take them.
+    /// [`Failure::Failed`] if the server does not accept them.
     pub fn at_once(&self, count: u32) -> Result<AtOnce, Failure> {
         let Reached::Http { process, .. } = &self.reached else {
             unreachable!("it was refused for standard streams");
@@ -178,10 +178,10 @@ impl Server {
         connected.map_err(|error| failed(&format!("connections for calls at once: {error}")))
     }
 
-    /// Calls once for each session: what to read from.
+    /// Calls once for each session. Returns the connections to read from.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if it can not be called.
+    /// [`Failure::Failed`] if it cannot be called.
     pub fn call_all(&mut self, load: &Load) -> Result<Vec<Connection<Stream>>, Failure> {
         let (warmup, counted) = load.chunks();
         let chunks_each = (warmup + counted) / u64::from(load.executions);
@@ -191,7 +191,7 @@ impl Server {
         let broken = |error: std::io::Error| failed(&error.to_string());
         match &mut self.reached {
             Reached::Http { process, line } => {
-                *line = None; // The floor goes on when it is closed.
+                *line = None; // The floor continues when it is closed.
                 let address = process.address;
                 let connect_for = |(index, call): (u32, String)| {
                     let (mut socket, session) = connect(address, era)?;
@@ -215,7 +215,7 @@ impl Server {
     }
 }
 
-/// The program that is the server, and its words.
+/// Returns the program of the server, and its arguments.
 fn command_of(
     mcp: &Mcp,
     implementation: &str,
@@ -260,7 +260,7 @@ fn start_on_streams(mcp: &Mcp, program: &Path, words: &[String]) -> Result<Reach
 impl Drop for Server {
     fn drop(&mut self) {
         if let Reached::Stdio { process, input, .. } = &mut self.reached {
-            *input = None; // It leaves by itself; and if not, it is ended.
+            *input = None; // It exits by itself, or else is killed.
             let deadline_ns = now_ns() + 2 * DRAIN.as_nanos() as u64;
             while now_ns() < deadline_ns && matches!(process.try_wait(), Ok(None)) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -271,7 +271,7 @@ impl Drop for Server {
     }
 }
 
-/// What the server reads from and we write to; what we read from and it writes to.
+/// The two channels: server's input and our end of it, then our input and the server's end.
 type Streams = [(OwnedFd, OwnedFd); 2];
 
 fn pipes() -> std::io::Result<Streams> {
@@ -284,8 +284,8 @@ fn sockets() -> std::io::Result<Streams> {
     Ok([(stdin.into(), input.into()), (output.into(), stdout.into())])
 }
 
-/// A connection that is written to before anything comes, and then polled; and its session, where
-/// there are sessions.
+/// Returns a connection whose reads do not block, and its session in the era with sessions. The
+/// request must be written first.
 pub fn connect(address: SocketAddr, era: Era) -> std::io::Result<(TcpStream, Option<String>)> {
     let (socket, session) = match era {
         Era::Stateless => (TcpStream::connect(address)?, None),
@@ -299,7 +299,7 @@ pub fn connect(address: SocketAddr, era: Era) -> std::io::Result<(TcpStream, Opt
     Ok((socket, session))
 }
 
-/// Reads to the end of a call of one chunk: how long it was until that came.
+/// Reads to the end of a call with one chunk. Returns the time until that chunk arrived.
 fn read_first(from: &mut impl Read, mut stream: Stream, begun_ns: u64) -> Result<u64, Failure> {
     let mut buffer = [0; 16 << 10];
     let mut first_ns = None;

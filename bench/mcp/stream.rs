@@ -1,8 +1,8 @@
-//! What comes of a call: notifications with chunks, and then one answer. Over HTTP one call per
-//! connection, in server-sent events; over standard streams all calls on one, in lines.
+//! The parser for calls: notifications with chunks, and then one reply. Over HTTP, each call has a
+//! connection, in server-sent events. Over standard streams, all calls share one, in lines.
 //!
-//! Of a notification its token is read, and of each chunk in it `seq` and the stamp; they are
-//! looked for where they stood the last time. What is rare is parsed as JSON. Others' servers have
+//! From a notification, the token is read, and from each chunk in it `seq` and the stamp. Each is
+//! searched first at its last position. Rare messages are parsed as JSON. Third-party servers have
 //! no chunks: there `progress` is the number, and `message` begins with the stamp.
 
 use serde_json::Value;
@@ -16,20 +16,20 @@ use crate::serve::stream::{LINE_BYTES_MAX, Place};
 
 const PROGRESS: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"";
 
-/// How a server spells chunks.
+/// The format of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// As streamdoor, and the floor.
+    /// The format of streamdoor and of the floor.
     Ours,
-    /// As notifications of plain MCP. Nothing is ever missing.
+    /// Notifications of plain MCP. No chunk is ever missing.
     Plain,
 }
 
 /// One connection, or the standard output of a server.
 pub struct Stream {
-    /// `None`: there is no HTTP.
+    /// `None` without HTTP.
     response: Option<ResponseReader>,
-    /// The whole of it has come: there may be another request.
+    /// True once the whole response has arrived, so that another request may follow.
     has_response_ended: bool,
     lines: LineSplitter,
     calls: Calls,
@@ -39,10 +39,10 @@ pub struct Stream {
 struct Calls {
     is_sse: bool,
     dialect: Dialect,
-    /// Of the session whose call this is, where there is but one.
+    /// The first session of the stream. Over HTTP, it is the only one.
     first_index: usize,
     tracks: Vec<Track>,
-    /// 0: nobody knows.
+    /// Number of chunks of each call, or 0 if it is unknown.
     chunks_each: u64,
     running_count: usize,
     method_place: Place,
@@ -60,14 +60,15 @@ struct Track {
 }
 
 impl Stream {
-    /// Of the one call of session `index`, over HTTP; each call makes so many chunks.
+    /// Returns the parser for the one call of session `index`, over HTTP. Each call has
+    /// `chunks_each` chunks.
     pub fn of_response(dialect: Dialect, index: usize, chunks_each: u64) -> Stream {
         let mut response = ResponseReader::new();
         response.expect(Method::Post);
         Stream::new(Some(response), Calls::new(dialect, true, (index, 1), chunks_each))
     }
 
-    /// Of so many calls, on lines.
+    /// Returns the parser for `call_count` calls, on lines.
     pub fn of_lines(dialect: Dialect, call_count: usize, chunks_each: u64) -> Stream {
         Stream::new(None, Calls::new(dialect, false, (0, call_count), chunks_each))
     }
@@ -77,7 +78,7 @@ impl Stream {
         Stream { response, has_response_ended, lines: LineSplitter::new(LINE_BYTES_MAX), calls }
     }
 
-    /// Has all come that belongs to these calls, the end of the response too?
+    /// True once everything of these calls has arrived, including the end of the response.
     pub fn is_complete(&self) -> bool {
         self.has_ended() && self.has_response_ended
     }
@@ -125,7 +126,7 @@ impl Incoming for Stream {
 }
 
 impl Calls {
-    /// `of`: the first session, and how many there are.
+    /// Returns the calls. `of` is the first session and the number of sessions.
     fn new(dialect: Dialect, is_sse: bool, of: (usize, usize), chunks_each: u64) -> Calls {
         let place = |name| Place { name, at: 0 };
         let (seq, stamp): (&[u8], &[u8]) = match dialect {
@@ -148,7 +149,7 @@ impl Calls {
         }
     }
 
-    /// Is it a notification of progress?
+    /// True if it is a notification of progress.
     #[inline]
     fn is_progress(&mut self, json: &[u8]) -> bool {
         match self.dialect {
@@ -171,7 +172,7 @@ impl Calls {
             match (self.is_sse, line.strip_prefix(b"data:")) {
                 (false, _) => self.message(line, chunk)?,
                 (true, Some(data)) => self.message(data.trim_ascii_start(), chunk)?,
-                (true, None) => {} // Of the other fields nothing is needed.
+                (true, None) => {} // The other fields are not needed.
             }
         }
         Ok(())
@@ -218,7 +219,7 @@ impl Calls {
         (at < self.tracks.len()).then_some(at)
     }
 
-    /// A notification without chunks: those that are missing, or just a number.
+    /// Takes a notification without chunks: a gap, or only a number.
     #[cold]
     fn gap(&mut self, track: usize, json: &[u8]) -> Result<(), String> {
         let value: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
@@ -241,7 +242,7 @@ impl Calls {
         let value: Value =
             serde_json::from_slice(json).map_err(|_| format!("what is {}", text()))?;
         if self.dialect == Dialect::Plain && value["id"].is_null() {
-            return Ok(()); // Something that the server tells by itself.
+            return Ok(()); // A message that the server sends by itself.
         }
         let index = value["id"].as_u64().and_then(index_of);
         let Some(track) = index.and_then(|index| self.track_of(index)) else {
@@ -251,7 +252,7 @@ impl Calls {
             return Err(format!("a call has failed: {}", text()));
         }
         let Track { last_seq, has_ended } = &mut self.tracks[track];
-        // What a full pipe did not take before the end comes with the answer, of ours.
+        // If a full pipe had no room for chunks before the end, streamdoor's reply contains them.
         let left_chunks = match self.dialect {
             Dialect::Ours => self.chunks_each.saturating_sub(*last_seq),
             Dialect::Plain => 0,
@@ -271,7 +272,7 @@ impl Calls {
     }
 }
 
-/// Does another chunk follow in the same notification?
+/// True if another chunk follows in the same notification.
 fn has_another(rest: &[u8]) -> bool {
     rest.windows(8).any(|window| window == b",{\"seq\":")
 }

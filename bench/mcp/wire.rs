@@ -11,24 +11,25 @@ use super::peer::Era;
 pub const PATH: &str = "/mcp";
 /// The method of a call.
 pub const CALL: &str = "tools/call";
-/// How a session over HTTP is named.
+/// The header with the session over HTTP.
 pub const SESSION_HEADER: &str = "mcp-session-id";
-/// The version that a handshake asks for: one that every peer knows.
+/// The version that a handshake requests: one that every peer supports.
 pub const HANDSHAKE_VERSION: &str = "2025-06-18";
-/// Tokens are so many above the index of a session: all have as many digits.
+/// The difference between a token and the index of its session. All tokens thus have the same
+/// number of digits.
 const TOKEN_FIRST: u64 = 1_000;
 
-/// The token of the progress of a session's call, which is its id, too.
+/// Returns the progress token of a session's call, which is its id, too.
 pub fn token_of(index: u32) -> u64 {
     TOKEN_FIRST + u64::from(index)
 }
 
-/// The session of a token.
+/// Returns the session of a token.
 pub fn index_of(token: u64) -> Option<usize> {
     usize::try_from(token.checked_sub(TOKEN_FIRST)?).ok()
 }
 
-/// A call of `tool` for session `index`.
+/// Returns a call of `tool` for session `index`.
 pub fn call(era: Era, tool: &str, index: u32, arguments: &Value) -> String {
     let token = token_of(index);
     let meta = match era {
@@ -47,21 +48,21 @@ pub fn call(era: Era, tool: &str, index: u32, arguments: &Value) -> String {
     request.to_string()
 }
 
-/// What a message is sent with over HTTP.
+/// The parameters of a message over HTTP.
 #[derive(Clone, Copy)]
 pub struct Post<'a> {
-    /// To whom.
+    /// The address of the server.
     pub address: SocketAddr,
-    /// Of which session.
+    /// The session, if any.
     pub session: Option<&'a str>,
-    /// Which headers it has.
+    /// The era, which decides the headers.
     pub era: Era,
-    /// Whom it calls.
+    /// The name of the called tool.
     pub name: Option<&'a str>,
 }
 
 impl Post<'_> {
-    /// `message`, which is for `method`, as a request of HTTP.
+    /// Returns `message`, which is for `method`, as an HTTP request.
     pub fn of(&self, method: &str, message: &str) -> String {
         let Post { address, session, era, name } = *self;
         let mut headers = String::new();

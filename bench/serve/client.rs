@@ -1,9 +1,9 @@
-//! The receiver, of `bench serve` and of `bench mcp`: all connections on one
-//! thread, which polls and never blocks.
+//! The receiver of `bench serve` and of `bench mcp`: all connections on one thread, which polls and
+//! never blocks.
 //!
-//! One connection is read by plain non-blocking reads; several are asked for by `epoll_wait` with
-//! a timeout of 0, which is as fast to notice and does not look at each. The clock is read once
-//! for all that came with one read. A latency counts from the time at which a chunk was due.
+//! A single connection is read by plain non-blocking reads. For several, `epoll_wait` is called
+//! with a timeout of 0, which notices data as fast and does not visit each connection. The clock is
+//! read once for all bytes of one read. A latency counts from the time at which a chunk was due.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,47 +21,48 @@ use crate::common::params::Rate;
 use crate::common::report::{Measured, Outcome, histogram_of};
 use crate::common::serve::load::Load;
 
-/// What one read takes at most: some 600 small events.
+/// Maximum number of bytes of one read: about 600 small events.
 const READ_BYTES: usize = 256 << 10;
-/// How long everything together may take beyond what was planned.
+/// The maximum time of a run beyond the planned time.
 const OVERDUE_NS: u64 = 60_000_000_000;
-/// Reads without success between two looks at the clock.
+/// Number of reads without data between two reads of the clock.
 const READS_PER_LOOK: u32 = 1 << 16;
 
-/// What came.
+/// The results of a run.
 pub struct Received {
-    /// Latencies, or a count.
+    /// The latencies, or a count.
     pub outcome: Outcome,
-    /// All chunks that came on all connections, the warm-up's too.
+    /// Number of chunks received on all connections, including those of the warm-up.
     pub given_chunks: u64,
-    /// All that were said to be missing.
+    /// Number of chunks reported as missed.
     pub missed_chunks: u64,
 }
 
-/// What is made of the bytes of one connection.
+/// The parser of one connection.
 pub trait Incoming {
-    /// Takes bytes that came; `chunk` is told of each chunk: its number, and when it was due.
+    /// Takes received bytes. Calls `chunk` with the number of each chunk, and the time at which it
+    /// was due.
     ///
     /// # Errors
     /// A text that says what is wrong with them.
     fn take(&mut self, bytes: &[u8], chunk: impl FnMut(u64, u64)) -> Result<(), String>;
-    /// Was its end told?
+    /// True once the end was received.
     fn has_ended(&self) -> bool;
-    /// Chunks that came.
+    /// Returns the number of chunks received.
     fn given_chunks(&self) -> u64;
-    /// Chunks that were said to be missing.
+    /// Returns the number of chunks reported as missed.
     fn missed_chunks(&self) -> u64;
 }
 
-/// One of them. What is read from does not wait.
+/// One connection. Its socket does not block.
 pub struct Connection<S> {
-    /// A socket, or a pipe.
+    /// A socket or a pipe.
     pub socket: File,
-    /// What has come so far.
+    /// The state of the parser.
     pub stream: S,
 }
 
-/// All connections, and what they have received.
+/// All connections and their results.
 pub struct Client<'a, S> {
     load: &'a Load,
     connections: Vec<Connection<S>>,
@@ -70,19 +71,19 @@ pub struct Client<'a, S> {
     open_count: usize,
 }
 
-/// What is kept of each chunk.
+/// The record of the chunks.
 enum Recorder {
-    /// Where there is a rate.
+    /// For a load with a rate.
     Latency {
-        /// The first chunk of each execution that counts.
+        /// The number of the first chunk of each execution that counts.
         counted_from_seq: u64,
         samples_ns: Vec<u32>,
     },
-    /// Where there is none: chunks that come from the end of the warm-up on, for the duration.
+    /// For a load without a rate: counts chunks after the warm-up, for the duration.
     Throughput {
         warmup_ns: u64,
         duration_ns: u64,
-        /// 0 before the first chunk of all.
+        /// The end of the warm-up, or 0 before the first chunk.
         from_ns: u64,
         deliveries: u64,
         last_ns: u64,
@@ -90,7 +91,7 @@ enum Recorder {
 }
 
 impl<'a> Client<'a, Stream> {
-    /// Connects, and asks for `targets[i]` on each connection i modulo their number.
+    /// Connects, and requests `targets[i]` on each connection i modulo their number.
     ///
     /// # Errors
     /// [`Failure::Failed`].
@@ -110,7 +111,7 @@ impl<'a> Client<'a, Stream> {
 }
 
 impl<'a, S: Incoming> Client<'a, S> {
-    /// Of connections that have asked.
+    /// Returns a client of connections that have sent their requests.
     pub fn new(load: &'a Load, connections: Vec<Connection<S>>) -> Client<'a, S> {
         let open_count = connections.len();
         // Not zero: zeroed memory would be mapped lazily.
@@ -118,10 +119,10 @@ impl<'a, S: Incoming> Client<'a, S> {
         Client { load, connections, recorder: Recorder::new(load), buffer, open_count }
     }
 
-    /// Receives until every connection was told its end.
+    /// Receives until every connection has ended.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if something is lost without a word, or does not come.
+    /// [`Failure::Failed`] if a chunk is lost without a gap, or does not arrive.
     pub fn receive(mut self) -> Result<Received, Failure> {
         let before = preemption_count();
         let planned_ns = (self.load.warmup + self.load.duration).as_nanos() as u64;
@@ -178,14 +179,14 @@ impl<'a, S: Incoming> Client<'a, S> {
                 }
             }
             for event in &events {
-                // Until it is empty: epoll tells of it again only when more comes.
+                // Until it is empty, because epoll reports it again only when more arrives.
                 while self.read(event.token().0)? {}
             }
         }
         Ok(())
     }
 
-    /// Reads once; may there be more?
+    /// Reads once. Returns true if more bytes may be ready.
     #[inline]
     fn read(&mut self, index: usize) -> Result<bool, Failure> {
         let connection = &mut self.connections[index];
@@ -243,7 +244,7 @@ impl Recorder {
             return Recorder::Throughput { warmup_ns, duration_ns, from_ns, deliveries, last_ns };
         }
         let (warmup, counted) = load.chunks();
-        // Touched now, so that no page is for the first time during the run.
+        // Touched now, so that no page is touched for the first time during the run.
         let mut samples_ns = vec![u32::MAX; (counted * u64::from(load.followers())) as usize];
         samples_ns.clear();
         Recorder::Latency { counted_from_seq: warmup / u64::from(load.executions) + 1, samples_ns }
@@ -270,7 +271,7 @@ impl Recorder {
         }
     }
 
-    /// The result, unless nothing was counted.
+    /// Returns the result. Fails if nothing was counted.
     fn measured(self, load: &Load) -> Result<Measured, Failure> {
         match self {
             Recorder::Latency { samples_ns, .. } if !samples_ns.is_empty() => {

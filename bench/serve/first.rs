@@ -1,4 +1,5 @@
-//! A tool of one chunk, which says when it was made: for the time from a call to the first of it.
+//! A tool with one chunk, whose stamp is its time of creation. It measures the time from a call to
+//! the first chunk.
 
 use std::time::Duration;
 
@@ -7,24 +8,24 @@ use streamdoor::tool::{Context, Need, Step, Tool, ToolError, ToolSpec, Work};
 
 use crate::common::serve::plan::{payload, stamp};
 
-/// Its name.
+/// The name of the tool.
 pub const TOOL: &str = "first";
-/// Between the last chunk and the end.
+/// Time between the last chunk and the end.
 pub const LINGER: Duration = Duration::from_millis(2);
 const SIZE_BYTES: usize = 100;
 
-/// What it is.
+/// Returns the description of the tool.
 pub fn spec() -> ToolSpec {
     ToolSpec::new(TOOL, "Publishes one chunk at once.")
 }
 
-/// Its work.
+/// Returns the work of the tool.
 pub fn work() -> (Work, Need) {
     (Work::Steps(Box::new(First { until: None })), Need::default())
 }
 
 struct First {
-    /// Once it has said it.
+    /// The time of its end, once the chunk was published.
     until: Option<Instant>,
 }
 

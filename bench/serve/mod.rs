@@ -1,8 +1,8 @@
 //! The command `bench serve`: a streaming server on one cpu, a receiver on another, over TCP.
 //!
-//! The server is a process of its own (`server.rs` starts it): ours (`ours.rs`), the floor's, or a
-//! peer's. The receiver is this process, the same for all (`client.rs`, and `stream.rs` for one
-//! connection). What is published and when is the servers' common code, `common/serve`.
+//! The server is a process of its own (`server.rs` starts it): streamdoor's (`ours.rs`), the
+//! floor's, or a peer's. The receiver is this process, the same for all (`client.rs`, and
+//! `stream.rs` for one connection). The load is the servers' common code, `common/serve`.
 
 pub mod client;
 pub mod first;
@@ -25,7 +25,7 @@ use crate::common::{Failure, print};
 use client::{Client, Received};
 use server::Server;
 
-/// Descriptors beside those of connections.
+/// Number of descriptors beside those of connections.
 const DESCRIPTORS_OTHER: u64 = 64;
 /// The first is the default.
 const IMPLEMENTATIONS: &[&str] =
@@ -57,26 +57,26 @@ Usage: bench serve [options]
 pub struct Serve {
     /// One of [`IMPLEMENTATIONS`].
     pub implementation: &'static str,
-    /// What the server is to do.
+    /// The load of the server.
     pub load: Load,
-    /// Where the receiver is pinned.
+    /// The cpu of the receiver.
     pub client_cpu: usize,
-    /// Where `.hgrm` and `.hlog` go.
+    /// The directory for `.hgrm` and `.hlog` files.
     pub out: Option<PathBuf>,
-    /// One JSON line instead of text.
+    /// True for one line of JSON instead of text.
     pub json: bool,
     peers: Option<PathBuf>,
 }
 
-/// What a run found.
+/// The result of a run.
 pub struct Found {
-    /// By the receiver.
+    /// The results of the receiver.
     pub received: Received,
-    /// By the server, from the last connection on.
+    /// The resources used by the server since the last connection was made.
     pub used: Usage,
 }
 
-/// Runs `bench serve` with what follows these words.
+/// Runs `bench serve` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -91,7 +91,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     Ok(())
 }
 
-/// Starts the server, receives everything, ends the server.
+/// Starts the server, receives everything, and ends the server.
 fn measure(serve: &Serve) -> Result<Found, Failure> {
     let load = &serve.load;
     allow_descriptors(u64::from(load.connections) + DESCRIPTORS_OTHER)?;
@@ -106,7 +106,7 @@ fn measure(serve: &Serve) -> Result<Found, Failure> {
         }
     };
     let client = Client::connect(load, server.address, &targets)?;
-    let before = server.usage()?; // The server still waits, so that everybody is ready.
+    let before = server.usage()?; // The server still waits until all are ready.
     let mut received = client.receive()?;
     let used = server.usage()?.since(before);
     received.outcome.preemptions += used.preemptions;
@@ -174,7 +174,7 @@ impl Serve {
         self.implementation.starts_with("axum")
     }
 
-    /// The program that is the server, and its arguments.
+    /// Returns the program of the server, and its arguments.
     fn server_command(&self) -> Result<(PathBuf, Vec<String>), Failure> {
         let own_program = || {
             std::env::current_exe()

@@ -1,9 +1,9 @@
-//! streamdoor under `bench serve`: its server as a process of its own, with one tool more.
+//! streamdoor under `bench serve`: its server as a process of its own, with an additional tool.
 //!
-//! The server is the library's, one shard with its defaults. The tool ([`Paced`]) publishes what
-//! the plan says when it is due, stamped with that time, so that the load is that of every other
-//! server. An execution starts when all its subscribers are there; the run begins when all have
-//! started.
+//! The server is that of the library, with one shard and its defaults. The tool ([`Paced`])
+//! publishes chunks when the plan says that they are due, stamped with that time. The load is thus
+//! that of every other server. An execution starts when all its subscribers are attached. The run
+//! begins when all executions have started.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -30,17 +30,17 @@ use crate::common::serve::child;
 use crate::common::serve::load::Load;
 use crate::common::serve::plan::{POLL_NS, Plan, payload, stamp};
 
-/// The name of the tool that keeps the plan.
+/// The name of the tool that follows the plan.
 pub const TOOL: &str = "paced";
-/// Descriptors beside those of connections.
+/// Number of descriptors beside those of connections.
 const DESCRIPTORS_OTHER: u64 = 256;
-/// How long an execution waits for its subscribers.
+/// Time that an execution waits for its subscribers.
 const ATTACH_MS_MAX: u64 = 60_000;
-/// Between two looks whether all executions have started: far less than the lead of a run.
+/// Time between two checks whether all executions have started: far less than the lead of a run.
 const LOOK: Duration = Duration::from_millis(1);
-/// Of a ring: so many chunks with their descriptors, as everybody else's rings hold.
+/// Capacity of a ring in chunks, as that of all other implementations.
 const RING_CHUNKS: usize = 1_024;
-/// Of each of many executions: as many as a tool gets that declares nothing.
+/// Capacity of each ring of many executions: that of a tool that declares nothing.
 const RING_CHUNKS_OF_MANY: usize = (RING_NEED_BYTES_DEFAULT / RING_BYTES_PER_SLOT) as usize;
 const RING_BYTES_MAX: usize = 1 << 20;
 
@@ -55,7 +55,7 @@ Usage: bench server [options]
   --child             answer each line of standard input with what was used so far, end with it
 ";
 
-/// Runs `bench server` with what follows these words.
+/// Runs `bench server` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -67,11 +67,11 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     };
     child::announce(address);
     loop {
-        std::thread::park(); // It leaves with its standard input, or is ended by a signal.
+        std::thread::park(); // It exits with its standard input, or by a signal.
     }
 }
 
-/// A server with the tools of benchmarks.
+/// Starts a server with the tools of benchmarks.
 ///
 /// # Errors
 /// [`Failure::Environment`].
@@ -86,13 +86,13 @@ pub fn start(load: Load, listen: Vec<ListenAddress>) -> Result<Server, Failure> 
     let limits = &mut shard.engine;
     limits.executions_max = limits.executions_max.max(load.executions);
     limits.subscribers_max = limits.subscribers_max.max(load.connections);
-    // So that all executions have their rings at once, whatever there are of them.
+    // All executions must have their rings at once, however many they are.
     let rings_bytes = u64::from(load.executions) * 2 * RING_BYTES_MAX as u64;
     shard.rings.bytes_max = shard.rings.bytes_max.max(rings_bytes);
     let config = ServerConfig {
         shards: vec![shard],
         listen,
-        // And those that start the executions, and those that a server keeps for others.
+        // Also those that start the executions, and those that a server reserves.
         connections_max: load.connections + load.connections / 32 + 32,
     };
     let start = Arc::new(StartLine { load, state: Mutex::new((0, None)) });
@@ -148,10 +148,10 @@ fn prepare(start: &Arc<StartLine>, arguments: &Value) -> Result<(Work, Need), Ar
     Ok((Work::Steps(Box::new(tool)), need))
 }
 
-/// Where all executions wait for the last of them.
+/// The place where all executions wait for the last of them.
 struct StartLine {
     load: Load,
-    /// How many are there, and where the run begins once all are.
+    /// Number of executions that have started, and the start of the run once all have.
     state: Mutex<(u32, Option<u64>)>,
 }
 
@@ -178,9 +178,9 @@ struct Paced {
 enum State {
     New,
     AtStart,
-    /// When the next chunk is due.
+    /// The time at which the next chunk is due.
     Running(u64),
-    /// Until then: the last chunk and the end are two things, for whoever tells them together.
+    /// Waits until then, so that a server cannot send the last chunk and the end together.
     Lingering(Instant),
 }
 
@@ -227,7 +227,7 @@ impl Paced {
     }
 }
 
-/// Starts all executions of `load`; what to ask for to follow each.
+/// Starts all executions of `load`. Returns the request targets to follow each.
 ///
 /// # Errors
 /// [`Failure::Failed`].
@@ -247,7 +247,7 @@ fn start_execution(load: &Load, address: SocketAddr, index: u32) -> Result<Strin
     Ok(format!("/v1/executions/{id}/events"))
 }
 
-/// The body of the answer, if that is a success.
+/// Returns the body of a successful reply.
 fn post(address: SocketAddr, target: &str, body: &str) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| error.to_string();
     let mut socket = TcpStream::connect(address).map_err(failed)?;

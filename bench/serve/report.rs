@@ -1,5 +1,5 @@
-//! What a run of `bench serve` found: text for people, one line of JSON for `tools/bench`, files
-//! for other tools.
+//! The result of `bench serve`: text for people, one line of JSON for `tools/bench`, files for
+//! other tools.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use crate::common::params::Rate;
 use crate::common::report::Measured;
 use crate::common::{Failure, files};
 
-/// What was measured on, and where who was pinned.
+/// Returns one line on the machine and the pinning.
 fn machine_line(serve: &Serve) -> String {
     format!(
         "{}; idle: server {}, receiver polls; server on cpu {}, receiver on cpu {}",
@@ -22,10 +22,10 @@ fn machine_line(serve: &Serve) -> String {
     )
 }
 
-/// The load in one line, as it can be typed.
+/// Returns the load in one line that can be typed as a command.
 fn load_line(serve: &Serve) -> String {
     let mut words = serve.load.to_arguments();
-    // Options of the server's own: `--impl` and `--cpus` say the same.
+    // The server's own options: `--impl` and `--cpus` have the same effect.
     for own in ["--batch", "--cpu"] {
         let at = words.iter().position(|word| word == own).expect("every load has them");
         words.drain(at..at + 2);
@@ -35,13 +35,13 @@ fn load_line(serve: &Serve) -> String {
     format!("bench serve --impl {implementation} --cpus {cpu},{client_cpu} {}", words.join(" "))
 }
 
-/// Processor time of the server for one delivery.
+/// Returns the processor time of the server for one delivery.
 fn cpu_ns_per_delivery(found: &Found) -> f64 {
     let deliveries = found.received.given_chunks.max(1);
     (found.used.cpu_s * 1e9 / deliveries as f64).round()
 }
 
-/// The whole report, in the form that was asked for.
+/// Returns the whole report, as text or JSON.
 pub fn serve_report(serve: &Serve, found: &Found) -> String {
     let (machine, load) = (machine_line(serve), load_line(serve));
     let used = &found.used;
@@ -77,8 +77,8 @@ pub fn serve_report(serve: &Serve, found: &Found) -> String {
 }
 
 /// Writes `serve-<impl>-<format>-<connections>x<executions>-<size>-<rate>` as `.hgrm` and `.hlog`
-/// into the directory of `--out`, if there is one and there are latencies. `end` is the wall time
-/// after the run.
+/// into the directory of `--out`. Does nothing without that directory or without latencies. `end`
+/// is the wall time after the run.
 ///
 /// # Errors
 /// [`Failure::Failed`], which names the path.

@@ -1,4 +1,4 @@
-//! The server of a run, as a process of its own: started, asked what it used, ended.
+//! The server of a run, as a process of its own: started, asked for its usage, and ended.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -8,23 +8,23 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::common::Failure;
 use crate::common::serve::child::{LISTENING, Usage};
 
-/// A server that listens. It leaves when this is dropped, or with this process: either way its
-/// standard input ends.
+/// A server that listens. It ends when this is dropped or this process exits, because its standard
+/// input ends in either case.
 pub struct Server {
     process: Child,
-    /// `None` once it was told to leave.
+    /// `None` once it has to exit.
     questions: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: SocketAddr,
 }
 
 impl Server {
-    /// Starts `program` with these words and waits until it listens.
+    /// Starts `program` with these arguments and waits until it listens.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if there is no such program; [`Failure::Failed`] if it does not listen,
-    /// with the reason on standard error, which is ours.
+    /// [`Failure::Usage`] if the program cannot be started. [`Failure::Failed`] if it does not
+    /// listen; the reason is on standard error, which both processes share.
     pub fn start(program: &Path, words: &[String]) -> Result<Server, Failure> {
         let spawned =
             Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
@@ -43,15 +43,15 @@ impl Server {
         Ok(server)
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// What it has used so far.
+    /// Returns the resources it has used so far.
     ///
     /// # Errors
-    /// [`Failure::Failed`] if it does not say.
+    /// [`Failure::Failed`] if it does not reply.
     pub fn usage(&mut self) -> Result<Usage, Failure> {
         let questions = self.questions.as_mut().expect("it was not told to leave");
         let asked = questions.write_all(b"\n");
@@ -72,7 +72,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.questions = None;
-        // What it says at the end is of no use any more; and who does not listen is ended.
+        // Its last output is not needed. A server that does not exit is killed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,9 +1,10 @@
-//! One connection of the receiver: the response as far as it must be read to know each event.
+//! One connection of the receiver. It parses only as much of the response as is needed to recognize
+//! each event.
 //!
-//! The head and the body's chunks are read by the library's own client machine. Of a chunk event
-//! two numbers are looked at, its `seq` and the stamp its payload begins with, and they are looked
-//! for where they stood in the event before. What is rare is parsed as JSON. Every chunk is either
-//! given, in order, or in a gap that was told; the end has to say the same numbers.
+//! The library's own client machine reads the head and the body's chunks. Only two numbers of a
+//! chunk event are read: its `seq`, and the stamp at the start of its payload. Both are searched
+//! first at their position in the previous event. Rare events are parsed as JSON. Every chunk is
+//! either received, in order, or part of a reported gap. The end has to contain the same numbers.
 
 use std::io::BufRead;
 
@@ -23,10 +24,10 @@ pub struct Stream {
     events: Events,
 }
 
-/// What has come so far.
+/// The events received so far.
 struct Events {
     format: Format,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of an incomplete line.
     begun: Vec<u8>,
     seq_place: Place,
     stamp_place: Place,
@@ -36,16 +37,16 @@ struct Events {
     has_ended: bool,
 }
 
-/// Where a number stands in an event.
+/// The position of a number in an event.
 pub struct Place {
-    /// What stands before it.
+    /// The text before it.
     pub name: &'static [u8],
-    /// The number's first digit, in the last event.
+    /// The position of the number's first digit in the last event.
     pub at: usize,
 }
 
 impl Stream {
-    /// A connection that has just asked.
+    /// Returns the state of a connection that has just sent its request.
     pub fn new(format: Format) -> Stream {
         let mut response = ResponseReader::new();
         response.expect(Method::Get);
@@ -128,7 +129,7 @@ impl Events {
             Format::Ndjson => line,
             Format::Sse => match line.strip_prefix(b"data:") {
                 Some(data) => data.trim_ascii_start(),
-                None => return Ok(()), // Of the other fields nothing is needed.
+                None => return Ok(()), // The other fields are not needed.
             },
         };
         if !json.starts_with(b"{\"event\":\"chunk\"") {
@@ -180,7 +181,8 @@ impl Events {
 }
 
 impl Place {
-    /// The number behind the name, of at most so many digits. Looked for where it was last time.
+    /// Returns the number after the name, of at most `digits_max` digits. Tries its last position
+    /// first.
     #[inline]
     pub fn number(&mut self, json: &[u8], digits_max: usize) -> Option<u64> {
         if !self.is_named(json) {
@@ -195,7 +197,7 @@ impl Place {
         number
     }
 
-    /// Does the name stand anywhere? Looked for where it was last time.
+    /// True if the name occurs. Tries its last position first.
     #[inline]
     pub fn is_named(&mut self, json: &[u8]) -> bool {
         let is_there = json.get(..self.at).is_some_and(|front| front.ends_with(self.name));
@@ -219,7 +221,7 @@ mod tests {
     use crate::common::serve::event::{chunk, end, execution_name, id, write};
     use crate::common::serve::plan::{payload, stamp};
 
-    /// A response with `chunks` chunks that were due at 100, 200 … ns, as its bytes.
+    /// Returns the bytes of a response with `chunks` chunks that were due at 100, 200 … ns.
     fn response(format: Format, chunks: u64) -> Vec<u8> {
         let mut body = Vec::new();
         let (name, mut data) = (execution_name(0), payload(30));
@@ -286,12 +288,12 @@ mod tests {
             format!("{first}{}", end("completed", 2, 0)),
             format!("{first}{}", end("failed", 1, 0)),
             format!("{first}{gap}{}", end("completed", 1, 2)),
-            format!("{first}{gap}{}", end("completed", 4, 3)), // Given are those that came.
+            format!("{first}{gap}{}", end("completed", 4, 3)), // Only 1 has arrived.
             format!("{first}{}{}", end("completed", 1, 0), chunk(2)),
             "{\"event\":\"chunk\",\"seq\":1,\"data\":\"text\"}\n".to_owned(),
             "{\"event\":\"chunk\",\"data\":\"00000000000000000001\"}\n".to_owned(),
             "nonsense\n".to_owned(),
-            first.clone(), // And then the response ends.
+            first.clone(), // Then the response ends.
         ] {
             assert!(outcome(&wrong).is_err(), "{wrong}");
         }

@@ -1,5 +1,5 @@
-//! What the floor does about calls at once: it takes their connections, and answers whoever has
-//! asked, in the order in which epoll names them, with what was formatted before.
+//! Concurrent calls at the floor. It accepts their connections, and answers requests in the order
+//! of epoll's events, with preformatted replies.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -16,13 +16,13 @@ use super::{HEAD, Note, accept, answer, frame, index_of_token, write};
 use crate::common::machine::now_ns;
 use crate::serve::first;
 
-/// What is said to one call.
+/// The preformatted bytes for one call.
 struct Prepared {
     note: Note,
     answer: Vec<u8>,
 }
 
-/// Takes `count` connections, and answers them until the last is closed.
+/// Accepts `count` connections, and answers them until the last one is closed.
 pub fn serve(listener: &TcpListener, count: u32, idle: Idle) -> io::Result<()> {
     let mut poll = Poll::new()?;
     let mut lines = Vec::with_capacity(count as usize);
@@ -38,7 +38,7 @@ pub fn serve(listener: &TcpListener, count: u32, idle: Idle) -> io::Result<()> {
     let mut prepared: Vec<Prepared> = (0..count).map(prepare).collect();
     let mut out = Vec::with_capacity(4 << 10);
     let mut events = Events::with_capacity(lines.len());
-    // When each is to be answered, who it is, and on which connection.
+    // The time at which each reply is due, its call and its connection.
     let mut due: VecDeque<(u64, usize, usize)> = VecDeque::new();
     let (mut open_count, mut active_ns) = (lines.len(), now_ns());
     while open_count > 0 {

@@ -1,8 +1,8 @@
 //! One bounded queue per subscriber: `crossbeam-channel` and `rtrb`.
 //!
-//! A publish is one send per subscriber. Batches go queue by queue, which suits the caches; rtrb
-//! has an interface for several at once on both sides, and it is used. Nobody blocks: the receiving
-//! thread polls, as with everything that is compared in these cells.
+//! A publication is one send per subscriber. Batches go queue by queue, which suits the caches.
+//! rtrb has an interface for several items at once on both sides, which is used. No side blocks:
+//! the receiving thread polls, as for everything that is compared with it.
 
 use std::marker::PhantomData;
 
@@ -75,7 +75,7 @@ impl<P: Carry> Poll for Receivers<P> {
     }
 }
 
-/// `rtrb`, whose consumers read chunks where they lie.
+/// `rtrb`, whose consumers read chunks in place.
 pub struct Rtrb<P>(PhantomData<P>);
 
 impl<P: Carry> Polled for Rtrb<P> {

@@ -1,9 +1,10 @@
 //! Erlang: a gen_server that sends to its subscribers, in a virtual machine of its own (inline).
 //!
-//! `bench/peers/erlang/fanout.erl` is that program, and says how Erlang is used. It is given the
-//! plan of everybody else as a file, and leaves one with its raw latencies; they are counted,
-//! checked and reported here as those of other peers. It inherits the cpu of this thread.
-//! By mailboxes nothing is lost, and nobody is held back: flat out it would be another thing.
+//! `bench/peers/erlang/fanout.erl` is that program, and describes the use of Erlang. It gets the
+//! common plan as a file, and writes a file with its raw latencies. Here they are counted, checked
+//! and reported as those of other peers. The virtual machine inherits the cpu of this thread.
+//! Mailboxes lose nothing and never hold a sender back, so a flat-out run would measure something
+//! else.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -17,15 +18,16 @@ use crate::common::report::Outcome;
 use crate::common::source::{Arrivals, Tally};
 
 const SCRIPT: &str = include_str!("../erlang/fanout.erl");
-/// Numbers before the latencies: deliveries, the sum of their stamps, preemptions, KiB of memory.
+/// Number of values before the latencies: deliveries, the sum of their stamps, preemptions, KiB of
+/// memory.
 const HEAD_NUMBERS: usize = 4;
-/// They would change the virtual machine's defaults.
+/// Variables that would change the virtual machine's defaults.
 const FLAGS: [&str; 3] = ["ERL_AFLAGS", "ERL_FLAGS", "ERL_ZFLAGS"];
 
-/// Runs the load of `params`. The outcome, and the KiB of memory that the virtual machine had.
+/// Runs the load of `params`. Returns the outcome, and the memory of the virtual machine in KiB.
 ///
 /// # Errors
-/// [`Failure`]; [`Failure::Environment`] if there is no `escript`.
+/// [`Failure`]; [`Failure::Environment`] if `escript` is not installed.
 pub fn measure(params: &Fanout) -> Result<(Outcome, u64), Failure> {
     let only = |text: &str| Err(Failure::Usage(format!("--impl erlang {text}")));
     let Rate::PerSecond(rate) = params.rate else {
@@ -49,8 +51,8 @@ pub fn measure(params: &Fanout) -> Result<(Outcome, u64), Failure> {
     Ok((judge(params, tally, received, 0)?, memory_kib))
 }
 
-/// When chunks are due, as 64-bit numbers; stamps are the same numbers, as the script's clock
-/// begins at another time than ours.
+/// Returns the times at which chunks are due, as 64-bit numbers. They are also the stamps, because
+/// the script's clock has another origin.
 fn plan(params: &Fanout, rate: u32) -> (Vec<u8>, Tally) {
     let (warmup_chunks, counted_chunks) = params.chunks(rate);
     let published_chunks = warmup_chunks + counted_chunks;
@@ -61,7 +63,7 @@ fn plan(params: &Fanout, rate: u32) -> (Vec<u8>, Tally) {
         stamp_sum = stamp_sum.wrapping_add(offset_ns);
         bytes.extend_from_slice(&offset_ns.to_le_bytes());
     }
-    // The times are for throughput only.
+    // The times are used only for throughput.
     (bytes, Tally { published_chunks, stamp_sum, warmup_chunks, start_ns: 0, end_ns: 0 })
 }
 
@@ -85,7 +87,7 @@ fn run(params: &Fanout, folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the script leaves, if it is whole.
+/// Parses the script's result, if it is complete.
 fn read(result: &[u8], sample_count: usize) -> Result<(Received, u64), String> {
     let expected_bytes = (HEAD_NUMBERS + sample_count) * 8;
     let (numbers, rest) = result.as_chunks::<8>();
@@ -104,7 +106,7 @@ fn failed(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Failed(format!("{}: {error}", path.display()))
 }
 
-/// A folder of our own; it is gone when this is dropped.
+/// A temporary folder. It is removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -123,7 +125,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // What is left over is in nobody's way.
+        let _ = std::fs::remove_dir_all(&self.0); // A remaining folder does no harm.
     }
 }
 

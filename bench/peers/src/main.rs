@@ -1,11 +1,11 @@
-//! `peers`: other people's crates under the loop, load and recorder of `bench fanout`.
+//! `peers`: third-party crates under the loop, load and recorder of `bench fanout`.
 //!
-//! A package of its own, so that nobody who builds streamdoor builds these. One file per crate;
-//! each says how the crate is used and why. All are used without loss: where a crate would
-//! overwrite (tokio's `broadcast`), its producer looks how far the slowest receiver is, as rarely
-//! as it can. `erlang` is no crate, but a script in a process of its own. `sse` is another thing: a
-//! server that `bench serve` runs; `mcp` one that `bench mcp` runs, beside those in other languages
-//! (`bench/peers/mcp`). `door` is the same as `bench door` for ways between processes.
+//! This is a package of its own, so that a build of streamdoor does not build these crates. Each
+//! crate has a file, which describes its use. All are used without loss. If a crate would overwrite
+//! (tokio's `broadcast`), its producer checks the slowest receiver, as rarely as possible. `erlang`
+//! is not a crate, but a script in a process of its own. `sse` is a server that `bench serve` runs.
+//! `mcp` is one that `bench mcp` runs, beside those in other languages (`bench/peers/mcp`). `door`
+//! is the same as `bench door` for other transports.
 
 #[path = "../../common/mod.rs"]
 mod common;

@@ -1,10 +1,10 @@
-//! `peers mcp`: a server of rmcp's, the Rust SDK of MCP, for one run of `bench mcp`.
+//! `peers mcp`: a server with rmcp, the Rust SDK of MCP, for one run of `bench mcp`.
 //!
-//! As people write it: a `ServerHandler` whose tool waits until a chunk is due and then awaits
-//! `notify_progress`; over HTTP `StreamableHttpService` in an axum router, over standard streams
-//! rmcp's transport that does not block. One thread. Each call waits by a timer of the kernel's and
-//! polls at the end, as all servers do. Both eras are the same program: which one it is the client
-//! says with its first message.
+//! It is written in the usual way: a `ServerHandler` whose tool waits until a chunk is due and then
+//! awaits `notify_progress`. Over HTTP, it uses `StreamableHttpService` in an axum router. Over
+//! standard streams, it uses rmcp's transport that does not block. It has one thread. Each call
+//! waits by a kernel timer and polls at the end, as all servers do. One program serves both eras:
+//! the client chooses with its first message.
 
 use std::ffi::OsString;
 use std::io;
@@ -35,9 +35,9 @@ use crate::common::serve::plan::{Plan, STAMP_DIGITS, payload};
 use crate::common::{Failure, print};
 use crate::timer::Timer;
 
-/// Descriptors beside those of connections; each call has a timer, too.
+/// Number of descriptors beside those of connections. Each call also has a timer.
 const DESCRIPTORS_OTHER: u64 = 64;
-/// Between the last notification and the answer.
+/// Time between the last notification and the reply.
 const LINGER_NS: u64 = 2_000_000;
 
 pub const HELP: &str = "\
@@ -56,7 +56,7 @@ struct Options {
     plan: PathBuf,
 }
 
-/// Runs `peers mcp` with what follows these words.
+/// Runs `peers mcp` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -93,7 +93,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     served.map_err(failed)
 }
 
-/// See `bench/mcp/peer.rs`.
+/// Reads the plan. See `bench/mcp/peer.rs`.
 fn read_plan(path: &PathBuf) -> Result<Vec<u64>, Failure> {
     let bytes = std::fs::read(path)
         .map_err(|error| Failure::Usage(format!("--plan {}: {error}", path.display())))?;
@@ -113,7 +113,7 @@ async fn serve_http(app: Arc<App>) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     child::announce(listener.local_addr()?);
     let listener = listener.tap_io(|connection| {
-        let _ = connection.set_nodelay(true); // It would still work, and slowly.
+        let _ = connection.set_nodelay(true); // Without it, the server works, but slowly.
     });
     axum::serve(listener, router).await
 }
@@ -126,11 +126,11 @@ async fn serve_streams(app: Arc<App>) -> io::Result<()> {
 
 struct App {
     load: Load,
-    /// Of all chunks, from the beginning of the run; empty: as fast as it goes.
+    /// The times of all chunks since the start of the run. Empty if the load is flat out.
     due_ns: Vec<u64>,
-    /// Calls that are there.
+    /// Number of calls that have started.
     started: Mutex<u32>,
-    /// When the run begins; 0 before that is known.
+    /// The start of the run; 0 until it is known.
     origin: watch::Sender<u64>,
 }
 
@@ -167,7 +167,7 @@ fn wrong(text: &str) -> ErrorData {
     ErrorData::invalid_params(text.to_owned(), None)
 }
 
-/// Who has called, and what he is told.
+/// The notifications of one call.
 struct Told {
     peer: Peer<RoleServer>,
     token: ProgressToken,
@@ -184,7 +184,7 @@ impl Told {
 }
 
 impl App {
-    /// Publishes all chunks of execution `index`, once all calls are there.
+    /// Publishes all chunks of execution `index`, once all calls have started.
     async fn pace(&self, index: usize, timer: &Timer, told: &Told) -> Result<(), ErrorData> {
         {
             let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What a chunk travels as, where a crate moves values of one type.
+//! The type of a payload, for crates that move values of one type.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ pub const SHARED_FROM_BYTES: usize = 1_025;
 
 /// A value that carries a payload.
 pub trait Carry: Clone + Send + Sync + 'static {
-    /// A value with a copy of `bytes`, whose length is right for the type.
+    /// Returns a value with a copy of `bytes`, whose length must fit the type.
     fn carry(bytes: &[u8]) -> Self;
-    /// The subscriber has been given this value to keep.
+    /// Delivers this value to a subscriber that keeps it.
     fn hand_over<R: Receive>(self, receiver: &R);
-    /// The payload.
+    /// Returns the payload.
     fn bytes(&self) -> &[u8];
 }
 
-/// `[u8; SIZE]`: every move is a copy, and so the subscriber's copy is its own already.
+/// `[u8; SIZE]`: every move is a copy, so the subscriber already has a copy of its own.
 #[derive(Clone)]
 pub struct Value<const SIZE: usize>(pub [u8; SIZE]);
 
@@ -36,7 +36,7 @@ impl<const SIZE: usize> Carry for Value<SIZE> {
     }
 }
 
-/// `Arc<[u8]>`: what is handed over is a reference, so `--touch copy` copies.
+/// `Arc<[u8]>`: the subscriber gets a reference, so `--touch copy` copies.
 #[derive(Clone)]
 pub struct Shared(Arc<[u8]>);
 

@@ -1,8 +1,8 @@
 //! `disruptor`: one ring for all, filled in place, single producer, busy waiting.
 //!
-//! Subscribers are `EventPoller`s, which one thread can poll round robin; its own threads (one per
-//! handler) would need as many cpus as there are subscribers. `take` bounds a poll as everywhere.
-//! A batch goes out with `try_batch_publish`. The crate's types differ for one and for many
+//! Subscribers are `EventPoller`s, which one thread can poll round robin. The crate's own threads
+//! (one per handler) would need as many cpus as subscribers. `take` limits a poll, as everywhere. A
+//! batch is published with `try_batch_publish`. The crate's types differ for one and for many
 //! consumers, hence [`One`] and [`Many`].
 
 use std::marker::PhantomData;
@@ -24,9 +24,9 @@ type Poller<P> = EventPoller<Slot<P>, SingleProducerBarrier>;
 
 /// A payload of a size that is known to the compiler.
 pub trait InPlace: 'static {
-    /// What lies in a slot.
+    /// The content of a slot.
     type Bytes: AsMut<[u8]> + AsRef<[u8]> + Send + Sync + 'static;
-    /// Before it was ever written.
+    /// Returns the content before the first write.
     fn empty() -> Self::Bytes;
 }
 
@@ -66,7 +66,7 @@ pub fn measure<P: InPlace>(params: &Fanout) -> Result<Outcome, Failure> {
 /// One consumer.
 pub struct One<P>(PhantomData<P>);
 
-/// Two or more.
+/// Two or more consumers.
 pub struct Many<P>(PhantomData<P>);
 
 impl<P: InPlace> Polled for One<P> {
@@ -133,7 +133,7 @@ impl<P: InPlace> Poll for Pollers<P> {
     fn poll<R: Receive>(&mut self, receiver: &R) -> u32 {
         let mut delivered = 0;
         for poller in &mut self.0 {
-            // The other answers are "nothing there" and "the producer has left".
+            // The other results are "no events" and "the producer has gone".
             let Ok(mut events) = poller.take(u64::from(BATCH_CHUNKS)) else { continue };
             for slot in &mut events {
                 receiver.deliver(slot.as_ref());

@@ -1,13 +1,13 @@
 //! `peers sse`: axum's server-sent events over tokio's `broadcast`, as a server for one run of
 //! `bench serve`.
 //!
-//! As people write it: a channel per execution, a handler that subscribes and maps the stream to
-//! `Event`s, `Sse` as the response. The JSON of a chunk is made once, by the same code as
-//! everywhere, and shared by all subscribers. `broadcast` overwrites what a slow receiver has not
-//! read; so that all of it arrives, the producer asks for the room that is left, as rarely as it
-//! can. The producer is a task that waits for a chunk's time by a timer of the kernel's (tokio's
-//! own counts in milliseconds) and polls at the end, as the other servers do. The runtime has no
-//! idle strategy: it blocks, and with `--idle spin` its producer never does.
+//! It is written in the usual way. Each execution has a channel. A handler subscribes and maps the
+//! stream to `Event`s, and the response is an `Sse`. The JSON of a chunk is made once, by the same
+//! code as everywhere, and shared by all subscribers. `broadcast` overwrites chunks that a slow
+//! receiver has not read. To avoid loss, the producer checks the remaining space, as rarely as
+//! possible. The producer is a task that waits by a kernel timer, because tokio's own counts in
+//! milliseconds. At the end it polls, as the other servers do. The runtime has no idle strategy: it
+//! blocks, and with `--idle spin` its producer never does.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ use crate::common::serve::plan::{Plan, payload, stamp};
 use crate::common::{BATCH_CHUNKS, Failure, RING_CHUNKS_MAX, print};
 use crate::timer::Timer;
 
-/// Descriptors beside those of connections.
+/// Number of descriptors beside those of connections.
 const DESCRIPTORS_OTHER: u64 = 64;
 
 pub const HELP: &str = "\
@@ -51,7 +51,7 @@ Usage: peers sse [options]
   --child             answer each line of standard input with what was used so far, end with it
 ";
 
-/// Runs `peers sse` with what follows these words.
+/// Runs `peers sse` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -77,7 +77,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     if is_child {
         child::answer_standard_input();
     }
-    pin_thread(load.cpu)?; // And the workers, which are started from here.
+    pin_thread(load.cpu)?; // The workers inherit it.
     allow_descriptors(u64::from(load.connections) + DESCRIPTORS_OTHER)?;
     let mut builder =
         if is_threaded { Builder::new_multi_thread() } else { Builder::new_current_thread() };
@@ -86,11 +86,11 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     runtime.map_err(failed)?.block_on(serve(load)).map_err(failed)
 }
 
-/// An event on its way to its subscribers: its id and itself as JSON.
+/// The id of an event, and its JSON.
 type Message = Arc<(String, String)>;
 
 struct App {
-    /// By execution; empty when all is published, so that the streams end.
+    /// The senders by execution. Emptied when all is published, so that the streams end.
     senders: Mutex<Vec<Sender<Message>>>,
     connections: u32,
     subscribed: Mutex<u32>,
@@ -116,7 +116,7 @@ async fn serve(load: Load) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     child::announce(listener.local_addr()?);
     let listener = listener.tap_io(|connection| {
-        let _ = connection.set_nodelay(true); // It would still work, and slowly.
+        let _ = connection.set_nodelay(true); // Without it, the server works, but slowly.
     });
     axum::serve(listener, router).await
 }
@@ -143,7 +143,7 @@ async fn events(
     Ok(Sse::new(stream))
 }
 
-/// One execution, as its producer sees it.
+/// The producer's state of one execution.
 struct Execution {
     name: String,
     sender: Sender<Message>,
@@ -161,12 +161,12 @@ impl Execution {
         }
         self.free_chunks -= 1;
         let id = event::id(&self.name, self.published_chunks, size_bytes);
-        // Without a receiver it fails: the client has left, and so will we.
+        // Without a receiver it fails: the client has gone, so this process will end, too.
         let _ = self.sender.send(Arc::new((id, json)));
     }
 }
 
-/// Publishes all that is planned, and the end, once everybody has subscribed.
+/// Publishes the whole plan and the end, once all connections have subscribed.
 async fn produce(load: &Load, app: &App) -> io::Result<()> {
     let timer = Timer::new(load.idle)?;
     let mut executions: Vec<Execution> = {

@@ -1,4 +1,4 @@
-//! A timer that is exact, for a tokio runtime: one of the kernel's, whose descriptor is waited for.
+//! An exact timer for a tokio runtime: a kernel timer, whose descriptor is awaited.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,27 +13,27 @@ use tokio::io::unix::AsyncFd;
 use crate::common::machine::now_ns;
 use crate::common::serve::plan::POLL_NS;
 
-/// Waits for a point in time, the last part of it polling.
+/// Waits for a point in time. The last part of the wait is polling.
 pub struct Timer {
     descriptor: AsyncFd<OwnedFd>,
     polls_only: bool,
 }
 
 impl Timer {
-    /// On the runtime of the caller.
+    /// Returns a timer on the runtime of the caller.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the system call.
     pub fn new(idle: Idle) -> io::Result<Timer> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let descriptor = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        // SAFETY: an `OwnedFd` is open and stays the same as long as it is not dropped; `AsyncFd`
-        // owns it, and here nobody takes it out again.
+        // SAFETY: an `OwnedFd` is open and stays the same until it is dropped; `AsyncFd` owns it,
+        // and it is never taken out again here.
         let descriptor = unsafe { AsyncFd::register(descriptor) }?;
         Ok(Timer { descriptor, polls_only: idle == Idle::Spin })
     }
 
-    /// Until `planned_ns` of CLOCK_MONOTONIC.
+    /// Waits until `planned_ns` of CLOCK_MONOTONIC.
     pub async fn wait(&self, planned_ns: u64) {
         let sleeps_until_ns = planned_ns.saturating_sub(POLL_NS);
         if !self.polls_only && now_ns() < sleeps_until_ns {
@@ -60,7 +60,7 @@ impl Timer {
             if let Ok(result) = read {
                 return result.map(drop);
             }
-            // It was told of too early.
+            // The event came too early.
         }
     }
 }

@@ -1,9 +1,9 @@
-//! `tokio::sync::broadcast`, in two uses: [`Tried`] calls `try_recv` on every receiver from a plain
-//! loop, [`Tasks`] gives every receiver a task that awaits `recv` on a current-thread runtime.
+//! `tokio::sync::broadcast`, in two uses. [`Tried`] calls `try_recv` on every receiver from a plain
+//! loop. [`Tasks`] gives every receiver a task that awaits `recv` on a current-thread runtime.
 //!
-//! `broadcast` overwrites what a slow receiver has not read. So that all of it arrives, as in the
-//! other implementations, the producer asks [`Sender::len`] how much is unread when it has used up
-//! the room it knew of: at most once per lap of an idle channel.
+//! `broadcast` overwrites chunks that a slow receiver has not read. All chunks must arrive, as in
+//! the other implementations. The producer therefore reads the unread count from [`Sender::len`]
+//! once it has used up the known space. That is at most once per lap of an idle channel.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -88,8 +88,8 @@ impl<P: Carry> Poll for Receivers<P> {
     }
 }
 
-/// A task per subscriber. Inline the producer is the main future of the same runtime and yields
-/// until all have read; blocked the runtime is the other thread's, and sleeps while no task is
+/// A task per subscriber. Inline, the producer is the main future of the same runtime, and yields
+/// until all have read. Blocked, the runtime is on the other thread, and sleeps while no task is
 /// awake.
 pub struct Tasks<P>(PhantomData<P>);
 
@@ -98,8 +98,8 @@ fn runtime() -> Result<Runtime, String> {
     runtime.map_err(|error| format!("can not start a tokio runtime: {error}"))
 }
 
-/// Lets tasks of a current-thread runtime share the receiver. Without it they would have to be
-/// local tasks of a `LocalSet`, a second scheduler which makes everything slower.
+/// Lets tasks of a current-thread runtime share the receiver. Otherwise they would have to be local
+/// tasks of a `LocalSet`, a second scheduler that makes everything slower.
 struct OneThread<R>(Rc<R>);
 
 // SAFETY: created, used and dropped by tasks of a current-thread runtime that is built, run and

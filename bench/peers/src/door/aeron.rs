@@ -1,10 +1,10 @@
 //! Aeron over shared memory (`aeron:ipc`): an exclusive publication, a subscription per reader.
 //!
-//! The media driver is the C one, in a process of its own on the producer's cpu, which sleeps when
-//! it has nothing to do; it is not on the way of a message. A message is never cut into fragments.
-//! Terms hold what everybody else's ring does. Where the window is full the producer tries again.
-//! Nothing here blocks in the kernel: there are polled readers only. The last chunk is told by its
-//! stamp.
+//! The media driver is the C one, in a process of its own on the producer's cpu. It sleeps when it
+//! is idle, and messages do not pass through it. A message is never cut into fragments. Terms hold
+//! as much as the rings of all other implementations. If the window is full, the producer tries
+//! again. Nothing here blocks in the kernel, so readers can only poll. The last chunk is recognized
+//! by its stamp.
 
 use std::cell::RefCell;
 use std::ffi::{CString, OsString};
@@ -27,14 +27,14 @@ use crate::common::params::{number, usage};
 use crate::common::receive::Receive;
 use crate::common::{BATCH_CHUNKS, Failure};
 
-/// For `peers door --impl aeron`.
+/// The implementation for `peers door --impl aeron`.
 pub struct OverIpc;
 
 const LISTENING: &str = "listening";
 const STREAM: i32 = 1;
 const PATIENCE: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_millis(1);
-/// The longest fragment that Aeron has.
+/// The longest fragment that Aeron supports.
 const FRAGMENT_BYTES: usize = 65_504;
 const HEADER_BYTES: usize = 32;
 
@@ -46,7 +46,7 @@ fn text(error: &dyn std::fmt::Display) -> String {
     format!("aeron: {error}")
 }
 
-/// A media driver, and where its files are.
+/// A media driver, and the folder of its files.
 pub struct Driver {
     child: Option<std::sync::Mutex<Child>>,
     folder: PathBuf,
@@ -55,7 +55,7 @@ pub struct Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.child = None;
-        let _ = std::fs::remove_dir_all(&self.folder); // What is left over is in nobody's way.
+        let _ = std::fs::remove_dir_all(&self.folder); // A remaining folder does no harm.
     }
 }
 
@@ -77,7 +77,7 @@ fn client(folder: &str) -> Result<Aeron, String> {
 }
 
 thread_local! {
-    /// One for all readers of a thread.
+    /// One client for all readers of a thread.
     static CLIENT: RefCell<Option<Aeron>> = const { RefCell::new(None) };
 }
 
@@ -190,7 +190,7 @@ impl Read for Reader {
     }
 }
 
-/// `peers door driver`: the media driver, until the standard input ends.
+/// Runs `peers door driver`: the media driver, until the standard input ends.
 pub fn drive(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let (mut folder, mut cpu) = (None, None);
     let mut parser = lexopt::Parser::from_args(arguments);

@@ -1,8 +1,8 @@
-//! What brokers have in common: a process of its own, and messages that are all equally long.
+//! The parts that brokers share: a process of its own, and messages of equal length.
 //!
-//! A broker is started for one run, on a port of its own, on the cpu of the readers: these sleep
-//! while there is nothing, and the producer, which polls its plan, has the other cpu for itself.
-//! With polled readers there would be no cpu left, so readers of brokers only block.
+//! A broker is started for one run, on a port of its own, on the cpu of the readers. These sleep
+//! while no message is ready. The producer, which polls its plan, has the other cpu for itself.
+//! With polled readers, no cpu would be left, so readers of brokers only block.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -19,19 +19,19 @@ use crate::common::{BATCH_CHUNKS, Failure};
 const START_NS_MAX: u64 = 10_000_000_000;
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A broker that listens; it is ended when this is dropped.
+/// A broker that listens. It is killed when this is dropped.
 pub struct Process {
     process: Child,
-    /// Where.
+    /// The port on which it listens.
     pub port: u16,
 }
 
 impl Process {
-    /// Starts `program`, with the words for a port.
+    /// Starts `program`, with the arguments for a port.
     ///
     /// # Errors
     /// [`Failure::Environment`] if it is not installed or does not listen, [`Failure::Usage`] if
-    /// readers are to poll.
+    /// readers would poll.
     pub fn start(
         load: &Load,
         program: &str,
@@ -43,7 +43,7 @@ impl Process {
         let lacking = |text: String| Failure::Environment(format!("{program}: {text}"));
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
         let port = free.map_err(|error| lacking(error.to_string()))?.port();
-        pin_thread(load.plan.subscribers_cpu)?; // It inherits that.
+        pin_thread(load.plan.subscribers_cpu)?; // The broker inherits it.
         let mut command = Command::new(program);
         command.args(words(port)).stdin(Stdio::null()).stdout(Stdio::null());
         let process =
@@ -70,7 +70,7 @@ impl Drop for Process {
     }
 }
 
-/// A connection to it.
+/// Connects to a broker.
 ///
 /// # Errors
 /// A text for the user.
@@ -80,12 +80,12 @@ pub fn connect(port: u16) -> Result<TcpStream, String> {
     Ok(socket)
 }
 
-/// As this file's errors are.
+/// Returns the error text of an I/O error in this file.
 pub fn in_words(error: std::io::Error) -> String {
     format!("the broker: {error}")
 }
 
-/// Writes `bytes` and reads until what came ends with `answer`.
+/// Writes `bytes` and reads until the received bytes end with `answer`.
 ///
 /// # Errors
 /// A text for the user.
@@ -101,21 +101,21 @@ pub fn ask(socket: &mut TcpStream, bytes: &[u8], answer: &[u8]) -> Result<(), St
     Ok(())
 }
 
-/// Messages that differ in their payloads only, one behind the other.
+/// Messages that differ only in their payloads, one after the other.
 pub struct Frames {
     socket: TcpStream,
-    /// What stands before each payload; `\r\n` stands behind.
+    /// The bytes before each payload; `\r\n` follows it.
     head: Vec<u8>,
     size: usize,
     buffer: Box<[u8]>,
-    /// What is in the buffer and was not looked at.
+    /// The range of the buffer with unparsed bytes.
     from: usize,
     to: usize,
     is_over: bool,
 }
 
 impl Frames {
-    /// Of a connection that has subscribed.
+    /// Returns the messages of a connection that has subscribed.
     pub fn new(socket: TcpStream, head: Vec<u8>, size: usize) -> Frames {
         let buffer = vec![1; BUFFER_BYTES.max(2 * (head.len() + size + 2))].into_boxed_slice();
         Frames { socket, head, size, buffer, from: 0, to: 0, is_over: false }
@@ -157,7 +157,7 @@ impl Frames {
 }
 
 impl Read for Frames {
-    /// What is here already.
+    /// Takes only messages that are already buffered.
     fn poll<R: Receive>(&mut self, receiver: &R) -> Result<Option<u32>, String> {
         let count = self.take(receiver)?;
         Ok((count > 0 || !self.is_over).then_some(count))

@@ -1,9 +1,9 @@
-//! `iceoryx2`: publish-subscribe through shared memory, without loss; events where readers block.
+//! `iceoryx2`: publish-subscribe through shared memory, without loss; events for blocking readers.
 //!
-//! Payloads are byte slices, written into a loaned sample. A subscriber's queue holds what
-//! everybody else's ring does; a full one makes the publisher try again (`RetryUntilDelivered`, its
-//! default without overflow). The last chunk is told by its stamp. Where readers block, the
-//! producer notifies after each batch, and each reader has a listener.
+//! Payloads are byte slices, written into a loaned sample. A subscriber's queue holds as much as
+//! the rings of all other implementations. If it is full, the publisher tries again
+//! (`RetryUntilDelivered`, its default without overflow). The last chunk is recognized by its
+//! stamp. If readers block, the producer notifies after each batch, and each reader has a listener.
 
 use iceoryx2::node::NodeBuilder;
 use iceoryx2::port::listener::Listener;
@@ -20,18 +20,18 @@ use crate::common::drive::Setup;
 use crate::common::receive::Receive;
 use crate::common::{BATCH_CHUNKS, Failure};
 
-/// For `peers door --impl iceoryx2`.
+/// The implementation for `peers door --impl iceoryx2`.
 pub struct Iceoryx;
 
 type Services = ipc::Service;
 
-/// A process of its own for each side, a node for each thread.
+/// A process for each side, and a node for each thread.
 const NODES_MAX: usize = READERS_MAX as usize + 4;
 
 /// The name of the services of one run.
 pub struct Name(String);
 
-/// What both sides open first.
+/// The services that both sides open first.
 struct Opened {
     _node: Node<Services>,
     chunks: publish_subscribe::PortFactory<Services, [u8], ()>,

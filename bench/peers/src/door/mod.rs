@@ -1,4 +1,4 @@
-//! The command `peers door`: other ways between processes under the loop, load and report of
+//! The command `peers door`: other transports between processes under the loop, load and report of
 //! `bench door`.
 
 #[cfg(feature = "aeron")]
@@ -31,7 +31,7 @@ const IMPLEMENTATIONS: &[&str] = &[
     "socket",
     "pipe",
 ];
-/// Those that are measured when they are asked for: each starts a broker, which must be installed.
+/// The implementations that run only on request: each starts a broker, which must be installed.
 const BROKERS: &[&str] = &["redis", "redis-streams", "nats"];
 
 pub const HELP: &str = "\
@@ -53,7 +53,7 @@ Usage: peers door [options]
 
 ";
 
-/// Runs `peers door` with what follows these words.
+/// Runs `peers door` with the arguments after these words.
 ///
 /// # Errors
 /// [`Failure`].
@@ -99,7 +99,7 @@ fn measured(load: &Load) -> Result<Outcome, Failure> {
     }
 }
 
-/// `peers door producer`, which `peers door` starts.
+/// Runs `peers door producer`, which `peers door` starts.
 fn produce(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let mut words = Vec::new();
     let load = Load::parse(&names(), arguments, |name, parser| {
@@ -124,16 +124,16 @@ fn produce(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
     }
 }
 
-/// The stamp of the last chunk, which counts for nothing: no clock and no batch comes that far.
+/// The stamp of the last chunk, which is not counted. No clock and no batch number reaches it.
 const LAST: u64 = u64::MAX;
 
-/// Is this the last one?
+/// True if this is the last chunk.
 #[inline(always)]
 fn is_last(payload: &[u8]) -> bool {
     payload.starts_with(&LAST.to_le_bytes())
 }
 
-/// A payload that is the last one.
+/// Returns the payload of the last chunk.
 fn last(size_bytes: usize) -> Vec<u8> {
     let mut payload = vec![0; size_bytes];
     payload[..8].copy_from_slice(&LAST.to_le_bytes());

@@ -1,8 +1,8 @@
 //! NATS: one subject, a subscription for each reader.
 //!
-//! Its protocol is text: `PUB`, `SUB`, `MSG`. A reader that is slow would be cut off by default; it
-//! may lag a gigabyte here, so that nothing is lost. A batch ends with a `PING`, whose answer is
-//! waited for: otherwise only the socket's buffers would hold a producer back.
+//! Its protocol is text: `PUB`, `SUB`, `MSG`. By default, a slow reader would be disconnected. Here
+//! it may lag by a gigabyte, so that nothing is lost. A batch ends with a `PING`, whose reply is
+//! awaited. Otherwise only the socket's buffers would hold a producer back.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -17,10 +17,10 @@ use crate::common::door::load::Load;
 const HELLO: &[u8] = b"CONNECT {\"verbose\":false,\"pedantic\":false}\r\nPING\r\n";
 const PONG: &[u8] = b"PONG\r\n";
 
-/// For `peers door --impl nats`.
+/// The implementation for `peers door --impl nats`.
 pub struct Nats;
 
-/// The broker, and what it is told.
+/// The broker, and its settings file.
 pub struct Host {
     broker: Process,
     settings: PathBuf,
@@ -28,7 +28,7 @@ pub struct Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.settings); // What is left over is in nobody's way.
+        let _ = std::fs::remove_file(&self.settings); // A remaining file does no harm.
     }
 }
 

@@ -1,8 +1,8 @@
 //! Redis: pub/sub, where each reader subscribes to one channel, and Streams, which each reader
 //! reads from the beginning with `XREAD BLOCK`.
 //!
-//! The answers to a batch are waited for, as every client library does. What a reader lags is not
-//! limited, so that nothing is lost; nothing is written to disk.
+//! The replies to a batch are awaited, as in every client library. The lag of a reader is not
+//! limited, so that nothing is lost. Nothing is written to disk.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -48,9 +48,9 @@ fn producer(
 /// The producer's connection.
 pub struct Producer {
     socket: TcpStream,
-    /// Of a command, up to its payload.
+    /// The bytes of a command up to its payload.
     head: Vec<u8>,
-    /// Of the answer to one.
+    /// Number of lines of a reply.
     lines: usize,
     batch: Vec<u8>,
     size: usize,
@@ -82,7 +82,7 @@ impl Produce for Producer {
     }
 }
 
-/// For `peers door --impl redis`.
+/// The implementation for `peers door --impl redis`.
 pub struct PubSub;
 
 impl Carrier for PubSub {
@@ -111,7 +111,7 @@ impl Carrier for PubSub {
     }
 }
 
-/// For `peers door --impl redis-streams`.
+/// The implementation for `peers door --impl redis-streams`.
 pub struct Streams;
 
 impl Carrier for Streams {
@@ -138,12 +138,12 @@ impl Carrier for Streams {
     }
 }
 
-/// A reader of a stream: it asks for what is behind the last that it has.
+/// A reader of a stream. It requests the entries after the last one it has.
 pub struct Entries {
     socket: TcpStream,
     last_id: Vec<u8>,
     buffer: Vec<u8>,
-    /// Of the buffer, what has come of the answer.
+    /// Number of received bytes of the reply in the buffer.
     length: usize,
     is_asked: bool,
     is_over: bool,
@@ -175,7 +175,7 @@ impl Entries {
         }
     }
 
-    /// Gives all entries of the answer, if it is whole.
+    /// Delivers all entries of the reply, if it is complete.
     fn take<R: Receive>(&mut self, receiver: &R) -> Result<Option<u32>, String> {
         let bytes = &self.buffer[..self.length];
         let entries = match (Answer { bytes, at: 0 }).entries() {
@@ -203,7 +203,7 @@ impl Entries {
 }
 
 impl Read for Entries {
-    /// What is here already.
+    /// Takes only entries that are already buffered.
     fn poll<R: Receive>(&mut self, receiver: &R) -> Result<Option<u32>, String> {
         if self.is_over {
             return Ok(None);
@@ -217,7 +217,7 @@ impl Read for Entries {
                 self.ask()?;
             }
             match self.take(receiver)? {
-                Some(0) => {} // The last entry alone.
+                Some(0) => {} // Only the last entry.
                 Some(count) => return Ok(Some(count)),
                 None => self.fill()?,
             }
@@ -226,33 +226,33 @@ impl Read for Entries {
     }
 }
 
-/// An answer of `XREAD`, as far as it has come.
+/// A reply to `XREAD`, possibly incomplete.
 struct Answer<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-/// Why an answer can not be read.
+/// The reason why a reply cannot be parsed.
 enum Broken {
-    /// There is more to come.
+    /// It is incomplete.
     NotWhole,
-    /// It is none.
+    /// It is malformed.
     Wrong,
 }
 
-/// An entry's id, and its payload.
+/// The id of an entry, and its payload.
 type Entry<'a> = (&'a [u8], &'a [u8]);
 
 impl<'a> Answer<'a> {
     fn entries(&mut self) -> Result<Vec<Entry<'a>>, Broken> {
-        self.number(b'*')?; // Streams,
-        self.number(b'*')?; // of which each has a name
+        self.number(b'*')?; // The streams.
+        self.number(b'*')?; // Each has a name
         self.bulk()?;
-        let count = self.number(b'*')?; // and entries,
+        let count = self.number(b'*')?; // and entries.
         let mut entries = Vec::with_capacity(count);
         for _ in 0..count {
             self.number(b'*')?;
-            let id = self.bulk()?; // of which each has an id
+            let id = self.bulk()?; // Each has an id
             self.number(b'*')?;
             self.bulk()?; // and a field.
             entries.push((id, self.bulk()?));
@@ -260,7 +260,7 @@ impl<'a> Answer<'a> {
         Ok(entries)
     }
 
-    /// A line of a mark and a number.
+    /// Reads a line with a mark and a number.
     fn number(&mut self, mark: u8) -> Result<usize, Broken> {
         let rest = &self.bytes[self.at..];
         let length = rest.iter().position(|byte| *byte == b'\n').ok_or(Broken::NotWhole)?;
@@ -270,7 +270,7 @@ impl<'a> Answer<'a> {
         text.trim_end().parse().map_err(|_| Broken::Wrong)
     }
 
-    /// Bytes, behind a line that says how many.
+    /// Reads bytes after a line with their number.
     fn bulk(&mut self) -> Result<&'a [u8], Broken> {
         let length = self.number(b'$')?;
         let bytes = self.bytes.get(self.at..self.at + length + 2).ok_or(Broken::NotWhole)?;

@@ -1,7 +1,8 @@
-//! Unix sockets and pipes: one for each reader, all bytes through the kernel.
+//! Unix sockets and pipes: one for each reader, with all bytes through the kernel.
 //!
-//! Chunks of equal length follow each other; a batch is one write to each reader. A reader takes as
-//! much at once as fits its buffer and looks at chunks there. The last one is told by its stamp.
+//! Chunks of equal length follow each other. A batch is one write to each reader. A reader reads as
+//! many bytes as fit into its buffer, and takes the chunks there. The last one is recognized by its
+//! stamp.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -20,17 +21,17 @@ use crate::common::receive::Receive;
 use crate::common::{BATCH_CHUNKS, Failure};
 
 const BUFFER_BYTES: usize = 1 << 20;
-/// What an unprivileged process may ask for.
+/// The pipe size that an unprivileged process may request.
 const PIPE_BYTES: usize = 1 << 20;
 
 fn lacking(error: &dyn std::fmt::Display) -> Failure {
     Failure::Environment(error.to_string())
 }
 
-/// For `peers door --impl pipe`.
+/// The implementation for `peers door --impl pipe`.
 pub struct Pipes;
 
-/// Both ends of each pipe; the producer's process inherits what it writes to.
+/// Both ends of each pipe. The producer's process inherits the ends for writing.
 pub struct PipeHost {
     outputs: Vec<OwnedFd>,
     inputs: Mutex<Vec<Option<File>>>,
@@ -44,7 +45,7 @@ impl Carrier for Pipes {
     fn host(load: &Load) -> Result<PipeHost, Failure> {
         let (mut outputs, mut inputs) = (Vec::new(), Vec::new());
         for _ in 0..load.plan.subscribers {
-            // Not closed by exec: that is their use.
+            // They must stay open across exec.
             let (input, output) = pipe_with(PipeFlags::empty()).map_err(|error| lacking(&error))?;
             fcntl_setpipe_size(&output, PIPE_BYTES).map_err(|error| lacking(&error))?;
             outputs.push(output);
@@ -76,10 +77,10 @@ impl Carrier for Pipes {
     }
 }
 
-/// For `peers door --impl socket`.
+/// The implementation for `peers door --impl socket`.
 pub struct Sockets;
 
-/// Where the producer connects to, once for each reader.
+/// The listener, to which the producer connects once for each reader.
 pub struct SocketHost {
     listener: UnixListener,
     path: PathBuf,
@@ -87,7 +88,7 @@ pub struct SocketHost {
 
 impl Drop for SocketHost {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path); // What is left over is in nobody's way.
+        let _ = std::fs::remove_file(&self.path); // A remaining file does no harm.
     }
 }
 
@@ -154,7 +155,7 @@ impl Produce for Writers {
 pub struct Stream<T> {
     input: T,
     buffer: Box<[u8]>,
-    /// What is in the buffer and was not looked at.
+    /// The range of the buffer with unparsed bytes.
     from: usize,
     to: usize,
     size: usize,
@@ -172,7 +173,7 @@ impl<T: io::Read + AsFd> Stream<T> {
         Ok(Stream { input, buffer, from: 0, to: 0, size, is_over: false })
     }
 
-    /// Reads once; false if it would block.
+    /// Reads once. Returns false if it would block.
     #[inline(always)]
     fn fill(&mut self) -> Result<bool, String> {
         if self.buffer.len() - self.from < self.size || self.from == self.to {
