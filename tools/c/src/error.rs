@@ -1,4 +1,4 @@
-//! What went wrong, as a number for the caller and a text for its user.
+//! Errors, as a number for the caller and a text for its user.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use streamdoor::door::{DoorError, WriteError};
 
-/// `SD_ERROR_ARGUMENT` and so on, as the header has them.
+/// The numbers of the header: `SD_ERROR_ARGUMENT` and so on.
 pub mod code {
     use std::ffi::c_int;
 
@@ -24,25 +24,25 @@ pub mod code {
     pub const INTERNAL: c_int = -12;
 }
 
-/// Why a function gives a negative number.
+/// The reason why a function returns a negative number.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// What the caller has given can not be meant; the text names it.
+    /// An argument is invalid. The text names it.
     Argument(String),
-    /// No thing of this kind has this name.
+    /// No object of this kind has this name.
     Name,
-    /// Another thread is in it.
+    /// Another thread is using the object.
     Busy,
     /// All names are taken.
     TooMany,
-    /// What the door says.
+    /// An error of the door.
     Door {
         /// See [`code`].
         code: c_int,
-        /// For the user.
+        /// The text for the user.
         text: String,
     },
-    /// Ours to mend.
+    /// A bug of this library.
     Internal(String),
 }
 
@@ -100,9 +100,9 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// What every function does around its work: no panic leaves it, and what went wrong is noted.
+/// Runs the body of an exported function. Catches a panic, and stores the text of an error.
 pub fn guarded(work: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
-    // A thing that a panic passed through is closed by its table; nothing else is shared.
+    // The table discards an object that a panic passed through. Nothing else is shared.
     let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -111,13 +111,13 @@ pub fn guarded(work: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
     result.unwrap_or_else(|fault| {
         let text = fault.text().replace('\0', " ");
         let text = CString::new(text).unwrap_or_default();
-        // Not there any more while the thread ends: then nobody will ask.
+        // The text is gone while the thread ends, when no caller can read it any more.
         let _ = LAST.try_with(|last| last.replace(text));
         fault.code()
     })
 }
 
-/// What the last negative number on this thread was about.
+/// Returns the text of the last error on this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn sd_error_text() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
@@ -144,6 +144,6 @@ mod tests {
         assert_eq!(guarded(|| Err(DoorError::ServerGone.into())), code::SERVER_GONE);
         assert!(text().contains("server"));
         assert_eq!(guarded(|| Ok(0)), 0);
-        assert!(text().contains("server")); // Good until the next one.
+        assert!(text().contains("server")); // It stays valid until the next error.
     }
 }

@@ -1,12 +1,12 @@
-//! The doors of streamdoor for C: what `streamdoor.h` declares, over `streamdoor::door`.
+//! The doors of streamdoor for C: the functions of `streamdoor.h`, over `streamdoor::door`.
 //!
-//! Every function is a check of what C has given ([`pointers`]), a name that is looked up
-//! ([`names`]), and a call of the library; whatever comes of it is a number ([`error`]). Nothing
-//! panics across the border. Texts of the functions stand in the header.
+//! Every function checks the arguments from C ([`pointers`]), looks up a name ([`names`]), and
+//! calls the library. Every result is a number ([`error`]). No panic crosses into C. The header
+//! documents the functions.
 //!
 //! Tests: in the files; `tests/` compiles and runs the examples, in C and in Python.
 
-// The header is where they are described, once.
+// The header documents the functions once.
 #![allow(missing_docs, clippy::missing_safety_doc)]
 
 mod error;
@@ -53,11 +53,11 @@ pub unsafe extern "C" fn sd_open(
     door: *mut sd_door,
 ) -> c_int {
     guarded(|| {
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let path = unsafe { pointers::text_or_none(path, "path") }?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let token = unsafe { pointers::text_or_none(token, "token") }?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let target = unsafe { pointers::place(door, "door") }?;
         let opened = match path {
             Some(path) => Door::open(path)?,
@@ -82,7 +82,8 @@ pub extern "C" fn sd_close(door: sd_door) -> c_int {
     guarded(|| DOORS.remove(door.name).map(|_| OK))
 }
 
-/// Does something with a door. Other threads may do the same meanwhile: connecting takes long.
+/// Calls `act` with a clone of the door. Other threads may use the door meanwhile, because
+/// connecting takes long.
 fn at_door<T>(door: sd_door, act: impl FnOnce(Door) -> Result<T, DoorError>) -> Result<T, Fault> {
     let door = loop {
         match DOORS.with(door.name, |door| Ok(door.clone())) {
@@ -93,7 +94,7 @@ fn at_door<T>(door: sd_door, act: impl FnOnce(Door) -> Result<T, DoorError>) -> 
     Ok(act(door)?)
 }
 
-/// `SD_POLICY_…`.
+/// Converts a number `SD_POLICY_…`. Zero stands for no policy.
 fn policy(number: u32) -> Result<Option<Policy>, Fault> {
     Ok(Some(match number {
         0 => return Ok(None),

@@ -1,18 +1,20 @@
-//! Names for what C holds: numbers that are looked up, so that one that was closed can not do harm.
+//! Names for the objects that C holds. A name is a number that is looked up, so that a closed one
+//! does no harm.
 //!
-//! A name is a place in a table and the count of how often that place was given out: it never comes
-//! back. One thread at a time has what a name stands for; another one is told so and does not wait.
+//! A name is an index into a table and a counter of the uses of that entry, so it is never used
+//! again. Only one thread at a time can use an object. Another thread gets an error and does not
+//! wait.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use crate::error::Fault;
 
-/// As `SD_NAMES_MAX`.
+/// The same as `SD_NAMES_MAX`.
 pub const NAMES_MAX: usize = 1_024;
 
-/// Things of one kind, by their names.
+/// Objects of one kind, by their names.
 pub struct Names<T> {
-    /// What makes names of this kind differ from those of others.
+    /// The number that distinguishes names of this kind from those of others.
     kind: u64,
     places: [Mutex<Place<T>>; NAMES_MAX],
 }
@@ -26,19 +28,19 @@ const KIND_SHIFT: u32 = 60;
 const TURN_SHIFT: u32 = 16;
 
 impl<T> Names<T> {
-    /// None yet. `kind`: from 1 to 15.
+    /// Returns an empty table. `kind` is from 1 to 15.
     pub const fn new(kind: u64) -> Names<T> {
         assert!(kind > 0 && kind < 16);
         Names { kind, places: [const { Mutex::new(Place { turn: 0, thing: None }) }; NAMES_MAX] }
     }
 
-    /// Names a thing.
+    /// Inserts an object and returns its name.
     ///
     /// # Errors
-    /// [`Fault::TooMany`]; the thing is dropped.
+    /// [`Fault::TooMany`]; the object is dropped.
     pub fn insert(&self, thing: T) -> Result<u64, Fault> {
         for (index, place) in self.places.iter().enumerate() {
-            // Who is in it has not closed it: it is taken.
+            // An entry in use is taken, because it has not been closed.
             let Ok(mut place) = lock(place) else { continue };
             if place.thing.is_none() && place.turn < u32::MAX {
                 place.turn += 1;
@@ -49,10 +51,10 @@ impl<T> Names<T> {
         Err(Fault::TooMany)
     }
 
-    /// Does something with what `name` stands for.
+    /// Calls `act` with the object called `name`.
     ///
     /// # Errors
-    /// [`Fault::Name`], [`Fault::Busy`], or what `act` gives.
+    /// [`Fault::Name`], [`Fault::Busy`], or the error of `act`.
     pub fn with<R>(
         &self,
         name: u64,
@@ -61,7 +63,7 @@ impl<T> Names<T> {
         self.at(name, |place| act(place.as_mut().expect("`at` has looked")))
     }
 
-    /// Takes away what `name` stands for, and the name with it.
+    /// Removes the object called `name`, and its name.
     ///
     /// # Errors
     /// [`Fault::Name`], [`Fault::Busy`].
@@ -87,13 +89,13 @@ impl<T> Names<T> {
     }
 }
 
-/// A place, if nobody is in it.
+/// Locks an entry, unless it is in use.
 fn lock<T>(place: &Mutex<Place<T>>) -> Result<MutexGuard<'_, Place<T>>, Fault> {
     match place.try_lock() {
         Ok(guard) => Ok(guard),
         Err(TryLockError::WouldBlock) => Err(Fault::Busy),
         Err(TryLockError::Poisoned(poisoned)) => {
-            // A panic has passed through it: what it left is not to be used any more.
+            // A panic has passed through the object, so it must not be used any more.
             let mut guard = poisoned.into_inner();
             guard.thing = None;
             place.clear_poison();
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(NAMES.remove(first), Ok("first"));
         assert_eq!(NAMES.remove(first), Err(Fault::Name));
         let third = NAMES.insert("third").unwrap();
-        assert_ne!(third, first); // The same place.
+        assert_ne!(third, first); // The same entry.
         assert_eq!(NAMES.with(first, |_| Ok(())), Err(Fault::Name));
         for name in [0, u64::MAX, second ^ 1, second ^ 1 << KIND_SHIFT, second | 1 << 50] {
             assert_eq!(NAMES.with(name, |_| Ok(())), Err(Fault::Name), "{name:x}");

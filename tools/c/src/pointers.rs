@@ -1,7 +1,7 @@
-//! What C hands over, as far as it can be checked: every look behind a pointer of the caller.
+//! Checks of the arguments from C. Every access through a pointer of the caller is here.
 //!
-//! A pointer is not NULL and points to where such a thing can be; that as many bytes are there as
-//! was said, and that a text ends, is the caller's word.
+//! A pointer is checked for NULL and for alignment. The caller guarantees that the stated number of
+//! bytes exists, and that a text ends.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -11,7 +11,7 @@ fn wrong<T>(what: &str, why: &str) -> Result<T, Fault> {
     Err(Fault::Argument(format!("{what}: {why}")))
 }
 
-/// A text of the caller; `None` for NULL.
+/// Returns a text of the caller; `None` for NULL.
 ///
 /// # Safety
 /// NULL, or the start of bytes that end with a zero and stay for `'a`.
@@ -26,10 +26,10 @@ pub unsafe fn text_or_none<'a>(text: *const c_char, what: &str) -> Result<Option
     }
 }
 
-/// A text of the caller.
+/// Returns a text of the caller.
 ///
 /// # Safety
-/// As [`text_or_none`].
+/// The same as for [`text_or_none`].
 pub unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fault> {
     // SAFETY: the caller's contract is ours.
     match unsafe { text_or_none(text, what) }? {
@@ -38,7 +38,7 @@ pub unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fault
     }
 }
 
-/// Bytes of the caller; of none, the address may be NULL.
+/// Returns bytes of the caller. For a size of 0, the address may be NULL.
 ///
 /// # Safety
 /// NULL, or the start of `size` bytes that can be read and stay as they are for `'a`.
@@ -52,11 +52,11 @@ pub unsafe fn bytes<'a>(data: *const c_void, size: usize) -> Result<&'a [u8], Fa
     if size > isize::MAX as usize {
         return wrong("size", "nothing is as long as that");
     }
-    // SAFETY: not NULL, of a length that there can be; the rest is the caller's word.
+    // SAFETY: not NULL, and of a possible length; the caller guarantees the rest.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), size) })
 }
 
-/// Where something goes that the caller wants to have.
+/// Returns a place for a result that the caller wants.
 ///
 /// # Safety
 /// NULL, or memory of the caller for a `T`, for as long as `'a`.
@@ -64,14 +64,14 @@ pub unsafe fn place<'a, T>(place: *mut T, what: &str) -> Result<&'a mut T, Fault
     if place.is_null() || !place.is_aligned() {
         return wrong(what, "it is NULL, or points between things");
     }
-    // SAFETY: not NULL and aligned; `T` is plain data, and the rest is the caller's word.
+    // SAFETY: not NULL and aligned; `T` is plain data, and the caller guarantees the rest.
     Ok(unsafe { &mut *place })
 }
 
-/// As [`place`], where the caller may not want it.
+/// Returns a place for a result that the caller may not want; `None` for NULL.
 ///
 /// # Safety
-/// As [`place`].
+/// The same as for [`place`].
 pub unsafe fn place_or_none<'a, T>(target: *mut T, what: &str) -> Result<Option<&'a mut T>, Fault> {
     if target.is_null() {
         return Ok(None);
@@ -80,7 +80,7 @@ pub unsafe fn place_or_none<'a, T>(target: *mut T, what: &str) -> Result<Option<
     unsafe { place(target, what) }.map(Some)
 }
 
-/// A structure of options, which begins with its own size; `None` for NULL.
+/// Returns a structure of options, which begins with its own size; `None` for NULL.
 ///
 /// # Safety
 /// NULL, or as many bytes as the first word says.
@@ -91,11 +91,11 @@ pub unsafe fn options<T: Copy>(options: *const T) -> Result<Option<T>, Fault> {
     // SAFETY: as for a place; it is only read.
     let size = *unsafe { place(options.cast_mut().cast::<usize>(), "options") }?;
     check_size::<T>(size, "options")?;
-    // SAFETY: it has at least these bytes, says the caller; and it was not NULL.
+    // SAFETY: not NULL, and the caller guarantees at least these bytes.
     Ok(Some(*unsafe { place(options.cast_mut(), "options") }?))
 }
 
-/// Is it of this version, or of a later one?
+/// Checks that the size belongs to this version of a structure, or to a later one.
 pub fn check_size<T>(size: usize, what: &str) -> Result<(), Fault> {
     if size < size_of::<T>() || size > size_of::<T>() + SIZE_GROWS_MAX {
         return wrong(what, "its struct_size was not set");
@@ -103,7 +103,7 @@ pub fn check_size<T>(size: usize, what: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What later versions may add.
+/// Maximum number of bytes that later versions may add.
 const SIZE_GROWS_MAX: usize = 4_096;
 
 /// Writes a text and a zero into the caller's buffer.
@@ -136,13 +136,13 @@ mod tests {
         assert_eq!(text(c"x".as_ptr()), Ok("x"));
         assert!(matches!(text(null()), Err(Fault::Argument(why)) if why == "name: it is NULL"));
         assert!(matches!(text(c"\xff".as_ptr()), Err(Fault::Argument(_))));
-        // SAFETY: NULL, or no bytes are looked at.
+        // SAFETY: NULL, or no bytes are accessed.
         let bytes = |pointer, size| unsafe { bytes(pointer, size) };
         assert_eq!(bytes(null(), 0), Ok(&[][..]));
         assert!(bytes(null(), 1).is_err());
         assert!(bytes(c"x".as_ptr().cast(), usize::MAX).is_err());
         let mut word = 7u64;
-        // SAFETY: NULL, or where a word is.
+        // SAFETY: NULL, or the address of a word.
         let place = |pointer: *mut u64| unsafe { place(pointer, "seq") }.map(|word| *word);
         assert_eq!(place(&mut word), Ok(7));
         assert!(place(null_mut()).is_err());
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_text_goes_where_it_fits() {
         let mut buffer = [1 as c_char; 4];
-        // SAFETY: so many bytes are there.
+        // SAFETY: this number of bytes exists.
         let write = |text, buffer: *mut c_char, size| unsafe { write_text(text, buffer, size) };
         assert!(write("abcd", buffer.as_mut_ptr(), 4).is_err());
         assert!(write("a", null_mut(), 4).is_err());

@@ -1,4 +1,4 @@
-//! Readers.
+//! The functions for readers.
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
@@ -66,7 +66,7 @@ pub struct sd_delivery {
 }
 
 impl sd_delivery {
-    /// Nothing in it yet.
+    /// Returns a delivery without content.
     fn empty(struct_size: usize, r#type: u32) -> sd_delivery {
         sd_delivery {
             struct_size,
@@ -154,7 +154,7 @@ impl sd_delivery {
     }
 }
 
-/// `SD_COMPLETED` and so on; and where to go on, if that is possible.
+/// Returns `SD_COMPLETED` and so on, and the number of the chunk from which to resume, or 0.
 fn outcome(state: EndState) -> (u32, u64) {
     match state {
         EndState::Ended(Outcome::Completed) => (1, 0),
@@ -175,7 +175,7 @@ fn outcome(state: EndState) -> (u32, u64) {
     }
 }
 
-/// What is asked for.
+/// Converts the options of a reader.
 fn wishes(options: Option<sd_read_options>) -> Result<ReadOptions, Fault> {
     let Some(options) = options else { return Ok(ReadOptions::default()) };
     let wrong = |what: &str, number: u32| Err(Fault::Argument(format!("{what}: {number} is none")));
@@ -221,11 +221,11 @@ pub unsafe extern "C" fn sd_read(
     reader: *mut sd_reader,
 ) -> c_int {
     guarded(|| {
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let execution = unsafe { pointers::text(execution, "execution") }?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let options = wishes(unsafe { pointers::options(options) }?)?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let target = unsafe { pointers::place(reader, "reader") }?;
         target.name = READERS.insert(at_door(door, |door| door.read(execution, &options))?)?;
         Ok(OK)
@@ -241,15 +241,15 @@ pub unsafe extern "C" fn sd_run(
     reader: *mut sd_reader,
 ) -> c_int {
     guarded(|| {
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let tool = unsafe { pointers::text(tool, "tool") }?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let arguments = unsafe { pointers::text_or_none(arguments, "arguments") }?.unwrap_or("{}");
         let arguments: serde_json::Value = serde_json::from_str(arguments)
             .map_err(|error| Fault::Argument(format!("arguments: {error}")))?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let options = wishes(unsafe { pointers::options(options) }?)?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let target = unsafe { pointers::place(reader, "reader") }?;
         let run = at_door(door, |door| door.run(tool, &arguments, &options))?;
         target.name = READERS.insert(run)?;
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn sd_poll(reader: sd_reader, delivery: *mut sd_delivery) 
 }
 
 /// # Safety
-/// `delivery` is NULL, or such a structure of the caller, whose size stands in it.
+/// `delivery` is NULL, or such a structure of the caller, which contains its size.
 unsafe fn give(
     reader: sd_reader,
     delivery: *mut sd_delivery,
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn sd_reader_execution(
     guarded(|| {
         READERS.with(reader.name, |reader| {
             let id = reader.execution().to_string();
-            // SAFETY: so says the header.
+            // SAFETY: the header requires it of the caller.
             unsafe { pointers::write_text(&id, buffer, size) }?;
             Ok(OK)
         })

@@ -1,4 +1,4 @@
-//! Writers.
+//! The functions for writers.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -17,7 +17,7 @@ static WRITERS: Names<Held> = Names::new(3);
 
 const NOTHING: c_int = 0;
 
-/// A writer, and how much of its ring is lent.
+/// A writer, and the number of bytes of its ring that are lent.
 struct Held {
     writer: Writer,
     lent_bytes: Option<usize>,
@@ -58,7 +58,7 @@ fn wishes(options: Option<sd_produce_options>) -> Result<ProduceOptions, Fault> 
     })
 }
 
-/// A kind and a key that there are.
+/// Converts a kind and a key. Fails if either is invalid.
 fn header(kind: u32, key: u32) -> Result<(Kind, u8), Fault> {
     let known = u8::try_from(kind).ok().and_then(Kind::new);
     let known = known.ok_or_else(|| Fault::Argument(format!("kind: {kind} is none")))?;
@@ -68,7 +68,7 @@ fn header(kind: u32, key: u32) -> Result<(Kind, u8), Fault> {
     }
 }
 
-/// Does something with a writer; what was lent before is not lent any more.
+/// Calls `act` with a writer. This ends an earlier loan.
 fn with<R>(
     writer: sd_writer,
     act: impl FnOnce(&mut Writer) -> Result<R, Fault>,
@@ -79,10 +79,11 @@ fn with<R>(
     })
 }
 
-/// Has bytes sent, and stores the number that they got; `DELIVERY`, or `NOTHING` if they got none.
+/// Sends bytes by `act`, and stores the number of the chunk. Returns `DELIVERY`, or `NOTHING` if
+/// the bytes were not sent.
 ///
 /// # Safety
-/// What the header says of `data`, `size` and `seq`.
+/// The requirements of the header on `data`, `size` and `seq`.
 unsafe fn send(
     kind: u32,
     key: u32,
@@ -93,9 +94,9 @@ unsafe fn send(
 ) -> c_int {
     guarded(|| {
         let (kind, key) = header(kind, key)?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let bytes = unsafe { pointers::bytes(data, size) }?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let target = unsafe { pointers::place_or_none(seq, "seq") }?;
         let Some(sent) = act(kind, key, bytes)? else { return Ok(NOTHING) };
         target.into_iter().for_each(|target| *target = sent);
@@ -111,11 +112,11 @@ pub unsafe extern "C" fn sd_produce(
     writer: *mut sd_writer,
 ) -> c_int {
     guarded(|| {
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let name = unsafe { pointers::text(name, "name") }?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let options = wishes(unsafe { pointers::options(options) }?)?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let target = unsafe { pointers::place(writer, "writer") }?;
         let writer = at_door(door, |door| door.produce(name, &options))?;
         target.name = WRITERS.insert(Held { writer, lent_bytes: None })?;
@@ -131,7 +132,7 @@ pub unsafe extern "C" fn sd_writer_execution(
 ) -> c_int {
     guarded(|| {
         let id = WRITERS.with(writer.name, |held| Ok(held.writer.execution().to_string()))?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         unsafe { pointers::write_text(&id, buffer, size) }?;
         Ok(OK)
     })
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn sd_writer_execution(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn sd_chunk_bytes_max(writer: sd_writer) -> c_int {
-    // No ring has chunks that an int could not count.
+    // The maximum size of a chunk fits into an int.
     guarded(|| WRITERS.with(writer.name, |held| Ok(held.writer.chunk_bytes_max() as c_int)))
 }
 
@@ -192,7 +193,7 @@ pub unsafe extern "C" fn sd_try_send(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sd_lend(writer: sd_writer, size: usize, room: *mut *mut c_void) -> c_int {
     guarded(|| {
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let target = unsafe { pointers::place(room, "room") }?;
         WRITERS.with(writer.name, |held| {
             held.lent_bytes = None;
@@ -214,7 +215,7 @@ pub unsafe extern "C" fn sd_publish(
 ) -> c_int {
     guarded(|| {
         let (kind, key) = header(kind, key)?;
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let target = unsafe { pointers::place_or_none(seq, "seq") }?;
         WRITERS.with(writer.name, |held| {
             let lent_bytes = held.lent_bytes.take();
@@ -240,7 +241,7 @@ pub unsafe extern "C" fn sd_progress(
     message: *const c_char,
 ) -> c_int {
     guarded(|| {
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let message = unsafe { pointers::text_or_none(message, "message") }?.unwrap_or("");
         if !progress.is_finite() || !total.is_finite() || total < 0.0 {
             return Err(Fault::Argument("progress: it is no number".into()));
@@ -278,7 +279,7 @@ pub extern "C" fn sd_complete(writer: sd_writer) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sd_fail(writer: sd_writer, text: *const c_char) -> c_int {
     guarded(|| {
-        // SAFETY: so says the header.
+        // SAFETY: the header requires it of the caller.
         let text = unsafe { pointers::text(text, "text") }?;
         WRITERS.remove(writer.name)?.writer.fail(text)?;
         Ok(OK)

@@ -1,8 +1,9 @@
-//! C and Python at a door: the examples are compiled and run against a server, and all they carry
-//! arrives.
+//! C and Python programs at a door. The examples are compiled and run against a server, and
+//! everything they carry must arrive.
 //!
-//! The server is a thread of this test; every program is a process of its own, so three of them
-//! share each ring. What the machine lacks (a C compiler, Python) is said and not tested.
+//! The server is a thread of this test. Every program is a process of its own, so three of them
+//! share each ring. If the machine lacks a C compiler or Python, the test prints that and is
+//! skipped.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -18,7 +19,7 @@ use streamdoor::shard::{Server, ServerConfig, ShardConfig};
 const FILE_BYTES: usize = 200 << 20;
 const SHORT_FILE_BYTES: usize = 20 << 20;
 
-/// A folder that is removed with it, and a server whose door is in it.
+/// A server with its door in a folder that is removed with this value.
 struct World {
     folder: PathBuf,
     _server: Server,
@@ -53,7 +54,7 @@ impl Drop for World {
     }
 }
 
-/// Is that program here? Says so if it is not.
+/// True if the program is installed. Prints a line otherwise.
 fn has(program: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).status();
     let is_here = found.is_ok_and(|status| status.success());
@@ -63,7 +64,7 @@ fn has(program: &str) -> bool {
     is_here
 }
 
-/// Where cargo has put the library, in both forms.
+/// Returns the folder into which cargo has put the library, in both forms.
 fn library_folder() -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let places = [folder.clone(), folder.parent().unwrap().to_owned()];
@@ -75,7 +76,7 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
 }
 
-/// Compiles an example; every warning is an error.
+/// Compiles an example. Every warning is an error.
 fn compiled(world: &World, name: &str, is_static: bool) -> PathBuf {
     let (program, libraries) = (world.path(name), library_folder());
     let mut cc = Command::new("cc");
@@ -100,7 +101,7 @@ fn random_file(world: &World, count: usize) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// A producer that has said what it produces.
+/// Starts a producer, and returns it with the id of its execution.
 fn producing(command: &mut Command) -> (Child, String) {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut id = String::new();
@@ -115,7 +116,7 @@ fn output(command: &mut Command) -> Output {
     output
 }
 
-/// Python with the module, running this text.
+/// Returns a command for Python with the module, running this text.
 fn python(text: &str) -> Command {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
     let mut python = Command::new("python3");
@@ -160,8 +161,8 @@ with streamdoor.Door(sys.argv[1]) as door:
                 writer.publish(count)
 ";
 
-/// Threads share a writer, and others a reader. Each number that a thread is given must be that of
-/// its own chunk. Where a thread is refused because another one is inside, it tries again.
+/// Threads share a writer, and others a reader. Each thread must get the number of its own chunk. A
+/// thread that is refused because another one is inside tries again.
 const PYTHON_THREADS: &str = "
 import sys, threading, streamdoor
 THREADS, SENDS = 4, 1500
@@ -241,7 +242,7 @@ fn a_file_goes_from_c_to_c_and_to_python_through_one_ring() {
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    // The first one reads nothing before the second is there: so both get everything.
+    // The first one reads nothing before the second is attached, so both get everything.
     let python = has("python3").then(|| {
         let mut command = python(PYTHON_READER);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -276,7 +277,7 @@ fn a_file_goes_from_c_to_c_and_to_python_through_one_ring() {
     assert!(producer.wait().unwrap().success());
 }
 
-/// `streamdoor serve` as a process; it ends with this value.
+/// `streamdoor serve` as a process. It is killed when this value is dropped.
 struct Program {
     path: PathBuf,
     child: Child,
@@ -284,7 +285,8 @@ struct Program {
 }
 
 impl Program {
-    /// As `STREAMDOOR_PROGRAM` says where it is; or says that it does not.
+    /// Starts the program that `STREAMDOOR_PROGRAM` names. Prints a line if the variable is not
+    /// set.
     fn serve(world: &World) -> Option<Program> {
         let Some(path) = std::env::var_os("STREAMDOOR_PROGRAM").map(PathBuf::from) else {
             println!("not run: STREAMDOOR_PROGRAM does not say where the program is");
@@ -309,7 +311,7 @@ impl Program {
         Some(Program { path, child, address })
     }
 
-    /// What `streamdoor top --once` shows.
+    /// Returns the output of `streamdoor top --once`.
     fn top(&self) -> String {
         let mut top = Command::new(&self.path);
         top.args(["top", "--once", "--interval", "300ms"]);
@@ -325,7 +327,7 @@ impl Drop for Program {
     }
 }
 
-/// Prints the hash of what it reads, which it does not do faster than in six seconds.
+/// Prints the hash of its input. It takes at least six seconds.
 const PYTHON_HASHER: &str = "
 import hashlib, sys, time, streamdoor
 with streamdoor.Door(sys.argv[1]) as door, door.read(sys.argv[2], policy='block') as reader:
@@ -339,14 +341,14 @@ with streamdoor.Door(sys.argv[1]) as door, door.read(sys.argv[2], policy='block'
     print(sha.hexdigest())
 ";
 
-/// Cells of the row of this execution: chunks and bytes in a second, chunks, bytes, subscribers and
-/// the lag of the slowest stand behind its state.
+/// Returns the cells of the row of this execution. Its state is followed by chunks and bytes in a
+/// second, chunks, bytes, subscribers, and the lag of the slowest.
 fn row<'a>(frame: &'a str, id: &str) -> Option<Vec<&'a str>> {
     let row = frame.lines().find(|line| line.starts_with(id))?;
     Some(row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
 }
 
-/// The number that a cell begins with, and whether it is one.
+/// Returns the number at the start of a cell, or NaN.
 fn number(cell: &str) -> f64 {
     cell.split(' ').next().unwrap().parse().unwrap_or(f64::NAN)
 }
@@ -388,7 +390,7 @@ fn three_processes_stream_a_file_and_top_shows_it() {
     println!("{} bytes, sha256 {}", bytes.len(), hash.trim());
     let client = Door::open(&door).unwrap().client().unwrap();
     for name in ["published_bytes_total", "door_read_bytes_total", "delivered_bytes_total"] {
-        let mut attempts = 0..1_000; // Ten seconds: what was read last is counted a moment later.
+        let mut attempts = 0..1_000; // Ten seconds: the last reads are counted a moment later.
         while client.metrics().unwrap().sum(name) != Some(bytes.len() as f64) {
             let found = client.metrics().unwrap().sum(name);
             assert!(attempts.next().is_some(), "{name}: {found:?} of {}", bytes.len());
