@@ -234,7 +234,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length, and not given back since.
+        // SAFETY: mapped in `map` with this length, and not unmapped since.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.shape.bytes) };
     }
 }

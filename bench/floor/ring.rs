@@ -195,7 +195,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and not given back since.
+        // SAFETY: allocated in `new` with this layout, and not freed since.
         unsafe { dealloc(self.slots.as_ptr(), self.layout) };
     }
 }

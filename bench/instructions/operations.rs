@@ -2,8 +2,7 @@
 //!
 //! A count is for one repetition, including its unavoidable parts: a delivery needs a publication.
 //! All operations run on one thread, over mio (valgrind does not support io_uring), with a fixed
-//! seed. The shard reads no memory pressure. The count is therefore the same
-//! every time.
+//! seed. The shard reads no memory pressure. The count is therefore the same every time.
 
 use std::hint::black_box;
 use std::time::Duration;

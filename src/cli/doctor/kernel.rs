@@ -97,7 +97,7 @@ fn waitv() -> Finding {
     }
 }
 
-/// Creates, fills, seals and reopens a ring as a door does.
+/// Creates, allocates, seals and reopens a ring as a door does.
 fn memfd() -> Finding {
     const SUBJECT: &str = "memfd";
     let class_bytes = limits::RING_CLASS_BYTES[0];
