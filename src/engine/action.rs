@@ -1,4 +1,4 @@
-//! What the engine wishes to be done. With [`crate::engine::Event`] this is its whole behaviour.
+//! The output of the engine. With [`crate::engine::Event`] this is its whole behaviour.
 
 use std::fmt;
 
@@ -11,132 +11,133 @@ use crate::engine::progress::Progress;
 use crate::engine::reserve::Replay;
 use crate::engine::status::Status;
 
-/// The ring that is enough.
+/// The size of ring that is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RingFit {
-    /// One as large as the tool asked for, or the largest that is allowed now.
+    /// A ring as large as the tool asked for, or the largest that is allowed now.
     Whole,
-    /// A smaller one will do.
+    /// A ring of any size.
     Any,
 }
 
-/// A wish of the engine, to be carried out by the shard in order.
+/// An instruction of the engine to the shard. The shard carries actions out in order.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Action {
-    /// The answer to the question that was just handled.
+    /// Answers the request that was just handled.
     Reply(Reply),
 
     // --- Rings ---
-    /// Find a ring; answer with `Leased` or `LeaseFailed`.
+    /// Requests a ring. The shard answers with `Leased`, `LeaseFailed` or `LeaseRefused`.
     Lease(Handle, RingFit),
-    /// The execution is forgotten: take its ring back, and all else that belonged to it.
+    /// Releases the ring of an execution that was forgotten, and everything else that belonged to
+    /// it.
     Release(Handle),
-    /// The producer is allowed so much from now on. Wakes one that waits for it.
+    /// Sets the producer's gate. Wakes a producer that waits for it.
     SetGate(Handle, Gate),
-    /// From now on (or no more) say where the readers on other threads stand whenever one moves.
+    /// Starts (or stops) reports of the cursors of readers on other threads whenever one moves.
     WatchReaders(Handle, bool),
 
     // --- Producers ---
-    /// Let the producer begin.
+    /// Starts the producer.
     StartProducer(Handle),
-    /// Its sleep is over.
+    /// Wakes the producer, because its sleep is over.
     WakeProducer(Handle),
-    /// Make it stop, and say `ProducerEnded` once nothing more can come.
+    /// Stops the producer. The shard reports `ProducerEnded` once nothing more can come.
     StopProducer(Handle),
 
     // --- Subscribers of this thread ---
-    /// Give the chunks `from_seq..until_seq`, those of its kinds, to each of
-    /// [`crate::engine::Engine::recipients`].
+    /// Gives each of [`crate::engine::Engine::recipients`] the chunks `from_seq..until_seq` of its
+    /// kinds.
     Deliver {
-        /// Of which execution.
+        /// The execution that published them.
         execution: Handle,
         /// The first chunk.
         from_seq: u64,
         /// One past the last chunk.
         until_seq: u64,
     },
-    /// Tell what it missed.
+    /// Reports a gap to a subscriber.
     Gap(SubscriberId, Handle, Gap),
-    /// Tell how far the producer is.
+    /// Reports the producer's progress to a subscriber.
     Progress(SubscriberId, Handle, Progress),
-    /// Tell that nothing more comes, and forget it.
+    /// Reports the end to a subscriber, and forgets the subscriber.
     End(SubscriberId, Handle, End),
-    /// Forget it without a word: it has left.
+    /// Forgets a subscriber without a report, because it has left.
     Forget(SubscriberId),
 
     // --- Readers on other threads ---
-    /// Write how far the producer is where all readers see it, and wake them.
+    /// Writes the progress to where all readers see it, and wakes them.
     Report(Handle, Progress),
-    /// The execution has ended: write this where all readers see it, and wake them.
+    /// Writes the end of the execution to where all readers see it, and wakes them.
     Verdict(Handle, Box<Verdict>),
-    /// A reader's own end: write it where that reader sees it, and wake it.
+    /// Writes the end of one reader to where that reader sees it, and wakes it.
     DetachReader(SubscriberId, Handle, DetachReason),
 }
 
-/// An answer. Each question has its own.
+/// The answer to a request. Each kind of request has its own.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Reply {
-    /// To `Open`.
+    /// The answer to `Open`.
     Opened(Result<ExecutionId, OpenError>),
-    /// To `Subscribe`.
+    /// The answer to `Subscribe`.
     Subscribed(Result<Subscribed, SubscribeError>),
-    /// To `Unsubscribe`: what it had been given and had missed.
+    /// The answer to `Unsubscribe`: the totals of what the subscriber was given and what it missed.
     Unsubscribed(Result<End, NotFound>),
-    /// To `Cancel`.
+    /// The answer to `Cancel`.
     Cancelled(Result<(), CancelError>),
-    /// To `Acknowledge`.
+    /// The answer to `Acknowledge`.
     Acknowledged(Result<(), AcknowledgeError>),
-    /// To `Reattach`.
+    /// The answer to `Reattach`.
     Reattached(Result<Subscribed, NotFound>),
-    /// To `Inspect`.
+    /// The answer to `Inspect`.
     Inspected(Result<Box<Status>, NotFound>),
-    /// To `ForgetToken`.
+    /// The answer to `ForgetToken`.
     TokenForgotten(Result<(), NotFound>),
 }
 
 /// A subscription as it was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Subscribed {
-    /// Its name.
+    /// The id of the subscriber.
     pub subscriber: SubscriberId,
-    /// Of which execution.
+    /// The execution that it follows.
     pub execution: Handle,
-    /// What was agreed, defaults filled in.
+    /// The terms, with defaults filled in.
     pub terms: Terms,
-    /// Where it begins.
+    /// The cursor at which it begins.
     pub cursor: Cursor,
-    /// The chunks that are kept for it, if it is one that replays.
+    /// The chunks that are kept for the subscriber, if it replays.
     pub replay: Option<Replay>,
 }
 
-/// Where an execution is in its life.
+/// The state of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It waits for a ring.
+    /// The execution waits for a ring.
     Queued,
-    /// It has one; the tool runs, or waits for subscribers.
+    /// The execution has a ring. The tool runs, or waits for subscribers.
     Running,
-    /// The tool has ended; `block` subscribers still read.
+    /// The tool has ended, and `block` subscribers still read.
     Draining,
-    /// It is over, and can be read until its retention ends.
+    /// The execution is over. It can be read until its retention ends.
     Ended(Outcome),
 }
 
-/// How an execution ended.
+/// The way in which an execution ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The tool has done its work.
+    /// The tool has finished its work.
     Completed,
-    /// The tool could not.
+    /// The tool has failed.
     Failed,
-    /// Somebody stopped it.
+    /// The execution was cancelled.
     Cancelled,
-    /// It took too long.
+    /// The execution exceeded a time limit.
     TimedOut,
 }
 
 impl State {
-    /// The name, as every wire spells it.
+    /// The name on every wire.
     pub fn name(self) -> &'static str {
         match self {
             State::Queued => "queued",
@@ -148,7 +149,7 @@ impl State {
 }
 
 impl Outcome {
-    /// The name, as every wire spells it.
+    /// The name on every wire.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Completed => "completed",
@@ -165,35 +166,35 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The last word to one subscriber.
+/// The final report to one subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct End {
-    /// How it ended.
+    /// The way in which it ended.
     pub state: EndState,
-    /// What it was given.
+    /// Totals of the chunks that the subscriber was given.
     pub given: Totals,
-    /// What its gaps counted.
+    /// Totals of the chunks that its gaps counted.
     pub missed: Totals,
-    /// All chunks of its kinds that the execution published before the subscriber's place: at the
-    /// execution's end all there are, else those before `resume_from`. They count from chunk 1,
-    /// over however many connections they were given.
+    /// Totals of all published chunks of the subscriber's kinds, from chunk 1 to its place. At the
+    /// execution's end these are all chunks, otherwise those before `resume_from`. Chunks that it
+    /// was given over earlier connections are included.
     pub published: Totals,
-    /// How long it was subscribed, in µs.
+    /// Time for which the subscriber was attached, in µs.
     pub duration_us: u64,
-    /// How the process ended that the tool has run, if it has.
+    /// The exit status of the process that the tool ran, if it ran one.
     pub exit: Option<Exit>,
 }
 
-/// How it ended for one subscriber.
+/// The way in which an execution ended for one subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndState {
-    /// The execution is over, and the subscriber has been given or told of all of it.
+    /// The execution is over. The subscriber was given every chunk, or was told of it in a gap.
     Ended(Outcome),
-    /// The subscriber's own end; the execution goes on without it.
+    /// The subscriber was detached. The execution continues without it.
     Detached {
-        /// Why.
+        /// The reason for the detachment.
         reason: DetachReason,
-        /// The first chunk that it was neither given nor told of.
+        /// The first chunk that the subscriber was neither given nor told of in a gap.
         resume_from: u64,
     },
 }
@@ -207,21 +208,21 @@ impl fmt::Display for EndState {
     }
 }
 
-/// Why a subscriber was let go before the execution's end.
+/// The reason why a subscriber was detached before the execution's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DetachReason {
-    /// Its lag passed its limit under `disconnect`.
+    /// The lag exceeded its limit under `disconnect`.
     Lag,
-    /// It held the producer back past the deadline.
+    /// The subscriber held the producer back past the deadline.
     Stall,
-    /// Its connection broke and did not come back in time, its closure panicked, or its shard died.
+    /// The connection broke and did not come back in time, the closure panicked, or the shard died.
     Lost,
-    /// The server stops.
+    /// The server shuts down.
     Shutdown,
-    /// The ring was needed for another execution, the retention is over, or the reader wrote
-    /// nonsense into shared memory.
+    /// The ring was needed for another execution, the retention is over, or the reader wrote an
+    /// impossible cursor into shared memory.
     Evicted,
-    /// Its owner removed it.
+    /// The subscriber's owner removed it.
     Removed,
 }
 
@@ -236,7 +237,7 @@ impl DetachReason {
         DetachReason::Removed,
     ];
 
-    /// The name, as every wire spells it.
+    /// The name on every wire.
     pub fn name(self) -> &'static str {
         match self {
             DetachReason::Lag => "lag",
@@ -252,99 +253,99 @@ impl DetachReason {
 /// The end of an execution, for readers on other threads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Verdict {
-    /// How it ended.
+    /// The way in which it ended.
     pub outcome: Outcome,
-    /// The last chunk there is.
+    /// The number of the last chunk.
     pub head_seq: u64,
-    /// All chunks published.
+    /// Totals of all published chunks.
     pub totals: KindTotals,
-    /// What went wrong, if it failed.
+    /// The error text, if the execution failed.
     pub error: Option<Box<str>>,
-    /// How the process ended that the tool has run, if it has.
+    /// The exit status of the process that the tool ran, if it ran one.
     pub exit: Option<Exit>,
 }
 
-/// No such execution or subscriber (any more), or it is somebody else's.
+/// The execution or the subscriber does not exist (any more), or belongs to another caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NotFound;
 
-/// Why an execution could not be opened.
+/// The reason why an execution was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpenError {
-    /// Wait: all rings are taken, and the queue for them is full.
+    /// All rings are taken, and the queue for them is full. Try again later.
     Busy {
-        /// For so long.
+        /// Time to wait before the next try, in ms.
         retry_after_ms: u32,
     },
-    /// Wait until one ends: as many run as are allowed.
+    /// The maximum number of executions is running. Wait until one ends.
     TooMany {
-        /// How many that is.
+        /// The maximum number of executions.
         executions_max: u32,
     },
-    /// Fix the call: a number in it is out of bounds.
+    /// A number in the call is out of bounds. Fix the call.
     Invalid {
-        /// Which.
+        /// The name of the field.
         field: &'static str,
     },
-    /// Give up: the shard takes no more.
+    /// The shard is shutting down. Give up.
     ShuttingDown,
 }
 
-/// Why a subscription was not granted.
+/// The reason why a subscription was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SubscribeError {
-    /// Give up: there is no such execution (any more).
+    /// The execution does not exist (any more). Give up.
     NotFound,
-    /// Fix the call: the limit is 0, or above what the ring holds.
+    /// The lag limit is 0, or above what the ring holds. Fix the call.
     Limit {
-        /// What was asked for.
+        /// The limit in the call.
         limit_chunks: u32,
-        /// The most that this ring allows.
+        /// The highest limit that this ring allows.
         limit_chunks_max: u32,
     },
-    /// Fix the call: `field` is out of bounds.
+    /// A field of the call is out of bounds. Fix the call.
     Invalid {
-        /// Which.
+        /// The name of the field.
         field: &'static str,
     },
-    /// Start elsewhere: that chunk does not exist yet.
+    /// The chunk to begin with does not exist yet. Start elsewhere.
     NotYet {
-        /// The next chunk there will be.
+        /// The number of the next chunk.
         next_seq: u64,
     },
-    /// Start elsewhere, or say what was seen before: that chunk is no longer held.
+    /// The chunk to begin with is no longer held. Start elsewhere, or say what was seen before it.
     NoLongerHeld {
-        /// The oldest chunk that is.
+        /// The oldest chunk that is held.
         tail_seq: u64,
     },
-    /// Wait until one leaves: this execution, or the shard, has as many as are allowed.
+    /// The execution or the shard has the maximum number of subscribers. Wait until one leaves.
     TooMany {
-        /// How many that is.
+        /// The maximum number of subscribers.
         subscribers_max: u32,
     },
-    /// Give up: the shard is shutting down.
+    /// The shard is shutting down. Give up.
     ShuttingDown,
 }
 
-/// Why a cancellation did nothing.
+/// The reason why a cancellation had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CancelError {
-    /// There is no such execution (any more).
+    /// The execution does not exist (any more).
     NotFound,
-    /// It has ended by itself already.
+    /// The execution has already ended.
     Ended(Outcome),
 }
 
-/// Why an acknowledgement did nothing.
+/// The reason why an acknowledgement had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AcknowledgeError {
-    /// There is no such subscriber (any more).
+    /// The subscriber does not exist (any more).
     NotFound,
-    /// It did not ask for acknowledgements.
+    /// The subscriber did not ask for acknowledgements.
     NotAsked,
-    /// It acknowledged what it was not given yet.
+    /// The subscriber acknowledged a chunk that it was not given yet.
     NotGiven {
-        /// The next chunk that it will be given.
+        /// The next chunk that the subscriber will be given.
         next_seq: u64,
     },
 }

@@ -1,8 +1,8 @@
-//! What can happen to the engine. With [`crate::engine::Action`] this is its whole behaviour.
+//! The input of the engine. With [`crate::engine::Action`] this is its whole behaviour.
 //!
-//! Events are facts: somebody outside (the shard, on behalf of a caller, the kernel, a tool or a
-//! ring) says what has happened. A question is a fact too ("this was asked") and is answered by
-//! [`crate::engine::Action::Reply`], always the next action.
+//! Events are facts. The shard reports them on behalf of a caller, the kernel, a tool or a ring. A
+//! request is a fact, too. The engine answers it by [`crate::engine::Action::Reply`], which is
+//! always the next action.
 
 use std::time::Duration;
 
@@ -13,62 +13,62 @@ use crate::engine::policy::Policy;
 use crate::engine::progress::{ProgressReport, ProgressSource};
 use crate::limits;
 
-/// A fact for [`crate::engine::Engine::handle`]. Those that name an [`ExecutionId`] come from a
-/// caller and are checked; a [`Handle`] is one that the engine gave to the shard.
+/// A fact for [`crate::engine::Engine::handle`]. An [`ExecutionId`] comes from a caller and is
+/// checked; a [`Handle`] is one that the engine gave to the shard.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    // --- Questions: each is answered by `Action::Reply` ---
+    // --- Requests: each is answered by `Action::Reply` ---
     /// A caller wants to run a tool.
     Open(OpenSpec),
     /// A caller wants to follow an execution.
     Subscribe(ExecutionId, SubscribeSpec),
-    /// A caller wants no more. No end is sent: it knows.
+    /// A caller ends its subscription. No end is sent, because the caller knows.
     Unsubscribe(SubscriberId),
     /// A caller wants an execution to stop.
     Cancel(ExecutionId),
-    /// A subscriber with acknowledgements has dealt with everything through `seq`.
+    /// A subscriber with acknowledgements has processed everything through `seq`.
     Acknowledge(SubscriberId, u64),
-    /// A subscriber whose connection broke is back, and wants to go on where it was.
+    /// A subscriber whose connection broke is back and continues at its cursor.
     Reattach(SubscriberId),
-    /// A caller asks what an execution is doing.
+    /// A caller asks for the status of an execution.
     Inspect(ExecutionId),
-    /// A caller wants a progress token to be good for nothing any more.
+    /// A caller revokes a progress token.
     ForgetToken(ProgressToken),
 
     // --- Rings ---
-    /// The wish [`crate::engine::Action::Lease`] was granted.
+    /// A ring was found for [`crate::engine::Action::Lease`].
     Leased(Handle, RingFacts),
-    /// … or not: all rings are taken.
+    /// No ring was found for [`crate::engine::Action::Lease`]: all are taken.
     LeaseFailed(Handle),
-    /// … or never will be as things stand: the execution fails with this text, and those behind it
-    /// have their turn.
+    /// No ring can be found for [`crate::engine::Action::Lease`] as things stand. The execution
+    /// fails with this text, and the next one in the queue has its turn.
     LeaseRefused(Handle, &'a str),
-    /// A ring has come back: of a released execution, or from a tool's thread that had kept it for
+    /// A ring has come back from a released execution, or from a tool's thread that had kept it for
     /// longer.
     RingReturned,
 
     // --- Producers ---
-    /// These chunks are in the ring, and of those before them nothing before the last one's
+    /// These chunks were published. The ring no longer holds anything before the last one's
     /// `tail_seq`.
     Published(Handle, &'a [ChunkFacts]),
     /// The producer cannot write within its gate. The shard has just reported the cursors of the
     /// readers on other threads. If no reader holds the producer back, the engine sets the same
-    /// gate once more, and fails the execution at the block deadline if that does not help.
+    /// gate again. If that does not help, it fails the execution at the block deadline.
     Gated(Handle),
-    /// The producer will have to wait soon. The shard has just told where the readers on other
-    /// threads stand.
+    /// The producer will have to wait soon. The shard has just reported the cursors of the readers
+    /// on other threads.
     RoomWanted(Handle),
-    /// Of chunks that the engine was told of, none before this one is held any more.
+    /// The ring no longer holds any chunk before this one that was reported to the engine.
     HeldFrom(Handle, u64),
-    /// What was told of last had come by then: the shard was in no hurry.
+    /// The producer published its newest chunks at this time; the shard reported them later.
     HeardAt(Handle, Instant),
-    /// The producer says how many chunks there will be.
+    /// The producer says how many chunks it will publish.
     TotalExpected(Handle, u64),
-    /// The producer says how far it is.
+    /// The producer reports its progress.
     Progressed(Handle, ProgressReport<'a>),
-    /// The process that the producer has run ended like this.
+    /// The process that the producer ran has ended.
     Exited(Handle, Exit),
-    /// The producer does nothing until then.
+    /// The producer sleeps until this time.
     Sleeping(Handle, Instant),
     /// The producer is gone; nothing more will be published.
     ProducerEnded(Handle, ProducerEnd<'a>),
@@ -78,56 +78,56 @@ pub enum Event<'a> {
     Demand(SubscriberId, u32),
     /// A subscriber's connection broke. A `block` subscriber keeps its place for a while.
     Lost(SubscriberId),
-    /// A subscriber's connection has taken a part of what it was given.
+    /// A subscriber's connection has accepted a part of what it was given.
     Moved(SubscriberId),
-    /// A subscriber's closure panicked: it is given nothing more, and never comes back.
+    /// A subscriber's closure panicked. It is given nothing more and can not come back.
     Broken(SubscriberId),
-    /// Of what was to be delivered to a local subscriber, nothing was from chunk `.1` on: a
-    /// producer on another thread was faster, and the ring holds nothing through chunk `.2` any
-    /// more.
+    /// The producer's thread overwrote chunks `.1..=.2` before they could be delivered to this
+    /// local subscriber. It was given nothing from chunk `.1` on.
     Overtaken(SubscriberId, u64, u64),
-    /// A reader on another thread stands before this chunk.
+    /// A reader on another thread has moved its cursor before this chunk.
     ReaderAt(SubscriberId, u64),
     /// A reader on another thread is gone.
     ReaderGone(SubscriberId),
-    /// A reader on another thread stands where it cannot: it is not believed any more.
+    /// A reader on another thread has an impossible cursor. The engine evicts it.
     ReaderWild(SubscriberId),
 
     // --- The shard ---
-    /// Time has come to look at the timers.
+    /// The next deadline has passed.
     Tick,
-    /// No more executions; all subscribers are told `detached: shutdown`.
+    /// The shard shuts down. The engine opens no more executions, stops those that run, and
+    /// detaches all subscribers with `detached: shutdown`.
     Shutdown,
 }
 
-/// What nobody can guess, drawn for one execution: the engine has no randomness of its own.
+/// Unguessable numbers for one execution. The engine has no source of randomness of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Secret {
-    /// For its id.
+    /// The nonce of the execution's id.
     pub nonce: u64,
-    /// For its progress token.
+    /// The secret of the execution's progress token.
     pub token: u128,
 }
 
-/// How long an execution may take. `None`: as long as it likes.
+/// The time limits of an execution. `None` is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From its start to its first chunk or progress report.
+    /// Time from the start to the first chunk or progress report.
     pub first_chunk: Option<Duration>,
-    /// From each chunk or progress report to the next. Like the first, it stands still while a
-    /// reader holds the producer back.
+    /// Time from each chunk or progress report to the next. Like `first_chunk`, it is paused while
+    /// a reader holds the producer back.
     pub inactivity: Option<Duration>,
-    /// From its start to its end, whatever happens.
+    /// Time from the start to the end. It is never paused.
     pub total: Option<Duration>,
 }
 
 impl Timeouts {
-    /// It may take for ever.
+    /// No time limits.
     pub const NONE: Timeouts = Timeouts { first_chunk: None, inactivity: None, total: None };
 }
 
 impl Default for Timeouts {
-    /// Those of [`crate::limits`]; no limit to the whole.
+    /// The limits of [`crate::limits`], and none for the total time.
     fn default() -> Timeouts {
         Timeouts {
             first_chunk: Some(limits::TIMEOUT_FIRST_CHUNK),
@@ -137,34 +137,35 @@ impl Default for Timeouts {
     }
 }
 
-/// How an execution is to run.
+/// The parameters of an execution.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenSpec {
-    /// When the tool starts.
+    /// The condition on which the tool starts.
     pub start: Start,
-    /// What the ring does before anybody reads.
+    /// The behaviour of the ring before the first subscriber comes.
     pub hold: Hold,
-    /// How long it can be read after its end.
+    /// Time for which the execution can be read after its end.
     pub retention: Duration,
-    /// How long a `block` subscriber may hold the producer back.
+    /// Time for which a `block` subscriber may hold the producer back.
     pub block_deadline: Duration,
-    /// What happens then.
+    /// The consequence when `block_deadline` passes.
     pub on_stall: OnStall,
-    /// How long the producer may be silent, and may take.
+    /// The time limits of the producer.
     pub timeouts: Timeouts,
-    /// For its names.
+    /// The secrets of the execution's id and progress token.
     pub secret: Secret,
-    /// Where its progress comes from.
+    /// The source of the execution's progress.
     pub progress: ProgressSource,
-    /// Payload bytes that there will be in all, about, if that is known.
+    /// Approximate number of payload bytes in all, if known.
     pub bytes_expected: Option<u64>,
-    /// The ring it will get if all goes well.
+    /// The ring that the execution is expected to get.
     pub ring: RingFacts,
 }
 
 impl OpenSpec {
-    /// Starts at once, holds the newest, with the times of [`crate::limits`] and no timeouts. Its
-    /// secret is none: who lets others in sets one.
+    /// Creates a spec that starts at once, holds the newest chunks, has the times of
+    /// [`crate::limits`] and no timeouts. Its secret is 0: a caller that serves others has to set
+    /// one.
     pub fn new(ring: RingFacts) -> OpenSpec {
         OpenSpec {
             start: Start::Now,
@@ -181,115 +182,116 @@ impl OpenSpec {
     }
 }
 
-/// When a tool starts.
+/// The condition on which a tool starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// As soon as there is a ring.
+    /// Starts as soon as a ring is available.
     #[default]
     Now,
-    /// When that many subscribers are there; with fewer, when the deadline has passed.
+    /// Starts once this many subscribers are attached, or when the deadline has passed.
     AfterSubscribers {
-        /// How many.
+        /// Number of subscribers.
         count: u32,
-        /// How long to wait for them.
+        /// Time to wait for them.
         deadline: Duration,
     },
 }
 
-/// What the ring does before anybody reads.
+/// The behaviour of a ring before the first subscriber comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hold {
-    /// It keeps the newest chunks, as always.
+    /// The ring keeps the newest chunks, as it always does later.
     #[default]
     Newest,
-    /// It keeps the oldest: the producer waits when it is full, until the first subscriber comes
-    /// or the deadline has passed.
+    /// The ring keeps the oldest chunks. A producer that has filled it waits until the first
+    /// subscriber comes or the deadline has passed.
     UntilRead {
-        /// How long to wait for a subscriber.
+        /// Time to wait for a subscriber.
         deadline: Duration,
     },
 }
 
-/// What happens to a `block` subscriber that held the producer back for too long.
+/// The consequence for a `block` subscriber that held the producer back for too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStall {
-    /// The subscriber is detached, the execution goes on.
+    /// The subscriber is detached, and the execution continues.
     #[default]
     Detach,
     /// The execution fails.
     Fail,
 }
 
-/// What the engine needs to know of a ring.
+/// The dimensions of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RingFacts {
-    /// Descriptors: a power of two.
+    /// Number of descriptors, a power of two.
     pub slot_count: u32,
-    /// Chunks that are held for certain if they are small: no limit can be higher.
+    /// Number of small chunks that the ring holds for certain. No lag limit can be higher.
     pub chunks_max: u32,
-    /// Longest payload of one chunk.
+    /// Longest payload of one chunk, in bytes.
     pub chunk_bytes_max: u32,
-    /// All of the area for payloads.
+    /// Size of the payload area, in bytes.
     pub data_bytes: u32,
 }
 
-/// One chunk, as it was published.
+/// One published chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkFacts {
-    /// Payload bytes.
+    /// Number of payload bytes.
     pub length: u32,
-    /// What it is.
+    /// The kind of the chunk.
     pub kind: Kind,
-    /// What it is about, below 64.
+    /// The key for `conflate`, below 64.
     pub key: u8,
     /// The oldest chunk that the ring still holds.
     pub tail_seq: u64,
 }
 
-/// How a producer ended.
+/// The way in which a producer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProducerEnd<'a> {
-    /// It has done its work.
+    /// The producer has finished its work.
     Done,
-    /// It could not; the text says why.
+    /// The producer failed, for the reason in the text.
     Failed(&'a str),
-    /// It was told to stop, and has.
+    /// The producer has stopped on request.
     Stopped,
 }
 
-/// How a subscriber wants to follow an execution.
+/// The parameters of a subscription.
 #[derive(Clone, Copy, Debug)]
 pub struct SubscribeSpec {
-    /// What happens when it lags.
+    /// The policy for a subscriber that lags.
     pub policy: Policy,
-    /// How far it may lag in chunks; the policy's default if `None`.
+    /// Lag limit in chunks; the policy's default if `None`.
     pub limit_chunks: Option<u32>,
-    /// How far it may lag in bytes; unlimited if `None`.
+    /// Lag limit in bytes; unlimited if `None`.
     pub limit_bytes: Option<u64>,
-    /// Which kinds it wants.
+    /// The kinds of chunks that the subscriber wants.
     pub kinds: Kinds,
-    /// Where it begins.
+    /// The chunk to begin with.
     pub from: From,
-    /// If set, nothing is sent beyond the last acknowledged chunk and that many more. Gaps are to
-    /// be acknowledged, too; while nothing is, the window begins at the next chunk of its kinds.
+    /// Number of chunks that may be sent beyond the last acknowledged one; unlimited if `None`.
+    /// Gaps have to be acknowledged, too. While everything is acknowledged, the window begins at
+    /// the next chunk of the subscriber's kinds.
     pub ack_window: Option<u32>,
-    /// If set, chunks wait for company.
+    /// The bounds within which chunks are coalesced, if they are.
     pub coalesce: Option<Coalesce>,
-    /// Where it lives.
+    /// The thread that the subscriber lives on.
     pub place: Place,
-    /// How many chunks it can take now (`u32::MAX`: any number).
+    /// Number of chunks that the subscriber can take now (`u32::MAX`: any number).
     pub demand: u32,
-    /// True if chunks may be lost on their way to it, and it comes back for them. Under `block` the
-    /// newest chunks before where it stands are then kept, up to half of the ring. With
-    /// acknowledgements the chunks that it has not acknowledged are kept, and it is given no more
-    /// than the ring can keep: [`Replay`](crate::engine::Replay). A subscriber that comes back with
-    /// [`From::Seq`] and the same terms takes the place of the lost one. On another thread this is
-    /// for readers of connections.
+    /// True if chunks may be lost on the way to the subscriber and its client comes back for them.
+    /// Under `block` the ring then keeps the newest chunks before the cursor, in up to half of its
+    /// space. With acknowledgements the ring keeps the unacknowledged chunks, and the subscriber is
+    /// given no more than the ring can keep: [`Replay`](crate::engine::Replay). A subscriber that
+    /// comes back with [`From::Seq`] and the same terms takes the place of the lost one. On another
+    /// thread this is for readers that serve connections.
     pub replays: bool,
 }
 
 impl Default for SubscribeSpec {
-    /// `drop` with its default limit, everything that is still held, any number of chunks.
+    /// `drop` with its default limit, from the first chunk, with unlimited demand.
     fn default() -> SubscribeSpec {
         SubscribeSpec {
             policy: Policy::default(),
@@ -306,39 +308,39 @@ impl Default for SubscribeSpec {
     }
 }
 
-/// Where a subscriber begins.
+/// The chunk that a subscriber begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum From {
-    /// With the first chunk; what is no longer held is a gap in front.
+    /// The first chunk. Chunks that are no longer held become a gap in front.
     #[default]
     Start,
-    /// With the next chunk that is published.
+    /// The next chunk that is published.
     Live,
-    /// With chunk `seq`. If that is no longer held, `seen` (what the subscriber had been given and
-    /// told of before `seq`) is needed to count the gap in front exactly.
+    /// Chunk `seq`. If it is no longer held, `seen` is needed to count the gap in front exactly.
     Seq {
         /// The first chunk wanted; at most one past the newest.
         seq: u64,
-        /// Chunks and bytes of its kinds before `seq`, if it knows.
+        /// Chunks and bytes of the subscriber's kinds before `seq`, given or counted in gaps, if it
+        /// knows them.
         seen: Option<Totals>,
     },
 }
 
-/// Several chunks in one delivery; their numbers and totals are unchanged.
+/// The bounds for several chunks in one delivery. Their numbers and totals are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalesce {
-    /// No chunk waits longer than this.
+    /// Longest time that a chunk waits.
     pub delay_max: Duration,
-    /// So many bytes are enough for a delivery.
+    /// Number of bytes that are enough for a delivery.
     pub bytes_max: u64,
 }
 
-/// Where a subscriber lives.
+/// The thread that a subscriber lives on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the engine's thread (a closure, a poll handle, a connection): the engine evaluates its
-    /// policy and says what to give it.
+    /// The engine's thread (a closure, a poll handle, a connection). The engine evaluates the
+    /// policy and decides what the subscriber is given.
     Local,
-    /// On another thread: it evaluates the same policy over the same ring by itself.
+    /// Another thread. The reader evaluates the same policy over the same ring by itself.
     Remote,
 }

@@ -1,13 +1,15 @@
-//! Stratum 1: the deterministic heart. It moves numbers; [`crate::memory`] holds the bytes.
+//! Stratum 1: the deterministic core. It works on numbers only; [`crate::memory`] holds the bytes.
 //!
-//! Executions, subscribers, policies, gaps, ends, timers: everything that is decided is decided
-//! here, and nothing is done here. There is no clock (`now` comes in, [`Engine::next_deadline`]
-//! goes out), no syscall, no thread, no payload byte and no `unsafe`. The same events at the same
-//! times give the same actions (A7); one thread owns an engine.
+//! The engine decides everything about executions, subscribers, policies, gaps, ends and timers,
+//! and carries nothing out. It has no clock: `now` is an argument, and [`Engine::next_deadline`]
+//! returns the next deadline. It makes no syscall, starts no thread, touches no payload byte and
+//! contains no `unsafe`. The same events at the same times produce the same actions (A7). One
+//! thread owns an engine.
 //!
-//! Reading order: [`Event`] and [`Action`], which are its whole behaviour; [`policy`]; then
-//! `lifecycle.rs` (an execution from birth to oblivion), `attach.rs` (a subscriber), `afar.rs` (one
-//! of another thread), `deliver.rs` (the chunk path), `timers.rs`.
+//! Read [`Event`] and [`Action`] first, which are its whole behaviour, then [`policy`].
+//! `lifecycle.rs` covers an execution from opening to removal, `attach.rs` a subscriber, and
+//! `afar.rs` a subscriber on another thread. `deliver.rs` is the chunk path, and `timers.rs` the
+//! timers.
 //!
 //! ```
 //! use streamdoor::base::Instant;
@@ -81,23 +83,23 @@ use subscriber::{Local, Remote};
 use timers::Timer;
 use wheel::Wheel;
 
-/// How much one engine may hold.
+/// The limits of one engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineLimits {
-    /// Which shard this is; part of every execution's id.
+    /// The number of this shard, which is part of every execution's id.
     pub shard: u8,
-    /// Executions, running and ended together.
+    /// Number of executions, running and ended together.
     pub executions_max: u32,
-    /// Executions that wait for a ring.
+    /// Number of executions that may wait for a ring.
     pub queued_max: u32,
-    /// Subscribers of all executions together.
+    /// Number of subscribers of all executions together.
     pub subscribers_max: u32,
-    /// Subscribers of one execution.
+    /// Number of local subscribers of one execution.
     pub subscribers_per_execution_max: u32,
 }
 
 impl Default for EngineLimits {
-    /// Those of [`crate::limits`].
+    /// The limits of [`crate::limits`], for shard 0.
     fn default() -> EngineLimits {
         EngineLimits {
             shard: 0,
@@ -109,12 +111,12 @@ impl Default for EngineLimits {
     }
 }
 
-/// Where a subscriber is to be found.
+/// The place of a subscriber in the lists of its execution.
 #[derive(Clone, Copy, Debug)]
 struct Seat {
     execution: Handle,
     place: Place,
-    /// Index into the execution's list of that place.
+    /// The index into the execution's list of that place.
     at: u32,
 }
 
@@ -125,25 +127,26 @@ pub struct Engine {
     executions: Pool<Execution>,
     seats: Pool<Seat>,
     wheel: Wheel<Timer>,
-    /// Wishes, oldest first; deliveries are made up one by one when they are asked for.
+    /// Pending actions, oldest first. Deliveries are not among them: each is computed on request.
     wishes: VecDeque<Action>,
-    /// Executions whose local subscribers may have something coming.
+    /// Executions whose local subscribers may have something pending.
     dirty: VecDeque<Handle>,
     scan: Option<deliver::Scan>,
-    /// The present `Deliver`, and to whom it goes.
+    /// The current `Deliver`, and the subscribers that it goes to.
     fan_out: FanOut,
     recipients: Vec<SubscriberId>,
-    /// It goes to all subscribers of its execution, this one of them first; not to `recipients`.
+    /// Set if the delivery goes to all local subscribers of its execution, beginning with this one.
+    /// `recipients` is not used then.
     abreast_from: Option<u32>,
-    /// Executions without a ring, first come first served.
+    /// Executions without a ring, in the order in which they were opened.
     queue: VecDeque<Handle>,
-    /// The `Lease` that is under way: one at a time, so that the queue stays a queue.
+    /// The `Lease` that is in progress. Only one is at a time, which keeps the queue in order.
     leasing: Option<RingFit>,
-    /// Ended executions, a list through their own slots.
+    /// The ends of the list of ended executions, which is linked through their own slots.
     oldest_ended: Option<u32>,
     newest_ended: Option<u32>,
     shutting_down: bool,
-    /// A timer was armed since somebody asked.
+    /// True if a timer was armed since the last [`Engine::take_has_armed`].
     has_armed: bool,
     /// The time of the event that is being handled.
     now: Instant,
@@ -151,15 +154,15 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without executions.
+    /// Creates an engine without executions.
     ///
     /// # Panics
-    /// If a limit is 0 or above its ceiling.
+    /// If `executions_max` or `subscribers_max` is 0, or `executions_max` is above its ceiling.
     pub fn new(limits: EngineLimits, now: Instant) -> Engine {
         assert!(limits.executions_max > 0);
         assert!(limits.executions_max <= crate::limits::EXECUTIONS_CEILING);
         assert!(limits.subscribers_max > 0);
-        // Two of an execution's eight timers exclude each other; a subscriber has at most two.
+        // An execution has at most eight timers, a subscriber at most two.
         let timer_count = 8 * limits.executions_max + 2 * limits.subscribers_max;
         Engine {
             limits,
@@ -188,8 +191,8 @@ impl Engine {
         }
     }
 
-    /// Takes a fact. What follows from it is in [`Engine::next_action`].
-    #[inline(always)] // Which fact it is, is known where it is told.
+    /// Handles an event. [`Engine::next_action`] returns the actions that follow from it.
+    #[inline(always)] // The variant is known at the call site.
     pub fn handle(&mut self, event: Event, now: Instant) {
         self.now = now;
         match event {
@@ -239,10 +242,10 @@ impl Engine {
         }
     }
 
-    /// The next wish; `None` when there is none until something happens.
+    /// Returns the next action; `None` if nothing is left to do until the next event.
     ///
-    /// Deliveries come after everything else, and each is decided only now: with what the ring
-    /// holds at this moment.
+    /// Deliveries come after all other actions. Each is computed only now, from what the ring holds
+    /// at this moment.
     #[inline]
     pub fn next_action(&mut self) -> Option<Action> {
         if self.wishes.is_empty() && self.next_fan_out() {
@@ -252,15 +255,15 @@ impl Engine {
         self.wishes.pop_front()
     }
 
-    /// As [`Engine::next_action`], for who was just told that the next one is no delivery
-    /// ([`Engine::next_fan_out`]).
+    /// Returns the next action that is not a delivery. It is for a caller that has just learned
+    /// from [`Engine::next_fan_out`] that no delivery is next.
     #[inline]
     pub(crate) fn next_wish(&mut self) -> Option<Action> {
         self.wishes.pop_front()
     }
 
-    /// To whom the [`Action::Deliver`] that was given last goes; until the next action is asked
-    /// for.
+    /// The subscribers that the last [`Action::Deliver`] goes to. The slice is valid until the next
+    /// action is requested.
     #[inline]
     pub fn recipients(&self) -> &[SubscriberId] {
         match self.abreast_from {
@@ -272,25 +275,25 @@ impl Engine {
         }
     }
 
-    /// When [`Event::Tick`] is due next.
+    /// The time at which [`Event::Tick`] is due next.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.wheel.next_deadline()
     }
 
-    /// Was a timer armed since this was asked last? A chunk alone can do that (it waits for
-    /// company), without a wish that shows it.
+    /// Returns true if a timer was armed since the last call. A chunk alone can arm one (for
+    /// coalescing) without an action that shows it.
     #[inline]
     pub fn take_has_armed(&mut self) -> bool {
         std::mem::take(&mut self.has_armed)
     }
 
-    /// What has happened so far, in numbers.
+    /// The counters of everything that has happened so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What was agreed with a local subscriber.
+    /// The terms of a local subscriber.
     pub fn terms(&self, subscriber: SubscriberId) -> Option<Terms> {
         self.local(subscriber).map(|local| local.terms)
     }
@@ -300,30 +303,30 @@ impl Engine {
         Some(&self.executions.get(execution)?.log)
     }
 
-    /// How much it may hold.
+    /// The limits that this engine was created with.
     pub fn limits(&self) -> &EngineLimits {
         &self.limits
     }
 
-    /// The name of an execution; `None` for a stale handle.
+    /// The id of an execution; `None` for a stale handle.
     pub fn execution_id(&self, execution: Handle) -> Option<crate::base::ExecutionId> {
         Some(self.executions.get(execution)?.id)
     }
 
-    /// The smallest number of chunks that a local subscriber may lag by: more are not to be told
-    /// of at once, or the shard's own batching would make a fast reader lose chunks.
+    /// The largest number of chunks that the shard may report at once, for a local subscriber to
+    /// stay within its lag limit. With larger batches a fast reader would lose chunks.
     #[inline]
     pub fn burst_chunks(&self, execution: Handle) -> u32 {
         let Some(execution) = self.executions.get(execution) else { return 1 };
         execution.burst_chunks
     }
 
-    /// All chunks of an execution before chunk `seq`, which is held or the next one.
+    /// Totals by kind of all chunks before `seq`, which is held or the next one.
     pub fn totals_before(&self, execution: Handle, seq: u64) -> Option<KindTotals> {
         self.executions.get(execution).map(|e| e.log.kind_totals_before(seq))
     }
 
-    /// How many subscribers an execution has, wherever they are.
+    /// Number of subscribers of an execution, local and remote.
     pub fn subscriber_count(&self, execution: Handle) -> u32 {
         self.executions.get(execution).map_or(0, |e| e.subscriber_count())
     }
@@ -333,19 +336,19 @@ impl Engine {
         self.executions.get(execution).is_some_and(Execution::is_held_back)
     }
 
-    /// Does the engine itself wait for the chunks of an execution? If not, and no subscriber does,
-    /// it may be told of them later, many at once.
+    /// True if the engine itself waits for the chunks of an execution. If not, and if no subscriber
+    /// does, the shard may report them later, many at once.
     pub fn is_in_a_hurry(&self, execution: Handle) -> bool {
         let Some(e) = self.executions.get(execution) else { return false };
         !e.heard || e.gated() || e.derives_progress()
     }
 
-    /// Executions there are, and the queue among them.
+    /// Number of executions, queued and ended ones included.
     pub fn execution_count(&self) -> u32 {
         self.executions.count()
     }
 
-    /// Its cursor may be out of date.
+    /// Returns a local subscriber, whose cursor may be out of date.
     fn local(&self, subscriber: SubscriberId) -> Option<&Local> {
         let seat = self.seats.get(subscriber.0)?;
         if seat.place != Place::Local {
@@ -370,7 +373,7 @@ impl Engine {
         Some(&mut self.executions.get_mut(seat.execution)?.remotes[seat.at as usize])
     }
 
-    /// Checks every invariant. For tests: it walks everything.
+    /// Checks every invariant. It walks everything, so it is for tests only.
     ///
     /// # Panics
     /// If one does not hold.
