@@ -1,7 +1,7 @@
-//! What the engine knows of a chunk: numbers, never bytes.
+//! Chunks as the engine knows them: numbers, never bytes.
 //!
-//! Kinds are a closed set, because running totals are kept for each of them: with those, a gap can
-//! be counted exactly after the fact, filter and all, although the chunks are gone.
+//! Kinds are a closed set, because running totals are kept for each kind. With these totals a gap
+//! is counted exactly after the fact, even under a filter, although its chunks are gone.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -9,16 +9,16 @@ use std::str::FromStr;
 
 use crate::limits::KINDS_MAX;
 
-/// What a chunk is. A subscriber can ask for some kinds only.
+/// The kind of a chunk. A subscriber can ask for some kinds only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// A tool's plain result.
+    /// The plain result of a tool.
     #[default]
     Output = 0,
-    /// A command's standard output.
+    /// Standard output of a command.
     Stdout = 1,
-    /// A command's standard error.
+    /// Standard error of a command.
     Stderr = 2,
     /// Rows of a query.
     Row = 3,
@@ -36,14 +36,14 @@ pub enum Kind {
     Json = 9,
     /// A line of a log: text, or JSON with `level`, `data` and perhaps `logger`, as MCP has them.
     Log = 10,
-    /// Whatever the tool and its subscribers agree upon.
+    /// Data in a format that the tool and its subscribers agree on.
     Custom = 11,
-    /// A part of an answer that is more than text: a content block of MCP, as JSON.
+    /// A part of an answer that is not only text: a content block of MCP, as JSON.
     Content = 12,
 }
 
 impl Kind {
-    /// Every kind, by number.
+    /// Every kind, in the order of their numbers.
     pub const ALL: [Kind; 13] = [
         Kind::Output,
         Kind::Stdout,
@@ -60,13 +60,13 @@ impl Kind {
         Kind::Content,
     ];
 
-    /// The kind of number `raw`, which may come from another process.
+    /// Returns the kind with number `raw`, which may come from another process.
     #[inline]
     pub fn new(raw: u8) -> Option<Kind> {
         Kind::ALL.get(raw as usize).copied()
     }
 
-    /// The name, as every wire spells it.
+    /// The name on every wire.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Output => "output",
@@ -92,7 +92,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// No kind has that name.
+/// The error for a name that no kind has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownKind;
 
@@ -112,35 +112,35 @@ impl FromStr for Kind {
     }
 }
 
-/// A set of kinds: a subscriber's filter.
+/// A set of kinds, used as a subscriber's filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kinds(u16);
 
 impl Kinds {
-    /// No filter.
+    /// The set of all kinds, which filters nothing.
     pub const ALL: Kinds = Kinds(u16::MAX);
-    /// Nothing at all. A start for [`Kinds::with`].
+    /// The empty set, to start with for [`Kinds::with`].
     pub const NONE: Kinds = Kinds(0);
 
-    /// This set and `kind`.
+    /// Returns this set with `kind` added.
     #[must_use]
     pub const fn with(self, kind: Kind) -> Kinds {
         Kinds(self.0 | 1 << kind as u16)
     }
 
-    /// Is `kind` in the set?
+    /// True if `kind` is in the set.
     #[inline]
     pub const fn contains(self, kind: Kind) -> bool {
         self.0 >> kind as u16 & 1 == 1
     }
 
-    /// Does nothing get filtered out?
+    /// True if the set filters nothing.
     #[inline]
     pub const fn is_all(self) -> bool {
         self.0 == u16::MAX
     }
 
-    /// Does everything get filtered out?
+    /// True if the set filters everything.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -161,14 +161,14 @@ impl FromIterator<Kind> for Kinds {
 /// A number of chunks and of their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Totals {
-    /// How many chunks.
+    /// Number of chunks.
     pub chunks: u64,
-    /// How many payload bytes.
+    /// Number of payload bytes.
     pub bytes: u64,
 }
 
 impl Totals {
-    /// Nothing.
+    /// No chunks and no bytes.
     pub const ZERO: Totals = Totals { chunks: 0, bytes: 0 };
 
     /// Counts one more chunk of `length` bytes.
@@ -180,7 +180,8 @@ impl Totals {
 }
 
 // Wrapping on purpose: a reader in another thread computes with numbers that may be torn, and
-// throws the result away when it finds out. Where the numbers are our own, `audit` compares them.
+// discards the result when it detects that. For the engine's own numbers, `audit` compares the
+// sums.
 impl Add for Totals {
     type Output = Totals;
     #[inline]
@@ -208,7 +209,7 @@ impl Sub for Totals {
 pub struct KindTotals([Totals; KINDS_MAX]);
 
 impl KindTotals {
-    /// From the sums of the kinds by number, as a reader of a ring finds them.
+    /// Creates the totals from one sum per kind number, as a reader of a ring finds them.
     pub fn new(totals: [Totals; KINDS_MAX]) -> KindTotals {
         KindTotals(totals)
     }
@@ -225,7 +226,7 @@ impl KindTotals {
         *sum = *sum + totals;
     }
 
-    /// The sum over `kinds`.
+    /// Returns the sum over `kinds`.
     pub fn of(&self, kinds: Kinds) -> Totals {
         Kind::ALL
             .into_iter()
@@ -233,55 +234,55 @@ impl KindTotals {
             .fold(Totals::ZERO, |sum, kind| sum + self.0[kind as usize])
     }
 
-    /// The sums, by the kinds' numbers.
+    /// The sums, indexed by the number of the kind.
     pub fn each(&self) -> &[Totals; KINDS_MAX] {
         &self.0
     }
 }
 
-/// One chunk as the engine and the policies see it.
+/// The metadata of one chunk, for the engine and the policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Payload bytes of the execution through and including this chunk.
+    /// Payload bytes of all chunks of the execution through and including this one.
     pub total_bytes: u64,
     /// Payload bytes of this chunk.
     pub length: u32,
-    /// What it is.
+    /// The kind of the chunk.
     pub kind: Kind,
-    /// What it is about: `conflate` keeps the newest chunk of each key. Below 64.
+    /// The key of the chunk, below 64. `conflate` keeps the newest chunk of each key.
     pub key: u8,
 }
 
-/// A run of chunks that a subscriber will not be given, in its place in the order.
+/// A run of chunks that a subscriber will not be given. It is reported in its place in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gap {
     /// The first chunk missed.
     pub from_seq: u64,
     /// The last chunk missed.
     pub to_seq: u64,
-    /// How many chunks of the subscriber's kinds that is.
+    /// Number of missed chunks of the subscriber's kinds.
     pub chunk_count: u64,
-    /// How many payload bytes they had.
+    /// Number of payload bytes of these chunks.
     pub byte_count: u64,
-    /// Why.
+    /// The reason why they were missed.
     pub reason: GapReason,
 }
 
-/// Why chunks were missed.
+/// The reason why chunks were missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GapReason {
-    /// The subscriber's lag reached its limit, and its policy gives chunks up.
+    /// The subscriber's lag reached its limit, and its policy drops chunks.
     Lag,
     /// A newer chunk of the same key took their place.
     Conflated,
-    /// The ring had to overwrite them before the subscriber came for them.
+    /// The ring had to overwrite the chunks before the subscriber read them.
     Overtaken,
-    /// They were gone before the subscriber came.
+    /// The chunks were gone before the subscriber attached.
     Late,
 }
 
 impl GapReason {
-    /// The name, as every wire spells it.
+    /// The name on every wire.
     pub fn name(self) -> &'static str {
         match self {
             GapReason::Lag => "lag",

@@ -1,18 +1,18 @@
-//! How a process ended that an execution has run.
+//! The exit status of a process that an execution has run.
 
 use std::fmt;
 
-/// How a process ended.
+/// The exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Exit {
-    /// By itself, with this code.
+    /// The process exited with this code.
     Code(i32),
-    /// Because of a signal.
+    /// The process was killed by this signal.
     Signal(i32),
 }
 
 impl Exit {
-    /// Has it ended well?
+    /// True if the process exited with code 0.
     pub fn is_success(self) -> bool {
         self == Exit::Code(0)
     }
@@ -30,7 +30,8 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Those that end a process, with the numbers that nearly all of Linux gives them.
+/// Returns the name of a signal that ends a process, by the number that nearly all Linux targets
+/// use.
 fn signal_name(signal: i32) -> Option<&'static str> {
     Some(match signal {
         1 => "SIGHUP",

@@ -1,32 +1,33 @@
-//! What a producer is allowed, as numbers: by the readers that gate it, and by their credit.
+//! The limits of a producer: which chunks it may overwrite, and how many it may publish.
 
-/// What a producer is allowed.
+/// The limits of a producer, set by the readers that gate it and by their credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gate {
-    /// No chunk from here on may be overwritten.
+    /// First chunk that may not be overwritten.
     pub gate_seq: u64,
-    /// No chunk from here on may be published.
+    /// First chunk that may not be published.
     pub credit_seq: u64,
-    /// Payload bytes of all chunks together, at most (one chunk always may).
+    /// Maximum number of payload bytes of all chunks together. One chunk is always allowed.
     pub credit_bytes: u64,
-    /// All readers that gate have read everything before this chunk. Some may come back for a part
-    /// of it: `gate_seq` can be smaller.
+    /// First chunk that some gating reader has not read. A client may come back for chunks before
+    /// it: `gate_seq` can be smaller.
     pub read_seq: u64,
 }
 
 impl Gate {
-    /// Nobody gates.
+    /// The gate without a gating reader: no limits.
     pub const OPEN: Gate = Gate {
         gate_seq: u64::MAX,
         credit_seq: u64::MAX,
         credit_bytes: u64::MAX,
         read_seq: u64::MAX,
     };
-    /// Nothing may be overwritten.
+    /// The gate of a held ring: nothing may be overwritten.
     pub(super) const HELD: Gate = Gate { gate_seq: 1, ..Gate::OPEN };
 
-    /// May the chunk behind `head_seq`, of `length` bytes, be published by who has published
-    /// `total_bytes`? Whether it overwrites what it must not, only the ring's writer knows.
+    /// True if the chunk after `head_seq`, of `length` bytes, may be published behind `total_bytes`
+    /// of payload. Whether it overwrites a chunk that it must not is known only to the ring's
+    /// writer.
     #[inline]
     pub fn admits(&self, head_seq: u64, total_bytes: u64, length: usize) -> bool {
         if head_seq + 1 >= self.credit_seq {
@@ -34,6 +35,6 @@ impl Gate {
         }
         self.credit_bytes == u64::MAX
             || total_bytes.saturating_add(length as u64) <= self.credit_bytes
-            || self.read_seq > head_seq // Whoever gates has read everything.
+            || self.read_seq > head_seq // All gating readers have read everything.
     }
 }

@@ -1,18 +1,18 @@
-//! Backpressure as one pure function: [`owed`], of what a subscriber agreed to ([`Terms`]), where
-//! it stands ([`Cursor`]) and what the log holds ([`Log`]).
+//! Backpressure as one pure function: [`owed`] takes the [`Terms`] of a subscriber, its [`Cursor`]
+//! and the [`Log`].
 //!
-//! It is evaluated when the subscriber is about to be given something, wherever the subscriber
-//! lives: by the engine for those of its own thread and for connections, by the reader itself on
-//! another thread or in another process. A publish therefore costs the same for one subscriber and
-//! for ten thousand.
+//! It is evaluated when the subscriber is about to be given something, on the thread on which the
+//! subscriber lives. The engine evaluates it for its own thread and for connections; a reader on
+//! another thread or in another process evaluates it by itself. A publish therefore costs the same
+//! for one subscriber and for ten thousand.
 //!
 //! Invariants:
-//! - P1: what is given and what is skipped follow each other without a hole: each step starts at
+//! - P1: given and skipped chunks follow each other without a hole. Each step starts at
 //!   `cursor.next_seq` and moves it forward.
 //! - P2: `seen` is what the subscriber was given plus what its gaps counted, after its filter. It
-//!   is exact, also where the skipped chunks are no longer held.
-//! - P3: `block` never skips a chunk that is still held, and nobody skips the newest one but
-//!   `drop` and `buffer`, whose reader has first read all that it was owed.
+//!   is exact even where the skipped chunks are no longer held.
+//! - P3: `block` never skips a chunk that is still held. Only `drop` and `buffer` skip the newest
+//!   chunk, after their reader has read everything that it was owed.
 //!
 //! Tests: below against a log that forgets nothing; `tests/sim.rs` against the running engine.
 
@@ -22,22 +22,23 @@ use std::str::FromStr;
 use crate::engine::chunk::{Gap, GapReason, Kinds, Meta, Totals};
 use crate::limits;
 
-/// What happens when a subscriber's lag reaches its limit.
+/// The consequence when a subscriber's lag reaches its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// It is owed `limit` chunks from where it stands; once they are read, one gap covers
-    /// everything up to the head of that moment, and it goes on live.
+    /// The subscriber is owed `limit` chunks from its cursor. After these, one gap covers
+    /// everything up to the head at that moment, and the subscriber continues live.
     #[default]
     Drop,
-    /// It is owed the newest `limit` chunks; what fell out before is one gap in front.
+    /// The subscriber is owed the newest `limit` chunks. The chunks before them are one gap in
+    /// front.
     DropOldest,
-    /// As [`Policy::Drop`], with a larger default limit.
+    /// The same as [`Policy::Drop`], with a larger default limit.
     Buffer,
-    /// It is owed everything: the producer waits for it.
+    /// The subscriber is owed everything, and the producer waits for it.
     Block,
-    /// It is owed the newest chunk of each key; what was skipped is a gap too.
+    /// The subscriber is owed the newest chunk of each key. The skipped chunks are gaps.
     Conflate,
-    /// It is owed everything, or its end.
+    /// The subscriber is owed everything. If it lags too far, it is detached.
     Disconnect,
 }
 
@@ -52,7 +53,7 @@ impl Policy {
         Policy::Disconnect,
     ];
 
-    /// The name, as every wire and every option spells it.
+    /// The name on every wire and in every option.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Drop => "drop",
@@ -64,7 +65,7 @@ impl Policy {
         }
     }
 
-    /// The limit of a subscriber that names none, in a ring which holds `ring_chunks`.
+    /// Returns the limit for a subscriber that names none, in a ring that holds `ring_chunks`.
     pub fn default_limit(self, ring_chunks: u32) -> LagLimit {
         let chunks = match self {
             Policy::Drop | Policy::DropOldest => limits::DROP_LIMIT_CHUNKS,
@@ -82,7 +83,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// No policy has that name.
+/// The error for a name that no policy has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy;
 
@@ -102,13 +103,13 @@ impl FromStr for Policy {
     }
 }
 
-/// How far a subscriber may lag: in chunks and in bytes, whichever is reached first. One chunk is
+/// The lag limit of a subscriber, in chunks and in bytes, whichever is reached first. One chunk is
 /// always within the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LagLimit {
-    /// Chunks, at least 1.
+    /// Number of chunks, at least 1.
     pub chunks: u32,
-    /// Payload bytes; `u64::MAX` where only chunks count.
+    /// Number of payload bytes; `u64::MAX` where only chunks count.
     pub bytes: u64,
 }
 
@@ -119,71 +120,72 @@ impl LagLimit {
     }
 }
 
-/// What a subscriber agreed to.
+/// The terms of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// What happens when it lags.
+    /// The policy for a subscriber that lags.
     pub policy: Policy,
-    /// How far it may lag.
+    /// The lag limit.
     pub limit: LagLimit,
-    /// Which kinds it wants.
+    /// The kinds of chunks that the subscriber wants.
     pub kinds: Kinds,
 }
 
-/// Where a subscriber stands.
+/// The position of a subscriber in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cursor {
-    /// The next chunk that it will be given or told of.
+    /// The next chunk that it will be given or told of in a gap.
     pub next_seq: u64,
-    /// `drop` and `buffer` after the limit was reached: the first chunk no longer owed.
+    /// Under `drop` and `buffer`, after the limit was reached, the first chunk that is no longer
+    /// owed.
     stop_seq: u64,
-    /// The first chunk that was not there yet when the subscriber came; 0 once it has passed that.
-    /// The backlog is no lag: the subscriber is given as much of it as is held.
+    /// The first chunk that was not yet published when the subscriber attached; 0 once the cursor
+    /// has passed it. The backlog is not lag: the subscriber is given as much of it as is held.
     lag_from_seq: u64,
-    /// All chunks of its kinds before `next_seq`, given or missed.
+    /// Totals of all chunks of its kinds before `next_seq`, given or missed.
     pub seen: Totals,
 }
 
 const NO_STOP: u64 = u64::MAX;
 
-/// What a policy looks at. Numbers may be torn where another thread writes them: an implementation
-/// must not panic, and its user must check afterwards that nothing moved.
+/// The log as a policy sees it. Numbers may be torn where another thread writes them. An
+/// implementation must not panic, and its user must check afterwards that nothing moved.
 pub trait Log {
-    /// The newest chunk; 0 if there is none.
+    /// The newest chunk; 0 if none was published.
     fn head_seq(&self) -> u64;
     /// The oldest chunk held; `head_seq + 1` if none is.
     fn tail_seq(&self) -> u64;
-    /// A chunk of `tail_seq..=head_seq`.
+    /// The metadata of a chunk in `tail_seq..=head_seq`.
     fn meta(&self, seq: u64) -> Meta;
-    /// All chunks of `kinds` ever published.
+    /// Totals of all chunks of `kinds` ever published.
     fn totals_through_head(&self, kinds: Kinds) -> Totals;
-    /// All chunks of `kinds` that are no longer held.
+    /// Totals of all chunks of `kinds` that are no longer held.
     fn totals_before_tail(&self, kinds: Kinds) -> Totals;
 }
 
-/// What a subscriber is owed at this moment.
+/// The decision of a policy: what a subscriber is owed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owed {
-    /// It has everything.
+    /// The subscriber has everything.
     Nothing,
-    /// The chunks from `next_seq` to before `until_seq`, those of its kinds.
+    /// The chunks of its kinds from `next_seq` to before `until_seq`.
     Give {
         /// One past the last chunk.
         until_seq: u64,
     },
-    /// Word that the chunks from `next_seq` to before `until_seq` will not come. Under `disconnect`
-    /// that is its end, unless it has just come: whoever asked knows.
+    /// A gap from `next_seq` to before `until_seq`. Under `disconnect` it is the subscriber's end,
+    /// unless the subscriber has just attached. The caller has to make that distinction.
     Skip {
         /// One past the last chunk.
         until_seq: u64,
-        /// Why.
+        /// The reason for the gap.
         reason: GapReason,
     },
-    /// Its end, because it lags too far.
+    /// The subscriber's end, because it lags too far.
     Disconnect,
 }
 
-/// What a subscriber is owed. Call [`Cursor::give`] or [`Cursor::skip`] with what it then got.
+/// Decides what a subscriber is owed. The caller then calls [`Cursor::give`] or [`Cursor::skip`].
 #[inline]
 pub fn owed(terms: &Terms, cursor: &mut Cursor, log: &impl Log) -> Owed {
     let head_seq = log.head_seq();
@@ -210,13 +212,13 @@ pub fn owed(terms: &Terms, cursor: &mut Cursor, log: &impl Log) -> Owed {
     }
 }
 
-/// The chunks that are there for the subscriber, in what it asked for.
+/// Totals of the pending chunks, in the subscriber's kinds.
 #[inline]
 pub fn pending(terms: &Terms, cursor: &Cursor, log: &impl Log) -> Totals {
     log.totals_through_head(terms.kinds) - cursor.seen
 }
 
-/// The lag of the subscriber, in the kinds that it asked for: without the backlog when it came.
+/// The lag of a subscriber, in its kinds, without the backlog from before it attached.
 #[inline]
 pub fn lag(terms: &Terms, cursor: &Cursor, log: &impl Log) -> Totals {
     log.totals_through_head(terms.kinds) - cursor.before_lag(terms.kinds, log)
@@ -237,7 +239,7 @@ fn owed_under_drop(terms: &Terms, cursor: &mut Cursor, log: &impl Log, end_seq: 
     Owed::Skip { until_seq: end_seq, reason: GapReason::Lag }
 }
 
-/// One past the last of the first chunks which the limit holds, counted from `from_seq`.
+/// One past the last of the chunks from `from_seq` that fit within the limit.
 fn window_end(terms: &Terms, from_seq: u64, log: &impl Log, end_seq: u64) -> u64 {
     let mut window = Totals::ZERO;
     let mut seq = from_seq;
@@ -279,7 +281,7 @@ fn owed_under_drop_oldest(
 }
 
 fn owed_under_conflate(terms: &Terms, cursor: &mut Cursor, log: &impl Log, end_seq: u64) -> Owed {
-    // From the newest back: the last chunk that adds a key is the first one owed.
+    // From the newest chunk back, the last one that adds a key is the first one owed.
     let mut keys_seen = 0u64;
     let mut first_owed_seq = end_seq;
     let mut seq = end_seq;
@@ -300,12 +302,13 @@ fn owed_under_conflate(terms: &Terms, cursor: &mut Cursor, log: &impl Log, end_s
 }
 
 impl Cursor {
-    /// Before chunk `next_seq` of a log of which `seen` of the wanted kinds came before.
+    /// Creates a cursor before chunk `next_seq`, with `seen` as the totals before it.
     pub fn new(next_seq: u64, seen: Totals) -> Cursor {
         Cursor { next_seq, stop_seq: NO_STOP, lag_from_seq: 0, seen }
     }
 
-    /// The same for a subscriber that comes now: what is there already does not count as its lag.
+    /// Returns the same cursor for a subscriber that attaches now: the backlog does not count as
+    /// its lag.
     #[must_use]
     pub fn coming_at(self, head_seq: u64) -> Cursor {
         let is_behind = self.next_seq <= head_seq;
@@ -313,30 +316,30 @@ impl Cursor {
         Cursor { lag_from_seq, ..self }
     }
 
-    /// True while it is given what was there when it came.
+    /// True while the subscriber is given the backlog.
     #[inline]
     pub fn catches_up(&self) -> bool {
         self.next_seq < self.lag_from_seq
     }
 
-    /// True if it has been given all of that, and [`Cursor::caught_up`] was not called.
+    /// True if it has been given all of the backlog, and [`Cursor::caught_up`] was not called.
     #[inline]
     pub fn has_caught_up(&self) -> bool {
         self.lag_from_seq != 0 && !self.catches_up()
     }
 
-    /// The first chunk that counts as lag of a subscriber before `next_seq`.
+    /// The first chunk that counts as lag of a subscriber at `next_seq`.
     pub fn lag_begins(&self, next_seq: u64) -> u64 {
         next_seq.max(self.lag_from_seq)
     }
 
-    /// The same, once it no longer does.
+    /// Returns the same cursor after the backlog.
     #[must_use]
     pub fn caught_up(self) -> Cursor {
         Cursor { lag_from_seq: 0, ..self }
     }
 
-    /// The chunks of its kinds that do not count as its lag.
+    /// Totals of the chunks of `kinds` that do not count as lag.
     #[inline]
     fn before_lag(&self, kinds: Kinds, log: &impl Log) -> Totals {
         match self.catches_up() {
@@ -345,25 +348,25 @@ impl Cursor {
         }
     }
 
-    /// The same behind a gap: before another chunk, with nothing that was stopped.
+    /// Returns the cursor behind a gap, at `next_seq`. It resets the stop of `drop`.
     #[must_use]
     pub fn jumped_to(self, next_seq: u64, seen: Totals) -> Cursor {
         Cursor { next_seq, seen, stop_seq: NO_STOP, ..self }
     }
 
-    /// Has `drop` stopped taking chunks for it?
+    /// True if `drop` has stopped taking chunks for the subscriber.
     #[inline]
     pub fn is_tripped(&self) -> bool {
         self.stop_seq != NO_STOP
     }
 
-    /// Before another chunk, all else as it was: only chunks of other kinds lie between.
+    /// Returns the cursor at `next_seq` when only chunks of other kinds lie between.
     #[must_use]
     pub fn moved_to(self, next_seq: u64, seen: Totals) -> Cursor {
         Cursor { next_seq, seen, ..self }
     }
 
-    /// The subscriber was given the wanted chunks before `until_seq`.
+    /// Notes that the subscriber was given the chunks of `kinds` before `until_seq`.
     #[inline]
     pub fn give(&mut self, kinds: Kinds, until_seq: u64, log: &impl Log) {
         if kinds.is_all() {
@@ -380,8 +383,8 @@ impl Cursor {
         self.next_seq = until_seq;
     }
 
-    /// The subscriber was given the next chunk, of `length` bytes; or, if it is `None`, the next
-    /// chunk is none of its kinds.
+    /// Notes that the subscriber was given the next chunk, of `length` bytes. `None` means that the
+    /// next chunk is not of its kinds.
     #[inline]
     pub fn step(&mut self, length: Option<u32>) {
         if let Some(length) = length {
@@ -390,7 +393,7 @@ impl Cursor {
         self.next_seq += 1;
     }
 
-    /// The subscriber goes on at `until_seq`. `None` if no chunk of its kinds was between.
+    /// Moves the cursor to `until_seq`. Returns `None` if no chunk of `kinds` was between.
     pub fn skip(
         &mut self,
         kinds: Kinds,
@@ -416,7 +419,7 @@ impl Cursor {
     }
 }
 
-/// All chunks of `kinds` before `seq`, which is in `tail_seq..=head_seq + 1`.
+/// Totals of all chunks of `kinds` before `seq`, which is in `tail_seq..=head_seq + 1`.
 pub fn totals_before(kinds: Kinds, seq: u64, log: &impl Log) -> Totals {
     let tail_seq = log.tail_seq();
     if seq > log.head_seq() {

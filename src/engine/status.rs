@@ -1,5 +1,5 @@
-//! What an execution is doing, and each of its subscribers: answers to whoever asks, and nothing
-//! that changes anything.
+//! The status of an execution and of each of its subscribers. Nothing here changes any state but
+//! `forget_token`.
 
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::action::{NotFound, Reply, State};
@@ -10,69 +10,70 @@ use crate::engine::policy::{Cursor, Log, Terms, lag, totals_before};
 use crate::engine::progress::Progress;
 use crate::engine::{Engine, Exit, Outcome};
 
-/// What an execution is doing.
+/// The status of an execution.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Status {
-    /// Its name.
+    /// The id of the execution.
     pub id: ExecutionId,
-    /// What its progress can be asked for with, unless that was forgotten.
+    /// The token with which the progress can be read, unless it was forgotten.
     pub token: Option<ProgressToken>,
-    /// Where it is in its life.
+    /// The state in its life cycle.
     pub state: State,
-    /// How it ended, or will have ended when its subscribers have read what they are owed.
+    /// The outcome. While `block` subscribers still read, it is the outcome that the execution will
+    /// have.
     pub outcome: Option<Outcome>,
-    /// The newest chunk; 0 if there is none.
+    /// The newest chunk; 0 if none was published.
     pub head_seq: u64,
     /// The oldest chunk held.
     pub tail_seq: u64,
-    /// All chunks published.
+    /// Totals of all published chunks.
     pub totals: Totals,
-    /// How many there will be, if the tool said so.
+    /// Number of chunks in all, if the tool announced it.
     pub chunks_expected: Option<u64>,
-    /// How far it is, if the tool said so.
+    /// The progress, if any was reported or derived.
     pub progress: Option<Progress>,
-    /// Subscribers there now.
+    /// Number of subscribers that are attached now.
     pub subscriber_count: u32,
     /// True while a reader or the hold keeps the producer waiting.
     pub gated: bool,
     /// True while the ring keeps its oldest chunks for its first reader.
     pub holds: bool,
-    /// When it was opened.
+    /// The time at which the execution was opened.
     pub opened_at: Instant,
-    /// What went wrong, if it failed.
+    /// The error text, if the execution failed.
     pub error: Option<Box<str>>,
-    /// How the process ended that the tool has run, if it has.
+    /// The exit status of the process that the tool ran, if it ran one.
     pub exit: Option<Exit>,
-    /// Its ring, if it has one.
+    /// The dimensions of the ring, if it has one.
     pub ring: Option<RingFacts>,
 }
 
-/// How one subscriber stands.
+/// The status of one subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriberStatus {
-    /// Its name.
+    /// The id of the subscriber.
     pub id: SubscriberId,
-    /// Where it lives.
+    /// The thread that the subscriber lives on.
     pub place: Place,
-    /// What was agreed with it.
+    /// The terms of the subscription.
     pub terms: Terms,
-    /// The next chunk for it. Of one on another thread: where it stood when it was last looked at.
+    /// The next chunk for the subscriber. For a reader on another thread, the cursor last reported.
     pub next_seq: u64,
-    /// What the ring holds for it and it has not been given, of its kinds.
+    /// Totals of the chunks of its kinds that the ring holds and that it was not given yet.
     pub lag: Totals,
-    /// What it was told that it missed. Of one on another thread the engine does not know (zero),
-    /// and its shard says what that one has shown.
+    /// Totals of the chunks that it was told of in gaps. For a reader on another thread the engine
+    /// does not know them (zero), and the shard fills in what the reader has shown.
     pub missed: Totals,
-    /// It is what holds the producer back, or one of those that do.
+    /// True if the subscriber is the one, or one of those, that holds the producer back.
     pub gates: bool,
-    /// Its connection is broken, and its place is kept.
+    /// True while its connection is broken and its place is kept.
     pub lost: bool,
-    /// Since when it has been there.
+    /// The time at which the subscriber attached.
     pub since: Instant,
 }
 
 impl Execution {
-    /// All of them, in no order that means anything.
+    /// The status of all subscribers, in no particular order.
     fn subscribers(&self) -> Vec<SubscriberStatus> {
         let slowest_seq = self.gated().then(|| self.slowest_gating_seq()).flatten();
         let locals = self.locals.positions().map(|(local, next_seq)| SubscriberStatus {
@@ -100,7 +101,7 @@ impl Execution {
         locals.chain(remotes).collect()
     }
 
-    /// What the ring holds for one that stands before `next_seq`.
+    /// Totals of the chunks that the ring holds for a subscriber whose next chunk is `next_seq`.
     fn lag_of(&self, terms: &Terms, next_seq: u64) -> Totals {
         let held_seq = next_seq.max(self.log.tail_seq());
         let seen = totals_before(terms.kinds, held_seq, &self.log);
@@ -133,36 +134,36 @@ impl Engine {
         self.reply(Reply::Inspected(status.ok_or(NotFound)));
     }
 
-    /// Has the execution one subscriber of this thread, and no other?
+    /// True if the execution has exactly one subscriber, and that one is local.
     pub fn is_alone(&self, execution: Handle) -> bool {
         self.executions.get(execution).is_some_and(|e| e.locals.len() == 1 && e.remotes.is_empty())
     }
 
-    /// Where each execution is in its life, and how many subscribers it has.
+    /// The state and the number of subscribers of each execution.
     pub fn census(&self) -> impl Iterator<Item = (State, u32)> {
         self.executions.iter().map(|(_, e)| (e.state, e.subscriber_count()))
     }
 
-    /// How each subscriber of an execution stands.
+    /// Returns the status of each subscriber of an execution.
     ///
     /// # Errors
-    /// [`NotFound`].
+    /// [`NotFound`] if the execution does not exist.
     pub fn subscribers(&self, id: ExecutionId) -> Result<Vec<SubscriberStatus>, NotFound> {
         self.find(id).map(Execution::subscribers).ok_or(NotFound)
     }
 
-    /// What the progress of an execution can be asked for with, if that was not forgotten.
+    /// The progress token of an execution, unless it was forgotten.
     pub fn token(&self, id: ExecutionId) -> Option<ProgressToken> {
         self.find(id)?.token
     }
 
-    /// The execution that a token stands for, if it was not forgotten.
+    /// The execution that a token stands for, unless the token was forgotten.
     pub fn find_token(&self, token: ProgressToken) -> Option<ExecutionId> {
         let execution = self.executions.get(token.slot)?;
         (execution.token == Some(token)).then_some(execution.id)
     }
 
-    /// The tokens of all executions that have not ended, with how far each is.
+    /// The tokens of all executions that have not ended, with their progress.
     pub fn tokens(&self) -> impl Iterator<Item = (ProgressToken, ExecutionId, Option<Progress>)> {
         let active = self.executions.iter().filter(|(_, e)| !e.closed());
         active.filter_map(|(_, e)| Some((e.token?, e.id, e.tracker.progress())))

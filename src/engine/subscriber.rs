@@ -1,7 +1,7 @@
-//! One subscriber as the engine sees it, and what it is to be told next.
+//! One subscriber as the engine sees it, and the next thing that it is given.
 //!
 //! [`Local`] lives on the engine's thread (a closure, a poll handle, a connection), [`Remote`] on
-//! another thread. The part of a local one that a delivery touches is kept small and lies beside
+//! another thread. The part of a local one that a delivery touches is kept small, and lies beside
 //! its neighbours of the same execution.
 
 use crate::base::planted::{Planted, planted};
@@ -21,45 +21,46 @@ use crate::engine::wheel::TimerId;
 pub(super) struct Local {
     pub id: SubscriberId,
     pub cursor: Cursor,
-    /// That many pending chunks are given at once without a look at the terms; 0: always look.
+    /// Maximum number of pending chunks that are given at once without evaluating the terms; 0 if
+    /// the terms always have to be evaluated.
     pub plain_chunks: u64,
     pub terms: Terms,
-    /// Chunks that it can take now; `u32::MAX` is any number, and stays so.
+    /// Number of chunks that it can take now. `u32::MAX` is any number, and is not counted down.
     pub demand: u32,
     pub connection: Connection,
-    /// Nothing was given yet: a first gap may be for coming late. `block` is so until its first
-    /// chunk.
+    /// True while nothing was given: a first gap may have the reason `Late`. Under `block` gaps
+    /// leave it set.
     pub fresh: bool,
-    /// It has wishes in `detail.coalesce`.
+    /// True if `detail.coalesce` is set.
     pub coalesces: bool,
-    /// Coalescing has waited long enough for what is there.
+    /// True if the pending chunks have waited long enough for coalescing.
     pub flush: bool,
-    /// It may come back for what it was given last.
+    /// True if its client may come back for the chunks that it was given last.
     pub replays: bool,
-    /// It was removed; the place is taken back after the present scan.
+    /// True if it was removed. Its place is reclaimed after the current scan.
     pub gone: bool,
-    /// Which progress report it was told last.
+    /// The number of the last progress report that it was given.
     pub progress_told: u64,
-    /// With acknowledgements: one past the last chunk it may be given.
+    /// With acknowledgements, one past the last chunk that it may be given.
     pub acked_until_seq: u64,
     pub detail: Box<Detail>,
 }
 
-/// What no delivery without special wishes touches.
+/// The part of a local subscriber that a plain delivery does not touch.
 #[derive(Debug)]
 pub(super) struct Detail {
     pub start: Totals,
-    /// Chunks of its kinds that were gone when it came.
+    /// Totals of the chunks of its kinds that were no longer held when it attached.
     pub gone: Totals,
     pub missed: Totals,
     pub since: Instant,
-    /// When its connection last took a part of what it was given.
+    /// The time at which its connection last accepted a part of what it was given.
     pub moved_at: Instant,
-    /// The window of acknowledgements that it asked for, in chunks.
+    /// The window of acknowledgements in the subscription, in chunks.
     pub ack_window: Option<u32>,
-    /// The window that it has: smaller where the ring has to keep what is in it.
+    /// The window in force. It is smaller where the ring has to keep the chunks within it.
     pub window: Option<Window>,
-    /// It has dealt with everything through this chunk.
+    /// The last acknowledged chunk.
     pub acked_seq: u64,
     /// The last chunk of its kinds that it was given or told of in a gap.
     pub told_seq: u64,
@@ -69,17 +70,18 @@ pub(super) struct Detail {
     pub heir: Option<Heir>,
 }
 
-/// The chunks that a subscriber may be given and has not acknowledged, at most. The first one is
+/// The maximum of chunks that a subscriber may be given and has not acknowledged. The first one is
 /// always within the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub chunks: u32,
-    /// In the payload area of the ring, `u64::MAX` where the ring need not keep them.
+    /// Number of bytes in the payload area of the ring; `u64::MAX` where the ring need not keep
+    /// them.
     pub bytes: u64,
 }
 
 impl Window {
-    /// The window that is asked for, within what the ring can keep.
+    /// Returns the window for `ack_window`, within what the ring can keep.
     pub fn of(ack_window: Option<u32>, replay: Option<Replay>) -> Option<Window> {
         let chunks = ack_window?;
         Some(match replay {
@@ -89,21 +91,21 @@ impl Window {
     }
 }
 
-/// Can it be reached?
+/// The state of a local subscriber's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Connection {
     Up,
-    /// It keeps its place until the grace timer fires.
+    /// The connection broke. The subscriber keeps its place until the grace timer fires.
     Lost,
 }
 
-/// What a local subscriber is to be told next.
+/// The next thing that a local subscriber is given.
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
     Nothing,
-    /// Its chunks wait for company; wake it after this delay at the latest.
+    /// Chunks wait for others to be coalesced with, for `delay_max` at the longest.
     Coalesce,
-    /// With `is_cut` there is more for it than one delivery takes.
+    /// A run of chunks. `is_cut` is true if one delivery could not take everything that is owed.
     Deliver {
         from_seq: u64,
         until_seq: u64,
@@ -111,12 +113,12 @@ pub(super) enum Next {
     },
     Gap(Gap),
     Disconnect,
-    /// It has everything there is.
+    /// The subscriber was given everything, and the execution is over.
     CaughtUp,
 }
 
 impl Local {
-    /// What [`Local::plain_chunks`] has to be, now that something about it has changed.
+    /// Computes [`Local::plain_chunks`] again after a change.
     pub fn set_plain(&mut self) {
         let looks = self.gone
             || self.connection == Connection::Lost
@@ -134,16 +136,16 @@ impl Local {
         };
     }
 
-    /// Is it owed all chunks before `end_seq`, without a look at the terms?
+    /// True if all chunks before `end_seq` are owed, without evaluating the terms.
     #[inline]
     pub fn takes_all(&self, end_seq: u64) -> bool {
-        // Nothing pending wraps around to a very large number.
+        // With nothing pending this wraps around to a very large number.
         let pending = end_seq.wrapping_sub(self.cursor.next_seq);
         pending.wrapping_sub(1) < self.plain_chunks && !self.cursor.is_tripped()
     }
 
-    /// Moves the cursor over what is to be told next, if it can be reached at all. `ended`: nothing
-    /// more will be published.
+    /// Moves the cursor over the next thing to be given. The connection has to be up. `ended` says
+    /// that nothing more will be published.
     #[inline]
     pub fn next(&mut self, log: &ChunkLog, ended: bool) -> Next {
         let early = planted(Planted::EndBeforeLastChunk) && ended;
@@ -188,7 +190,7 @@ impl Local {
         if self.coalesces && !self.flush && !ended && self.waits_for_company(log) {
             return Next::Coalesce;
         }
-        // What is left of them has waited as long: it comes as soon as it can be taken.
+        // What is left has waited as long. It is given as soon as it can be taken.
         self.flush = self.coalesces && until_seq <= log.head_seq();
         if self.demand != u32::MAX {
             self.demand -= count;
@@ -204,9 +206,10 @@ impl Local {
         Next::Deliver { from_seq, until_seq, is_cut }
     }
 
-    /// How far its window of acknowledgements takes it, at most to `until_seq`. Of chunks that it
-    /// does not want it can not know: the window begins at one that it wants while nothing is to
-    /// be acknowledged, and the others pass.
+    /// Returns one past the last chunk that the window of acknowledgements allows, at most
+    /// `until_seq`. The client does not see chunks of other kinds. While everything is
+    /// acknowledged, the window therefore begins at the next chunk of its kinds, and the others
+    /// pass.
     fn reach_of_window(&mut self, until_seq: u64, log: &ChunkLog) -> u64 {
         let from_seq = self.cursor.next_seq;
         let Detail { window, acked_seq, told_seq, .. } = *self.detail;
@@ -223,7 +226,8 @@ impl Local {
         }
         let mut reach_seq = self.acked_until_seq.max(from_seq).min(until_seq);
         if bytes != u64::MAX {
-            // All that is under way is kept: behind its first chunk only as much as that allows.
+            // The ring keeps everything unacknowledged: behind the first such chunk only as much as
+            // fits.
             let fits =
                 |&seq: &u64| seq <= first_seq || log.ring_bytes_max(first_seq..seq + 1) <= bytes;
             reach_seq = (from_seq..reach_seq).find(|seq| !fits(seq)).unwrap_or(reach_seq);
@@ -231,8 +235,8 @@ impl Local {
         next_wanted(reach_seq)
     }
 
-    /// How far its demand takes it, at most to `until_seq`, and how many chunks of its kinds that
-    /// is: what it does not want costs it nothing.
+    /// Returns one past the last chunk that the demand allows, at most `until_seq`, and the number
+    /// of chunks of its kinds up to there. Chunks of other kinds use no demand.
     fn reach_of_demand(&self, until_seq: u64, log: &ChunkLog) -> (u64, u32) {
         let from_seq = self.cursor.next_seq;
         let kinds = self.terms.kinds;
@@ -259,8 +263,8 @@ impl Local {
     }
 
     fn skip(&mut self, until_seq: u64, reason: GapReason, log: &ChunkLog, ended: bool) -> Next {
-        // Of `block` the gate takes care, once it stands; what went before that, also unknown to
-        // the engine, went before it came.
+        // Once a `block` subscriber is attached, the gate protects its chunks. Whatever it misses
+        // was gone before it attached, perhaps without the engine's knowledge.
         let blocks = self.terms.policy == Policy::Block;
         let late = reason == GapReason::Overtaken && (self.is_late() || blocks);
         let reason = if late { GapReason::Late } else { reason };
@@ -275,31 +279,31 @@ impl Local {
             Some(gap) => {
                 self.detail.told_seq = gap.to_seq;
                 if self.demand != u32::MAX {
-                    self.demand -= 1; // Word of a gap is a delivery, too.
+                    self.demand -= 1; // A gap counts as a delivery.
                 }
                 let missed = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
                 self.detail.missed = self.detail.missed + missed;
                 Next::Gap(gap)
             }
-            // Nothing of its kinds was skipped: look again from where it is now.
+            // No chunk of its kinds was skipped: evaluate again from the new cursor.
             None => self.next(log, ended),
         }
     }
 
-    /// True while it is still to be told of chunks that were gone when it came.
+    /// True while the subscriber has not been told of all chunks that were gone when it attached.
     fn is_late(&self) -> bool {
         self.fresh && self.cursor.seen.chunks < self.detail.gone.chunks
     }
 
-    /// True if the ring has overwritten what `disconnect` owes it. Chunks that were gone when it
-    /// came are not owed: it is told of them.
+    /// True if the ring has overwritten chunks that `disconnect` owes the subscriber. Chunks that
+    /// were gone when it attached are not owed; they become a gap.
     fn is_overtaken(&self, log: &ChunkLog) -> bool {
         let owed_from = if self.is_late() { self.detail.gone } else { self.cursor.seen };
         let gone_now = log.totals_before_tail(self.terms.kinds);
         self.terms.policy == Policy::Disconnect && gone_now.chunks > owed_from.chunks
     }
 
-    /// Does it lag further than `disconnect` allows?
+    /// True if it lags further than `disconnect` allows.
     pub fn is_over(&mut self, log: &ChunkLog) -> bool {
         match owed(&self.terms, &mut self.cursor, log) {
             Owed::Disconnect => true,
@@ -308,34 +312,34 @@ impl Local {
         }
     }
 
-    /// Does it hold its producer back?
+    /// True if it may hold its producer back.
     pub fn gates(&self) -> bool {
         self.terms.policy == Policy::Block && !self.gone
     }
 
-    /// With acknowledgements: it has dealt with everything through this chunk.
+    /// The last acknowledged chunk; `None` without acknowledgements.
     pub fn acked_seq(&self) -> Option<u64> {
         self.detail.window.map(|_| self.detail.acked_seq)
     }
 
-    /// Is its connection broken?
+    /// True if its connection is broken.
     pub fn is_lost(&self) -> bool {
         self.connection == Connection::Lost
     }
 
-    /// What it was told that it missed.
+    /// Totals of its gaps.
     pub fn missed(&self) -> Totals {
         self.detail.missed
     }
 
-    /// When it came.
+    /// The time at which it attached.
     pub fn since(&self) -> Instant {
         self.detail.since
     }
 
-    /// So many chunks at once keep it within its limit, if it has taken everything before. Of a
-    /// limit in bytes nobody knows how many chunks that is, and who waits for company has not
-    /// taken everything.
+    /// The number of chunks that it can get at once and stay within its limit, if it has taken
+    /// everything before. It is 1 under a limit in bytes, whose number of chunks is unknown. It is
+    /// 1 as well for a subscriber that coalesces, because that one has not taken everything.
     pub fn burst_chunks(&self) -> u32 {
         match self.coalesces || self.terms.limit.bytes != u64::MAX {
             true => 1,
@@ -343,7 +347,7 @@ impl Local {
         }
     }
 
-    /// Its last word.
+    /// Creates the final report.
     pub fn end(&self, state: EndState, now: Instant) -> End {
         let given = self.cursor.seen - self.detail.start - self.detail.missed;
         let duration_us = now.since(self.detail.since).as_micros() as u64;
@@ -351,17 +355,17 @@ impl Local {
         End { state, given, missed, published, duration_us, exit: None }
     }
 
-    /// Its own end, before the execution's.
+    /// Creates the final report for a subscriber that is detached before the execution's end.
     pub fn detached(&self, reason: DetachReason, now: Instant) -> End {
         self.end(EndState::Detached { reason, resume_from: self.cursor.next_seq }, now)
     }
 
-    /// The execution's end.
+    /// Creates the final report for a subscriber that stays to the execution's end.
     pub fn ended(&self, outcome: Outcome, exit: Option<Exit>, now: Instant) -> End {
         End { exit, ..self.end(EndState::Ended(outcome), now) }
     }
 
-    /// Takes the window that this ring can keep, if it acknowledges.
+    /// Sets the window that this ring can keep, if the subscriber acknowledges.
     pub fn set_window(&mut self, ring: RingFacts) {
         let ack_window = self.detail.ack_window;
         let replay = self.replays.then(|| Replay::of(ring, ack_window));
@@ -373,7 +377,7 @@ impl Local {
         self.set_plain();
     }
 
-    /// How far it may be given chunks, after it has acknowledged those through `seq`.
+    /// Takes an acknowledgement of all chunks through `seq`, which moves the window.
     pub fn acknowledge(&mut self, seq: u64) {
         if let Some(window) = self.detail.window {
             self.detail.acked_seq = self.detail.acked_seq.max(seq);
@@ -383,27 +387,28 @@ impl Local {
     }
 }
 
-/// A subscriber of another thread: it looks after itself, and the engine only watches where it
-/// stands.
+/// A subscriber on another thread. It evaluates its policy by itself, and the engine only watches
+/// its cursor.
 #[derive(Debug)]
 pub(super) struct Remote {
     pub id: SubscriberId,
     pub terms: Terms,
-    /// Where it stood when last looked at; it can only be further by now.
+    /// The cursor when it was last reported. By now it can only be further.
     pub next_seq: u64,
     pub since: Instant,
     pub gone: bool,
-    /// It may come back for what it was given last.
+    /// True if its client may come back for the chunks that it was given last.
     pub replays: bool,
-    /// With acknowledgements: it has dealt with everything through this chunk.
+    /// The last acknowledged chunk; `None` without acknowledgements.
     pub acked_seq: Option<u64>,
-    /// Its connection broke: it keeps its place until this timer fires.
+    /// The grace timer of a broken connection. The subscriber keeps its place until the timer
+    /// fires.
     pub grace_timer: Option<TimerId>,
     pub heir: Option<Heir>,
 }
 
 impl Remote {
-    /// As agreed; `next_seq` is the first chunk for it.
+    /// Creates a subscriber with these terms, whose first chunk is `next_seq`.
     pub fn new(
         id: SubscriberId,
         spec: &SubscribeSpec,
@@ -424,7 +429,7 @@ impl Remote {
         }
     }
 
-    /// Is its connection broken?
+    /// True if its connection is broken.
     pub fn is_lost(&self) -> bool {
         self.grace_timer.is_some()
     }
