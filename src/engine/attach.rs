@@ -1,4 +1,4 @@
-//! A subscriber: attached, asking, acknowledging, lost and found, gone.
+//! The life cycle of a subscriber: attached, requesting, acknowledging, lost, reattached, removed.
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, SubscriberId};
@@ -108,7 +108,7 @@ impl Engine {
         Ok(Subscribed { subscriber, execution: id.slot, terms, cursor, replay })
     }
 
-    /// What follows from one more subscriber being there.
+    /// Handles the consequences of one more subscriber.
     fn attached(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("it was just subscribed to");
         e.audience_changed();
@@ -135,7 +135,7 @@ impl Engine {
         let end = match self.local_mut(subscriber) {
             Some(local) => local.detached(DetachReason::Removed, now),
             None => {
-                // A reader on another thread counts for itself.
+                // A reader on another thread keeps its own totals.
                 let e = self.executions.get(seat.execution).expect("a seat's execution lives");
                 let resume_from = e.remotes[seat.at as usize].next_seq;
                 let state = EndState::Detached { reason: DetachReason::Removed, resume_from };
@@ -148,7 +148,7 @@ impl Engine {
         end
     }
 
-    /// Ends one subscriber before its execution.
+    /// Detaches one subscriber before its execution ends.
     pub(super) fn detach(&mut self, subscriber: SubscriberId, reason: DetachReason) {
         let seat = *self.seats.get(subscriber.0).expect("a living subscriber");
         self.count_detached(reason);
@@ -177,7 +177,8 @@ impl Engine {
         self.counters.ends_delivered += 1;
     }
 
-    /// Ends all subscribers of an execution; those that have everything there is, with its own end.
+    /// Detaches all subscribers of an execution. Those that have everything are given its own end
+    /// instead.
     pub(super) fn detach_all(&mut self, execution: Handle, reason: DetachReason) {
         let e = self.executions.get(execution).expect("a living execution");
         let end_seq = e.closed().then(|| e.log.head_seq() + 1);
@@ -185,7 +186,7 @@ impl Engine {
             let is_up = local.connection == Connection::Up;
             (local.id, is_up && Some(seq) == end_seq)
         });
-        // One on another thread looks for itself.
+        // A reader on another thread checks that by itself.
         let remotes = e.remotes.iter().map(|remote| (remote.id, false));
         let all: Vec<(SubscriberId, bool)> = locals.chain(remotes).collect();
         for (subscriber, has_all) in all {
@@ -196,7 +197,7 @@ impl Engine {
         }
     }
 
-    /// Takes the subscriber's place back, and lets go what it held up.
+    /// Removes a subscriber from its execution, and updates the gate and the drain that it held up.
     pub(super) fn remove(&mut self, subscriber: SubscriberId) {
         let seat = self.seats.remove(subscriber.0).expect("a living subscriber");
         let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
@@ -227,7 +228,7 @@ impl Engine {
         self.settle(seat.execution);
     }
 
-    /// Closes the holes that removed local subscribers have left.
+    /// Closes the holes that removed local subscribers have left in the list.
     pub(super) fn compact(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a living execution");
         if !e.removed {
@@ -326,13 +327,13 @@ impl Engine {
     }
 }
 
-/// The promise to a subscriber that may come back, if it is one.
+/// Returns the promise to a subscriber that may come back, if it is one.
 fn replay_in(ring: RingFacts, spec: &SubscribeSpec) -> Option<Replay> {
     let replays = spec.replays && spec.policy == Policy::Block;
     replays.then(|| Replay::of(ring, spec.ack_window))
 }
 
-/// What is agreed: the wishes, with defaults filled in and bounds checked.
+/// Returns the terms for a subscription, with defaults filled in and bounds checked.
 fn terms(execution: &Execution, spec: &SubscribeSpec) -> Result<Terms, SubscribeError> {
     let ring = execution.ring_facts();
     let default = spec.policy.default_limit(ring.chunks_max);
@@ -384,9 +385,9 @@ fn first_cursor(execution: &Execution, spec: &SubscribeSpec) -> Result<Cursor, S
     }
 }
 
-/// Somebody claims to have `seen` so much of `kinds` before chunk `seq`, which is no longer held:
-/// can that be? It is as far as it can be known by now, and then the gap through the tail has not
-/// more chunks than there were in between, nor more bytes than these can have had.
+/// True if `seen` can be the totals of `kinds` before chunk `seq`, which is no longer held. It
+/// checks what can still be known: the gap up to the tail must not have more chunks than there were
+/// in between, nor more bytes than these can have had.
 fn could_be_seen(execution: &Execution, kinds: Kinds, seq: u64, seen: Totals) -> bool {
     let log = &execution.log;
     let before_tail = log.totals_before_tail(kinds);

@@ -1,8 +1,8 @@
-//! The chunk path: a chunk is published, and every local subscriber is told what it is owed.
+//! The chunk path: from the publication of a chunk to the local subscribers.
 //!
-//! A publish does O(1) work. Deliveries are made up one at a time when the shard asks for the next
-//! action, walking the subscribers of one execution after the other; a walk starts one further
-//! each time, so that no subscriber is always last.
+//! A publish does O(1) work. A delivery is computed when the shard requests the next action, by
+//! walking the subscribers of one execution in order. Each walk starts one subscriber further, so
+//! that none is always last.
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
@@ -36,42 +36,42 @@ impl Scan {
     }
 }
 
-/// An [`Action::Deliver`] by itself.
+/// The content of an [`Action::Deliver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FanOut {
-    /// Of which execution.
+    /// The execution that published the chunks.
     pub execution: Handle,
     /// The first chunk.
     pub from_seq: u64,
     /// One past the last chunk.
     pub until_seq: u64,
-    /// Some recipient does not want all kinds.
+    /// True if some recipient does not want all kinds.
     pub filters: bool,
 }
 
-/// What is to be done for the next execution whose subscribers have something coming.
+/// The work for the next execution whose subscribers have something pending.
 enum Begun {
-    /// There is none.
+    /// No execution has anything pending.
     Nothing,
-    /// All of them are given the same: `Engine::fan_out`, `Engine::recipients`.
+    /// All subscribers are given the same chunks: `Engine::fan_out`, `Engine::recipients`.
     Delivery,
-    /// Each is to be asked.
+    /// Each subscriber has to be asked.
     Walk,
 }
 
-/// Where a walk stopped.
+/// The result of one step of a walk.
 enum Walk {
     /// Recipients of the same chunks were found: `Engine::fan_out`, `Engine::recipients`.
     Deliver,
-    /// Somebody is to be told something else, which is among the wishes, or nothing: walk on.
+    /// A subscriber has another action queued in `wishes`, or nothing. The walk continues.
     Told,
-    /// Somebody is told nothing, for a reason that has consequences.
+    /// A subscriber gets nothing now, for a reason that has consequences.
     Rest(SubscriberId, Rest),
-    /// Everybody was asked.
+    /// All subscribers were asked.
     Done,
 }
 
-/// Why a subscriber is told nothing now.
+/// The reason why a subscriber gets nothing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     Coalesce,
@@ -80,7 +80,7 @@ enum Rest {
 }
 
 impl Engine {
-    #[inline(always)] // As `Engine::handle`: most often of a single chunk.
+    #[inline(always)] // The number of chunks, most often one, is known at the call site.
     pub(super) fn published(&mut self, execution: Handle, chunks: &[ChunkFacts]) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
@@ -100,9 +100,8 @@ impl Engine {
         }
     }
 
-    /// What a chunk has for a consequence now and then: `disconnect` subscribers are ended that are
-    /// over their limit, even if they are not asking; the very first chunk is taken note of; and
-    /// one that is the only sign of progress is one.
+    /// Handles the rare consequences of a chunk. Ends `disconnect` subscribers that are over their
+    /// limit, even if they request nothing; notes the first chunk; and counts chunks as progress.
     #[cold]
     fn trip(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
@@ -127,7 +126,7 @@ impl Engine {
         e.trip_seq = e.next_trip_seq();
     }
 
-    /// Its local subscribers may have something coming.
+    /// Notes that the execution's local subscribers may have something pending.
     pub(super) fn mark_dirty(&mut self, execution: Handle) {
         let Some(e) = self.executions.get_mut(execution) else { return };
         if !e.dirty && !e.locals.is_empty() {
@@ -136,8 +135,8 @@ impl Engine {
         }
     }
 
-    /// Is the next wish a delivery? Then [`Engine::fan_out`] says which: the same as
-    /// [`Engine::next_action`] would give, for the one wish that there is for every chunk.
+    /// Returns true if the next action is a delivery, which is then in [`Engine::fan_out`]. It is
+    /// the fast path of [`Engine::next_action`] for the one action that occurs with every chunk.
     #[inline]
     pub fn next_fan_out(&mut self) -> bool {
         (self.scan.is_some() || !self.dirty.is_empty()) && self.make_up_delivery()
@@ -187,7 +186,7 @@ impl Engine {
                 self.fan_out = FanOut { execution, from_seq, until_seq, filters: false };
                 self.abreast_from = Some(e.turn);
                 if until_seq <= e.log.head_seq() {
-                    e.dirty = true; // The rest has its turn later.
+                    e.dirty = true; // The rest follows in a later turn.
                     self.dirty.push_back(execution);
                 }
                 return Begun::Delivery;
@@ -197,8 +196,8 @@ impl Engine {
         }
     }
 
-    /// Asks one subscriber after the other what it is owed, and gathers those that are owed the
-    /// same chunks; until one is owed something else, or everybody was asked.
+    /// Asks the subscribers one by one, and gathers those that are owed the same chunks. Stops at
+    /// one that is owed something else, or when all were asked.
     fn walk(&mut self) -> Walk {
         let scan = self.scan.as_mut().expect("the caller began it");
         let execution = scan.execution;
@@ -206,12 +205,13 @@ impl Engine {
         let ended = e.outcome.is_some();
         let count = e.locals.len() as u32;
         let (tail_seq, end_seq) = (e.log.tail_seq(), e.log.head_seq() + 1);
-        // Only who has nothing else coming may be left behind by the walk right away.
+        // The walk may pass a subscriber at once only if nothing else is pending for it.
         let progress_to_tell = if ended { u64::MAX } else { e.progress_to_tell };
         self.recipients.clear();
         self.abreast_from = None;
         let locals = e.locals.apart();
-        // What was gathered for, and where that takes who takes whatever comes.
+        // The chunks that were gathered for, and the new cursor of a subscriber that takes all of
+        // them.
         let mut gathered = (0, 0);
         let (mut plain_from, mut plain_end) = (0, Cursor::new(0, Totals::ZERO));
         let mut filters = false;
@@ -233,10 +233,10 @@ impl Engine {
                 is_cut = range.1 < end_seq;
                 range
             } else if local.gone || local.connection == Connection::Lost {
-                scan.advance(count); // Nobody hears it now, not even of the end.
+                scan.advance(count); // It is given nothing now, not even the end.
                 continue;
             } else if !self.recipients.is_empty() {
-                break; // Those that were gathered first; the slow way needs a walk of its own.
+                break; // The gathered ones come first. The slow path needs a walk of its own.
             } else {
                 match local.next(&e.log, ended) {
                     Next::Deliver { from_seq, until_seq, is_cut: has_rest } => {
@@ -244,7 +244,7 @@ impl Engine {
                         is_cut = has_rest;
                         (from_seq, until_seq)
                     }
-                    // The one behind it is asked by a walk of its own.
+                    // A walk of its own asks the subscriber behind it.
                     next => return self.tell_otherwise(next),
                 }
             };
@@ -252,10 +252,10 @@ impl Engine {
             self.recipients.push(local.id);
             let has_more = given.1 < end_seq || local.progress_told < progress_to_tell;
             if has_more && !is_cut {
-                break; // It is asked again, after this.
+                break; // It is asked again after this delivery.
             }
             if is_cut && !e.dirty {
-                e.dirty = true; // The rest has its turn when all others have had theirs.
+                e.dirty = true; // The rest follows when all others have had their turn.
                 self.dirty.push_back(execution);
             }
             scan.advance(count);
@@ -265,8 +265,8 @@ impl Engine {
         }
         let (from_seq, until_seq) = gathered;
         if scan.remaining == 0 && !ended && !e.gated() && !e.removed {
-            self.scan = None; // Nothing follows from the end of this walk.
-            // Of progress nobody was told who was given only a part.
+            self.scan = None; // The end of this walk has no consequences.
+            // A subscriber that was given only a part was not told of progress.
             if until_seq == end_seq && self.recipients.len() == count as usize {
                 e.locals.align();
             }
@@ -275,7 +275,7 @@ impl Engine {
         Walk::Deliver
     }
 
-    /// What the subscriber where the walk stands is told if that is no chunk.
+    /// Queues the action, other than a delivery, for the subscriber that the walk is at.
     fn tell_otherwise(&mut self, next: Next) -> Walk {
         let scan = self.scan.as_mut().expect("a walk goes on");
         let execution = scan.execution;
@@ -290,7 +290,7 @@ impl Engine {
         if local.progress_told < e.progress_to_tell
             && let Some(progress) = e.tracker.progress()
         {
-            local.progress_told = progress.report_count; // Perhaps ahead of others.
+            local.progress_told = progress.report_count; // It may be ahead of the others.
             self.wishes.push_back(Action::Progress(subscriber, execution, progress));
             return Walk::Told;
         }
@@ -303,7 +303,7 @@ impl Engine {
         }
     }
 
-    /// A subscriber that gets no chunk and no gap now, for a reason.
+    /// Handles a subscriber that gets no chunk and no gap now.
     fn rest(&mut self, subscriber: SubscriberId, rest: Rest) {
         match rest {
             Rest::Coalesce => {
@@ -320,14 +320,15 @@ impl Engine {
         }
     }
 
-    /// The execution is over, and the subscriber has everything.
+    /// Ends a subscriber that has everything, after the execution's end.
     pub(super) fn end(&mut self, subscriber: SubscriberId) {
         let seat = *self.seats.get(subscriber.0).expect("it is being walked over");
         let execution = self.executions.get(seat.execution).expect("a seat's execution lives");
         let outcome = execution.outcome.expect("only after the end is one caught up");
         let exit = execution.exit;
         let kinds = self.local(subscriber).expect("as above").terms.kinds;
-        // Not what the cursor has passed: a client that came back may have said that.
+        // Not the totals that the cursor has passed: a client that came back may have supplied
+        // those.
         let published = execution.log.totals_through_head(kinds);
         let now = self.now;
         let local = self.local_mut(subscriber).expect("as above");
@@ -351,8 +352,8 @@ impl Engine {
         }
     }
 
-    /// What was to be delivered from `from_seq` on was not: the ring holds nothing through `to_seq`
-    /// any more. The subscriber goes on behind that.
+    /// Turns chunks that were overwritten before their delivery into a gap `from_seq..=to_seq`. The
+    /// subscriber continues behind it.
     pub(super) fn overtaken(&mut self, subscriber: SubscriberId, from_seq: u64, to_seq: u64) {
         let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
         if seat.place != Place::Local {
@@ -362,7 +363,8 @@ impl Engine {
         let local = &mut e.locals.apart()[seat.at as usize];
         let next_seq = local.cursor.next_seq;
         assert!(from_seq <= to_seq && to_seq < next_seq);
-        // The engine was told of these chunks, and not yet of their going: it still knows them.
+        // The engine still knows the metadata of these chunks: it was not yet told that they are
+        // gone.
         let kinds = local.terms.kinds;
         let sum = |seqs: std::ops::Range<u64>| {
             let metas = seqs.map(|seq| e.log.meta(seq)).filter(|meta| kinds.contains(meta.kind));
@@ -386,7 +388,7 @@ impl Engine {
         local.detail.missed = local.detail.missed + missed;
         local.detail.told_seq = to_seq;
         if missed.chunks > 0 {
-            // Of `block` the gate takes care, once it stands.
+            // Once a `block` subscriber is attached, the gate protects its chunks.
             let reason = match local.terms.policy {
                 Policy::Block => GapReason::Late,
                 _ => GapReason::Overtaken,
@@ -399,7 +401,8 @@ impl Engine {
         self.mark_dirty(seat.execution);
     }
 
-    /// The producer can not go on: perhaps it can by now, else the slowest reader has a deadline.
+    /// Handles a producer that cannot continue. If no reader has moved, the slowest one gets a
+    /// deadline.
     pub(super) fn gated(&mut self, execution: Handle) {
         let now = self.now;
         let Some(e) = self.executions.get_mut(execution) else { return };
@@ -414,7 +417,7 @@ impl Engine {
             self.asked_in_vain(execution);
             return;
         }
-        // A stall deadline that was armed for nobody does not count against a reader.
+        // A stall deadline that was armed without a gating reader does not count against one.
         let vain = e.told_again_at.take().and_then(|_| e.timers.stall.take());
         self.disarm(vain);
         let e = self.executions.get_mut(execution).expect("as above");
@@ -423,13 +426,13 @@ impl Engine {
             self.counters.producers_paused += 1;
         }
         if !planted(Planted::InactivityWhileGated) {
-            let silence = e.timers.silence.take(); // It stands still.
+            let silence = e.timers.silence.take(); // The timeout is paused.
             self.disarm(silence);
         }
         self.wait_for_readers(execution);
     }
 
-    /// Handles a producer that waits although nobody holds it back: publishes its gate again. The
+    /// Handles a producer that waits although no reader holds it back: sets its gate again. The
     /// execution fails at the block deadline if the producer still waits behind the same chunk.
     fn asked_in_vain(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a living execution");
@@ -444,7 +447,7 @@ impl Engine {
         }
     }
 
-    /// Gives the slowest reader a deadline, and has the shard say when one on another thread moves.
+    /// Sets a deadline for the slowest reader, and turns on reports of readers on other threads.
     pub(super) fn wait_for_readers(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
@@ -458,7 +461,7 @@ impl Engine {
         self.watch_readers(execution, true);
     }
 
-    /// Computes what the gating subscribers allow now, and says so if it has changed.
+    /// Computes the gate from the gating subscribers. Sets it and returns true if it has changed.
     pub(super) fn update_gate(&mut self, execution: Handle) -> bool {
         let Some(e) = self.executions.get_mut(execution) else { return false };
         if e.ring.is_none() {
@@ -487,7 +490,7 @@ impl Engine {
         let e = self.executions.get_mut(execution).expect("a living execution");
         let was_gated = e.ungate(now);
         let is_left = planted(Planted::BlockDeadlineLeftArmed);
-        // Somebody has read: the deadline starts anew.
+        // A reader has moved: the deadline starts anew.
         let stall = if is_left { None } else { e.timers.stall.take() };
         self.disarm(stall);
         if was_gated {

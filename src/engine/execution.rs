@@ -2,12 +2,12 @@
 //!
 //! Invariants ([`Execution::audit`]):
 //! - E1: the log only grows while the producer is active.
-//! - E2: the gate is at or before every gating cursor, and before what is kept for those who may
-//!   come back; it moves back only when a reader comes.
+//! - E2: the gate is at or before every gating cursor, and before the chunks that are kept for
+//!   subscribers that may come back. It moves back only when a reader attaches.
 //! - E3: an outcome is decided once.
 //! - E4: a timer is armed only in the states that it belongs to.
-//! - E5: a producer that waits has somebody to wait for: a gating reader that has not read (or
-//!   acknowledged) everything, or the ring's hold for its first reader.
+//! - E5: a producer waits only for a gating reader that has not read (or acknowledged) everything,
+//!   or for the ring's hold for its first reader.
 //! - E6: chunks that a client may come back for and has not acknowledged are not overwritten.
 
 use crate::base::planted::{Planted, planted};
@@ -25,16 +25,16 @@ use crate::engine::subscriber::{Local, Remote};
 use crate::engine::wheel::TimerId;
 use crate::limits;
 
-/// Who publishes.
+/// The state of the producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Producer {
-    /// Nobody yet: it waits for a ring, or for subscribers.
+    /// The producer has not started: the execution waits for a ring, or for subscribers.
     Waiting,
     /// The tool runs.
     Active,
-    /// It was told to stop.
+    /// The producer was told to stop.
     Stopping,
-    /// Nothing more will come.
+    /// The producer is gone. Nothing more will be published.
     Gone,
 }
 
@@ -42,65 +42,67 @@ pub(super) enum Producer {
 #[derive(Debug)]
 pub(super) struct Execution {
     pub id: ExecutionId,
-    /// Until it is forgotten.
+    /// The progress token, until it is forgotten.
     pub token: Option<ProgressToken>,
     pub spec: OpenSpec,
     pub ring: Option<RingFacts>,
     pub state: State,
     pub producer: Producer,
     pub outcome: Option<Outcome>,
-    /// What the outcome will be, once the producer that was told to stop has stopped.
+    /// The outcome after the producer, which was told to stop, has stopped.
     pub stop_outcome: Option<Outcome>,
     pub error: Option<Box<str>>,
-    /// How the process ended that it has run.
+    /// The exit status of the process that it ran.
     pub exit: Option<Exit>,
     pub log: ChunkLog,
     pub locals: Locals,
     pub remotes: Vec<Remote>,
-    /// Local subscribers may have something coming.
+    /// True if local subscribers may have something pending.
     pub dirty: bool,
-    /// A local subscriber was removed while the list was being walked.
+    /// True if a local subscriber was removed while the list was being walked.
     pub removed: bool,
-    /// Where the next walk over the local subscribers begins, so that no one is always last.
+    /// The index at which the next walk over the local subscribers begins, so that none is always
+    /// last.
     pub turn: u32,
-    /// What the producer was last allowed.
+    /// The gate that was last set.
     pub gate: Gate,
-    /// What is kept for subscribers that replay.
+    /// The chunks that are kept for subscribers that replay.
     pub reserve: Reserve,
-    /// Since when the producer waits for the gate to move, if it does.
+    /// The time since which the producer has waited for the gate to move, if it waits.
     pub gated_at: Option<Instant>,
-    /// The chunk behind which the producer waited for nobody when its gate was published again.
+    /// The newest chunk when the gate was set again for a producer that no reader held back.
     pub told_again_at: Option<u64>,
-    /// When the producer was last heard of. Time for which it was held back is not counted: what
-    /// was heard before that moves along.
+    /// The time of the last chunk or report of the producer. It moves forward by the time for which
+    /// the producer was held back since then.
     pub heard_at: Instant,
-    /// It was heard of at least once.
+    /// True if the producer has published or reported at least once.
     pub heard: bool,
     /// The first chunk whose publication puts a `disconnect` subscriber over its limit.
     pub trip_seq: u64,
     /// See [`crate::engine::Engine::burst_chunks`].
     pub burst_chunks: u32,
-    /// The shard was asked to say where readers on other threads stand.
+    /// True if the shard was asked to report the cursors of readers on other threads.
     pub watching: bool,
     pub chunks_expected: Option<u64>,
     pub tracker: Tracker,
     pub progress_told_at: Option<Instant>,
-    /// Local subscribers that were told of fewer reports than this have one coming.
+    /// Number of the report that local subscribers should have been given. Those below have one
+    /// pending.
     pub progress_to_tell: u64,
     pub opened_at: Instant,
     pub timers: Timers,
-    /// Neighbours in the list of ended executions, oldest first.
+    /// The neighbours in the list of ended executions, oldest first.
     pub older: Option<u32>,
     pub newer: Option<u32>,
 }
 
-/// Armed timers.
+/// The armed timers of an execution.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     pub start: Option<TimerId>,
     pub hold: Option<TimerId>,
     pub stall: Option<TimerId>,
-    /// The place of the slowest gating reader when `stall` was armed, and since when it is there.
+    /// The cursor of the slowest gating reader when `stall` was armed, and the time of that.
     pub stall_from: (u64, Instant),
     pub silence: Option<TimerId>,
     pub total: Option<TimerId>,
@@ -148,18 +150,19 @@ impl Execution {
         }
     }
 
-    /// The ring's facts, or those that are expected while it has none.
+    /// The dimensions of the ring, or the expected ones while the execution has none.
     pub fn ring_facts(&self) -> RingFacts {
         self.ring.unwrap_or(self.spec.ring)
     }
 
-    /// Does the producer wait for the gate to move?
+    /// True if the producer waits for the gate to move.
     #[inline]
     pub fn gated(&self) -> bool {
         self.gated_at.is_some()
     }
 
-    /// The producer waits no longer. Its silence goes on from where it stood when it had to.
+    /// Notes that the producer waits no longer. The time for which it waited does not count as
+    /// silence.
     pub fn ungate(&mut self, now: Instant) -> bool {
         let Some(gated_at) = self.gated_at.take() else { return false };
         if planted(Planted::InactivityWhileGated) {
@@ -170,17 +173,17 @@ impl Execution {
         true
     }
 
-    /// How long the producer may be silent at this point.
+    /// The longest silence that the producer is allowed now.
     pub fn silence_max(&self) -> Option<std::time::Duration> {
         if self.heard { self.spec.timeouts.inactivity } else { self.spec.timeouts.first_chunk }
     }
 
-    /// Nothing more will be published.
+    /// True if nothing more will be published.
     pub fn closed(&self) -> bool {
         self.outcome.is_some()
     }
 
-    /// Has the tool been waiting long enough for subscribers?
+    /// True if the tool need not wait for more subscribers.
     pub fn start_is_due(&self) -> bool {
         match self.spec.start {
             Start::Now => true,
@@ -190,7 +193,7 @@ impl Execution {
         }
     }
 
-    /// Does the ring keep its oldest chunks until somebody comes?
+    /// True if the ring keeps its oldest chunks until the first subscriber attaches.
     pub fn holds(&self) -> bool {
         matches!(self.spec.hold, Hold::UntilRead { .. }) && self.timers.hold.is_some()
     }
@@ -201,7 +204,7 @@ impl Execution {
         (locals + remotes) as u32
     }
 
-    /// What the gating subscribers allow the producer now. `reserve` is moved to where they stand.
+    /// Computes the gate from the gating subscribers. Moves `reserve` to their slowest cursor.
     pub fn allowed(&self, reserve: &mut Reserve) -> Gate {
         let mut gate = if self.holds() { Gate::HELD } else { Gate::OPEN };
         let mut replay_seq = u64::MAX;
@@ -248,7 +251,7 @@ impl Execution {
         gate
     }
 
-    /// The same, and remembers how far the reserve is.
+    /// Computes the gate, and stores how far the reserve has moved.
     pub fn move_reserve(&mut self) -> Gate {
         let mut reserve = self.reserve;
         let gate = self.allowed(&mut reserve);
@@ -275,7 +278,7 @@ impl Execution {
         self.holds() || !self.drained() || has_unacknowledged()
     }
 
-    /// The slowest gating cursor; `None` if nobody gates.
+    /// The slowest gating cursor; `None` without a gating reader.
     pub fn slowest_gating_seq(&self) -> Option<u64> {
         let locals = self.locals.positions().filter(|(l, _)| l.gates()).map(|(_, seq)| seq);
         let remotes = self.remotes.iter().filter(|r| r.gates()).map(|r| r.next_seq);
@@ -298,14 +301,14 @@ impl Execution {
         bursts.min().unwrap_or(u32::MAX).min(limits::BURST_CHUNKS_MAX)
     }
 
-    /// Has every `block` subscriber read everything?
+    /// True if every `block` subscriber has read everything.
     pub fn drained(&self) -> bool {
         self.slowest_gating_seq().is_none_or(|next_seq| next_seq > self.log.head_seq())
     }
 
-    /// The first chunk that will put a local `disconnect` subscriber over its limit in chunks, or
-    /// the next one where limits in bytes or filters make that hard to foresee; or the next
-    /// one that something else waits for.
+    /// Returns the first chunk that will put a local `disconnect` subscriber over its limit in
+    /// chunks. It is the next chunk where a limit in bytes makes that hard to foresee. It is 0
+    /// while the producer was not heard of, or while progress is derived.
     pub fn next_trip_seq(&self) -> u64 {
         if !self.heard || self.derives_progress() {
             return 0;
@@ -318,14 +321,14 @@ impl Execution {
             if terms.limit.bytes != u64::MAX {
                 return Some(self.log.head_seq() + 1);
             }
-            // With a filter it can only come later: fewer chunks count.
+            // With a filter it can only be later, because fewer chunks count.
             let lag_from_seq = local.cursor.lag_begins(next_seq);
             Some((lag_from_seq + u64::from(terms.limit.chunks)).max(self.log.head_seq() + 1))
         });
         foreseen.min().unwrap_or(u64::MAX)
     }
 
-    /// E1 to E6.
+    /// Checks E1 to E6.
     pub fn audit(&self) {
         self.log.audit();
         if self.state == State::Queued {
@@ -349,7 +352,7 @@ impl Execution {
         assert!(self.gate.gate_seq <= gate.gate_seq || self.closed() || self.ring.is_none());
         self.locals.audit(self.progress_to_tell);
         for (local, next_seq) in self.locals.positions() {
-            // What a gating reader has not read yet is still there, unless it came late.
+            // Unread chunks of a gating reader are still held, unless the reader attached late.
             assert!(!local.gates() || local.fresh || next_seq >= self.log.tail_seq());
             assert!(next_seq <= self.log.head_seq() + 1);
             assert!(local.demand == u32::MAX || local.demand <= 1 << 30);

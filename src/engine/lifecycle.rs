@@ -1,9 +1,9 @@
-//! An execution from birth to oblivion: opened, given a ring, started, ended, drained, retained,
+//! The life cycle of an execution: opened, given a ring, started, ended, drained, retained,
 //! forgotten.
 //!
-//! `Queued → Running → Draining → Ended`, and then nothing. The outcome is decided once, when the
-//! producer is known to be gone: a cancellation is a wish until then, so that no reader, on
-//! whatever thread, sees a chunk after the end.
+//! The states are `Queued → Running → Draining → Ended`. The outcome is decided once, when the
+//! producer is known to be gone. Until then a cancellation is only a request, so that no reader on
+//! any thread sees a chunk after the end.
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken};
@@ -19,12 +19,12 @@ use crate::engine::{Engine, Exit, Log};
 use crate::limits;
 
 impl Engine {
-    /// Answers a question: before everything else that follows from it.
+    /// Queues the answer to a request, before all other actions that follow from it.
     pub(super) fn reply(&mut self, reply: Reply) {
         self.wishes.push_front(Action::Reply(reply));
     }
 
-    /// The execution of an id that came from outside; its nonce must fit, too.
+    /// Returns the execution of an id that came from outside. Its nonce must match, too.
     pub(super) fn find(&self, id: ExecutionId) -> Option<&Execution> {
         self.executions.get(id.slot).filter(|execution| execution.id == id)
     }
@@ -95,8 +95,9 @@ impl Engine {
         Ok(id)
     }
 
-    /// Asks for a ring for the first in the queue, if nobody asks already. It is to be a whole one
-    /// as long as an ended execution can give its own for that without a loss for a reader.
+    /// Requests a ring for the first execution in the queue, unless a request is in progress. The
+    /// request is for a whole ring as long as an ended execution can give its own without a loss
+    /// for a reader.
     pub(super) fn request_lease(&mut self) {
         if let Some(&execution) = self.queue.front()
             && self.leasing.is_none()
@@ -110,7 +111,7 @@ impl Engine {
     pub(super) fn leased(&mut self, execution: Handle, ring: RingFacts) {
         self.leasing = None;
         if self.queue.front() != Some(&execution) {
-            // It was cancelled while the ring was looked for.
+            // It was cancelled while the ring was requested.
             self.wishes.push_back(Action::Release(execution));
             self.request_lease();
             return;
@@ -125,7 +126,7 @@ impl Engine {
             e.log.keep_kind_totals();
         }
         for local in e.locals.apart() {
-            // The ring may be smaller than expected where memory is short.
+            // Where memory is short, the ring may be smaller than expected.
             local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
             local.set_window(ring);
         }
@@ -150,21 +151,21 @@ impl Engine {
         if self.queue.front() != Some(&execution) {
             self.request_lease();
         } else if let Some(index) = unread.or_else(|| match fit {
-            Some(RingFit::Whole) => None, // A smaller one is asked for first.
+            Some(RingFit::Whole) => None, // A smaller one is requested first.
             _ => self.find_ended(has_ring),
         }) {
-            self.evict(index); // Asks again.
+            self.evict(index); // This requests a ring again.
         } else if fit == Some(RingFit::Whole) {
             self.request_lease();
         }
     }
 
-    /// The oldest ended execution that fits and has no subscriber.
+    /// Returns the oldest ended execution that fits and has no subscriber.
     fn find_ended_unread(&self, fits: impl Fn(&Execution) -> bool) -> Option<u32> {
         self.find_ended(|e| e.subscriber_count() == 0 && fits(e))
     }
 
-    /// The oldest ended execution that fits.
+    /// Returns the oldest ended execution that fits.
     fn find_ended(&self, fits: impl Fn(&Execution) -> bool) -> Option<u32> {
         let mut next = self.oldest_ended;
         while let Some(index) = next {
@@ -215,7 +216,7 @@ impl Engine {
     pub(super) fn sleeping(&mut self, execution: Handle, until: Instant) {
         let Some(e) = self.executions.get_mut(execution) else { return };
         if e.producer != Producer::Active {
-            return; // It was told to stop meanwhile.
+            return; // It was stopped in the meantime.
         }
         let before = e.timers.sleep.take();
         self.disarm(before);
@@ -238,7 +239,7 @@ impl Engine {
         self.reply(Reply::Cancelled(result));
     }
 
-    /// Makes the producer stop; the execution then ends with `outcome`, whatever it says.
+    /// Stops the producer. The execution then ends with `outcome`, whatever the producer reports.
     pub(super) fn stop(&mut self, execution: Handle, outcome: Outcome) {
         let e = self.executions.get_mut(execution).expect("a living execution");
         match e.producer {
@@ -277,7 +278,7 @@ impl Engine {
         self.close(execution, outcome);
     }
 
-    /// Nothing more will be published.
+    /// Closes the execution: nothing more will be published.
     fn close(&mut self, execution: Handle, outcome: Outcome) {
         let e = self.executions.get_mut(execution).expect("a living execution");
         assert!(e.outcome.is_none() || planted(Planted::EndTwiceInCancelRace)); // E3
@@ -285,7 +286,7 @@ impl Engine {
         e.producer = Producer::Gone;
         e.state = State::Draining;
         e.gated_at = None;
-        e.locals.apart(); // They have their end coming.
+        e.locals.apart(); // Each of them has its end pending.
         e.derive_progress();
         let progress = e.tracker.progress();
         e.progress_to_tell = progress.map_or(0, |progress| progress.report_count);
@@ -322,7 +323,8 @@ impl Engine {
         *counter += 1;
     }
 
-    /// Over, once every `block` subscriber has read everything; until then they are watched.
+    /// Ends a draining execution once every `block` subscriber has read everything. Until then
+    /// these readers have a deadline.
     pub(super) fn settle(&mut self, execution: Handle) {
         let Some(e) = self.executions.get_mut(execution) else { return };
         if e.state != State::Draining {
@@ -350,10 +352,11 @@ impl Engine {
             None => self.oldest_ended = Some(execution.index),
         }
         self.newest_ended = Some(execution.index);
-        self.request_lease(); // Somebody may wait for this very ring.
+        self.request_lease(); // An execution in the queue may wait for this ring.
     }
 
-    /// Forgets an ended execution before its time: its ring or its slot is needed.
+    /// Forgets an ended execution before its retention ends, because its ring or its slot is
+    /// needed.
     fn evict(&mut self, index: u32) {
         let handle = self.executions.handle_at(index).expect("listed executions live");
         self.counters.executions_evicted += 1;
@@ -394,18 +397,19 @@ impl Engine {
     }
 }
 
-/// At most [`limits::ERROR_TEXT_BYTES_MAX`] bytes of a tool's error, cut between characters.
+/// Cuts a tool's error text to [`limits::ERROR_TEXT_BYTES_MAX`] bytes, between characters.
 fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(limits::ERROR_TEXT_BYTES_MAX)]
 }
 
 impl Engine {
-    /// How an execution will have ended whose producer was told to stop.
+    /// The outcome that an execution will have once its producer, which was told to stop, has
+    /// stopped.
     pub fn stop_outcome(&self, execution: Handle) -> Option<Outcome> {
         self.executions.get(execution)?.stop_outcome
     }
 
-    /// The time that the engine was last told.
+    /// The time of the last event.
     pub fn now(&self) -> Instant {
         self.now
     }

@@ -1,15 +1,15 @@
-//! How far a producer is: four ways of saying so, on one axis that never runs backwards.
+//! The progress of a producer: four forms of reports on one axis that never runs backwards.
 //!
-//! A producer says it as a percentage, as an amount (of a total, if that is known), in words, or
-//! with a context of its own making; or it says nothing, and it is derived from what it publishes.
-//! Whoever listens sees one number. The rules, from the architecture:
+//! A producer reports its progress as a percentage, as an amount (of a total, if that is known), in
+//! words, or with a context in a format of its own. If it reports nothing, its progress is derived
+//! from what it publishes. A subscriber sees one number. The rules, from the architecture:
 //!
 //! - The first report fixes the axis. Later ones of another form are converted where that can be
 //!   done, else they count as the smallest step.
 //! - Words and contexts alone are the smallest step, never past the total.
 //! - A report that would go backwards keeps the old number, and is counted.
-//! - Reports that are numbers only are conflated to one per [`limits::PROGRESS_INTERVAL`]; words
-//!   and contexts are told at once.
+//! - Reports that are numbers only are conflated to one per [`limits::PROGRESS_INTERVAL`]. Words
+//!   and contexts are reported at once.
 
 use crate::base::Handle;
 use crate::base::planted::{Planted, planted};
@@ -20,59 +20,59 @@ use crate::engine::policy::Log;
 use crate::engine::timers::Timer;
 use crate::limits;
 
-/// So much, in one of two forms.
+/// An amount of progress, in one of two forms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Measure {
-    /// No number: a step.
+    /// No number. The report counts as one step.
     #[default]
     None,
-    /// From 0 to 100.
+    /// A percentage from 0 to 100.
     Percentage(f64),
-    /// In units of the producer's own.
+    /// An amount in units of the producer's own.
     Absolute {
-        /// So much is done.
+        /// The amount that is done.
         current: f64,
-        /// Of so much, if that is known.
+        /// The total amount, if known.
         total: Option<f64>,
     },
 }
 
-/// How far a producer says it is.
+/// A progress report of a producer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProgressReport<'a> {
-    /// In numbers.
+    /// The progress in numbers.
     pub measure: Measure,
-    /// In words; cut after [`limits::PROGRESS_MESSAGE_BYTES_MAX`] bytes.
+    /// The progress in words; cut after [`limits::PROGRESS_MESSAGE_BYTES_MAX`] bytes.
     pub message: Option<&'a str>,
-    /// In JSON; left out if longer than [`limits::PROGRESS_CONTEXT_BYTES_MAX`] bytes.
+    /// A context in JSON; left out if longer than [`limits::PROGRESS_CONTEXT_BYTES_MAX`] bytes.
     pub context: Option<&'a str>,
 }
 
-/// Where the progress of an execution comes from.
+/// The source of an execution's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProgressSource {
-    /// From the tool alone.
+    /// Reports of the tool only.
     #[default]
     Tool,
-    /// Until the tool says something itself: from the chunks published, of as many as it expects.
+    /// The number of published chunks of those expected, until the tool reports something itself.
     Chunks,
-    /// Until the tool says something itself: from the bytes published, of as many as are expected.
+    /// The number of published bytes of those expected, until the tool reports something itself.
     Bytes,
 }
 
-/// How far a producer is.
+/// The progress of a producer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// So much is done; never goes backwards.
+    /// The amount that is done. It never goes backwards.
     pub progress: f64,
-    /// Of so much, if that is known.
+    /// The total amount, if known.
     pub total: Option<f64>,
-    /// How many reports there were.
+    /// Number of reports so far.
     pub report_count: u64,
 }
 
 impl Progress {
-    /// From 0 to 100, if the total is known.
+    /// The progress as a percentage from 0 to 100, if the total is known.
     pub fn percentage(&self) -> Option<f64> {
         let total = self.total.filter(|&total| total > 0.0)?;
         let percentage = 100.0 * (self.progress / total); // The product might be infinite.
@@ -88,41 +88,41 @@ impl std::hash::Hash for Progress {
     }
 }
 
-/// What the first report was.
+/// The form of the first report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Axis {
     Percentage,
     Absolute,
-    /// Words: each report is one step.
+    /// No number: each report is one step.
     Steps,
 }
 
-/// One execution's progress.
+/// The progress of one execution.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
     axis: Option<Axis>,
     progress: f64,
     total: Option<f64>,
     report_count: u64,
-    /// Of the last report.
+    /// The message of the last report.
     message: String,
     context: String,
-    /// The tool has said something itself.
+    /// True if the tool itself has reported something.
     pub by_tool: bool,
 }
 
-/// What a report was worth.
+/// The news in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Worth {
     /// Nothing new.
     Nothing,
-    /// A number.
+    /// A new number.
     Number,
-    /// Words: to be told at once.
+    /// Words, which are reported at once.
     Words,
 }
 
-/// A part in a million million: no unit of any total is so small.
+/// One part in 2^40. No total has units this small.
 const SMALLEST_STEP: f64 = 1.0 / (1u64 << 40) as f64;
 
 impl Tracker {
@@ -132,12 +132,12 @@ impl Tracker {
         (report_count > 0).then_some(Progress { progress, total, report_count })
     }
 
-    /// What was said with the last report: words, and a context.
+    /// The message and the context of the last report.
     pub fn texts(&self) -> (Option<&str>, Option<&str>) {
         (said(&self.message), said(&self.context))
     }
 
-    /// Takes a report; says what it was worth, and whether it would have gone backwards.
+    /// Takes a report. Returns the news in it, and true if its number would have gone backwards.
     pub fn take(&mut self, report: &ProgressReport) -> (Worth, bool) {
         let measure = sound(report.measure);
         let context = report.context.filter(|c| c.len() <= limits::PROGRESS_CONTEXT_BYTES_MAX);
@@ -175,7 +175,8 @@ impl Tracker {
         (if has_words { Worth::Words } else { Worth::Number }, is_backward)
     }
 
-    /// Where a measure lies on the axis, which the first one fixes; `None`: one step further.
+    /// Returns the place of a measure on the axis, which the first one fixes; `None` for one step
+    /// further.
     fn place(&mut self, measure: Measure) -> Option<f64> {
         let axis = *self.axis.get_or_insert(match measure {
             Measure::None => Axis::Steps,
@@ -192,7 +193,7 @@ impl Tracker {
                 total.map(|total| (100.0 * current / total).min(100.0))
             }
             (Axis::Absolute, Measure::Absolute { current, total }) => {
-                // What is done already was part of it.
+                // The total includes at least what is done already.
                 self.total = total.map(|total| total.max(self.progress)).or(self.total);
                 Some(current)
             }
@@ -211,7 +212,7 @@ impl Tracker {
     }
 }
 
-/// What is no number of a sound kind is no number.
+/// Returns the measure with its numbers in range, or `Measure::None` for one that is not a number.
 fn sound(measure: Measure) -> Measure {
     let is_amount = |number: f64| number.is_finite() && number >= 0.0;
     match measure {
@@ -227,7 +228,7 @@ fn sound(measure: Measure) -> Measure {
 }
 
 impl Execution {
-    /// Does the next chunk say how far the producer is, as nothing else does?
+    /// True if the next chunk counts as a progress report, because the tool reports nothing itself.
     pub fn derives_progress(&self) -> bool {
         self.spec.progress != ProgressSource::Tool
             && !self.tracker.by_tool
@@ -235,7 +236,7 @@ impl Execution {
             && !self.closed()
     }
 
-    /// As far as what was published shows it.
+    /// Returns the progress that the published chunks or bytes show.
     fn derived(&self) -> Measure {
         let whole = |number: u64| number as f64;
         match self.spec.progress {
@@ -251,7 +252,7 @@ impl Execution {
         }
     }
 
-    /// Derives once more what nobody has said.
+    /// Updates the derived progress, unless the tool reports its own.
     pub fn derive_progress(&mut self) {
         if !self.tracker.by_tool {
             let report = ProgressReport { measure: self.derived(), ..Default::default() };
@@ -286,18 +287,18 @@ impl Engine {
         }
     }
 
-    /// A chunk was published of whose producer nothing else is known.
+    /// Takes a published chunk as progress of a producer that reports nothing itself.
     pub(super) fn progress_derived(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         e.derive_progress();
         self.conflate_progress(execution);
     }
 
-    /// Tells the newest progress now, or when it is time.
+    /// Reports the newest progress now, or when the interval has passed.
     fn conflate_progress(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a living execution");
         if e.timers.progress.is_some() {
-            return; // It waits for its turn, and the newest number will be told.
+            return; // A report is scheduled, and will carry the newest number.
         }
         let due = e.progress_told_at.map(|told_at| told_at + limits::PROGRESS_INTERVAL);
         match due {
@@ -310,7 +311,7 @@ impl Engine {
         }
     }
 
-    /// The next report may go out.
+    /// Handles the end of the interval: the next report may go out.
     pub(super) fn progress_due(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
         e.timers.progress = None;
@@ -319,7 +320,7 @@ impl Engine {
         self.tell_progress(execution);
     }
 
-    /// Has the newest progress told to everybody.
+    /// Marks the newest progress to be reported to all subscribers.
     fn tell_progress(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
@@ -336,18 +337,18 @@ impl Engine {
         self.mark_dirty(execution);
     }
 
-    /// How far an execution is, if anything was said of that.
+    /// The progress of an execution, if any was reported or derived.
     pub fn progress(&self, execution: Handle) -> Option<Progress> {
         self.executions.get(execution)?.tracker.progress()
     }
 
-    /// What was said with the last report of an execution: words, and a context.
+    /// The message and the context of the last report of an execution.
     pub fn progress_texts(&self, execution: Handle) -> (Option<&str>, Option<&str>) {
         self.executions.get(execution).map_or((None, None), |e| e.tracker.texts())
     }
 }
 
-/// A text, if anything was said.
+/// Returns a text unless it is empty.
 fn said(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
@@ -413,7 +414,7 @@ mod tests {
         assert_eq!(after(&[absolute(4.0, Some(4.0)), words("done")]), (4.0, Some(4.0), 2));
         let (progress, ..) = after(&[absolute(1e18, None), words("a")]);
         assert!(progress > 1e18);
-        // Words with the number that was there are news, and so is the number.
+        // Words with an unchanged number are news, and so is the number.
         let again = ProgressReport { message: Some("still"), ..absolute(2.0, Some(4.0)) };
         let (progress, ..) = after(&[absolute(2.0, Some(4.0)), again]);
         assert!(progress > 2.0);

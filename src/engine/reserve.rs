@@ -1,71 +1,71 @@
 //! The chunks that are kept for readers that may come back: the newest before their cursor.
 //!
 //! A connection that breaks may lose the chunks that were sent on it last. The gate of a subscriber
-//! that replays therefore trails its cursor: by half of the ring's slots and half of its payload
-//! area at most, so that the producer can always go on when everybody has read everything.
+//! that replays therefore trails its cursor, by at most half of the ring's slots and half of its
+//! payload area. The producer can always continue when all subscribers have read everything.
 //!
 //! The other half of the promise is a bound on what is sent ([`Replay`]). With acknowledgements the
 //! engine gives no chunk that the reserve could not keep together with all unacknowledged ones.
-//! Without them the engine gives small deliveries, and the transport bounds what it has taken and
-//! not handed over.
+//! Without them the engine gives small deliveries, and the transport bounds the bytes that it has
+//! accepted and not yet sent.
 //!
 //! Invariants:
-//! - V1: what is reserved before a cursor only ever begins later as the cursor moves on.
-//! - V2: behind the reserve there is always room for one more chunk, however long. For beside the
-//!   reserve that takes a slot, the chunk itself, and what may have to be left empty at the end of
-//!   the area, which is less than the chunk: see [`Reserve::of`].
+//! - V1: as the cursor moves forward, the start of the reserve before it never moves back.
+//! - V2: behind the reserve, one more chunk of any length always has room. Beside the reserve it
+//!   takes a slot, its own bytes, and the bytes left empty at the end of the area, which are fewer
+//!   than its length: see [`Reserve::of`].
 
 use crate::engine::event::RingFacts;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::Log;
 use crate::limits;
 
-/// The promise to a `block` subscriber that may come back: chunks that are kept for it.
+/// The promise to a `block` subscriber that may come back: the chunks that are kept for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Replay {
-    /// Number of chunks that are kept at most.
+    /// Maximum number of chunks that are kept.
     pub chunks: u32,
-    /// Number of bytes in the ring that they take at most. A single chunk is always kept.
+    /// Maximum number of bytes that they take in the ring. A single chunk is always kept.
     pub bytes: u32,
-    /// True if these are the chunks that the client has not acknowledged, and no more than these
-    /// are sent ahead. False if these are the newest ones that were sent.
+    /// True if these are the chunks that the client has not acknowledged, and no others are sent
+    /// ahead. False if these are the newest chunks that were sent.
     pub until_acknowledged: bool,
 }
 
 impl Replay {
-    /// The promise in a ring like this, to a subscriber with this window of acknowledgements.
+    /// Returns the promise in this ring to a subscriber with this window of acknowledgements.
     pub(super) fn of(ring: RingFacts, ack_window: Option<u32>) -> Replay {
         let Reserve { chunks_max, bytes_max, .. } = Reserve::of(ring);
         let chunks = ack_window.unwrap_or(u32::MAX).min(chunks_max as u32).max(1);
         Replay { chunks, bytes: bytes_max as u32, until_acknowledged: ack_window.is_some() }
     }
 
-    /// The number of chunks and of payload bytes of one delivery to a subscriber that acknowledges
-    /// nothing. Its transport holds about twice as much, and the rest is for the buffers of the
-    /// client's kernel: it confirms bytes that the client has not read.
+    /// The maximum number of chunks and of payload bytes of one delivery to a subscriber without
+    /// acknowledgements. Its transport holds about twice as much. The rest is for the buffers of
+    /// the client's kernel, which confirms bytes that the client has not read.
     pub fn delivery(self) -> (u64, u64) {
         (u64::from(self.chunks / 32).max(1), u64::from(self.bytes / 32))
     }
 }
 
-/// The chunks from `from_seq` to before `next_seq`. Moves on in O(1) per chunk.
+/// The reserve: chunks from `from_seq` to before `next_seq`. It moves forward in O(1) per chunk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reserve {
     from_seq: u64,
     next_seq: u64,
-    /// What they take in the payload area.
+    /// Number of bytes that these chunks take in the payload area.
     bytes: u64,
     chunks_max: u64,
     bytes_max: u64,
 }
 
-/// The bytes that a chunk takes in the payload area.
+/// Number of bytes that a chunk takes in the payload area.
 pub(super) fn padded(length: u32) -> u64 {
     u64::from(length).next_multiple_of(limits::CHUNK_ALIGN_BYTES)
 }
 
 impl Reserve {
-    /// Nothing yet, of a ring like this.
+    /// Creates an empty reserve for this ring.
     pub fn of(ring: RingFacts) -> Reserve {
         let data_bytes = u64::from(ring.data_bytes);
         let longest = padded(ring.chunk_bytes_max);
@@ -76,7 +76,7 @@ impl Reserve {
         Reserve { from_seq: 0, next_seq: 0, bytes: 0, chunks_max, bytes_max }
     }
 
-    /// The first chunk that is kept for who stands before `next_seq`.
+    /// Returns the first chunk that is kept for a subscriber whose next chunk is `next_seq`.
     pub fn before(&mut self, next_seq: u64, log: &ChunkLog) -> u64 {
         if next_seq < self.next_seq || self.from_seq < log.tail_seq() {
             self.begin_before(next_seq, log);
@@ -96,8 +96,8 @@ impl Reserve {
         self.next_seq - self.from_seq <= self.chunks_max && self.bytes <= self.bytes_max
     }
 
-    /// Somebody stands further back than anybody before, or chunks are gone that were looked at
-    /// last: from where that is, back to what fits.
+    /// Builds the reserve anew from `next_seq` backwards. This is needed when a subscriber is
+    /// further back than any before, or when chunks of the last reserve are gone.
     fn begin_before(&mut self, next_seq: u64, log: &ChunkLog) {
         *self = Reserve { from_seq: next_seq, next_seq, bytes: 0, ..*self };
         while self.from_seq > log.tail_seq() {
@@ -122,7 +122,7 @@ mod tests {
     const RING: RingFacts =
         RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512, data_bytes: 2_048 };
 
-    /// What is said of the reserve, said once more.
+    /// The same reserve, computed directly from its definition.
     fn expected(next_seq: u64, log: &ChunkLog) -> u64 {
         let fits = |from_seq: u64| {
             let bytes: u64 = (from_seq..next_seq).map(|seq| padded(log.meta(seq).length)).sum();

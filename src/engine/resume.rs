@@ -1,8 +1,9 @@
-//! A subscriber that comes back on another connection takes the place that the lost one has kept.
+//! Resumption: a subscriber that comes back on another connection takes the place of the lost one.
 //!
 //! A client often comes back before the server has noticed that its old connection is broken. The
-//! new subscriber then becomes the *heir* of the old one, whose place goes as soon as it is lost:
-//! nobody else comes back for it, and it would hold the producer for the whole grace.
+//! new subscriber then becomes the *heir* of the old one. The place of the old one is removed as
+//! soon as it is lost. No other client comes back for it, and it would hold the producer for the
+//! whole grace.
 
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::Engine;
@@ -16,7 +17,7 @@ use crate::limits;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heir {
     of: SubscriberId,
-    /// Later than this the older one belongs to another client.
+    /// The time until which the claim holds. Later the older one belongs to another client.
     until: Instant,
 }
 
@@ -52,9 +53,10 @@ impl Execution {
 }
 
 impl Engine {
-    /// Lets go the subscriber whose place the new one takes: one with the same terms that stood
-    /// where the new one begins or behind that, and of these the one that stood next to it. The
-    /// new one holds the producer by now: in between nothing is overwritten.
+    /// Gives the new subscriber the place of an old one with the same terms, whose cursor is at or
+    /// behind the first chunk of the new one. A lost one comes first, then the one with the
+    /// smallest cursor. A lost one is removed at once; otherwise the new one becomes its heir. The
+    /// new one holds the producer already, so nothing is overwritten in between.
     pub(super) fn take_over(&mut self, new: &Subscribed, spec: &SubscribeSpec) {
         let From::Seq { seq, .. } = spec.from else { return };
         if !spec.replays || spec.policy != Policy::Block {
@@ -75,8 +77,8 @@ impl Engine {
         }
     }
 
-    /// A connection is broken. True if its client came back before that was noticed: the place is
-    /// gone then.
+    /// Removes a lost subscriber whose client has come back already. Returns false if it has no
+    /// heir.
     pub(super) fn leave_to_heir(&mut self, lost: SubscriberId, execution: Handle) -> bool {
         let e = self.executions.get(execution).expect("a seat's execution lives");
         let is_heir = |heir: Heir| heir.of == lost && self.now <= heir.until;
