@@ -1,4 +1,5 @@
-//! A subscriber of another thread: it looks after itself, and this is what is heard of it.
+//! Subscribers on other threads: they evaluate their policies by themselves, and report their
+//! cursors.
 
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
@@ -9,8 +10,8 @@ use crate::engine::timers::Timer;
 use crate::limits;
 
 impl Engine {
-    /// Progress is left for readers on other threads only while there are any: the first of them
-    /// finds what was said before it came.
+    /// Reports the progress to the first reader on another thread. Without such readers progress is
+    /// not written to where they see it.
     pub(super) fn report_to_first(&mut self, execution: Handle) {
         let e = self.executions.get(execution).expect("it was just subscribed to");
         if e.remotes.len() == 1
@@ -21,13 +22,15 @@ impl Engine {
         }
     }
 
-    /// The execution that a subscriber of another thread follows; `None` if it is none, or gone.
+    /// The execution that a reader on another thread follows; `None` for a local or unknown
+    /// subscriber.
     pub fn followed_from_afar(&self, subscriber: SubscriberId) -> Option<Handle> {
         let seat = self.seats.get(subscriber.0)?;
         (seat.place == Place::Remote).then_some(seat.execution)
     }
 
-    /// As far as the shard has said where that one stands.
+    /// Handles an acknowledgement of a reader on another thread, up to the cursor that the shard
+    /// reported.
     pub(super) fn acknowledge_remote(&mut self, subscriber: SubscriberId, seq: u64) {
         let seat = *self.seats.get(subscriber.0).expect("the caller found it");
         let remote = self.remote_mut(subscriber).expect("as above");
@@ -44,7 +47,8 @@ impl Engine {
         self.reply(Reply::Acknowledged(result));
     }
 
-    /// A reader on another thread stands elsewhere: what follows if somebody waits for that.
+    /// Handles a moved cursor of a reader on another thread, if the producer or the drain waits for
+    /// it.
     fn moved(&mut self, execution: Handle) {
         let e = self.executions.get(execution).expect("a seat's execution lives");
         if e.gated() || e.closed() {
@@ -53,7 +57,8 @@ impl Engine {
         }
     }
 
-    /// Nobody reads for it any more. Who may come back for it keeps its place.
+    /// Handles the loss of the connection that the reader serves. One whose client may come back
+    /// keeps its place.
     pub(super) fn lost_remote(&mut self, subscriber: SubscriberId) {
         let remote = self.remote_mut(subscriber).expect("the caller found it");
         if remote.is_lost() {

@@ -386,8 +386,8 @@ fn first_cursor(execution: &Execution, spec: &SubscribeSpec) -> Result<Cursor, S
 }
 
 /// True if `seen` can be the totals of `kinds` before chunk `seq`, which is no longer held. It
-/// checks what can still be known: the gap up to the tail must not have more chunks than there were
-/// in between, nor more bytes than these can have had.
+/// checks what can still be known, which is the gap up to the tail. The gap must not have more
+/// chunks than there were in between, nor more bytes than these can have had.
 fn could_be_seen(execution: &Execution, kinds: Kinds, seq: u64, seen: Totals) -> bool {
     let log = &execution.log;
     let before_tail = log.totals_before_tail(kinds);

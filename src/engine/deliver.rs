@@ -401,8 +401,8 @@ impl Engine {
         self.mark_dirty(seat.execution);
     }
 
-    /// Handles a producer that cannot continue. If no reader has moved, the slowest one gets a
-    /// deadline.
+    /// Handles a producer that cannot continue. If its gate does not move now, the slowest reader
+    /// gets a deadline.
     pub(super) fn gated(&mut self, execution: Handle) {
         let now = self.now;
         let Some(e) = self.executions.get_mut(execution) else { return };

@@ -1,4 +1,4 @@
-//! One delivery is so long and no longer, and who is full in between is given no more.
+//! Deliveries have a bounded length, and a subscriber without demand in between is given no more.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ impl World {
         self.engine.handle(Event::Published(self.id.slot, &facts), Instant::ZERO);
     }
 
-    /// The next delivery, if there is one: its chunks and to whom they go.
+    /// Returns the next delivery, if there is one: its chunks and its recipients.
     fn deliver(&mut self) -> Option<(std::ops::Range<u64>, Vec<SubscriberId>)> {
         while let Some(action) = self.engine.next_action() {
             let Action::Deliver { from_seq, until_seq, .. } = action else { continue };
@@ -98,7 +98,7 @@ fn a_backlog_is_given_in_pieces_and_everybody_has_a_turn_before_the_next_piece()
                 chunks.start - 1
             );
         }
-        // Nobody is more than one piece ahead of another.
+        // No subscriber is more than one delivery ahead of another.
         let least = if given.len() == 4 { *given.values().min().unwrap() } else { 0 };
         assert!(given.values().all(|&seq| seq <= least + u64::from(DELIVERY_CHUNKS_MAX)));
     }

@@ -72,12 +72,12 @@ pub(super) struct Execution {
     pub gated_at: Option<Instant>,
     /// The newest chunk when the gate was set again for a producer that no reader held back.
     pub told_again_at: Option<u64>,
-    /// The time of the last chunk or report of the producer. It moves forward by the time for which
-    /// the producer was held back since then.
+    /// The time at which the producer started, or last published or reported. It moves forward by
+    /// the time for which the producer was held back since then.
     pub heard_at: Instant,
     /// True if the producer has published or reported at least once.
     pub heard: bool,
-    /// The first chunk whose publication puts a `disconnect` subscriber over its limit.
+    /// The first chunk whose publication has rare consequences: see [`Execution::next_trip_seq`].
     pub trip_seq: u64,
     /// See [`crate::engine::Engine::burst_chunks`].
     pub burst_chunks: u32,

@@ -1,4 +1,4 @@
-//! What the seeded simulator has found in the engine, each as small as it can be told.
+//! Faults of the engine that the seeded simulator has found, each as small as possible.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn a_limit_that_a_smaller_ring_cuts_is_also_the_burst_and_the_trip() {
     assert_eq!(world.ends(), [lag]);
 }
 
-/// It waits for company, or its connection takes nothing, and the ring goes on.
+/// The subscriber coalesces, or its connection accepts nothing, and the ring continues.
 #[test]
 fn under_disconnect_only_what_was_gone_before_it_came_is_a_gap() {
     let mut world = World::new(4, 4);

@@ -239,7 +239,8 @@ impl Engine {
         self.reply(Reply::Cancelled(result));
     }
 
-    /// Stops the producer. The execution then ends with `outcome`, whatever the producer reports.
+    /// Stops the producer, or closes an execution that has none yet. The execution ends with
+    /// `outcome`, whatever the producer reports.
     pub(super) fn stop(&mut self, execution: Handle, outcome: Outcome) {
         let e = self.executions.get_mut(execution).expect("a living execution");
         match e.producer {

@@ -1,13 +1,14 @@
 //! The local subscribers of one execution.
 //!
-//! As long as all of them stand at the same chunk and take whatever comes, they are *abreast*: one
-//! cursor stands for all, and a publish moves that one, whether there is one subscriber or a
-//! thousand. Whatever else happens to any of them goes through [`Locals::apart`], which first puts
-//! each where it is; the next walk that finds them equal again brings them abreast again.
+//! Local subscribers are *abreast* while all of them have the same cursor and take every chunk. One
+//! cursor then stands for all, and a publish moves only that one, for one subscriber or for a
+//! thousand. Every other operation goes through [`Locals::apart`], which first gives each its own
+//! cursor. The next walk that finds all cursors equal brings them abreast again.
 //!
 //! Invariants ([`Locals::audit`]):
-//! - L1: abreast, nobody is gone, lost or filters, and each may be given what is pending at once.
-//! - L2: abreast, each has been told of all progress there was to tell.
+//! - L1: while abreast, none is gone, lost or filters, and each may be given what is pending at
+//!   once.
+//! - L2: while abreast, each was given all progress reports.
 
 use crate::base::SubscriberId;
 use crate::engine::chunk::Totals;
@@ -15,17 +16,17 @@ use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log};
 use crate::engine::subscriber::Local;
 
-/// See the module's text.
+/// The local subscribers of one execution: see the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Locals {
     list: Vec<Local>,
     abreast: Option<Abreast>,
-    /// Who is or was abreast last, in the order of the list, twice over: so each rotation of it is
-    /// a slice.
+    /// The subscribers that are abreast, or were last, in the order of the list, twice over. Each
+    /// rotation of the list is therefore a slice.
     names: Vec<SubscriberId>,
 }
 
-/// Where all of them stand.
+/// The common cursor of all subscribers.
 #[derive(Clone, Copy, Debug)]
 struct Abreast {
     next_seq: u64,
@@ -40,7 +41,7 @@ impl Locals {
         self.list.is_empty()
     }
 
-    /// Those that are gone and not yet cleared away among them.
+    /// Number of subscribers, including removed ones that were not yet cleared away.
     #[inline]
     pub fn len(&self) -> usize {
         self.list.len()
@@ -48,11 +49,11 @@ impl Locals {
 
     pub fn push(&mut self, local: Local) {
         self.apart().push(local);
-        // Bought here, because a chunk buys nothing.
+        // Allocated here, because a chunk must not allocate.
         self.names.reserve((2 * self.list.len()).saturating_sub(self.names.len()));
     }
 
-    /// All of them, each with its own cursor.
+    /// All subscribers, each with its own cursor.
     #[inline]
     pub fn apart(&mut self) -> &mut Vec<Local> {
         if let Some(Abreast { next_seq, seen, .. }) = self.abreast.take() {
@@ -63,27 +64,26 @@ impl Locals {
         &mut self.list
     }
 
-    /// All of them, for who does not look at their cursors: those may be out of date.
+    /// All subscribers, for callers that do not read the cursors: these may be out of date.
     #[inline]
     pub fn without_cursors(&self) -> &[Local] {
         &self.list
     }
 
-    /// All that are not gone, each with the next chunk for it.
+    /// All subscribers that are not gone, each with its next chunk.
     pub fn positions(&self) -> impl Iterator<Item = (&Local, u64)> {
         let abreast_seq = self.abreast.map(|abreast| abreast.next_seq);
         let there = self.list.iter().filter(|local| !local.gone);
         there.map(move |local| (local, abreast_seq.unwrap_or(local.cursor.next_seq)))
     }
 
-    /// Moves all of them over what is pending, if they are abreast and may be given that at once;
-    /// or over as much of it as one delivery takes. What they are given: a first chunk, and one
-    /// past the last.
+    /// Moves all subscribers over what is pending, as far as one delivery takes it. They have to be
+    /// abreast, and the terms have to allow it. Returns the first chunk, and one past the last.
     #[inline]
     pub fn advance(&mut self, log: &ChunkLog) -> Option<(u64, u64)> {
         let abreast = self.abreast.as_mut()?;
         let from_seq = abreast.next_seq;
-        // Nothing pending wraps around to a very large number.
+        // With nothing pending this wraps around to a very large number.
         let pending = (log.head_seq() + 1).wrapping_sub(from_seq);
         if pending.wrapping_sub(1) >= abreast.plain_chunks || from_seq < log.tail_seq() {
             return None;
@@ -94,8 +94,7 @@ impl Locals {
         Some((from_seq, until_seq))
     }
 
-    /// Brings them abreast, if each has been given everything before the same chunk and takes
-    /// whatever comes.
+    /// Brings the subscribers abreast, if all have the same cursor and take every chunk.
     pub fn align(&mut self) {
         let Some(&Local { cursor, .. }) = self.list.first() else { return };
         if cursor.is_tripped() {
@@ -115,14 +114,14 @@ impl Locals {
         self.abreast = Some(Abreast { next_seq: cursor.next_seq, seen: cursor.seen, plain_chunks });
     }
 
-    /// Who was abreast last, beginning with the one at `first`.
+    /// The subscribers that were abreast last, beginning with the one at index `first`.
     #[inline]
     pub fn names(&self, first: u32) -> &[SubscriberId] {
         let (first, count) = (first as usize, self.names.len() / 2);
         &self.names[first..first + count]
     }
 
-    /// L1 and L2.
+    /// Checks L1 and L2.
     pub fn audit(&self, progress_to_tell: u64) {
         if let Some(abreast) = &self.abreast {
             assert!(abreast.plain_chunks > 0);
@@ -151,7 +150,8 @@ mod tests {
         reply
     }
 
-    /// Who stands abreast is given the same as one who never does, whatever happens between.
+    /// A subscriber that is abreast is given the same as one that never is, whatever happens in
+    /// between.
     #[test]
     fn abreast_or_apart_everybody_is_given_everything_in_turn() {
         let mut engine = Engine::new(EngineLimits::default(), Instant::ZERO);
@@ -176,7 +176,7 @@ mod tests {
         let mut abreast_count = 0;
         for seq in 1..=200u64 {
             if seq % 10 == 0 {
-                // Whatever is done to one of them puts all of them apart.
+                // Any operation on one of them puts all of them apart.
                 engine.handle(Event::Demand(names[0], u32::MAX), Instant::ZERO);
             }
             if seq == 100 {

@@ -1,12 +1,12 @@
 //! One execution's log as numbers: the engine's own record of what its ring holds.
 //!
-//! The engine never reads shared memory. What it is told about each chunk it keeps here, one entry
-//! for each descriptor of the ring, so that gaps and limits are computed from numbers that nobody
-//! else can write.
+//! The engine never reads shared memory. It stores the reported metadata of each chunk here, with
+//! one entry per descriptor of the ring. Gaps and limits are therefore computed from numbers that
+//! no other process can write.
 //!
 //! Invariants ([`ChunkLog::audit`]):
 //! - G1: `tail_seq <= head_seq + 1`, and at most as many chunks are held as there are slots.
-//! - G2: totals before the tail + held chunks = totals through the head, for each kind.
+//! - G2: totals before the tail plus held chunks are the totals through the head, for each kind.
 //! - G3: held chunks from `alike_from` on are all of kind `alike`.
 
 use crate::engine::chunk::{Kind, KindTotals, Kinds, Meta, Totals};
@@ -14,31 +14,31 @@ use crate::engine::event::ChunkFacts;
 use crate::engine::policy::{Cursor, Log};
 use crate::limits;
 
-/// What is known of the chunks that a ring holds.
+/// The metadata of the chunks that a ring holds.
 #[derive(Debug)]
 pub struct ChunkLog {
-    /// One entry per descriptor that was ever used, in the order of the first lap; room for all is
-    /// bought at once.
+    /// One entry per descriptor that was ever used, in the order of the first lap. Memory for all
+    /// of them is allocated at once.
     slots: Vec<Meta>,
     mask: u64,
     head_seq: u64,
     tail_seq: u64,
     total_bytes: u64,
     before_tail: KindTotals,
-    /// What the newest chunks are, and the first of these: they are given up in one go.
+    /// The kind of the newest chunks, and the first of these chunks. They are given up in one step.
     alike: Kind,
     alike_from: u64,
-    /// Kept only since somebody filters by kind: see [`ChunkLog::keep_kind_totals`].
+    /// Kept only once a subscriber filters by kind: see [`ChunkLog::keep_kind_totals`].
     through_head: Option<Box<KindTotals>>,
-    /// The number of chunks of one delivery, and of payload bytes behind its first chunk, at most.
+    /// The maximum number of chunks of one delivery, and of payload bytes behind its first chunk.
     delivery_max: (u64, u64),
 }
 
-/// The largest delivery that a subscriber is given, where none asks for smaller ones.
+/// The bounds of a delivery, where no subscriber needs smaller ones.
 const DELIVERY_MAX: (u64, u64) = (limits::DELIVERY_CHUNKS_MAX as u64, limits::DELIVERY_BYTES_MAX);
 
 impl ChunkLog {
-    /// An empty log of a ring with `slot_count` descriptors, a power of two.
+    /// Creates an empty log of a ring with `slot_count` descriptors, a power of two.
     pub fn new(slot_count: u32) -> ChunkLog {
         assert!(slot_count.is_power_of_two());
         ChunkLog {
@@ -55,13 +55,13 @@ impl ChunkLog {
         }
     }
 
-    /// A log without a ring: it holds nothing and takes nothing.
+    /// Creates a log without a ring, which holds no chunks.
     pub fn detached() -> ChunkLog {
         ChunkLog::new(1)
     }
 
     /// Notes the next chunk, and that everything before `facts.tail_seq` is gone.
-    #[inline(always)] // One chunk or many: `Engine::published` knows.
+    #[inline(always)] // One chunk or many is known in `Engine::published`.
     pub fn push(&mut self, facts: ChunkFacts) {
         self.give_up_before(facts.tail_seq);
         self.head_seq += 1;
@@ -86,7 +86,7 @@ impl ChunkLog {
         }
     }
 
-    /// Notes that everything before `tail_seq`, as far as it was noted, is gone.
+    /// Notes that everything before `tail_seq` is gone, as far as it was pushed.
     #[inline]
     pub fn give_up_before(&mut self, tail_seq: u64) {
         if self.tail_seq < tail_seq && self.tail_seq <= self.head_seq {
@@ -94,8 +94,8 @@ impl ChunkLog {
         }
     }
 
-    /// A writer gives up an eighth of its ring at once: where that is one kind, nothing is counted
-    /// chunk by chunk.
+    /// Gives up chunks before `tail_seq`. A writer gives up an eighth of its ring at once, so a run
+    /// of one kind is counted in one step.
     #[cold]
     fn give_up(&mut self, tail_seq: u64) {
         while self.tail_seq < tail_seq && self.tail_seq < self.alike_from {
@@ -112,20 +112,19 @@ impl ChunkLog {
         }
     }
 
-    /// In which slot chunk `seq` is.
+    /// The slot of chunk `seq`.
     #[inline]
     fn index(&self, seq: u64) -> usize {
         ((seq - 1) & self.mask) as usize
     }
 
-    /// All payload bytes ever published.
+    /// Number of payload bytes ever published.
     #[inline]
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// Payload bytes of all chunks before `seq`, as far as they are held; at most those through the
-    /// head.
+    /// Payload bytes of all chunks before `seq`, which is clamped to `tail_seq..=head_seq + 1`.
     #[inline]
     pub fn bytes_before(&self, seq: u64) -> u64 {
         if seq > self.head_seq {
@@ -137,8 +136,8 @@ impl ChunkLog {
         }
     }
 
-    /// The first chunk behind `acked_seq` and before `next_seq` that is held and wanted, and so may
-    /// have to be given again; `next_seq` if there is none.
+    /// The first chunk behind `acked_seq` and before `next_seq` that is held and wanted. It may
+    /// have to be given again. The result is `next_seq` without such a chunk.
     pub fn first_unacked(&self, acked_seq: u64, next_seq: u64, kinds: Kinds) -> u64 {
         let from_seq = (acked_seq + 1).max(self.tail_seq).min(next_seq);
         if kinds.is_all() {
@@ -149,14 +148,15 @@ impl ChunkLog {
         (from_seq..end_seq).find(wanted).unwrap_or(next_seq)
     }
 
-    /// An upper bound of what these chunks take in the ring's payload area.
+    /// An upper bound of the bytes that these chunks take in the ring's payload area.
     pub fn ring_bytes_max(&self, seqs: std::ops::Range<u64>) -> u64 {
         let count = seqs.end - seqs.start;
         let bytes = self.bytes_before(seqs.end) - self.bytes_before(seqs.start);
         bytes + count * (limits::CHUNK_ALIGN_BYTES - 1)
     }
 
-    /// Where one stands that was given everything before `seq`, the last of which is held.
+    /// The cursor of a subscriber that was given everything before `seq`, the last of which is
+    /// held.
     #[inline]
     pub fn cursor_before(&self, seq: u64) -> Cursor {
         Cursor::new(seq, Totals { chunks: seq - 1, bytes: self.bytes_before(seq) })
@@ -171,7 +171,7 @@ impl ChunkLog {
     }
 
     /// One past the last chunk that can be given at once together with chunk `from_seq`, which is
-    /// held: see [`ChunkLog::bound_deliveries`].
+    /// held. See [`ChunkLog::bound_deliveries`].
     #[inline]
     pub fn delivery_end(&self, from_seq: u64) -> u64 {
         if from_seq == self.head_seq { from_seq + 1 } else { self.delivery_end_of_many(from_seq) }
@@ -185,7 +185,7 @@ impl ChunkLog {
         if fits(last_seq) {
             return last_seq + 1;
         }
-        // The first that does not fit is in `low..=high`.
+        // The first chunk that does not fit is in `low..=high`.
         let (mut low, mut high) = (from_seq + 1, last_seq);
         while low < high {
             let middle = low.midpoint(high);
@@ -194,12 +194,12 @@ impl ChunkLog {
         low
     }
 
-    /// All chunks ever published, by kind. O(chunks held).
+    /// Totals of all chunks ever published, by kind. O(chunks held).
     pub fn kind_totals(&self) -> KindTotals {
         self.kind_totals_before(self.head_seq + 1)
     }
 
-    /// All chunks before `seq`, by kind; those that are not held any more in any case.
+    /// Totals of all chunks before `seq`, by kind. `seq` is clamped to `tail_seq..=head_seq + 1`.
     pub fn kind_totals_before(&self, seq: u64) -> KindTotals {
         let mut totals = self.before_tail.clone();
         for seq in self.tail_seq..seq.min(self.head_seq + 1) {
@@ -209,15 +209,15 @@ impl ChunkLog {
         totals
     }
 
-    /// From now on totals by kind are kept at the head, too: somebody filters by kind, and will ask
-    /// for them with every chunk.
+    /// Keeps totals by kind at the head from now on. A subscriber that filters needs them with
+    /// every chunk.
     pub fn keep_kind_totals(&mut self) {
         if self.through_head.is_none() {
             self.through_head = Some(Box::new(self.kind_totals()));
         }
     }
 
-    /// G1 to G3.
+    /// Checks G1 to G3.
     pub fn audit(&self) {
         assert!(self.tail_seq <= self.head_seq + 1);
         assert!(self.head_seq + 1 - self.tail_seq <= self.mask + 1);
@@ -286,7 +286,7 @@ mod tests {
                 }
                 let oldest = seq - log.tail_seq();
                 let tail_seq = match oldest {
-                    // The ring is full: something goes, in claims of up to all of it.
+                    // The ring is full: one or more chunks are given up, up to all of them.
                     16 => log.tail_seq() + random.between(1, oldest),
                     _ => log.tail_seq(),
                 };

@@ -4,7 +4,7 @@ use super::*;
 use crate::base::Random;
 use crate::engine::chunk::Kind;
 
-/// All chunks ever; `tail_seq` says which of them are still held.
+/// All chunks ever published. `tail_seq` is the first that is still held.
 struct Memory {
     chunks: Vec<Meta>,
     tail_seq: u64,
@@ -55,7 +55,8 @@ fn terms(policy: Policy, chunks: u32) -> Terms {
     Terms { policy, limit: LagLimit { chunks, bytes: u64::MAX }, kinds: Kinds::ALL }
 }
 
-/// The backlog when it came is no lag: all of it is owed, and a limit of what comes after that.
+/// The backlog at the time of attaching is not lag: all of it is owed, and the limit counts from
+/// there.
 #[test]
 fn who_comes_late_is_owed_all_that_is_held_whatever_its_limit() {
     for policy in [Policy::Drop, Policy::Buffer, Policy::DropOldest, Policy::Disconnect] {

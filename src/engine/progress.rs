@@ -1,8 +1,8 @@
 //! The progress of a producer: four forms of reports on one axis that never runs backwards.
 //!
-//! A producer reports its progress as a percentage, as an amount (of a total, if that is known), in
-//! words, or with a context in a format of its own. If it reports nothing, its progress is derived
-//! from what it publishes. A subscriber sees one number. The rules, from the architecture:
+//! A producer reports a percentage, an amount (of a total, if that is known), words, or a context
+//! in a format of its own. If it reports nothing, its progress is derived from what it publishes. A
+//! subscriber sees one number. The rules, from the architecture:
 //!
 //! - The first report fixes the axis. Later ones of another form are converted where that can be
 //!   done, else they count as the smallest step.

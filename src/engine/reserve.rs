@@ -11,9 +11,9 @@
 //!
 //! Invariants:
 //! - V1: as the cursor moves forward, the start of the reserve before it never moves back.
-//! - V2: behind the reserve, one more chunk of any length always has room. Beside the reserve it
-//!   takes a slot, its own bytes, and the bytes left empty at the end of the area, which are fewer
-//!   than its length: see [`Reserve::of`].
+//! - V2: behind the reserve, one more chunk of any length always has room. It takes a slot, its own
+//!   bytes, and the bytes left empty at the end of the area. These are fewer than its length: see
+//!   [`Reserve::of`].
 
 use crate::engine::event::RingFacts;
 use crate::engine::log::ChunkLog;

@@ -54,9 +54,9 @@ impl Execution {
 
 impl Engine {
     /// Gives the new subscriber the place of an old one with the same terms, whose cursor is at or
-    /// behind the first chunk of the new one. A lost one comes first, then the one with the
-    /// smallest cursor. A lost one is removed at once; otherwise the new one becomes its heir. The
-    /// new one holds the producer already, so nothing is overwritten in between.
+    /// behind the first chunk. A lost one comes first, then the one with the smallest cursor. A
+    /// lost one is removed at once; otherwise the new one becomes its heir. The new one holds the
+    /// producer already, so nothing is overwritten in between.
     pub(super) fn take_over(&mut self, new: &Subscribed, spec: &SubscribeSpec) {
         let From::Seq { seq, .. } = spec.from else { return };
         if !spec.replays || spec.policy != Policy::Block {

@@ -1,4 +1,4 @@
-//! Subscribers that come back with what they say they have seen: right, wrong and hostile.
+//! Subscribers that come back and say what they have seen: right, wrong and hostile.
 
 use super::tests::{RING, World, with};
 use super::*;
@@ -38,7 +38,7 @@ fn who_says_what_it_has_seen_is_believed_as_far_as_that_can_be() {
         (Kinds::ALL, 16, 15, 600, Err(IMPOSSIBLE)), // Chunk 16 would have 760 bytes of 512.
         (Kinds::ALL, 16, 15, 1_200, Ok((1, 160))),
         (Kinds::ALL, 2, 1, 1_000, Err(IMPOSSIBLE)), // The first chunk would have had 1,000.
-        (Kinds::ALL, 30, 0, u64::MAX, Ok((0, 0))),  // Still held: nobody has to say anything.
+        (Kinds::ALL, 30, 0, u64::MAX, Ok((0, 0))),  // Still held: no claim is needed.
         (Kinds::ALL, 31, u64::MAX, 0, Ok((0, 0))),
         (Kinds::ALL, 1, u64::MAX, u64::MAX, Ok((16, 1_360))),
         (Kinds::ALL, 32, 31, 0, Err(SubscribeError::NotYet { next_seq: 31 })),
@@ -72,7 +72,7 @@ fn who_says_what_it_has_seen_is_believed_as_far_as_that_can_be() {
     }
 }
 
-/// Whatever it says: either it is refused, or all that follows adds up.
+/// Any claim is either refused, or everything after it adds up.
 #[test]
 fn nothing_that_is_said_breaks_anything_later() {
     let mut random = Random::new(7);
@@ -163,7 +163,7 @@ fn who_comes_back_takes_the_nearest_place_that_is_lost() {
     }
     lost.iter().for_each(|&each| world.handle(Event::Lost(each)));
     world.take();
-    // Not behind all of them, not with other terms, and not who says nothing of coming back.
+    // Not behind all of them, not with other terms, and not one that does not replay.
     let others = [
         replaying(at(10)),
         replaying(From::Start),
@@ -288,7 +288,7 @@ fn a_reader_of_another_thread_acknowledges_what_it_has_read() {
         result
     };
     assert_eq!(acknowledge(subscriber, 8), Ok(()));
-    assert_eq!(acknowledge(subscriber, 3), Ok(())); // It has been told more before.
+    assert_eq!(acknowledge(subscriber, 3), Ok(())); // It has acknowledged more before.
     let ahead = Err(AcknowledgeError::NotGiven { next_seq: 9 });
     assert_eq!(acknowledge(subscriber, 9), ahead);
     assert_eq!(acknowledge(silent, 1), Err(AcknowledgeError::NotAsked));
@@ -320,7 +320,7 @@ fn a_reader_that_stands_where_it_cannot_is_let_go_and_holds_nobody_back() {
     let opens = |action: &Action| matches!(action, Action::SetGate(_, gate) if gate.read_seq == 2);
     assert!(told.iter().any(opens), "{told:?}");
     assert_eq!(world.engine.counters().subscribers_detached_evicted, 1);
-    world.handle(Event::ReaderWild(wild)); // It is nobody any more.
+    world.handle(Event::ReaderWild(wild)); // It does not exist any more.
     assert!(world.take().is_empty());
 }
 
@@ -341,7 +341,8 @@ fn with_acknowledgements_only_what_is_not_acknowledged_is_kept() {
             _ => None,
         })
     };
-    // Half of the 16 slots keep what is under way: no more is given, and all of it is held.
+    // Half of the 16 slots keep the unacknowledged chunks. No more are given, and all of them are
+    // held.
     assert_eq!(gate_seq(&mut world), Some((1, 9)));
     world.ask(Event::Acknowledge(subscriber, 7));
     assert_eq!(gate_seq(&mut world), Some((8, 11)));
@@ -361,11 +362,11 @@ fn a_producer_goes_on_where_an_acknowledgement_leaves_the_gate_to_another_reader
         world.publish(id, 8);
     }
     for _ in 0..2 {
-        world.handle(Event::Gated(id.slot)); // The first time it is told that the gate has moved.
+        world.handle(Event::Gated(id.slot)); // The first time, the gate is set again.
     }
     assert!(world.engine.is_held_back(id.slot));
     world.take();
-    world.ask(Event::Acknowledge(slow, 8)); // It audits: nobody waits for nobody.
+    world.ask(Event::Acknowledge(slow, 8)); // It audits: no producer waits without a reason.
     assert!(!world.engine.is_held_back(id.slot));
     let told = world.take();
     assert!(!told.iter().any(|action| matches!(action, Action::SetGate(..))), "{told:?}");
@@ -405,7 +406,7 @@ fn what_was_given_and_not_acknowledged_is_kept_whatever_its_size() {
                     _ => {}
                 }
             }
-            // Its client may come back for any of these at any time.
+            // The client may come back for any of these at any time.
             assert!(world.engine.log(id.slot).unwrap().tail_seq() <= acked_seq + 1);
             if random.chance(1, 3) && given_seq > acked_seq {
                 acked_seq = random.between(acked_seq + 1, given_seq);
@@ -435,11 +436,11 @@ fn a_client_that_is_back_before_its_loss_is_noticed_takes_its_own_place() {
         let new = world.subscribe(id, back).unwrap();
         assert_eq!(world.engine.counters().subscribers_resumed, 0);
         world.take();
-        // Both of them stand where it may have stood. It is the heir of the first.
+        // Both old ones fit. The new one is the heir of the first.
         world.handle(Event::Lost(old));
         assert!(world.take().contains(&Action::Forget(old)), "{place:?}");
         assert_eq!(world.engine.counters().subscribers_resumed, 1);
-        // The other one keeps its place, since nobody has come back for it.
+        // The other one keeps its place, since no client has come back for it.
         world.handle(Event::Lost(other));
         assert!(!world.take().contains(&Action::Forget(other)), "{place:?}");
         world.handle(Event::Lost(new));
@@ -461,7 +462,7 @@ fn who_reads_on_is_no_stalled_reader_also_while_its_reserve_still_grows() {
     for _ in 0..8 {
         world.pass(crate::limits::BLOCK_DEADLINE / 2);
         world.handle(Event::Demand(slow, 1));
-        world.handle(Event::Gated(id.slot)); // It tries again, and still can not.
+        world.handle(Event::Gated(id.slot)); // It tries again, and still cannot.
     }
     assert_eq!(world.ends(), []);
     world.pass(crate::limits::BLOCK_DEADLINE * 2);

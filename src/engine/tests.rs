@@ -1,5 +1,5 @@
-//! The engine alone: events in, actions out. The seeded simulator covers far more; these tests say
-//! what a reader should be able to rely upon, one sentence each.
+//! The engine alone: events in, actions out. The seeded simulator covers far more. Each of these
+//! tests states, in one sentence, a behaviour that a reader should be able to rely on.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) struct World {
     now: Instant,
     told: Vec<Action>,
     pub leases: u32,
-    /// No ring that is left is as large as was asked for.
+    /// True if no ring that is left is as large as requested.
     has_small_rings: bool,
 }
 
@@ -30,7 +30,7 @@ impl World {
         self.settle();
     }
 
-    /// Carries out wishes as a shard would, and keeps them.
+    /// Carries out actions as a shard would, and records them.
     fn settle(&mut self) {
         while let Some(action) = self.engine.next_action() {
             self.engine.audit();

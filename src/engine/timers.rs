@@ -1,4 +1,4 @@
-//! What the wheel wakes the engine for.
+//! The timers of the engine, and their consequences.
 
 use std::time::Duration;
 
@@ -16,29 +16,29 @@ use crate::limits;
 /// A deadline of an execution or a subscriber. The handle may be stale when it fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// `start: after_subscribers` has waited long enough.
+    /// The deadline for `start: after_subscribers`.
     Start(Handle),
-    /// `hold: until_read` has waited long enough.
+    /// The deadline for `hold: until_read`.
     Hold(Handle),
-    /// A gating reader has held the producer, or the drain, for too long.
+    /// The deadline for a gating reader that holds the producer, or the drain.
     Stall(Handle),
-    /// A tool's sleep is over.
+    /// The end of a tool's sleep.
     Sleep(Handle),
-    /// The producer may have been silent for too long.
+    /// The deadline for a silent producer. It may have published since the timer was armed.
     Silence(Handle),
-    /// The execution has taken too long.
+    /// The deadline for the whole execution.
     Total(Handle),
-    /// An ended execution is to be forgotten.
+    /// The end of an ended execution's retention.
     Retention(Handle),
-    /// The next progress report may go out.
+    /// The time of the next progress report.
     Progress(Handle),
-    /// Chunks have waited long enough for company.
+    /// The deadline for chunks that wait to be coalesced.
     Coalesce(SubscriberId),
-    /// A broken connection did not come back.
+    /// The deadline for the return of a broken connection.
     Grace(SubscriberId),
 }
 
-/// Which limit of [`crate::engine::Timeouts`] was passed.
+/// The limit of [`crate::engine::Timeouts`] that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timeout {
     FirstChunk,
@@ -51,7 +51,7 @@ fn in_words(what: &str, limit: Option<Duration>) -> String {
 }
 
 impl Execution {
-    /// The time that a gating reader may stand still. It is short behind a cancellation.
+    /// Time for which a gating reader may stand still. It is short after a cancellation.
     pub(super) fn stall_deadline(&self) -> Duration {
         match self.outcome {
             Some(Outcome::Cancelled) => self.spec.block_deadline.min(limits::CANCELLED_STALL),
@@ -61,7 +61,7 @@ impl Execution {
 }
 
 impl Engine {
-    /// Arms a timer. There is one for everything that may need one, by construction.
+    /// Arms a timer. The wheel has room for every timer that can be needed, by construction.
     pub(super) fn arm(&mut self, after: Duration, timer: Timer) -> TimerId {
         self.arm_at(self.now + after, timer)
     }
@@ -112,11 +112,11 @@ impl Engine {
     }
 
     pub(super) fn with(&mut self, execution: Handle, change: impl FnOnce(&mut Execution)) {
-        // An execution disarms its timers before it goes.
+        // An execution disarms its timers before it is removed.
         change(self.executions.get_mut(execution).expect("a timer's execution lives"));
     }
 
-    /// The producer begins: from here on it is listened to.
+    /// Starts the time limits of a producer that begins.
     pub(super) fn start_timeouts(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("it is being started");
@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Has the silence of a producer measured, unless a reader holds it back.
+    /// Arms the silence timer of a producer, unless a reader holds it back.
     pub(super) fn listen(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a living execution");
         if e.producer != Producer::Active || e.gated() || e.timers.silence.is_some() {
@@ -141,7 +141,7 @@ impl Engine {
         self.with(execution, |e| e.timers.silence = Some(timer));
     }
 
-    /// The first that is heard of a producer: another limit holds from now on.
+    /// Notes the first chunk or report of a producer. From now on `inactivity` is its limit.
     pub(super) fn heard_first(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a living execution");
         e.heard = true;
@@ -150,7 +150,7 @@ impl Engine {
         self.listen(execution);
     }
 
-    /// What was published last had come some time ago.
+    /// Notes that the newest chunks were published earlier than they were reported.
     pub(super) fn heard_earlier(&mut self, execution: Handle, at: Instant) {
         let now = self.now;
         if let Some(e) = self.executions.get_mut(execution) {
@@ -158,8 +158,8 @@ impl Engine {
         }
     }
 
-    /// Was the producer silent all the time? What it published meanwhile has not moved the timer:
-    /// a chunk costs no more than the note of when it came.
+    /// Handles the silence timer: the producer has timed out, or has published since and is given
+    /// the rest. A chunk does not move the timer; it only stores its time.
     fn silent(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
@@ -208,7 +208,8 @@ impl Engine {
         self.detach(subscriber, DetachReason::Lost);
     }
 
-    /// Fails the execution if its producer still waits for nobody behind the same chunk.
+    /// Fails the execution if its producer still waits behind the same chunk without a gating
+    /// reader.
     fn fail_if_stuck(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
         if e.told_again_at == Some(e.log.head_seq()) && e.producer == Producer::Active {
@@ -225,8 +226,8 @@ impl Engine {
         }
     }
 
-    /// The slowest gating readers lose their place, or the execution its life. Who came while the
-    /// deadline ran, to where they stand, has one of its own.
+    /// Detaches the slowest gating readers, or fails the execution. A reader that came to the same
+    /// place while the deadline ran has a deadline of its own.
     fn stalled(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
@@ -235,14 +236,14 @@ impl Engine {
             self.fail_if_stuck(execution);
             return;
         }
-        // A ring that is held for its first reader is held by nobody who could be blamed.
+        // The hold for the first reader has a deadline of its own, and no reader is to blame.
         let Some(slowest_seq) = e.slowest_gating_seq() else { return };
         let (from_seq, from) = e.timers.stall_from;
         if e.closed() && slowest_seq > from_seq {
             return self.wait_for_readers(execution);
         }
         let deadline = e.stall_deadline();
-        // In the middle of a chunk a reader moves, too, if only for as long as any may stand still.
+        // During the drain a reader also moves within a chunk, but for at most `block_deadline`.
         let until = from + e.spec.block_deadline;
         let moves =
             |l: &Local| e.closed() && now < until && now.since(l.detail.moved_at) < deadline;
@@ -253,7 +254,7 @@ impl Engine {
         let slowest = locals.map(|l| (l.id, since(l))).chain(remotes.map(|r| (r.id, r.since)));
         let (stalled, others): (Vec<_>, Vec<_>) =
             slowest.partition(|(_, since)| now.since(*since) >= deadline);
-        let is_active = e.producer == Producer::Active; // One that stops has last words, maybe.
+        let is_active = e.producer == Producer::Active; // A producer that stops may still publish.
         if e.spec.on_stall == OnStall::Fail && is_active && !stalled.is_empty() {
             e.error = Some("a block subscriber held the producer past its deadline".into());
             self.stop(execution, Outcome::Failed);

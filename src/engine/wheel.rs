@@ -1,23 +1,23 @@
-//! Timer wheel: which deadline comes next, for every timer of one shard.
+//! Timer wheel: the next deadline of all timers of one shard.
 //!
-//! Owned by one shard thread. Reads no clock (`now` is an argument), calls nobody back, allocates
-//! only in [`Wheel::new`]. A tick is 2^14 ns. A timer's *due tick* is its deadline rounded up, so
-//! it never fires early and at most one tick late.
+//! Owned by one shard thread. It reads no clock (`now` is an argument), makes no callbacks, and
+//! allocates only in [`Wheel::new`]. A tick is 2^14 ns. A timer's *due tick* is its deadline
+//! rounded up, so it never fires early and at most one tick late.
 //!
-//! Nine levels of 64 slots cover all 2^50 ticks that 64 bits of nanoseconds hold, so no deadline
-//! is too far. A timer stands on the level of the highest base-64 digit in which its due tick
-//! differs from `elapsed`, in the slot of its own digit there. Two things follow: a lower level
-//! always comes before a higher one, and moving `elapsed` forward to the next due tick, however
-//! far, empties exactly one slot into the levels below. So a jump of hours costs what it finds.
+//! Nine levels of 64 slots cover all 2^50 ticks that 64 bits of nanoseconds hold, so no deadline is
+//! too far. A timer's level is the highest base-64 digit in which its due tick differs from
+//! `elapsed`. Its slot is the value of that digit of its due tick. A lower level therefore always
+//! comes before a higher one. Moving `elapsed` forward to the next due tick, however far, empties
+//! exactly one slot into the levels below. The cost of a jump of hours is only that of the timers
+//! in this slot.
 //!
-//! What it costs: arming and cancelling are O(1). Firing is O(1) per timer plus at most one move
-//! per level during its life. [`Wheel::next_deadline`] is a load: a shard that polls asks several
-//! wheels in every turn, so the answer is remembered until its owner fires or is cancelled. It is
-//! found again in O(1) while the next timer is in a slot of one tick, or in one whose timers were
-//! armed in order of their deadlines; in a mixed slot the minimum is remembered, too, and found
-//! again by a scan of that slot when its owner was cancelled.
-//! A deadline that only ever moves later (inactivity) is therefore best not cancelled: let it
-//! fire, look at the last activity, and arm the rest.
+//! Arming and cancelling are O(1). Firing is O(1) per timer, plus at most one move per level during
+//! its life. [`Wheel::next_deadline`] is a load. A shard that polls asks several wheels in every
+//! turn, so the answer is cached until its owner fires or is cancelled. Finding it again is O(1)
+//! while the next timer is in a slot of one tick. The same holds for a slot whose timers were armed
+//! in order of their deadlines. A mixed slot caches its minimum, too, and is scanned after the
+//! owner of the minimum was cancelled. A deadline that only moves later (inactivity) is therefore
+//! best not cancelled: let it fire, look at the last activity, and arm the rest.
 //!
 //! Invariants ([`Wheel::audit`], in `wheel/audit.rs`, checks them after every simulator step):
 //! - W1: no armed timer has a due tick before `elapsed`.
@@ -27,7 +27,7 @@
 //! - W5: armed timers and free nodes together are the capacity.
 //! - W6: the due tick that is remembered as the first is the first.
 //!
-//! The tests are in `wheel/tests.rs`: a sorted map is the model of a million random operations.
+//! The tests are in `wheel/tests.rs`. A sorted map is the model for a million random operations.
 
 #![forbid(unsafe_code)]
 
@@ -47,35 +47,36 @@ mod tests;
 const DIGIT_BITS: u32 = 6;
 const SLOTS_PER_LEVEL: usize = 1 << DIGIT_BITS;
 const LEVELS: usize = 9;
-/// The due tick of [`Instant::FAR`] and of what rounds up to it.
+/// The due tick of [`Instant::FAR`], and of deadlines that round up to it.
 const TICK_LAST: u64 = 1 << (u64::BITS - WHEEL_TICK_SHIFT);
-/// Ends a list.
+/// The end of a list.
 const NOBODY: u32 = u32::MAX;
-/// This minimum has to be looked for.
+/// The mark of a minimum that has to be computed.
 const STALE: u64 = u64::MAX;
-/// No timer is armed, so that none is first.
+/// The mark for no armed timer, so that none is first.
 const NEVER: u64 = u64::MAX - 1;
 
 const _: () = {
     assert!(TICK_LAST < 1 << (DIGIT_BITS * LEVELS as u32)); // The levels reach every tick.
-    assert!(TICK_LAST < NEVER); // So that no tick is taken for a word.
-    assert!(TICK_LAST >= 1 << (DIGIT_BITS * (LEVELS as u32 - 1))); // None of them is idle.
-    assert!(SLOTS_PER_LEVEL == u64::BITS as usize); // One word says which slots are occupied.
-    assert!(LEVELS <= u16::BITS as usize); // And one which levels are.
+    assert!(TICK_LAST < NEVER); // No tick equals a mark.
+    assert!(TICK_LAST >= 1 << (DIGIT_BITS * (LEVELS as u32 - 1))); // Every level is used.
+    assert!(SLOTS_PER_LEVEL == u64::BITS as usize); // One word holds the occupied slots.
+    assert!(LEVELS <= u16::BITS as usize); // Another holds the occupied levels.
 };
 
-/// One armed timer of one [`Wheel`]. Once that timer fired or was cancelled it names nothing.
+/// One armed timer of one [`Wheel`]. After that timer fired or was cancelled, the id is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
     index: u32,
-    /// The number of the arming, counted over the wheel's life: 64 bits never come round.
+    /// The number of the arming over the wheel's life. 64 bits never wrap around.
     generation: NonZeroU64,
 }
 
-/// Every timer that the wheel has memory for is armed: cancel one, or refuse the caller.
+/// The error when every timer that the wheel has memory for is armed. Cancel one, or refuse the
+/// caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// How many timers the wheel was built for.
+    /// Number of timers that the wheel was built for.
     pub capacity: u32,
 }
 
@@ -87,11 +88,11 @@ impl fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
-/// A node is armed while it has a payload; a free one is linked through `next` alone.
+/// A node is armed while it has a payload. A free node is linked through `next` only.
 #[derive(Clone, Copy, Debug)]
 struct Node<T> {
     due_tick: u64,
-    /// Of the present arming, or the last one: 0 if there was none.
+    /// The generation of the present arming, or of the last one; 0 if it was never armed.
     generation: u64,
     next: u32,
     prev: u32,
@@ -103,7 +104,7 @@ struct Node<T> {
 struct Slot {
     head: u32,
     tail: u32,
-    /// Each timer is due no earlier than the one before it, so the first is the minimum.
+    /// True if each timer is due no earlier than the one before it. The first is then the minimum.
     sorted: bool,
     /// The earliest due tick; [`STALE`] if unknown, or if the slot is sorted.
     due_tick_min: Cell<u64>,
@@ -145,23 +146,24 @@ pub struct Wheel<T> {
     nodes: Box<[Node<T>]>,
     free_head: u32,
     count: u32,
-    /// How many timers were ever armed.
+    /// Number of timers that were ever armed.
     armed_total: u64,
     /// Everything due before this tick has fired.
     elapsed: u64,
-    /// The latest time that [`Wheel::pop_expired`] was told.
+    /// The latest time that was passed to [`Wheel::pop_expired`].
     now: Instant,
-    /// Bit `level`: that level holds a timer.
+    /// Bit `level` is set if that level holds a timer.
     levels_occupied: u16,
-    /// The earliest due tick of all: [`STALE`] if unknown, [`NEVER`] if nothing is armed.
+    /// The earliest due tick of all; [`STALE`] if unknown, [`NEVER`] if nothing is armed.
     due_tick_first: Cell<u64>,
-    /// Bit `slot` of word `level`: that slot holds a timer.
+    /// Bit `slot` of word `level` is set if that slot holds a timer.
     slots_occupied: [u64; LEVELS],
     slots: Box<[[Slot; SLOTS_PER_LEVEL]; LEVELS]>,
 }
 
 impl<T: Copy> Wheel<T> {
-    /// A wheel with memory for `capacity` timers, none armed, whose time starts at `now`.
+    /// Creates a wheel with memory for `capacity` timers, none of them armed, whose time starts at
+    /// `now`.
     ///
     /// # Panics
     /// If `capacity` is `u32::MAX`.
@@ -185,10 +187,10 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Makes `payload` come out of [`Wheel::pop_expired`] once `deadline` has passed. O(1).
+    /// Arms a timer: [`Wheel::pop_expired`] returns `payload` once `deadline` has passed. O(1).
     ///
-    /// A deadline that has passed already fires at the next pop, before everything due later.
-    /// Whoever arms such a one for every timer popped never sees the end of the popping.
+    /// A deadline that has passed already fires at the next pop, before everything due later. A
+    /// caller that arms such a timer for every timer popped never gets `None`.
     ///
     /// # Errors
     /// [`Full`]; nothing is armed then.
@@ -199,7 +201,7 @@ impl<T: Copy> Wheel<T> {
         let index = self.free_head;
         self.armed_total += 1;
         let generation = NonZeroU64::new(self.armed_total).expect("counts from one");
-        // What has passed must not wait for the end of the tick that it is in.
+        // A deadline that has passed must not wait for the end of its tick.
         let due_tick = if deadline <= self.now { 0 } else { tick_after(deadline) };
         let node = &mut self.nodes[index as usize];
         assert!(node.payload.is_none());
@@ -217,7 +219,7 @@ impl<T: Copy> Wheel<T> {
         Ok(TimerId { index, generation })
     }
 
-    /// Disarms a timer and gives its payload back; `None` if it fired or was cancelled. O(1).
+    /// Disarms a timer and returns its payload; `None` if it fired or was cancelled. O(1).
     pub fn cancel(&mut self, id: TimerId) -> Option<T> {
         let node = self.nodes.get(id.index as usize)?;
         if node.generation != id.generation.get() || node.payload.is_none() {
@@ -230,10 +232,11 @@ impl<T: Copy> Wheel<T> {
         Some(self.release(id.index))
     }
 
-    /// The next timer that is due at `now`: by due tick, then by arming. Call it until `None`.
+    /// Returns the next timer that is due at `now`, by due tick, then by arming. Call it until
+    /// `None`.
     ///
-    /// Timers may be armed and cancelled between two calls. A `now` before an earlier one fires
-    /// nothing that it would not have fired then.
+    /// Timers may be armed and cancelled between two calls. A `now` that runs backwards fires only
+    /// what is due at that time.
     pub fn pop_expired(&mut self, now: Instant) -> Option<T> {
         self.now = self.now.max(now);
         let now_tick = tick_before(now);
@@ -252,25 +255,25 @@ impl<T: Copy> Wheel<T> {
         Some(self.release(index))
     }
 
-    /// The moment from which on [`Wheel::pop_expired`] gives the next timer, which is the end of
-    /// the tick that its deadline is in; `None` if nothing is armed.
+    /// The time from which on [`Wheel::pop_expired`] returns the next timer; `None` if nothing is
+    /// armed. It is the end of the tick of the timer's deadline.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         let due_tick = self.due_tick_first();
         (due_tick != NEVER).then(|| tick_start(due_tick))
     }
 
-    /// How many timers are armed.
+    /// Number of armed timers.
     pub fn len(&self) -> u32 {
         self.count
     }
 
-    /// Whether no timer is armed.
+    /// True if no timer is armed.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// How many timers can be armed.
+    /// Number of timers that can be armed.
     pub fn capacity(&self) -> u32 {
         self.nodes.len() as u32
     }
@@ -287,7 +290,7 @@ impl<T: Copy> Wheel<T> {
         due_tick
     }
 
-    /// Where the timer that is due next stands: a lower level always comes first.
+    /// The place of the timer that is due next. A lower level always comes first.
     fn first_place(&self) -> Option<Place> {
         if self.levels_occupied == 0 {
             return None;
@@ -318,9 +321,9 @@ impl<T: Copy> Wheel<T> {
 
     /// Moves `elapsed` to `tick`, before which nothing may be due.
     ///
-    /// Of the level on which the two differ, one slot has `tick`'s digit: its timers now agree
-    /// with `elapsed` in that digit and go down. All levels below are empty then, because what
-    /// stands there is due before `tick`; all above are not concerned.
+    /// One slot of the level on which the two differ has `tick`'s digit. Its timers now agree with
+    /// `elapsed` in that digit and move down. All levels below are empty, because a timer there
+    /// would be due before `tick`. The levels above are not affected.
     fn advance(&mut self, tick: u64) {
         assert!(tick >= self.elapsed);
         let place = place_of(self.elapsed, tick);
@@ -340,7 +343,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Puts a node whose due tick is set at the end of the slot that it belongs to.
+    /// Puts a node whose due tick is set at the end of its slot.
     fn link(&mut self, index: u32) {
         let due_tick = self.nodes[index as usize].due_tick;
         let place = place_of(self.elapsed, due_tick);
@@ -352,7 +355,7 @@ impl<T: Copy> Wheel<T> {
             slot.sorted = false;
             slot.due_tick_min.set(due_tick.min(self.nodes[slot.head as usize].due_tick));
         } else if slot.due_tick_min.get() != STALE {
-            // A stale minimum stays stale: the lowest of the others is not known.
+            // A stale minimum stays stale, because the minimum of the others is not known.
             slot.due_tick_min.set(due_tick.min(slot.due_tick_min.get()));
         }
         slot.tail = index;
@@ -389,7 +392,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Forgets the list of a slot.
+    /// Empties the list of a slot.
     fn clear(&mut self, place: Place) {
         self.slots[place.level][place.slot] = Slot::empty();
         self.slots_occupied[place.level] &= !(1 << place.slot);
@@ -398,7 +401,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Gives an unlinked node back.
+    /// Returns an unlinked node to the free list.
     fn release(&mut self, index: u32) -> T {
         let node = &mut self.nodes[index as usize];
         let payload = node.payload.take().expect("armed nodes carry a payload");
@@ -413,14 +416,14 @@ impl<T: Copy> Wheel<T> {
     }
 }
 
-/// The tick which `now` is in or at the start of: all due up to it may fire.
+/// The tick that contains `now`. Everything due up to it may fire.
 fn tick_before(now: Instant) -> u64 {
     if now == Instant::FAR { TICK_LAST } else { now.nanos() >> WHEEL_TICK_SHIFT }
 }
 
 /// The first tick that starts at or after `deadline`.
 fn tick_after(deadline: Instant) -> u64 {
-    // The last tick would start one nanosecond after `FAR`; it is moved onto it.
+    // The last tick would start one nanosecond after `FAR`; `tick_start` moves it to `FAR`.
     deadline.nanos().div_ceil(1 << WHEEL_TICK_SHIFT)
 }
 
@@ -428,9 +431,9 @@ fn tick_start(tick: u64) -> Instant {
     if tick >= TICK_LAST { Instant::FAR } else { Instant::from_nanos(tick << WHEEL_TICK_SHIFT) }
 }
 
-/// Where a timer stands that is due at `due_tick`, seen from `elapsed`.
+/// The place of a timer that is due at `due_tick`, seen from `elapsed`.
 fn place_of(elapsed: u64, due_tick: u64) -> Place {
-    // The lowest digit counts as different even if it is not: level 0 is the lowest.
+    // The lowest digit always counts as different, because level 0 is the lowest.
     let difference = (elapsed ^ due_tick) | (SLOTS_PER_LEVEL as u64 - 1);
     let level = (difference.ilog2() / DIGIT_BITS) as usize;
     let slot = (due_tick >> (DIGIT_BITS * level as u32)) as usize % SLOTS_PER_LEVEL;

@@ -1,4 +1,4 @@
-//! The invariants of the wheel, checked by walking through all of it. For tests and the simulator.
+//! The invariants of the wheel, checked by walking all of it. For tests and the simulator.
 
 use super::{LEVELS, NEVER, NOBODY, Node, Place, SLOTS_PER_LEVEL, STALE, Wheel, place_of};
 
@@ -6,7 +6,7 @@ impl<T: Copy> Wheel<T> {
     /// Checks W1 to W6. O(capacity): for tests and the simulator.
     ///
     /// # Panics
-    /// If one of them does not hold.
+    /// If an invariant does not hold.
     pub fn audit(&self) {
         let mut armed_count = 0;
         for level in 0..LEVELS {

@@ -16,7 +16,7 @@ fn at(nanos: u64) -> Instant {
     Instant::from_nanos(nanos)
 }
 
-/// What the wheel must do, in the plainest terms: sorted by (due tick, number of the arming).
+/// The required behaviour in its simplest form: sorted by (due tick, number of the arming).
 struct Model {
     timers: BTreeMap<(u64, u64), Instant>,
     armed_total: u64,
@@ -57,11 +57,11 @@ impl Model {
     }
 }
 
-/// Wheel and model side by side; every answer is compared.
+/// A wheel and a model side by side. Every result is compared.
 struct Pair {
     wheel: Wheel<u64>,
     model: Model,
-    /// Armed ones and stale ones: the wheel's name, the model's.
+    /// Armed and stale timers: the wheel's id, and the model's key.
     names: Vec<(TimerId, (u64, u64))>,
     random: Random,
     now: Instant,
@@ -87,7 +87,7 @@ impl Pair {
         self.now += ahead;
     }
 
-    /// From nothing at all to 2^`bits_max` ns, every order of magnitude as likely as any other.
+    /// Returns a duration from 0 to 2^`bits_max` ns. Every order of magnitude is equally likely.
     fn stretch(&mut self, bits_max: u64) -> Duration {
         let bits = self.random.below(bits_max + 1);
         Duration::from_nanos(self.random.below(1 << bits))
@@ -164,7 +164,7 @@ impl Pair {
                 self.pop_one();
             }
             75..=84 => {
-                // Exactly when the wheel says, or a nanosecond before.
+                // Exactly at the wheel's deadline, or a nanosecond before.
                 let next = self.wheel.next_deadline().unwrap_or(self.now);
                 let early = self.random.below(2);
                 let target = at(next.nanos() - next.nanos().min(early)).max(self.now);
