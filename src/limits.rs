@@ -134,7 +134,7 @@ pub const DOOR_SLEEP_MAX: Duration = Duration::from_millis(250);
 pub const DOOR_SPIN: Duration = Duration::from_micros(50);
 /// Polls without a chunk after which a reader reads the clock once.
 pub const DOOR_POLLS_PER_LOOK: u32 = 64;
-/// Interval at which it checks that the server is alive, and a shard checks such producers.
+/// Interval at which such a reader checks the server, and a shard polls producers elsewhere.
 pub const DOOR_LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// The longest line of a server's grant.
 pub const DOOR_GRANT_BYTES_MAX: usize = 16 << 10;

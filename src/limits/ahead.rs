@@ -1,12 +1,12 @@
-//! What a shard gets ready while it has nothing to do.
+//! Limits of the memory that a shard prepares while it is idle.
 
-/// Of the size that was asked for last, so much is bought ahead while a shard has nothing to do: an
-/// execution that begins then needs no system call for its ring.
+/// Memory of free rings, of the size that was requested last, that an idle shard prepares. An
+/// execution that then begins needs no system call for its ring.
 pub const RING_RESERVE_BYTES: u32 = 512 << 10;
-/// In steps of this size, some 50 µs each: a request that comes meanwhile waits no longer. Larger
-/// windows are not bought ahead.
+/// Size of the steps of that preparation, some 50 µs each, which is the longest delay of a request
+/// in the meantime. Larger windows are not prepared.
 pub const RING_RESTOCK_STEP_BYTES: u32 = 64 << 10;
-/// With each such step as much of the heap: more than a call takes that is kept when it has ended
-/// (16 KiB, most of it the records of its ring), and less than what `malloc` gives back at once
-/// (64 KiB, `FASTBIN_CONSOLIDATION_THRESHOLD` of glibc).
+/// Heap memory that is prepared with each such step. It is more than an ended call keeps (16 KiB,
+/// mostly the records of its ring). It is less than `malloc` returns at once (64 KiB,
+/// `FASTBIN_CONSOLIDATION_THRESHOLD` of glibc).
 pub const HEAP_AHEAD_BYTES: usize = 32 << 10;
