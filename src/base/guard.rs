@@ -1,7 +1,7 @@
-//! Calls into code that others wrote: tools, embedders' closures, and the destructors of both.
+//! Calls into foreign code: tools, embedders' closures, and the destructors of both.
 //!
-//! A panic of such code is caught where it is called, and becomes a value. That includes the panic
-//! of a destructor of what was thrown. A second panic while the first one still unwinds ends the
+//! A panic of such code is caught at the call and becomes a value. That includes the panic of a
+//! destructor of the panic payload. A second panic while the first one still unwinds ends the
 //! process, as everywhere in Rust.
 //!
 //! The tests are at the end.
@@ -12,14 +12,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::limits::PANIC_TEXT_BYTES_MAX;
 
-/// The panic of code that others wrote.
+/// The panic of foreign code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panicked {
     text: Box<str>,
 }
 
 impl Panicked {
-    /// The panic that threw `payload`. The destructor of `payload` runs here, guarded.
+    /// Creates the value from the panic's `payload`. The destructor of `payload` runs here,
+    /// guarded.
     pub fn of(payload: Box<dyn Any + Send>) -> Panicked {
         let text = payload
             .downcast_ref::<&str>()
@@ -28,12 +29,12 @@ impl Panicked {
             .unwrap_or("no message");
         let text = text[..text.floor_char_boundary(PANIC_TEXT_BYTES_MAX)].into();
         if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            std::mem::forget(second); // Its destructor may do the same again.
+            std::mem::forget(second); // Its destructor may panic again.
         }
         Panicked { text }
     }
 
-    /// The message of the panic, cut off behind [`PANIC_TEXT_BYTES_MAX`].
+    /// The message of the panic, cut after [`PANIC_TEXT_BYTES_MAX`] bytes.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -45,10 +46,10 @@ impl fmt::Display for Panicked {
     }
 }
 
-/// Calls code that others wrote.
+/// Calls foreign code.
 ///
 /// # Errors
-/// Its panic.
+/// The panic of the code.
 ///
 /// ```
 /// use streamdoor::base::guarded;
@@ -61,16 +62,16 @@ pub fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(call)).map_err(Panicked::of)
 }
 
-/// A value of a type that others wrote: the panic of its destructor goes no further.
+/// A value of a foreign type. A panic of its destructor is caught.
 pub struct Foreign<T>(Option<T>);
 
 impl<T> Foreign<T> {
-    /// Takes `value` into custody.
+    /// Wraps `value`.
     pub fn new(value: T) -> Foreign<T> {
         Foreign(Some(value))
     }
 
-    /// The value. From here on its destructor is the caller's to guard.
+    /// Returns the value. The caller then has to guard its destructor.
     pub fn into_inner(mut self) -> T {
         self.0.take().expect("only this and the destructor take it")
     }
@@ -113,7 +114,7 @@ impl<T> Drop for Foreign<T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(value) = self.0.take() {
-            // The panic hook has told of it, and nobody waits for anything.
+            // The panic hook has reported it, and no caller waits for a result.
             let _ = guarded(|| drop(value));
         }
     }
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
     use std::panic::{panic_any, resume_unwind};
 
-    /// Panics when it is dropped, with another one as long as there are any.
+    /// A value that panics when it is dropped, with another one as the payload while any are left.
     struct Bomb(u32);
 
     impl Drop for Bomb {

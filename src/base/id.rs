@@ -1,41 +1,43 @@
-//! Names that leave our hands: each carries a generation (and an execution a nonce), so that what
-//! comes back stale or guessed is "not found" and never something else (invariant A5).
+//! Ids that leave the process. Each carries a generation, and an execution's id also a nonce. A
+//! stale or guessed id is therefore "not found" and never names something else (invariant A5).
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::base::pool::Handle;
 
-/// One run of one tool. Printed as 26 characters of Crockford's base 32 (lower case), 128 bits.
+/// The id of one run of one tool. It is printed as 26 characters of Crockford's base 32 (lower
+/// case), 128 bits.
 ///
-/// The 64-bit nonce makes an id unguessable; index and generation make its look-up O(1).
+/// The 64-bit nonce makes an id unguessable. The index and the generation make its look-up O(1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExecutionId {
-    /// Which shard holds it.
+    /// The shard that holds the execution.
     pub shard: u8,
-    /// Where in that shard's table (24 bits are printed).
+    /// The slot in that shard's table (24 bits of its index are printed).
     pub slot: Handle,
     /// Random bits drawn when the execution was opened.
     pub nonce: u64,
 }
 
-/// The right to ask how far one execution is. Printed as 39 characters of the same digits: 64 bits
-/// of place, hidden, and 128 that nobody can guess.
+/// The capability to read the progress of one execution. It is printed as 39 characters of the same
+/// digits: 64 bits of place, masked, and 128 unguessable bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProgressToken {
-    /// Which shard holds it.
+    /// The shard that holds the execution.
     pub shard: u8,
-    /// Where in that shard's table (24 bits are printed).
+    /// The slot in that shard's table (24 bits of its index are printed).
     pub slot: Handle,
     /// Random bits drawn when the execution was opened.
     pub secret: u128,
 }
 
-/// One subscriber of one shard. Not secret: it is only ever used together with an execution.
+/// The id of one subscriber of one shard. It is not secret, because it is only used with an
+/// execution.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SubscriberId(pub Handle);
 
-/// The text is not the id of any execution of any version of this program.
+/// The error for a text that is not an id of any version of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseIdError;
 
@@ -45,10 +47,10 @@ const PLACE_CHARS: usize = 13;
 const TOKEN_CHARS: usize = PLACE_CHARS + TEXT_CHARS;
 
 impl ExecutionId {
-    /// All of it, as it is printed: another one for each execution.
+    /// Returns the id as the number that is printed. It differs for each execution.
     pub fn to_bits(self) -> u128 {
         let place = place_bits(self.shard, self.slot);
-        // The place is hidden behind the nonce, so that ids of neighbours do not look alike.
+        // The nonce masks the place, so that ids of neighbours do not look alike.
         u128::from(place ^ self.nonce.rotate_left(17)) << 64 | u128::from(self.nonce)
     }
 
@@ -66,7 +68,7 @@ impl fmt::Display for ExecutionId {
     }
 }
 
-/// The lowest `5 * CHARS` bits, as text.
+/// Returns the lowest `5 * CHARS` bits as text.
 fn digits<const CHARS: usize>(bits: u128) -> [u8; CHARS] {
     std::array::from_fn(|place| {
         let shift = 5 * (CHARS - 1 - place);
@@ -74,7 +76,7 @@ fn digits<const CHARS: usize>(bits: u128) -> [u8; CHARS] {
     })
 }
 
-/// The number that `text` is, if it has at most `bit_count` bits.
+/// Parses `text` as a number of at most `bit_count` bits.
 fn number(text: &[u8], bit_count: u32) -> Result<u128, ParseIdError> {
     let mut bits = 0u128;
     for (place, byte) in text.iter().enumerate() {
@@ -172,7 +174,7 @@ impl FromStr for SubscriberId {
         let (index, generation) =
             text.strip_prefix('s').and_then(|text| text.split_once('.')).ok_or(ParseIdError)?;
         let number = |digits: &str| {
-            // As we print them: no sign, no zeros before others.
+            // Only the printed form is accepted: no sign, no leading zeros.
             let is_plain = digits == "0" || !digits.starts_with(['+', '-', '0']);
             digits.parse().ok().filter(|_| is_plain).ok_or(ParseIdError)
         };

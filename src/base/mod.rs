@@ -1,9 +1,10 @@
-//! Stratum 0: values that everything else is built from. Pure, no syscall, no clock.
+//! Stratum 0: values that everything else is built from. They are pure, with no syscall and no
+//! clock.
 //!
-//! [`guard`] calls into code that others wrote; [`time`] instants and durations as plain numbers;
-//! [`id`] names that leave our hands and come back; [`plain`] text of others made harmless;
-//! [`pool`] fixed tables with generations; [`principal`] names of callers; [`random`] a seeded
-//! generator.
+//! [`guard`] calls foreign code; [`time`] holds instants and durations as plain numbers. [`id`]
+//! holds the ids that callers see; [`plain`] makes foreign text harmless. [`pool`] holds fixed
+//! tables with generations, [`principal`] the names of callers, [`planted`] the bugs for the
+//! simulator, and [`random`] a seeded generator.
 
 pub mod guard;
 pub mod id;

@@ -1,31 +1,32 @@
-//! Text of others, fit to be shown: it stays where it is put and does nothing but be seen.
+//! Foreign text made safe to display: it has no effect on a terminal or on the text around it.
 
-/// True if a terminal takes the character for a command, or if it changes the order or the lines of
-/// what stands around it: control characters, bidirectional controls (Unicode Standard Annex 9),
-/// and the separators of lines and paragraphs.
+/// True if a terminal takes the character as a command, or if it changes the order or the lines of
+/// the text around it. These are control characters, bidirectional controls (Unicode Standard Annex
+/// 9), and the separators of lines and paragraphs.
 pub const fn is_command(c: char) -> bool {
     matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}')
         || is_bidi_control(c)
         || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// True if the character turns the direction of the text around it.
+/// True if the character changes the direction of the text around it.
 pub const fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
         || matches!(c, '\u{2066}'..='\u{2069}')
 }
 
-/// The text without commands. Line ends and tabs go, too: it is one line.
+/// Returns the text without commands. Line ends and tabs are removed, too, so the result is one
+/// line.
 pub fn plain_line(text: &str) -> String {
     text.chars().filter(|&c| !is_command(c)).collect()
 }
 
-/// The text without commands, but with its line ends and tabs.
+/// Returns the text without commands, but with its line ends and tabs.
 pub fn plain_text(text: &str) -> String {
     text.chars().filter(|&c| is_shown(c)).collect()
 }
 
-/// True for all that [`plain_text`] keeps.
+/// True for the characters that [`plain_text`] keeps.
 pub const fn is_shown(c: char) -> bool {
     matches!(c, '\n' | '\t') || !is_command(c)
 }
@@ -39,7 +40,7 @@ mod tests {
         let hostile = "a\u{1b}[2J\u{9b}b\u{7f}\r\n\tc\u{202e}d\u{2066}e\u{61c}\u{200f}f\u{2028}g";
         assert_eq!(plain_line(hostile), "a[2Jbcdefg");
         assert_eq!(plain_text(hostile), "a[2Jb\n\tcdefg");
-        // Joiners make emoji and scripts what they are; a no-break space is a space.
+        // Joiners are part of emoji and scripts; a no-break space is a space.
         for kept in ["👩\u{200d}💻", "می\u{200c}خواهم", "عربي", "é\u{a0}\u{ad}€𝄞"]
         {
             assert_eq!(plain_line(kept), kept);

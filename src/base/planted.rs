@@ -1,8 +1,8 @@
-//! Planted bugs: what the simulator has to find, to show that it would find the like.
+//! Planted bugs: errors that the simulator has to find, to show that it would find similar ones.
 //!
 //! Each is one small wrong step in the real code, taken when its number was chosen. Without the
-//! feature `planted` the question is a constant `false` and the step is not compiled. With it, one
-//! bug at most is chosen for the whole process, before anything runs.
+//! feature `planted` the check is a constant `false`, and the step is not compiled. With it, at
+//! most one bug is chosen for the whole process, before anything runs.
 
 /// The bugs, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,43 +16,43 @@ pub enum Planted {
     TailOffByOne = 3,
     /// Readers that sleep are not woken.
     LostWake = 4,
-    /// A reader looks for news first, and only then says that it sleeps.
+    /// A reader checks for news first, and only then announces that it sleeps.
     AsleepAfterCheck = 5,
-    /// The gate does not move back for a `block` subscriber that comes late.
+    /// The gate does not move back for a `block` subscriber that attaches late.
     LateJoinerNotGated = 6,
-    /// The gate stays where a subscriber stood that is gone.
+    /// The gate stays at the cursor of a subscriber that is gone.
     DetachedStillGates = 7,
-    /// A gap before the end is not told.
+    /// A gap before the end is not reported.
     GapLostAtEnd = 8,
-    /// Who comes back is told once more what it was told before.
+    /// A subscriber that comes back gets the same gap as before once more.
     GapTwiceAfterReconnect = 9,
-    /// The end is told while a chunk is still owed.
+    /// The end is reported while a chunk is still owed.
     EndBeforeLastChunk = 10,
     /// A cancellation and the producer's own end each end the execution.
     EndTwiceInCancelRace = 11,
-    /// A timer that was cancelled fires all the same.
+    /// A timer that was cancelled fires nevertheless.
     TimerFiresAfterCancel = 12,
     /// When the wheel moves on, a timer of a coarse slot is left behind.
     CascadeSkipsSlot = 13,
-    /// A handle is taken for the present tenant's, whoever that is.
+    /// A stale handle returns the present value of its slot.
     StaleGenerationTaken = 14,
     /// A producer may publish one chunk more than a `block` subscriber allows.
     CreditOffByOne = 15,
     /// A report of another form takes progress backwards.
     ProgressBackwards = 16,
-    /// What `conflate` skips is not told.
+    /// The chunks that `conflate` skips are not reported.
     ConflatedWithoutGap = 17,
-    /// A reader that has moved is still blamed for the time before.
+    /// The stall deadline of a reader that has moved keeps running.
     BlockDeadlineLeftArmed = 18,
     /// A producer counts as silent while a reader holds it back.
     InactivityWhileGated = 19,
-    /// An execution is forgotten while somebody still reads its ring.
+    /// An execution is forgotten while a subscriber still reads its ring.
     RetentionFreesLeasedRing = 20,
     /// The gate of a thread is published only if a turn takes its chunks over.
     GatePublishedInTurnsOnly = 21,
 }
 
-/// Is this bug the chosen one?
+/// True if this bug is the chosen one.
 #[inline(always)]
 pub fn planted(bug: Planted) -> bool {
     #[cfg(feature = "planted")]
@@ -80,11 +80,11 @@ mod chosen {
         *CHOSEN.get_or_init(|| None) == Some(bug)
     }
 
-    /// Chooses a bug by its number, for the rest of this process; `None` if there is none of that
+    /// Chooses a bug by its number, for the rest of this process. Returns `None` if no bug has that
     /// number.
     ///
     /// # Panics
-    /// If anything has run before: half a process with a bug would show nothing.
+    /// If any code has checked for a bug before: half a process with a bug would show nothing.
     pub fn plant(number: u8) -> Option<Planted> {
         let bug = Planted::ALL.into_iter().find(|&bug| bug as u8 == number)?;
         assert!(CHOSEN.set(Some(bug)).is_ok(), "a bug is planted before anything else");
@@ -93,7 +93,7 @@ mod chosen {
 }
 
 impl Planted {
-    /// Every one of them.
+    /// Every bug.
     pub const ALL: [Planted; 21] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,

@@ -1,20 +1,20 @@
 //! A table of fixed size over [`slab::Slab`] whose slots count their generations.
 //!
-//! Memory is bought by [`Pool::new`] and never again. A [`Handle`] names one tenancy of one slot:
-//! after the slot was freed it names nothing, whoever lives there now. A slot whose generation
-//! would wrap is retired, so that no handle ever comes true again (mio's RUSTSEC-2024-0019 shows
-//! what a reused token costs).
+//! Memory is allocated by [`Pool::new`] and never again. A [`Handle`] names one value in one slot.
+//! After the slot was freed the handle is stale, even if the slot holds another value. A slot whose
+//! generation would wrap is retired, so that no handle becomes valid again (mio's RUSTSEC-2024-0019
+//! shows the cost of a reused token).
 
 use slab::Slab;
 
 use crate::base::planted::{Planted, planted};
 
-/// One tenancy of one slot of one [`Pool`].
+/// The name of one value in one slot of one [`Pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle {
-    /// Which slot: 0-based, below the pool's capacity.
+    /// The slot: 0-based, below the pool's capacity.
     pub index: u32,
-    /// How many tenants the slot had before.
+    /// Number of values that the slot held before.
     pub generation: u32,
 }
 
@@ -28,17 +28,18 @@ pub struct Pool<T> {
 }
 
 impl<T> Pool<T> {
-    /// A table of `capacity` slots, all free.
+    /// Creates a table of `capacity` free slots.
     pub fn new(capacity: u32) -> Pool<T> {
         let slots = Slab::with_capacity(capacity as usize);
         let generations = vec![0; capacity as usize].into_boxed_slice();
         Pool { slots, generations, capacity, retired_count: 0 }
     }
 
-    /// Puts `value` into a free slot, the most recently freed one first: its memory is warm.
+    /// Puts `value` into a free slot. The most recently freed slot is used first, because its
+    /// memory is warm.
     ///
     /// # Errors
-    /// Gives `value` back when the table is full.
+    /// Returns `value` if the table is full.
     pub fn insert(&mut self, value: T) -> Result<Handle, T> {
         if self.slots.len() as u32 == self.capacity {
             return Err(value);
@@ -48,7 +49,7 @@ impl<T> Pool<T> {
         Ok(Handle { index, generation: self.generations[index as usize] })
     }
 
-    /// Takes the tenant of `handle` out; `None` if it has left already.
+    /// Removes and returns the value of `handle`; `None` if the handle is stale.
     pub fn remove(&mut self, handle: Handle) -> Option<T> {
         self.get(handle)?;
         let index = handle.index as usize;
@@ -58,14 +59,14 @@ impl<T> Pool<T> {
                 self.slots.remove(index)
             }
             None => {
-                // Retired: the slot stays taken by nobody.
+                // Retired: the slot stays occupied, without a value.
                 self.retired_count += 1;
                 self.slots[index].take()
             }
         }
     }
 
-    /// The tenant of `handle`, if it still lives there.
+    /// The value of `handle`; `None` if the handle is stale.
     #[inline]
     pub fn get(&self, handle: Handle) -> Option<&T> {
         let value = self.slots.get(handle.index as usize)?.as_ref()?;
@@ -73,7 +74,7 @@ impl<T> Pool<T> {
         (is_present || planted(Planted::StaleGenerationTaken)).then_some(value)
     }
 
-    /// As [`Pool::get`].
+    /// The same as [`Pool::get`], mutable.
     #[inline]
     pub fn get_mut(&mut self, handle: Handle) -> Option<&mut T> {
         let value = self.slots.get_mut(handle.index as usize)?.as_mut()?;
@@ -81,25 +82,25 @@ impl<T> Pool<T> {
         (is_present || planted(Planted::StaleGenerationTaken)).then_some(value)
     }
 
-    /// The present tenant of slot `index`, for our own indices that can not be stale.
+    /// The present value of slot `index`, for internal indices that cannot be stale.
     #[inline]
     pub fn at(&self, index: u32) -> Option<&T> {
         self.slots.get(index as usize)?.as_ref()
     }
 
-    /// As [`Pool::at`].
+    /// The same as [`Pool::at`], mutable.
     #[inline]
     pub fn at_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.as_mut()
     }
 
-    /// The handle of the present tenant of slot `index`.
+    /// The handle of the present value of slot `index`.
     pub fn handle_at(&self, index: u32) -> Option<Handle> {
         self.at(index)?;
         Some(Handle { index, generation: self.generations[index as usize] })
     }
 
-    /// Every tenant with its handle, in the order of the slots.
+    /// Every value with its handle, in the order of the slots.
     pub fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
         self.slots.iter().filter_map(|(index, value)| {
             let handle = Handle { index: index as u32, generation: self.generations[index] };
@@ -107,12 +108,12 @@ impl<T> Pool<T> {
         })
     }
 
-    /// How many tenants there are.
+    /// Number of values in the table.
     pub fn count(&self) -> u32 {
         self.slots.len() as u32 - self.retired_count
     }
 
-    /// How many there can be.
+    /// Number of values that the table has room for.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }

@@ -1,13 +1,13 @@
-//! Who asks: a number that stands for a name, so that it can be compared and copied for nothing.
+//! The identity of a caller: a number that stands for a name, cheap to compare and to copy.
 
 use std::fmt;
 
-/// Somebody to whom executions can belong. The names behind the numbers are the server's to know.
+/// A caller that can own executions. Only the server knows the name behind the number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Principal(pub u16);
 
 impl Principal {
-    /// Whoever comes where nobody has to say who he is. Those who have to are numbered from 1 on.
+    /// The caller of a server without authentication. Authenticated callers have numbers from 1 on.
     pub const ANYONE: Principal = Principal(0);
 }
 

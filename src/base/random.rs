@@ -1,20 +1,20 @@
 //! A small seeded generator (SplitMix64 by Steele, Lea and Flood, 2014: one addition, two
-//! multiplications). For the simulator, and for jitter. Not for secrets: who sees a number knows
-//! the next one.
+//! multiplications). It is for the simulator and for jitter, not for secrets: one number reveals
+//! the next.
 
-/// A stream of numbers that depends on its seed alone.
+/// A stream of numbers that depends only on its seed.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The stream of `seed`. Equal seeds give equal streams, on every machine.
+    /// Creates the stream of `seed`. Equal seeds give equal streams, on every machine.
     pub const fn new(seed: u64) -> Random {
         Random { state: seed }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;
@@ -23,12 +23,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`; 0 if `bound` is 0. The bias is below `bound / 2^64`.
+    /// Returns a number in `0..bound`; 0 if `bound` is 0. The bias is below `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     ///
     /// # Panics
     /// If `low > high`.
@@ -37,12 +37,12 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
-    /// True in `numerator` of `denominator` cases.
+    /// Returns true in `numerator` of `denominator` cases.
     pub fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         self.below(denominator) < numerator
     }
 
-    /// A number in `[0, 1)` with 53 bits.
+    /// Returns a number in `[0, 1)` with 53 bits.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -1,8 +1,8 @@
-//! Time as a number. Whoever needs to know what time it is gets `now` as an argument.
+//! Time as a number. Code that needs the time gets `now` as an argument.
 //!
-//! No clock lives here: [`crate::reactor`] owns the only one, the simulator another. A value
-//! counts nanoseconds of CLOCK_MONOTONIC (of virtual time from zero in the simulator), so it is
-//! comparable between processes of one machine.
+//! No clock lives here. [`crate::reactor`] owns the only one, and the simulator another. A value
+//! counts nanoseconds of CLOCK_MONOTONIC (in the simulator, of virtual time from zero). It is
+//! therefore comparable between processes of one machine.
 
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
@@ -17,22 +17,22 @@ impl Instant {
     /// Later than every deadline: "never".
     pub const FAR: Instant = Instant(u64::MAX);
 
-    /// The instant `nanos` ns after the origin.
+    /// Returns the instant `nanos` ns after the origin.
     pub const fn from_nanos(nanos: u64) -> Instant {
         Instant(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Number of nanoseconds since the origin.
     pub const fn nanos(self) -> u64 {
         self.0
     }
 
-    /// `self - earlier`, or zero if `earlier` is the later one.
+    /// Returns `self - earlier`, or zero if `earlier` is the later one.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// `self + duration`, or [`Instant::FAR`] where 64 bits do not reach.
+    /// Returns `self + duration`, or [`Instant::FAR`] if 64 bits are too few.
     pub const fn saturating_add(self, duration: Duration) -> Instant {
         let nanos = duration.as_nanos();
         if nanos > u64::MAX as u128 {
