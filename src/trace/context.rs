@@ -1,19 +1,19 @@
-//! What a request is a part of, as W3C spells it (Trace Context, Baggage): read from whoever asks,
-//! and handed on to whoever does the work, in the way of each: as headers, as members of JSON, or
-//! as variables of an environment.
+//! Trace context of a request (W3C Trace Context, Baggage). It is read from the client, and passed
+//! on to the code that does the work. It travels as headers, as members of JSON, or as variables of
+//! an environment.
 //!
-//! What is spelled otherwise is left out, as W3C wants it: nobody is refused for his trace.
+//! Invalid values are left out, as W3C requires. No request is refused for its trace context.
 
 use std::fmt;
 
-/// What a request is a part of. The default is: of nothing.
+/// The trace context of a request. The default is an empty one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceContext {
-    /// The trace, and the span that the request is a part of.
+    /// The trace and the span that the request is a part of.
     pub parent: Option<TraceParent>,
-    /// Of those who trace along the way.
+    /// The `tracestate`, with data of tracing systems along the way.
     pub state: Option<Box<str>>,
-    /// For whoever it concerns.
+    /// The `baggage`, with data for any service.
     pub baggage: Option<Box<str>>,
 }
 
@@ -24,19 +24,19 @@ pub struct TraceParent {
     pub trace_id: u128,
     /// The span; never 0.
     pub span_id: u64,
-    /// Is it recorded?
+    /// True if the trace is recorded.
     pub is_sampled: bool,
 }
 
-/// The longest `tracestate` or `baggage` that is carried on.
+/// The longest `tracestate` or `baggage` that is passed on.
 const TEXT_BYTES_MAX: usize = 512;
-/// Those who trace along the way, at most.
+/// Maximum number of members of a `tracestate`.
 const STATES_MAX: usize = 32;
-/// The longest name of one of them, and the longest value.
+/// The longest name of a member, and the longest value.
 const STATE_CHARS_MAX: usize = 256;
 
 impl TraceContext {
-    /// From the values of `traceparent`, `tracestate` and `baggage`.
+    /// Creates the context from the values of `traceparent`, `tracestate` and `baggage`.
     ///
     /// ```
     /// use streamdoor::trace::TraceContext;
@@ -48,18 +48,18 @@ impl TraceContext {
     /// ```
     pub fn parse(parent: Option<&str>, state: Option<&str>, baggage: Option<&str>) -> TraceContext {
         let parent = parent.and_then(TraceParent::parse);
-        // Without a parent the state is nobody's.
+        // Without a parent the state is meaningless.
         let state = parent.and(state).filter(|text| is_state(text));
         let baggage = baggage.filter(|text| is_plain(text));
         TraceContext { parent, state: state.map(Box::from), baggage: baggage.map(Box::from) }
     }
 
-    /// By the names that it has in headers, and in JSON.
+    /// The values with their names in headers, and in JSON.
     pub fn headers(&self) -> [(&'static str, Option<String>); 3] {
         self.under(["traceparent", "tracestate", "baggage"])
     }
 
-    /// By the names that it has in an environment, as OpenTelemetry spells them.
+    /// The values with their names in an environment, as OpenTelemetry defines them.
     pub fn variables(&self) -> [(&'static str, Option<String>); 3] {
         self.under(["TRACEPARENT", "TRACESTATE", "BAGGAGE"])
     }
@@ -80,7 +80,7 @@ impl fmt::Display for TraceParent {
 }
 
 impl TraceParent {
-    /// From `00-<32 hex digits>-<16>-<2>`; later versions may say more behind it.
+    /// Parses `00-<32 hex digits>-<16>-<2>`. A later version may have more data after it.
     pub fn parse(text: &str) -> Option<TraceParent> {
         let (head, rest) = text.split_at_checked(55)?;
         let mut parts = head.split('-');
@@ -109,7 +109,7 @@ fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.len() <= TEXT_BYTES_MAX && is_printable(text)
 }
 
-/// `name=value,name=value`, each name once; one that is wrong spoils all.
+/// True if `text` is `name=value,name=value` with each name once. One wrong member spoils all.
 fn is_state(text: &str) -> bool {
     if text.len() > TEXT_BYTES_MAX {
         return false;
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(read.trace_id, 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c);
         assert_eq!((read.span_id, read.is_sampled), (0xb7ad_6b71_6920_3331, true));
         assert_eq!(read.to_string(), PARENT);
-        // What a later version says behind it, and flags that nobody knows yet, are not handed on.
+        // Data that a later version appends, and unknown flags, are not passed on.
         let later = TraceParent::parse(&format!("cc{}-more", &PARENT[2..])).unwrap();
         assert_eq!(later, read);
         let flags = PARENT.replace("-01", "-fe");

@@ -1,12 +1,12 @@
 //! Counters of one shard: plain numbers that only grow, owned by the shard's thread.
 //!
-//! No atomics: whoever wants to see them asks the shard, which copies them out between two turns.
-//! A counter's name, place and text stand once, in the list below; everything that prints them
-//! iterates. The tests are at the end of this file.
+//! They are not atomic. A reader asks the shard, which copies them out between two turns. The name,
+//! the place and the text of a counter are defined once, in the list below, and all output iterates
+//! over it. The tests are at the end of this file.
 
 macro_rules! counters {
     ($($(#[doc = $text:literal])+ $name:ident,)+) => {
-        /// How often each thing happened since the start.
+        /// The number of times that each event has happened since the start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[doc = $text])+ pub $name: u64,)+
@@ -15,18 +15,18 @@ macro_rules! counters {
         impl Counters {
             /// The names, in the order of the struct.
             pub const NAMES: &[&str] = &[$(stringify!($name)),+];
-            /// One sentence on each, in the same order.
+            /// One sentence about each counter, in the same order.
             pub const TEXTS: &[&str] = &[$(concat!($($text),+)),+];
 
-            /// Adds those of another shard.
+            /// Adds the counters of another shard.
             pub fn merge(&mut self, other: &Counters) {
                 $(self.$name += other.$name;)+
             }
 
-            /// What was counted since `earlier`, a copy of the same counters.
+            /// Returns the difference to `earlier`, a copy of the same counters.
             ///
             /// # Panics
-            /// If one of them was larger then.
+            /// If one of them was larger in `earlier`.
             pub fn since(&self, earlier: &Counters) -> Counters {
                 Counters { $($name: self.$name.checked_sub(earlier.$name).expect("only grow"),)+ }
             }
@@ -39,7 +39,7 @@ macro_rules! counters {
 }
 
 impl Counters {
-    /// A chunk was given to so many subscribers.
+    /// Counts a chunk that was given to `subscriber_count` subscribers.
     #[inline]
     pub fn count_given(&mut self, subscriber_count: u64, length: u32) {
         self.chunks_delivered += subscriber_count;
@@ -56,53 +56,53 @@ counters! {
     chunks_delivered,
     /// Payload bytes given to subscribers.
     bytes_delivered,
-    /// Of these, chunks that readers in other processes read from shared memory, as they say.
+    /// Delivered chunks that readers in other processes report as read from shared memory.
     door_chunks_read,
-    /// Of these, payload bytes that readers in other processes read from shared memory.
+    /// Delivered payload bytes that readers in other processes report as read from shared memory.
     door_bytes_read,
     /// Chunks encoded for connections, once for each format.
     frames_encoded,
-    /// Chunks that were encoded already, for somebody who was given them earlier.
+    /// Chunks sent in the encoding that was made for an earlier subscriber.
     frames_reused,
     /// Sends to connections.
     sends,
     /// Connections closed at once because their address has too many.
     connections_over_address,
-    /// Connections told 503 because every place was taken.
+    /// Connections answered with 503 because every place was taken.
     connections_turned_away,
     /// Connections between two requests that were closed for new ones.
     connections_evicted,
-    /// Connections closed because no request came.
+    /// Connections closed because no request arrived.
     connections_idled_out,
-    /// Handshakes of TLS that succeeded.
+    /// TLS handshakes that succeeded.
     tls_handshakes,
-    /// Connections of TLS that were broken off because of what came on them.
+    /// TLS connections closed because of invalid data from the peer.
     tls_refusals,
-    /// Requests that were not there in time.
+    /// Requests that did not arrive completely in time.
     requests_timed_out,
-    /// Requests that were to be sent to models.
+    /// Requests to models.
     model_exchanges,
-    /// Of these, such as came to nothing or broke off.
+    /// Requests to models that failed or broke off.
     model_exchanges_failed,
-    /// Of these, such as were sent again, because a kept connection had died.
+    /// Requests to models that were sent again, because a kept connection had died.
     model_exchanges_repeated,
-    /// Connections to models that were opened, and agreed on keys if they had to.
+    /// Connections to models that were opened, with the TLS handshake if they need one.
     model_connections_opened,
     /// Times that a kept connection to a model was used again.
     model_connections_reused,
-    /// Tries to open a connection to a model that came to nothing.
+    /// Attempts to open a connection to a model that failed.
     model_connections_failed,
-    /// Names of models' servers that had no address, or nobody could say.
+    /// Failed resolutions of the names of models' servers.
     model_resolves_failed,
     /// Bytes of requests that were sent to models, before TLS.
     model_bytes_sent,
-    /// Bytes of answers that came from models, after TLS.
+    /// Bytes of answers that were received from models, after TLS.
     model_bytes_received,
     /// Gaps given to subscribers.
     gaps_delivered,
-    /// Chunks that gaps given to subscribers stand for.
+    /// Chunks counted in gaps given to subscribers.
     chunks_missed,
-    /// Payload bytes that gaps given to subscribers stand for.
+    /// Payload bytes counted in gaps given to subscribers.
     bytes_missed,
     /// Ends given to subscribers of any kind.
     ends_delivered,
@@ -112,7 +112,7 @@ counters! {
     executions_opened,
     /// Executions that had to wait for a ring.
     executions_queued,
-    /// Executions refused because nothing was left for them.
+    /// Executions that were refused.
     executions_refused,
     /// Executions that ended completed.
     executions_completed,
@@ -120,65 +120,65 @@ counters! {
     executions_failed,
     /// Executions that ended cancelled.
     executions_cancelled,
-    /// Executions that ended because a deadline passed.
+    /// Executions that ended because a time limit was exceeded.
     executions_timed_out,
-    /// Ended executions whose retention ran out.
+    /// Ended executions that were forgotten after their retention.
     executions_forgotten,
-    /// Ended executions that made room before their retention ran out.
+    /// Ended executions that were forgotten early, to make room.
     executions_evicted,
     /// Tools that panicked, each at the cost of its own execution.
     tools_panicked,
     /// Panics of an embedder's code: of subscribers, observers, calls and prompts.
     callbacks_panicked,
-    /// Times that a producer was paused for a block subscriber.
+    /// Times that a producer was paused for a block subscriber or for the hold of its ring.
     producers_paused,
-    /// Gates that a waiting producer had not been told of: a fault of the server, which it mended.
+    /// Gates that a waiting producer had missed, a fault of the server that it repaired.
     gates_told_late,
-    /// Executions that failed because their producer waited although nobody held it back.
+    /// Executions that failed because their producer waited although no reader held it back.
     producers_stuck,
     /// Subscribers attached.
     subscribers_attached,
     /// Subscribers that took the place of one whose connection had broken.
     subscribers_resumed,
-    /// Subscribers refused because a limit was reached.
+    /// Subscribers that were refused.
     subscribers_refused,
     /// Subscribers that left by themselves, or were removed by their owners.
     subscribers_detached_left,
     /// Subscribers detached because they lagged.
     subscribers_detached_lag,
-    /// Subscribers detached because they stood still.
+    /// Subscribers detached because they held a producer back for too long.
     subscribers_detached_stall,
     /// Subscribers detached because their connections broke and did not come back.
     subscribers_detached_lost,
     /// Subscribers detached by a shutdown.
     subscribers_detached_shutdown,
-    /// Subscribers detached to make room, or for what they wrote into shared memory.
+    /// Subscribers detached to make room, or for an impossible cursor in shared memory.
     subscribers_detached_evicted,
-    /// Executions that other processes came to share.
+    /// Executions that other processes began to share.
     doors_opened,
-    /// Requests at the door refused for want of a place, of memory or of descriptors.
+    /// Requests at the door refused for lack of a place, of memory or of descriptors.
     doors_refused,
-    /// Readers in other processes let go for what they wrote into shared memory.
+    /// Readers in other processes detached for what they wrote into shared memory.
     door_readers_evicted,
-    /// Producers in other processes that broke the rules of their rings.
+    /// Producers in other processes refused because they broke the rules of their rings.
     door_producers_refused,
-    /// Executions that could be read by name, too.
+    /// Executions that could also be read by name.
     named_doors_opened,
-    /// Executions without a name, for want of a place or of memory, or because it was taken.
+    /// Executions without a name, for lack of a place or of memory, or because it was taken.
     named_doors_refused,
-    /// Executions whose file was cut off, so that nobody can read it by name any more.
+    /// Executions whose file was truncated, so that they can no longer be read by name.
     named_doors_lost,
     /// Progress reports taken from tools.
     progress_reported,
     /// Progress reports given to subscribers.
     progress_delivered,
-    /// Progress reports that would have gone backwards; the old number stood.
+    /// Progress reports that would have gone backwards. The old number was kept.
     progress_backward,
     /// Turns of the shard's loop.
     turns,
     /// Turns that found nothing to do.
     turns_idle,
-    /// Times that the shard came back from a wait in the kernel.
+    /// Times that the shard returned from a wait in the kernel.
     wakes,
     /// Turns of the shard's loop that took longer than `limits::STALL_THRESHOLD`.
     stalls,
@@ -186,14 +186,14 @@ counters! {
     timers_fired,
     /// Commands taken from the mailbox.
     mailbox_commands,
-    /// Times that the memory pressure became another one.
+    /// Changes of the memory pressure.
     memory_pressure_changes,
-    /// Bytes of rings given back to the kernel.
+    /// Bytes of rings returned to the kernel.
     ring_bytes_released,
 }
 
 impl Counters {
-    /// Name and value of each counter, in the order of the struct.
+    /// The name and the value of each counter, in the order of the struct.
     ///
     /// # Example
     /// ```

@@ -1,8 +1,8 @@
-//! Flight recorder: the last events of one shard, for the moment after something went wrong.
+//! Flight recorder: the last events of one shard, for the analysis of a failure.
 //!
-//! Owned by the shard's thread. Recording is one store of 32 bytes into a ring bought at the
-//! start. No panic hook, no global: whoever owns the recorder dumps it when one of our own
-//! assertions failed, or when it is asked to. The tests are at the end of this file.
+//! Owned by the shard's thread. Recording is one store of 32 bytes into a ring that is allocated at
+//! the start. It has no panic hook and no global. The owner dumps it when one of the shard's own
+//! assertions failed, or on request. The tests are at the end of this file.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::limits::FLIGHT_EVENTS_MAX;
 
 macro_rules! codes {
     ($($(#[doc = $text:literal])+ $code:ident = $name:literal,)+) => {
-        /// What happened. The two numbers of an event are explained here.
+        /// The kind of an event. The two numbers of an event are explained here.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Code {
@@ -22,7 +22,7 @@ macro_rules! codes {
             /// Every code, in the order of their numbers.
             pub const ALL: &[Code] = &[$(Code::$code),+];
 
-            /// How a dump spells it.
+            /// The name in a dump.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Code::$code => $name,)+
@@ -33,7 +33,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Nothing was recorded here yet.
+    /// No event was recorded here yet.
     Nothing = "nothing",
     /// An execution ended: its slot, its last state.
     ExecutionEnded = "execution ended",
@@ -51,15 +51,15 @@ codes! {
     ProducerPaused = "producer paused",
     /// A turn took too long: what it did ([`super::Duties::bits`]), ns.
     Stalled = "stalled",
-    /// A ring was asked for: the execution's slot.
+    /// A ring was requested: the execution's slot.
     RingLeased = "ring leased",
-    /// A ring was given back: the execution's slot.
+    /// A ring was returned: the execution's slot.
     RingReleased = "ring released",
-    /// Memory became shorter or less so: the pressure's number, bytes that rings may take.
+    /// Memory pressure changed: its number, bytes that rings may take.
     MemoryChanged = "memory changed",
-    /// Code of a tool or of an embedder panicked; the log tells more.
+    /// Code of a tool or of an embedder panicked. The log has the details.
     CalloutPanicked = "callout panicked",
-    /// What came from outside was refused: where from, why.
+    /// External input was refused: its origin, the reason.
     OutsideRefused = "outside refused",
 }
 
@@ -74,8 +74,8 @@ struct Event {
 const NOTHING: Event = Event { now: Instant::ZERO, a: 0, b: 0, code: Code::Nothing };
 
 const _: () = {
-    assert!(FLIGHT_EVENTS_MAX.is_power_of_two()); // Number to place is a mask, not a division.
-    assert!(size_of::<Event>() == 32); // Two events share a cache line, none has two.
+    assert!(FLIGHT_EVENTS_MAX.is_power_of_two()); // Number to index is a mask, not a division.
+    assert!(size_of::<Event>() == 32); // Two events share a cache line, none spans two.
 };
 
 /// The last [`FLIGHT_EVENTS_MAX`] events of one shard.
@@ -86,12 +86,12 @@ pub struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// An empty recorder, with all the memory that it will ever have.
+    /// Creates an empty recorder, with all its memory.
     pub fn new() -> FlightRecorder {
         FlightRecorder { events: Box::new([NOTHING; FLIGHT_EVENTS_MAX]), recorded_total: 0 }
     }
 
-    /// Remembers that `code` happened, at the expense of the oldest event.
+    /// Records the event `code` in place of the oldest one.
     #[inline]
     pub fn record(&mut self, now: Instant, code: Code, a: u64, b: u64) {
         let place = self.recorded_total as usize & (FLIGHT_EVENTS_MAX - 1);
@@ -99,16 +99,16 @@ impl FlightRecorder {
         self.recorded_total += 1;
     }
 
-    /// How many events were recorded since the start, those forgotten included.
+    /// Number of events recorded since the start, including overwritten ones.
     pub fn recorded_total(&self) -> u64 {
         self.recorded_total
     }
 
-    /// Writes what is remembered, one line per event, oldest first: number, ns since the clock's
-    /// origin, ns since the event before, name, and the two numbers of the event.
+    /// Writes the recorded events, one line each, oldest first. A line has the number, ns since the
+    /// clock's origin, ns since the event before, the name, and the two numbers of the event.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     pub fn dump(&self, out: &mut impl io::Write) -> io::Result<()> {
         let first = self.recorded_total.saturating_sub(FLIGHT_EVENTS_MAX as u64);
         writeln!(out, "# flight recorder: {} events, {first} forgotten", self.recorded_total)?;

@@ -1,9 +1,9 @@
-//! Latency histogram: `hdrhistogram` with bounds that never change.
+//! Latency histogram: `hdrhistogram` with fixed bounds.
 //!
-//! All memory is bought by the constructor. Recording never allocates, resizes or fails: what is
-//! longer than the bound counts as the bound, is counted apart, and still shows in the exact
-//! maximum. Text that HdrHistogram's own tools read comes out: `.hgrm` and the interval log.
-//! No clock: nanoseconds come in as numbers. The tests are at the end of this file.
+//! The constructor allocates all memory. Recording never allocates, resizes or fails. A value above
+//! the bound counts as the bound, is counted separately, and still shows in the exact maximum. The
+//! output is text that HdrHistogram's own tools read: `.hgrm` and the interval log. It has no
+//! clock: nanoseconds are arguments. The tests are at the end of this file.
 
 use std::fmt;
 use std::io;
@@ -14,12 +14,12 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 
 use crate::limits::{HISTOGRAM_DIGITS, HISTOGRAM_DURATION_MAX};
 
-/// Lines of a `.hgrm` per halving of the distance to 100 %: what HdrHistogram's tools use.
+/// Lines of a `.hgrm` per halving of the distance to 100 %, the value of HdrHistogram's tools.
 const TICKS_PER_HALF: u32 = 5;
 const NS_PER_US: f64 = 1_000.0;
 const NS_PER_MS: f64 = 1_000_000.0;
 
-/// How long something took, many times over. Nanoseconds.
+/// A histogram of durations, in nanoseconds.
 ///
 /// # Example
 /// ```
@@ -37,51 +37,52 @@ pub struct Histogram {
     max_ns: u64,
 }
 
-/// One number per question that is usually asked. `Display` prints it on one line, in µs.
+/// The usual statistics of a histogram. `Display` prints them on one line, in µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// How many values were recorded.
+    /// Number of recorded values.
     pub count: u64,
-    /// Their mean.
+    /// Mean of the values.
     pub mean_ns: f64,
-    /// Half of them took at most this.
+    /// The 50th percentile: half of the values are at most this.
     pub p50_ns: u64,
-    /// 90 % did.
+    /// The 90th percentile.
     pub p90_ns: u64,
-    /// 95 % did.
+    /// The 95th percentile.
     pub p95_ns: u64,
-    /// 99 % did.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 99.9 % did.
+    /// The 99.9th percentile.
     pub p99_9_ns: u64,
-    /// 99.99 % did.
+    /// The 99.99th percentile.
     pub p99_99_ns: u64,
-    /// The longest, exactly, even if it was above the bound.
+    /// The longest value, exactly, even if it was above the bound.
     pub max_ns: u64,
-    /// How many were above the bound.
+    /// Number of values above the bound.
     pub clamped_count: u64,
 }
 
 /// One histogram of an interval log.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval<'a> {
-    /// When it began, after the start of the log.
+    /// The start of the interval, after the start of the log.
     pub start: Duration,
-    /// How long it was.
+    /// The length of the interval.
     pub length: Duration,
-    /// What was recorded in it.
+    /// The values recorded in it.
     pub histogram: &'a Histogram,
-    /// Tells histograms of one log apart. May be empty; no comma, blank or line feed.
+    /// A label that distinguishes histograms of one log. May be empty; no comma, blank or line
+    /// feed.
     pub tag: &'a str,
 }
 
 impl Histogram {
-    /// A histogram of 1 ns to `bound` whose values keep `digits` decimal digits.
+    /// Creates a histogram of 1 ns to `bound` whose values keep `digits` decimal digits.
     ///
     /// Up to 60 s, 3 digits take 216 KiB and 2 digits 30 KiB.
     ///
     /// # Panics
-    /// If `bound` is below 2 ns or above 2^62 ns, or `digits` not 1 to 5.
+    /// If `bound` is below 2 ns or above 2^62 ns, or `digits` is not 1 to 5.
     pub fn new(bound: Duration, digits: u8) -> Histogram {
         assert!(bound.as_nanos() >= 2);
         assert!(bound.as_nanos() <= 1 << 62);
@@ -112,7 +113,7 @@ impl Histogram {
         self.buckets.saturating_record_n(ns.min(bound_ns), count);
     }
 
-    /// Adds what `other` recorded.
+    /// Adds the values that `other` recorded.
     ///
     /// # Panics
     /// If the two were built with different bounds or digits.
@@ -124,14 +125,14 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// Forgets everything recorded, and keeps the memory.
+    /// Removes all values, and keeps the memory.
     pub fn reset(&mut self) {
         self.buckets.reset();
         self.clamped_count = 0;
         self.max_ns = 0;
     }
 
-    /// How many values were recorded.
+    /// Number of recorded values.
     pub fn count(&self) -> u64 {
         self.buckets.len()
     }
@@ -141,7 +142,7 @@ impl Histogram {
         self.buckets.value_at_percentile(percent).min(self.max_ns)
     }
 
-    /// The usual percentiles.
+    /// Returns the usual statistics.
     pub fn summary(&self) -> Summary {
         Summary {
             count: self.count(),
@@ -157,11 +158,11 @@ impl Histogram {
         }
     }
 
-    /// Writes the percentile distribution as a `.hgrm` file in µs, as HdrHistogram's plotter and
-    /// its Java `outputPercentileDistribution` have it.
+    /// Writes the percentile distribution as a `.hgrm` file in µs, in the format of HdrHistogram's
+    /// plotter and of its Java `outputPercentileDistribution`.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     pub fn write_hgrm(&self, out: &mut impl io::Write) -> io::Result<()> {
         let heads = ("Value", "Percentile", "TotalCount", "1/(1-Percentile)");
         writeln!(out, "{:>12} {:>14} {:>10} {:>14}\n", heads.0, heads.1, heads.2, heads.3)?;
@@ -188,7 +189,7 @@ impl Histogram {
 }
 
 impl Default for Histogram {
-    /// 1 ns to 60 s with three digits.
+    /// A histogram of 1 ns to 60 s with three digits.
     fn default() -> Histogram {
         Histogram::new(HISTOGRAM_DURATION_MAX, HISTOGRAM_DIGITS)
     }
@@ -198,7 +199,7 @@ impl Default for Histogram {
 /// log processors and analysers read. `started` is the wall time that the intervals count from.
 ///
 /// # Errors
-/// Those of `out`.
+/// The errors of `out`.
 ///
 /// # Panics
 /// If a tag holds a comma, blank or line feed.
@@ -363,7 +364,7 @@ mod tests {
         assert!(read.next().is_none());
     }
 
-    /// The log's own alphabet, RFC 4648 section 4.
+    /// The alphabet of the log, RFC 4648 section 4.
     fn base64_decoded(text: &str) -> Vec<u8> {
         let digit = |byte: u8| match byte {
             b'A'..=b'Z' => u32::from(byte - b'A'),

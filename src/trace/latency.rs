@@ -1,10 +1,10 @@
-//! How long chunks take from their publication until they are out of the server's hands, by the
-//! transport that takes them: counts in buckets that never change.
+//! Latencies of chunks from their publication until the server has passed them on, by transport.
+//! They are counted in fixed buckets.
 //!
-//! A shard notes what it gives in a turn, and at the turn's end, when sockets have been written to
-//! and sleepers been woken, reads the clock once for all of it. So a latency is that of the server:
-//! what the kernel, the network and the reader add is theirs to measure. All memory is bought at
-//! the start. The tests are at the end of this file.
+//! A shard notes the chunks that it gives in a turn. At the turn's end it has written to sockets
+//! and woken sleepers, and reads the clock once for all of them. A latency is therefore that of the
+//! server, without the kernel, the network and the reader. All memory is allocated at the start.
+//! The tests are at the end of this file.
 
 use crate::base::Instant;
 use crate::limits::{DELIVERIES_NOTED_MAX, LATENCY_BUCKETS_NS};
@@ -14,41 +14,41 @@ const BUCKET_COUNT: usize = LATENCY_BUCKETS_NS.len() + 1; // The last has no bou
 const _: () = {
     let mut at = 1;
     while at < LATENCY_BUCKETS_NS.len() {
-        assert!(LATENCY_BUCKETS_NS[at - 1] < LATENCY_BUCKETS_NS[at]); // They are searched.
+        assert!(LATENCY_BUCKETS_NS[at - 1] < LATENCY_BUCKETS_NS[at]); // Sorted, for bisection.
         at += 1;
     }
 };
 
-/// What takes chunks away.
+/// The transport that takes chunks from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Streams over HTTP: SSE, NDJSON, WebSocket.
     Stream,
     /// The Model Context Protocol.
     Mcp,
-    /// Memory that is shared with another process: chunks that the server copies there.
+    /// Memory shared with another process, to which the server copies chunks.
     Door,
 }
 
 impl Transport {
-    /// How each is called, in their order.
+    /// The names of the transports, in their order.
     pub const NAMES: [&str; 3] = ["stream", "mcp", "door"];
 }
 
-/// Latencies of one transport.
+/// The latencies of one transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// How many took at most [`LATENCY_BUCKETS_NS`], and longer than the bound before; the last:
-    /// longer than all bounds.
+    /// Number of chunks per bucket: at most its bound in [`LATENCY_BUCKETS_NS`], and above the one
+    /// before. The last bucket is above all bounds.
     pub counts: [u64; BUCKET_COUNT],
-    /// All of them together.
+    /// Sum of all latencies.
     pub sum_ns: u64,
 }
 
-/// Those of all transports, in the order of [`Transport::NAMES`].
+/// The latencies of all transports, in the order of [`Transport::NAMES`].
 pub type Latencies = [Latency; Transport::NAMES.len()];
 
-/// What a shard gives: see the module's text.
+/// The chunks that a shard gives: see the module's text.
 #[derive(Debug)]
 pub struct Deliveries {
     noted: Vec<Noted>,
@@ -63,7 +63,7 @@ struct Noted {
 }
 
 impl Latency {
-    /// So many took so long.
+    /// Records `count` chunks with a latency of `ns`.
     pub fn record(&mut self, ns: u64, count: u32) {
         let bucket = LATENCY_BUCKETS_NS.partition_point(|bound_ns| *bound_ns < ns);
         self.counts[bucket] += u64::from(count);
@@ -81,8 +81,8 @@ impl Default for Deliveries {
 }
 
 impl Deliveries {
-    /// A chunk goes to `count` more readers of this transport. Whoever notes sees to it that there
-    /// is room; what there is no room for is not counted.
+    /// Notes that a chunk goes to `count` more readers of this transport. The caller ensures that
+    /// there is room; chunks without room are not counted.
     ///
     /// # Example
     /// ```
@@ -95,7 +95,7 @@ impl Deliveries {
     /// ```
     #[inline]
     pub fn note(&mut self, published_at: Instant, transport: Transport, count: u32) {
-        // Most are of the chunk that another reader was just given.
+        // Most notes are for the chunk that another reader was just given.
         let newest = self.noted.iter_mut().rev().take(Transport::NAMES.len());
         let is_same =
             |noted: &&mut Noted| (noted.published_at, noted.transport) == (published_at, transport);
@@ -106,27 +106,28 @@ impl Deliveries {
         }
     }
 
-    /// Can so many chunks be noted, each for one transport, before [`Deliveries::settle`]?
+    /// True if `chunk_count` chunks, each for one transport, can be noted before
+    /// [`Deliveries::settle`].
     pub fn has_room(&self, chunk_count: usize) -> bool {
         self.noted.len() + chunk_count <= DELIVERIES_NOTED_MAX
     }
 
-    /// Is nothing noted?
+    /// True if nothing is noted.
     #[inline]
     pub fn is_settled(&self) -> bool {
         self.noted.is_empty()
     }
 
-    /// All that is noted is out of our hands.
+    /// Records everything noted as passed on at `now`.
     pub fn settle(&mut self, now: Instant) {
         for Noted { published_at, count, transport } in self.noted.drain(..) {
-            // A producer in another process may say that it published in the future.
+            // A producer in another process may claim a publication in the future.
             let ns = now.nanos().saturating_sub(published_at.nanos());
             self.latencies[transport as usize].record(ns, count);
         }
     }
 
-    /// What was settled so far.
+    /// The latencies recorded so far.
     pub fn latencies(&self) -> &Latencies {
         &self.latencies
     }

@@ -1,9 +1,9 @@
-//! Records of the log, and how they are written: as text, or as JSON, one line each.
+//! Records of the log, and their two formats: text and JSON, one line each.
 //!
-//! A record is a value of fixed size: it is made and handed on without allocating anything. Its
-//! texts may come from anybody: control characters are escaped in both formats, so that a line is
-//! one line and no terminal takes orders from it. What carries records to where they are written is
-//! `shard/log.rs`. Tests: `log/tests.rs`.
+//! A record is a value of fixed size, which is made and passed on without allocation. Its texts may
+//! come from any source. Both formats escape control characters, so that a record is one line and
+//! cannot control a terminal. `shard/log.rs` carries records to their destination. Tests:
+//! `log/tests.rs`.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -24,7 +24,7 @@ macro_rules! words {
             }
 
             impl $type {
-                /// How each is written, in their order.
+                /// The words of the variants, in their order.
                 pub const WORDS: &[&str] = &[$($word),+];
             }
 
@@ -48,29 +48,29 @@ macro_rules! words {
 }
 
 words! {
-    /// How much it matters: the least first.
+    /// The severity of a record, the most severe first.
     Level {
         /// Something was lost, or does not work.
         Error = "error",
-        /// Something is not as it should be, and goes on.
+        /// Something is not as it should be, but work continues.
         Warn = "warn",
-        /// What an operator wants to know.
+        /// Information for an operator.
         #[default]
         Info = "info",
-        /// What somebody wants to know who looks for something.
+        /// Details for an investigation.
         Debug = "debug",
     }
-    /// How records are written.
+    /// The format of the records.
     LogFormat {
-        /// For people: time, level, event, `name=value`.
+        /// A line for people: time, level, event, `name=value`.
         #[default]
         Text = "text",
-        /// For programs: an object a line.
+        /// A JSON object per line, for programs.
         Json = "json",
     }
 }
 
-/// A word that is none of those expected.
+/// The error for a word that is none of those expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WordError {
     expected: &'static [&'static str],
@@ -84,7 +84,7 @@ impl fmt::Display for WordError {
 
 impl std::error::Error for WordError {}
 
-/// A text of at most [`LOG_TEXT_BYTES_MAX`]; of a longer one the beginning and `…`.
+/// A text of at most [`LOG_TEXT_BYTES_MAX`] bytes. A longer one is cut, with `…` at its end.
 #[derive(Clone, Copy)]
 struct ShortText {
     bytes: [u8; LOG_TEXT_BYTES_MAX],
@@ -122,7 +122,7 @@ impl fmt::Write for ShortText {
         self.length = self.as_str().floor_char_boundary(LOG_TEXT_BYTES_MAX - MARK.len()) as u8;
         self.append(MARK);
         self.is_cut = true;
-        Err(fmt::Error) // Whoever is being shown may stop.
+        Err(fmt::Error) // The value that is displayed may stop.
     }
 }
 
@@ -132,7 +132,7 @@ enum Value {
     Text(ShortText),
 }
 
-/// What happened, when, and up to [`LOG_FIELDS_MAX`] numbers and texts.
+/// A log record: an event, its time, and up to [`LOG_FIELDS_MAX`] numbers and texts.
 #[derive(Clone, Copy)]
 pub struct Record {
     wall_us: u64,
@@ -143,13 +143,13 @@ pub struct Record {
 }
 
 impl Record {
-    /// `event` happened, so many microseconds after 1970.
+    /// Creates a record of `event` at `wall_us` microseconds since 1970.
     pub fn new(wall_us: u64, level: Level, event: &'static str) -> Record {
         let fields = [("", Value::Number(0)); LOG_FIELDS_MAX];
         Record { wall_us, level, event, field_count: 0, fields }
     }
 
-    /// How much it matters.
+    /// The severity of the record.
     pub fn level(&self) -> Level {
         self.level
     }
@@ -157,18 +157,18 @@ impl Record {
     /// Adds a number.
     ///
     /// # Panics
-    /// As [`Record::show`].
+    /// If the record has [`LOG_FIELDS_MAX`] fields.
     pub fn number(&mut self, name: &'static str, number: u64) -> &mut Record {
         self.add(name, Value::Number(number))
     }
 
-    /// Adds a text: what `shown` is printed as, as far as [`LOG_TEXT_BYTES_MAX`] reach.
+    /// Adds the text that `shown` displays, cut after [`LOG_TEXT_BYTES_MAX`] bytes.
     ///
     /// # Panics
     /// If the record has [`LOG_FIELDS_MAX`] fields.
     pub fn show(&mut self, name: &'static str, shown: &dyn fmt::Display) -> &mut Record {
         let mut text = ShortText::EMPTY;
-        let _ = write!(text, "{shown}"); // An error says that it was cut.
+        let _ = write!(text, "{shown}"); // An error means that it was cut.
         self.add(name, Value::Text(text))
     }
 
@@ -179,7 +179,7 @@ impl Record {
         self
     }
 
-    /// Appends it as one line.
+    /// Appends the record as one line.
     pub fn write_line(&self, format: LogFormat, out: &mut Vec<u8>) {
         let mut line = Line::begin(format, out, self.wall_us, self.level, self.event);
         for (name, value) in &self.fields[..usize::from(self.field_count)] {
@@ -200,8 +200,8 @@ impl fmt::Debug for Record {
     }
 }
 
-/// One line that is being written: for whoever has longer texts than a [`Record`] takes, and may
-/// allocate.
+/// A line that is being written. It is for callers whose texts are longer than a [`Record`] takes,
+/// and that may allocate.
 pub struct Line<'a> {
     format: LogFormat,
     out: &'a mut Vec<u8>,
@@ -240,7 +240,7 @@ impl<'a> Line<'a> {
         append(self.out, format_args!("{number}"));
     }
 
-    /// Adds a text, whole.
+    /// Adds a text in full.
     pub fn text(&mut self, name: &str, text: &str) {
         self.name(name);
         match self.format {
@@ -273,7 +273,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// As it is, if it is one plain word; else quoted.
+/// Writes `text` as it is if it is one plain word, otherwise quoted.
 fn write_word(out: &mut Vec<u8>, text: &str) {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.,:;/@+*%()[]".contains(&byte);
     match !text.is_empty() && text.bytes().all(is_plain) {
@@ -282,7 +282,8 @@ fn write_word(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// A string of JSON, in which nothing moves a cursor, ends a line or turns the direction of a text.
+/// Writes `text` as a JSON string without characters that control a terminal, a line or text
+/// direction.
 fn write_quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     for c in text.chars() {
@@ -307,7 +308,7 @@ fn append(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     out.write_fmt(text).expect("memory takes everything");
 }
 
-/// A time in µs since 1970, as RFC 3339 has it: in UTC, with microseconds.
+/// Formats a time in µs since 1970 as RFC 3339, in UTC, with microseconds.
 #[cfg(feature = "server")]
 pub(crate) fn rfc3339(wall_us: u64) -> String {
     let mut out = Vec::new();
@@ -315,7 +316,7 @@ pub(crate) fn rfc3339(wall_us: u64) -> String {
     String::from_utf8(out).expect("it is ASCII")
 }
 
-/// RFC 3339 in UTC, with microseconds.
+/// Writes a time in µs since 1970 as RFC 3339, in UTC, with microseconds.
 fn write_time(out: &mut Vec<u8>, wall_us: u64) {
     let (seconds, us) = (wall_us / 1_000_000, wall_us % 1_000_000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -325,8 +326,8 @@ fn write_time(out: &mut Vec<u8>, wall_us: u64) {
     append(out, format_args!("{hour:02}:{minute:02}:{second:02}.{us:06}Z"));
 }
 
-/// Year, month and day of so many days after 1970-01-01. Years are counted from March, so that the
-/// leap day is their last, in cycles of 400 years.
+/// Returns the year, month and day that is `days` after 1970-01-01. Years are counted from March,
+/// so that the leap day is their last, in cycles of 400 years.
 fn date_of(days: u64) -> (u64, u64, u64) {
     const CYCLE_DAYS: u64 = 146_097;
     let days = days + 719_468; // From 0000-03-01.

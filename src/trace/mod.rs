@@ -1,8 +1,10 @@
-//! Stratum 0: what a shard knows about itself. [`context`] what a request is a part of,
-//! [`counters`] how often, [`flight`] what last, [`histogram`] and [`latency`] how long, [`log`]
-//! what an operator is told, [`span`] what one request took part in, [`stall`] what took too long
-//! and what it was, [`probes`] where a tracer can look. Recording never allocates (but spans),
-//! locks, reads a clock or makes a syscall.
+//! Stratum 0: the observations of a shard about itself.
+//!
+//! [`counters`] counts events, and [`flight`] records the last ones. [`histogram`] and [`latency`]
+//! measure durations, and [`stall`] turns that took too long, with what they did. [`log`] is the
+//! operator's log. [`context`] and [`span`] connect a request to a distributed trace, and
+//! [`probes`] are places for external tracers. Recording never locks, reads a clock or makes a
+//! syscall, and only spans allocate.
 
 pub mod context;
 pub mod counters;

@@ -1,29 +1,29 @@
-//! Static probes: places at which a tracer can look into a running program, as it was shipped.
+//! Static probes: places at which a tracer can attach to a running release build.
 //!
-//! Each is one `nop`, and a note in the program's file that says where it is and in which registers
-//! its numbers are (USDT, as `sys/sdt.h` of SystemTap has it): perf, bpftrace and gdb find it by
-//! name and put a breakpoint there for as long as they look. While nobody does, nothing is asked,
-//! stored or called.
+//! Each probe is one `nop`. A note in the executable holds its address and the registers of its
+//! numbers (USDT, as in `sys/sdt.h` of SystemTap). Tracers (perf, bpftrace, gdb) find it by name,
+//! and set a breakpoint there while they trace. Without a tracer, nothing is checked, stored or
+//! called.
 //!
-//! All are of the provider `streamdoor`; their numbers, in this order:
+//! All are of the provider `streamdoor`. Their numbers, in this order:
 //!
 //! | probe | when | |
 //! |---|---|---|
-//! | `turn_begin` | a shard looks around | ns of its clock |
-//! | `turn_end` | it has done what there was | was there any; duties ([`super::Duties::bits`]) |
-//! | `publish` | a chunk is there for all | seq, payload bytes, total bytes |
-//! | `publish_batch` | several are, at once | first seq, how many |
-//! | `deliver` | a shard's subscribers were given one | execution's slot, seq, how many |
-//! | `receive` | a subscriber elsewhere has read one | seq, payload bytes |
+//! | `turn_begin` | a turn of a shard begins | ns of its clock |
+//! | `turn_end` | the turn is done | had it work; duties ([`super::Duties::bits`]) |
+//! | `publish` | a chunk is visible to all readers | seq, payload bytes, total bytes |
+//! | `publish_batch` | several are, at once | first seq, number of chunks |
+//! | `deliver` | local subscribers were given a chunk | execution's slot, seq, their number |
+//! | `receive` | a subscriber elsewhere has read a chunk | seq, payload bytes |
 //! | `send` | bytes were given to a socket | connection's slot, bytes |
 //! | `wake` | readers asleep in the kernel are woken | newest seq |
 //!
 //! `tools/perf WORKLOAD --probes` shows them.
 
-/// Places a probe: its name, and numbers. They are evaluated in any case, so let them be at hand.
+/// Places a probe with its name and numbers. They are always evaluated, so they should be cheap.
 macro_rules! probe {
     ($name:ident $(, $number:expr)*) => {{
-        // Miri and loom interpret or rebuild the program: neither has a place for a `nop` of ours.
+        // Miri and loom interpret or rebuild the program, and support no `nop` of ours.
         #[cfg(not(any(miri, loom)))]
         ::probe::probe!(streamdoor, $name $(, $number)*);
         #[cfg(any(miri, loom))]

@@ -1,32 +1,33 @@
-//! One request as a part of a trace, for whoever follows it through several programs.
+//! One request as a part of a distributed trace.
 //!
-//! Plain values: `wire::otlp` spells them, `shard` makes them, and somebody else sends them away.
+//! Spans are plain values. `shard` creates them, `wire::otlp` encodes them, and an exporter sends
+//! them.
 
 /// A request that was answered, or given up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// The trace that it is a part of; never 0.
+    /// The trace that the request is a part of; never 0.
     pub trace_id: u128,
-    /// Its own name there; never 0.
+    /// The id of this span; never 0.
     pub span_id: u64,
-    /// What it was a part of, if the client has said so.
+    /// The parent span, if the client has named one.
     pub parent_id: Option<u64>,
-    /// When it came, and when it was answered: microseconds since 1970.
+    /// The time of the request, in microseconds since 1970.
     pub begun_us: u64,
-    /// See `begun_us`.
+    /// The time of the answer, in microseconds since 1970.
     pub ended_us: u64,
-    /// What was asked: `tools/call`.
+    /// The method of the request, for example `tools/call`.
     pub method: &'static str,
-    /// The tool that was called, or the prompt that was wanted.
+    /// The tool or the prompt that was requested.
     pub target: Option<String>,
     /// The client's id of the request.
     pub request: String,
-    /// The session that it was asked in.
+    /// The session of the request.
     pub session: Option<String>,
     /// The version of the protocol.
     pub version: &'static str,
-    /// What it came over: `pipe` or `tcp`.
+    /// The transport of the request: `pipe` or `tcp`.
     pub transport: &'static str,
-    /// What went wrong, in a word: an error's code, `tool_error`, `cancelled`.
+    /// The kind of failure: an error's code, `tool_error`, or `cancelled`.
     pub error: Option<String>,
 }

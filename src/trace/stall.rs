@@ -1,14 +1,14 @@
-//! Stalls: turns of a shard's loop that took too long, how long they took, and what they did.
+//! Stalls: turns of a shard's loop that took too long, their durations, and what they did.
 //!
-//! A turn notes what it does as it does it, one bit each; no clock is read for that. A turn that
-//! took longer than [`crate::limits::STALL_THRESHOLD`] is counted for each thing that it did: the
-//! one that stands out is what to look at. The tests are at the end of this file.
+//! A turn notes each thing that it does, with one bit each, and reads no clock for that. A turn
+//! that took longer than [`crate::limits::STALL_THRESHOLD`] is counted for each thing that it did.
+//! A duty with an outstanding count is the likely cause. The tests are at the end of this file.
 
 use super::Latency;
 
 macro_rules! duties {
     ($($(#[doc = $text:literal])+ $duty:ident = $name:literal,)+) => {
-        /// What a turn can do. Others' code runs in `tools` and `deliveries` only.
+        /// A kind of work that a turn can do. Foreign code runs in `tools` and `deliveries` only.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Duty {
@@ -16,10 +16,10 @@ macro_rules! duties {
         }
 
         impl Duty {
-            /// Every one, in the order of their numbers.
+            /// Every duty, in the order of their numbers.
             pub const ALL: &[Duty] = &[$(Duty::$duty),+];
 
-            /// How metrics spell it.
+            /// The name in metrics.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Duty::$duty => $name,)+
@@ -30,7 +30,7 @@ macro_rules! duties {
 }
 
 duties! {
-    /// What the kernel has said was looked at: requests were read, and answered.
+    /// Events of the kernel were handled: requests were read, and answered.
     Reactor = "reactor",
     /// Commands of other threads were carried out.
     Commands = "commands",
@@ -40,11 +40,11 @@ duties! {
     Tools = "tools",
     /// Chunks were taken over from producers.
     Chunks = "chunks",
-    /// Chunks were given to subscribers of this thread: closures ran, or events were spelled.
+    /// Chunks were given to subscribers of this thread: closures ran, or events were encoded.
     Deliveries = "deliveries",
-    /// Rings were leased, bought, or given back.
+    /// Rings were leased, allocated, or returned.
     Rings = "rings",
-    /// Runs of agents went on.
+    /// Runs of agents continued.
     Agents = "agents",
     /// Rings of other shards were read.
     Remotes = "remotes",
@@ -56,29 +56,30 @@ const COUNT: usize = Duty::ALL.len();
 
 const _: () = assert!(COUNT <= u16::BITS as usize); // One bit each.
 
-/// What one turn did.
+/// The duties of one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Duties(u16);
 
 impl Duties {
-    /// It did this, too.
+    /// Notes that the turn did this, too.
     #[inline(always)]
     pub fn note(&mut self, duty: Duty) {
         self.0 |= 1 << duty as u16;
     }
 
-    /// Did it do this one?
+    /// True if the turn did this.
     pub fn has(self, duty: Duty) -> bool {
         self.0 & 1 << duty as u16 != 0
     }
 
-    /// As a number, a bit for each, in the order of [`Duty::ALL`]: for the flight recorder.
+    /// The duties as a number, with one bit for each in the order of [`Duty::ALL`], for the flight
+    /// recorder.
     pub fn bits(self) -> u64 {
         self.0.into()
     }
 }
 
-/// What was counted of turns that took too long.
+/// The counts of turns that took too long.
 ///
 /// # Example
 /// ```
@@ -92,12 +93,12 @@ impl Duties {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
     by: [u64; COUNT],
-    /// How long they took.
+    /// The durations of these turns.
     pub durations: Latency,
 }
 
 impl Stalls {
-    /// One more, that did this and took so long.
+    /// Counts one more turn, with its duties and its duration.
     pub fn record(&mut self, did: Duties, ns: u64) {
         for (count, duty) in self.by.iter_mut().zip(Duty::ALL) {
             *count += u64::from(did.has(*duty));
@@ -105,7 +106,7 @@ impl Stalls {
         self.durations.record(ns, 1);
     }
 
-    /// How many did this, among other things.
+    /// Number of these turns that did this, among other things.
     pub fn of(&self, duty: Duty) -> u64 {
         self.by[duty as usize]
     }

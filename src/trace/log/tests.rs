@@ -1,4 +1,4 @@
-//! Records are one line each, whatever is in them.
+//! Records are one line each, for any content.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn a_long_text_is_cut_between_two_characters_and_shows_it() {
         assert_eq!(value["text"], kept, "{text}");
         assert_eq!(value["whole"], "1 2");
     }
-    let mut text = ShortText::EMPTY; // Piece by piece, by somebody who does not stop.
+    let mut text = ShortText::EMPTY; // Piece by piece, by a writer that ignores the error.
     for _ in 0..100 {
         let _ = text.write_str("12345");
     }
