@@ -25,7 +25,7 @@ pub const EXECUTIONS_CEILING: u32 = 1 << 20;
 pub const EXECUTIONS_QUEUED_MAX: u32 = 256;
 /// Time after which a caller that was answered with `Busy` may retry.
 pub const BUSY_RETRY_AFTER: Duration = Duration::from_millis(250);
-/// Subscribers of one execution.
+/// Local subscribers of one execution.
 pub const SUBSCRIBERS_PER_EXECUTION_MAX: u32 = 10_240;
 /// Subscribers of one shard.
 pub const SUBSCRIBERS_MAX: u32 = 16_384;

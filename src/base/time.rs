@@ -14,7 +14,7 @@ pub struct Instant(u64);
 impl Instant {
     /// The origin: zero of the simulator's clock, boot of a real machine.
     pub const ZERO: Instant = Instant(0);
-    /// Later than every deadline: "never".
+    /// An instant after every deadline, used for "never".
     pub const FAR: Instant = Instant(u64::MAX);
 
     /// Returns the instant `nanos` ns after the origin.

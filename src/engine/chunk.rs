@@ -273,7 +273,7 @@ pub struct Gap {
 pub enum GapReason {
     /// The subscriber's lag reached its limit, and its policy drops chunks.
     Lag,
-    /// A newer chunk of the same key took their place.
+    /// Newer chunks of the same keys took their place.
     Conflated,
     /// The ring had to overwrite the chunks before the subscriber read them.
     Overtaken,

@@ -80,7 +80,7 @@ pub enum Event<'a> {
     Lost(SubscriberId),
     /// A subscriber's connection has accepted a part of what it was given.
     Moved(SubscriberId),
-    /// A subscriber's closure panicked. It is given nothing more and can not come back.
+    /// A subscriber's closure panicked. It is given nothing more and cannot come back.
     Broken(SubscriberId),
     /// The producer's thread overwrote chunks `.1..=.2` before they could be delivered to this
     /// local subscriber. It was given nothing from chunk `.1` on.

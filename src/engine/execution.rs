@@ -1,7 +1,7 @@
 //! One execution: its state, its log, its subscribers, its timers.
 //!
 //! Invariants ([`Execution::audit`]):
-//! - E1: the log only grows while the producer is active.
+//! - E1: the log only grows while the producer is active or stopping.
 //! - E2: the gate is at or before every gating cursor, and before the chunks that are kept for
 //!   subscribers that may come back. It moves back only when a reader attaches.
 //! - E3: an outcome is decided once.
@@ -79,7 +79,7 @@ pub(super) struct Execution {
     pub heard: bool,
     /// The first chunk whose publication has rare consequences: see [`Execution::next_trip_seq`].
     pub trip_seq: u64,
-    /// See [`crate::engine::Engine::burst_chunks`].
+    /// The value of [`crate::engine::Engine::burst_chunks`].
     pub burst_chunks: u32,
     /// True if the shard was asked to report the cursors of readers on other threads.
     pub watching: bool,
@@ -295,7 +295,7 @@ impl Execution {
         self.log.bound_deliveries(is_bounded.then(|| Replay::of(ring, None).delivery()));
     }
 
-    /// See [`crate::engine::Engine::burst_chunks`].
+    /// The value of [`crate::engine::Engine::burst_chunks`].
     fn smallest_burst(&self) -> u32 {
         let bursts = self.locals.positions().map(|(local, _)| local.burst_chunks());
         bursts.min().unwrap_or(u32::MAX).min(limits::BURST_CHUNKS_MAX)

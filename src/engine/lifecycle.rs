@@ -209,7 +209,7 @@ impl Engine {
         if let Some(e) = self.executions.get_mut(execution)
             && !e.closed()
         {
-            e.exit = Some(exit); // After the end nobody would be told.
+            e.exit = Some(exit); // After the end it would reach no subscriber.
         }
     }
 

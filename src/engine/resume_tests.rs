@@ -258,7 +258,7 @@ fn a_reader_of_another_thread_is_lost_and_comes_back_as_any_other() {
     world.handle(Event::Lost(fourth));
     world.pass(crate::limits::RECONNECT_GRACE * 2);
     assert_eq!(detached(&mut world), [(fourth, DetachReason::Lost)]);
-    // Whose place nobody comes back for loses it at once.
+    // A reader whose client cannot come back loses its place at once.
     for spec in [
         SubscribeSpec { place: Place::Remote, ..with(Policy::Block) },
         SubscribeSpec { place: Place::Remote, replays: true, ..with(Policy::Drop) },
@@ -350,7 +350,7 @@ fn with_acknowledgements_only_what_is_not_acknowledged_is_kept() {
     assert_eq!(gate_seq(&mut world), Some((11, 11)));
 }
 
-/// A process said that it waits, and that was out of date.
+/// The producer's process reports that it waits, but the report is out of date.
 #[test]
 fn a_producer_goes_on_where_an_acknowledgement_leaves_the_gate_to_another_reader() {
     let mut world = World::new(4, 4);

@@ -301,7 +301,7 @@ fn for_a_whole_ring_only_ended_executions_go_that_nobody_reads() {
     ];
     assert!(rings.eq(&expected), "{told:?}");
     assert!(told.contains(&Action::StartProducer(next.slot)));
-    // Without any ring the other one goes, too.
+    // Without any ring the other one is evicted, too.
     world.leases = 0;
     let last = world.open(OpenSpec::new(RING)).unwrap();
     let told = world.take();

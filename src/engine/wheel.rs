@@ -21,11 +21,11 @@
 //!
 //! Invariants ([`Wheel::audit`], in `wheel/audit.rs`, checks them after every simulator step):
 //! - W1: no armed timer has a due tick before `elapsed`.
-//! - W2: a timer stands where `place_of` says, and nowhere else.
+//! - W2: a timer is at the place that `place_of` returns, and nowhere else.
 //! - W3: a bit of an occupancy map is set if and only if its slot or level holds a timer.
-//! - W4: within a slot, timers of one tick stand in the order in which they were armed.
+//! - W4: within a slot, timers of one tick are in the order in which they were armed.
 //! - W5: armed timers and free nodes together are the capacity.
-//! - W6: the due tick that is remembered as the first is the first.
+//! - W6: the due tick that is cached as the first is the first.
 //!
 //! The tests are in `wheel/tests.rs`. A sorted map is the model for a million random operations.
 
