@@ -4,7 +4,7 @@
 //! report (`common/`) with the package `bench/peers`, which measures third-party crates.
 //! `tools/bench` runs all of them interleaved and compares. Tests: `tests/bench_smoke.rs`.
 
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 mod agent;
 mod common;
 mod door;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
             Some("fanout") => fanout::command(arguments),
             Some("serve") => serve::command(arguments),
             Some("door") => door::command(arguments),
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             Some("agent") => agent::command(arguments),
             Some("mcp") => mcp::command(arguments),
             Some("overload") => overload::command(arguments),

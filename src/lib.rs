@@ -152,7 +152,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("streamdoor runs on Linux only: memfd seals, futexes and io_uring are its ground");
 
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 pub mod agent;
 pub mod base;
 #[cfg(feature = "server")]
@@ -168,12 +168,18 @@ pub mod mcp;
 pub mod memory;
 pub mod reactor;
 pub mod shard;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
 pub mod sim;
 pub mod tool;
 pub mod trace;
 #[cfg(feature = "server")]
 pub mod upstream;
 pub mod wire;
+
+// The name by which tests and fuzz targets know the library.
+#[cfg(test)]
+extern crate self as streamdoor;
 
 /// The example of README.md, compiled and run.
 #[cfg(doctest)]

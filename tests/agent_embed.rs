@@ -1,6 +1,6 @@
 //! Runs of agents inside of a program: on its own shard, over real sockets, with a model that
 //! follows a script.
-#![cfg(feature = "agent")]
+#![cfg(feature = "server")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

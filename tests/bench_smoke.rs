@@ -1,6 +1,6 @@
 //! The benchmark programs run, at a size that fits into a test, and print what `tools/bench` reads.
 //! Says nothing about speed.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
 
@@ -327,7 +327,7 @@ fn the_latencies_of_a_server_are_written_where_asked() {
 }
 
 #[test]
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 fn runs_of_agents_are_measured_beside_a_pipe() {
     if !two_cpus() {
         assert_eq!(bench("agent --smoke").status.code(), Some(3));

@@ -1,6 +1,6 @@
 //! The scripts around the benchmarks, as far as they need no build: plots are drawn from what a run
 //! writes, summaries from its lines, and every workload of `tools/perf` is one that `bench` takes.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -177,7 +177,7 @@ fn every_workload_is_one_that_bench_takes() {
     let names = line.split_whitespace().skip(1).map(|name| name.trim_end_matches([',', ':']));
     let names: Vec<&str> = names.take_while(|name| *name != "streamdoor").collect();
     assert!(names.len() > 5, "{help}");
-    for name in names.into_iter().filter(|name| cfg!(feature = "agent") || *name != "agent") {
+    for name in names.into_iter().filter(|name| cfg!(feature = "server") || *name != "agent") {
         let words = run(Command::new(tool("perf")).args(["--words", name]));
         let text = bench(&format!("{} --smoke", words.trim_end()));
         assert!(text.contains("machine "), "{name}: {text}");

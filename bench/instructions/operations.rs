@@ -42,7 +42,7 @@ pub const ALL: &[Operation] = &[
     Operation { name: "wheel-cancel", what: "a timer is armed and cancelled", run: wheel_cancel },
     Operation { name: "wheel-fire", what: "a timer is armed and fires", run: wheel_fire },
     Operation { name: "mcp-progress", what: "a notification of one chunk", run: mcp_progress },
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "server")]
     Operation { name: "agent-part", what: "a text delta as a part", run: agent_part },
     Operation { name: "http-request", what: "a request is read", run: http_request },
 ];
@@ -228,7 +228,7 @@ fn mcp_progress(times: u64) -> Result<(), String> {
     Ok(())
 }
 
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 fn agent_part(times: u64) -> Result<(), String> {
     use streamdoor::agent::{Body, Part, Partial};
 

@@ -1,7 +1,7 @@
 //! Planted bugs: errors that the simulator has to find, to show that it would find similar ones.
 //!
-//! Each is one small wrong step in the real code, taken when its number was chosen. Without the
-//! feature `planted` the check is a constant `false`, and the step is not compiled. With it, at
+//! Each is one small wrong step in the real code, taken when its number was chosen. Outside of this
+//! library's own tests the check is a constant `false`, and the step is not compiled. In them, at
 //! most one bug is chosen for the whole process, before anything runs.
 
 /// The bugs, by number.
@@ -55,19 +55,19 @@ pub enum Planted {
 /// True if this bug is the chosen one.
 #[inline(always)]
 pub fn planted(bug: Planted) -> bool {
-    #[cfg(feature = "planted")]
+    #[cfg(any(test, fuzzing))]
     return chosen::is(bug);
-    #[cfg(not(feature = "planted"))]
+    #[cfg(not(any(test, fuzzing)))]
     {
         let _ = bug;
         false
     }
 }
 
-#[cfg(feature = "planted")]
+#[cfg(any(test, fuzzing))]
 pub use chosen::plant;
 
-#[cfg(feature = "planted")]
+#[cfg(any(test, fuzzing))]
 mod chosen {
     use std::sync::OnceLock;
 

@@ -1,45 +1,33 @@
 //! The subcommands and the parts that they share: usage texts, errors and exit codes.
 
-#[cfg(feature = "agent")]
 mod agent;
 mod arguments;
 mod call;
-#[cfg(feature = "server")]
 mod cat;
 mod console;
 mod demo;
-#[cfg(feature = "server")]
 mod doctor;
-#[cfg(feature = "server")]
 mod doors;
 mod interrupt;
-#[cfg(feature = "agent")]
 mod model_script;
 mod options;
 mod output;
-#[cfg(feature = "server")]
 mod pipe;
 mod progress;
 mod remote;
 mod results;
 mod run;
-#[cfg(feature = "server")]
 mod serve;
 mod session;
-#[cfg(feature = "server")]
 mod settings;
 mod signals;
 mod sink;
-#[cfg(feature = "server")]
 mod stdio;
-#[cfg(feature = "server")]
 mod telemetry;
 mod terminal;
 mod token_file;
 mod tools;
-#[cfg(feature = "server")]
 mod top;
-#[cfg(feature = "server")]
 mod upstreams;
 mod view;
 mod watch;
@@ -151,23 +139,15 @@ pub fn run() -> Result<(), CliError> {
             Some("run") => run::run(parser),
             Some("tools") => tools::run(parser),
             Some("demo") => demo::run(parser),
-            #[cfg(feature = "server")]
             Some("serve") => serve::run(parser),
-            #[cfg(feature = "server")]
             Some("stdio") => stdio::run(parser),
             Some("call") => call::run(parser),
             Some("watch") => watch::run(parser),
-            #[cfg(feature = "server")]
             Some("cat") => cat::run(parser),
-            #[cfg(feature = "server")]
             Some("pipe") => pipe::run(parser),
-            #[cfg(feature = "server")]
             Some("doctor") => doctor::run(parser),
-            #[cfg(feature = "server")]
             Some("top") => top::run(parser),
-            #[cfg(feature = "agent")]
             Some("agent") => agent::run(parser),
-            #[cfg(feature = "agent")]
             Some("model-script") => model_script::run(parser),
             Some("help") => {
                 say!("{}", HELP.trim_end());

@@ -203,7 +203,6 @@ pub struct Canceller {
 
 impl Canceller {
     /// Returns the canceller of this execution.
-    #[cfg(feature = "agent")]
     pub fn new(shard: &ShardHandle, id: ExecutionId) -> Canceller {
         Canceller { shard: shard.clone(), id }
     }

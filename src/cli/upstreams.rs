@@ -86,7 +86,6 @@ impl McpOptions {
     }
 
     /// Starts the servers. Their programs get the variables `asked`, and never those in `secret`.
-    #[cfg(feature = "agent")]
     pub fn start(&self, asked: &[Variable], secret: &[String]) -> Result<Arc<Upstreams>, CliError> {
         let upstreams = start(&self.0, (asked, secret), &Log::off())?;
         check(&upstreams, &Tools::built_in(), |_| false)?;

@@ -223,7 +223,6 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    #[cfg(feature = "agent")]
     pub fn agent(&self, arguments: &Value, follow: FollowOptions) -> Result<Stream, ClientError> {
         let follow = FollowOptions { from: From::Start, after: None, ..follow };
         let (follow, acks) = follow.acknowledged();

@@ -177,7 +177,6 @@ pub(super) fn call(body: &Value, options: &FollowOptions) -> Request {
 }
 
 /// `POST` of an agent's run, with its stream as the response.
-#[cfg(feature = "agent")]
 pub(super) fn agent(body: &Value, options: &FollowOptions) -> Request {
     let mut target = format!("/v1/agent/stream?format={}", name_of(options.format));
     wishes(&mut target, options);

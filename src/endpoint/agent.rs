@@ -182,7 +182,6 @@ pub(super) fn run(
 }
 
 /// Returns true if a run has a member of this name.
-#[cfg(feature = "agent")]
 pub(super) fn is_member(name: &str) -> bool {
     STREAMED.iter().any(|field| field.name == name)
 }

@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
 use crate::endpoint::answer::{Answer, JSON, Words};
-#[cfg(feature = "agent")]
 use crate::endpoint::front::bodies;
 use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::Parameters;
@@ -33,7 +32,6 @@ pub(super) enum Asked {
     /// An agent run, which the body describes. The answer is its stream.
     Agent(agent::Stream, TraceContext),
     /// A request about a thread of LangGraph, which the body describes.
-    #[cfg(feature = "agent")]
     Thread(Box<str>, ThreadBody),
     /// An acknowledgement. The body says through which chunk it goes.
     Acknowledge(ExecutionId, SubscriberId),
@@ -51,7 +49,6 @@ pub(super) enum Asked {
 }
 
 /// The meaning of a body about a thread.
-#[cfg(feature = "agent")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ThreadBody {
     /// The thread that will be created.
@@ -205,7 +202,6 @@ impl Request<'_> {
     }
 
     /// Does the same as [`Request::execution`], for this part of the path.
-    #[cfg(feature = "agent")]
     pub fn execution_at(&self, at: usize) -> Result<ExecutionId, ApiError> {
         Ok(self.path[at].parse().map_err(|_| NotFound)?)
     }
@@ -226,7 +222,6 @@ impl Request<'_> {
     }
 
     /// Returns the client's name of a thread.
-    #[cfg(feature = "agent")]
     pub fn thread(&self) -> Result<Box<str>, ApiError> {
         bodies::named("thread", &self.path[0])
     }
@@ -246,13 +241,10 @@ impl Asked {
                 .map(|execute| Call::Execute(Execute { trace, ..execute }.into())),
             Asked::Agent(stream, trace) => agent::stream(body, stream)
                 .map(|execute| Call::Execute(Execute { trace, ..execute }.into())),
-            #[cfg(feature = "agent")]
             Asked::Thread(thread, ThreadBody::Command) => return bodies::command(body, thread),
-            #[cfg(feature = "agent")]
             Asked::Thread(thread, ThreadBody::Follow(format)) => {
                 bodies::follow(body, thread, format)
             }
-            #[cfg(feature = "agent")]
             Asked::Thread(_, ThreadBody::Create) => bodies::create(body),
             Asked::Acknowledge(id, subscriber) => {
                 execute::acknowledge(body).map(|seq| Call::Acknowledge(id, subscriber, seq))

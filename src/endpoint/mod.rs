@@ -41,10 +41,6 @@ mod error;
 mod exchange;
 mod execute;
 mod fields;
-#[cfg(feature = "agent")]
-pub mod front;
-#[cfg(not(feature = "agent"))]
-#[path = "front/absent.rs"]
 pub mod front;
 mod grant;
 mod lines;

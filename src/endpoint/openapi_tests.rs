@@ -93,7 +93,7 @@ fn every_reference_leads_somewhere_and_every_schema_is_of_use() {
     }
 }
 
-#[cfg(feature = "schema")]
+#[cfg(feature = "tools")]
 mod checked {
     use serde_json::json;
 

@@ -59,10 +59,7 @@ const KIND: Field =
     Field::new("kinds", Shape::Kinds, "Chunks of these kinds only; absent: of every kind.");
 pub(super) const KINDS: &[Field] = &[KIND];
 
-#[cfg(feature = "agent")]
 const FORMATS: &[&str] = &["sse", "ndjson", "ai-sdk", "ag-ui", "langgraph"];
-#[cfg(not(feature = "agent"))]
-const FORMATS: &[&str] = &["sse", "ndjson"];
 const SDK_VERSION: Field = Field::new(
     "sdk_version",
     Shape::Choice(&["5", "6", "7"]),
@@ -81,7 +78,6 @@ pub(super) const FORMAT: &[Field] = &[
     SPELLING,
 ];
 /// The parameters of a request whose answer goes to a LangGraph client.
-#[cfg(feature = "agent")]
 pub(super) const SPELLED: &[Field] = &[SPELLING];
 /// The parameters of a request whose answer may be a stream.
 pub(super) const STREAM: &[Field] = &[
@@ -383,20 +379,17 @@ impl<'a> Parameters<'a> {
 
     /// Checks the parameters that LangGraph clients send when they cancel a run. They have no
     /// effect.
-    #[cfg(feature = "agent")]
     pub fn check_cancelled(&self) -> Result<(), ApiError> {
         self.number("wait")?;
         self.choice("action").map(drop)
     }
 
     /// Checks the parameter that LangGraph clients send when they read a state. It has no effect.
-    #[cfg(feature = "agent")]
     pub fn check_subgraphs(&self) -> Result<(), ApiError> {
         self.choice("subgraphs").map(drop)
     }
 
     /// Returns the format for LangGraph clients.
-    #[cfg(feature = "agent")]
     pub fn langgraph(&self) -> Result<front::Format, ApiError> {
         let spelling = self.choice("spelling")?.unwrap_or("snake");
         let spelling = spelling.parse().expect("every choice is a spelling");

@@ -5,7 +5,6 @@ use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::ask::{Asked, Request};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::lines::Lines;
-#[cfg(feature = "agent")]
 use crate::endpoint::parameters::SPELLED;
 use crate::endpoint::parameters::{
     DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, SESSION,
@@ -14,7 +13,6 @@ use crate::endpoint::parameters::{
 use crate::endpoint::{
     ApiError, Call, Work, agent, documents, door, execute, mcp, openapi, workers,
 };
-#[cfg(feature = "agent")]
 use crate::endpoint::{
     StreamFormat, ThreadAsk, ThreadCall,
     ask::ThreadBody,
@@ -107,23 +105,19 @@ const PLAIN: Route = Route {
 };
 
 /// The format for a client that rejoins a thread without naming one.
-#[cfg(feature = "agent")]
 const AI_SDK: StreamFormat =
     StreamFormat::Front(front::Format::AiSdk { sdk: front::SdkVersion::V5 });
 
-#[cfg(feature = "agent")]
 const THREAD: &[Field] = &[Field::new(
     "thread_id",
     Shape::Text { bytes_max: limits::THREAD_ID_BYTES_MAX as u64 },
     "What it is to be called; absent: as the server likes.",
 )];
-#[cfg(feature = "agent")]
 const COMMAND: &[Field] = &[
     Field::new("id", Shape::Whole, "What the answer refers to.").required(),
     Field::new("method", Shape::Text { bytes_max: 64 }, "Which command.").required(),
     Field::new("params", Shape::Anything, "What it takes."),
 ];
-#[cfg(feature = "agent")]
 const FOLLOWED: &[Field] = &[
     Field::new(
         "channels",
@@ -135,18 +129,15 @@ const FOLLOWED: &[Field] = &[
 ];
 
 /// The parameter of a request for a state. It has no effect.
-#[cfg(feature = "agent")]
 const OF_SUBGRAPHS: &[Field] =
     &[Field::new("subgraphs", Shape::Choice(&["true", "false"]), "There are none here.")];
 
 /// The parameters of a request that cancels a run. They have no effect.
-#[cfg(feature = "agent")]
 const CANCELLED: &[Field] = &[
     Field::new("wait", Shape::Number { min: 0, max: 1 }, "The answer never waits for the end."),
     Field::new("action", Shape::Choice(&["interrupt", "rollback"]), "What is there stays."),
 ];
 
-#[cfg(feature = "agent")]
 const FOLLOW_THREAD: Route = Route {
     body: Some(Body { has_others: true, ..Body::new(FOLLOWED, limits::HTTP_SMALL_BODY_BYTES_MAX) }),
     answers: &[(Status::OK, Content::Events)],
@@ -157,7 +148,6 @@ const FOLLOW_THREAD: Route = Route {
     ..PLAIN
 };
 
-#[cfg(feature = "agent")]
 fn thread_call(request: &Request<'_>, ask: ThreadAsk) -> Result<Asked, ApiError> {
     Ok(Asked::Call(Call::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
 }
@@ -206,7 +196,6 @@ pub(super) const ROUTES: &[Route] = &[
             Ok(Asked::Agent(stream, parameters.trace()))
         },
     },
-    #[cfg(feature = "agent")]
     Route {
         path: "/v1/agent/stream/{thread}/stream",
         name: "rejoinThread",
@@ -221,7 +210,6 @@ pub(super) const ROUTES: &[Route] = &[
         },
         ..PLAIN
     },
-    #[cfg(feature = "agent")]
     Route {
         method: Method::Delete,
         path: "/v1/agent/stream/{thread}",
@@ -467,7 +455,6 @@ pub(super) const ROUTES: &[Route] = &[
         begin: |request| Ok(Asked::Call(mcp::left(request.parameters.headers())?)),
         ..PLAIN
     },
-    #[cfg(feature = "agent")]
     Route {
         method: Method::Post,
         path: "/langgraph/threads",
@@ -481,7 +468,6 @@ pub(super) const ROUTES: &[Route] = &[
         begin: |_| Ok(Asked::Thread(Box::default(), ThreadBody::Create)),
         ..PLAIN
     },
-    #[cfg(feature = "agent")]
     Route {
         path: "/langgraph/threads/{thread}",
         name: "getThread",
@@ -490,7 +476,6 @@ pub(super) const ROUTES: &[Route] = &[
         begin: |request| thread_call(request, ThreadAsk::Describe),
         ..PLAIN
     },
-    #[cfg(feature = "agent")]
     Route {
         path: "/langgraph/threads/{thread}/state",
         name: "getThreadState",
@@ -503,7 +488,6 @@ pub(super) const ROUTES: &[Route] = &[
         },
         ..PLAIN
     },
-    #[cfg(feature = "agent")]
     Route {
         method: Method::Post,
         path: "/langgraph/threads/{thread}/commands",
@@ -517,7 +501,6 @@ pub(super) const ROUTES: &[Route] = &[
         begin: |request| Ok(Asked::Thread(request.thread()?, ThreadBody::Command)),
         ..PLAIN
     },
-    #[cfg(feature = "agent")]
     Route {
         method: Method::Post,
         path: "/langgraph/threads/{thread}/stream",
@@ -526,7 +509,6 @@ pub(super) const ROUTES: &[Route] = &[
         query: &[SPELLED],
         ..FOLLOW_THREAD
     },
-    #[cfg(feature = "agent")]
     Route {
         method: Method::Post,
         path: "/langgraph/threads/{thread}/stream/events",
@@ -535,7 +517,6 @@ pub(super) const ROUTES: &[Route] = &[
         query: &[SPELLED],
         ..FOLLOW_THREAD
     },
-    #[cfg(feature = "agent")]
     Route {
         method: Method::Post,
         path: "/langgraph/threads/{thread}/runs/{execution}/cancel",
@@ -552,7 +533,6 @@ pub(super) const ROUTES: &[Route] = &[
         },
         ..PLAIN
     },
-    #[cfg(feature = "agent")]
     Route {
         path: "/langgraph/info",
         name: "getLangGraphInfo",

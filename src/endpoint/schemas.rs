@@ -33,13 +33,9 @@ pub(super) fn all() -> Map<String, Value> {
         ("WorkerEvent", worker_event()),
         ("DoorLine", door_line()),
         ("McpMessage", object_schema(MESSAGE)),
-        #[cfg(feature = "agent")]
         ("Thread", thread()),
-        #[cfg(feature = "agent")]
         ("ThreadState", thread_state()),
-        #[cfg(feature = "agent")]
         ("CommandAnswer", command_answer()),
-        #[cfg(feature = "agent")]
         (
             "LangGraphInfo",
             object(&[("version", text()), ("flags", json!({"type": "object"}))], &[]),
@@ -65,7 +61,6 @@ fn object(always: &[(&str, Value)], perhaps: &[(&str, Value)]) -> Value {
 }
 
 /// Returns the schema of a thread as LangGraph clients know it.
-#[cfg(feature = "agent")]
 fn thread() -> Value {
     let any = json!({"type": "object"});
     let status = json!({"enum": ["idle", "busy"]});
@@ -81,7 +76,6 @@ fn thread() -> Value {
     )
 }
 
-#[cfg(feature = "agent")]
 fn thread_state() -> Value {
     let any = json!({"type": "object"});
     let names = array(&text());
@@ -98,7 +92,6 @@ fn thread_state() -> Value {
 }
 
 /// Returns the schema of the answer to a LangGraph command.
-#[cfg(feature = "agent")]
 fn command_answer() -> Value {
     let id = json!({"type": ["integer", "null"]});
     let result = json!({"type": "object"});

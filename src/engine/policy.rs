@@ -14,7 +14,7 @@
 //! - P3: `block` never skips a chunk that is still held. Only `drop` and `buffer` skip the newest
 //!   chunk, after their reader has read everything that it was owed.
 //!
-//! Tests: below against a log that forgets nothing; `tests/sim.rs` against the running engine.
+//! Tests: below against a log that forgets nothing; `sim/campaigns.rs` against the running engine.
 
 use std::fmt;
 use std::str::FromStr;

@@ -46,7 +46,7 @@ pub fn wait(word: &AtomicU64, seen: u32, timeout: Duration) -> WaitOutcome {
 
 /// Wakes everyone who waits for the low half of `word`. Returns the number of woken waiters.
 pub fn wake_all(word: &AtomicU64) -> u32 {
-    #[cfg(feature = "planted")]
+    #[cfg(any(test, fuzzing))]
     super::interleave::note_woken(word);
     let Some(address) = futex_address(word) else { return 0 };
     // SAFETY: FUTEX_WAKE uses the address as a key only.

@@ -41,7 +41,7 @@ mod format;
 pub mod futex;
 #[cfg(not(loom))]
 mod guard;
-#[cfg(feature = "planted")]
+#[cfg(any(test, fuzzing))]
 pub mod interleave;
 pub mod layout;
 pub mod lease;

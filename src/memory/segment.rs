@@ -188,7 +188,7 @@ impl Segment {
     }
 
     /// Writes words as their owner or a hostile process would, for fuzzers.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, fuzzing))]
     #[doc(hidden)]
     pub fn overwrite(&self, first: usize, words: &[u64]) {
         for (at, word) in words.iter().enumerate() {

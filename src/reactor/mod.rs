@@ -11,7 +11,7 @@
 //! (their descriptors), `socket_calls.rs`, `listener.rs` and `connecting.rs` (shared by both
 //! backends), `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
 //! Beside all that, [`watch`] looks after the machine's memory.
-//! Tests: `tests/reactor/` runs one list against all three.
+//! Tests: `sim/contract/` runs one list against all three.
 
 pub mod clock;
 mod connecting;
@@ -68,7 +68,7 @@ use crate::base::Instant;
 
 /// The kernel as one shard sees it.
 ///
-/// The contract, which `tests/reactor/` holds all backends to. Numbers that are missing were given
+/// The contract, which `sim/contract/` holds all backends to. Numbers that are missing were given
 /// to reads and writes of single buffers, which nobody used; they are not given again:
 ///
 /// - **R1 thread.** A reactor is made, used and dropped on one thread. It blocks SIGPIPE there, for
@@ -85,7 +85,7 @@ use crate::base::Instant;
 /// - **R13 descriptors.** Flags of a descriptor that others may share are never changed.
 /// - **R14 clock.** [`Reactor::now`] never goes back and is the same clock as the deadlines.
 ///
-/// Sockets, held to the same list by `tests/reactor/`:
+/// Sockets, held to the same list by `sim/contract/`:
 ///
 /// - **R15 names.** A [`ConnectionId`] or [`ListenerId`] that was closed, or never given, names
 ///   nothing: sends say so, everything else does nothing. No event tells of it any more, but a

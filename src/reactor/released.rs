@@ -4,6 +4,7 @@
 //! kernel's descriptor, or what the simulator has instead. Absent: bytes. What was received is told
 //! before the socket is given away, so nothing has to travel with it.
 
+#[cfg(any(test, fuzzing))]
 use std::any::Any;
 use std::fmt;
 
@@ -43,6 +44,7 @@ pub(crate) enum Carried {
     /// Of which nothing is in flight and which no epoll knows. Sockets are blocking ones.
     Kernel(Ends),
     /// Of `sim`, which closes it when it is dropped.
+    #[cfg(any(test, fuzzing))]
     Simulated(Box<dyn Any + Send>),
 }
 
@@ -92,6 +94,7 @@ impl ReleasedSocket {
     pub(crate) fn into_kernel(self) -> Result<(Ends, Past), AdoptError> {
         match self.carried {
             Carried::Kernel(ends) => Ok((ends, self.past)),
+            #[cfg(any(test, fuzzing))]
             carried @ Carried::Simulated(_) => {
                 Err(AdoptError::Foreign { socket: ReleasedSocket { carried, past: self.past } })
             }
@@ -110,6 +113,7 @@ pub enum AdoptError {
         connections_max: u32,
     },
     /// Give it back to the reactor that it comes from: simulated sockets stay in their world.
+    #[cfg(any(test, fuzzing))]
     Foreign {
         /// Still open.
         socket: ReleasedSocket,
@@ -127,9 +131,9 @@ impl AdoptError {
     /// The socket again, as it was.
     pub fn into_socket(self) -> ReleasedSocket {
         match self {
-            AdoptError::Full { socket, .. }
-            | AdoptError::Foreign { socket }
-            | AdoptError::Refused { socket, .. } => socket,
+            AdoptError::Full { socket, .. } | AdoptError::Refused { socket, .. } => socket,
+            #[cfg(any(test, fuzzing))]
+            AdoptError::Foreign { socket } => socket,
         }
     }
 
@@ -148,6 +152,7 @@ impl fmt::Display for AdoptError {
                 "the connection of {} finds no place: a shard has at most {connections_max}",
                 socket.past.peer
             ),
+            #[cfg(any(test, fuzzing))]
             AdoptError::Foreign { socket } => {
                 write!(f, "the connection of {} is of another world", socket.past.peer)
             }

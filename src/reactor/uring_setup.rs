@@ -138,11 +138,9 @@ fn missing_parts(ring: &IoUring) -> io::Result<Vec<&'static str>> {
     ring.submitter().register_probe(&mut probe)?;
     let parts = [
         (parameters.is_feature_nodrop(), "NODROP"),
-        (parameters.is_feature_rw_cur_pos(), "RW_CUR_POS"),
         (parameters.is_feature_fast_poll(), "FAST_POLL"),
         (parameters.is_feature_ext_arg(), "EXT_ARG"),
         (probe.is_supported(opcode::Read::CODE), "READ"),
-        (probe.is_supported(opcode::Write::CODE), "WRITE"),
         (probe.is_supported(opcode::PollAdd::CODE), "POLL_ADD"),
         (probe.is_supported(opcode::AsyncCancel::CODE), "ASYNC_CANCEL"),
     ];
@@ -155,11 +153,9 @@ const UNREGISTER_PBUF_RING: u8 = 23;
 
 /// Allows what is used here and nothing else, for ever; and enables the ring.
 fn restrict(ring: &IoUring) -> io::Result<()> {
-    let flags = squeue::Flags::ASYNC | squeue::Flags::BUFFER_SELECT;
     let mut allowed = [
         Restriction::sqe_op(opcode::Nop::CODE),
         Restriction::sqe_op(opcode::Read::CODE),
-        Restriction::sqe_op(opcode::Write::CODE),
         Restriction::sqe_op(opcode::PollAdd::CODE),
         Restriction::sqe_op(opcode::AsyncCancel::CODE),
         Restriction::sqe_op(opcode::AcceptMulti::CODE),
@@ -167,7 +163,7 @@ fn restrict(ring: &IoUring) -> io::Result<()> {
         Restriction::sqe_op(opcode::MsgRingData::CODE),
         Restriction::register_op(REGISTER_PBUF_RING),
         Restriction::register_op(UNREGISTER_PBUF_RING),
-        Restriction::sqe_flags_allowed(flags.bits()),
+        Restriction::sqe_flags_allowed(squeue::Flags::BUFFER_SELECT.bits()),
     ];
     ring.submitter().register_restrictions(&mut allowed)?;
     ring.submitter().register_enable_rings()

@@ -123,7 +123,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     run: self.runs[execution.index as usize].as_ref(),
                     #[cfg(feature = "server")]
                     serve: self.serve.as_deref_mut(),
-                    #[cfg(feature = "agent")]
+                    #[cfg(feature = "server")]
                     agents: &mut self.agents,
                 };
                 to.give(&Delivery::Gap(gap), || Item::Gap(gap));
@@ -138,7 +138,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     run: self.runs[execution.index as usize].as_ref(),
                     #[cfg(feature = "server")]
                     serve: self.serve.as_deref_mut(),
-                    #[cfg(feature = "agent")]
+                    #[cfg(feature = "server")]
                     agents: &mut self.agents,
                 };
                 let texts = || [message, context].map(|text| text.map(Box::from));
@@ -252,7 +252,7 @@ impl<R: Reactor + 'static> Shard<R> {
                             let progress = self.engine.progress(fan.execution);
                             hear_chunk(&mut self.serve, *ear, *subscriber, chunk, progress);
                         }
-                        #[cfg(feature = "agent")]
+                        #[cfg(feature = "server")]
                         Call::Agent(ear) => self.agents.hear_chunk(*ear, chunk),
                         Call::Nobody => {}
                     }
@@ -306,7 +306,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let serve = self.serve.as_mut().expect("it has calls");
                 serve.hear(ear, subscriber, &last_word);
             }
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             Call::Agent(ear) => {
                 self.agents.hear_end(ear, &Ended { end, error: error.as_deref() });
             }
@@ -424,7 +424,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.worked = true; // There may be room for what it has written.
             }
             Producer::Steps(_) if blocked => self.make_runnable(execution.index),
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             Producer::Agent if blocked => self.agents.note(execution),
             #[cfg(feature = "server")]
             Producer::Feed if blocked && run.is_remote => {
@@ -437,7 +437,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// A producer's sleep is over.
     fn wake_producer(&mut self, execution: Handle) {
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "server")]
         if matches!(self.run_mut(execution).producer, Producer::Agent) {
             self.agents.note(execution);
             return;
@@ -477,7 +477,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 run.stopping = true; // `take_over_threads` says when it is quiet.
                 self.worked = true;
             }
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             Producer::Agent => {
                 run.producer = Producer::Agent; // It has last words.
                 run.stopping = true;
@@ -560,7 +560,7 @@ struct Addressee<'a> {
     run: Option<&'a Run>,
     #[cfg(feature = "server")]
     serve: Option<&'a mut super::serve::Serve>,
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "server")]
     agents: &'a mut super::agent::Agents,
 }
 
@@ -583,7 +583,7 @@ impl Addressee<'_> {
                 let serve = self.serve.expect("it has calls");
                 serve.hear(*ear, self.subscriber, delivery);
             }
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             Call::Agent(ear) => self.agents.hear(*ear, delivery),
             Call::Nobody => {}
         }

@@ -19,7 +19,7 @@ use crate::engine::{
 };
 use crate::memory::{ControlPage, Desk, Exchange, ReaderPage, RingPoolUsage};
 use crate::reactor::{Reactor, Waker};
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 use crate::tool::Work;
 use crate::tool::{Job, Prepared, StartError, ToolSpec};
 use crate::trace::Code;
@@ -137,12 +137,12 @@ impl<R: Reactor + 'static> Shard<R> {
         prepared: Prepared,
         options: ExecuteOptions,
     ) -> Result<ExecutionId, ExecuteError> {
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "server")]
         let agent = match &*prepared.work {
             Work::Agent(call) => Some(self.agent_of(call, options.owner)?),
             _ => None,
         };
-        #[cfg(not(feature = "agent"))]
+        #[cfg(not(feature = "server"))]
         let agent = None;
         self.open(prepared, options, agent)
     }

@@ -69,10 +69,10 @@ pub struct ShardConfig {
     #[cfg(feature = "server")]
     pub conversations: Option<super::Conversations>,
     /// Models, and what agents may do; without a model there are no agents.
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "server")]
     pub agents: super::AgentSettings,
     /// How the servers of models are found and believed.
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "server")]
     pub outgoing: super::OutgoingConfig,
     /// Threads for tools that block.
     pub tool_threads_max: usize,
@@ -134,9 +134,9 @@ impl Default for ShardConfig {
             mcp_places: None,
             #[cfg(feature = "server")]
             conversations: None,
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             agents: super::AgentSettings::default(),
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             outgoing: super::OutgoingConfig::default(),
             tool_threads_max: limits::TOOL_THREADS_MAX,
             memory: MemoryWatch::default(),

@@ -3,8 +3,6 @@
 //! One table for all shards of a server, behind a lock that is taken when a run begins or ends and
 //! when somebody asks for a thread, and never for a chunk. It has no limit of its own: an entry
 //! leaves with the execution that it names ([`Seat`]), and the number of those is limited.
-#![cfg_attr(not(feature = "agent"), allow(dead_code, reason = "only agents have threads"))]
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

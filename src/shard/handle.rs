@@ -182,7 +182,7 @@ impl Shard<AnyReactor> {
         self.shut_down();
         #[cfg(feature = "server")]
         self.close_connections();
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "server")]
         self.close_outgoing();
     }
 

@@ -20,7 +20,7 @@
 //!   its own subscription, execution or call, and nothing else: `panics.rs`.
 
 mod act;
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 mod agent;
 mod api;
 mod config;
@@ -36,7 +36,7 @@ mod log;
 mod memory;
 #[cfg(feature = "server")]
 pub mod metrics;
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 pub(crate) mod outgoing;
 mod panics;
 #[cfg(feature = "server")]
@@ -72,7 +72,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 pub use agent::{
     AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
 };
@@ -88,9 +88,9 @@ pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 pub use outgoing::OutgoingConfig;
-#[cfg(all(feature = "agent", feature = "tls"))]
+#[cfg(feature = "tls")]
 pub use outgoing::Roots;
 #[cfg(feature = "server")]
 pub use places::Places;
@@ -98,7 +98,7 @@ pub use reader::Subscriber;
 pub use reader::link::Flaw;
 #[cfg(feature = "server")]
 pub(crate) use reader::link::{Link, Shared};
-#[cfg(feature = "server")]
+#[cfg(all(feature = "server", any(test, fuzzing)))]
 pub(crate) use serve::{AtDoor, HandLine, ProducerAtDoor};
 #[cfg(feature = "server")]
 pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp, ShardEnd, ShardEnds};
@@ -213,7 +213,7 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     #[cfg(feature = "server")]
     serve: Option<Box<serve::Serve>>,
     /// Servers of models, once one was asked.
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "server")]
     outgoing: Option<Box<outgoing::Outgoing>>,
     /// Tools whose work is done by clients, and these.
     #[cfg(feature = "server")]
@@ -225,7 +225,7 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     #[cfg(feature = "server")]
     conversations: Conversations,
     /// Runs of agents.
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "server")]
     agents: agent::Agents,
 }
 
@@ -237,11 +237,11 @@ fn room_for_a_chunk() -> Box<[u8]> {
 
 /// The tools that there are from the start.
 fn tools_of(config: &ShardConfig) -> Tools {
-    #[cfg_attr(not(feature = "agent"), expect(unused_mut, reason = "it knows no models"))]
+    #[cfg_attr(not(feature = "server"), expect(unused_mut, reason = "it knows no models"))]
     let mut tools = Tools::built_in();
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "server")]
     agent::add_to(&mut tools, &config.agents);
-    #[cfg(not(feature = "agent"))]
+    #[cfg(not(feature = "server"))]
     let _ = config;
     tools
 }
@@ -286,7 +286,7 @@ enum Call {
     Connection(crate::reactor::ConnectionId),
     #[cfg(feature = "server")]
     Mcp(serve::Ear),
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "server")]
     Agent(agent::Ear),
 }
 
@@ -438,11 +438,11 @@ impl<R: Reactor + 'static> Shard<R> {
             dead_peers: Vec::new(),
             #[cfg(feature = "server")]
             serve: None,
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             outgoing: None,
             #[cfg(feature = "server")]
             workers: serve::Workers::default(),
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             agents: agent::Agents::new(config.agents, config.outgoing),
             reactor,
         })
@@ -479,7 +479,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if self.connection_deadline().is_some_and(|deadline| deadline <= self.now) {
             self.did.note(Duty::Timers);
             self.fire_connection_timers();
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             self.fire_outgoing_timers();
         }
         if !self.runnable.is_empty() {
@@ -494,7 +494,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.take_over_urgent_guests();
         }
         self.pump();
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "server")]
         self.settle_agents();
         #[cfg(feature = "server")]
         if self.has_awake_remotes() {
@@ -531,7 +531,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let busy = !self.runnable.is_empty() || self.mailbox_pending;
         #[cfg(feature = "server")]
         let busy = busy || self.has_awake_remotes();
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "server")]
         let busy = busy || self.agents.has_news();
         let own = if busy { Some(self.now) } else { self.next_deadline() };
         let deadline = match (own, until) {
@@ -627,7 +627,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn counters(&self) -> Counters {
         let mut counters = *self.engine.counters();
         counters.merge(&self.counters);
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "server")]
         if let Some(outgoing) = &self.outgoing {
             counters.merge(outgoing.counters());
         }
@@ -663,9 +663,9 @@ impl<R: Reactor + 'static> Shard<R> {
             self.audit_calls();
             self.audit_doors();
         }
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "server")]
         self.audit_agents();
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "server")]
         if let Some(outgoing) = &self.outgoing {
             outgoing.audit();
         }

@@ -347,9 +347,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.make_runnable(handle.index);
             }
             Work::Thread(work) => self.start_thread(handle, Foreign::new(work)),
-            #[cfg(feature = "agent")]
+            #[cfg(feature = "server")]
             Work::Agent(_) => self.begin_agent(handle),
-            #[cfg(not(feature = "agent"))]
+            #[cfg(not(feature = "server"))]
             Work::Agent(_) => {
                 let text = "it is built without agents";
                 self.producer_ended(handle, Err(ToolError::new(text)));

@@ -13,7 +13,7 @@
 //! it was given last ([`Subscriber::keep_its_place`]), and its client may acknowledge
 //! (`window.rs`).
 //!
-//! Tests: `tests.rs` beside this file, `tests/threads.rs`, `tests/sim.rs`.
+//! Tests: `tests.rs` beside this file, `tests/threads.rs`, `sim/campaigns.rs`.
 
 #[cfg(feature = "server")]
 mod afar;
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, detach_of_code};
 use super::window::Window;
-#[cfg(feature = "planted")]
+#[cfg(any(test, fuzzing))]
 use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
 use crate::engine::policy::{Cursor, Policy, Terms};
@@ -192,6 +192,7 @@ impl<L: Link> Subscriber<L> {
     }
 
     /// The first chunk that counts as its lag: earlier ones were there when it came.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn lag_begins(&self) -> u64 {
         self.cursor.lag_begins(self.cursor.next_seq)
     }
@@ -670,7 +671,7 @@ impl Subscriber {
 
     /// The first half of falling asleep, for a simulation: what happens before the second half is
     /// what another thread could do between the two. `false`: there is no reason to.
-    #[cfg(feature = "planted")]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn lie_down(&mut self) -> bool {
         if self.ended {
             return false;
@@ -683,7 +684,7 @@ impl Subscriber {
     }
 
     /// The second half. The words that it sleeps on; `None` if there is news.
-    #[cfg(feature = "planted")]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn doze(&mut self) -> Option<[usize; 2]> {
         use crate::memory::interleave::name_of;
         if planted(Planted::AsleepAfterCheck) {
@@ -696,7 +697,7 @@ impl Subscriber {
     }
 
     /// It was woken.
-    #[cfg(feature = "planted")]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn rise(&mut self) {
         self.link.wake_up();
     }

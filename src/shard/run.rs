@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 pub(super) use super::agent::Agent;
 use super::delivery::code_of_detach;
 use super::events::Names;
@@ -41,7 +41,7 @@ pub(super) enum Producer {
     /// By hand.
     Feed,
     /// A run of an agent, on this thread.
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "server")]
     Agent,
     /// In another process, into a ring of its own, which is copied from.
     #[cfg(feature = "server")]
@@ -53,7 +53,7 @@ pub(super) enum Producer {
 }
 
 /// There are none.
-#[cfg(not(feature = "agent"))]
+#[cfg(not(feature = "server"))]
 pub(super) enum Agent {}
 
 /// A reader elsewhere.

@@ -1,6 +1,5 @@
 //! What happens between two steps of one function, where a real world has other cores: a reader
 //! looks at a ring in the middle of a write, and a reader falls asleep while the shard goes on.
-//! Only with the feature `planted`; without it nothing happens here.
 
 use crate::sim::run::Sim;
 
@@ -10,42 +9,11 @@ pub(super) enum Rest {
     #[default]
     Awake,
     /// It has begun to fall asleep.
-    #[cfg(feature = "planted")]
     LyingDown,
     /// It sleeps on these words.
-    #[cfg(feature = "planted")]
     Asleep([usize; 2]),
 }
 
-#[cfg(not(feature = "planted"))]
-mod nothing {
-    use super::Sim;
-
-    pub fn set_writing(_execution: usize) -> usize {
-        0
-    }
-
-    #[cfg(feature = "server")]
-    pub fn note_relay(_execution: usize) {}
-
-    impl Sim {
-        pub fn watch_between(&self) {}
-        pub fn check_between(&mut self) -> Result<(), String> {
-            Ok(())
-        }
-        pub fn lie_down(&mut self, _at: usize) {}
-        pub fn sleeps(&mut self, _at: usize) -> bool {
-            false
-        }
-    }
-}
-
-#[cfg(all(not(feature = "planted"), feature = "server"))]
-pub(super) use nothing::note_relay;
-#[cfg(not(feature = "planted"))]
-pub(super) use nothing::set_writing;
-
-#[cfg(feature = "planted")]
 mod looks {
     use std::cell::{Cell, RefCell};
 
@@ -150,7 +118,6 @@ mod looks {
     }
 }
 
-#[cfg(all(feature = "planted", feature = "server"))]
+#[cfg(feature = "server")]
 pub(super) use looks::note_relay;
-#[cfg(feature = "planted")]
 pub(super) use looks::set_writing;

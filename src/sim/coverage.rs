@@ -2,14 +2,10 @@
 //!
 //! The names are all there from the start: what never happens shows as a zero.
 
-use std::cell::Cell;
 use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::rc::Rc;
+use std::hash::Hasher;
 
 use crate::engine::Policy;
-use crate::reactor::Reactor;
-use crate::shard::Shard;
 
 /// FNV-1a, 64 bits: the same on every machine and in every version.
 #[derive(Clone, Copy, Debug)]
@@ -34,27 +30,6 @@ impl Hasher for Fnv {
 
     fn write_u64(&mut self, number: u64) {
         self.0 = (self.0 ^ number).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
-    }
-}
-
-/// The hash of all actions of some shards, in their order.
-#[derive(Clone, Default)]
-pub(super) struct ActionsHash(Rc<Cell<Fnv>>);
-
-impl ActionsHash {
-    /// Hashes each action of `shard` from now on.
-    pub fn observe<R: Reactor + 'static>(&self, shard: &mut Shard<R>) {
-        let hash = Rc::clone(&self.0);
-        shard.observe(move |action, recipients| {
-            let mut fnv = hash.get();
-            (action, recipients).hash(&mut fnv);
-            hash.set(fnv);
-        });
-    }
-
-    /// The hash of the actions so far.
-    pub fn get(&self) -> u64 {
-        self.0.get().finish()
     }
 }
 
@@ -112,7 +87,6 @@ const OTHERS: &[&str] = &[
     "readers asked for",
     "held back by a reader",
     "held back by the hold",
-    #[cfg(feature = "planted")]
     "reader fell asleep",
     "producer steps",
     "producer feed",

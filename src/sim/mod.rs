@@ -15,6 +15,12 @@
 mod between;
 mod caller;
 pub mod campaign;
+#[cfg(test)]
+mod campaigns;
+#[cfg(test)]
+mod contract;
+#[cfg(all(test, feature = "server"))]
+mod corpus_tests;
 mod coverage;
 #[cfg(feature = "server")]
 mod door;
@@ -26,7 +32,7 @@ mod idle_tests;
 mod joins;
 mod model;
 pub mod network;
-#[cfg(all(test, feature = "agent"))]
+#[cfg(all(test, feature = "server"))]
 mod outgoing_tests;
 mod patience;
 mod plan;
@@ -35,6 +41,8 @@ mod process;
 #[cfg(all(test, feature = "server"))]
 mod process_tests;
 mod producer;
+#[cfg(test)]
+mod progress_tests;
 pub mod reactor;
 mod run;
 mod scene;
@@ -43,6 +51,8 @@ pub mod server;
 mod shortage;
 mod socket;
 mod thread;
+#[cfg(test)]
+mod timeseries_tests;
 mod twice;
 mod watcher;
 pub mod world;

@@ -20,7 +20,6 @@ pub(super) struct Watcher {
     /// Asks for one thing at a time, when it is its turn at all.
     pub is_slow: bool,
     pub stuck_until: Instant,
-    #[cfg_attr(not(feature = "planted"), expect(dead_code, reason = "nobody sleeps there"))]
     pub rest: Rest,
 }
 

@@ -637,7 +637,7 @@ mod tests {
         assert_eq!(asking, Ok(Asking::Run));
     }
 
-    #[cfg(feature = "schema")]
+    #[cfg(feature = "tools")]
     #[test]
     fn an_output_is_checked_by_its_schema() {
         let mut tools = Tools::new();

@@ -20,10 +20,10 @@ pub(super) enum Patterns {
 /// The schema of one tool.
 pub(super) struct Schema {
     /// `None` if every value fits.
-    #[cfg(feature = "schema")]
+    #[cfg(feature = "tools")]
     validator: Option<jsonschema::Validator>,
     /// `None` if every value fits.
-    #[cfg(not(feature = "schema"))]
+    #[cfg(not(feature = "tools"))]
     schema: Option<Value>,
 }
 
@@ -31,16 +31,16 @@ impl Schema {
     /// A schema that every value fits.
     pub fn any() -> Schema {
         Schema {
-            #[cfg(feature = "schema")]
+            #[cfg(feature = "tools")]
             validator: None,
-            #[cfg(not(feature = "schema"))]
+            #[cfg(not(feature = "tools"))]
             schema: None,
         }
     }
 
     /// # Errors
     /// The fault of the schema.
-    #[cfg(feature = "schema")]
+    #[cfg(feature = "tools")]
     pub fn compile(schema: &Value, patterns: Patterns) -> Result<Schema, String> {
         let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
         let built = match patterns {
@@ -55,14 +55,14 @@ impl Schema {
 
     /// # Errors
     /// Never fails.
-    #[cfg(not(feature = "schema"))]
+    #[cfg(not(feature = "tools"))]
     pub fn compile(schema: &Value, _patterns: Patterns) -> Result<Schema, String> {
         Ok(Schema { schema: Some(schema.clone()) })
     }
 
     /// # Errors
     /// The first mismatch, with its field.
-    #[cfg(feature = "schema")]
+    #[cfg(feature = "tools")]
     pub fn check(&self, arguments: &Value) -> Result<(), ArgumentError> {
         let Some(validator) = &self.validator else { return Ok(()) };
         let Some(error) = validator.iter_errors(arguments).next() else { return Ok(()) };
@@ -71,13 +71,13 @@ impl Schema {
 
     /// # Errors
     /// The first mismatch, with its field.
-    #[cfg(not(feature = "schema"))]
+    #[cfg(not(feature = "tools"))]
     pub fn check(&self, arguments: &Value) -> Result<(), ArgumentError> {
         self.schema.as_ref().map_or(Ok(()), |schema| plain::check(schema, arguments, ""))
     }
 }
 
-#[cfg(feature = "schema")]
+#[cfg(feature = "tools")]
 fn in_words(error: &jsonschema::ValidationError<'_>) -> ArgumentError {
     use jsonschema::error::ValidationErrorKind;
     let path = error.instance_path().to_string();
@@ -102,7 +102,7 @@ fn in_words(error: &jsonschema::ValidationError<'_>) -> ArgumentError {
 }
 
 /// The checks without the crate.
-#[cfg(any(test, not(feature = "schema")))]
+#[cfg(any(test, not(feature = "tools")))]
 mod plain {
     use super::{ArgumentError, Value};
 

@@ -26,7 +26,7 @@ mod lines;
 #[cfg(feature = "server")]
 pub(crate) mod members;
 pub mod ndjson;
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 pub(crate) mod object;
 #[cfg(feature = "server")]
 pub mod otlp;

@@ -4,7 +4,7 @@
 //!
 //! The SDKs are installed by the tests, with pip, once and of fixed versions; where that does not
 //! go, or there is no curl or browser, a test says so.
-#![cfg(all(feature = "cli", feature = "agent"))]
+#![cfg(feature = "cli")]
 
 mod browser;
 #[path = "../chromium/mod.rs"]

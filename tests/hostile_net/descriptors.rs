@@ -113,7 +113,7 @@ fn a_server_with_few_descriptors_tells_others_that_it_is_full() {
 fn a_server_without_descriptors_serves_those_that_it_has_and_recovers() {
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
     // An accept of io_uring keeps the limit that there was when it was armed: this can be done to
-    // the other reactor only. `tests/reactor/exhaustion.rs` has both, within the process.
+    // the other reactor only. `src/sim/contract/exhaustion.rs` has both, within the process.
     survive("mio");
 }
 

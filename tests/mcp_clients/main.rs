@@ -4,7 +4,7 @@
 //! They are installed by the tests, with npm, pip and cargo, once and of fixed versions; where that
 //! does not go a test says so. Each client is a program that does what it is told, line by line
 //! (`driver.rs`); what is told, and what has to come of it, is in `scenes.rs`.
-#![cfg(all(feature = "cli", feature = "mcp"))]
+#![cfg(feature = "cli")]
 
 mod clients;
 mod driver;

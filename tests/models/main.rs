@@ -1,6 +1,6 @@
 //! Answers of models, over three wires: kept ones, each with a quirk, a fault or a cut, and random
 //! ones. However the bytes are cut, the same is said; and what ends too early is a failure.
-#![cfg(feature = "agent")]
+#![cfg(feature = "server")]
 
 mod kept;
 mod random;

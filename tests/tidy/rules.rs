@@ -44,14 +44,14 @@ const UNSAFE_AT_HOME: &[&str] = &[
     "tests/door_kills/step.rs", // Moves another process on, by ptrace.
     "tests/counting/mod.rs",    // A global allocator is unsafe by its trait.
     "tests/door/raw.rs",        // Memory that others share, without our checks.
-    "tests/reactor/",
+    "src/sim/contract/",        // Descriptors and limits of the process.
     "tests/serve_clients/refused.rs", // A seccomp filter for a server.
-    "tools/c/src/",                   // What C hands over is a pointer.
-    "tests/ring_process.rs",          // Attacks a ring through raw system calls.
+    "tools/c/src/",             // What C hands over is a pointer.
+    "tests/ring_process.rs",    // Attacks a ring through raw system calls.
 ];
 /// Files and folders that may name the standard library's atomics.
 const ATOMICS_AT_HOME: &[&str] =
-    &["src/memory/atomic.rs", "src/reactor/waker.rs", "tests/", "bench/"];
+    &["src/memory/atomic.rs", "src/reactor/waker.rs", "src/sim/", "tests/", "bench/"];
 /// Folders in which nothing may depend on a random seed of the process.
 const DETERMINISTIC: &[&str] = &["src/engine/", "src/sim/"];
 

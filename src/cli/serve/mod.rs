@@ -23,7 +23,6 @@ use streamdoor::memory::{RingPoolConfig, named};
 use streamdoor::reactor::thread::PollIdle;
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 #[cfg(feature = "tls")]
-#[cfg(feature = "agent")]
 use streamdoor::shard::AgentSettings;
 use streamdoor::shard::TlsConfig;
 use streamdoor::shard::{
@@ -240,7 +239,6 @@ pub fn start(
             return Err(CliError::Environment(text));
         }
     }
-    #[cfg(feature = "agent")]
     {
         let agents = agents(settings)?;
         shards.iter_mut().for_each(|shard| shard.agents = agents.clone());
@@ -303,7 +301,6 @@ fn upstreams(settings: &Settings, log: &Log) -> Result<Arc<Upstreams>, CliError>
 }
 
 /// Returns the models with their keys, which are read from the environment only.
-#[cfg(feature = "agent")]
 pub fn agents(settings: &Settings) -> Result<AgentSettings, CliError> {
     let problem = |name: &str, text: &str| CliError::Environment(format!("models.{name}: {text}"));
     let mut models = Vec::new();

@@ -46,7 +46,6 @@ impl Model {
     }
 
     /// Returns the settings of the model for a shard.
-    #[cfg(feature = "agent")]
     pub fn with_key(&self, key: Option<&str>) -> Result<streamdoor::shard::ModelSettings, String> {
         let Model { name, wire, base_url, model, .. } = self;
         let settings = streamdoor::shard::ModelSettings::new(name, wire, base_url, model, key);
@@ -88,7 +87,6 @@ impl Named for Model {
         if !key_env.chars().all(is_variable) {
             return Err(format!("{name}: key_env is the name of a variable, not a key"));
         }
-        #[cfg(feature = "agent")]
         self.with_key(None).map(|_| ()).map_err(|problem| format!("{name}: {problem}"))?;
         Ok(())
     }
@@ -208,9 +206,7 @@ mod tests {
             ("[models.a]\nwire = 1", "a: \"wire\" is not a text"),
             ("[models.a]\nkey = 'sk-123'", "a: \"key\" is none of wire"),
             ("[models.a]\nkey_env = 'sk-123'", "a: key_env is the name of a variable"),
-            #[cfg(feature = "agent")]
             ("[models.a]\nwire = 'x'\nmodel = 'm'\nbase_url = 'http://a'", "a: a wire is"),
-            #[cfg(feature = "agent")]
             ("[models.'a b']\nwire = 'chat'\nmodel = 'm'\nbase_url = 'http://a'", "a name is"),
         ];
         for (text, problem) in table {

@@ -1,5 +1,5 @@
 //! What only io_uring's sockets have: flavors, queues that overflow, buffers that run out. The rest
-//! is in `tests/reactor/`.
+//! is in `src/sim/contract/`.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::TcpStream;

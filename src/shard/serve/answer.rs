@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::super::{ExecuteError, ExecuteOptions, Shard};
 use super::connection::{Doing, Timer};
 use crate::base::{ExecutionId, Principal};
-#[cfg(feature = "agent")]
 use crate::endpoint::front::bodies;
 use crate::endpoint::{
     Answer, ApiError, Call, Execute, FrontRun, FrontWish, Opening, PolicyWish, StreamFormat,
@@ -57,10 +56,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Mcp(request) => self.answer_mcp(id, *request, principal),
             Call::ReadDoor(door) => self.read_at_door(id, &door),
             Call::Produce(produce) => self.produce_at_door(id, *produce, principal),
-            #[cfg(feature = "agent")]
             Call::Thread(call) => self.ask_thread(id, *call, principal),
-            #[cfg(not(feature = "agent"))]
-            Call::Thread(_) => unreachable!("no route asks for it"),
             other => {
                 let answer =
                     self.answer_now(&other, principal).unwrap_or_else(|e| Answer::error(&e));
@@ -209,7 +205,6 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             return is_refused;
         }
-        #[cfg(feature = "agent")]
         if let Some(command) = command {
             let answer = bodies::command_carried_out(command, &execution.to_string());
             return self.answer(id, &answer);
@@ -240,13 +235,11 @@ impl<R: Reactor + 'static> Shard<R> {
         let run_id = front.run_id.clone();
         let seat = self.conversations.enter(owner, thread, execution, run_id);
         self.run_mut(execution.slot).thread = Some(seat.into());
-        #[cfg(feature = "agent")]
         self.announce_run(execution, owner, thread);
     }
 
     /// Says why a run did not start: as the answer to a command, if it was one.
     fn refuse_run(&mut self, id: ConnectionId, command: Option<u64>, error: &ApiError) -> bool {
-        #[cfg(feature = "agent")]
         if command.is_some() {
             let answer = bodies::command_refused(command, "invalid_argument", &error.message);
             return self.answer(id, &answer);

@@ -103,10 +103,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// When the next timer of a connection, a worker, a call or an exchange is due.
     #[inline]
     pub(in crate::shard) fn connection_deadline(&self) -> Option<Instant> {
-        #[cfg(feature = "agent")]
         let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.next_deadline());
-        #[cfg(not(feature = "agent"))]
-        let outgoing = None;
         let Some(serve) = &self.serve else { return outgoing };
         let here = earlier(serve.next_deadline(), self.workers.next_deadline());
         earlier(here, outgoing)

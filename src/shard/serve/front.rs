@@ -4,8 +4,6 @@
 //! [`Told`] of its own, which writes straight into its connection's buffer. One that does not begin
 //! with the first chunk is primed: what the ring still holds of what is before is read here, once,
 //! and what of it is still open is told as one.
-#![cfg_attr(not(feature = "agent"), allow(dead_code, reason = "only agents have threads"))]
-
 use smallvec::SmallVec;
 
 use super::super::act::read_chunk;

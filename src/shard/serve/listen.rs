@@ -109,7 +109,6 @@ impl<R: Reactor + 'static> Shard<R> {
         self.flush_connections();
         self.end_workers();
         self.end_mcp();
-        #[cfg(feature = "agent")]
         self.end_threads();
         let serve = self.serve.as_ref().expect("it was just there");
         let connections = serve.connections.iter().flatten();

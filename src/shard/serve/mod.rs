@@ -32,6 +32,7 @@ mod admit;
 mod answer;
 mod attached;
 mod buffers;
+#[cfg(any(test, fuzzing))]
 mod by_hand;
 mod calls;
 mod clock;
@@ -56,7 +57,6 @@ mod remote;
 mod server;
 mod stream;
 mod tell;
-#[cfg(feature = "agent")]
 mod threads;
 #[cfg(feature = "tls")]
 mod tls;
@@ -66,6 +66,7 @@ mod tls;
 mod virtual_tools;
 mod workers;
 
+#[cfg(any(test, fuzzing))]
 pub(crate) use by_hand::{AtDoor, HandLine, ProducerAtDoor};
 pub(super) use deliver::Giving;
 pub(super) use door::LastWord;

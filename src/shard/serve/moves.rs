@@ -38,7 +38,6 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Where the runs of a thread are, if it is about these.
     fn thread_home(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
-        #[cfg(feature = "agent")]
         if matches!(call, Call::Thread(_) | Call::Execute(_)) {
             let principal = self.principal_of(id);
             return self.home_of_thread(call, principal);

@@ -277,10 +277,7 @@ impl<R: Reactor + 'static> Shard<R> {
             connections: self.connection_count().into(),
             streams,
             waiting_bytes,
-            #[cfg(feature = "agent")]
             agents: self.running_agents().count() as u64,
-            #[cfg(not(feature = "agent"))]
-            agents: 0,
             doors: self.door_count(),
             door_bytes: self.door_bytes(),
             mcp: self.serve.as_ref().map(|serve| serve.mcp.metrics()).unwrap_or_default(),

@@ -41,7 +41,6 @@ impl<R: Reactor + 'static> Shard<R> {
             serve.set_date(wall_us);
         }
         self.take_socket_events();
-        #[cfg(feature = "agent")]
         self.settle_outgoing();
     }
 
@@ -49,7 +48,6 @@ impl<R: Reactor + 'static> Shard<R> {
         for _ in 0..limits::SOCKET_EVENTS_PER_TURN {
             let Some(event) = self.reactor.next_socket_event() else { return };
             self.worked = true;
-            #[cfg(feature = "agent")]
             if let Some(outgoing) = &mut self.outgoing
                 && outgoing.hear(&event, self.now)
             {

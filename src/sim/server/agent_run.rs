@@ -4,6 +4,7 @@
 use serde_json::json;
 
 use super::SeedSummary;
+use super::actions::ActionsHash;
 use super::audience::{AudienceSeen, Reader, Told};
 use super::exchange::Exchange;
 use super::passing::Passing;
@@ -16,7 +17,6 @@ use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
 use crate::shard::{AgentSettings, Shard, ShardConfig, ToolChoice};
-use crate::sim::coverage::ActionsHash;
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};

@@ -429,7 +429,6 @@ fn a_few_seeds_of_runs_that_are_cut_and_cancelled_anywhere_come_to_their_ends() 
     }
 }
 
-#[cfg(feature = "mcp")]
 #[test]
 fn over_mcp_the_answer_of_an_agent_is_what_its_model_has_said_last() {
     let mut house = house(&calling(&SHORT.arguments()));

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::script::{self, Script};
-#[cfg(feature = "agent")]
 use super::scripted::SimModel;
 use crate::base::Instant;
 use crate::engine::EngineLimits;
@@ -27,7 +26,6 @@ pub(super) struct House {
     /// A shard that has no turn for now.
     pub absent: Option<usize>,
     /// The server of its model, if it has one.
-    #[cfg(feature = "agent")]
     pub model: Option<SimModel>,
 }
 
@@ -85,14 +83,7 @@ impl House {
             shards.push(shard);
         }
         Shard::introduce(&mut shards);
-        House {
-            world,
-            shards,
-            address,
-            absent: None,
-            #[cfg(feature = "agent")]
-            model: None,
-        }
+        House { world, shards, address, absent: None, model: None }
     }
 
     fn present(&mut self) -> impl Iterator<Item = &mut Shard<SimReactor>> {
@@ -107,18 +98,13 @@ impl House {
 
     fn turn_once(&mut self) -> bool {
         let has_worked = self.present().map(Shard::turn).fold(false, |a, b| a | b);
-        #[cfg(feature = "agent")]
-        let has_worked = self.model.as_mut().is_some_and(|m| m.step(&self.world)) | has_worked;
-        has_worked
+        self.model.as_mut().is_some_and(|m| m.step(&self.world)) | has_worked
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
         let due = self.present().filter_map(Shard::next_deadline).min();
-        #[cfg(feature = "agent")]
         let of_model = self.model.as_ref().and_then(SimModel::next_deadline);
-        #[cfg(feature = "agent")]
-        let due = due.into_iter().chain(of_model).min();
-        due
+        due.into_iter().chain(of_model).min()
     }
 
     pub fn pass(&mut self, duration: Duration) {

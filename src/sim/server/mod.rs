@@ -9,22 +9,21 @@
 //! not there is in a gap, counted to the byte; there is one end, the last, and its sums are right;
 //! whoever comes back with the last `id:` goes on exactly there.
 
-#[cfg(feature = "agent")]
+mod actions;
 mod agent_run;
-#[cfg(all(test, feature = "agent"))]
+#[cfg(test)]
 mod agent_tests;
 #[cfg(test)]
 mod apart_tests;
 mod assistant;
-#[cfg(feature = "agent")]
 mod audience;
 #[cfg(test)]
 mod ends_tests;
 mod exchange;
 mod follower;
-#[cfg(all(test, feature = "agent"))]
+#[cfg(test)]
 mod front_run;
-#[cfg(all(test, feature = "agent"))]
+#[cfg(test)]
 mod front_tests;
 #[cfg(test)]
 mod house;
@@ -40,9 +39,7 @@ mod owner_tests;
 mod passing;
 mod run;
 mod script;
-#[cfg(feature = "agent")]
 mod scripted;
-#[cfg(feature = "agent")]
 mod story;
 #[cfg(test)]
 mod tests;
@@ -52,7 +49,6 @@ mod worker;
 #[cfg(test)]
 mod workers_tests;
 
-#[cfg(feature = "agent")]
 pub use agent_run::run_agent_seed;
 pub use run::run_server_seed;
 

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::SeedSummary;
+use super::actions::ActionsHash;
 use super::assistant::{AssistantSeen, SimAssistant};
 use super::exchange::{Exchange, Outcome};
 use super::follower::Follower;
@@ -16,7 +17,6 @@ use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, Reactor, SocketLimits};
 use crate::shard::{Shard, ShardConfig};
-use crate::sim::coverage::ActionsHash;
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};

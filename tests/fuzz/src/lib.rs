@@ -1,7 +1,7 @@
 //! What has to hold for any bytes: a function a target, which panics if it does not.
 //!
-//! libFuzzer calls them through `targets/`; `tests/corpus.rs` calls them with the kept corpus, so
-//! that what was found once is looked for in every run of the tests.
+//! libFuzzer calls them through `targets/`. `src/sim/corpus_tests.rs` calls them with the kept
+//! corpus, so each run of the tests looks again for what was found once.
 
 pub mod chunked_body;
 pub mod draw;

@@ -118,7 +118,6 @@ impl Keep {
         if chunk.kind == Kind::Log {
             return; // It was told.
         }
-        #[cfg(feature = "agent")]
         if self.tool.has_parts {
             return self.take_part(chunk);
         }
@@ -146,7 +145,6 @@ impl Keep {
 
     /// Of a run of an agent: the answer is what its model has said last; who reads it piece by
     /// piece reads its parts, each a line.
-    #[cfg(feature = "agent")]
     fn take_part(&mut self, chunk: &Chunk<'_>) {
         use crate::agent::{Body, Part, Partial, part_name};
         if let Content::Window(window) = &mut self.content {

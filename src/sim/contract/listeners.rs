@@ -8,8 +8,8 @@ use streamdoor::reactor::{
     ListenAddress, ListenError, ListenOptions, Reactor, SendError, SocketLimits,
 };
 
-use crate::network::*;
-use crate::worlds::*;
+use super::network::*;
+use super::worlds::*;
 
 pub fn an_address_in_use_is_an_error_that_names_it<W: Network>(world: &W, _seed: u64) {
     for kind in KINDS {

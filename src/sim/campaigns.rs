@@ -2,16 +2,16 @@
 //!
 //! `cargo test` runs a few seeds; `tools/sim` many, or one again. Read by `campaign` from the
 //! environment: `SIM_SEEDS` (how many), `SIM_FIRST_SEED`, `SIM_SEED` (this one alone),
-//! `SIM_VERBOSE` (every step of it), `SIM_STATS` (what happened how often), `SIM_PLANTED` (with the
-//! feature `planted`: this bug has to be found), `SIM_HASHES` (a file to which each campaign adds a
-//! line for each seed: the campaign, the seed, the hash of all actions).
+//! `SIM_VERBOSE` (every step of it), `SIM_STATS` (what happened how often), `SIM_PLANTED` (this bug
+//! has to be found), `SIM_HASHES` (a file to which each campaign adds a line for each seed: the
+//! campaign, the seed, the hash of all actions).
 
 use std::sync::Mutex;
 
-use streamdoor::reactor::Clock;
-use streamdoor::sim::campaign::{Coverage, Summary, run_seed};
+use crate::reactor::Clock;
+use crate::sim::campaign::{Coverage, Summary, run_seed};
 #[cfg(feature = "server")]
-use streamdoor::sim::server::SeedSummary;
+use crate::sim::server::SeedSummary;
 
 const SEEDS_BY_DEFAULT: u64 = 100;
 /// From so many seeds on, everything that can happen has to have happened.
@@ -96,9 +96,8 @@ fn run_seeds_until(first: u64, count: u64, failures_max: usize) -> Totals {
 }
 
 /// Plants a bug and has it found, by the first of so many seeds that does.
-#[cfg(feature = "planted")]
 fn hunt(number: u64, first: u64, count: u64) {
-    let bug = u8::try_from(number).ok().and_then(streamdoor::base::planted::plant);
+    let bug = u8::try_from(number).ok().and_then(crate::base::planted::plant);
     let bug = bug.unwrap_or_else(|| panic!("no bug has the number {number}"));
     // A seed that finds something panics, and says where: here that is only noise.
     std::panic::set_hook(Box::new(|_| {}));
@@ -112,7 +111,6 @@ fn hunt(number: u64, first: u64, count: u64) {
 
 #[test]
 fn campaign() {
-    #[cfg(feature = "planted")]
     if let Some(bug) = number("SIM_PLANTED") {
         let count = number("SIM_SEEDS").unwrap_or(1_000);
         hunt(bug, number("SIM_FIRST_SEED").unwrap_or(1), count);
@@ -179,14 +177,14 @@ type Happened = Vec<(&'static str, u64)>;
 #[cfg(feature = "server")]
 #[test]
 fn server_campaign() {
-    over_seeds("server", streamdoor::sim::server::run_server_seed);
+    over_seeds("server", crate::sim::server::run_server_seed);
 }
 
 /// Runs of agents on it, and the server of a model that misbehaves.
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 #[test]
 fn agent_campaign() {
-    over_seeds("agents", streamdoor::sim::server::run_agent_seed);
+    over_seeds("agents", crate::sim::server::run_agent_seed);
 }
 
 #[cfg(feature = "server")]

@@ -16,7 +16,7 @@ use streamdoor::reactor::{
 use streamdoor::sim::network::{SimClient, SimRoute};
 use streamdoor::sim::world::SimWorld;
 
-use crate::worlds::{Real, World};
+use super::worlds::{Real, World};
 
 pub const EAGAIN: IoError = IoError(libc::EAGAIN);
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use streamdoor::base::Random;
 use streamdoor::reactor::{IoError, Reactor, SendError};
 
-use crate::network::*;
-use crate::worlds::*;
+use super::network::*;
+use super::worlds::*;
 
 pub fn a_connection_is_told_of_once_with_its_peer<W: Network>(world: &W, _seed: u64) {
     for kind in KINDS {

@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use streamdoor::base::Random;
 use streamdoor::reactor::{AdoptError, ConnectionId, Reactor, SendError};
 
-use crate::network::*;
-use crate::worlds::*;
+use super::network::*;
+use super::worlds::*;
 
 fn pair<W: Network>(world: &W, kind: Kind, connections_max: u32) -> [Server<W::R>; 2] {
     [(); 2].map(|()| Server::new(world, kind, connections_max))

@@ -1,8 +1,7 @@
 //! What the fuzzer's corpus holds, checked again without the fuzzer: each input that it found worth
 //! keeping, and all that ever failed. `tools/fuzz` looks for more.
-#![cfg(all(feature = "agent", feature = "server", feature = "fuzzing"))]
 
-#[path = "fuzz/src/lib.rs"]
+#[path = "../../tests/fuzz/src/lib.rs"]
 mod fuzz;
 
 use std::fs;
@@ -74,7 +73,7 @@ fn what_is_nearly_as_kept_is_right_as_well() {
 
 #[test]
 fn every_target_is_one_of_the_fuzzer_and_has_its_dictionary() {
-    let manifest = include_str!("fuzz/Cargo.toml");
+    let manifest = include_str!("../../tests/fuzz/Cargo.toml");
     let count = manifest.matches("[[bin]]").count();
     assert_eq!(count, CHECKS.len());
     for (target, _) in CHECKS {

@@ -2,7 +2,7 @@
 //! simulator. R1 to R26 are the numbers of the contract on top of the trait. What only real
 //! descriptors have (terminals, files, flags) is tested beside the backends.
 //!
-//! `SEED=n cargo test --test reactor` runs one seed instead of all.
+//! `SEED=n cargo test --lib sim::contract` runs one seed instead of all.
 
 mod addresses;
 mod connects;
@@ -15,7 +15,7 @@ mod threads;
 mod waits;
 mod worlds;
 
-use std::sync::{PoisonError, RwLock};
+use std::process::Command;
 
 use streamdoor::reactor::{AdoptError, Clock, PolledReactor, Reactor, UringReactor};
 use streamdoor::sim::reactor::SimReactor;
@@ -24,8 +24,10 @@ use streamdoor::sim::world::{SimFaults, SimWorld};
 use network::{Kind, Server};
 use worlds::{Real, World};
 
-/// Tests that count or limit the descriptors of the process run alone.
-static ALONE: RwLock<()> = RwLock::new(());
+/// Tests that count or limit the descriptors of the process have one of their own.
+const ALONE: &[&str] = &["a_dropped_reactor", "out_of_descriptors"];
+/// Set in such a process.
+const IS_ALONE: &str = "STREAMDOOR_CONTRACT_ALONE";
 
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("SEED") {
@@ -41,12 +43,20 @@ fn run<W: World>(name: &str, seed_count: u64, make: impl Fn(u64) -> W, test: fn(
     }
 }
 
-/// Runs `body`, alone if it counts or limits descriptors.
-fn in_turn(name: &str, body: impl FnOnce()) {
-    let is_alone = ["a_dropped_reactor", "out_of_descriptors"].iter().any(|s| name.starts_with(s));
-    let _alone = is_alone.then(|| ALONE.write().unwrap_or_else(PoisonError::into_inner));
-    let _shared = (!is_alone).then(|| ALONE.read().unwrap_or_else(PoisonError::into_inner));
-    body();
+/// Runs `body` of the test with this path, in a process of its own if it needs one.
+fn in_turn(path: &str, body: impl FnOnce()) {
+    let (_, name) = path.rsplit_once("::").expect("a path has modules");
+    let needs_process = ALONE.iter().any(|start| name.starts_with(start));
+    if !needs_process || std::env::var_os(IS_ALONE).is_some() {
+        return body();
+    }
+    let (_, path) = path.split_once("::").expect("it begins with the crate");
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([path, "--exact", "--nocapture"]).env(IS_ALONE, "1");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr)); // Shown when it fails.
+    assert!(output.status.success() && said.contains("1 passed"), "{path}: {}", output.status);
 }
 
 fn run_uring(name: &str, test: fn(&Real<UringReactor>, u64)) {
@@ -71,21 +81,28 @@ fn run_sim(name: &str, test: fn(&SimWorld, u64)) {
     });
 }
 
+/// The path of a test of the module that this stands in.
+macro_rules! path_of {
+    ($test:ident) => {
+        concat!(module_path!(), "::", stringify!($test))
+    };
+}
+
 macro_rules! conformance {
     ($($group:ident::$test:ident)*) => {
         mod uring {
             $(#[test] fn $test() {
-                crate::run_uring(stringify!($test), crate::$group::$test);
+                super::run_uring(path_of!($test), super::$group::$test);
             })*
         }
         mod mio {
             $(#[test] fn $test() {
-                crate::run_mio(stringify!($test), crate::$group::$test);
+                super::run_mio(path_of!($test), super::$group::$test);
             })*
         }
         mod sim {
             $(#[test] fn $test() {
-                crate::run_sim(stringify!($test), crate::$group::$test);
+                super::run_sim(path_of!($test), super::$group::$test);
             })*
         }
     };
@@ -158,12 +175,12 @@ macro_rules! conformance_of_threads {
     ($($test:ident)*) => {
         mod uring_threads {
             $(#[test] fn $test() {
-                crate::run_uring(stringify!($test), crate::threads::$test);
+                super::run_uring(path_of!($test), super::threads::$test);
             })*
         }
         mod mio_threads {
             $(#[test] fn $test() {
-                crate::run_mio(stringify!($test), crate::threads::$test);
+                super::run_mio(path_of!($test), super::threads::$test);
             })*
         }
     };
@@ -197,10 +214,8 @@ fn a_socket_is_adopted_in_its_own_world_alone() {
 
 #[test]
 fn the_clock_of_real_reactors_is_the_one_that_other_threads_read() {
-    in_turn("clock", || {
-        let mut reactor = PolledReactor::new().unwrap();
-        let before = Clock::now();
-        let now = reactor.now();
-        assert!(before <= now && now <= Clock::now());
-    });
+    let mut reactor = PolledReactor::new().unwrap();
+    let before = Clock::now();
+    let now = reactor.now();
+    assert!(before <= now && now <= Clock::now());
 }

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use streamdoor::reactor::{PolledReactor, Reactor, ReleasedSocket, Waker};
 
-use crate::network::*;
-use crate::worlds::*;
+use super::network::*;
+use super::worlds::*;
 
 /// One side of a conversation between two threads.
 struct Side<T> {

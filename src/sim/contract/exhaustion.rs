@@ -5,7 +5,7 @@ use std::time::Duration;
 use streamdoor::limits::LISTENER_PAUSE;
 use streamdoor::reactor::{Peer, Reactor};
 
-use crate::network::*;
+use super::network::*;
 
 const CLIENTS: usize = 6;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use streamdoor::base::{Instant, Random};
 use streamdoor::reactor::{Reactor, SocketEvent};
 
-use crate::network::{Kind, Network, Server};
-use crate::worlds::*;
+use super::network::{Kind, Network, Server};
+use super::worlds::*;
 
 pub fn a_deadline_is_never_early_and_ends_a_wait_for_nothing<W: World>(world: &W, seed: u64) {
     let mut reactor = world.reactor();
