@@ -1,8 +1,8 @@
-//! The only place that reads clocks.
+//! The only module that reads clocks.
 //!
-//! CLOCK_MONOTONIC in nanoseconds, through the vDSO (no system call; 21 ns on a virtual machine).
-//! All processes of a machine share it, so stamps in shared memory compare. Not CLOCK_BOOTTIME:
-//! timeouts should not fire all at once after a suspend.
+//! It reads CLOCK_MONOTONIC in nanoseconds, through the vDSO: no system call, 21 ns on a virtual
+//! machine. All processes of a machine share that clock, so stamps in shared memory compare.
+//! CLOCK_BOOTTIME is not used, because timeouts should not fire all at once after a suspend.
 
 use crate::base::Instant;
 
@@ -11,14 +11,15 @@ use crate::base::Instant;
 pub struct Clock;
 
 impl Clock {
-    /// The present instant.
+    /// The current instant.
     #[inline]
     pub fn now() -> Instant {
         let time = read(libc::CLOCK_MONOTONIC);
         Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
-    /// Microseconds since 1970. May jump in both directions when somebody sets it.
+    /// The wall-clock time in microseconds since 1970. It may jump in both directions when it is
+    /// set.
     pub fn wall_us() -> u64 {
         let time = read(libc::CLOCK_REALTIME);
         time.tv_sec.max(0) as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000

@@ -1,8 +1,8 @@
-//! Connections that go out: how they begin and what comes of them, the same for both backends.
+//! Outgoing connections: how they begin, and their outcome, the same for both backends.
 //!
-//! The system calls are plain ones, so filters of system calls see where a connection goes. The
-//! descriptor does not wait while it connects, and is a blocking one from then on, as those that
-//! were accepted are.
+//! The system calls are plain ones, so seccomp filters see where a connection goes. The descriptor
+//! is non-blocking while it connects, and blocking from then on, as descriptors of accepted
+//! connections are.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -12,10 +12,10 @@ use crate::reactor::listener::PATH_BYTES_MAX;
 use crate::reactor::socket_calls::{self as calls, RawAddress};
 use crate::reactor::{ConnectAddress, ConnectError, IoError, Peer};
 
-/// A connection that was asked for.
+/// A connection attempt that has begun.
 pub struct Begun {
     pub fd: OwnedFd,
-    /// What came of it, if that is known already; else the descriptor becomes writable.
+    /// The outcome, if it is known already. Otherwise the descriptor becomes writable.
     pub outcome: Option<Result<(), IoError>>,
 }
 
@@ -45,18 +45,17 @@ pub fn begin(address: &ConnectAddress) -> Result<Begun, ConnectError> {
         }
     };
     let outcome = match calls::connect(fd.as_raw_fd(), &raw) {
-        // After a signal it goes on by itself: connect(2).
+        // After a signal the attempt continues by itself: connect(2).
         Err(IoError(libc::EINPROGRESS | libc::EINTR)) => None,
         outcome => Some(outcome),
     };
     Ok(Begun { fd, outcome })
 }
 
-/// What came of a connection whose descriptor says that it is writable, or has an error: who is at
-/// the other end.
+/// Returns the peer of a connection whose descriptor is writable or has an error.
 ///
 /// # Errors
-/// Why there is nobody.
+/// The reason why the attempt failed.
 pub fn outcome(fd: RawFd) -> Result<Peer, IoError> {
     calls::pending_error(fd)?;
     let peer = calls::peer(fd)?;

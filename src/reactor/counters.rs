@@ -4,12 +4,12 @@ use std::fmt;
 
 use crate::reactor::SocketCounters;
 
-/// What the kernel answered instead of bytes: an errno.
+/// An errno that the kernel answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IoError(pub i32);
 
 impl IoError {
-    /// Nobody can read what was to be written.
+    /// The reader of a pipe or socket has gone (EPIPE).
     pub const BROKEN_PIPE: IoError = IoError(libc::EPIPE);
 
     /// The errno of the system call that just failed on this thread.
@@ -31,7 +31,7 @@ impl std::error::Error for IoError {}
 pub struct Counters {
     /// Answers of the kernel that belong to nothing any more, and were dropped.
     pub stale_count: u64,
-    /// Times that the kernel had more completions than its queue holds. None was lost.
+    /// Times that the kernel had more completions than its queue holds. No completion was lost.
     pub overflow_count: u64,
     /// Times that the kernel was entered, to submit, look or wait.
     pub entered_count: u64,

@@ -1,4 +1,4 @@
-//! Descriptors that go with the first byte of a send: both backends.
+//! Tests of descriptors that go with the first byte of a send, on both backends.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -9,14 +9,14 @@ use crate::reactor::socket_calls::DESCRIPTORS_SENT_MAX;
 use crate::reactor::testing::for_each_backend;
 use crate::reactor::{ConnectionId, End, Reactor, ReleasedSocket, SendError, SocketEvent};
 
-/// A connection, and who reads what is sent on it.
+/// A connection, the socket that reads what it sends, and the socket that keeps its input open.
 fn connection(reactor: &mut dyn Reactor) -> (ConnectionId, UnixStream, UnixStream) {
     let ((input, keeper), (output, reader)) = (End::pair().unwrap(), End::pair().unwrap());
     let id = reactor.adopt(ReleasedSocket::of_ends(input, output)).unwrap();
     (id, reader, keeper)
 }
 
-/// What comes at once, with its descriptors.
+/// Receives once, with the descriptors that came.
 fn receive(from: &UnixStream, into: &mut [u8]) -> (usize, Vec<OwnedFd>) {
     let mut piece = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let mut control = [0_u64; 16];

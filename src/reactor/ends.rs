@@ -1,8 +1,8 @@
-//! The descriptors of one connection: a socket, or two that others have made and may share, as the
-//! standard streams of a program are.
+//! The descriptors of one connection: a socket, or two descriptors that others have made and may
+//! share, such as the standard streams of a program.
 //!
-//! Nothing that others could notice is done to what they share: its flags stay, and nobody ends it.
-//! Sockets need no flag for calls that do not wait. A pipe is opened anew, which gives a
+//! Shared descriptors are left unchanged: their flags stay, and they are never shut down. Sockets
+//! need no flag for calls that do not wait. A pipe is opened anew, which gives an open file
 //! description of our own, with flags of its own.
 
 use std::cell::Cell;
@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use super::IoError;
 use super::socket_calls as calls;
 
-/// One direction of a connection, of a descriptor that was there before.
+/// One direction of a connection, made of an existing descriptor.
 #[derive(Debug)]
 pub struct End {
     fd: OwnedFd,
@@ -24,20 +24,20 @@ pub struct End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Nobody else has it.
+    /// A socket that no other process has.
     Socket,
-    /// Others may have it.
+    /// A socket that others may have.
     SharedSocket,
-    /// Opened anew.
+    /// A pipe that was opened anew.
     Pipe,
 }
 
 impl End {
-    /// A stream of bytes to read from. `fd` stays as it is, and may be closed.
+    /// Makes the read end of a connection from `fd`, which stays as it is and may be closed.
     ///
     /// # Errors
-    /// If that does not go without waiting: a file, a terminal, a pipe of another user. Then let a
-    /// thread carry the bytes to an end of [`End::pair`].
+    /// The descriptor cannot be read without waiting: a file, a terminal, a pipe of another user.
+    /// Then let a thread copy the bytes to an end of [`End::pair`].
     ///
     /// ```
     /// use std::os::fd::AsFd;
@@ -52,10 +52,10 @@ impl End {
         End::share(fd, OpenOptions::new().read(true))
     }
 
-    /// The same, to write to.
+    /// Makes the write end of a connection from `fd`, which stays as it is and may be closed.
     ///
     /// # Errors
-    /// As [`End::to_read`].
+    /// The same as of [`End::to_read`].
     pub fn to_write(fd: BorrowedFd<'_>) -> io::Result<End> {
         End::share(fd, OpenOptions::new().write(true))
     }
@@ -80,7 +80,7 @@ impl End {
         Ok(End { fd: opened.into(), kind: Kind::Pipe })
     }
 
-    /// A socket of one's own, and its other end for a thread that carries bytes.
+    /// Makes a socket pair: an end, and its peer for a thread that copies bytes.
     ///
     /// # Errors
     /// No descriptors, or no memory.
@@ -89,7 +89,7 @@ impl End {
         Ok((End { fd: ours.into(), kind: Kind::Socket }, theirs))
     }
 
-    /// Does the connection use what was given, and no thread?
+    /// True if the connection uses the given descriptor itself, without a thread that copies.
     pub fn is_shared(&self) -> bool {
         self.kind != Kind::Socket
     }
@@ -101,16 +101,16 @@ impl End {
     }
 }
 
-/// What a connection reads from, and what it writes to.
+/// The descriptor that a connection reads from, and the one that it writes to.
 #[derive(Debug)]
 pub(crate) struct Ends {
     input: End,
-    /// None: the same.
+    /// The descriptor to write to, or `None` if it is the input.
     output: Option<End>,
 }
 
 impl Ends {
-    /// A connection that was accepted.
+    /// The end of a connection of one socket: accepted or connected.
     pub fn of_socket(fd: OwnedFd) -> Ends {
         Ends { input: End { fd, kind: Kind::Socket }, output: None }
     }
@@ -127,8 +127,8 @@ impl Ends {
         self.output.as_ref().unwrap_or(&self.input).fd.as_raw_fd()
     }
 
-    /// Bounds what the kernel holds that the peer has not confirmed. Descriptors that others share
-    /// stay as they are, and so does a socket whose kernel refuses.
+    /// Bounds the bytes that the kernel holds and the peer has not confirmed. Descriptors that
+    /// others share stay as they are, and so does a socket whose kernel refuses.
     pub fn bound_sending(&self, bytes: u32) {
         let output = self.output.as_ref().unwrap_or(&self.input);
         if output.kind == Kind::Socket {
@@ -136,24 +136,24 @@ impl Ends {
         }
     }
 
-    /// The other descriptor, if there is one.
+    /// The second descriptor, if the connection has one.
     pub fn own_output(&self) -> Option<RawFd> {
         self.output.as_ref().map(|end| end.fd.as_raw_fd())
     }
 
-    /// Does `recv` not know it?
+    /// True if the input is a pipe, which `recv` does not support.
     pub fn is_input_pipe(&self) -> bool {
         self.input.kind == Kind::Pipe
     }
 
-    /// Makes reads of a pipe wait or not. Sockets are told with each call.
+    /// Makes reads of a pipe blocking or not. Calls on sockets pass a flag instead.
     pub fn set_input_blocking(&self, is_blocking: bool) {
         if self.is_input_pipe() {
             calls::set_blocking(self.input(), is_blocking);
         }
     }
 
-    /// What is there, of an input that was made not to wait. `Ok(0)`: the end.
+    /// Receives the bytes that are available, from a non-blocking input. `Ok(0)`: the end.
     pub fn receive(&self, into: &mut [u8]) -> Result<usize, IoError> {
         match self.input.kind {
             Kind::Pipe => calls::read(self.input(), into),
@@ -161,7 +161,7 @@ impl Ends {
         }
     }
 
-    /// As [`calls::send`]; `descriptors` go with the first byte.
+    /// Sends like [`calls::send`], with `descriptors` on the first byte.
     pub fn send(
         &self,
         slices: &[IoSlice<'_>],
@@ -186,12 +186,12 @@ impl Ends {
         }
     }
 
-    /// Ends sending, where nobody else sends.
+    /// Ends sending, unless others share the descriptor.
     pub fn finish(&self) {
         self.output.as_ref().unwrap_or(&self.input).shutdown(libc::SHUT_WR);
     }
 
-    /// Ends everything that is ours.
+    /// Shuts down the descriptors that others do not share.
     pub fn shutdown(&self) {
         self.input.shutdown(libc::SHUT_RDWR);
         if let Some(output) = &self.output {

@@ -1,4 +1,4 @@
-//! Connections out of descriptors that others share: both backends, pipes and sockets.
+//! Tests of connections made of descriptors that others share: both backends, pipes and sockets.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -11,7 +11,7 @@ use crate::reactor::{
     ConnectionId, End, PolledReactor, Reactor, ReleasedSocket, SendError, SocketEvent, UringReactor,
 };
 
-/// What a program is given, and what whoever started it keeps.
+/// The descriptors that a program is given, and the ends that its parent keeps.
 struct Given {
     input: OwnedFd,
     output: OwnedFd,
@@ -57,7 +57,7 @@ enum Seen {
     Writable,
 }
 
-/// What happens next to the only connection.
+/// Waits for the next event of the only connection.
 fn next(reactor: &mut dyn Reactor) -> Seen {
     loop {
         if let Some(event) = reactor.next_socket_event() {
@@ -114,7 +114,7 @@ fn bytes_come_and_go_and_the_flags_stay() {
             let after = [&given.input, &given.output].map(|fd| flags(fd.as_raw_fd()));
             assert_eq!(before, after);
             reactor.close(id);
-            // Whoever else has it may go on: nothing was shut down.
+            // Others that share the descriptor may go on: it was not shut down.
             File::from(given.output).write_all(b"!").unwrap();
             let mut got = [0; 8];
             given.reader.read_exact(&mut got).unwrap();
@@ -175,7 +175,7 @@ fn a_shared_socket_may_be_one_that_does_not_wait() {
         let input = End::to_read(near.as_fd()).unwrap();
         let output = End::to_write(near.as_fd()).unwrap();
         let id = reactor.adopt(ReleasedSocket::of_ends(input, output)).unwrap();
-        assert_nothing_comes(reactor); // Nor is it asked again and again.
+        assert_nothing_comes(reactor); // The socket is not polled again and again either.
         far.write_all(b"ping").unwrap();
         assert_eq!(next(reactor), Seen::Bytes(b"ping".to_vec()));
         assert_nothing_comes(reactor);

@@ -1,11 +1,11 @@
-//! When to poll and when to block. Pure: reads no clock, makes no system call.
+//! Decides when to poll and when to block. Pure: reads no clock, makes no system call.
 //!
-//! A blocked core costs some 22 µs to wake on a virtual machine, a polling one 0.1 µs; but a core
-//! that polls while nothing comes burns what others could use, and where cores are few the host
-//! takes it away for milliseconds. So `backoff` polls for a while after the last event, and learns
-//! how often that is worth it: where most silences outlast the budget, polling them buys nothing.
-//! It learns only from silences that it did poll. One that is slept through seems longer than it is
-//! by the time that waking takes, and a thread that went by those would never poll again.
+//! A blocked core takes some 22 µs to wake on a virtual machine, a polling one 0.1 µs. But a core
+//! that polls in vain takes processor time from others. If cores are few, the host suspends such
+//! a core for milliseconds. The strategy `backoff` therefore polls for a while after the last
+//! event, and learns how often that pays. If most silences outlast the budget, polling them gains
+//! nothing. It learns only from silences that it polled. A silence that is slept through seems
+//! longer by the time that waking takes. A thread that learned from those would never poll again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,19 +14,19 @@ use std::time::Duration;
 use crate::base::Instant;
 use crate::limits::{IDLE_PROBE_SILENCES, IDLE_SHARE_SMOOTHING_SHIFT, IDLE_SILENCE_FLOOR_FRACTION};
 
-/// How a shard spends the time in which nothing happens.
+/// The strategy of a shard for the time in which nothing happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// Polls for ever. At most one such thread where cores are few.
+    /// Polls without end. Use at most one such thread where cores are few.
     Spin,
-    /// Polls a while, then blocks.
+    /// Polls for a while, then blocks.
     #[default]
     Backoff,
     /// Blocks at once.
     Block,
 }
 
-/// A word that names no [`Idle`].
+/// The error for a word that names no [`Idle`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdleParseError {
     given: String,
@@ -62,46 +62,46 @@ impl fmt::Display for Idle {
     }
 }
 
-/// What a shard does at the end of a turn.
+/// The next step of a shard at the end of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Take another turn at once.
     Poll,
     /// Block, with this deadline.
     Wait {
-        /// None: until something happens.
+        /// The deadline, or `None` to block until something happens.
         until: Option<Instant>,
     },
 }
 
-/// All silences; see [`IdleStrategy::met_share`].
+/// The share that means all silences; see [`IdleStrategy::met_share`].
 const ALL: u32 = 256;
 
-/// Decides, turn by turn. One per shard.
+/// The idle strategy of one shard, asked once a turn.
 #[derive(Clone, Debug)]
 pub struct IdleStrategy {
     idle: Idle,
     budget: Duration,
-    /// When the present silence began; None while turns find work.
+    /// Start of the present silence, or `None` while turns find work.
     silent_since: Option<Instant>,
-    /// `backoff` polls in this silence, until its budget is spent.
+    /// True if `backoff` polls in this silence, until its budget is spent.
     polls: bool,
-    /// Of the silences that were polled, how many ended within the budget: 256 are all, smoothed.
-    /// Starts there: the benefit of the doubt.
+    /// Share of the polled silences that ended within the budget, smoothed; 256 means all. It
+    /// starts at 256, so `backoff` polls at first.
     met_share: u32,
-    /// Silences since the last one that something was learned from.
+    /// Number of silences since the last one that was learned from.
     unpolled: u32,
 }
 
 impl IdleStrategy {
-    /// `budget`: how long `backoff` polls after the last event, [`crate::limits::SPIN_DEFAULT`] by
-    /// default. Zero makes it `block`.
+    /// Makes a strategy. `budget` is the time for which `backoff` polls after the last event, by
+    /// default [`crate::limits::SPIN_DEFAULT`]. Zero makes it `block`.
     pub fn new(idle: Idle, budget: Duration) -> IdleStrategy {
         IdleStrategy { idle, budget, silent_since: None, polls: true, met_share: ALL, unpolled: 0 }
     }
 
-    /// A turn found work; it began at `now`. Every one of them is to be told, or what came before
-    /// seems to be one long silence, in which nothing is worth polling.
+    /// Records that the turn that began at `now` found work. The caller has to report every such
+    /// turn. Otherwise the time before seems to be one long silence, which is not worth polling.
     #[inline]
     pub fn worked(&mut self, now: Instant) {
         if let Some(since) = self.silent_since.take() {
@@ -109,8 +109,8 @@ impl IdleStrategy {
         }
     }
 
-    /// What to do after a turn that found no work, and began at `now`; `deadline` is when the shard
-    /// has to be awake again.
+    /// Decides what to do after a turn that began at `now` and found no work. `deadline` is the
+    /// time at which the shard has to be awake again.
     pub fn decide(&mut self, now: Instant, deadline: Option<Instant>) -> Decision {
         let silent_since = self.silent_since.unwrap_or_else(|| self.begin_silence(now));
         let due = deadline.is_some_and(|deadline| deadline <= now);
@@ -124,7 +124,7 @@ impl IdleStrategy {
         match self.idle {
             Idle::Spin => true,
             Idle::Block => false,
-            // A timer is an event whose gap is known.
+            // The time of a timer is known in advance.
             Idle::Backoff if deadline.is_some_and(|at| at.since(now) < self.budget) => true,
             Idle::Backoff => self.polls && now.since(since) < self.budget,
         }
@@ -132,7 +132,7 @@ impl IdleStrategy {
 
     fn begin_silence(&mut self, now: Instant) -> Instant {
         self.silent_since = Some(now);
-        // Worth it, or time to see whether it is by now.
+        // Polling pays, or it is time to check whether it pays by now.
         self.polls = self.met_share >= ALL / 2 || self.unpolled >= IDLE_PROBE_SILENCES;
         now
     }
@@ -163,7 +163,8 @@ mod tests {
         Instant::from_nanos(micros * 1_000)
     }
 
-    /// Events every `gap_us`, turns of 1 µs: how long is polled in each of `count` silences.
+    /// Sends an event every `gap_us`, with turns of 1 µs. Returns the time polled in each of
+    /// `count` silences.
     fn polled_us(
         strategy: &mut IdleStrategy,
         start_us: u64,
@@ -208,7 +209,7 @@ mod tests {
         let mut strategy = IdleStrategy::new(Idle::Backoff, BUDGET);
         let rare = polled_us(&mut strategy, 0, 100, 64);
         assert_eq!(rare[..4], [50, 50, 50, 0]);
-        // Now and then it is tried again.
+        // Polling is tried again from time to time.
         let probes = rare[3..].iter().filter(|&&us| us > 0).count() as u32;
         assert_eq!(probes, 61 / (IDLE_PROBE_SILENCES + 1), "{rare:?}");
         let frequent = polled_us(&mut strategy, 10_000, 30, 64);
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(polled_us(&mut strategy, one_night_later, 30, 20), [29; 20]);
     }
 
-    /// Who sleeps is late by the time that waking takes: silences of 40 µs last 70 then.
+    /// A thread that sleeps is late by the time that waking takes: silences of 40 µs then last 70.
     #[test]
     fn who_has_slept_for_long_finds_out_that_polling_is_worth_it_again() {
         let mut strategy = IdleStrategy::new(Idle::Backoff, BUDGET);

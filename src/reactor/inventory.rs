@@ -1,28 +1,28 @@
-//! Which operations (and one flag) the kernel's io_uring knows, and what each is for: for
-//! `streamdoor doctor`.
+//! The operations (and one flag) of the kernel's io_uring, and their purposes, for `streamdoor
+//! doctor`.
 //!
-//! Whether they also work is another question: [`super::open_with_sockets`] tries it.
+//! A known operation does not have to work: [`super::open_with_sockets`] tries it.
 
 use io_uring::{IoUring, Probe, opcode};
 
 use crate::reactor::uring_setup::{UringError, classify};
 
-/// One operation.
+/// One operation of io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UringOperation {
-    /// As io_uring_enter(2) has it, without its prefix.
+    /// The name in io_uring_enter(2), without its prefix.
     pub name: &'static str,
-    /// The Linux that had it first.
+    /// The first Linux version that has it.
     pub since: &'static str,
-    /// What is done with it.
+    /// The use that the reactor makes of it.
     pub purpose: &'static str,
-    /// The reactor over io_uring does not run without it.
+    /// True if the reactor over io_uring does not run without it.
     pub is_needed: bool,
-    /// This kernel knows it.
+    /// True if this kernel knows it.
     pub is_known: bool,
 }
 
-/// What is looked for: code, name, since, purpose, is it needed?
+/// The operations to look for: code, name, since, purpose, `is_needed`.
 const OPERATIONS: [(u8, &str, &str, &str, bool); 9] = [
     (opcode::Nop::CODE, "NOP", "5.1", "trying whether anything works", true),
     (opcode::Read::CODE, "READ", "5.6", "wake-ups by an eventfd", true),
@@ -41,10 +41,10 @@ const OPERATIONS: [(u8, &str, &str, &str, bool); 9] = [
     (opcode::FutexWaitV::CODE, "FUTEX_WAITV", "6.7", "waiting for several such words", false),
 ];
 
-/// Asks the kernel.
+/// Asks the kernel which operations it knows.
 ///
 /// # Errors
-/// [`UringError`], if there is no ring to ask.
+/// [`UringError`] if no ring can be made.
 pub fn uring_operations() -> Result<Vec<UringOperation>, UringError> {
     let ring = IoUring::new(2).map_err(classify)?;
     let mut probe = Probe::new();

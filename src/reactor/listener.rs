@@ -1,9 +1,9 @@
-//! Opens listeners: TCP and Unix sockets, and what to do with the file that a dead server left.
+//! Opens listeners: TCP and Unix sockets, and handles the socket file that a dead server left.
 //!
-//! A socket file is a name, not a lock. If `bind` finds one, we ask whether anybody answers. If
-//! nobody does, the file is moved aside, asked once more (somebody may have come to life in
-//! between), and removed. Anything that is not a socket stays, and is an error. At the end the file
-//! is removed if it is still ours.
+//! A socket file is a name, not a lock. If `bind` finds one, a connection attempt shows whether a
+//! server answers. If none answers, the file is moved aside, tried once more (a server may have
+//! started in between), and removed. Any other kind of file stays, and is an error. At the end the
+//! file is removed if it is still ours.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::reactor::{IoError, ListenAddress, ListenError, ListenOptions};
 /// The longest path of a socket: `sun_path` less its zero byte.
 pub const PATH_BYTES_MAX: usize = 107;
 
-/// A listening socket, and the file that goes with it.
+/// A listening socket, and its socket file.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
@@ -36,7 +36,7 @@ struct FileId {
 }
 
 impl Listener {
-    /// Listens. `is_blocking`: whether an accept that asks for nothing special would wait.
+    /// Listens. If `is_blocking`, an accept without special flags would wait.
     ///
     /// # Errors
     /// [`ListenError`]; nothing is left behind then.
@@ -55,18 +55,18 @@ impl Listener {
         self.fd.as_raw_fd()
     }
 
-    /// Where it listens indeed: with the port that the kernel chose.
+    /// The address that it listens on, with the port that the kernel chose.
     pub fn address(&self) -> &ListenAddress {
         &self.address
     }
 
-    /// Whether each connection has to be given the send buffer, which it does not inherit.
+    /// True if each connection has to be given the send buffer, which it does not inherit.
     pub fn is_unix(&self) -> bool {
         matches!(self.address, ListenAddress::Unix(_))
     }
 }
 
-/// Opens a listener and keeps it in `slots`, as `make` makes a slot of it.
+/// Opens a listener and stores it in `slots`; `make` turns it into a slot.
 ///
 /// # Errors
 /// [`ListenError`]; nothing is left behind then.
@@ -91,12 +91,12 @@ impl Drop for Listener {
         if let (ListenAddress::Unix(path), Some(file)) = (&self.address, self.file)
             && file_id(path) == Some(file)
         {
-            let _ = fs::remove_file(path); // Refused: the next start finds it stale.
+            let _ = fs::remove_file(path); // If refused, the next start finds it stale.
         }
     }
 }
 
-/// The error of `call` in words, by what can be done about it.
+/// Maps the error of `call` by what the caller can do about it.
 fn failed(address: &ListenAddress, call: &'static str, error: IoError) -> ListenError {
     let address = address.clone();
     match error.0 {
@@ -118,7 +118,7 @@ fn open_tcp(
     let fd = calls::socket(family, is_blocking).map_err(at("socket"))?;
     let raw = fd.as_raw_fd();
     let set = |level, name, value| calls::set_option(raw, level, name, value);
-    // A port whose last connections still linger may be taken again; one that is listened on not.
+    // A port whose last connections still linger may be taken again; one with a listener may not.
     set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).map_err(at("SO_REUSEADDR"))?;
     if options.shares_port {
         set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).map_err(at("SO_REUSEPORT"))?;
@@ -157,17 +157,17 @@ fn open_unix(
     let file = file_id(path);
     let listener = Listener { fd, address: address.clone(), file };
     let mode = fs::Permissions::from_mode(0o600);
-    // Before the first connection is possible, which is after `listen`.
+    // This comes before `listen`, so before the first connection is possible.
     fs::set_permissions(path, mode).map_err(|error| failed(address, "chmod", os_error(&error)))?;
     calls::listen(listener.fd(), LISTEN_BACKLOG).map_err(at("listen"))?;
-    // Somebody who started at the same moment took the file for a dead one.
+    // Another server that started at the same moment took the file for a stale one.
     if file.is_none() || file_id(path) != file {
         return Err(ListenError::InUse { address: address.clone() });
     }
     Ok(listener)
 }
 
-/// Removes the socket at `path` if nobody answers.
+/// Removes the socket file at `path` if no server answers.
 fn remove_stale(address: &ListenAddress, path: &Path) -> Result<(), ListenError> {
     let in_use = || ListenError::InUse { address: address.clone() };
     let metadata = match fs::symlink_metadata(path) {
@@ -184,7 +184,7 @@ fn remove_stale(address: &ListenAddress, path: &Path) -> Result<(), ListenError>
     let aside = name_aside(path);
     fs::rename(path, &aside).map_err(|error| failed(address, "rename", os_error(&error)))?;
     if is_answered(&aside) {
-        // It came to life in between: give the name back, unless it is taken again.
+        // A server started in between: restore the name, unless it is taken again.
         let _ = fs::hard_link(&aside, path);
         let _ = fs::remove_file(&aside);
         return Err(in_use());
@@ -192,11 +192,11 @@ fn remove_stale(address: &ListenAddress, path: &Path) -> Result<(), ListenError>
     fs::remove_file(&aside).map_err(|error| failed(address, "unlink", os_error(&error)))
 }
 
-/// Whether somebody listens there. In doubt yes: what is not known to be dead is not removed.
+/// True if a server listens there. In doubt true: only a file that is known to be stale is removed.
 fn is_answered(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     if bytes.len() > PATH_BYTES_MAX {
-        return false; // Only a name aside is so long, and it was asked under its own name.
+        return false; // Only a name aside is that long, and its own name was tried before.
     }
     let Ok(fd) = calls::socket(libc::AF_UNIX, false) else { return true };
     let answer = calls::connect(fd.as_raw_fd(), &RawAddress::of_path(bytes));

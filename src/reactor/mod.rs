@@ -1,17 +1,23 @@
 //! Stratum 2: the kernel. One trait for sockets, a doorbell and a deadline, with two backends:
 //! io_uring and mio. The third backend is the simulator's, `sim::reactor`.
 //!
-//! Owned by one shard thread, except [`Waker`] and [`Clock`], which any thread may use. Absent:
-//! timers (the engine owns the wheel; here a time is only the deadline of a wait), any knowledge
-//! of what the bytes mean, and callbacks. Everything that happened is a value, [`SocketEvent`].
+//! Owned by one shard thread, except [`Waker`] and [`Clock`], which any thread may use. Everything
+//! that happened is a value, [`SocketEvent`]. Absent: callbacks, and any knowledge of what the
+//! bytes mean. Timers are absent too: the engine owns the wheel, and a time is only the deadline of
+//! a wait here.
 //!
-//! Reading order: this file (the contract), [`waker`], [`polled`] (the simpler backend), [`uring`],
-//! [`probe`] (the choice between the two), [`idle`] (when to poll and when to block). Then sockets:
-//! [`socket`] (their values), [`released`] (sockets on their way to another reactor), `ends.rs`
-//! (their descriptors), `socket_calls.rs`, `listener.rs` and `connecting.rs` (shared by both
-//! backends), `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
-//! Beside all that, [`watch`] looks after the machine's memory.
-//! Tests: `sim/contract/` runs one list against all three.
+//! Reading order:
+//!
+//! - This file is the contract.
+//! - [`waker`], [`polled`] (the simpler backend), [`uring`].
+//! - [`probe`] chooses between the two; [`idle`] decides when to poll and when to block.
+//! - [`socket`] has the values of sockets, `ends.rs` their descriptors.
+//! - [`released`] has sockets on their way to another reactor.
+//! - `socket_calls.rs`, `listener.rs` and `connecting.rs` are shared by both backends.
+//! - `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
+//! - [`watch`] observes the machine's memory, separately from all that.
+//!
+//! Tests: `tests/reactor/` runs one list against all three backends.
 
 pub mod clock;
 mod connecting;
@@ -68,89 +74,96 @@ use crate::base::Instant;
 
 /// The kernel as one shard sees it.
 ///
-/// The contract, which `sim/contract/` holds all backends to. Numbers that are missing were given
-/// to reads and writes of single buffers, which nobody used; they are not given again:
+/// The contract follows, and `tests/reactor/` holds all backends to it. Missing numbers belonged to
+/// reads and writes of single buffers, which nobody used. They are not assigned again.
 ///
-/// - **R1 thread.** A reactor is made, used and dropped on one thread. It blocks SIGPIPE there, for
-///   good: a write to a closed pipe is an error value, never the end of the process.
-/// - **R9 poll.** Never blocks. Finds the events that have come, at the latest on the
-///   [`crate::limits::REACTOR_POLLS_PER_LOOK`]th call (a system call is not paid on each).
-/// - **R10 wait.** Returns when an event waits to be taken or a wake-up came that no poll has seen,
-///   at once if it came first; else at the deadline, never before it. No other reason, except the
-///   horizon of the simulator.
-/// - **R11 wake.** Wake-ups between two polls are one. A poll sees them without a system call, and
-///   what was written to memory before the wake is visible after that poll.
-/// - **R12 drop.** Cancels, reaps and frees everything first; no descriptor leaks. Memory that the
-///   kernel would not give back is leaked, never freed.
-/// - **R13 descriptors.** Flags of a descriptor that others may share are never changed.
+/// - **R1 thread.** A reactor is made, used and dropped on one thread. It blocks SIGPIPE on that
+///   thread for good. A write to a closed pipe is an error value, and never the end of the process.
+/// - **R9 poll.** [`Reactor::poll`] never blocks. It finds the events that have come, at the latest
+///   on the [`crate::limits::REACTOR_POLLS_PER_LOOK`]th call, because not every call pays for a
+///   system call.
+/// - **R10 wait.** [`Reactor::wait`] returns when an event waits to be taken or a wake-up came that
+///   no poll has seen. It returns at once if that came first. Otherwise it returns at the deadline,
+///   and never before it. It returns for no other reason, except the horizon of the simulator.
+/// - **R11 wake.** Wake-ups between two polls count as one. A poll sees them without a system call.
+///   Writes to memory before the wake-up are visible after that poll.
+/// - **R12 drop.** A drop first cancels, reaps and frees everything, and leaks no descriptor.
+///   Memory that the kernel does not give back is leaked, never freed.
+/// - **R13 descriptors.** The flags of a descriptor that others may share never change.
 /// - **R14 clock.** [`Reactor::now`] never goes back and is the same clock as the deadlines.
 ///
-/// Sockets, held to the same list by `sim/contract/`:
+/// The rules for sockets are on the same list of `tests/reactor/`:
 ///
-/// - **R15 names.** A [`ConnectionId`] or [`ListenerId`] that was closed, or never given, names
-///   nothing: sends say so, everything else does nothing. No event tells of it any more, but a
-///   connection that was accepted before its listener was closed is still told of.
-/// - **R16 accept.** Every connection that comes is told of once, with its peer, and receives from
-///   then on. One that is gone before is counted instead. Nobody is accepted to be dropped: while
-///   [`SocketLimits`] are reached, or descriptors or memory are used up, listeners pause, clients
-///   wait in the kernel's queue, and the pause ends when a connection is closed here, or after
-///   [`crate::limits::LISTENER_PAUSE`]. A pause takes no processor time and is counted.
-/// - **R17 events.** Of one connection they come in order: accepted, its bytes, its end.
-///   [`Reactor::poll`] counts them and [`Reactor::wait`] ends for them, at times in vain: what is
-///   ready for the kernel may be nothing in the end.
-/// - **R18 receive.** Bytes are handed out in the reactor's memory, valid until the next call; a
+/// - **R15 names.** A [`ConnectionId`] or [`ListenerId`] that was closed, or never assigned, names
+///   nothing: sends return an error, and all other calls do nothing. No event reports it any more.
+///   A connection that was accepted before its listener was closed is still reported.
+/// - **R16 accept.** Every incoming connection is reported once, with its peer, and receives from
+///   then on. A connection that is gone before its report is counted instead. No connection is
+///   accepted only to be dropped. Listeners pause while [`SocketLimits`] are reached, or
+///   descriptors or memory are used up, and clients wait in the kernel's queue. The pause ends when
+///   a connection is closed here, or after [`crate::limits::LISTENER_PAUSE`]. A pause takes no
+///   processor time and is counted.
+/// - **R17 events.** The events of one connection come in order: accepted, its bytes, its end.
+///   [`Reactor::poll`] counts events and [`Reactor::wait`] returns for them, at times in vain: a
+///   socket that the kernel calls ready may yield no event.
+/// - **R18 receive.** Received bytes are in the reactor's memory and valid until the next call. A
 ///   connection without unread bytes holds no memory for them. After
-///   [`Reactor::set_receiving`]`(.., false)` nothing is received, nor the end told, until it is
-///   true again. Nothing is lost by it. Between two polls a connection gives a bounded number of
-///   bytes, so taking events until there is none comes to an end whatever the peers do.
-/// - **R19 end.** One [`SocketEvent::Ended`]: the peer has finished (what it sent before was told
-///   before), or the connection broke. Sending may go on after the first.
-/// - **R20 send.** [`Reactor::send`] moves what the kernel takes at this moment, in order, and
-///   returns how much; the slices are the caller's again when it returns. If that was not all, one
-///   [`SocketEvent::Writable`] follows when it is worth trying again; until then sends move nothing
-///   and cost no system call. Slices may be empty and many.
-///   With [`Reactor::send_with_descriptors`] descriptors go with the first byte that is moved, all
-///   of them or, if none is, none; who reads that byte has copies of them. For Unix sockets: a
-///   kernel drops them on TCP, and the simulator says that it has none.
-/// - **R21 finish and close.** [`Reactor::finish`] ends sending, after what was sent.
-///   [`Reactor::close`] ends both directions; what the kernel took is still delivered, unless the
-///   peer sends into the closed connection (so let it finish first). The descriptor and the place
-///   are free again when the kernel has answered everything that was in flight.
+///   [`Reactor::set_receiving`]`(.., false)` nothing is received, and the end is not reported,
+///   until it is true again. Nothing is lost by it. Between two polls a connection yields a bounded
+///   number of bytes. A loop that takes events until none is left therefore ends, whatever the
+///   peers do.
+/// - **R19 end.** One [`SocketEvent::Ended`] reports that the peer has finished or that the
+///   connection broke. If the peer has finished, all bytes that it sent were reported before, and
+///   sending may go on.
+/// - **R20 send.** [`Reactor::send`] moves the bytes that the kernel takes at this moment, in
+///   order, and returns their number. The slices are the caller's again when it returns. If bytes
+///   remain, one [`SocketEvent::Writable`] follows when another try is worthwhile. Until then sends
+///   move nothing and cost no system call. Slices may be empty and many. With
+///   [`Reactor::send_with_descriptors`] all descriptors go with the first byte that is moved, or
+///   none if no byte is moved. The reader of that byte has copies of them. Descriptors are for Unix
+///   sockets: a kernel drops them on TCP, and the simulator returns an error.
+/// - **R21 finish and close.** [`Reactor::finish`] ends sending, after the bytes that were sent.
+///   [`Reactor::close`] ends both directions. Bytes that the kernel took are still delivered,
+///   unless the peer sends into the closed connection (so let the peer finish first). The
+///   descriptor and the slot are free again when the kernel has answered everything that was in
+///   flight.
 /// - **R22 nothing else.** A reactor without sockets does no work for them.
-/// - **R23 release.** After [`Reactor::release`] nothing is received any more but what is under
-///   way: it is told, also during a pause, and an end that was found. Then one
-///   [`SocketEvent::Released`] gives the socket away, and name and place are free. What is still
-///   in the kernel waits for who adopts it: each byte, and the end, is told once by one of the two.
-///   Until that event the owner can only close the connection, after which there is none; to
-///   sends, and all else, the name is nothing, and no [`SocketEvent::Writable`] comes: the
-///   next owner just tries.
+/// - **R23 release.** After [`Reactor::release`] only data already under way is received. It is
+///   reported, even during a pause, and so is an end that was found. Then one
+///   [`SocketEvent::Released`] gives the socket away, and its name and slot are free. Data still in
+///   the kernel waits for the next owner. Each byte, and the end, is reported once, by one of the
+///   two reactors. Until that event the owner can only close the connection, and after a close the
+///   event does not come. For sends, and all else, the name is nothing. No
+///   [`SocketEvent::Writable`] comes: the next owner just tries.
 /// - **R24 adopt.** [`Reactor::adopt`] makes a released socket one of this reactor's, under a new
-///   name, without an event. It receives at once and sends at once; an end that was told before is
-///   not told again, and sends that were broken stay broken. Whoever can not be adopted is given
-///   back; a [`ReleasedSocket`] that is dropped is closed, as by [`Reactor::close`].
-///   It takes a connection out of two ends in the same way: [`ReleasedSocket::of_ends`]. What of
-///   these others share is not ended with it.
-/// - **R25 wake another.** [`Reactor::wake`] does what [`Waker::wake`] does, with this reactor's
-///   means: the other one may sleep until this one polls, blocks or is dropped.
-/// - **R26 connect.** [`Reactor::connect`] never waits, and gives a name or an error that has left
-///   nothing behind. Of the name one of two is told, once: [`SocketEvent::Connected`], and from
-///   then on it is a connection as one that was accepted; or [`SocketEvent::Ended`] with the
-///   reason, during a pause of receiving too, and then sends are broken for that reason and there
-///   is nothing to do but [`Reactor::close`]. However soon it is known what comes of it, it is told
-///   by an event. Until then sends move nothing, at no cost and without a
-///   [`SocketEvent::Writable`] that follows; a pause of receiving is remembered; finishes and
-///   releases do nothing; a close gives the try up, after which there is no event. A reactor does
-///   not give up by itself: the kernel does after minutes. It holds a place from the beginning, as
-///   any connection does. A Unix listener whose queue is full refuses (EAGAIN).
-/// - **R27 bound sending.** After [`Reactor::bound_sending`] the kernel takes no more bytes while
-///   it holds about that many (with its own overhead, and at least its own minimum of some
-///   kilobytes) that the peer's kernel has not confirmed. One send may move more. Bytes that the
-///   kernel holds already stay. On a Unix socket a byte is confirmed when the peer has read it.
+///   name and without an event. It receives at once and sends at once. An end that was reported
+///   before is not reported again, and sends that were broken stay broken. A socket that cannot be
+///   adopted is given back. A [`ReleasedSocket`] that is dropped is closed, as by
+///   [`Reactor::close`]. A connection of two ends ([`ReleasedSocket::of_ends`]) is adopted in the
+///   same way. Descriptors of these ends that others share do not end with the connection.
+/// - **R25 wake another.** [`Reactor::wake`] does the same as [`Waker::wake`], with this reactor's
+///   means. The other reactor may sleep until this one polls, blocks or is dropped.
+/// - **R26 connect.** [`Reactor::connect`] never waits. It returns a name, or an error that has
+///   left nothing behind. One of two events is reported for the name, once. After
+///   [`SocketEvent::Connected`] the connection is like one that was accepted.
+///   [`SocketEvent::Ended`] carries the reason of a failure, during a pause of receiving too. After
+///   it, sends are broken for that reason, and only [`Reactor::close`] remains to be called. An
+///   event reports the outcome, however soon it is known. Until then sends move nothing, at no cost
+///   and without a [`SocketEvent::Writable`] that follows. A pause of receiving is remembered, and
+///   finishes and releases do nothing. A close gives up the attempt, and no event follows. A
+///   reactor does not give up by itself: the kernel does, after minutes. The connection holds a
+///   slot from the beginning, as any connection does. A Unix listener whose queue is full refuses
+///   (EAGAIN).
+/// - **R27 bound sending.** [`Reactor::bound_sending`] bounds the bytes that the kernel holds and
+///   the peer's kernel has not confirmed. The kernel takes no more bytes while it holds about that
+///   many. The bound includes the kernel's own overhead, and is at least its own minimum of some
+///   kilobytes. One send may move more. Bytes that the kernel holds already stay. On a Unix socket
+///   a byte is confirmed when the peer has read it.
 pub trait Reactor {
-    /// The time, read now: one turn reads it once and hands it down.
+    /// The current time, read by this call. A turn reads it once and passes it on.
     fn now(&mut self) -> Instant;
 
-    /// Microseconds since 1970, for what people and other machines read. It may jump.
+    /// The wall-clock time for people and other machines, in microseconds since 1970. It may jump.
     fn wall_us(&mut self) -> u64;
 
     /// A handle that ends the present or next [`Reactor::wait`], from any thread.
@@ -161,30 +174,31 @@ pub trait Reactor {
         waker.wake();
     }
 
-    /// Finds the events that have come. Returns the number that wait in
+    /// Finds the events that have come (R9). Returns the number that wait in
     /// [`Reactor::next_socket_event`], plus one if a wake-up came.
     fn poll(&mut self) -> usize;
 
-    /// Blocks until an event, a wake-up or `until`, whichever is first.
+    /// Blocks until an event, a wake-up or `until`, whichever is first (R10).
     fn wait(&mut self, until: Option<Instant>);
 
-    /// What happened so far.
+    /// The running totals of this reactor.
     fn counters(&self) -> &Counters;
 
-    /// Buys the memory for sockets, once; the first [`Reactor::listen`] does it with the default.
+    /// Allocates the memory for sockets, once. The first [`Reactor::listen`], [`Reactor::connect`]
+    /// or [`Reactor::adopt`] does it with the default limits.
     ///
     /// # Errors
-    /// What the kernel lacks; io_uring before Linux 6.0 does.
+    /// The kernel lacks a feature, as io_uring before Linux 6.0 does.
     fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()>;
 
-    /// What does the work for sockets, once they were opened. For backends: everybody else calls
-    /// the functions below.
+    /// The socket part of the backend, once sockets were opened. For backends: all other callers
+    /// use the functions below.
     fn net(&self) -> Option<&dyn Net>;
 
-    /// As [`Reactor::net`], with what it counts into.
+    /// The same as [`Reactor::net`], with the totals that it counts into.
     fn net_mut(&mut self) -> Option<(&mut dyn Net, &mut SocketCounters)>;
 
-    /// Accepts connections there from now on.
+    /// Accepts connections on `address` from now on.
     ///
     /// # Errors
     /// [`ListenError`]; nothing is left behind then.
@@ -199,12 +213,12 @@ pub trait Reactor {
         net.listen(address, options)
     }
 
-    /// Where it listens indeed, with the port that the kernel chose.
+    /// The address that `listener` listens on, with the port that the kernel chose.
     fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress> {
         self.net()?.listen_address(listener)
     }
 
-    /// Listens there no more. Clients in the kernel's queue are refused; connections live on.
+    /// Stops listening. Clients in the kernel's queue are refused; accepted connections stay.
     fn close_listener(&mut self, listener: ListenerId) {
         if let Some((net, _)) = self.net_mut() {
             net.close_listener(listener);
@@ -222,25 +236,25 @@ pub trait Reactor {
         net.connect(address)
     }
 
-    /// Whether the bytes of `connection` are received; true at first.
+    /// Sets whether the bytes of `connection` are received; true at first (R18).
     fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {
         if let Some((net, _)) = self.net_mut() {
             net.set_receiving(connection, is_receiving);
         }
     }
 
-    /// Bounds what the kernel holds of `connection`, sent and not confirmed by the peer's kernel
-    /// (R27). The bound at first is [`crate::limits::SEND_BUFFER_BYTES`].
+    /// Bounds the bytes of `connection` that the kernel holds, sent and not confirmed by the peer's
+    /// kernel (R27). The bound at first is [`crate::limits::SEND_BUFFER_BYTES`].
     fn bound_sending(&mut self, connection: ConnectionId, bytes: u32) {
         if let Some((net, _)) = self.net_mut() {
             net.bound_sending(connection, bytes);
         }
     }
 
-    /// Sends what the kernel takes at once (R20).
+    /// Sends the bytes that the kernel takes at once (R20).
     ///
     /// # Errors
-    /// [`SendError`]: there will be no more sending.
+    /// [`SendError`]: no later send will move anything.
     fn send(
         &mut self,
         connection: ConnectionId,
@@ -249,11 +263,11 @@ pub trait Reactor {
         self.send_with_descriptors(connection, slices, &[])
     }
 
-    /// As [`Reactor::send`], with descriptors that go with the first byte: they were sent if
-    /// anything was.
+    /// Sends as [`Reactor::send`] does, with descriptors on the first byte. They were sent if any
+    /// byte was.
     ///
     /// # Errors
-    /// [`SendError`]: there will be no more sending.
+    /// [`SendError`]: no later send will move anything.
     fn send_with_descriptors(
         &mut self,
         connection: ConnectionId,
@@ -264,7 +278,7 @@ pub trait Reactor {
         net.send(connection, slices, descriptors, counters)
     }
 
-    /// Sends no more: the peer reads the end after what was sent.
+    /// Ends sending: the peer reads the end after the bytes that were sent (R21).
     fn finish(&mut self, connection: ConnectionId) {
         if let Some((net, _)) = self.net_mut() {
             net.finish(connection);
@@ -278,7 +292,7 @@ pub trait Reactor {
         }
     }
 
-    /// Gives the socket away: [`SocketEvent::Released`] follows what was received (R23).
+    /// Gives the socket away: [`SocketEvent::Released`] follows the bytes that were received (R23).
     fn release(&mut self, connection: ConnectionId) {
         if let Some((net, counters)) = self.net_mut() {
             net.release(connection, counters);
@@ -303,14 +317,15 @@ pub trait Reactor {
         net.next_event(counters)
     }
 
-    /// Connections that were told of, asked for or adopted, and are neither closed nor given away.
+    /// Number of connections that were reported, requested or adopted, and are neither closed nor
+    /// given away.
     fn connection_count(&self) -> usize {
         self.net().map_or(0, |net| net.connection_count())
     }
 }
 
-/// What a backend does for sockets, once they were opened: what the functions of the same names of
-/// [`Reactor`] promise.
+/// The socket part of a backend, once sockets were opened. Its functions keep the promises of the
+/// functions of the same names of [`Reactor`].
 #[expect(missing_docs, reason = "each says what it does where everybody calls it")]
 pub trait Net {
     fn listen(

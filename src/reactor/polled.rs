@@ -25,7 +25,7 @@ pub struct PolledReactor {
     registry: Registry,
     polls_since_look: u32,
     counters: Counters,
-    /// None until sockets are asked for.
+    /// The sockets, or `None` until they are opened.
     net: Option<Box<PolledNet>>,
     listener: WakeListener,
     one_thread: PhantomData<*mut ()>,
@@ -35,7 +35,7 @@ impl PolledReactor {
     /// A reactor without sockets.
     ///
     /// # Errors
-    /// What `epoll_create`, `eventfd` or `epoll_ctl` answer: no descriptors or memory left.
+    /// An error of `epoll_create`, `eventfd` or `epoll_ctl`: no descriptors or memory left.
     pub fn new() -> io::Result<PolledReactor> {
         let poll = mio::Poll::new()?;
         let listener = WakeListener::with_doorbell()?;
@@ -72,7 +72,7 @@ impl PolledReactor {
         }
     }
 
-    /// Sleeps until epoll has something. `epoll_wait` counts in milliseconds; `ppoll` on the epoll
+    /// Sleeps until epoll has an event. `epoll_wait` counts in milliseconds; `ppoll` on the epoll
     /// descriptor counts in nanoseconds.
     fn block(&mut self, timeout: Option<Duration>) {
         self.counters.entered_count += 1;
@@ -95,12 +95,12 @@ impl PolledReactor {
         self.listener.is_notified() || self.socket_count() > 0
     }
 
-    /// Sockets with something to try.
+    /// Number of sockets with something to try.
     fn socket_count(&self) -> usize {
         self.net.as_ref().map_or(0, |net| net.event_count())
     }
 
-    /// Whether there is anything that epoll could tell of.
+    /// True if epoll watches a listener or a connection.
     fn is_watching(&self) -> bool {
         self.net.as_ref().is_some_and(|net| net.is_watching())
     }

@@ -1,11 +1,11 @@
 //! Sockets of the mio backend.
 //!
-//! Registered once each, edge-triggered: epoll says what became possible, the try happens when the
-//! owner asks for events. So whatever was not asked for costs nothing, and all connections share
-//! one receive buffer. Invariants:
-//! - N1 a socket with something to try stands in `touched` or `later`, once.
-//! - N2 `may_receive` falls only when the kernel says EAGAIN, the end or an error: an edge is never
-//!   forgotten. `is_cut` rises only after EAGAIN, so that an edge follows.
+//! Each is registered once, edge-triggered. Epoll reports what became possible, and the system call
+//! follows when the owner asks for events. Therefore data that the owner does not ask for costs
+//! nothing, and all connections share one receive buffer. Invariants:
+//! - N1 a socket with something to try is in `touched` or `later`, once.
+//! - N2 `may_receive` falls only when the kernel says EAGAIN, the end or an error: no edge is
+//!   forgotten. `is_cut` rises only after EAGAIN, so an edge follows.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -29,11 +29,11 @@ use crate::reactor::{
 
 /// Set in the low half of a token: a socket, not a descriptor number, which is never negative.
 const SOCKET_BIT: usize = 1 << 31;
-/// And this: a listener.
+/// Set in addition for a listener.
 const LISTENER_BIT: usize = 1 << 30;
 const INDEX_MASK: usize = (1 << 24) - 1;
 
-/// Whether `token` is one of ours. The doorbell's has to be sorted out before.
+/// True if `token` is of a socket. The caller has to handle the doorbell's token before.
 pub fn is_socket(token: Token) -> bool {
     token.0 & SOCKET_BIT != 0
 }
@@ -41,21 +41,21 @@ pub fn is_socket(token: Token) -> bool {
 struct ListenerSlot {
     listener: Listener,
     is_touched: bool,
-    /// Out of descriptors, memory or places: not tried until that may have changed.
+    /// True while descriptors, memory or slots are used up. Not tried until that may have changed.
     is_paused: bool,
 }
 
 struct Connection {
     ends: Ends,
     past: Past,
-    /// Asked for, and not told of. `past.broken` says why nothing came of it, if that is known.
+    /// Requested, and not reported yet. `past.broken` has the reason of a failure that is known.
     is_connecting: bool,
-    /// Out of epoll already; to be given away when its turn comes.
+    /// Removed from epoll already; given away when the owner asks for events.
     is_releasing: bool,
     is_touched: bool,
     is_receiving: bool,
     may_receive: bool,
-    /// A send moved less than asked; no more are tried.
+    /// A send moved less than requested; further sends are not tried.
     is_cut: bool,
     may_send: bool,
 }
@@ -69,14 +69,14 @@ impl Connection {
             is_releasing: false,
             is_touched: false,
             is_receiving: true,
-            may_receive: true, // Mostly the request is there already.
+            may_receive: true, // The request has mostly arrived already.
             is_cut: false,
             may_send: false,
         }
     }
 }
 
-/// What each of 10,000 idle subscribers costs here.
+/// The memory of each of 10,000 idle subscribers here.
 const _: () = assert!(size_of::<Connection>() <= 128);
 
 #[derive(Clone, Copy)]
@@ -100,10 +100,10 @@ pub struct PolledNet {
     listeners: Pool<ListenerSlot>,
     connections: Pool<Connection>,
     touched: VecDeque<Touched>,
-    /// Tried in this turn already: a fast sender does not keep its receiver from everything else.
+    /// Tried in this turn already, so a fast sender does not delay all other sockets.
     later: VecDeque<Touched>,
     scratch: Box<[u8]>,
-    /// When paused listeners are tried again.
+    /// The time at which paused listeners are tried again.
     retry_at: Option<Instant>,
 }
 
@@ -122,7 +122,7 @@ impl PolledNet {
         }
     }
 
-    /// Whether epoll has to be asked.
+    /// True if epoll has to be asked.
     pub fn is_watching(&self) -> bool {
         self.listeners.count() > 0 || self.connections.count() > 0
     }
@@ -135,8 +135,7 @@ impl PolledNet {
         self.retry_at
     }
 
-    /// A poll or a wait begins: what was tried may be tried again, and paused listeners if it is
-    /// time.
+    /// Begins a poll or a wait: sockets may be tried again, and paused listeners if it is time.
     pub fn begin_turn(&mut self) {
         self.touched.append(&mut self.later);
         if self.retry_at.is_some_and(|at| at <= Clock::now()) {
@@ -144,7 +143,7 @@ impl PolledNet {
         }
     }
 
-    /// What epoll said of one of ours.
+    /// Takes an event of epoll for a socket.
     pub fn on_event(&mut self, event: &mio::event::Event) {
         let bits = event.token().0;
         let handle = Handle { index: (bits & INDEX_MASK) as u32, generation: (bits >> 32) as u32 };
@@ -160,7 +159,7 @@ impl PolledNet {
         self.touch(handle);
     }
 
-    /// Puts the connection where it is tried, if there is something to try.
+    /// Queues the connection in `touched` if it has something to try.
     fn touch(&mut self, handle: Handle) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         let can_receive = slot.may_receive && slot.is_receiving && !slot.past.has_ended;
@@ -183,17 +182,17 @@ impl PolledNet {
         }
     }
 
-    /// A connection that the owner may use: not closed, and not on its way out.
+    /// The connection, if the owner may use it: not closed, and not being released.
     fn owned(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(id.0).filter(|slot| !slot.is_releasing)
     }
 
-    /// Such a one that has been told of.
+    /// The connection, if the owner may use it and its connect has been reported.
     fn settled(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.owned(id).filter(|slot| !slot.is_connecting)
     }
 
-    /// Tells what came of a connection that was asked for.
+    /// Reports the outcome of a connection attempt.
     fn try_connecting(
         &mut self,
         handle: Handle,
@@ -201,7 +200,7 @@ impl PolledNet {
     ) -> Option<Happening> {
         let slot = self.connections.get_mut(handle)?;
         if !std::mem::take(&mut slot.may_send) {
-            return None; // It was touched for something else.
+            return None; // It was touched for another reason.
         }
         slot.is_connecting = false;
         let id = ConnectionId(handle);
@@ -246,7 +245,7 @@ impl PolledNet {
                 return None;
             }
         };
-        self.touch_listener(handle); // There may be more.
+        self.touch_listener(handle); // The queue may hold more.
         match self.settle_in(fd, is_unix) {
             Ok((connection, peer)) => {
                 counters.accepted_count += 1;
@@ -259,7 +258,7 @@ impl PolledNet {
         }
     }
 
-    /// Makes a connection of a descriptor; an error if its peer has gone.
+    /// Makes a connection of a descriptor. An error means that its peer has gone.
     fn settle_in(&mut self, fd: OwnedFd, is_unix: bool) -> Result<(ConnectionId, Peer), IoError> {
         let peer = calls::peer(fd.as_raw_fd())?;
         if is_unix {
@@ -271,10 +270,10 @@ impl PolledNet {
         Ok((connection, peer))
     }
 
-    /// Gives a connection a place and has epoll watch it. Gives it back with the reason if not.
+    /// Gives a connection a slot and registers it with epoll. An error returns it with the reason.
     fn insert(&mut self, slot: Connection) -> Result<ConnectionId, (Connection, IoError)> {
         slot.ends.set_input_blocking(false);
-        // Bought here, because what happens on a connection buys nothing.
+        // Allocated here, because events of a connection allocate nothing.
         let room = self.connections.count() as usize + self.listeners.count() as usize + 1;
         self.touched.reserve(room.saturating_sub(self.touched.len()));
         self.later.reserve(room.saturating_sub(self.later.len()));
@@ -289,7 +288,7 @@ impl PolledNet {
         Ok(ConnectionId(handle))
     }
 
-    /// Has epoll watch a connection, both directions of it.
+    /// Registers both directions of a connection with epoll.
     fn watch(&self, input: RawFd, output: Option<RawFd>, token: Token) -> io::Result<()> {
         let both = Interest::READABLE | Interest::WRITABLE;
         let Some(output) = output else {
@@ -454,7 +453,7 @@ impl Net for PolledNet {
         if error.is_some() || sent_bytes < slices.iter().map(|slice| slice.len()).sum() {
             counters.cut_count += 1;
             slot.is_cut = true;
-            slot.may_send = error.is_some(); // Then "try again" tells the error.
+            slot.may_send = error.is_some(); // Then the retry returns the error.
             self.touch(id.0);
         }
         Ok(sent_bytes)
@@ -476,7 +475,7 @@ impl Net for PolledNet {
     }
 
     fn release(&mut self, id: ConnectionId, _: &mut SocketCounters) {
-        // Bytes are received when they are asked for, so none are under way.
+        // Bytes are received only when the owner asks for events, so none are under way.
         let Some(slot) = self.settled(id) else { return };
         slot.is_releasing = true;
         let (input, output) = (slot.ends.input(), slot.ends.own_output());

@@ -1,5 +1,5 @@
-//! Which backend: asked for by name, or found out by trying. An enum and not a trait object, so
-//! that the calls of a turn inline.
+//! The choice of the backend: by name, or by trying. It is an enum and not a trait object, so that
+//! the calls of a turn inline.
 
 use std::fmt;
 use std::io::{self};
@@ -11,7 +11,7 @@ use crate::reactor::{
     Counters, Net, PolledReactor, Reactor, SocketCounters, SocketLimits, UringReactor, Waker,
 };
 
-/// What the user asked for.
+/// The backend that the user asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// io_uring if it works here, else mio.
@@ -23,7 +23,7 @@ pub enum Choice {
     Mio,
 }
 
-/// A word that names no [`Choice`].
+/// The error for a word that names no [`Choice`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChoiceParseError {
     given: String,
@@ -59,10 +59,10 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Why there is no reactor.
+/// The reason why no reactor could be opened.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Choose `auto` or `mio`, or change what the reason names.
+    /// io_uring does not work. Choose `auto` or `mio`, or change what the reason names.
     Uring(UringError),
     /// The process is out of something that every reactor needs.
     Mio(io::Error),
@@ -81,12 +81,12 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// What was found: one line for the start-up message.
+/// The choice and its result: one line for the start-up message.
 #[derive(Debug)]
 pub struct Report {
-    /// What was asked for.
+    /// The backend that the user asked for.
     pub choice: Choice,
-    /// What it came to.
+    /// The backend in use.
     pub found: Found,
 }
 
@@ -95,7 +95,7 @@ pub struct Report {
 pub enum Found {
     /// io_uring, with these flags.
     Uring(crate::reactor::uring::Flavor),
-    /// mio; the reason why not io_uring, if that was tried.
+    /// mio, and the reason against io_uring if that was tried.
     Mio(Option<UringError>),
 }
 
@@ -130,8 +130,8 @@ pub fn open(choice: Choice) -> Result<(AnyReactor, Report), OpenError> {
     Ok((AnyReactor::Polled(reactor), Report { choice, found: Found::Mio(reason) }))
 }
 
-/// As [`open`], with memory for sockets. A kernel whose io_uring is too old for them counts as
-/// one without.
+/// Opens a reactor as [`open`] does, with memory for sockets. A kernel whose io_uring is too old
+/// for sockets counts as one without.
 ///
 /// # Errors
 /// [`OpenError`], which says what to change.

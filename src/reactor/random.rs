@@ -1,11 +1,11 @@
-//! The operating system's randomness: where the unguessable part of ids and tokens comes from.
+//! The operating system's randomness, from which the unguessable part of ids and tokens comes.
 
 use std::io;
 
-/// Fills `bytes` with what nobody can guess.
+/// Fills `bytes` with unpredictable bytes.
 ///
 /// # Errors
-/// What the kernel says; it does not happen once the machine has booted.
+/// The kernel's error, which does not happen once the machine has booted.
 pub fn random_bytes(bytes: &mut [u8]) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {

@@ -1,15 +1,16 @@
-//! Reads what the kernel says of memory: `/proc/pressure`, `/proc/meminfo`, the cgroups above us.
+//! Reads the kernel's numbers about memory: `/proc/pressure`, `/proc/meminfo`, and the cgroups of
+//! this process.
 //!
-//! Never on a shard's thread while it runs: some of these files make the kernel add up numbers of
-//! all processors first. [`super::watch`] has a thread for it. What the texts mean stands in
-//! `memory/readings.rs`; here is which files there are. Buffers and paths are bought once: reading
+//! A running shard's thread never does this: for some of these files the kernel first adds up
+//! numbers of all processors. [`super::watch`] has a thread for it. `memory/readings.rs` parses the
+//! texts; this module finds and reads the files. Buffers and paths are allocated once: reading
 //! again allocates nothing, unless the process was moved to another cgroup.
 //!
-//! Cgroups are looked for where every distribution mounts them: `/sys/fs/cgroup` (v2 alone),
+//! Cgroups are expected where every distribution mounts them: `/sys/fs/cgroup` (v2 alone),
 //! `/sys/fs/cgroup/unified` (v2 beside v1), `/sys/fs/cgroup/memory` (v1). On the way up to the root
-//! of the mount each level's limit counts; levels that are not there are passed over, so that a
-//! container which sees its own cgroup as the root of the mount, but is told the path that it has
-//! on the host, still finds its limit.
+//! of the mount each level's limit counts. Levels that do not exist are skipped. A container may
+//! see its own cgroup as the root of the mount, but read the path that it has on the host. It still
+//! finds its limit.
 //!
 //! Tests: at the end, on trees of files that look like these.
 
@@ -24,12 +25,12 @@ use crate::memory::readings::{
     pressure_avg10, swap_bytes,
 };
 
-/// Mounts of v2, and what their files are called.
+/// Mounts of v2, and the names of their files.
 const UNIFIED: ([&str; 2], Names) = (
     ["sys/fs/cgroup", "sys/fs/cgroup/unified"],
     Names { limits: &["memory.max", "memory.high"], used: "memory.current" },
 );
-/// The same of v1.
+/// Mounts of v1, and the names of their files.
 const MEMORY: ([&str; 1], Names) = (
     ["sys/fs/cgroup/memory"],
     Names { limits: &["memory.limit_in_bytes"], used: "memory.usage_in_bytes" },
@@ -48,21 +49,21 @@ struct Level {
     stat: PathBuf,
 }
 
-/// Reads the files, again and again.
+/// A repeated reader of the files.
 pub struct KernelFiles {
     root: PathBuf,
     pressure_memory: PathBuf,
     pressure_io: PathBuf,
     meminfo: PathBuf,
     cgroup: PathBuf,
-    /// What `cgroup` said when `levels` was made of it.
+    /// The text of `cgroup` from which `levels` was made.
     cgroup_text: Option<String>,
     levels: Vec<Level>,
     buffer: Box<[u8]>,
 }
 
 impl KernelFiles {
-    /// Those below `root`: `/`, or a tree of a test's own.
+    /// Makes a reader of the files below `root`: `/`, or a test's own tree.
     pub fn new(root: &Path) -> KernelFiles {
         let proc = root.join("proc");
         KernelFiles {
@@ -77,7 +78,7 @@ impl KernelFiles {
         }
     }
 
-    /// Reads all of them. What can not be read is not known.
+    /// Reads all files. A value that cannot be read is `None`.
     pub fn read(&mut self) -> Readings {
         self.find_levels();
         let buffer = &mut self.buffer;
@@ -92,7 +93,7 @@ impl KernelFiles {
         for level in &self.levels {
             let Some(bytes) = level.limit_bytes(buffer) else { continue };
             if mem_total_bytes.is_some_and(|total_bytes| bytes >= total_bytes) {
-                continue; // More than there is: the machine is the limit.
+                continue; // More than the machine has: the machine is the limit.
             }
             limit = Some(limit.map_or(bytes, |limit| limit.min(bytes)));
             if let Some(used_bytes) = level.used_bytes(buffer) {
@@ -115,8 +116,8 @@ impl KernelFiles {
         }
     }
 
-    /// Which cgroups we are in now. That a limit file appears later in one of them is not seen
-    /// before the next move; they come with the cgroup.
+    /// Finds the cgroups of this process. A limit file that appears later in one of them is not
+    /// seen before the next move. Limit files come with the cgroup.
     fn find_levels(&mut self) {
         let text = text_of(&self.cgroup, &mut self.buffer).unwrap_or("");
         if self.cgroup_text.as_deref() == Some(text) {
@@ -136,7 +137,7 @@ impl KernelFiles {
     }
 }
 
-/// The cgroup of `path` and all above it, up to `mount`, as far as they limit something.
+/// Adds the cgroup of `path` and all above it, up to `mount`, that have a limit file.
 fn add_levels(levels: &mut Vec<Level>, mount: &Path, path: &str, names: Names) {
     let names_from_root = path_names(path);
     let depth = names_from_root.clone().count();
@@ -157,7 +158,7 @@ impl Level {
         self.limits.iter().filter_map(|path| limit_bytes(text_of(path, buffer)?)).min()
     }
 
-    /// Without the file cache, which the kernel drops when the room is needed.
+    /// Memory in use without the file cache, which the kernel drops when the room is needed.
     fn used_bytes(&self, buffer: &mut [u8]) -> Option<u64> {
         let used_bytes = count_bytes(text_of(&self.used, buffer)?)?;
         let cache_bytes = text_of(&self.stat, buffer).map_or(0, file_cache_bytes);
@@ -174,7 +175,7 @@ fn text_of<'a>(path: &Path, buffer: &'a mut [u8]) -> Option<&'a str> {
             Ok(0) => break,
             Ok(count) => length += count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return None, // PSI that is switched off at boot opens, and says EOPNOTSUPP.
+            Err(_) => return None, // PSI switched off at boot: EOPNOTSUPP.
         }
     }
     match std::str::from_utf8(&buffer[..length]) {
@@ -187,7 +188,7 @@ fn text_of<'a>(path: &Path, buffer: &'a mut [u8]) -> Option<&'a str> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A tree of files, gone with the test.
+    /// A tree of files, removed with the test.
     pub(crate) struct Tree(pub(crate) PathBuf);
 
     impl Tree {
@@ -202,7 +203,7 @@ pub(crate) mod tests {
         pub(crate) fn put(&self, path: &str, text: impl AsRef<[u8]>) -> &Tree {
             let path = self.0.join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            // As the kernel does it: a reader sees the old text or the new one.
+            // Written as the kernel does it: a reader sees the old text or the new one.
             let next = path.with_extension("next");
             std::fs::write(&next, text).unwrap();
             std::fs::rename(&next, &path).unwrap();
@@ -259,7 +260,8 @@ pub(crate) mod tests {
         let readings = tree.read();
         assert_eq!(readings.cgroup_limit_bytes, Some(64 * MIB));
         assert_eq!(readings.cgroup_used_bytes, Some(30 * MIB));
-        // Throttled above `high`: a limit, too. Here it has room for 8 MiB, the one above for 34.
+        // The kernel throttles above `high`: a limit, too. It leaves room for 8 MiB, the one above
+        // for 34.
         tree.put("sys/fs/cgroup/a/b/memory.high", format!("{}\n", 16 * MIB));
         tree.put("sys/fs/cgroup/a/b/memory.current", format!("{}\n", 8 * MIB));
         let readings = tree.read();
@@ -307,7 +309,7 @@ pub(crate) mod tests {
         tree.put("proc/self/cgroup", "0::/\n");
         tree.put("sys/fs/cgroup/memory.max", format!("{}\n", 64 * MIB));
         assert_eq!(tree.read().cgroup_limit_bytes, Some(64 * MIB));
-        // Nobody's path leads out of the tree.
+        // No path leads out of the tree.
         tree.put("secret/memory.max", "1\n");
         tree.put("proc/self/cgroup", "0::/../../../secret\n");
         assert_eq!(tree.read().cgroup_limit_bytes, Some(64 * MIB));

@@ -1,8 +1,8 @@
 //! A socket on its way from one reactor to another.
 //!
-//! Nobody's while it travels: it may cross threads, and is closed if it is dropped. Inside is the
-//! kernel's descriptor, or what the simulator has instead. Absent: bytes. What was received is told
-//! before the socket is given away, so nothing has to travel with it.
+//! It has no owner while it travels: it may cross threads, and is closed if it is dropped. It holds
+//! the kernel's descriptor, or the simulator's counterpart. Absent: bytes. Received bytes are
+//! reported before the socket is given away, so none have to travel with it.
 
 #[cfg(any(test, fuzzing))]
 use std::any::Any;
@@ -21,18 +21,18 @@ pub struct ReleasedSocket {
     pub(crate) past: Past,
 }
 
-/// What the kernel does not say twice.
+/// The facts that the kernel does not report twice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Past {
     pub peer: Peer,
-    /// The end was told.
+    /// True if the end was reported.
     pub has_ended: bool,
-    /// Why no send will move anything.
+    /// The reason why no send will move anything.
     pub broken: Option<IoError>,
 }
 
 impl Past {
-    /// Of a new connection.
+    /// The past of a new connection.
     pub fn none(peer: Peer) -> Past {
         Past { peer, has_ended: false, broken: None }
     }
@@ -41,15 +41,14 @@ impl Past {
 /// The socket itself.
 #[derive(Debug)]
 pub(crate) enum Carried {
-    /// Of which nothing is in flight and which no epoll knows. Sockets are blocking ones.
+    /// Descriptors with nothing in flight, registered with no epoll. Sockets are blocking.
     Kernel(Ends),
-    /// Of `sim`, which closes it when it is dropped.
-    #[cfg(any(test, fuzzing))]
+    /// A socket of `sim`, which closes it when it is dropped.
     Simulated(Box<dyn Any + Send>),
 }
 
 impl ReleasedSocket {
-    /// A connection out of two ends, for [`crate::reactor::Reactor::adopt`]: of somebody with the
+    /// Makes a connection of two ends, for [`crate::reactor::Reactor::adopt`]. Its peer has the
     /// rights of this process.
     ///
     /// ```
@@ -65,12 +64,12 @@ impl ReleasedSocket {
         ReleasedSocket::of_kernel(Ends::of(input, output), Past::none(calls::own_process()))
     }
 
-    /// Who is at the other end, as the kernel said when they connected.
+    /// The peer, as the kernel reported it at the connect.
     pub fn peer(&self) -> Peer {
         self.past.peer
     }
 
-    /// Whether its end was told: then nobody is told again.
+    /// True if its end was reported. It is not reported again.
     pub fn has_ended(&self) -> bool {
         self.past.has_ended
     }
@@ -81,7 +80,7 @@ impl ReleasedSocket {
         ReleasedSocket { carried: Carried::Kernel(ends), past }
     }
 
-    /// Goes on if there is a place among `connections`.
+    /// Returns the socket if `connections` has a free slot for it.
     pub(crate) fn find_place<T>(self, connections: &Pool<T>) -> Result<ReleasedSocket, AdoptError> {
         let connections_max = connections.capacity();
         match connections.count() < connections_max {
@@ -90,7 +89,7 @@ impl ReleasedSocket {
         }
     }
 
-    /// For a real reactor.
+    /// The descriptors, for a real reactor.
     pub(crate) fn into_kernel(self) -> Result<(Ends, Past), AdoptError> {
         match self.carried {
             Carried::Kernel(ends) => Ok((ends, self.past)),
@@ -102,33 +101,33 @@ impl ReleasedSocket {
     }
 }
 
-/// Why a reactor does not take a socket. It is given back: [`AdoptError::into_socket`].
+/// The reason why a reactor does not take a socket. [`AdoptError::into_socket`] returns the socket.
 #[derive(Debug)]
 pub enum AdoptError {
-    /// Close a connection first, or give it to another reactor.
+    /// All slots are in use. Close a connection first, or give the socket to another reactor.
     Full {
-        /// Still open.
+        /// The socket, still open.
         socket: ReleasedSocket,
         /// The limit of this reactor.
         connections_max: u32,
     },
-    /// Give it back to the reactor that it comes from: simulated sockets stay in their world.
-    #[cfg(any(test, fuzzing))]
+    /// The socket is a simulated one. Give it back to the reactor that it comes from: simulated
+    /// sockets stay in their world.
     Foreign {
-        /// Still open.
+        /// The socket, still open.
         socket: ReleasedSocket,
     },
-    /// Out of memory, mostly: later, or another reactor.
+    /// The kernel refused it, mostly for lack of memory. Try later, or another reactor.
     Refused {
-        /// Still open.
+        /// The socket, still open.
         socket: ReleasedSocket,
-        /// What the kernel said.
+        /// The kernel's error.
         error: IoError,
     },
 }
 
 impl AdoptError {
-    /// The socket again, as it was.
+    /// Returns the socket, unchanged.
     pub fn into_socket(self) -> ReleasedSocket {
         match self {
             AdoptError::Full { socket, .. } | AdoptError::Refused { socket, .. } => socket,
@@ -137,7 +136,7 @@ impl AdoptError {
         }
     }
 
-    /// There are no sockets at all.
+    /// The error if no sockets could be opened.
     pub(crate) fn without_sockets(socket: ReleasedSocket, error: &std::io::Error) -> AdoptError {
         let error = IoError(error.raw_os_error().unwrap_or(libc::EIO));
         AdoptError::Refused { socket, error }

@@ -1,7 +1,8 @@
 //! Sockets as a shard sees them: names of listeners and connections, addresses, events, errors.
 //! Plain values; the system calls are in `socket_calls.rs` and `listener.rs`.
 //!
-//! Absent: what the bytes mean, and deadlines (a slow peer is its owner's business).
+//! Absent: any knowledge of what the bytes mean, and deadlines (a slow peer is its owner's
+//! business).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,12 +21,12 @@ pub struct ConnectionId(pub Handle);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub Handle);
 
-/// Where to listen, and where it is listened. Written `ADDRESS:PORT` or `unix:PATH`.
+/// An address to listen on. Its text is `ADDRESS:PORT` or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
-    /// Port 0: the kernel chooses. An IPv6 address takes IPv6 alone.
+    /// An internet address. With port 0 the kernel chooses. An IPv6 address takes IPv6 alone.
     Tcp(SocketAddr),
-    /// A path that holds no file, or a socket which nobody listens on any more.
+    /// A path without a file, or with a socket that no server listens on any more.
     Unix(PathBuf),
 }
 
@@ -38,12 +39,12 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Where to connect to.
+/// An address to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectAddress {
     /// An address and a port.
     Tcp(SocketAddr),
-    /// The path of a socket on which somebody listens.
+    /// The path of a socket on which a server listens.
     Unix(PathBuf),
 }
 
@@ -56,7 +57,7 @@ impl fmt::Display for ConnectAddress {
     }
 }
 
-/// A text that is no [`ListenAddress`].
+/// The error for a text that is no [`ListenAddress`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressParseError {
     given: String,
@@ -86,33 +87,33 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// How to listen.
+/// Options of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Whether other listeners of the same user may have the same TCP port, so that each shard has
-    /// its own. The kernel then spreads connections over them, and does not say when a stranger of
-    /// the same user is among them: try without it first.
+    /// True if other listeners of the same user may have the same TCP port, so that each shard has
+    /// its own. The kernel then spreads connections over them. It does not report if an unrelated
+    /// process of the same user is among them: try without it first.
     pub shares_port: bool,
 }
 
-/// Who is at the other end of a connection, as the kernel knows it.
+/// The other end of a connection, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Its address.
+    /// The peer's address.
     Tcp(SocketAddr),
-    /// Who connected, at that moment. A process id may be somebody else's by now.
+    /// The process that connected, at that moment. Its id may belong to another process by now.
     Unix {
-        /// The process; 0 if it is of another namespace.
+        /// The process id; 0 if it is of another namespace.
         pid: i32,
-        /// Its user.
+        /// The user of the process.
         uid: u32,
-        /// Its group.
+        /// The group of the process.
         gid: u32,
     },
 }
 
 impl Peer {
-    /// Who is asked to connect, as far as that is known before he has.
+    /// The peer of an attempt to connect to `address`, as far as it is known before the outcome.
     pub(crate) fn of(address: &ConnectAddress) -> Peer {
         match address {
             ConnectAddress::Tcp(address) => Peer::Tcp(*address),
@@ -130,10 +131,10 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How many sockets a reactor holds.
+/// The numbers of sockets that a reactor holds at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketLimits {
-    /// Connections at once; while there are so many, listeners pause and clients wait in the
+    /// Connections at once. While all slots are in use, listeners pause and clients wait in the
     /// kernel's queue.
     pub connections_max: u32,
     /// Listeners at once.
@@ -146,58 +147,59 @@ impl Default for SocketLimits {
     }
 }
 
-/// What happened to a socket. The bytes are valid until the next call.
+/// An event of a socket. Its bytes are valid until the next call.
 #[derive(Debug)]
 pub enum SocketEvent<'a> {
-    /// Somebody connected. From now on the connection is the caller's, to be closed by it.
+    /// A client connected. From now on the caller owns the connection and has to close it.
     Accepted {
-        /// Where.
+        /// The listener that accepted.
         listener: ListenerId,
-        /// The new one.
+        /// The new connection.
         connection: ConnectionId,
-        /// Who.
+        /// The client.
         peer: Peer,
     },
-    /// A connection that was asked for is there: told once, before anything else of it. If it comes
-    /// to nothing, [`SocketEvent::Ended`] says why instead.
+    /// A requested connection is established: reported once, before its other events. If the
+    /// attempt fails, [`SocketEvent::Ended`] reports the reason instead.
     Connected {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
-        /// Who is at the other end.
+        /// The other end.
         peer: Peer,
     },
-    /// The next bytes; never none.
+    /// The next bytes, at least one.
     Received {
-        /// From where.
+        /// The connection that received them.
         connection: ConnectionId,
-        /// The bytes: copy what you keep.
+        /// The bytes. Copy those that you keep.
         bytes: &'a [u8],
     },
-    /// Nothing more will be received. Told once; sending may still be possible.
+    /// Nothing more will be received. Reported once; sending may still be possible.
     Ended {
-        /// On which.
+        /// The connection.
         connection: ConnectionId,
-        /// None: the peer has finished. Else why it broke: a reset, mostly.
+        /// `None` if the peer has finished. Otherwise the error that broke the connection, mostly a
+        /// reset.
         error: Option<IoError>,
     },
     /// The kernel takes bytes again, after a send that was cut short.
     Writable {
-        /// On which.
+        /// The connection.
         connection: ConnectionId,
     },
-    /// Everything was told that was received before: the socket is nobody's now.
+    /// The socket was given away. Everything that was received before has been reported.
     Released {
-        /// As which it was known here. It names nothing any more.
+        /// The name that it had here, which names nothing any more.
         connection: ConnectionId,
-        /// For another reactor. Closed if it is dropped.
+        /// The socket for another reactor. It closes if it is dropped.
         socket: ReleasedSocket,
     },
 }
 
-/// Why a send moved nothing and will not.
+/// The reason why a send moved nothing and no later one will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// Give up: there is no such connection, or no more.
+    /// Give up: the connection does not exist, or not any more.
     Unknown,
     /// Give up and close: the peer has gone (EPIPE, ECONNRESET), or the kernel gave another reason.
     Broken(IoError),
@@ -214,35 +216,35 @@ impl fmt::Display for SendError {
 
 impl std::error::Error for SendError {}
 
-/// Why it is not even tried to connect. What the other end or the way to it says comes as
-/// [`SocketEvent::Ended`], however soon it is known.
+/// The reason why a connection attempt was not even made. An error of the other end or of the
+/// network comes as [`SocketEvent::Ended`], however soon it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectError {
-    /// Close a connection first, or wait until one is.
+    /// All slots are in use. Close a connection first, or wait until one closes.
     TooMany {
         /// The limit of this reactor.
         connections_max: u32,
     },
-    /// Choose another path: the kernel takes so many bytes at most, and no zero byte.
+    /// Choose another path: the kernel takes a limited number of bytes, and no zero byte.
     BadPath {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// The limit.
         bytes_max: usize,
     },
-    /// Out of descriptors or memory: later.
+    /// Out of descriptors or memory. Try later.
     Failed {
-        /// Where to.
+        /// The address to connect to.
         address: ConnectAddress,
-        /// Which call.
+        /// The name of the call that failed.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: IoError,
     },
 }
 
 impl ConnectError {
-    /// There are no sockets at all.
+    /// The error if no sockets could be opened.
     pub(crate) fn without_sockets(
         address: &ConnectAddress,
         error: &std::io::Error,
@@ -272,60 +274,60 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// Why nobody listens now.
+/// The reason why a listener could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenError {
-    /// Choose another address, or end who has it.
+    /// Choose another address, or end the process that has this one.
     InUse {
-        /// Which.
+        /// The address.
         address: ListenAddress,
     },
     /// Choose another address, or become another user.
     Permission {
-        /// Which.
+        /// The address.
         address: ListenAddress,
     },
-    /// Choose another address: this one is none of this machine's.
+    /// Choose another address: this machine does not have this one.
     NotHere {
-        /// Which.
+        /// The address.
         address: ListenAddress,
     },
-    /// Choose another path: what is there is not a socket, and stays.
+    /// Choose another path: the file there is not a socket, and stays.
     NotASocket {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// Choose another path: the kernel takes so many bytes at most, and no zero byte.
+    /// Choose another path: the kernel takes a limited number of bytes, and no zero byte.
     BadPath {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// The limit.
         bytes_max: usize,
     },
-    /// Ask everybody for a token, or choose another address: other machines can reach this one. It
-    /// is not the kernel that says so, but who serves there.
+    /// Require a token of every client, or choose another address: other machines can reach this
+    /// one. The server reports this error, not the kernel.
     Unguarded {
-        /// Which.
+        /// The address.
         address: ListenAddress,
     },
-    /// Close one first.
+    /// All slots are in use. Close a listener first.
     TooMany {
         /// The limit of this reactor.
         listeners_max: u32,
     },
-    /// Out of descriptors or memory, or something that nobody thought of.
+    /// Out of descriptors or memory, or an unexpected error.
     Failed {
-        /// Where.
+        /// The address.
         address: ListenAddress,
-        /// Which call.
+        /// The name of the call that failed.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: IoError,
     },
 }
 
 impl ListenError {
-    /// There are no sockets at all.
+    /// The error if no sockets could be opened.
     pub(crate) fn without_sockets(address: &ListenAddress, error: &std::io::Error) -> ListenError {
         let error = IoError(error.raw_os_error().unwrap_or(libc::EIO));
         ListenError::Failed { address: address.clone(), call: "opening sockets", error }
@@ -372,13 +374,13 @@ impl std::error::Error for ListenError {}
 /// Running totals of one reactor's sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketCounters {
-    /// Connections that came and were told of.
+    /// Connections that were accepted and reported.
     pub accepted_count: u64,
-    /// Connections that were gone before they could be told of.
+    /// Connections that were gone before they could be reported.
     pub aborted_count: u64,
-    /// Connections that were asked for and came to be.
+    /// Connection attempts that succeeded.
     pub connected_count: u64,
-    /// Connections that were asked for and came to nothing, whoever is to blame.
+    /// Connection attempts that failed, for whatever reason.
     pub unconnected_count: u64,
     /// Connections that their owner closed.
     pub closed_count: u64,
@@ -386,11 +388,11 @@ pub struct SocketCounters {
     pub released_count: u64,
     /// Connections that were taken from another reactor.
     pub adopted_count: u64,
-    /// Times that a listener paused: no descriptor, no memory, or no free place.
+    /// Times that a listener paused: no descriptor, no memory, or no free slot.
     pub paused_count: u64,
-    /// Of these, because the process or the machine had no descriptor left.
+    /// Number of these pauses because the process or the machine had no descriptor left.
     pub exhausted_count: u64,
-    /// Sends that moved less than was asked: the kernel's buffer is full, the peer slow.
+    /// Sends that moved less than requested: the kernel's buffer is full, the peer slow.
     pub cut_count: u64,
     /// Bytes sent.
     pub sent_bytes: u64,

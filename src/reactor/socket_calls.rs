@@ -11,7 +11,7 @@ use crate::limits::{
 };
 use crate::reactor::{IoError, Peer};
 
-/// An address as the kernel writes it, of any family.
+/// An address of any family in the kernel's format.
 pub struct RawAddress {
     pub storage: libc::sockaddr_storage,
     pub size_bytes: libc::socklen_t,
@@ -50,7 +50,7 @@ impl RawAddress {
         raw
     }
 
-    /// `path` has to be shorter than `sun_path`.
+    /// The address of a Unix socket. `path` has to be shorter than `sun_path`.
     pub fn of_path(path: &[u8]) -> RawAddress {
         // SAFETY: plain integers, for which all zero is a value.
         let mut value = unsafe { std::mem::zeroed::<libc::sockaddr_un>() };
@@ -71,7 +71,7 @@ impl RawAddress {
         self.size_bytes = size_of::<T>() as libc::socklen_t;
     }
 
-    /// The internet address in it, if it is one.
+    /// The internet address in it, or `None` if it is of another family.
     pub fn to_internet(&self) -> Option<SocketAddr> {
         let start = std::ptr::from_ref(&self.storage);
         let family = i32::from(self.storage.ss_family);
@@ -97,7 +97,7 @@ fn checked(code: libc::c_int) -> Result<libc::c_int, IoError> {
     if code < 0 { Err(IoError::last()) } else { Ok(code) }
 }
 
-/// A new stream socket, closed on exec; `is_blocking` concerns only calls that ask for nothing.
+/// Makes a stream socket, closed on exec. `is_blocking` concerns only calls without MSG_DONTWAIT.
 pub fn socket(family: libc::c_int, is_blocking: bool) -> Result<OwnedFd, IoError> {
     let flags = libc::SOCK_CLOEXEC | if is_blocking { 0 } else { libc::SOCK_NONBLOCK };
     // SAFETY: takes numbers.
@@ -112,7 +112,8 @@ pub fn bind(fd: RawFd, address: &RawAddress) -> Result<(), IoError> {
     checked(unsafe { libc::bind(fd, start, address.size_bytes) }).map(drop)
 }
 
-/// On a non-blocking socket: `Err(EINPROGRESS)` or `Err(EAGAIN)` if it would wait.
+/// Begins to connect. On a non-blocking socket, `Err(EINPROGRESS)` or `Err(EAGAIN)` if it would
+/// wait.
 pub fn connect(fd: RawFd, address: &RawAddress) -> Result<(), IoError> {
     let start = std::ptr::from_ref(&address.storage).cast();
     // SAFETY: an address of the given size, only read.
@@ -124,8 +125,9 @@ pub fn listen(fd: RawFd, backlog: u32) -> Result<(), IoError> {
     checked(unsafe { libc::listen(fd, backlog as libc::c_int) }).map(drop)
 }
 
-/// Takes the next connection of a non-blocking listener. The new one is a blocking one: calls here
-/// say MSG_DONTWAIT, and io_uring, to which it may move, waits by itself only for these.
+/// Takes the next connection of a non-blocking listener. The new descriptor is blocking: calls here
+/// pass MSG_DONTWAIT. The connection may move to io_uring, which waits by itself only for blocking
+/// descriptors.
 pub fn accept(fd: RawFd) -> Result<OwnedFd, IoError> {
     let flags = libc::SOCK_CLOEXEC;
     let none = std::ptr::null_mut::<libc::sockaddr>();
@@ -153,7 +155,7 @@ pub fn local_address(fd: RawFd) -> Result<RawAddress, IoError> {
     Ok(raw)
 }
 
-/// Who is at the other end; an error if it has gone already.
+/// The other end of a socket. An error means that it has gone already.
 pub fn peer(fd: RawFd) -> Result<Peer, IoError> {
     let mut raw = RawAddress::empty();
     let start = std::ptr::from_mut(&mut raw.storage).cast();
@@ -172,7 +174,7 @@ pub fn peer(fd: RawFd) -> Result<Peer, IoError> {
     Ok(Peer::Unix { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
 }
 
-/// The error that a socket has had since it was last asked.
+/// The error of a socket since the last call, which clears it.
 pub fn pending_error(fd: RawFd) -> Result<(), IoError> {
     match option(fd, libc::SO_ERROR)? {
         0 => Ok(()),
@@ -180,7 +182,7 @@ pub fn pending_error(fd: RawFd) -> Result<(), IoError> {
     }
 }
 
-/// Somebody with the rights of this process.
+/// A peer with the rights of this process.
 pub fn own_process() -> Peer {
     // SAFETY: takes nothing, and never fails.
     let uid = unsafe { libc::getuid() };
@@ -196,8 +198,8 @@ pub fn set_option(fd: RawFd, level: i32, name: i32, value: i32) -> Result<(), Io
     checked(unsafe { libc::setsockopt(fd, level, name, start, size_bytes) }).map(drop)
 }
 
-/// What accepted TCP connections inherit: no delay, slowness that shows early, bounded memory, and
-/// an end for peers whose machine is gone.
+/// Sets the options that accepted TCP connections inherit. They send without delay, show slowness
+/// early, bound the memory, and end a connection whose peer's machine is gone.
 pub fn set_stream_options(fd: RawFd) -> Result<(), IoError> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, TCP_NOT_SENT_BYTES as i32)?;
@@ -208,15 +210,15 @@ pub fn set_stream_options(fd: RawFd) -> Result<(), IoError> {
     set_send_buffer(fd, SEND_BUFFER_BYTES)
 }
 
-/// Not inherited by Unix sockets: theirs belongs to the side that connected.
+/// Sets the send buffer. Unix sockets do not inherit it: theirs belongs to the side that connected.
 pub fn set_send_buffer(fd: RawFd, bytes: u32) -> Result<(), IoError> {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)
 }
 
-/// Sends what the kernel takes at once: all of `slices`, or less, or nothing; and the error that
-/// came then, which the kernel may not say twice. "Not now" is no error. `once`: [`send_once`] for
-/// sockets, [`write_once`] for what does not wait by itself.
+/// Sends the bytes that the kernel takes at once: all of `slices`, or less, or nothing. Also
+/// returns the error that then came, which the kernel may not report twice. EAGAIN is no error.
+/// `once` is [`send_once`] for sockets and [`write_once`] for non-blocking descriptors.
 pub fn send(
     fd: RawFd,
     slices: &[IoSlice<'_>],
@@ -224,7 +226,7 @@ pub fn send(
 ) -> (usize, Option<IoError>) {
     let mut sent_bytes = 0;
     let mut rest = slices;
-    let mut skip_bytes = 0; // Of the first slice of `rest`, when a send was cut inside of it.
+    let mut skip_bytes = 0; // Bytes of the first slice of `rest` that were sent already.
     loop {
         while rest.first().is_some_and(|slice| slice.len() == skip_bytes) {
             rest = &rest[1..];
@@ -235,7 +237,8 @@ pub fn send(
             0 => once(fd, &rest[..rest.len().min(SEND_SLICES_MAX)]),
             _ => once(fd, &[IoSlice::new(&first[skip_bytes..])]),
         };
-        // On after a short send, until the kernel says EAGAIN: only then does it promise to tell.
+        // Goes on after a short send, until the kernel says EAGAIN: only then does it promise an
+        // event.
         let mut moved_bytes = match moved {
             Ok(0) | Err(IoError(libc::EAGAIN)) => return (sent_bytes, None),
             Ok(moved_bytes) => moved_bytes,
@@ -269,7 +272,7 @@ pub fn send_once(fd: RawFd, slices: &[IoSlice<'_>]) -> Result<usize, IoError> {
     usize::try_from(moved).map_err(|_| IoError::last())
 }
 
-/// As [`send_once`], with descriptors, which go with the first byte. TCP drops them.
+/// The same as [`send_once`], with descriptors, which go with the first byte. TCP drops them.
 pub fn send_once_with(
     fd: RawFd,
     slices: &[IoSlice<'_>],
@@ -288,7 +291,7 @@ pub fn send_once_with(
     usize::try_from(moved).map_err(|_| IoError::last())
 }
 
-/// Descriptors as a control message: what `CMSG_FIRSTHDR` and `CMSG_DATA` would lay out.
+/// Descriptors as a control message, in the layout of `CMSG_FIRSTHDR` and `CMSG_DATA`.
 #[repr(C)]
 struct DescriptorMessage {
     header: libc::cmsghdr,
@@ -296,11 +299,11 @@ struct DescriptorMessage {
     count: usize,
 }
 
-/// A message takes no more than these.
+/// The most descriptors that one message takes.
 pub const DESCRIPTORS_SENT_MAX: usize = 4;
 
 const _: () = {
-    // The data follows the header where its alignment puts it, and that is right behind.
+    // The data follows the header at its alignment, which is right behind it.
     assert!(size_of::<libc::cmsghdr>().is_multiple_of(align_of::<libc::cmsghdr>()));
     assert!(std::mem::offset_of!(DescriptorMessage, descriptors) == size_of::<libc::cmsghdr>());
 };
@@ -323,14 +326,14 @@ impl DescriptorMessage {
         Ok(DescriptorMessage { header, descriptors: raw, count })
     }
 
-    /// With what fills up the last word.
+    /// The size with the padding of the last word.
     fn size_bytes(&self) -> usize {
         let data_bytes = self.count * size_of::<RawFd>();
         size_of::<libc::cmsghdr>() + data_bytes.next_multiple_of(align_of::<libc::cmsghdr>())
     }
 }
 
-/// One try of [`send`] on what was opened not to wait.
+/// One try of [`send`] on a non-blocking descriptor.
 pub fn write_once(fd: RawFd, slices: &[IoSlice<'_>]) -> Result<usize, IoError> {
     let count = slices.len() as libc::c_int; // At most `SEND_SLICES_MAX`.
     // SAFETY: `IoSlice` has the layout of `iovec`; the slices are alive during the call.
@@ -338,7 +341,7 @@ pub fn write_once(fd: RawFd, slices: &[IoSlice<'_>]) -> Result<usize, IoError> {
     usize::try_from(moved).map_err(|_| IoError::last())
 }
 
-/// Receives what is there. `Ok(0)`: the end.
+/// Receives the available bytes from a socket. `Ok(0)`: the end.
 pub fn receive(fd: RawFd, into: &mut [u8]) -> Result<usize, IoError> {
     loop {
         // SAFETY: these bytes are ours alone during the call.
@@ -351,7 +354,7 @@ pub fn receive(fd: RawFd, into: &mut [u8]) -> Result<usize, IoError> {
     }
 }
 
-/// Reads what is there, of what was opened not to wait. `Ok(0)`: the end.
+/// Reads the available bytes from a non-blocking descriptor. `Ok(0)`: the end.
 pub fn read(fd: RawFd, into: &mut [u8]) -> Result<usize, IoError> {
     loop {
         // SAFETY: these bytes are ours alone during the call.
@@ -363,19 +366,20 @@ pub fn read(fd: RawFd, into: &mut [u8]) -> Result<usize, IoError> {
     }
 }
 
-/// Makes reads and writes of a description wait, or not. Only for what nobody else has.
+/// Makes reads and writes of an open file description blocking or not. Only for one that is not
+/// shared.
 pub fn set_blocking(fd: RawFd, is_blocking: bool) {
     let flags = if is_blocking { 0 } else { libc::O_NONBLOCK };
     // SAFETY: takes numbers. Access mode and close-on-exec are not among these flags.
     let _ = unsafe { libc::fcntl(fd, libc::F_SETFL, flags) };
 }
 
-/// Is this socket a stream of bytes?
+/// True if the socket is a stream of bytes.
 pub fn is_stream(fd: RawFd) -> Result<bool, IoError> {
     Ok(option(fd, libc::SO_TYPE)? == libc::SOCK_STREAM)
 }
 
-/// An option of every socket that is an int.
+/// An integer option that every socket has.
 fn option(fd: RawFd, name: i32) -> Result<i32, IoError> {
     let mut value: libc::c_int = 0;
     let mut size_bytes = size_of::<libc::c_int>() as libc::socklen_t;
@@ -391,19 +395,19 @@ pub fn shutdown(fd: &impl AsRawFd, how: libc::c_int) {
     let _ = unsafe { libc::shutdown(fd.as_raw_fd(), how) };
 }
 
-/// What to do after a refused accept.
+/// The reaction to a refused accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptRefusal {
-    /// Nobody waits.
+    /// No connection waits.
     Nobody,
-    /// That one connection is gone: the next.
+    /// That one connection is gone. Try the next.
     Gone,
-    /// Nothing left for a new connection: later.
+    /// Nothing left for a new connection. Try later.
     Exhausted,
 }
 
 impl AcceptRefusal {
-    /// Of this answer. What nobody thought of counts as exhaustion: later, without a spin.
+    /// Classifies an error. An unexpected one counts as exhaustion: a later try, without a spin.
     pub fn of(error: IoError) -> AcceptRefusal {
         match error.0 {
             libc::EAGAIN => AcceptRefusal::Nobody,
@@ -424,7 +428,7 @@ impl AcceptRefusal {
     }
 }
 
-/// Of errors that say that descriptors are used up.
+/// True if the error says that descriptors are used up.
 pub fn is_out_of_descriptors(error: IoError) -> bool {
     matches!(error.0, libc::EMFILE | libc::ENFILE)
 }

@@ -1,4 +1,4 @@
-//! What tests of both backends have in common.
+//! Functions that the tests of both backends share.
 
 use super::{PolledReactor, Reactor, UringReactor};
 

@@ -1,4 +1,4 @@
-//! What a shard asks of its own thread, and of the processor when it is idle.
+//! Settings of a shard's own thread, and of idle processors.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -6,19 +6,19 @@ use std::io::{self, Write};
 
 const IDLE_LATENCY_DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// Why a thread could not be tied to a cpu.
+/// The reason why a thread could not be pinned to a cpu.
 #[derive(Debug)]
 pub enum PinError {
-    /// Fix the call: no such cpu number on any Linux.
+    /// Fix the call: no Linux has such a cpu number.
     TooLarge {
         /// The number.
         cpu: usize,
     },
-    /// Choose another: this cpu is offline, or outside the cpuset of this process.
+    /// Choose another cpu: this one is offline, or outside the cpuset of this process.
     Refused {
         /// The number.
         cpu: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -42,7 +42,7 @@ fn cpus_max() -> usize {
     8 * std::mem::size_of::<libc::cpu_set_t>()
 }
 
-/// Ties the calling thread to `cpu`, 0-based.
+/// Pins the calling thread to `cpu`, 0-based.
 ///
 /// # Errors
 /// [`PinError`]; the thread then runs where it did.
@@ -62,8 +62,8 @@ pub fn pin(cpu: usize) -> Result<(), PinError> {
     }
 }
 
-/// Sets the calling thread's timer slack to 1 ns: by default the kernel may be 50 µs late on
-/// purpose. Nothing happens where that is refused (real-time threads have none anyway).
+/// Sets the calling thread's timer slack to 1 ns. By default the kernel may be 50 µs late on
+/// purpose. A refusal is ignored (real-time threads have no slack anyway).
 pub fn tighten_timers() {
     // SAFETY: takes numbers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
@@ -80,7 +80,7 @@ pub fn name(text: &str) {
 }
 
 /// Blocks SIGPIPE on the calling thread. The signal of a write goes to the thread that writes, so
-/// it stays pending there for ever and harms nobody. Children of `std::process` start unblocked.
+/// it stays pending there without effect. Children of `std::process` start unblocked.
 pub fn block_sigpipe() {
     // SAFETY: a plain array of bits, initialized by the next call.
     let mut set = unsafe { std::mem::zeroed::<libc::sigset_t>() };
@@ -93,22 +93,23 @@ pub fn block_sigpipe() {
     assert!(code == 0); // The only error is a wrong first argument.
 }
 
-/// Keeps all processors out of deep sleep as long as it lives: waking a blocked core then costs
-/// some 2 µs instead of 22. Its price is power, and on a virtual machine the host's patience.
+/// A request that keeps all processors out of deep sleep while it lives. Waking a blocked core then
+/// takes some 2 µs instead of 22. It costs power, and on a virtual machine the host may take busy
+/// cores away.
 #[derive(Debug)]
 pub struct PollIdle {
-    /// The kernel keeps the wish as long as the file is open.
+    /// The kernel keeps the request as long as the file is open.
     _request: File,
 }
 
-/// Why the processors may still sleep.
+/// The reason why the processors may still sleep.
 #[derive(Debug)]
 pub enum PollIdleError {
-    /// Run as root, or leave the option away.
+    /// Run as root, or drop the option.
     NotAllowed,
-    /// Leave the option away: this kernel or container has no such device.
+    /// Drop the option: this kernel or container has no such device.
     Missing,
-    /// Something else.
+    /// Another error.
     Other(io::Error),
 }
 

@@ -1,13 +1,13 @@
 //! The backend over io_uring.
 //!
-//! `poll` enters the kernel only if entries are to be pushed or a flag says that completions wait
-//! inside; else it costs a few loads. `wait` pushes, waits and times out in one system call.
-//! Wake-ups arrive through a read of the doorbell's eventfd that is always in flight while the
-//! thread blocks.
+//! `poll` enters the kernel only to push entries, or if a flag says that completions wait inside.
+//! Otherwise it costs a few loads. `wait` pushes, waits and times out in one system call. Wake-ups
+//! arrive through a read of the doorbell's eventfd that is always in flight while the thread
+//! blocks.
 //!
-//! Owned by one shard thread. Absent: a promise that the kernel answers once and in time. Every
-//! answer names index, generation and purpose, and is checked. Invariants:
-//! - U1 nobody touches the doorbell's word while a read of the doorbell is in flight.
+//! Owned by one shard thread. Absent: the assumption that the kernel answers once and in time.
+//! Every answer names index, generation and purpose, and is checked. Invariants:
+//! - U1 the doorbell's word is not touched while a read of the doorbell is in flight.
 //! - U2 if the completion queue overflows, the kernel keeps the rest (NODROP), and a flag makes the
 //!   next poll fetch it.
 
@@ -35,10 +35,10 @@ pub use crate::reactor::uring_setup::{Flavor, UringError};
 pub struct UringReactor {
     ring: IoUring,
     flavor: Flavor,
-    /// The kernel knows [`EnterFlags::NO_IOWAIT`] (Linux 6.15).
+    /// True if the kernel knows [`EnterFlags::NO_IOWAIT`] (Linux 6.15).
     can_skip_iowait: bool,
     wakes: Wakes,
-    /// None until sockets are asked for.
+    /// The sockets, or `None` until they are opened.
     net: Option<Box<UringNet>>,
     listener: WakeListener,
     one_thread: PhantomData<*mut ()>,
@@ -68,12 +68,12 @@ impl UringReactor {
         Ok(UringReactor { ring, flavor, can_skip_iowait, wakes, net, listener, one_thread })
     }
 
-    /// What this kernel granted.
+    /// The flags that this kernel granted.
     pub fn flavor(&self) -> Flavor {
         self.flavor
     }
 
-    /// Pushes the messages that are owed, as far as the queue has room.
+    /// Pushes the owed messages, as far as the queue has room.
     fn push_owed(&mut self) {
         let mut queue = self.ring.submission();
         while !queue.is_full() {
@@ -104,11 +104,12 @@ impl UringReactor {
         let entry = self.wakes.read_of_doorbell(self.listener.doorbell_fd());
         // SAFETY: the eight bytes stay where they are until the answer; drop waits for it (U1).
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        // A full queue is emptied by the enter that follows, which then does not block.
+        // The following enter empties a full queue, and does not block then.
         self.wakes.is_armed = pushed.is_ok();
     }
 
-    /// Enters the kernel: pushes what is queued, waits for one completion if `timeout` says so.
+    /// Enters the kernel: pushes the queued entries, and waits for `want` completions until
+    /// `timeout`.
     fn enter(&mut self, want: usize, timeout: Option<Duration>) {
         self.wakes.counters.entered_count += 1;
         if self.ring.submission().cq_overflow() {
@@ -118,20 +119,21 @@ impl UringReactor {
         let result = self.enter_kernel(want, timeout);
         match result.map_err(|error| error.raw_os_error()) {
             Ok(_) => {}
-            // The time is over, or a signal came, or the kernel wants completions reaped first,
-            // or has no memory at this moment: the caller looks at what is there and goes on.
+            // The time is over, or a signal came, or the kernel wants completions reaped first, or
+            // has no memory at this moment. The caller takes the answers that are there and goes
+            // on.
             Err(Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
             Err(code) => panic!("io_uring_enter refused our own arguments: errno {code:?}"),
         }
     }
 
-    /// The system call, with the flags of [`enter_flags`]: the library's own functions cannot be
-    /// told of [`EnterFlags::NO_IOWAIT`].
+    /// Makes the system call, with the flags of [`enter_flags`]. The library's own functions do not
+    /// take [`EnterFlags::NO_IOWAIT`].
     fn enter_kernel(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
         let queue = self.ring.submission();
         let has_events = want > 0 || queue.cq_overflow() || queue.taskrun();
         let submission_count = queue.len() as u32;
-        drop(queue); // Shows the kernel what is queued.
+        drop(queue); // Shows the queued entries to the kernel.
         let flags = enter_flags(self.can_skip_iowait, has_events, timeout.is_some());
         let timespec = timeout.map(types::Timespec::from);
         let arguments = timespec.as_ref().map(|time| types::SubmitArgs::new().timespec(time));
@@ -158,7 +160,7 @@ impl UringReactor {
         }
     }
 
-    /// Sockets' part of a look.
+    /// The part of a look that is for sockets.
     #[inline]
     fn look_at_sockets(&mut self) {
         if let Some(net) = &mut self.net {
@@ -189,13 +191,13 @@ impl UringReactor {
         self.listener.is_notified() || self.socket_count() > 0
     }
 
-    /// Events of sockets that wait to be taken.
+    /// Number of socket events that wait to be taken.
     #[inline]
     fn socket_count(&self) -> usize {
         self.net.as_ref().map_or(0, |net| net.event_count())
     }
 
-    /// Whether all that the kernel is to be told fits into the next system call.
+    /// True if all owed entries fit into the next system call.
     fn is_told(&self) -> bool {
         self.wakes.owed.is_empty() && self.net.as_ref().is_none_or(|net| net.owed.is_empty())
     }
@@ -312,7 +314,8 @@ impl UringReactor {
     }
 }
 
-/// The flags of one way into the kernel. Deferred work is done only by one that asks for events.
+/// The flags of one `io_uring_enter`. The kernel runs deferred work only if the call asks for
+/// events.
 ///
 /// An idle shard waits for wake-ups and sockets, not for a disk. Without
 /// [`EnterFlags::NO_IOWAIT`] the kernel counts each such wait as I/O wait, and one idle shard alone
@@ -325,8 +328,8 @@ fn enter_flags(can_skip_iowait: bool, has_events: bool, has_timeout: bool) -> En
     flags
 }
 
-/// Another descriptor of the ring, for those who send messages to it: its number stays ours as long
-/// as one of them is left.
+/// Another descriptor of the ring, for reactors that send messages to it. The ring's number stays
+/// ours as long as one such descriptor is open.
 fn share(ring: &IoUring) -> io::Result<OwnedFd> {
     // SAFETY: open as long as the ring, which outlives this call.
     let borrowed = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
@@ -337,7 +340,7 @@ impl Drop for UringReactor {
     /// The kernel writes into our memory until it has answered (R12).
     fn drop(&mut self) {
         for (_, waker) in self.wakes.rung.iter() {
-            waker.ring(); // R25: whatever becomes of the message.
+            waker.ring(); // R25: regardless of the message.
         }
         let is_reaped = self.reap_all();
         match self.net.take() {
@@ -399,7 +402,7 @@ mod tests {
         for (number, [writer, _]) in far.iter_mut().enumerate() {
             writer.write_all(&[number as u8]).unwrap();
         }
-        reactor.enter_kernel(0, None).unwrap(); // And nothing is reaped.
+        reactor.enter_kernel(0, None).unwrap(); // Nothing is reaped.
         assert!(reactor.ring.submission().cq_overflow());
         let mut seen = [false; CONNECTIONS];
         for _ in 0..CONNECTIONS {

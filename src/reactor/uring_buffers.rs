@@ -1,8 +1,9 @@
-//! Buffers that the kernel chooses from when bytes arrive, so that a connection which receives
-//! nothing holds none. One ring of them for all connections of a reactor.
+//! Receive buffers that the kernel chooses from when bytes arrive. A connection that receives
+//! nothing therefore holds none. One ring of them serves all connections of a reactor.
 //!
 //! Invariants: B1 a buffer is the kernel's from [`ReceiveBuffers::give_back`] until an answer names
-//! it, and ours from there; only ours are looked at. B2 the kernel's numbers are checked first.
+//! it, and ours from there. Only buffers of ours are read. B2 the kernel's numbers are checked
+//! first.
 
 use std::io;
 
@@ -12,10 +13,10 @@ use memmap2::MmapMut;
 use crate::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 use crate::memory::atomic::{Ordering, fence};
 
-/// The name of the group with the kernel: there is only one.
+/// The id of the buffer group with the kernel: the only one.
 pub const GROUP: u16 = 0;
 const ENTRY_BYTES: usize = size_of::<BufRingEntry>();
-/// Where the tail lies: in the unused end of the first entry. io_uring_register_buf_ring(3).
+/// Offset of the tail, in the unused end of the first entry: io_uring_register_buf_ring(3).
 const TAIL_OFFSET: usize = 14;
 const _: () = assert!(ENTRY_BYTES == 16);
 
@@ -30,14 +31,14 @@ pub struct ReceiveBuffers {
 }
 
 impl ReceiveBuffers {
-    /// Makes them and gives all to the kernel.
+    /// Makes the buffers and gives all to the kernel.
     ///
     /// # Errors
     /// No memory, or a kernel before 5.19.
     pub fn register(ring: &IoUring) -> io::Result<ReceiveBuffers> {
         let count = usize::from(RECEIVE_BUFFERS);
         let mut buffers = ReceiveBuffers {
-            entries: MmapMut::map_anon(count * ENTRY_BYTES)?, // Aligned to a page, as it must be.
+            entries: MmapMut::map_anon(count * ENTRY_BYTES)?, // Page-aligned, as required.
             data: MmapMut::map_anon(count * RECEIVE_BUFFER_BYTES as usize)?,
             tail: 0,
             is_ours: vec![true; count].into_boxed_slice(),
@@ -53,15 +54,15 @@ impl ReceiveBuffers {
         Ok(buffers)
     }
 
-    /// Takes everything back from the kernel; nothing may be in flight. What it does not give back
-    /// is leaked.
+    /// Takes all buffers back from the kernel; nothing may be in flight. Memory that the kernel
+    /// does not give back is leaked.
     pub fn unregister(self, ring: &IoUring) {
         if ring.submitter().unregister_buf_ring(GROUP).is_err() {
             std::mem::forget(self);
         }
     }
 
-    /// An answer named this buffer; false if that cannot be.
+    /// Takes a buffer that an answer named. Returns false if the kernel cannot have had it.
     pub fn take(&mut self, number: u16) -> bool {
         match self.is_ours.get_mut(usize::from(number)) {
             Some(is_ours) if !*is_ours => {
@@ -103,7 +104,7 @@ impl ReceiveBuffers {
         unsafe { tail.write_volatile(self.tail) };
     }
 
-    /// Whether the kernel has one.
+    /// True if the kernel has a buffer.
     pub fn has_free(&self) -> bool {
         self.ours_count < RECEIVE_BUFFERS
     }

@@ -1,14 +1,14 @@
-//! Sockets of the io_uring backend: multishot accepts and receives, buffers of the kernel's choice.
+//! Sockets of the io_uring backend: multishot accepts and receives, with buffers that the kernel
+//! chooses.
 //!
-//! Descriptors are blocking ones (the kernel waits by itself only for these), sends say
-//! MSG_DONTWAIT. Like `uring_wakes.rs` this builds entries and takes answers; the ring is in
-//! `uring.rs`. Here: the state, the way of entries and answers, what the owner calls;
-//! `uring_net/` has what goes on in between.
-//! Invariants:
-//! - N1 what is `Armed` has exactly one entry with the kernel, what is `Owed` stands in `owed`.
-//! - N2 a place, and its descriptor, is free again only when nothing of it is armed.
-//!   What is released is closed to its owner from then on, and leaves then, too.
-//! - N3 a connection that is paused holds what raced with the pause in memory of its own.
+//! Descriptors are blocking ones (the kernel waits by itself only for these), and sends pass
+//! MSG_DONTWAIT. Like `uring_wakes.rs` this module builds entries and takes answers; the ring is in
+//! `uring.rs`. This file has the state, the handling of entries and answers, and the owner's calls.
+//! The steps in between are in `uring_net/`. Invariants:
+//! - N1 an `Armed` operation has exactly one entry with the kernel; an `Owed` one is in `owed`.
+//! - N2 a slot, and its descriptor, is free again only when nothing of it is armed. A released
+//!   connection is closed to its owner from then on, and leaves at that point, too.
+//! - N3 a paused connection holds the bytes that raced with the pause in memory of its own.
 
 mod accept;
 mod connect;
@@ -36,11 +36,11 @@ use crate::reactor::{
     SocketEvent, SocketLimits,
 };
 
-/// Where an accept, a receive or a wait for writability stands.
+/// The state of an accept, a receive or a wait for writability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flight {
     Idle,
-    /// Its entry is to be pushed.
+    /// Its entry has to be pushed.
     Owed,
     /// The kernel has it.
     Armed,
@@ -58,13 +58,13 @@ struct Connection {
     past: Past,
     receive: Flight,
     writable: Flight,
-    /// Asked for, and not told of. `past.broken` says why nothing came of it, if that is known.
+    /// Requested, and not reported yet. `past.broken` has the reason of a failure that is known.
     is_connecting: bool,
     is_receiving: bool,
     is_cut: bool,
     is_closing: bool,
     is_releasing: bool,
-    /// What arrived while the owner did not want it: N3.
+    /// The bytes that arrived during a pause of receiving: N3.
     held: Vec<u8>,
     held_end: Option<Option<IoError>>,
 }
@@ -87,12 +87,12 @@ impl Connection {
     }
 }
 
-/// What each of 10,000 idle subscribers costs here.
+/// The memory of each of 10,000 idle subscribers here.
 const _: () = assert!(size_of::<Connection>() <= 128);
 
 enum Happening {
     Accepted(ListenerId, ConnectionId, Peer),
-    /// It is known what comes of it.
+    /// The outcome of a connection attempt can be asked for.
     Connected(ConnectionId),
     Received {
         id: ConnectionId,
@@ -103,18 +103,19 @@ enum Happening {
     Held(ConnectionId),
     Ended(ConnectionId, Option<IoError>),
     Writable(ConnectionId),
-    /// Everything of it stands before this.
+    /// Queued behind all other events of the connection.
     Released(ConnectionId),
 }
 
-/// What the owner looks at until its next call.
+/// The bytes that the owner may read until its next call.
 enum Lent {
     Nothing,
     Buffer(u16),
     Held(ConnectionId, Vec<u8>),
 }
 
-/// The operations that are under way on a connection at once: receive, send, and cancel.
+/// Operations that are under way on a connection at once: receive, wait for writability, and
+/// cancel.
 const EVENTS_EACH: usize = 3;
 
 /// Listeners and connections of a [`crate::reactor::UringReactor`].
@@ -124,10 +125,10 @@ pub struct UringNet {
     closing_count: u32,
     pub owed: VecDeque<(Purpose, Handle)>,
     events: VecDeque<Happening>,
-    /// Accepted while there was no place: nobody is dropped.
+    /// Accepted while no slot was free, and kept until one is.
     arrivals: VecDeque<(Handle, OwnedFd)>,
     pub buffers: ReceiveBuffers,
-    /// Receives that found no buffer.
+    /// Receives that found no free buffer.
     starved: VecDeque<Handle>,
     lent: Lent,
     retry_at: Option<Instant>,
@@ -151,7 +152,8 @@ impl UringNet {
         }
     }
 
-    /// Gives a connection a place, and the queues room for it: what happens on it buys nothing.
+    /// Gives a connection a slot, and reserves room in the queues. Later events of it allocate
+    /// nothing.
     fn insert(&mut self, slot: Connection) -> Result<Handle, Connection> {
         let room = EVENTS_EACH * (self.connections.count() as usize + 1);
         self.events.reserve(room.saturating_sub(self.events.len()));
@@ -164,7 +166,7 @@ impl UringNet {
         self.events.len()
     }
 
-    /// Whether the kernel still has, or is to be given, anything of ours.
+    /// True while a listener or a connection holds a slot.
     pub fn is_in_use(&self) -> bool {
         self.connections.count() > 0 || self.listeners.count() > 0
     }
@@ -180,7 +182,7 @@ impl UringNet {
         }
     }
 
-    /// The entry that is owed; None if it is not wanted any more.
+    /// The entry that is owed; `None` if it is not wanted any more.
     pub fn entry(&mut self, purpose: Purpose, handle: Handle) -> Option<squeue::Entry> {
         let cancel = |target| opcode::AsyncCancel::new(user_data(target, handle)).build();
         let entry = match purpose {
@@ -222,7 +224,7 @@ impl UringNet {
         Some(entry.user_data(user_data(purpose, handle)))
     }
 
-    /// One answer of the kernel.
+    /// Takes one answer of the kernel.
     pub fn on_answer(
         &mut self,
         purpose: Purpose,
@@ -235,8 +237,8 @@ impl UringNet {
             Purpose::Accept => self.on_accept(handle, result, cqueue::more(flags), counters),
             Purpose::Receive => self.on_receive(handle, result, flags, counters),
             Purpose::Writable => self.on_writable(handle, counters),
-            // ENOENT: it was between two steps of the kernel's own. `entry` looks whether it is
-            // still there.
+            // ENOENT: the operation was between two steps of the kernel. `entry` checks whether it
+            // still exists.
             Purpose::CancelAccept | Purpose::CancelReceive | Purpose::CancelWritable => {
                 if result == -libc::ENOENT {
                     self.owed.push_back((purpose, handle));
@@ -258,8 +260,8 @@ impl UringNet {
         self.settle(handle, counters);
     }
 
-    /// What was wanted of a connection that is to be closed or released, once the kernel has
-    /// answered everything: N2.
+    /// Finishes a close or a release of the connection, once the kernel has answered everything:
+    /// N2.
     fn settle(&mut self, handle: Handle, counters: &mut SocketCounters) {
         let Some(slot) = self.connections.get(handle) else { return };
         if slot.receive == Flight::Armed || slot.writable == Flight::Armed {
@@ -274,7 +276,7 @@ impl UringNet {
         }
     }
 
-    /// A place is free: for those who were accepted already, then for others.
+    /// Offers a free slot to connections that were accepted already, then to the listeners.
     fn offer_place(&mut self, counters: &mut SocketCounters) {
         self.settle_arrivals(counters);
         if self.arrivals.is_empty() {
@@ -282,8 +284,8 @@ impl UringNet {
         }
     }
 
-    /// Takes back what the kernel has of a connection, or will get: the answers tell when it is
-    /// done.
+    /// Cancels the operations of a connection that the kernel has, and drops the owed ones. The
+    /// answers tell when this is done.
     fn call_back(&mut self, handle: Handle) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         for (flight, cancel) in [
@@ -297,7 +299,7 @@ impl UringNet {
         }
     }
 
-    /// Closes everything: for the end.
+    /// Closes everything: for the drop.
     pub fn close_all(&mut self, counters: &mut SocketCounters) {
         for index in 0..self.listeners.capacity() {
             if let Some(handle) = self.listeners.handle_at(index) {
@@ -393,7 +395,7 @@ impl Net for UringNet {
         slot.past.broken = error;
         match error {
             Some(error) if sent_bytes == 0 => return Err(SendError::Broken(error)),
-            Some(_) => self.events.push_back(Happening::Writable(id)), // "Again" tells the error.
+            Some(_) => self.events.push_back(Happening::Writable(id)), // A retry returns it.
             None if sent_bytes < slices.iter().map(|slice| slice.len()).sum() => {
                 counters.cut_count += 1;
                 slot.is_cut = true;
@@ -419,7 +421,7 @@ impl Net for UringNet {
         slot.held = Vec::new();
         self.closing_count += 1;
         counters.closed_count += 1;
-        slot.ends.shutdown(); // Ends what is in flight, mostly.
+        slot.ends.shutdown(); // Mostly ends what is in flight.
         self.call_back(id.0);
         self.settle(id.0, counters);
     }
@@ -499,29 +501,29 @@ impl Net for UringNet {
     }
 }
 
-/// One read of a pipe, when there is something, into a buffer of the kernel's choice.
+/// One read of a pipe, when it has bytes, into a buffer that the kernel chooses.
 fn read_into_group(fd: types::Fd) -> squeue::Entry {
     let read = opcode::Read::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_BYTES);
     let read = read.offset(u64::MAX).buf_group(GROUP); // Pipes have no offset.
     read.build().flags(squeue::Flags::BUFFER_SELECT)
 }
 
-/// A connection that is told of.
+/// A connection that was not closed.
 fn live(connections: &mut Pool<Connection>, id: ConnectionId) -> Option<&mut Connection> {
     connections.get_mut(id.0).filter(|slot| !slot.is_closing)
 }
 
-/// A connection that the owner may use: live, and not on its way out.
+/// The connection, if the owner may use it: live, and not being released.
 fn owned(connections: &mut Pool<Connection>, id: ConnectionId) -> Option<&mut Connection> {
     live(connections, id).filter(|slot| !slot.is_releasing)
 }
 
-/// Such a one that has been told of.
+/// The connection, if the owner may use it and its connect has been reported.
 fn settled(connections: &mut Pool<Connection>, id: ConnectionId) -> Option<&mut Connection> {
     owned(connections, id).filter(|slot| !slot.is_connecting)
 }
 
-/// From owed to armed; None if it is not owed any more.
+/// Moves the operation from owed to armed. Returns `None` if it is not owed any more.
 fn arm(flight: &mut Flight) -> Option<()> {
     let is_owed = *flight == Flight::Owed;
     is_owed.then(|| *flight = Flight::Armed)

@@ -1,7 +1,7 @@
 //! Makes a ring with the best flags that this kernel grants, and proves that it works.
 //!
-//! No filter of system calls sees what is asked for through a ring. So it is born disabled, and
-//! told once and for all what may be asked for: what this program asks for.
+//! No seccomp filter sees the operations that go through a ring. The ring is therefore made
+//! disabled, and restricted once and for all to the operations that this program uses.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -13,20 +13,21 @@ use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 
-/// How completions reach us, best first.
+/// The way in which completions arrive, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
-    /// SINGLE_ISSUER, DEFER_TASKRUN, TASKRUN_FLAG (Linux 6.1): the kernel works for us only while
-    /// we are inside it, and a flag in shared memory says when that is worth it.
+    /// SINGLE_ISSUER, DEFER_TASKRUN, TASKRUN_FLAG (Linux 6.1). The kernel does work of the ring
+    /// only while the thread is inside it, and a flag in shared memory says when that is
+    /// worthwhile.
     Deferred,
-    /// COOP_TASKRUN, TASKRUN_FLAG (5.19): as above, and on any other way into the kernel.
+    /// COOP_TASKRUN, TASKRUN_FLAG (5.19): the same, and on any other way into the kernel.
     Cooperative,
-    /// No flags (5.11): the kernel interrupts us for each completion.
+    /// No flags (5.11): the kernel interrupts the thread for each completion.
     Interrupting,
 }
 
 impl Flavor {
-    /// What is tried, and in which order.
+    /// All flavors in the order in which they are tried.
     pub const BEST_FIRST: [Flavor; 3] =
         [Flavor::Deferred, Flavor::Cooperative, Flavor::Interrupting];
 }
@@ -41,26 +42,26 @@ impl fmt::Display for Flavor {
     }
 }
 
-/// Why there is no io_uring here.
+/// The reason why io_uring does not work here.
 #[derive(Debug)]
 pub enum UringError {
     /// The kernel has none (ENOSYS).
     Absent,
-    /// `kernel.io_uring_disabled` is set to this.
+    /// `kernel.io_uring_disabled` is set to this level.
     Disabled {
         /// 1: for all but one group; 2: for all.
         level: u8,
     },
     /// EPERM although the switch is off: a seccomp filter, as containers have.
     Filtered,
-    /// Older than Linux 5.11: these are missing.
+    /// The kernel is older than Linux 5.11, and these parts are missing.
     Incomplete {
         /// Names of features and operations.
         missing: Vec<&'static str>,
     },
     /// Sockets need multishot receives into registered buffers: Linux 6.0.
     NoSockets(io::Error),
-    /// Something else: memory, descriptors.
+    /// Another error: memory, descriptors.
     Other(io::Error),
 }
 
@@ -87,8 +88,8 @@ impl fmt::Display for UringError {
 
 impl std::error::Error for UringError {}
 
-/// A working ring of `submissions` and `completions` entries, with the first of `flavors` that
-/// this kernel knows.
+/// Makes a working ring of `submissions` and `completions` entries, with the first of `flavors`
+/// that this kernel knows.
 ///
 /// # Errors
 /// [`UringError`]: use the other backend.
@@ -147,11 +148,11 @@ fn missing_parts(ring: &IoUring) -> io::Result<Vec<&'static str>> {
     Ok(parts.iter().filter(|(present, _)| !present).map(|(_, name)| *name).collect())
 }
 
-/// Of `enum io_uring_register_op` in the kernel's `include/uapi/linux/io_uring.h`.
+/// From `enum io_uring_register_op` in the kernel's `include/uapi/linux/io_uring.h`.
 const REGISTER_PBUF_RING: u8 = 22;
 const UNREGISTER_PBUF_RING: u8 = 23;
 
-/// Allows what is used here and nothing else, for ever; and enables the ring.
+/// Allows the operations that are used here and nothing else, for good, and enables the ring.
 fn restrict(ring: &IoUring) -> io::Result<()> {
     let mut allowed = [
         Restriction::sqe_op(opcode::Nop::CODE),
@@ -169,7 +170,7 @@ fn restrict(ring: &IoUring) -> io::Result<()> {
     ring.submitter().register_enable_rings()
 }
 
-/// One NOP there and back: filters may let a ring be made and refuse to let it be entered.
+/// Sends one NOP through the ring: a filter may allow the setup of a ring and refuse entering it.
 fn prove(mut ring: IoUring) -> io::Result<IoUring> {
     let nop = opcode::Nop::new().build().user_data(1);
     // SAFETY: a NOP points to no memory.
@@ -182,11 +183,11 @@ fn prove(mut ring: IoUring) -> io::Result<IoUring> {
     }
 }
 
-/// Receives one byte and the end through a multishot receive with a buffer of the kernel's choice,
-/// on a ring of its own: Linux 6.0 and later can, and filters may not let them.
+/// Receives one byte and the end through a multishot receive into a buffer that the kernel chooses,
+/// on a ring of its own. Linux 6.0 and later can do that, unless a filter refuses.
 ///
 /// # Errors
-/// What this kernel says instead.
+/// The kernel's error.
 pub fn prove_receive() -> io::Result<()> {
     let mut ring = IoUring::builder().setup_cqsize(8).build(4)?;
     let mut buffers = ReceiveBuffers::register(&ring)?;
@@ -198,7 +199,7 @@ pub fn prove_receive() -> io::Result<()> {
 fn receive_once(ring: &mut IoUring, buffers: &mut ReceiveBuffers) -> io::Result<()> {
     let (near, mut far) = UnixStream::pair()?;
     far.write_all(b"?")?;
-    drop(far); // So the receive ends by itself, whatever happens.
+    drop(far); // The receive then ends by itself in any case.
     let entry = opcode::RecvMulti::new(types::Fd(near.as_raw_fd()), GROUP).build().user_data(1);
     // SAFETY: points to no memory but the registered buffers, which outlive this function.
     unsafe { ring.submission().push(&entry) }.expect("a new ring has room");
@@ -223,7 +224,7 @@ fn receive_once(ring: &mut IoUring, buffers: &mut ReceiveBuffers) -> io::Result<
     }
 }
 
-/// Which of them it is.
+/// Maps an error to the variant that names its cause.
 pub(super) fn classify(error: io::Error) -> UringError {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => UringError::Absent,

@@ -1,7 +1,8 @@
 //! The wake-ups of [`super::uring`]: the read of the doorbell, and messages to other rings. Also
-//! the names of all entries, by which the kernel's answers are told apart.
+//! the names of all entries, which identify the kernel's answers.
 //!
-//! Owned by one shard thread. Absent: system calls. Entries are built here and pushed next door.
+//! Owned by one shard thread. Absent: system calls. Entries are built here and pushed by
+//! `uring.rs`.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -25,7 +26,7 @@ pub enum Purpose {
     Accept = 3,
     /// The receives of a connection.
     Receive = 4,
-    /// The wait of a connection until it is wriwakes.
+    /// The wait of a connection until it is writable.
     Writable = 5,
     /// The cancel of [`Purpose::Accept`].
     CancelAccept = 6,
@@ -70,7 +71,7 @@ pub fn parse_user_data(bits: u64) -> Option<(Purpose, Handle)> {
 
 pub const NOBODY: Handle = Handle { index: 0, generation: 0 };
 
-/// Eight bytes that the kernel writes a read of the doorbell to.
+/// The eight bytes into which the kernel reads the doorbell.
 ///
 /// A plain pointer, so that a move claims nothing about bytes that the kernel may be writing.
 pub struct DoorbellWord(NonNull<u64>);
@@ -96,7 +97,7 @@ impl Drop for DoorbellWord {
 
 /// The wake-ups of one ring.
 pub struct Wakes {
-    /// Messages that are to be pushed.
+    /// Messages that have to be pushed.
     pub owed: VecDeque<Handle>,
     pub counters: Counters,
     /// Only the address is used. `None` after a drop whose reads the kernel did not answer.
@@ -215,7 +216,7 @@ mod tests {
             assert_eq!(is_readable(sleeper.doorbell_fd()), answer != 0);
             assert_eq!(wakes.rung.count(), 0);
             assert_eq!(wakes.ring(&sleeper.waker()), stays);
-            wakes.on_answer(name, answer); // Once more: nobody's.
+            wakes.on_answer(name, answer); // Again: it belongs to no message now.
             assert_eq!(wakes.counters.stale_count, 1);
         }
         let mut wakes = Wakes::new();

@@ -11,21 +11,22 @@
 //!    └────────────────────────────────────────────────────────────┴─┘
 //! ```
 //!
-//! - W1 no lost wake: a wake comes either before the exchange to BLOCKED, which then fails, and
-//!   the thread does not block; or after it, sees BLOCKED, and rings.
-//! - W2 a wake of a thread that is not blocked costs one swap and no system call (an
-//!   unconditional one costs 0.16 µs when nobody waits).
+//! - W1 no lost wake: a wake comes before or after the exchange to BLOCKED. If it comes before, the
+//!   exchange fails, and the thread does not block. If it comes after, it sees BLOCKED, and rings.
+//! - W2 a wake of a thread that is not blocked costs one swap and no system call. (An unconditional
+//!   system call costs 0.16 µs when no thread waits.)
 //! - W3 wakes coalesce: only the first after BLOCKED rings, only the first after a poll is seen.
-//! - W4 what the waker wrote before its swap (release) is visible after the poll's swap (acquire),
-//!   also through later wakes in between: swaps continue a release sequence. So the usual pair of
-//!   SeqCst fences (publish, fence, look for sleepers | announce sleep, fence, look for work) is
-//!   not needed as long as both sides use this word; a plain load instead of a swap in `wake`
-//!   would need it. The orderings are AcqRel, and stronger ones would cost the same on x86.
+//! - W4 memory that the waker wrote before its swap (release) is visible after the poll's swap
+//!   (acquire). This holds through later wakes in between, too: swaps continue a release sequence.
+//!   The usual pair of SeqCst fences is (publish, fence, look for sleepers | announce sleep, fence,
+//!   look for work). It is not needed as long as both sides use this word. A plain load instead of
+//!   a swap in `wake` would need it. The orderings are AcqRel, and stronger ones would cost the
+//!   same on x86.
 //!
 //! Between two io_uring reactors the ring may be a message from one to the other, which costs no
-//! system call of its own: `uring_wakes.rs`. A late ring (its thread was woken by something else
-//! first) leaves a count in the eventfd: backends take it for what it is and wait on.
-//! [`Waker::wake`] is a swap and a `write(2)`, hence fit for signal handlers that save errno.
+//! system call of its own: `uring_wakes.rs`. A late ring leaves a count in the eventfd, if
+//! something else woke its thread first. Backends ignore such a count and wait on. [`Waker::wake`]
+//! is a swap and a `write(2)`, hence fit for signal handlers that save errno.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -40,13 +41,13 @@ const NOTIFIED: u32 = 2;
 #[derive(Debug)]
 struct Shared {
     state: AtomicU32,
-    /// None where nobody ever blocks: in the simulator.
+    /// The eventfd, or `None` in the simulator, where no thread blocks.
     doorbell: Option<File>,
-    /// Where an io_uring reactor blocks: others may ring there instead.
+    /// The ring in which an io_uring reactor blocks: others may wake it there instead.
     ring: Option<OwnedFd>,
 }
 
-/// Wakes one reactor. Outlives it without harm.
+/// A handle that wakes one reactor. It may outlive the reactor.
 #[derive(Clone, Debug)]
 pub struct Waker {
     shared: Arc<Shared>,
@@ -60,7 +61,7 @@ impl Waker {
         }
     }
 
-    /// The first half of a wake: if true, who called it has to see that something rings.
+    /// The first half of a wake. If it returns true, the caller has to ring, by any means.
     #[must_use]
     pub(super) fn notify(&self) -> bool {
         self.shared.state.swap(NOTIFIED, Ordering::AcqRel) == BLOCKED
@@ -71,12 +72,12 @@ impl Waker {
         self.shared.state.load(Ordering::Acquire) == BLOCKED
     }
 
-    /// The second half.
+    /// The second half of a wake: rings the eventfd.
     pub(super) fn ring(&self) {
         self.shared.ring();
     }
 
-    /// The io_uring that it blocks in; open as long as this waker lives.
+    /// The io_uring in which the reactor blocks; open as long as this waker lives.
     pub(super) fn ring_fd(&self) -> Option<RawFd> {
         self.shared.ring.as_ref().map(AsRawFd::as_raw_fd)
     }
@@ -103,18 +104,18 @@ pub struct WakeListener {
 }
 
 impl WakeListener {
-    /// For a thread that blocks in the kernel.
+    /// Makes the listener of a thread that blocks in the kernel.
     ///
     /// # Errors
-    /// What `eventfd(2)` answers: no descriptor or no memory left.
+    /// An error of `eventfd(2)`: no descriptor or no memory left.
     pub fn with_doorbell() -> std::io::Result<WakeListener> {
         WakeListener::with_ring(None)
     }
 
-    /// As above, for one that blocks in this io_uring.
+    /// Makes the listener of a thread that blocks in this io_uring.
     ///
     /// # Errors
-    /// As above.
+    /// The same as of [`WakeListener::with_doorbell`].
     pub fn with_ring(ring: Option<OwnedFd>) -> std::io::Result<WakeListener> {
         // SAFETY: takes two numbers. Blocking, because io_uring gives up on non-blocking files.
         let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -126,7 +127,7 @@ impl WakeListener {
         Ok(WakeListener::new(Some(File::from(owned)), ring))
     }
 
-    /// For a world where nobody blocks.
+    /// Makes the listener of a thread that never blocks.
     pub fn without_doorbell() -> WakeListener {
         WakeListener::new(None, None)
     }
@@ -136,7 +137,7 @@ impl WakeListener {
         WakeListener { shared: Arc::new(Shared { state, doorbell, ring }) }
     }
 
-    /// A handle for others.
+    /// A handle for other threads.
     pub fn waker(&self) -> Waker {
         Waker { shared: Arc::clone(&self.shared) }
     }
@@ -144,31 +145,32 @@ impl WakeListener {
     /// The eventfd, readable after a wake of a blocked thread.
     ///
     /// # Panics
-    /// If there is none.
+    /// The listener was made without a doorbell.
     pub fn doorbell_fd(&self) -> RawFd {
         self.shared.doorbell.as_ref().expect("made without a doorbell").as_raw_fd()
     }
 
-    /// Makes the eventfd readable, whatever the state: for the end of a backend that reads it.
+    /// Makes the eventfd readable in any state: for the drop of a backend that reads it.
     pub fn ring(&self) {
         self.shared.ring();
     }
 
-    /// Whether a wake-up waits to be taken.
+    /// True if a wake-up waits to be taken.
     #[inline]
     pub fn is_notified(&self) -> bool {
         self.shared.state.load(Ordering::Relaxed) == NOTIFIED
     }
 
-    /// Takes the wake-up, if there is one.
+    /// Takes the wake-up, if one came.
     #[inline]
     pub fn take(&self) -> bool {
-        // The load keeps an idle poll free of locked instructions; it may miss a wake of this
-        // very moment, which the next poll or `try_block` sees.
+        // The load keeps an idle poll free of locked instructions. It may miss a wake of this very
+        // moment, which the next poll or `try_block` sees.
         self.is_notified() && self.shared.state.swap(POLLING, Ordering::AcqRel) == NOTIFIED
     }
 
-    /// Announces that the thread will block; false, and it must not, if a wake-up came first.
+    /// Announces that the thread will block. If it returns false, a wake-up came first, and the
+    /// thread must not block.
     pub fn try_block(&self) -> bool {
         assert!(self.shared.doorbell.is_some());
         let state = &self.shared.state;
@@ -181,7 +183,7 @@ impl WakeListener {
         }
     }
 
-    /// Takes the announcement back; a wake-up that came meanwhile stays.
+    /// Withdraws the announcement; a wake-up that came meanwhile stays.
     pub fn unblock(&self) {
         let state = &self.shared.state;
         let step = state.compare_exchange(BLOCKED, POLLING, Ordering::AcqRel, Ordering::Acquire);
@@ -209,7 +211,7 @@ mod tests {
         assert!(listener.is_notified());
         let mut count = [0; 8];
         let mut doorbell = listener.shared.doorbell.as_ref().unwrap();
-        doorbell.read_exact(&mut count).unwrap(); // Would hang if nobody had rung.
+        doorbell.read_exact(&mut count).unwrap(); // Would hang without a ring.
         assert_eq!(u64::from_ne_bytes(count), 1);
         assert!(listener.take());
     }

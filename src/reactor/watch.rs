@@ -1,13 +1,14 @@
-//! Looks after the machine's memory, once a second, on one thread for all shards of the process.
+//! Observes the machine's memory once a second, on one thread for all shards of the process.
 //!
-//! A shard never reads these files itself while it runs: opening a dozen of them takes the kernel
-//! longer than a whole turn may. It joins the [`Watch`] instead, which leaves its [`Outlook`] in
-//! one atomic word (written by the watch alone) and rings the shard's bell when that word has
-//! changed. The thread begins with the first member and ends with the last; in between it sleeps.
+//! A running shard never reads these files itself: the kernel takes longer to open a dozen of them
+//! than a whole turn may take. It joins the [`Watch`] instead. The watch writes the shard's
+//! [`Outlook`] to one atomic word, of which it is the only writer. It wakes the shard when that
+//! word has changed. The thread starts with the first member and ends with the last; in between it
+//! sleeps.
 //!
-//! All shards of a process share what a cgroup allows, in equal parts. A shard that joins makes the
-//! others' parts smaller: they lease nothing above them from their next turn on, and what they have
-//! leased stays theirs until it ends.
+//! All shards of a process share the memory that a cgroup allows, in equal parts. A shard that
+//! joins makes the others' parts smaller. They lease nothing above them from their next turn on,
+//! and existing leases stay until they end.
 //!
 //! Tests: at the end; `shard/memory_tests.rs` with shards; `tests/cgroup.rs` under a real limit.
 
@@ -24,25 +25,25 @@ use crate::memory::atomic::{AtomicU64, Ordering};
 use crate::memory::pressure::{Decisive, Diagnosis, THRESHOLDS, rings_bytes_under};
 use crate::memory::{Gauge, Pressure, Readings};
 
-/// What a shard has to go by.
+/// The state of memory that a shard acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlook {
-    /// The state of memory, and the reading that says so.
+    /// The state of memory, and the reading that decided it.
     pub diagnosis: Diagnosis,
-    /// What this shard's rings may take; [`Outlook::NO_LIMIT`] if nothing limits them.
+    /// Maximum of memory for this shard's rings; [`Outlook::NO_LIMIT`] if nothing limits them.
     pub rings_bytes_max: u64,
 }
 
 impl Outlook {
-    /// No limit. (Some bits short of all: an outlook is one word.)
+    /// The value for no limit. (It lacks some bits, because an outlook is one word.)
     pub const NO_LIMIT: u64 = BYTES_MASK;
-    /// Of a machine with plenty of everything.
+    /// The outlook of a machine with plenty of memory.
     pub const CALM: Outlook = Outlook {
         diagnosis: Diagnosis { pressure: Pressure::Normal, decided_by: None },
         rings_bytes_max: Outlook::NO_LIMIT,
     };
 
-    /// Of a process with `shard_count` shards, on a machine that says this.
+    /// The outlook of a process with `shard_count` shards, on a machine with these readings.
     pub fn new(diagnosis: Diagnosis, readings: &Readings, shard_count: u64) -> Outlook {
         let all_bytes = readings.cgroup_limit_bytes.map(rings_bytes_under);
         let share_bytes = all_bytes.map(|bytes| (bytes / shard_count.max(1)) & !PRESSURE_MASK);
@@ -83,18 +84,18 @@ const _: () = {
     assert!(THRESHOLDS.len() < 1 << (u64::BITS - ROW_SHIFT));
 };
 
-/// Where the outlook is left for one shard.
+/// The place of one shard's outlook.
 struct Post {
     word: AtomicU64,
     waker: Waker,
 }
 
-/// Reads what the kernel says of memory and tells the shards that have joined.
+/// Reads the kernel's numbers about memory and notifies the shards that have joined.
 pub struct Watch {
     root: PathBuf,
     interval: Duration,
     state: Mutex<State>,
-    /// The last member has left.
+    /// Notified when the last member has left.
     deserted: Condvar,
 }
 
@@ -106,14 +107,15 @@ struct State {
     readings: Readings,
 }
 
-/// One shard's place in a [`Watch`]. It leaves when it is dropped.
+/// One shard's place in a [`Watch`]. Dropping it leaves the watch.
 pub struct Member {
     watch: Arc<Watch>,
     post: Arc<Post>,
 }
 
 impl Watch {
-    /// Reads the files below `root` each `interval`. Most want [`Watch::of_process`].
+    /// Makes a watch that reads the files below `root` each `interval`. Most callers want
+    /// [`Watch::of_process`].
     pub fn new(root: &Path, interval: Duration) -> Arc<Watch> {
         Arc::new(Watch {
             root: root.to_owned(),
@@ -123,18 +125,18 @@ impl Watch {
         })
     }
 
-    /// The one of this process and this machine.
+    /// The watch of this process and this machine.
     pub fn of_process() -> Arc<Watch> {
         static PROCESS: OnceLock<Arc<Watch>> = OnceLock::new();
         let watch = PROCESS.get_or_init(|| Watch::new(Path::new("/"), MEMORY_WATCH_INTERVAL));
         Arc::clone(watch)
     }
 
-    /// From now on the owner of `waker` is told. The first one reads the files itself, so that
-    /// there is an outlook when this returns.
+    /// Notifies the owner of `waker` from now on. The first member reads the files itself, so an
+    /// outlook exists when this returns.
     ///
     /// # Errors
-    /// What the kernel says when it has no thread for us.
+    /// The kernel's error if it cannot make a thread.
     pub fn join(self: &Arc<Watch>, waker: Waker) -> io::Result<Member> {
         let mut state = self.lock();
         if !state.is_running {
@@ -152,12 +154,12 @@ impl Watch {
         Ok(Member { watch: Arc::clone(self), post })
     }
 
-    /// What the kernel said last; empty while nobody has joined.
+    /// The last readings; empty while no member has joined.
     pub fn readings(&self) -> Readings {
         self.lock().readings
     }
 
-    /// On the thread.
+    /// Runs on the watch's thread until no member is left.
     fn run(&self, files: &mut KernelFiles) {
         let mut state = self.lock();
         loop {
@@ -169,7 +171,7 @@ impl Watch {
                 state.readings = Readings::default();
                 return;
             }
-            drop(state); // Nobody waits for a file of the kernel.
+            drop(state); // No thread waits for a file of the kernel.
             let readings = files.read();
             state = self.lock();
             state.take(&readings);
@@ -188,7 +190,7 @@ impl State {
         self.gauge.observe(readings);
     }
 
-    /// Tells every member whose outlook is not what it was.
+    /// Notifies every member whose outlook has changed.
     fn tell(&self) {
         let count = self.posts.len() as u64;
         let word = Outlook::new(self.gauge.diagnosis(), &self.readings, count).word();
@@ -203,7 +205,7 @@ impl State {
 }
 
 impl Member {
-    /// What the watch has said last. One load.
+    /// The last outlook that the watch has written. Costs one load.
     pub fn outlook(&self) -> Outlook {
         Outlook::of_word(self.post.word.load(Ordering::Relaxed))
     }
@@ -283,7 +285,7 @@ mod tests {
         let share = |member: &Member| member.outlook().rings_bytes_max;
         let first = watch.join(first_bell.waker()).unwrap();
         let all_bytes = (64 * MIB / 10) & !3;
-        assert_eq!(share(&first), all_bytes); // Already when it has joined.
+        assert_eq!(share(&first), all_bytes); // From the moment of the join.
         assert!(first_bell.take());
         let second = watch.join(second_bell.waker()).unwrap();
         assert!(first_bell.take() && second_bell.take());

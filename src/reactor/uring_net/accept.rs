@@ -1,4 +1,4 @@
-//! Who connects: accepts, pauses of listeners, and places for those who were accepted.
+//! Accepted connections: accepts, pauses of listeners, and slots for accepted connections.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -25,7 +25,7 @@ impl UringNet {
             slot.accept = Flight::Idle;
         }
         if slot.is_closing {
-            // What came too late shares the fate of the kernel's queue.
+            // A connection that came too late ends like those in the kernel's queue.
             if !has_more {
                 self.listeners.remove(handle);
             }
@@ -85,7 +85,7 @@ impl UringNet {
         }
     }
 
-    /// Gives places to those who were accepted.
+    /// Gives slots to accepted connections.
     pub(super) fn settle_arrivals(&mut self, counters: &mut SocketCounters) {
         while self.connections.count() < self.connections.capacity() {
             let Some((listener, fd)) = self.arrivals.pop_front() else { return };
@@ -100,7 +100,7 @@ impl UringNet {
         }
     }
 
-    /// Makes a connection of a descriptor; an error if its peer has gone.
+    /// Makes a connection of a descriptor. An error means that its peer has gone.
     fn settle_in(
         &mut self,
         listener: Handle,

@@ -1,5 +1,5 @@
-//! Connections that go out. The kernel is asked when they are writable; what came of them is looked
-//! at when it is told.
+//! Outgoing connections. The kernel is asked when they are writable; their outcome is read when it
+//! is reported.
 
 use super::{Connection, Flight, Happening, UringNet, owned};
 use crate::reactor::connecting::{self, Begun};
@@ -34,7 +34,7 @@ impl UringNet {
         Ok(ConnectionId(handle))
     }
 
-    /// Who is at the other end, or why there is nobody; None if it is not wanted any more.
+    /// Returns the peer, or the error of the attempt; `None` if the outcome is not wanted any more.
     pub(super) fn outcome_of_connect(
         &mut self,
         id: ConnectionId,

@@ -1,4 +1,4 @@
-//! What they say: receives into buffers of the kernel's choice, and what is held during a pause.
+//! Receives into buffers that the kernel chooses, and the bytes that are held during a pause.
 
 use io_uring::cqueue;
 
@@ -36,7 +36,7 @@ impl UringNet {
                     self.events.push_back(Happening::Received { id, buffer, size_bytes });
                 }
                 (Ok(_), None) => {
-                    // Bytes in no buffer of ours: nothing can be trusted.
+                    // The bytes are in no buffer of ours, so nothing can be trusted.
                     slot.past.has_ended = true;
                     self.events.push_back(Happening::Ended(id, Some(IoError(libc::EIO))));
                 }
@@ -59,7 +59,7 @@ impl UringNet {
         }
     }
 
-    /// Starts receiving if that is wanted and not going on.
+    /// Starts receiving if that is wanted and not under way.
     pub(super) fn want_receive(&mut self, handle: Handle) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         let is_over = slot.past.has_ended || slot.is_closing || slot.is_releasing;
@@ -70,7 +70,7 @@ impl UringNet {
             slot.receive = Flight::Owed;
             self.owed.push_back((Purpose::Receive, handle));
         } else {
-            self.starved.push_back(handle); // Until one is given back.
+            self.starved.push_back(handle); // Until a buffer is given back.
         }
     }
 
@@ -81,7 +81,8 @@ impl UringNet {
         }
     }
 
-    /// Whether bytes that arrived go to the owner now. Else they are held or nobody's.
+    /// True if received bytes go to the owner now. Otherwise they are held, or dropped after a
+    /// close.
     pub(super) fn keep(&mut self, id: ConnectionId, buffer: u16, size_bytes: u32) -> bool {
         match live(&mut self.connections, id) {
             Some(slot) if slot.is_receiving && slot.held.is_empty() => return true,

@@ -4,19 +4,19 @@ use super::{Connection, UringNet, live, owned, settled};
 use crate::reactor::{AdoptError, ConnectionId, Net, ReleasedSocket, SocketCounters};
 
 impl UringNet {
-    /// Ends receiving; the rest follows from the kernel's answers.
+    /// Ends receiving; the kernel's answers complete the release.
     pub(super) fn start_release(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
         if settled(&mut self.connections, id).is_none() {
             return;
         }
-        self.set_receiving(id, true); // The end of a pause: what was held is told.
+        self.set_receiving(id, true); // Ends a pause: held bytes are reported.
         let Some(slot) = owned(&mut self.connections, id) else { return };
         slot.is_releasing = true;
         self.call_back(id.0);
         self.settle(id.0, counters);
     }
 
-    /// The socket, now that nothing of it is here any more; None if it was closed meanwhile.
+    /// Returns the socket, now that nothing of it is left here. `None` if it was closed meanwhile.
     pub(super) fn let_go(
         &mut self,
         id: ConnectionId,

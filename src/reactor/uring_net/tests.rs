@@ -1,5 +1,5 @@
-//! What only io_uring's sockets have: flavors, queues that overflow, buffers that run out. The rest
-//! is in `src/sim/contract/`.
+//! Tests that concern io_uring's sockets alone: flavors, queues that overflow, buffers that run
+//! out. The other tests are in `tests/reactor/`.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -36,7 +36,7 @@ fn connect(address: &ListenAddress) -> TcpStream {
     TcpStream::connect(address).unwrap()
 }
 
-/// Waits a little and takes what there is: new connections, and how many bytes of each.
+/// Waits a little and takes the events: new connections, and the number of bytes of each.
 fn turn(reactor: &mut UringReactor, accepted: &mut Vec<ConnectionId>) -> Vec<(ConnectionId, u64)> {
     let until = reactor.now() + Duration::from_millis(1);
     reactor.wait(Some(until));
@@ -94,7 +94,7 @@ fn receives_that_find_no_buffer_wait_for_one_and_lose_nothing() {
     for client in &mut clients {
         client.write_all(b"0123456789").unwrap();
     }
-    // Nobody takes them, so all buffers are in use.
+    // The owner does not take them, so all buffers are in use.
     for _ in 0..1_000 {
         reactor.poll();
         if reactor.counters().sockets.starved_count > 0 {
