@@ -75,7 +75,7 @@ use crate::base::Instant;
 /// The kernel as one shard sees it.
 ///
 /// The contract follows, and `tests/reactor/` holds all backends to it. Missing numbers belonged to
-/// reads and writes of single buffers, which nobody used. They are not assigned again.
+/// reads and writes of single buffers, which had no users. They are not assigned again.
 ///
 /// - **R1 thread.** A reactor is made, used and dropped on one thread. It blocks SIGPIPE on that
 ///   thread for good. A write to a closed pipe is an error value, and never the end of the process.

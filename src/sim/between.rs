@@ -1,9 +1,10 @@
-//! What happens between two steps of one function, where a real world has other cores: a reader
-//! looks at a ring in the middle of a write, and a reader falls asleep while the shard goes on.
+//! Steps of other threads between two steps of one function, as other cores take them in a real
+//! world. A reader reads a ring in the middle of a write, and a reader falls asleep while the shard
+//! goes on. Only with the feature `planted`; without it this module does nothing.
 
 use crate::sim::run::Sim;
 
-/// Is a reader of another thread awake?
+/// The sleep state of a reader on another thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Rest {
     #[default]
@@ -25,23 +26,24 @@ mod looks {
 
     std::thread_local! {
         static WRITING: Cell<u32> = const { Cell::new(0) };
-        /// Executions that have a relay, which the shard writes whenever it takes chunks over.
+        /// Executions with a relay, which the shard writes whenever it takes chunks over.
         static RELAYED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
         static WRONG: RefCell<Option<String>> = const { RefCell::new(None) };
     }
 
-    /// From here on it is this execution's ring that is written. Whose it was before.
+    /// Sets the execution whose ring is written from here on. Returns the one before.
     pub fn set_writing(execution: usize) -> usize {
         WRITING.replace(execution as u32) as usize
     }
 
-    /// The ring that is written may be a relay of this execution, too.
+    /// Notes that the written ring may be a relay of this execution, too.
     #[cfg(feature = "server")]
     pub fn note_relay(execution: usize) {
         RELAYED.with_borrow_mut(|all| all.push(execution as u32));
     }
 
-    /// A reader that looks at the oldest chunks gets their bytes, or word that they are gone.
+    /// Reads the oldest chunks, as a reader does. It must get their bytes, or an error that they
+    /// are gone.
     fn look(reader: &RingReader) {
         let number = WRITING.get();
         let mut buffer = vec![0; reader.geometry().length_max() as usize];
@@ -64,14 +66,15 @@ mod looks {
     }
 
     impl Sim {
-        /// Has all this happen.
+        /// Installs the reader for the steps in between.
         pub fn watch_between(&self) {
             WRONG.set(None);
             RELAYED.take();
             interleave::watch(look);
         }
 
-        /// Those who were woken are awake; whoever still sleeps has no reason to be awake.
+        /// Wakes the watchers that were woken. A watcher that still sleeps must have no reason to
+        /// be awake.
         pub fn check_between(&mut self) -> Result<(), String> {
             if let Some(text) = WRONG.take() {
                 return Err(text);
@@ -92,7 +95,7 @@ mod looks {
             Ok(())
         }
 
-        /// A reader that has nothing to do begins to fall asleep, if it is of another thread.
+        /// Lets a reader that has nothing to do begin to fall asleep, if it is of another thread.
         pub fn lie_down(&mut self, at: usize) {
             let watcher = &mut self.watchers[at];
             if let Seat::Remote(reader) = &mut watcher.seat
@@ -104,7 +107,8 @@ mod looks {
             }
         }
 
-        /// Does this one sleep? One that has lain down falls asleep now, unless it finds news.
+        /// True if this watcher sleeps. One that has begun to fall asleep does so now, unless it
+        /// finds news.
         pub fn sleeps(&mut self, at: usize) -> bool {
             let watcher = &mut self.watchers[at];
             match (watcher.rest, &mut watcher.seat) {

@@ -1,4 +1,4 @@
-//! Callers: they open executions, feed some of them by hand, cancel, and ask for what is not there.
+//! Callers: they open executions, feed some of them by hand, cancel, and make invalid requests.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::sim::thread::{Hand, ThreadActor};
 use crate::tool::{Need, Prepared, Work};
 
 impl Sim {
-    /// Somebody wants to run something.
+    /// Opens an execution.
     pub fn open(&mut self) {
         let producer = self.draw_producer();
         let options = self.draw_options();
@@ -76,7 +76,7 @@ impl Sim {
                 buffer: Vec::new(),
             })),
             Producer::Feed => Work::Feed,
-            // What it does is up to an actor; this closure is never called.
+            // An actor does the work; this closure is never called.
             Producer::Thread => Work::Thread(Box::new(|_| Ok(()))),
             #[cfg(feature = "server")]
             Producer::Process => return self.start_process(index, script, need, options),
@@ -157,7 +157,8 @@ impl Sim {
         }
     }
 
-    /// Nobody waits for a ring while there is one, or an ended execution that could give its own.
+    /// Checks that no execution waits for a ring while one is free, or an ended execution could
+    /// give its own.
     pub fn check_queue(&mut self) {
         let statuses = self.statuses(); // In the order in which they were opened.
         let is_queued = |status: &&Status| status.state == State::Queued;
@@ -171,7 +172,7 @@ impl Sim {
         let allowed = classes.filter(|bytes| *bytes <= memory.largest_class_bytes);
         let needed_bytes = allowed.filter(takes).min().expect("it was not refused");
         let free_bytes = memory.rings_bytes_max.saturating_sub(memory.usage.leased_bytes);
-        // Who ended without ever having had a ring has none to give.
+        // An execution that ended without ever having had a ring has none to give.
         let gives =
             |status: &&Status| matches!(status.state, State::Ended(_)) && status.ring.is_some();
         let ended = statuses.iter().find(gives);
@@ -223,7 +224,7 @@ impl Sim {
         }
     }
 
-    /// Somebody publishes some chunks by hand.
+    /// Publishes some chunks by hand.
     pub fn feed(&mut self) {
         let at = self.random.below(self.feeds.len() as u64) as usize;
         let count = self.random.between(1, self.feeds[at].script.burst_max);
@@ -255,7 +256,7 @@ impl Sim {
         let mut payload = vec![0; draft.length];
         fill_payload(execution as u32, seq, &mut payload);
         let now = self.now();
-        // Subscribers are given the chunk before this returns: the model has to know it by then.
+        // Subscribers receive the chunk before this returns, so the model has to know it by then.
         self.shared.lock().publishing = Some((execution, seq, draft.model(draft.length, now)));
         set_writing(execution);
         let result = self.shard.publish_at(id, draft.kind, draft.key, &payload, now);
@@ -294,7 +295,7 @@ impl Sim {
         result.map(|_| ())
     }
 
-    /// Ends what is fed by hand.
+    /// Ends an execution that is fed by hand.
     fn finish(&mut self, at: usize) {
         let Feed { execution, id, script } = self.feeds.swap_remove(at);
         let (told, result) = match script.end {
@@ -325,14 +326,14 @@ impl Sim {
         }
     }
 
-    /// All that is fed by hand is finished, as far as it has begun.
+    /// Finishes all executions that are fed by hand, as far as they have begun.
     pub fn finish_feeds(&mut self) {
         for at in (0..self.feeds.len()).rev() {
             self.finish(at);
         }
     }
 
-    /// Somebody cancels, or asks for what there is not.
+    /// Cancels an execution, or makes an invalid request.
     pub fn interfere(&mut self) {
         let count = self.shared.lock().executions.len() as u64;
         let execution = self.random.below(count) as usize;
@@ -350,7 +351,8 @@ impl Sim {
         }
     }
 
-    /// A client asks for the status of an execution: the shard takes its chunks over to answer.
+    /// Requests the status of an execution, as a client does: the shard takes its chunks over to
+    /// answer.
     fn ask_for_readers(&mut self, execution: usize) {
         let id = self.shared.lock().executions[execution].id;
         let readers = self.shard.subscribers(id);
@@ -375,7 +377,8 @@ impl Sim {
         }
     }
 
-    /// A progress token finds its execution as long as that lives, and nothing once forgotten.
+    /// Checks that a progress token finds its execution while that lives, and nothing once
+    /// forgotten.
     fn look_up_token(&mut self, execution: usize) {
         let id = self.shared.lock().executions[execution].id;
         let status = self.shard.inspect(id).ok();
@@ -399,12 +402,12 @@ impl Sim {
         }
     }
 
-    /// So that a world of endless tools gets somewhere, one of them is cancelled now and then.
+    /// Cancels one of the endless tools now and then, so that their world makes progress.
     pub fn make_room(&mut self) {
         self.cancel_first(|_| true);
     }
 
-    /// … and each that has published too many chunks.
+    /// Cancels an execution that has published too many chunks.
     pub fn cancel_long(&mut self) {
         self.cancel_first(|each| each.is_too_long() && !each.is_cancelled);
     }
@@ -424,7 +427,7 @@ impl Sim {
         let mut scene = self.shared.lock();
         scene.say(|| format!("cancel {execution}"));
         let was_cancelled = scene.executions[execution].is_cancelled;
-        scene.executions[execution].is_cancelled = true; // The end may come before the answer.
+        scene.executions[execution].is_cancelled = true; // The end may come before the reply.
         drop(scene);
         let result = self.shard.cancel(id);
         let mut scene = self.shared.lock();
@@ -449,7 +452,7 @@ impl Sim {
         }
     }
 
-    /// In calm, what would never end by itself is cancelled.
+    /// Cancels the executions that would never end by themselves, in the calm phase.
     pub fn cancel_endless(&mut self) {
         let scene = self.shared.lock();
         let living = scene.executions.iter().filter(|each| each.verdict.is_none());
@@ -458,7 +461,7 @@ impl Sim {
         living.into_iter().for_each(|execution| self.cancel(execution));
     }
 
-    /// Ids that are guessed, stale, or of somebody else's kind.
+    /// Uses ids that are guessed, stale, or of another kind.
     fn ask_nonsense(&mut self, execution: usize) {
         let id = self.shared.lock().executions[execution].id;
         let slot = Handle { index: self.random.below(40) as u32, generation: id.slot.generation };
@@ -485,7 +488,7 @@ impl Sim {
 }
 
 impl crate::sim::scene::Scene {
-    /// Is there any reason for a chunk by hand to wait?
+    /// True if a chunk by hand may have to wait.
     fn may_block(&mut self, execution: usize) -> bool {
         let model = &self.executions[execution];
         let has_not_begun = model.chunks.is_empty();

@@ -1,4 +1,4 @@
-//! Seeds, one or many: each is run twice, and both runs must be the same.
+//! Seeds, one or many: each runs twice, and both runs must be the same.
 
 pub use crate::sim::coverage::Coverage;
 use crate::sim::run::Sim;
@@ -8,7 +8,7 @@ use crate::sim::twice::run_twice;
 /// Runs one seed twice; `verbose` prints every step of the first run.
 ///
 /// # Errors
-/// What is wrong, and how to run the seed again.
+/// The failure, and the command that runs the seed again.
 pub fn run_seed(seed: u64, verbose: bool) -> Result<Summary, String> {
     let options = format!("--seed {seed} --verbose");
     let run = |verbose| Ok(Sim::new(seed, verbose).run(seed));

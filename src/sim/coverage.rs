@@ -1,6 +1,6 @@
-//! What happened in a run, counted by name, and the hash that two runs of one seed have in common.
+//! The events of a run, counted by name, and the hash that two runs of one seed have in common.
 //!
-//! The names are all there from the start: what never happens shows as a zero.
+//! All names exist from the start: an event that never happens shows as a zero.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -161,7 +161,7 @@ const OTHERS: &[&str] = &[
     "progress",
 ];
 
-/// How often each thing happened.
+/// Number of times that each event happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
     counts: Vec<(String, u64)>,
@@ -199,20 +199,20 @@ impl Coverage {
         found.unwrap_or_else(|| panic!("{name:?} is in the list of what can happen")).1 += 1;
     }
 
-    /// How often it happened.
+    /// Number of times that the event happened.
     pub(super) fn counted(&self, name: &str) -> u64 {
         let found = self.counts.iter().find(|(known, _)| known == name);
         found.expect("it is in the list of what can happen").1
     }
 
-    /// Adds what happened in another run.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Coverage) {
         for ((_, count), (_, more)) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
         }
     }
 
-    /// What has never happened.
+    /// The names of events that never happened.
     pub fn missing(&self) -> Vec<&str> {
         let missing = self.counts.iter().filter(|(_, count)| *count == 0);
         missing.map(|(name, _)| name.as_str()).collect()

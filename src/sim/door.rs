@@ -1,4 +1,4 @@
-//! Readers at the door, simulated: each has a page of its own and reads the relay of its execution,
+//! Simulated readers at the door. Each has a page of its own and reads the relay of its execution,
 //! or its producer's ring, as a process does. The lines of readers and producers carry knocks and
 //! ends, which may be late.
 
@@ -113,15 +113,16 @@ impl Link for Far {
     }
 }
 
-/// The chunks of the execution that the ring holds which it reads: it may hold older ones than the
-/// shard promises, and, behind the end, some that the shard did not take.
+/// The chunks of the execution that are in the ring which the subscriber reads. The ring may hold
+/// older chunks than the shard promises. Behind the end it may hold some that the shard did not
+/// take.
 pub(super) fn held_for<L: Link>(subscriber: &Subscriber<L>, model: &ExecutionModel) -> Held {
     let ring = &subscriber.link().shared().reader;
     Held { tail_seq: ring.tail_seq(), head_seq: ring.head_seq().min(model.head_seq()) }
 }
 
 impl Sim {
-    /// Lets a reader in at the door.
+    /// Grants a reader access at the door.
     pub fn read_at_door(
         &mut self,
         (execution, id): (usize, ExecutionId),
@@ -139,7 +140,7 @@ impl Sim {
         Ok(reader)
     }
 
-    /// The shard receives the signals on all lines, unless they are late.
+    /// Delivers the signals on all lines to the shard, unless they are late.
     pub fn hear_lines(&mut self) {
         let has_faults = self.shared.lock().has_faults;
         if has_faults && self.random.chance(1, 4) {

@@ -1,5 +1,5 @@
-//! One subscriber's end: exactly one, for a reason that fits what happened to it and to its
-//! execution, with totals that are the model's.
+//! Checks one subscriber's end. It comes exactly once, for a reason that fits the history of the
+//! subscriber and of its execution, and with the model's totals.
 
 use crate::base::Instant;
 use crate::engine::{DetachReason, EndState, Policy};
@@ -9,7 +9,7 @@ use crate::sim::follower::{Follower, Gone};
 use crate::sim::model::ExecutionModel;
 
 impl Follower {
-    /// It was given its end.
+    /// Checks the end that the subscriber was given.
     pub fn take_end(
         &mut self,
         ended: &Ended<'_>,
@@ -35,7 +35,7 @@ impl Follower {
                 resume_from
             }
         };
-        // A reader of a process's own ring may have been given more than the shard took of it.
+        // A reader of a process's own ring may have received more than the shard took of it.
         let left_out_count = if self.habitat.is_at_door() { execution.left_out_count } else { 0 };
         if until_seq + left_out_count < self.next_seq
             || execution.totals(self.kinds, self.next_seq, until_seq - 1).chunks > 0
@@ -104,7 +104,7 @@ impl Follower {
         }
     }
 
-    /// A place is kept for the grace of a lost connection.
+    /// Checks that a lost subscriber keeps its place until its grace is over.
     fn check_grace(&self, reason: DetachReason, now: Instant) -> Result<(), String> {
         let Some(lost_at) = self.lost_at else { return Ok(()) };
         let is_place_kept = reason == DetachReason::Lost && self.policy == Policy::Block;

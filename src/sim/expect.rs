@@ -1,8 +1,9 @@
-//! What a subscriber that asks is owed at this moment: the policies once more, written from their
-//! description over the model's plain list of chunks, and not from the engine's code.
+//! The delivery that a polling subscriber is owed at this moment. The policies are written once
+//! more, from their description over the model's plain list of chunks, and not from the engine's
+//! code.
 //!
-//! Used for those that ask (polled, and on another thread). A closure is never asked; what it is
-//! given is checked in `follower.rs`.
+//! Used for subscribers that poll (on this thread, or made for another). A closure never polls;
+//! `follower.rs` checks its deliveries.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::shard::Delivery;
 use crate::sim::follower::{Follower, Gone};
 use crate::sim::model::ExecutionModel;
 
-/// What is owed.
+/// The delivery that is owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     Nothing,
@@ -22,13 +23,13 @@ pub(super) enum Expected {
         to_seq: u64,
         reason: GapReason,
     },
-    /// Its own end: it lags too far.
+    /// Its own end, because it lags too far.
     Detached,
     /// The execution's end.
     Ended,
 }
 
-/// What came.
+/// The delivery that came.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Got {
     Nothing,
@@ -50,18 +51,18 @@ impl Got {
     }
 }
 
-/// What the log holds for who is asking.
+/// The chunks that the log holds for the polling subscriber.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub tail_seq: u64,
     pub head_seq: u64,
 }
 
-/// How late coalescing may be: one tick of the wheel, and a few turns.
+/// The most that coalescing may be late: one tick of the wheel, and a few turns.
 const COALESCE_SLACK: Duration = Duration::from_nanos((1 << limits::WHEEL_TICK_SHIFT) + 20_000);
 
 impl Follower {
-    /// What it is owed, if it asks now. Moves its window as asking does.
+    /// The delivery that it is owed if it polls now. Moves its window as a poll does.
     pub fn expect(&mut self, execution: &ExecutionModel, held: Held) -> Expected {
         let Held { tail_seq, head_seq } = held;
         let lost = execution.totals(self.kinds, self.next_seq, (tail_seq - 1).min(head_seq));
@@ -162,8 +163,8 @@ impl Follower {
         newest.into_iter().filter(|&seq| seq > 0).min().expect("there are chunks")
     }
 
-    /// Is what came what was owed? `held` is what the log held when it asked, `gone` what the
-    /// engine had said of it by then.
+    /// Checks that the delivery that came is the one that was owed. `held` is what the log held at
+    /// the poll, `gone` the engine's last statement about the subscriber by then.
     pub fn compare(
         &mut self,
         execution: &ExecutionModel,
@@ -215,7 +216,8 @@ impl Follower {
         }
     }
 
-    /// The engine has let it go; it may not have heard of that.
+    /// True if the delivery is possible after the engine has detached it, which it may not know
+    /// yet.
     fn fits_after_the_end(&self, got: Got) -> bool {
         match got {
             Got::Chunk(_) | Got::Gap(_) => self.habitat.is_elsewhere(),
@@ -228,7 +230,7 @@ impl Follower {
         }
     }
 
-    /// There is a chunk for it, and it got nothing.
+    /// True if it may get nothing although a chunk is pending for it.
     fn may_wait(&mut self, seq: u64, execution: &ExecutionModel, now: Instant) -> bool {
         if self.is_held_by_acks(seq, execution) {
             return true;
@@ -238,7 +240,7 @@ impl Follower {
         !self.is_flushing && now <= asked_at + coalesce.delay_max + COALESCE_SLACK
     }
 
-    /// A closure that wants company for its chunks: was any of them waiting for too long?
+    /// Checks that no chunk of a coalescing closure has waited for too long.
     pub fn check_coalescing(&self, execution: &ExecutionModel, now: Instant) -> Result<(), String> {
         let Some(coalesce) = self.coalesce else { return Ok(()) };
         let waiting = execution.wanted(self.kinds, self.next_seq, u64::MAX).next();
@@ -251,7 +253,7 @@ impl Follower {
     }
 }
 
-/// Is it told of what the ring has given up, and the engine was not told of?
+/// True if the gap is about chunks that the ring has overwritten before the engine knew.
 fn is_ahead(execution: &ExecutionModel, gap: &Gap) -> bool {
     execution.may_be_ahead() && matches!(gap.reason, GapReason::Late | GapReason::Overtaken)
 }

@@ -1,8 +1,8 @@
-//! One subscriber's oracle: what it was given, against the model of its execution.
+//! One subscriber's oracle: compares its deliveries with the model of its execution.
 //!
-//! What is given and what gaps count tile the log from where the subscriber began, without a hole
-//! or an overlap and with the execution's own bytes; then comes one end (`ending.rs`), and nothing
-//! after it. What a policy owes at a given moment is in `expect.rs`.
+//! Delivered chunks and counted gaps tile the log from where the subscriber began. They have no
+//! hole and no overlap, and the execution's own bytes. Then comes one end (`ending.rs`), and
+//! nothing after it. The delivery that a policy owes at a given moment is in `expect.rs`.
 
 use crate::base::{Instant, SubscriberId};
 use crate::engine::{
@@ -11,7 +11,7 @@ use crate::engine::{
 use crate::shard::{Chunk, Delivery};
 use crate::sim::model::{ExecutionModel, fill_payload};
 
-/// Where a subscriber lives.
+/// The place where a subscriber runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Habitat {
     Closure,
@@ -38,7 +38,7 @@ impl Habitat {
     }
 }
 
-/// What the engine has said about a subscriber, as the observer saw it.
+/// The engine's last statement about a subscriber, as the observer saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
     Ended,
@@ -60,62 +60,62 @@ pub(super) struct Follower {
     pub headers_only: bool,
     pub ack_window: Option<u32>,
     pub coalesce: Option<Coalesce>,
-    /// It may come back for what it was given last.
+    /// True if it may come back for the last chunks that it was given.
     pub replays: bool,
-    /// It came back for what had to be kept: there is no gap for it.
+    /// True if it came back for chunks that had to be kept: it gets no gap.
     pub is_promised: bool,
     /// The first chunk that it was given.
     pub first_given_seq: Option<u64>,
-    /// It is being taken in: the gate is not where it will be.
+    /// True while it is being subscribed: the gate has not moved yet.
     pub is_joining: bool,
-    /// Everything before it was given, counted in a gap, or is none of its kinds.
+    /// The chunks before this one were given, counted in a gap, or are none of its kinds.
     pub next_seq: u64,
-    /// Where it began.
+    /// The first chunk after it began.
     pub first_seq: u64,
-    /// Everything of its kinds before it began.
+    /// Totals of its kinds before it began.
     before: Totals,
     pub given: Totals,
     pub missed: Totals,
-    /// Neither a chunk nor a gap has come yet.
+    /// True until a chunk or a gap has come.
     pub is_fresh: bool,
-    /// Everything before this was gone when it came.
+    /// The tail of the log when it came: everything before was gone.
     pub came_tail_seq: u64,
     pub ended: Option<EndState>,
     pub gone: Option<Gone>,
-    /// It has left, died or panicked: nothing may come any more, or nobody looks.
+    /// True if it has left, died or panicked: nothing may come any more, or is not looked at.
     pub has_left: bool,
     pub lost_at: Option<Instant>,
-    /// When it last was given anything.
+    /// The time of its last delivery.
     pub moved_at: Instant,
     pub since: Instant,
-    /// Since when nothing but coalescing may hold its chunks back.
+    /// The time since which only coalescing may hold its chunks back.
     pub free_since: Instant,
-    /// What was published for it and has not come, in its kinds.
+    /// Totals of its kinds that were published for it and have not come.
     pub pending: Totals,
-    /// That has been over its limit since the last gap.
+    /// True if its lag has been over its limit since the last gap.
     pub was_over: bool,
-    /// There was something for it when it began.
+    /// True if chunks were pending for it when it began.
     began_behind: bool,
-    /// A closure began over its limit, and has not caught up since.
+    /// True if a closure began over its limit, and has not caught up since.
     pub began_over: bool,
-    /// The first chunk that was not there yet when it came: its lag counts from there.
+    /// The first chunk that did not exist when it came: its lag counts from there.
     lag_from_seq: u64,
     /// The last chunk of the last gap.
     missed_through_seq: u64,
     pub acked_seq: u64,
     acked_until_seq: u64,
-    /// As that, and beyond: a window that began with a chunk which then was missed.
+    /// The same bound for a window that began with a chunk which then was missed.
     acked_until_seq_max: u64,
     /// The last chunk given, or the last of a gap.
     pub dealt_seq: u64,
     progress: Option<Progress>,
-    /// `drop` and `buffer`: the first chunk no longer owed (see `expect.rs`).
+    /// The first chunk no longer owed, under `drop` and `buffer` (see `expect.rs`).
     pub stop_seq: Option<u64>,
-    /// On another thread: owed for certain before this one.
+    /// For one on another thread: chunks before this one are owed for certain.
     pub granted_seq: u64,
-    /// It asked and was made to wait for company.
+    /// The time at which it polled and was made to wait for coalescing.
     pub asked_at: Option<Instant>,
-    /// Coalescing has waited long enough: everything comes.
+    /// True if coalescing has waited long enough: everything comes.
     pub is_flushing: bool,
 }
 
@@ -176,7 +176,7 @@ impl Follower {
         }
     }
 
-    /// Its wishes are known, and so is what is there for it already.
+    /// Begins to follow: its options and the chunks that exist already are known.
     pub fn begin(&mut self, execution: &ExecutionModel) -> Result<(), String> {
         if let Some(window) = self.window_chunks(execution) {
             self.acked_until_seq = self.next_seq + window;
@@ -192,25 +192,25 @@ impl Follower {
         }
     }
 
-    /// Everything of its kinds before `next_seq`: what it says when it comes back.
+    /// Totals of its kinds before `next_seq`, which it reports when it comes back.
     pub fn seen(&self) -> Totals {
         self.before + self.given + self.missed
     }
 
-    /// Chunks that it may lag by. The ring may have turned out smaller than expected.
+    /// Number of chunks that it may lag by. The ring may have turned out smaller than expected.
     pub fn limit_chunks(&self, execution: &ExecutionModel) -> u32 {
         let chunks_max = execution.ring.map_or(u32::MAX, |ring| ring.chunks_max);
         self.limit_chunks.min(chunks_max)
     }
 
-    /// Is a lag within its limit? One chunk always is.
+    /// True if a lag is within its limit. One chunk always is.
     pub fn holds(&self, execution: &ExecutionModel, lag: Totals) -> bool {
         lag.chunks <= 1
             || lag.chunks <= u64::from(self.limit_chunks(execution))
                 && lag.bytes <= self.limit_bytes
     }
 
-    /// It reads a ring by itself, and has seen there what is no lag.
+    /// Sets the start of its lag, for a subscriber that reads a ring by itself.
     pub fn lags_from(&mut self, lag_from_seq: u64, execution: &ExecutionModel) {
         self.lag_from_seq = lag_from_seq;
         self.was_over = !self.holds(execution, self.lag(execution));
@@ -224,22 +224,23 @@ impl Follower {
         }
     }
 
-    /// The first chunk whose coming is lag, from here on.
+    /// The first chunk from `from_seq` on that counts as lag.
     pub fn lag_from(&self, from_seq: u64) -> u64 {
         from_seq.max(self.lag_from_seq)
     }
 
-    /// The first chunk that it may come back for, if it may at all: half of the slots and half of
-    /// the payload area are kept, and with acknowledgements what it has not acknowledged.
+    /// The first chunk that it may come back for, if it may at all. Half of the slots and half of
+    /// the payload area are kept. With acknowledgements, all chunks that it has not acknowledged
+    /// are kept.
     pub fn kept_seq(&self, execution: &ExecutionModel) -> Option<u64> {
         let is_lost = self.lost_at.is_some() && self.is_attached();
         if !is_lost || !self.replays || !self.kinds.is_all() {
             return None;
         }
         let ring = execution.ring?;
-        let given_from_seq = self.first_given_seq?; // Before that the gate may not stand.
+        let given_from_seq = self.first_given_seq?; // Before that the gate may not be set.
         if self.ack_window.is_some() {
-            return Some(given_from_seq.max(self.acked_seq + 1)); // All of it, however much.
+            return Some(given_from_seq.max(self.acked_seq + 1)); // All of it, whatever its size.
         }
         let (mut from_seq, mut bytes) = (self.next_seq, 0);
         while from_seq > given_from_seq {
@@ -254,7 +255,7 @@ impl Follower {
         Some(from_seq)
     }
 
-    /// Is it told at once of everything there is?
+    /// True if it receives everything at once.
     pub fn is_plain(&self) -> bool {
         self.habitat == Habitat::Closure
             && self.ack_window.is_none()
@@ -262,12 +263,12 @@ impl Follower {
             && self.lost_at.is_none()
     }
 
-    /// Does anybody still look?
+    /// True if its deliveries are still looked at.
     pub fn is_attached(&self) -> bool {
         self.gone.is_none() && !self.has_left && self.ended.is_none()
     }
 
-    /// A chunk was published, the newest of `execution`.
+    /// Counts the newest chunk of `execution`, which was just published.
     pub fn published(&mut self, execution: &ExecutionModel) -> Result<(), String> {
         let seq = execution.head_seq();
         let chunk = execution.chunk(seq).expect("it was just pushed");
@@ -282,7 +283,7 @@ impl Follower {
         if gates && self.pending.chunks > u64::from(self.limit_chunks(execution)) {
             return Err(format!("chunk {seq} was published over its limit: {:?}", self.pending));
         }
-        // Of what was gone before it came it lags in numbers, but in no bytes.
+        // Chunks that were gone before it came count in its lag as numbers, but not as bytes.
         let counts = gates && (self.given.chunks > 0 || !self.began_behind);
         if counts && self.pending.chunks > 1 && self.pending.bytes > self.limit_bytes {
             return Err(format!("chunk {seq} passes its bytes: {:?}", self.pending));
@@ -290,7 +291,7 @@ impl Follower {
         Ok(())
     }
 
-    /// It was given something.
+    /// Checks a delivery and counts it.
     pub fn take(
         &mut self,
         delivery: &Delivery<'_>,
@@ -305,7 +306,7 @@ impl Follower {
             return Err(format!("it is given something after its end, {end}"));
         }
         let is_end = matches!(delivery, Delivery::End(_));
-        // What a polled one had been told before is still in its inbox.
+        // Events that were queued for a polled subscriber before are still in its inbox.
         let is_old =
             self.habitat == Habitat::Polled && matches!(delivery, Delivery::Progress(_)) || is_end;
         let is_let_go = matches!(self.gone, Some(Gone::Detached(_)));
@@ -343,7 +344,7 @@ impl Follower {
             ));
         }
         let facts = (chunk.kind, chunk.key, chunk.offset, chunk.published_at);
-        // The shard believes no process that a chunk is of later than its own turn.
+        // The shard does not accept from a process a chunk time later than its own turn.
         let published_at = match execution.is_in_process() {
             true => chunk.published_at.min(model.published_at),
             false => model.published_at,
@@ -371,8 +372,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Nothing is sent beyond what was acknowledged and the window; if nothing is outstanding, the
-    /// window begins with the next chunk of its kinds.
+    /// Checks that nothing is sent beyond the acknowledged chunks and the window. If nothing is
+    /// outstanding, the window begins with the next chunk of its kinds.
     fn count_acknowledgement(
         &mut self,
         seq: u64,
@@ -393,15 +394,15 @@ impl Follower {
         }
     }
 
-    /// The window of acknowledgements: as it asked for, or what half of the slots can keep.
+    /// The window of acknowledgements: as requested, or as much as half of the slots can keep.
     fn window_chunks(&self, execution: &ExecutionModel) -> Option<u64> {
         let window = u64::from(self.ack_window?);
         let ring = execution.ring.filter(|_| self.replays);
         Some(ring.map_or(window, |ring| window.min(u64::from(ring.slot_count / 2).max(1))))
     }
 
-    /// Does chunk `seq`, together with all before it that are not acknowledged, take more than half
-    /// of the payload area? What is under way to one that replays has to be kept.
+    /// True if chunk `seq`, with all unacknowledged chunks before it, takes more than half of the
+    /// payload area. Chunks under way to a subscriber that replays have to be kept.
     fn fills_ring(&self, seq: u64, execution: &ExecutionModel) -> bool {
         let Some(ring) = execution.ring.filter(|_| self.replays) else { return false };
         let from_seq = self.acked_seq.max(self.missed_through_seq) + 1;
@@ -412,7 +413,7 @@ impl Follower {
         seq > first_seq && bytes > u64::from(ring.data_bytes / 2)
     }
 
-    /// It has dealt with everything through `seq`.
+    /// Notes that it has acknowledged everything through `seq`.
     pub fn acknowledge(&mut self, seq: u64, execution: &ExecutionModel, now: Instant) {
         self.free_since = now;
         let window = self.window_chunks(execution).expect("it acknowledges");
@@ -420,7 +421,7 @@ impl Follower {
         self.acked_until_seq = self.acked_until_seq.max(seq + 1 + window);
     }
 
-    /// May it not be given this chunk yet, because of what it has not acknowledged?
+    /// True if this chunk has to wait for its acknowledgements.
     pub fn is_held_by_acks(&self, seq: u64, execution: &ExecutionModel) -> bool {
         self.ack_window.is_some()
             && self.acked_seq < self.dealt_seq
@@ -453,7 +454,7 @@ impl Follower {
         }
         self.settle(gap.to_seq, told);
         self.was_over = !self.holds(execution, self.lag(execution));
-        // It goes on catching up, unless it was this that it was catching up with.
+        // It goes on catching up, unless this gap was what it was catching up with.
         self.began_over &= gap.reason != GapReason::Lag && self.was_over;
         Ok(())
     }
@@ -464,7 +465,7 @@ impl Follower {
             return Err("all of it had to be kept".into());
         }
         let fits = match gap.reason {
-            // A thread may go on until the gate stands.
+            // A thread may go on until the gate is set.
             GapReason::Late if policy == Policy::Block => self.given.chunks == 0,
             GapReason::Late => self.is_fresh && self.comes_late(gap, execution),
             GapReason::Conflated => policy == Policy::Conflate,
@@ -489,15 +490,16 @@ impl Follower {
         }
     }
 
-    /// True if something of it was gone when it came; under `disconnect` all of it. The ring of a
-    /// thread may have been further than the engine knew.
+    /// True if a part of the gap was gone when it came, and under `disconnect` all of it. The ring
+    /// of a thread may have been further than the engine knew.
     fn comes_late(&self, gap: &Gap, execution: &ExecutionModel) -> bool {
         let gone = execution.totals(self.kinds, self.next_seq, self.came_tail_seq - 1).chunks;
         let is_whole = self.policy != Policy::Disconnect || gap.chunk_count == gone;
         (gone > 0 && is_whole) || execution.may_be_ahead()
     }
 
-    /// What `drop_oldest` leaves is within the limit, and one more would not have been.
+    /// Checks that the chunks which `drop_oldest` leaves are within the limit, and one more would
+    /// not be.
     fn check_oldest(&self, gap: &Gap, execution: &ExecutionModel) -> Result<(), String> {
         let with_last = execution.totals(self.kinds, gap.to_seq, u64::MAX);
         match self.holds(execution, with_last) {
@@ -516,7 +518,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Everything through `seq` is dealt with; `totals` of it were pending.
+    /// Moves on behind `seq`; `totals` of these chunks were pending.
     fn settle(&mut self, seq: u64, totals: Totals) {
         self.next_seq = seq + 1;
         self.dealt_seq = seq;

@@ -1,4 +1,4 @@
-//! When a shard sleeps, and when it polls.
+//! Tests of when a shard sleeps, and when it polls.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::sim::reactor::SimReactor;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::tool::{Prepared, Work};
 
-/// However long it has lived: whatever it is woken for ends a silence.
+/// This holds at any age of the shard: every wake-up ends a silence.
 #[test]
 fn called_every_30_us_a_shard_polls_and_called_every_ms_it_sleeps() {
     let world = SimWorld::new(1, SimFaults::NONE);
@@ -31,13 +31,13 @@ fn called_every_30_us_a_shard_polls_and_called_every_ms_it_sleeps() {
                     shard.park(None);
                 }
             }
-            drop(leaves); // Which rings.
+            drop(leaves); // The drop wakes the shard.
             assert!(shard.turn());
         }
         shard.counters().wakes - before
     };
     assert_eq!(sleeps(20, Duration::from_millis(1)), 20);
-    sleeps(100, Duration::from_micros(30)); // It finds out.
+    sleeps(100, Duration::from_micros(30)); // It learns the new rate.
     assert_eq!(sleeps(1_000, Duration::from_micros(30)), 0);
     sleeps(100, Duration::from_millis(1));
     assert_eq!(sleeps(1_000, Duration::from_millis(1)), 1_000);

@@ -1,5 +1,5 @@
-//! Subscribers on their way in: what they ask for, whether they get it, and whether what they get,
-//! or the reason why not, is right.
+//! Subscribers that join: their requests, the outcome, and whether the grant or the reason of the
+//! refusal is right.
 
 use std::time::Duration;
 
@@ -18,21 +18,21 @@ use crate::sim::run::Sim;
 use crate::sim::scene::{Joining, Shared};
 use crate::sim::watcher::{Seat, Watcher};
 
-/// A spec, and what is expected to come of it.
+/// A spec, and its expected outcome.
 struct Wish {
     spec: SubscribeSpec,
     habitat: Habitat,
     headers_only: bool,
-    /// All that it wants has to be there.
+    /// True if all chunks that it requests must still be held.
     is_promised: bool,
 }
 
 impl Sim {
-    /// Somebody wants to follow an execution.
+    /// Subscribes to an execution.
     pub fn subscribe(&mut self) {
         let count = self.shared.lock().executions.len() as u64;
         let is_misuse = self.random.chance(self.plan.misuse, 1_000);
-        // The newest ones mostly, so that there is something to follow.
+        // Mostly one of the newest, which still publishes.
         let back = if is_misuse { count } else { count.min(12) };
         let execution = (count - 1 - self.random.below(back)) as usize;
         let returning = self.draw_returning();
@@ -90,7 +90,7 @@ impl Sim {
                 self.shared.lock().fail(text);
             }
             Err(error) => {
-                // The shard takes chunks over before it answers: the tail may have moved.
+                // The shard takes chunks over before it answers, so the tail may have moved.
                 let is_taken_over = habitat.is_elsewhere()
                     || self.shared.lock().executions[execution].is_in_process();
                 let status = if is_taken_over { self.shard.inspect(id) } else { status };
@@ -100,7 +100,7 @@ impl Sim {
         self.shared.lock().joining = None;
     }
 
-    /// A reader that reads a ring by itself has seen there what is no lag.
+    /// Notes the backlog of a reader that reads a ring by itself, which is no lag.
     fn note_backlog(&mut self, execution: usize, follower: usize, seat: &Seat) {
         let mut guard = self.shared.lock();
         let scene = &mut *guard;
@@ -131,7 +131,7 @@ impl Sim {
         let mut spec = SubscribeSpec { policy, place: Place::Local, ..Default::default() };
         spec.replays = random.chance(plan.replays, 1_000);
         if spec.replays && random.chance(1, 2) {
-            spec.policy = Policy::Block; // Else it means nothing.
+            spec.policy = Policy::Block; // It has no meaning otherwise.
         }
         let ring = status.and_then(|status| status.ring).map_or(14, |ring| ring.chunks_max);
         spec.limit_chunks = match random.below(4) {
@@ -169,8 +169,9 @@ impl Sim {
         Wish { spec, habitat, headers_only, is_promised: false }
     }
 
-    /// Now and then one whose connection broke comes back on another, for a part of what it was
-    /// given: what has to be there, or more than that with word of what it had seen.
+    /// Now and then makes a subscriber whose connection broke come back on another one, for a part
+    /// of its chunks. It requests chunks that must still be held, or more than that with its
+    /// totals.
     fn draw_returning(&mut self) -> Option<(usize, Wish)> {
         if !self.random.chance(1, 2) {
             return None;
@@ -203,8 +204,8 @@ impl Sim {
         Some((follower.execution, Wish { spec, habitat, headers_only: false, is_promised }))
     }
 
-    /// Who came back on another connection has the place of one whose connection had broken, and
-    /// nobody else has.
+    /// Checks which subscriber took a broken connection's place: a subscriber that came back, and
+    /// no other.
     fn check_taken_over(&mut self, spec: &SubscribeSpec, is_promised: bool) {
         let mut scene = self.shared.lock();
         let seq = if let From::Seq { seq, .. } = spec.from { Some(seq) } else { None };
@@ -216,7 +217,7 @@ impl Sim {
             (None, _) => !is_promised,
             (Some(lost), Some(seq)) => {
                 let lost = &scene.followers[lost];
-                // Others than it wants may lie behind what it was given.
+                // Chunks of other kinds may lie behind the last one that it was given.
                 let is_behind = seq <= lost.next_seq || !lost.kinds.is_all();
                 may && lost.kinds == spec.kinds && lost.policy == spec.policy && is_behind
             }
@@ -228,7 +229,7 @@ impl Sim {
         }
     }
 
-    /// Goes on where another subscriber of the same execution has stopped.
+    /// Continues where another subscriber of the same execution has stopped.
     fn resume(&mut self, execution: usize, spec: &mut SubscribeSpec) -> From {
         let scene = self.shared.lock();
         let followers = &scene.executions[execution].followers;
@@ -258,7 +259,7 @@ impl Sim {
         }
     }
 
-    /// What was agreed is what was asked for, with the defaults filled in.
+    /// Checks that the grant equals the request, with the defaults filled in.
     fn check_granted(&mut self, follower: usize, spec: &SubscribeSpec, headers_only: bool) {
         let mut scene = self.shared.lock();
         let is_remote = scene.followers[follower].habitat.is_elsewhere();
@@ -277,7 +278,7 @@ impl Sim {
         let asked_seq = match spec.from {
             From::Start => Some(1),
             From::Seq { seq, .. } => Some(seq),
-            From::Live => None, // The model may be ahead of what the shard has seen.
+            From::Live => None, // The model may be ahead of the shard.
         };
         let (first_seq, index) = (follower.first_seq, follower.execution);
         if asked_seq.is_some_and(|asked_seq| asked_seq != first_seq) {
@@ -354,7 +355,7 @@ impl Sim {
         if scene.joining.is_none()
             && let Some(follower) = scene.followers.pop()
         {
-            // Granted, and taken back because there is no ring to read from yet.
+            // Granted, and withdrawn because no ring exists yet to read from.
             scene.executions[execution].followers.retain(|&each| each != follower.index);
         }
         scene.coverage.count(&format!("subscribe refused: {name}"));
@@ -364,7 +365,7 @@ impl Sim {
     }
 }
 
-/// A closure that looks at everything; a thread may run meanwhile, and it may panic.
+/// A closure that checks every delivery. A thread may run meanwhile, and the closure may panic.
 fn listener(shared: &Shared, follower: usize, panics: u64) -> impl FnMut(&Delivery<'_>) + 'static {
     let shared = shared.clone();
     move |delivery| {
@@ -378,12 +379,12 @@ fn listener(shared: &Shared, follower: usize, panics: u64) -> impl FnMut(&Delive
             scene.followers[follower].has_left = true;
             scene.coverage.count("closure panicked");
             drop(scene);
-            std::panic::resume_unwind(Box::new("drawn to panic")); // Without a word on stderr.
+            std::panic::resume_unwind(Box::new("drawn to panic")); // Prints nothing on stderr.
         }
     }
 }
 
-/// Is there something in the spec that makes this the answer?
+/// True if the spec or the status explains this refusal.
 fn is_refused_rightly(spec: &SubscribeSpec, error: SubscribeError, status: &Status) -> bool {
     match error {
         SubscribeError::Limit { limit_chunks, limit_chunks_max } => {

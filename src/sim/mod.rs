@@ -1,16 +1,22 @@
-//! Stratum 6: the seeded world. Same seed, same run, byte for byte.
+//! Stratum 6: the seeded world. The same seed gives the same run, byte for byte.
 //!
-//! No real time, no thread, no randomness of the system. [`world`] has time, pipes and faults;
+//! No real time, no thread, no randomness of the system. [`world`] has time, pipes and faults.
 //! [`reactor`] is the kernel of that world: a third backend of [`crate::reactor::Reactor`], whose
-//! sockets are in `socket.rs`; clients connect to them through [`network`].
-//! [`campaign`] drives a real shard in it: producers and subscribers of all kinds, faults, and an
-//! oracle that knows what each subscriber must have seen.
+//! sockets are in `socket.rs`. Clients connect to them through [`network`]. [`campaign`] drives a
+//! real shard in it: producers and subscribers of all kinds, faults, and an oracle. The oracle
+//! knows what each subscriber must have received.
 //!
-//! Reading order: `run.rs` (one run from beginning to end), `model.rs` (what is known of an
-//! execution), `follower.rs`, `ending.rs` and `expect.rs` (the oracle), then the actors:
-//! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`, `door.rs`, `shortage.rs`;
-//! `between.rs` is what happens in the middle of their steps. `outgoing_tests.rs` has a shard that
-//! asks others over HTTP. `server/` has the whole server in the same world.
+//! Reading order:
+//!
+//! - `run.rs`: one run from beginning to end.
+//! - `model.rs`: the facts about an execution.
+//! - `follower.rs`, `ending.rs` and `expect.rs`: the oracle.
+//! - The actors: `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`, `door.rs`,
+//!   `shortage.rs`.
+//! - `between.rs`: steps of other threads in the middle of the actors' steps.
+//!
+//! `outgoing_tests.rs` has a shard that makes HTTP requests. `server/` has the whole server in the
+//! same world.
 
 mod between;
 mod caller;

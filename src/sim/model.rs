@@ -1,8 +1,8 @@
-//! What is known of an execution without asking the engine: every chunk its producer has
-//! published, in order, and how it ended.
+//! The facts about an execution, known without the engine: every chunk its producer has published,
+//! in order, and its end.
 //!
-//! Payloads are a function of (execution, seq), so that any byte of any chunk can be checked, and
-//! none of another execution passes.
+//! Payloads are a function of (execution, seq). Any byte of any chunk can be checked, and a chunk
+//! of another execution does not pass.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::limits;
 use crate::sim::patience::Patience;
 use crate::sim::shortage::REFUSED_TEXT;
 
-/// What the text of a producer that failed begins with.
+/// The beginning of the error text of a producer that failed.
 pub(super) const FAILURE_TEXT: &str = "it was drawn to fail";
-/// What a tool that panics says.
+/// The text of a tool that panics.
 pub(super) const PANIC_TEXT: &str = "it was drawn to panic";
 
 /// One chunk as it was published.
@@ -25,19 +25,19 @@ pub(super) struct ChunkModel {
     pub length: u32,
     /// Payload bytes before it.
     pub offset: u64,
-    /// As it stands in the chunk.
+    /// The time in the chunk.
     pub published_at: Instant,
-    /// When it really was: the clock of a simulated thread stands still.
+    /// The real time of its publication: the clock of a simulated thread stands still.
     pub known_at: Instant,
 }
 
-/// Who publishes.
+/// The kind of an execution's producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Producer {
     Steps,
     Feed,
     Thread,
-    /// In another process.
+    /// A producer in another process.
     #[cfg(feature = "server")]
     Process,
 }
@@ -51,13 +51,13 @@ impl Producer {
         false
     }
 
-    /// The timeouts of its executions, unless others are asked for.
+    /// The timeouts of its executions, unless others are requested.
     pub fn timeouts(self) -> Timeouts {
         if self.is_in_process() { Timeouts::default() } else { Timeouts::NONE }
     }
 }
 
-/// How a producer said that it ended.
+/// The end that a producer reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Done,
@@ -74,30 +74,30 @@ pub(super) struct ExecutionModel {
     pub producer: Producer,
     pub on_stall: OnStall,
     pub holds: bool,
-    /// How long a `block` subscriber may hold it up.
+    /// Time for which a `block` subscriber may hold it up.
     pub block_deadline: Duration,
-    /// How long it was silent.
+    /// The silence of its producer.
     pub patience: Patience,
-    /// The longest chunk that its ring was asked to take.
+    /// The longest chunk that its ring was requested for.
     pub chunk_bytes: u32,
     pub ring: Option<RingFacts>,
     pub chunks: Vec<ChunkModel>,
     total_bytes: u64,
-    /// The longest stretch that was lent and not published: it may have cost older chunks, if only
-    /// for a place among the descriptors.
+    /// The longest reservation that was lent and not published. It may have displaced older chunks,
+    /// even if only by a descriptor slot.
     pub lent_bytes_max: Option<u32>,
     /// Chunks at its end that a process had published and the shard did not take.
     pub left_out_count: u64,
-    /// The bytes of the ring that they take.
+    /// The bytes of the ring that these chunks take.
     left_out_bytes: u64,
     pub told: Option<Told>,
-    /// A cancellation was accepted.
+    /// True if a cancellation was accepted.
     pub is_cancelled: bool,
     pub verdict: Option<(Outcome, Option<Box<str>>)>,
     pub is_forgotten: bool,
-    /// Somebody was subscribed once.
+    /// True if it ever had a subscriber.
     pub was_read: bool,
-    /// Somebody under `block` was.
+    /// True if it ever had a subscriber under `block`.
     pub was_gated: bool,
     /// Indices of its subscribers.
     pub followers: Vec<usize>,
@@ -108,7 +108,7 @@ pub(super) fn fill_payload(number: u32, seq: u64, bytes: &mut [u8]) {
     Random::new(u64::from(number) << 40 ^ seq).fill(bytes);
 }
 
-/// An execution of more chunks is cancelled.
+/// Number of chunks above which an execution is cancelled.
 const CHUNKS_MAX: u64 = 20_000;
 
 /// The bytes of its ring that a chunk takes.
@@ -152,18 +152,18 @@ impl ExecutionModel {
         self.producer.is_in_process()
     }
 
-    /// True if it writes whenever it likes.
+    /// True if its producer writes independently of the shard.
     pub fn is_apart(&self) -> bool {
         !matches!(self.producer, Producer::Steps | Producer::Feed)
     }
 
-    /// May its ring have given up chunks that the engine was not told of? One that is written
-    /// apart may at any time, and one of which a stretch was lent and not published.
+    /// True if its ring may have overwritten chunks before the engine knew. One with an independent
+    /// producer may at any time, and one with a reservation that was lent and not published.
     pub fn may_be_ahead(&self) -> bool {
         self.is_apart() || self.lent_bytes_max.is_some()
     }
 
-    /// True if it has so many chunks that it has to be cancelled: the oracle looks at all of them
+    /// True if it has so many chunks that it has to be cancelled: the oracle examines all of them
     /// again and again.
     pub fn is_too_long(&self) -> bool {
         self.head_seq() >= CHUNKS_MAX
@@ -178,7 +178,7 @@ impl ExecutionModel {
         self.chunks.get(usize::try_from(seq.checked_sub(1)?).ok()?)
     }
 
-    /// The time that a reader may stand still: less once the execution was cancelled.
+    /// The time that a reader may stand still, which is shorter once the execution was cancelled.
     pub fn stall_deadline(&self) -> Duration {
         match self.verdict {
             Some((Outcome::Cancelled, _)) => self.block_deadline.min(limits::CANCELLED_STALL),
@@ -192,7 +192,7 @@ impl ExecutionModel {
         self.total_bytes += u64::from(chunk.length);
     }
 
-    /// Forgets the chunks behind this one, which the ring holds in the place of older ones.
+    /// Forgets the chunks behind `head_seq`, which the ring holds in the place of older ones.
     pub fn truncate(&mut self, head_seq: u64) {
         let left_out = &self.chunks[head_seq as usize..];
         self.left_out_count = left_out.len() as u64;
@@ -216,14 +216,14 @@ impl ExecutionModel {
             .filter(move |(_, chunk)| kinds.contains(chunk.kind))
     }
 
-    /// How many these are.
+    /// The totals of the wanted chunks of a range.
     pub fn totals(&self, kinds: Kinds, from_seq: u64, to_seq: u64) -> Totals {
         let mut totals = Totals::ZERO;
         self.wanted(kinds, from_seq, to_seq).for_each(|(_, chunk)| totals.count(chunk.length));
         totals
     }
 
-    /// Has the ring promised to hold chunk `seq` still? `false` if that is not for sure.
+    /// True if the ring certainly still holds chunk `seq`, by its promise.
     pub fn must_hold(&self, seq: u64) -> bool {
         let Some(ring) = self.ring else { return false };
         // A ring promises three eighths of its data area; a chunk is at most a quarter of that.
@@ -238,7 +238,7 @@ impl ExecutionModel {
         held + more_bytes <= capacity_bytes
     }
 
-    /// Is the end what its producer and its callers made it?
+    /// Checks that the end fits its producer and its callers.
     pub fn check_verdict(&self, verdict: &Verdict, shutting_down: bool) -> Result<(), String> {
         let head_seq = self.head_seq();
         if verdict.head_seq != head_seq {

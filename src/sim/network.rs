@@ -1,8 +1,8 @@
-//! The network of the simulated world: listeners, streams between a client and a server, and what
-//! actors at one end do with them. The other end belongs to `socket.rs`, or both do.
+//! The network of the simulated world: listeners, streams between a client and a server, and the
+//! calls of actors at one end. The other end belongs to `socket.rs`, or both do.
 //!
-//! As TCP does: what was sent before a finish arrives before it; a close with unread bytes, or a
-//! byte sent to somebody who has closed, is a reset, and a reset throws away what was under way.
+//! It behaves as TCP does. Bytes sent before a finish arrive before it. A close with unread bytes,
+//! or a byte sent to an end that has closed, is a reset, which discards the bytes under way.
 //! Invariant: a stream's number is never used twice.
 
 use std::cell::RefMut;
@@ -19,7 +19,7 @@ use crate::sim::world::{EAGAIN, SimWorld};
 
 /// Bytes under way in one direction of a stream, in the kernels of both ends.
 pub const STREAM_BYTES_MAX: usize = 1 << 16;
-/// The smallest bound of these that a reactor can set, as Linux has it.
+/// The smallest such bound that a reactor can set, as on Linux.
 const STREAM_BYTES_MIN: usize = 4_608;
 /// Connections that wait at one listener.
 pub const BACKLOG_MAX: usize = 128;
@@ -27,16 +27,16 @@ const PORT_FIRST: u16 = 40_000;
 const CLIENT_PORT_FIRST: u16 = 20_000;
 const ECONNRESET: IoError = IoError(libc::ECONNRESET);
 
-/// An actor's end of a stream: the client's, or the server's of one that a reactor asked for.
+/// An actor's end of a stream: the client's, or the server's if a reactor connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SimClient(StreamEnd);
 
-/// What becomes of those who connect to an address.
+/// The fate of connections to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimRoute {
-    /// Nothing: nobody answers, for ever.
+    /// No answer, ever.
     Silent,
-    /// They are told this, after a while.
+    /// They fail with this error, after a while.
     Fails(IoError),
 }
 
@@ -46,17 +46,18 @@ pub(super) struct Network {
     streams: Vec<Stream>,
     /// Ends that reactors have.
     open_count: usize,
-    /// How many connections the process has descriptors for.
+    /// Number of connections that the process has descriptors for.
     open_max: Option<usize>,
-    /// Addresses that are special.
+    /// Addresses with a fate of their own.
     routes: Vec<(ConnectAddress, SimRoute)>,
-    /// Of a thousand tries of reactors to connect, how many fail although somebody listens.
+    /// Connection attempts of reactors that fail although a server listens, per mille.
     connect_fault_chance: u64,
     /// Ends whose socket was dropped on its way from one reactor to another.
     dropped: Dropped,
 }
 
-/// Sockets may cross threads, the world does not: what is dropped leaves its name here.
+/// The list of dropped ends. Sockets may cross threads, and the world does not, so a drop leaves
+/// the name here.
 type Dropped = Arc<Mutex<Vec<StreamEnd>>>;
 
 /// One end of a stream.
@@ -72,19 +73,19 @@ enum Side {
     Client,
 }
 
-/// What becomes of a reactor's try to connect.
+/// The outcome of a reactor's connection attempt.
 pub(super) enum Called {
-    /// It is there.
+    /// The connection is established.
     Connected(StreamEnd, Peer),
-    /// It is tried again: there is no room at this moment.
+    /// No room at this moment: try again.
     Later,
-    /// Nothing, for ever.
+    /// No outcome, ever.
     Never,
-    /// Nothing.
+    /// The attempt has failed.
     Failed(IoError),
 }
 
-/// A reactor's end of a stream while it is no reactor's. Closes it when it is dropped.
+/// A reactor's end of a stream between two reactors. Dropping it closes it.
 #[derive(Debug)]
 pub(super) struct SimSocket {
     end: StreamEnd,
@@ -120,7 +121,7 @@ struct Stream {
     up: Direction,
     down: Direction,
     is_reset: bool,
-    /// The reset has been told to this side: server, client.
+    /// True if the reset was reported to this side: server, client.
     is_told: [bool; 2],
     peer: Peer,
 }
@@ -163,7 +164,7 @@ impl Stream {
         self.down.bytes.clear();
     }
 
-    /// The reset, told once as itself and then as a broken pipe.
+    /// Reports a reset, once as itself and then as a broken pipe.
     fn check(&mut self, side: Side) -> Result<(), IoError> {
         if !self.is_reset {
             return Ok(());
@@ -172,7 +173,7 @@ impl Stream {
         Err(if was_told { IoError::BROKEN_PIPE } else { ECONNRESET })
     }
 
-    /// What comes to this side.
+    /// The direction that this side receives.
     fn inward(&mut self, side: Side) -> &mut Direction {
         match side {
             Side::Server => &mut self.up,
@@ -180,7 +181,7 @@ impl Stream {
         }
     }
 
-    /// What goes from it.
+    /// The direction that this side sends.
     fn outward(&mut self, side: Side) -> &mut Direction {
         match side {
             Side::Server => &mut self.down,
@@ -249,12 +250,12 @@ impl Network {
         self.listeners[index].as_ref().is_some_and(|listener| !listener.backlog.is_empty())
     }
 
-    /// Is there a descriptor for one connection more?
+    /// True if a descriptor is left for one more connection.
     pub fn has_descriptor(&self) -> bool {
         self.open_max.is_none_or(|max| self.open_count < max)
     }
 
-    /// The next connection: a reactor's end of it, and who it is.
+    /// Accepts the next connection. Returns a reactor's end of it, and its peer.
     pub fn accept(&mut self, index: usize) -> Result<(StreamEnd, Peer), IoError> {
         if !self.has_descriptor() {
             return Err(IoError(libc::EMFILE));
@@ -268,17 +269,17 @@ impl Network {
         Ok((StreamEnd { stream, side: Side::Server }, self.streams[stream].peer))
     }
 
-    /// A reactor begins to connect, which takes a descriptor.
+    /// Takes a descriptor, for a reactor that begins to connect.
     pub fn take_descriptor(&mut self) {
         self.open_count += 1;
     }
 
-    /// It gives up, or nothing has come of it.
+    /// Gives the descriptor back, after a failure or if the reactor gives up.
     pub fn give_back_descriptor(&mut self) {
         self.open_count -= 1;
     }
 
-    /// What becomes of a reactor's try to connect.
+    /// Tries to connect for a reactor.
     pub fn call(&mut self, address: &ConnectAddress, random: &mut Random) -> Called {
         if let Some((_, route)) = self.routes.iter().find(|(special, _)| special == address) {
             return match *route {
@@ -299,7 +300,7 @@ impl Network {
         };
         match self.connect(&listener, Ipv4Addr::LOCALHOST.into(), random) {
             Ok(stream) => Called::Connected(StreamEnd { stream, side: Side::Client }, peer),
-            Err(EAGAIN) if is_tcp => Called::Later, // As its first packet is lost, and sent again.
+            Err(EAGAIN) if is_tcp => Called::Later, // As after a lost first packet.
             Err(error) => Called::Failed(error),
         }
     }
@@ -318,7 +319,7 @@ impl Network {
         direction.bytes.len() < direction.bytes_max || is_reset
     }
 
-    /// Bounds what is under way from this end, from now on.
+    /// Bounds the bytes under way from this end, from now on.
     pub fn bound_sending(&mut self, end: StreamEnd, bytes: u32) {
         let bytes_max = (2 * bytes as usize).clamp(STREAM_BYTES_MIN, STREAM_BYTES_MAX);
         self.streams[end.stream].outward(end.side).bytes_max = bytes_max;
@@ -341,23 +342,23 @@ impl Network {
         self.open_count -= 1;
     }
 
-    /// A reactor's end, for another reactor of this world.
+    /// Makes a socket of a reactor's end, for another reactor of this world.
     pub fn let_go(&mut self, end: StreamEnd) -> SimSocket {
         SimSocket { end, dropped: Arc::clone(&self.dropped), is_adopted: false }
     }
 
-    /// Whether it is a socket of this world.
+    /// True if it is a socket of this world.
     pub fn knows(&self, socket: &SimSocket) -> bool {
         Arc::ptr_eq(&self.dropped, &socket.dropped)
     }
 
-    /// Its end.
+    /// The end of an adopted socket.
     pub fn take_in(&mut self, mut socket: SimSocket) -> StreamEnd {
         socket.is_adopted = true;
         socket.end
     }
 
-    /// Closes what was dropped on its way.
+    /// Closes the ends that were dropped on their way.
     pub fn close_dropped(&mut self) {
         let dropped = std::mem::take(&mut *self.dropped.lock().expect("nobody panics with it"));
         for end in dropped {
@@ -400,7 +401,7 @@ impl Network {
     }
 }
 
-/// What actors do.
+/// The calls of actors.
 impl SimWorld {
     fn network(&self) -> RefMut<'_, Network> {
         let mut network = RefMut::map(self.world.borrow_mut(), |world| &mut world.network);
@@ -408,18 +409,18 @@ impl SimWorld {
         network
     }
 
-    /// Connects to a listener; it need not have accepted yet.
+    /// Connects to a listener, which need not have accepted yet.
     ///
     /// # Errors
-    /// ECONNREFUSED if nobody listens, EAGAIN if too many wait.
+    /// ECONNREFUSED if no listener has the address, EAGAIN if too many connections wait.
     pub fn connect(&self, address: &ListenAddress) -> Result<SimClient, IoError> {
         self.connect_from(address, Ipv4Addr::LOCALHOST.into())
     }
 
-    /// As [`SimWorld::connect`], from another address than this machine's own.
+    /// Connects as [`SimWorld::connect`] does, from another address than this machine's own.
     ///
     /// # Errors
-    /// As [`SimWorld::connect`].
+    /// The same as of [`SimWorld::connect`].
     pub fn connect_from(
         &self,
         address: &ListenAddress,
@@ -430,8 +431,8 @@ impl SimWorld {
         Ok(SimClient(StreamEnd { stream, side: Side::Client }))
     }
 
-    /// A connection that no listener has accepted, as standard input and output are one; the
-    /// server's end is for [`crate::reactor::Reactor::adopt`].
+    /// Makes a connection without a listener, as standard input and output are one. The server's
+    /// end is for [`crate::reactor::Reactor::adopt`].
     pub fn pair(&self) -> (SimClient, ReleasedSocket) {
         let mut network = self.network();
         let peer = Peer::Unix { pid: 1, uid: 1_000, gid: 1_000 };
@@ -442,19 +443,20 @@ impl SimWorld {
         (SimClient(end(Side::Client)), ReleasedSocket { carried, past: Past::none(peer) })
     }
 
-    /// Listens there, for reactors that connect: [`SimWorld::answer`] takes them.
+    /// Listens on the address, for reactors that connect. [`SimWorld::answer`] takes the
+    /// connections.
     ///
     /// # Errors
-    /// As a reactor's own listen.
+    /// The same as of a reactor's own listen.
     pub fn listen(&self, address: &ListenAddress) -> Result<ListenAddress, ListenError> {
         let (_, address) = self.network().listen(address, ListenOptions::default())?;
         Ok(address)
     }
 
-    /// The next who has connected there; the answer is the server's end.
+    /// The next connection to the address, as the server's end.
     ///
     /// # Panics
-    /// If nobody listens there.
+    /// No listener has the address.
     pub fn answer(&self, address: &ListenAddress) -> Option<SimClient> {
         let mut network = self.network();
         let mut listeners = network.listeners.iter_mut().flatten();
@@ -463,10 +465,10 @@ impl SimWorld {
         Some(SimClient(StreamEnd { stream, side: Side::Server }))
     }
 
-    /// Listens there no more.
+    /// Stops listening on the address.
     ///
     /// # Panics
-    /// If nobody listens there.
+    /// No listener has the address.
     pub fn stop_listening(&self, address: &ListenAddress) {
         let mut network = self.network();
         let mut listeners = network.listeners.iter();
@@ -475,40 +477,40 @@ impl SimWorld {
         network.close_listener(index);
     }
 
-    /// From now on this becomes of reactors that connect there; `None`: what should.
+    /// Sets the fate of reactors that connect to the address. `None` restores the normal behaviour.
     pub fn set_route(&self, address: &ConnectAddress, route: Option<SimRoute>) {
         let mut network = self.network();
         network.routes.retain(|(special, _)| special != address);
         network.routes.extend(route.map(|route| (address.clone(), route)));
     }
 
-    /// From now on so many of a thousand tries of reactors to connect fail.
+    /// Sets the number of reactors' connection attempts that fail, per mille.
     pub fn set_connect_fault_chance(&self, chance: u64) {
         self.network().connect_fault_chance = chance;
     }
 
-    /// As the server sees this client.
+    /// The peer that the server sees for this client.
     pub fn client_peer(&self, client: SimClient) -> Peer {
         self.world.borrow().network.streams[client.0.stream].peer
     }
 
-    /// Sends what fits.
+    /// Sends the bytes that fit.
     ///
     /// # Errors
-    /// EAGAIN if nothing fits; ECONNRESET once and EPIPE after it if the other end has gone.
+    /// EAGAIN if no byte fits; ECONNRESET once and EPIPE after it if the other end has gone.
     pub fn client_send(&self, client: SimClient, bytes: &[u8]) -> Result<usize, IoError> {
         self.network().streams[client.0.stream].send(client.0.side, bytes)
     }
 
-    /// Receives what is there. `Ok(0)` is the end.
+    /// Receives the bytes that have arrived. `Ok(0)` is the end.
     ///
     /// # Errors
-    /// EAGAIN if nothing is there; as [`SimWorld::client_send`].
+    /// EAGAIN if no byte has arrived; the others as of [`SimWorld::client_send`].
     pub fn client_receive(&self, client: SimClient, into: &mut [u8]) -> Result<usize, IoError> {
         self.network().streams[client.0.stream].receive(client.0.side, into)
     }
 
-    /// Sends no more.
+    /// Ends sending.
     pub fn client_finish(&self, client: SimClient) {
         self.network().streams[client.0.stream].outward(client.0.side).is_finished = true;
     }
@@ -518,12 +520,12 @@ impl SimWorld {
         self.network().streams[client.0.stream].close(client.0.side);
     }
 
-    /// Ends both directions at once, and throws away what is under way.
+    /// Ends both directions at once, and discards the bytes under way.
     pub fn client_reset(&self, client: SimClient) {
         self.network().streams[client.0.stream].reset();
     }
 
-    /// From now on the process has descriptors for so many connections.
+    /// Sets the number of connections that the process has descriptors for.
     pub fn set_connections_max(&self, open_max: Option<usize>) {
         self.world.borrow_mut().network.open_max = open_max;
     }
@@ -537,7 +539,7 @@ mod tests {
     use crate::sim::world::SimFaults;
     use std::io::IoSlice;
 
-    /// What the server is told, and what its sends moved, in order.
+    /// The server's events and the bytes that its sends moved, in order.
     fn history(seed: u64) -> Vec<(u64, String)> {
         let world = SimWorld::new(seed, SimFaults::ALL);
         let mut reactor = SimReactor::new(&world);

@@ -1,6 +1,6 @@
-//! Exchanges with scripted servers in the seeded world: every delay, cut, refusal and reset that
-//! there is, an owner who gives up, pauses and resumes at random, and an oracle that knows what
-//! each server has said.
+//! Tests of exchanges with scripted servers in the seeded world, with every kind of delay, cut,
+//! refusal and reset. The owner gives up, pauses and resumes at random, and an oracle knows what
+//! each server has sent.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ use crate::trace::Counters;
 const PORT: u16 = 7_000;
 const STEPS: u32 = 500;
 
-/// What the answer to exchange `number` has in it, and how it is spelled.
+/// The body of the reply to exchange `number`, and the bytes that spell the reply.
 fn answer(seed: u64, number: u32) -> (Vec<u8>, Vec<u8>) {
     let mut random = Random::new(seed << 32 | u64::from(number));
     let mut body = format!("<{number}>").repeat(random.below(800) as usize).into_bytes();
@@ -56,7 +56,7 @@ fn answer(seed: u64, number: u32) -> (Vec<u8>, Vec<u8>) {
 struct Peer {
     client: SimClient,
     inbox: Vec<u8>,
-    /// What it is about to say, in answer to that exchange, and what it does then.
+    /// The reply that it is sending: the exchange, the bytes, their position, and its next step.
     saying: Option<(u32, Vec<u8>, usize, Fate)>,
     request_count: usize,
     is_gone: bool,
@@ -70,7 +70,8 @@ enum Fate {
     Silence,
 }
 
-/// A request that has arrived: the how manieth of its connection, and bytes of the answer to it.
+/// A request that has arrived: whether it is the first of its connection, and the bytes sent in
+/// reply.
 #[derive(Debug)]
 struct Arrival {
     is_first: bool,
@@ -164,7 +165,7 @@ impl Run {
         assert!(self.live.insert(id, got).is_none(), "a name came twice");
     }
 
-    /// What the owner does.
+    /// Takes a random step of the owner.
     fn act(&mut self) {
         if self.live.len() < 30 && self.random.chance(1, 4) {
             self.ask();
@@ -222,7 +223,7 @@ impl Run {
         }
     }
 
-    /// What the servers do.
+    /// Takes a step of each server.
     fn serve(&mut self) {
         for listener in &self.listeners {
             while let Some(client) = self.world.answer(listener) {
@@ -256,7 +257,7 @@ impl Run {
         self.pass(Duration::from_micros(micros));
     }
 
-    /// Until everything has an end, and nothing is kept any more.
+    /// Runs until every exchange has ended, and nothing is held any more.
     fn finish(&mut self) {
         for (id, got) in &mut self.live {
             got.is_reading = true;
@@ -274,7 +275,7 @@ impl Run {
         assert_eq!(self.shard.reactor_mut().connection_count(), 0, "a connection is left");
     }
 
-    /// No request was carried out twice without need.
+    /// Checks that no request was carried out twice without need.
     fn check_repetitions(&self) {
         for (number, arrivals) in &self.arrivals {
             if let [first, _second] = &arrivals[..] {
@@ -361,7 +362,7 @@ impl Peer {
             _ => Fate::GoOn,
         };
         if fate == Fate::Close && random.chance(1, 2) {
-            bytes.clear(); // As who has closed before the request came.
+            bytes.clear(); // Closed before the request came.
         } else if fate != Fate::GoOn {
             bytes.truncate(random.below(1 + bytes.len() as u64) as usize);
         } else if random.chance(1, 12) {
@@ -371,7 +372,7 @@ impl Peer {
     }
 }
 
-/// When, of which exchange, and what was heard.
+/// The steps of a run: time, exchange, and event.
 type History = Vec<(u64, u32, String)>;
 
 fn run(seed: u64) -> (History, BTreeMap<&'static str, u32>, Counters) {

@@ -1,5 +1,4 @@
-//! How long a producer was silent, counted without asking the engine, and whether that is a
-//! timeout.
+//! Measures a producer's silence, without the engine, and decides whether that is a timeout.
 
 use std::time::Duration;
 
@@ -7,20 +6,20 @@ use crate::base::Instant;
 use crate::engine::Timeouts;
 use crate::limits;
 
-/// What is known of one producer's silence.
+/// The silence of one producer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub timeouts: Timeouts,
     started_at: Option<Instant>,
     heard_at: Instant,
     was_heard: bool,
-    /// It was refused room, and no more was said to it since.
+    /// The time at which it was refused room, until it may have room again.
     held_since: Option<Instant>,
-    /// It was told to stop: what it says after that counts for nothing.
+    /// The time at which it was told to stop: later events of it do not count.
     stopped_at: Option<Instant>,
-    /// Said in the middle of the shard's turn, which may have looked before.
+    /// The time of an event during the shard's turn, which may have looked before.
     unseen_at: Option<Instant>,
-    /// For so long a reader has held it back since it was heard of last.
+    /// The time for which a reader has held it back since its last event.
     held: Duration,
 }
 
@@ -44,12 +43,12 @@ impl Patience {
         (self.held_since, self.held) = (None, Duration::ZERO); // It had to wait for its start.
     }
 
-    /// It is told to stop.
+    /// Notes that it is told to stop.
     pub fn stop(&mut self, now: Instant) {
         self.stopped_at.get_or_insert(now);
     }
 
-    /// It has published something, or said how far it is.
+    /// Notes a chunk or a progress report.
     pub fn hear(&mut self, now: Instant) {
         if self.stopped_at.is_some() {
             return;
@@ -60,37 +59,37 @@ impl Patience {
         self.held_since = None;
     }
 
-    /// It has, and the shard will know of that in its next turn for certain.
+    /// Notes an event that the shard sees in its next turn at the latest.
     pub fn hear_in_turn(&mut self, now: Instant) {
         self.unseen_at = Some(now);
     }
 
-    /// The shard's next turn begins.
+    /// Begins the shard's next turn.
     pub fn turn(&mut self) {
         if let Some(unseen_at) = self.unseen_at.take() {
             self.hear(unseen_at);
         }
     }
 
-    /// It found no room.
+    /// Notes that it found no room.
     pub fn hold(&mut self, now: Instant) {
         self.held_since.get_or_insert(now);
     }
 
-    /// There may be room again.
+    /// Notes that it may have room again.
     pub fn let_go(&mut self, now: Instant) {
         if let Some(since) = self.held_since.take() {
             self.held += now.since(since.max(self.heard_at));
         }
     }
 
-    /// How long it was silent of its own accord.
+    /// The time for which it was silent of its own accord.
     fn silence(&self, now: Instant) -> Duration {
         let held_now = self.held_since.map_or(Duration::ZERO, |since| now.since(since));
         now.since(self.heard_at).saturating_sub(self.held + held_now)
     }
 
-    /// It was timed out: was that due? A tool on a thread is held back before its shard knows.
+    /// Checks that its timeout was due. A tool on a thread is held back before its shard knows.
     pub fn check_end(&self, text: &str, is_thread: bool) -> Result<(), String> {
         let now = self.stopped_at.ok_or("timed out without being told to stop")?;
         let Timeouts { first_chunk, inactivity, total } = self.timeouts;
@@ -112,7 +111,7 @@ impl Patience {
         }
     }
 
-    /// What should have ended it by now, if anything.
+    /// The timeout that should have ended it by now, if any.
     pub fn overdue(&self, now: Instant) -> Option<String> {
         let started_at = self.started_at.filter(|_| self.stopped_at.is_none())?;
         let Timeouts { first_chunk, inactivity, total } = self.timeouts;

@@ -1,6 +1,6 @@
-//! What one seed draws before it begins: which faults and features there are in its world, how
-//! often, and how small everything is (swarm testing: each is off in half of all seeds, so that the
-//! others are met without it, too).
+//! The draws of one seed before it begins: the faults and features of its world, their rates, and
+//! small sizes (swarm testing). Each is off in half of all seeds, so that the others also run
+//! without it.
 //!
 //! Plain numbers, no behaviour. Chances are per mille.
 
@@ -10,7 +10,7 @@ use crate::base::Random;
 use crate::engine::{EngineLimits, Timeouts};
 use crate::limits;
 
-/// Without a server there is no door for other processes.
+/// Number of kinds of producers. Without a server no door exists for other processes.
 const PRODUCERS: usize = if cfg!(feature = "server") { 4 } else { 3 };
 
 /// The world of one seed.
@@ -19,20 +19,20 @@ pub(super) struct Plan {
     pub engine: EngineLimits,
     /// Memory for rings: so little that leases fail, queue and evict.
     pub rings_bytes_max: u64,
-    /// The largest ring that is asked for, as an index into [`limits::RING_CLASS_BYTES`].
+    /// The largest ring that is requested, as an index into [`limits::RING_CLASS_BYTES`].
     pub class_max: usize,
-    /// So much has to have happened before the faults stop.
+    /// Number of actions that have to happen before the faults stop.
     pub actions_min: u64,
     pub executions_min: usize,
     pub subscribers_min: usize,
-    /// Chunks of one execution, at most; endless ones apart.
+    /// Maximum of chunks of one execution, except endless ones.
     pub chunks_max: u64,
-    /// Chunks that a producer publishes at once, at most.
+    /// Maximum of chunks that a producer publishes at once.
     pub burst_max: u64,
-    /// The longest time that passes between two steps, but for the long ones.
+    /// The longest time that passes between two steps, except the long ones.
     pub pause_max: Duration,
     pub long_pause: u64,
-    /// The shard now and then comes late to its deadlines.
+    /// True if the shard sometimes comes late to its deadlines.
     pub is_late: bool,
     /// A tool's thread writes in the middle of the shard's work.
     pub preempt: u64,
@@ -54,7 +54,7 @@ pub(super) struct Plan {
     pub filters: u64,
     pub byte_limits: u64,
     pub acks: u64,
-    /// Subscribers under `block` that come back for what they were given last.
+    /// Subscribers under `block` that come back for the chunks that they were given last.
     pub replays: u64,
     pub coalesces: u64,
     pub headers_only: u64,
@@ -71,7 +71,7 @@ pub(super) struct Plan {
     /// A reader of another thread is one of another process instead, at the door.
     #[cfg_attr(not(feature = "server"), expect(dead_code, reason = "there is no door"))]
     pub doors: u64,
-    /// Somebody asks for the readers of an execution.
+    /// A client requests the readers of an execution.
     pub looks: u64,
 }
 
@@ -145,7 +145,7 @@ impl Plan {
         }
     }
 
-    /// How long an ended execution is kept.
+    /// Time for which an ended execution is kept.
     pub fn retention(&self, random: &mut Random) -> Duration {
         match random.below(5) {
             0 => Duration::ZERO,
@@ -155,7 +155,7 @@ impl Plan {
         }
     }
 
-    /// How long a producer may be silent, and may take.
+    /// The times that a producer may be silent, and may take.
     pub fn timeouts(&self, random: &mut Random) -> Timeouts {
         let mut limit = || {
             let most = 1 << random.between(11, 26);
@@ -165,7 +165,7 @@ impl Plan {
         Timeouts { first_chunk: limit(), inactivity: limit(), total: limit() }
     }
 
-    /// How long a `block` subscriber may hold a producer back.
+    /// Time for which a `block` subscriber may hold a producer back.
     pub fn block_deadline(&self, random: &mut Random) -> Duration {
         match random.below(3) {
             0 => Duration::from_micros(random.between(1, 10_000)),
@@ -175,7 +175,7 @@ impl Plan {
     }
 }
 
-/// Which of some weighted things.
+/// The index of one of the weights, drawn by weight.
 pub(super) fn pick(random: &mut Random, weights: &[u64]) -> usize {
     let mut left = random.below(weights.iter().sum());
     for (index, &weight) in weights.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! A producer in another process, simulated: it has mapped a ring and two pages, writes as the
+//! A simulated producer in another process. It has mapped a ring and two pages, writes as the
 //! client library does, and knocks on a line whose signals may be late. It may write in the middle
-//! of the shard's work; it may die without a word.
+//! of the shard's work; it may die without a signal.
 
 use std::cell::Cell;
 
@@ -17,17 +17,17 @@ use crate::tool::SendError;
 /// The state of such a producer.
 pub(super) struct Process {
     pen: Pen<Knocks>,
-    /// It has said that everything is mapped.
+    /// True if it has signalled that everything is mapped.
     has_mapped: bool,
-    /// It was told that it may begin.
+    /// True if it has received the signal to begin.
     has_begun: bool,
-    /// It had no room, and waits for the gate to move from here.
+    /// The gate epoch at which it had no room, while it waits for the gate to move.
     waits_from: Option<u64>,
-    /// It has said its last word.
+    /// True if it has reported its end, or left.
     has_finished: bool,
 }
 
-/// Its way to the shard.
+/// Its line to the shard.
 struct Knocks {
     line: HandLine,
     lines: Lines,
@@ -57,7 +57,7 @@ impl Process {
         Process { pen, has_mapped: false, has_begun: false, waits_from: None, has_finished: false }
     }
 
-    /// The time when it got the processor.
+    /// The time at which it got the processor.
     pub fn now(&self) -> Instant {
         self.pen.bell().now()
     }
@@ -66,7 +66,7 @@ impl Process {
         self.pen.chunk_bytes_max()
     }
 
-    /// It gets the processor. `false`: it waits for the word that it may begin.
+    /// Gives it the processor. Returns false if it waits for the signal to begin.
     pub fn run(&mut self, now: Instant) -> bool {
         self.pen.bell().now.set(now);
         if !std::mem::replace(&mut self.has_mapped, true) {
@@ -75,17 +75,17 @@ impl Process {
         self.has_begun || self.pen.is_stopped()
     }
 
-    /// Its line, as long as nothing on it has said that it may begin.
+    /// Its line, until it has received the signal to begin.
     pub fn waits_on(&self) -> Option<HandLine> {
         (!self.has_begun).then(|| self.pen.bell().line)
     }
 
-    /// It may begin.
+    /// Receives the signal to begin.
     pub fn begin(&mut self) {
         self.has_begun = true;
     }
 
-    /// Says how many chunks it has published, and how many there will be.
+    /// Reports the number of chunks published, and the total.
     pub fn progress(&mut self, total: Option<f64>) {
         self.pen.progress(self.pen.head_seq() as f64, total, "counted");
         if let Some(total) = total {
@@ -121,7 +121,7 @@ impl Process {
         }
     }
 
-    /// Says its last word; one that panics dies without a word.
+    /// Reports its end. One that panics dies without a report.
     pub fn finish(&mut self, told: Told) {
         if std::mem::replace(&mut self.has_finished, true) {
             return;
@@ -133,7 +133,7 @@ impl Process {
         }
     }
 
-    /// True if it has said its last word.
+    /// True if it has reported its end, or left.
     pub fn has_finished(&self) -> bool {
         self.has_finished
     }
@@ -143,7 +143,7 @@ impl Process {
         self.pen.is_stopped()
     }
 
-    /// Its line ends.
+    /// Ends its line.
     pub fn leave(&self) {
         let Knocks { line, lines, .. } = self.pen.bell();
         lines.end(*line);

@@ -1,4 +1,4 @@
-//! Producers in other processes, with a shard that they share a thread with.
+//! Tests of producers in other processes, which share a thread with the shard here.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn what_a_producer_has_published_before_it_is_stopped_is_in_the_log() {
     for seq in 1..=9 {
         assert_eq!(process.try_send(HEADER, b"a chunk"), Ok(seq));
     }
-    world.shard.cancel(id).unwrap(); // It has not been looked at since.
+    world.shard.cancel(id).unwrap(); // The shard has not looked at it since.
     assert!(process.is_over());
     assert!(process.try_send(HEADER, b"too late").is_err());
     world.settle();

@@ -1,6 +1,6 @@
-//! Producers: what each of them is going to do, and the tool as a state machine.
+//! Producers: their scripts, and the tool as a state machine.
 //!
-//! Chunks by hand are in `caller.rs`, a tool on a thread in `thread.rs`; all three follow a
+//! Chunks by hand are in `caller.rs`, a tool on a thread is in `thread.rs`. All three follow a
 //! [`Script`] and draw their chunks in the same way.
 
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::sim::plan::Plan;
 use crate::sim::scene::Shared;
 use crate::tool::{Context, EmitError, Report, Step, Tool, ToolError};
 
-/// What a producer is going to do.
+/// The planned behaviour of a producer.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub random: Random,
     /// Chunks that are still to come.
     pub left: u64,
     pub burst_max: u64,
-    /// Sizes are of this scale: the exponent of two.
+    /// The scale of the sizes: the exponent of two.
     size_bits_max: u64,
     kinds: Vec<Kind>,
     keys: u64,
@@ -82,7 +82,7 @@ impl Script {
         self.end == Told::Panicked && self.random.chance(1, 16)
     }
 
-    /// One chunk less to come.
+    /// Counts one chunk as published.
     pub fn count(&mut self) {
         self.done += 1;
         if self.left != u64::MAX {
@@ -90,7 +90,7 @@ impl Script {
         }
     }
 
-    /// What it says of its progress, now and then; sometimes it goes backwards.
+    /// A progress report, now and then; sometimes it goes backwards.
     pub fn progress(&mut self) -> Option<(Report, Option<f64>)> {
         if !self.random.chance(self.progress, 1_000) {
             return None;
@@ -124,7 +124,7 @@ impl Draft {
     }
 }
 
-/// The ring whose longest chunk has so many bytes.
+/// The ring whose longest chunk has `chunk_bytes_max` bytes.
 pub(super) fn ring_of(chunk_bytes_max: u32) -> RingFacts {
     let classes = limits::RING_CLASS_BYTES.map(Geometry::of_class);
     let found = classes.into_iter().find(|class| class.length_max() == chunk_bytes_max);
@@ -158,7 +158,7 @@ impl SimTool {
         let (number, now) = (self.execution as u32, context.now());
         if self.script.random.chance(1, 4) {
             let lent = context.lend(draft.length)?;
-            // What was lent is not always published, or not whole.
+            // Lent memory is not always published, or not whole.
             let length = self.script.random.between(0, draft.length as u64) as usize;
             let length = if self.script.random.chance(1, 2) { draft.length } else { length };
             fill_payload(number, seq, &mut lent[..length]);
@@ -187,7 +187,7 @@ impl SimTool {
         drop(scene);
         match self.script.end {
             Told::Failed => Step::Failed(ToolError::new(FAILURE_TEXT)),
-            // Unlike `panic!`, without a word on standard error.
+            // Unlike `panic!`, this prints nothing on standard error.
             Told::Panicked => std::panic::resume_unwind(Box::new(PANIC_TEXT)),
             Told::Done | Told::Stopped => Step::Done,
         }

@@ -1,11 +1,11 @@
-//! The simulator's kernel: every liberty that [`Reactor`]'s contract leaves to a real kernel, taken
-//! at random from a seed.
+//! The simulator's kernel. It takes every liberty that [`Reactor`]'s contract leaves to a real
+//! kernel, at random from a seed.
 //!
-//! One thread. Time moves in three places: a wait moves it to the next thing that happens, a poll
-//! by [`POLL_COST`], and [`SimWorld::advance_to`] at the simulator's will. An actor that has to act
-//! at a certain time sets the horizon: no wait passes it.
+//! One thread. Time moves in three places. A wait moves it to the next event, a poll by
+//! [`POLL_COST`], and [`SimWorld::advance_to`] at the simulator's will. An actor that has to act at
+//! a certain time sets the horizon: no wait passes it.
 //!
-//! Sockets are next door, in `socket.rs`.
+//! Sockets are in `socket.rs`.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -22,7 +22,7 @@ use crate::reactor::{
 use crate::sim::socket::SimNet;
 use crate::sim::world::{SimWorld, WALL_ORIGIN_US};
 
-/// What a poll costs in virtual time, so that a shard which spins sees time pass.
+/// The virtual time that a poll takes, so that a shard which spins sees time pass.
 pub const POLL_COST: Duration = Duration::from_nanos(100);
 
 /// [`Reactor`] in a [`SimWorld`].
@@ -31,11 +31,11 @@ pub struct SimReactor {
     world: SimWorld,
     listener: WakeListener,
     counters: Counters,
-    /// None until sockets are asked for.
+    /// The sockets, or `None` until they are opened.
     net: Option<Sockets>,
 }
 
-/// Its sockets, and the world that they are in.
+/// The sockets of a reactor, and the world that they are in.
 #[derive(Debug)]
 struct Sockets {
     net: SimNet,
@@ -53,7 +53,7 @@ impl SimReactor {
         }
     }
 
-    /// Lets the kernel do what is due at this moment.
+    /// Lets the kernel do the work that is due at this moment.
     fn step(&mut self) {
         let shared = Rc::clone(&self.world.world);
         let world = &mut *shared.borrow_mut();
@@ -70,7 +70,7 @@ impl SimReactor {
         self.net.as_ref().map_or(0, |sockets| sockets.net.event_count())
     }
 
-    /// The time of the next thing that happens, as far as this reactor can know.
+    /// The time of the next event, as far as this reactor can know.
     fn next_happening(&self) -> Option<Instant> {
         let sockets = self.net.as_ref().and_then(|sockets| sockets.net.next_happening());
         self.world.world.borrow().next_alarm().into_iter().chain(sockets).min()
@@ -100,8 +100,10 @@ impl Reactor for SimReactor {
         self.socket_count() + usize::from(woken)
     }
 
+    /// Waits (R10).
+    ///
     /// # Panics
-    /// If nothing is left in the world that could end it: a wake-up was lost, or never sent.
+    /// Nothing is left in the world that could end the wait: a wake-up was lost, or never sent.
     fn wait(&mut self, until: Option<Instant>) {
         let until = until.filter(|until| *until != Instant::FAR);
         self.counters.blocked_count += 1;
@@ -178,7 +180,7 @@ impl Net for Sockets {
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
         if !descriptors.is_empty() {
-            return Err(SendError::Broken(IoError(libc::EOPNOTSUPP))); // There are none in here.
+            return Err(SendError::Broken(IoError(libc::EOPNOTSUPP))); // Not simulated.
         }
         self.net.send(&mut self.world.world.borrow_mut(), connection, slices, counters)
     }
