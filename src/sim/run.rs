@@ -1,8 +1,8 @@
 //! One run of one seed: faults first, then calm, in which everything has to drain.
 //!
-//! The shard is a real one over the simulated reactor. One step: somebody does something, the
-//! shard takes some turns, some virtual time passes (with a turn at each of the shard's deadlines,
-//! unless it is late on purpose). After each step the shard's own invariants are checked.
+//! The shard is a real one over the simulated reactor. In one step an actor acts, the shard takes
+//! some turns, and some virtual time passes. The shard gets a turn at each of its deadlines, unless
+//! it is late on purpose. After each step the shard's own invariants are checked.
 
 use std::time::Duration;
 
@@ -24,13 +24,13 @@ use crate::sim::watcher::Watcher;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::trace::Counters;
 
-/// Steps in which a seed has to get to the number of events that it drew.
+/// Steps in which a seed has to reach the number of events that it drew.
 const STEPS_MAX: u64 = 20_000;
 /// Turns after which a shard that is never at rest is left alone.
 const TURNS_MAX: u32 = 64;
 /// Deadlines of the shard that are met while one pause passes.
 const DEADLINES_MAX: u32 = 200;
-/// Rounds of calm in which everything has to have ended.
+/// Rounds of calm in which everything has to end.
 const CALM_ROUNDS_MAX: u32 = 400;
 
 /// The result of one run. Equal for equal seeds.
@@ -38,11 +38,11 @@ const CALM_ROUNDS_MAX: u32 = 400;
 pub struct Summary {
     /// The seed.
     pub seed: u64,
-    /// Hash of all wishes of the engine, in order.
+    /// Hash of all actions of the engine, in order.
     pub actions_hash: u64,
-    /// Hash of all that was given to subscribers, those on other threads included.
+    /// Hash of all deliveries to subscribers, those on other threads included.
     pub given_hash: u64,
-    /// Wishes of the engine.
+    /// Actions of the engine.
     pub action_count: u64,
     /// Steps of the run.
     pub step_count: u64,
@@ -52,13 +52,13 @@ pub struct Summary {
     pub subscriber_count: u64,
     /// The shard's own numbers.
     pub counters: Counters,
-    /// What happened.
+    /// The events of the run.
     pub coverage: Coverage,
     /// Virtual time that passed.
     pub elapsed: Duration,
 }
 
-/// A shard and everybody around it.
+/// A shard and its actors.
 pub(super) struct Sim {
     pub plan: Plan,
     pub random: Random,
@@ -67,7 +67,7 @@ pub(super) struct Sim {
     pub shared: Shared,
     pub watchers: Vec<Watcher>,
     pub feeds: Vec<Feed>,
-    /// What is to run on threads, by execution.
+    /// The scripts that will run on threads, by execution.
     pub scripts: Vec<Option<Script>>,
     /// The lines of readers at the door.
     #[cfg(feature = "server")]
@@ -112,7 +112,7 @@ impl Sim {
         let clock = world.clone();
         shard.observe(move |action, recipients| {
             let mut scene = observer.lock();
-            scene.now = clock.now(); // A poll of the reactor takes its time.
+            scene.now = clock.now(); // A poll of the reactor takes time.
             scene.observe(action, recipients);
         });
         Sim {
@@ -130,10 +130,10 @@ impl Sim {
         }
     }
 
-    /// The whole run.
+    /// Runs the whole seed.
     ///
     /// # Panics
-    /// If anything is wrong.
+    /// A check fails.
     pub fn run(mut self, seed: u64) -> Summary {
         self.watch_between();
         while !self.has_enough() {
@@ -177,7 +177,7 @@ impl Sim {
             let living = scene.executions.iter().filter(|each| each.verdict.is_none()).count();
             (scene.executions.len(), living, scene.followers.len())
         };
-        // What there is too little of comes sooner.
+        // Actors whose number is too low come sooner.
         let opens = if living < 3 || executions < self.plan.executions_min { 6 } else { 1 };
         let joins = if followers < self.plan.subscribers_min { 12 } else { 4 };
         let weights = [opens, joins, 20, 20, 40, 8];
@@ -204,7 +204,7 @@ impl Sim {
         self.let_time_pass();
     }
 
-    /// The time, as everybody knows it.
+    /// The virtual time, which all actors share.
     pub fn now(&self) -> Instant {
         self.world.now()
     }
@@ -213,7 +213,7 @@ impl Sim {
         self.shared.lock().now = self.world.now();
     }
 
-    /// Some turns of the shard, until it is at rest or has had enough of them.
+    /// Takes turns of the shard, until it is at rest or has had `TURNS_MAX` of them.
     fn turn(&mut self) {
         for _ in 0..TURNS_MAX {
             self.sync_clock();
@@ -229,7 +229,7 @@ impl Sim {
         self.sync_clock();
     }
 
-    /// Tools for threads get theirs.
+    /// Gives each job of the shard to a simulated thread.
     fn take_jobs(&mut self) {
         while let Some(job) = self.shard.next_job() {
             let mut scene = self.shared.lock();
@@ -242,7 +242,8 @@ impl Sim {
         }
     }
 
-    /// A plan may have short pauses alone; what waits for a deadline then would wait for ever.
+    /// True if a long pause is due. A plan may draw only short pauses, and a wait for a deadline
+    /// would then never end.
     fn is_tedious(&self) -> bool {
         self.step_count > STEPS_MAX / 2 && self.step_count.is_multiple_of(16)
     }
@@ -259,7 +260,7 @@ impl Sim {
         self.pass(Duration::from_nanos(nanos));
     }
 
-    /// Lets time pass, with a turn whenever the shard wants one.
+    /// Lets time pass, with a turn at each deadline of the shard.
     pub fn pass(&mut self, duration: Duration) {
         let until = self.now() + duration;
         if self.plan.is_late && self.random.chance(1, 4) {
@@ -271,10 +272,10 @@ impl Sim {
             let due = self.shard.next_deadline().filter(|&due| due <= until);
             let Some(due) = due else { break };
             if count == DEADLINES_MAX {
-                return; // There is so much to do that this is time enough.
+                return; // So much to do makes this time enough.
             }
             if self.random.chance(1, 4) {
-                self.shard.park(Some(due)); // As a loop would do it.
+                self.shard.park(Some(due)); // As a loop does it.
             }
             self.world.advance_to(due.max(self.now()));
             self.turn();
@@ -283,7 +284,7 @@ impl Sim {
         self.turn();
     }
 
-    /// Threads run.
+    /// Runs one of the threads.
     fn run_threads(&mut self) {
         #[cfg(feature = "server")]
         self.let_processes_begin();
@@ -314,7 +315,7 @@ impl Sim {
         }
     }
 
-    /// What the shard says of each execution that it still knows.
+    /// The shard's status of each execution that it still knows.
     pub fn statuses(&mut self) -> Vec<Status> {
         let scene = self.shared.lock();
         let living = scene.executions.iter().filter(|each| !each.is_forgotten);
@@ -323,7 +324,7 @@ impl Sim {
         ids.into_iter().filter_map(|id| self.shard.inspect(id).ok()).collect()
     }
 
-    /// Asks what ring an execution has got, if that is not known yet.
+    /// Asks for the ring of an execution, if that is not known yet.
     pub fn look_for_ring(&mut self, execution: usize) {
         let scene = self.shared.lock();
         let (id, known) = (scene.executions[execution].id, scene.executions[execution].ring);
@@ -335,7 +336,7 @@ impl Sim {
         }
     }
 
-    /// Everything that must hold between two steps.
+    /// Checks all that must hold between two steps.
     fn check(&mut self) {
         if let Err(text) = self.check_between() {
             self.shared.lock().fail(text);
@@ -349,7 +350,7 @@ impl Sim {
         let scene = &mut *guard;
         let now = scene.now;
         let mut wrong = None;
-        // Also the observer's panic would be caught.
+        // A panic of the observer would be caught as well.
         let panicked_count = scene.coverage.counted("closure panicked");
         assert_eq!(self.shard.counters().callbacks_panicked, panicked_count);
         for follower in scene.followers.iter().filter(|follower| follower.is_attached()) {
@@ -379,8 +380,10 @@ impl Sim {
         self.raise();
     }
 
+    /// Reports a failure of the oracle.
+    ///
     /// # Panics
-    /// If the oracle has found something.
+    /// The oracle has found a failure.
     fn raise(&self) {
         let failure = self.shared.lock().failure.take();
         if let Some(text) = failure {
@@ -398,7 +401,8 @@ impl Sim {
         self.check();
     }
 
-    /// No more faults: everything ends, everybody hears of it, everything is given back.
+    /// Ends the faults: all executions end, all subscribers receive that, and all memory is
+    /// returned.
     fn calm_down(&mut self) {
         let mut scene = self.shared.lock();
         scene.has_faults = false;
@@ -455,7 +459,7 @@ impl Sim {
         while self.visit_all() {
             self.turn();
         }
-        // Whoever holds an ended execution up has lost its place by now, and after that …
+        // Subscribers that hold an ended execution up have lost their places by now.
         self.pass(limits::BLOCK_DEADLINE * 4 + limits::RECONNECT_GRACE);
         while self.visit_all() {}
         self.pass(limits::RETENTION + limits::BLOCK_DEADLINE);
@@ -470,7 +474,7 @@ impl Sim {
 }
 
 impl Sim {
-    /// By which way an execution is going to be fed.
+    /// Draws the kind of an execution's producer.
     pub fn draw_producer(&mut self) -> Producer {
         #[cfg(feature = "server")]
         let producers = [Producer::Steps, Producer::Feed, Producer::Thread, Producer::Process];

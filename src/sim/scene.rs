@@ -1,9 +1,9 @@
-//! What all actors of a run share: the models, the oracle's verdict so far, and the simulated
-//! threads, which may write whenever somebody else is in the middle of something.
+//! The state that all actors of a run share: the models, the oracle's verdict so far, and the
+//! simulated threads. These may write in the middle of any other step.
 //!
-//! Behind a mutex only because a tool has to be `Send`; one thread uses it, and nobody calls into
-//! the shard while holding it. The shard catches the panics of closures and tools, so a violation
-//! is noted here and raised by whoever drives the run.
+//! It is behind a mutex only because a tool has to be `Send`. One thread uses it, and never calls
+//! into the shard while it holds the lock. The shard catches the panics of closures and tools, so a
+//! violation is noted here and raised by the driver of the run.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -23,7 +23,7 @@ use crate::sim::patience::Patience;
 use crate::sim::shortage::REFUSED_TEXT;
 use crate::sim::thread::ThreadActor;
 
-/// Everything that is shared.
+/// The shared state.
 pub(super) struct Scene {
     pub now: Instant,
     pub random: Random,
@@ -33,22 +33,22 @@ pub(super) struct Scene {
     pub threads: Vec<ThreadActor>,
     /// Executions whose job comes out of the shard next.
     pub jobs_expected: VecDeque<usize>,
-    /// Per mille, for each wish of the engine.
+    /// Chance of a preemption at each action of the engine, per mille.
     pub preempt: u64,
-    /// A thread has the processor in the middle of the shard's turn.
+    /// True while a thread has the processor in the middle of the shard's turn.
     pub is_preempting: bool,
     pub has_faults: bool,
     pub shutting_down: bool,
     pub coverage: Coverage,
     pub actions_hash: Fnv,
     pub actions_count: u64,
-    /// What subscribers were given, those on other threads, too.
+    /// Hash of all deliveries to subscribers, those on other threads included.
     pub given_hash: Fnv,
     pub failure: Option<String>,
-    /// What is being asked for at this moment.
+    /// The execution that is being requested.
     pub opening: Option<Opening>,
     pub joining: Option<Joining>,
-    /// Whose place was taken over last.
+    /// The subscriber whose place was taken over last.
     pub taken_over: Option<usize>,
     /// A chunk that is on its way into the shard by hand.
     pub publishing: Option<(usize, u64, ChunkModel)>,
@@ -56,7 +56,7 @@ pub(super) struct Scene {
     scratch: Vec<u8>,
 }
 
-/// An execution that is being asked for.
+/// An execution that is being requested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
     pub producer: Producer,
@@ -67,7 +67,7 @@ pub(super) struct Opening {
     pub timeouts: Timeouts,
 }
 
-/// A subscription that is being asked for.
+/// A subscription that is being requested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Joining {
     pub execution: usize,
@@ -76,7 +76,7 @@ pub(super) struct Joining {
     pub coalesce: Option<Coalesce>,
     pub replays: bool,
     pub is_promised: bool,
-    /// Everything before this was gone when it came.
+    /// The tail of the log when it came: everything before was gone.
     pub came_tail_seq: u64,
 }
 
@@ -122,14 +122,14 @@ impl Scene {
         }
     }
 
-    /// Says what happens, if somebody wants to know.
+    /// Prints an event, if the run is verbose.
     pub fn say(&self, text: impl FnOnce() -> String) {
         if self.verbose {
             println!("{:>14} {}", self.now.nanos(), text());
         }
     }
 
-    /// Something is wrong; the first such thing counts.
+    /// Notes a failure; the first one counts.
     pub fn fail(&mut self, text: String) {
         self.say(|| format!("WRONG: {text}"));
         self.failure.get_or_insert(text);
@@ -141,7 +141,7 @@ impl Scene {
         }
     }
 
-    /// Sees a wish of the engine before the shard carries it out.
+    /// Observes an action of the engine before the shard carries it out.
     pub fn observe(&mut self, action: &Action, recipients: &[SubscriberId]) {
         self.say(|| format!("  {action:?}"));
         (action, recipients).hash(&mut self.actions_hash);
@@ -186,12 +186,13 @@ impl Scene {
         }
     }
 
-    /// Who gets a chunk by hand knows of it before who published it: the model has to, too.
+    /// Publishes a chunk by hand in the model before its first delivery, which comes before the
+    /// publish returns.
     fn see_publication(&mut self, action: &Action) {
         let Some((index, seq, chunk)) = self.publishing else { return };
         let is_seen = matches!(
             action,
-            Action::Deliver { .. } | Action::Gap(..) | Action::End(..) // Of whom else now?
+            Action::Deliver { .. } | Action::Gap(..) | Action::End(..) // Of this chunk.
         );
         if is_seen {
             self.publishing = None;
@@ -199,7 +200,7 @@ impl Scene {
         }
     }
 
-    /// A tool's thread gets the processor.
+    /// Gives a tool's thread the processor.
     pub fn preempt(&mut self) {
         let count = self.threads.len() as u64;
         if count > 0 {
@@ -253,9 +254,10 @@ impl Scene {
         self.check(|| format!("subscriber {index}"), result);
     }
 
-    /// The execution that the engine calls so.
+    /// The index of the execution that the engine calls `handle`.
     pub fn execution_at(&self, handle: Handle) -> usize {
-        // By its generation, too: the next tenant of a slot is announced before the last one goes.
+        // Its generation counts, too: the next execution in a slot is opened before the last one
+        // goes.
         let found = self.executions.iter().rposition(|execution| execution.id.slot == handle);
         found.expect("the engine was asked to open it")
     }
@@ -284,7 +286,8 @@ impl Scene {
         self.check(|| format!("execution {index}"), result);
     }
 
-    /// A producer in another process was stopped: what was not taken of its ring by then never was.
+    /// Removes the chunks that the shard did not take before it stopped a producer in another
+    /// process.
     fn drop_untaken(&mut self, index: usize, head_seq: u64) {
         let execution = &mut self.executions[index];
         if !execution.is_in_process() || execution.head_seq() <= head_seq {
@@ -312,7 +315,7 @@ impl Scene {
         }
     }
 
-    /// A follower acknowledges everything through `seq`.
+    /// Acknowledges everything through `seq` for a follower.
     pub fn acknowledge(&mut self, index: usize, seq: u64, now: Instant) {
         let follower = &mut self.followers[index];
         follower.acknowledge(seq, &self.executions[follower.execution], now);
@@ -334,11 +337,11 @@ impl Scene {
         }
     }
 
-    /// A producer has published the next chunk, and was told its number.
+    /// Notes that a producer has published the next chunk, under its number.
     pub fn published(&mut self, index: usize, seq: u64, chunk: ChunkModel) {
         let execution = &mut self.executions[index];
         if execution.is_in_process() && execution.verdict.is_some() {
-            return; // It has not heard of that yet, and nobody takes it.
+            return; // The producer does not know yet, and the chunk is not taken.
         }
         execution.push(ChunkModel { known_at: self.now, ..chunk });
         match self.is_preempting {
@@ -357,7 +360,7 @@ impl Scene {
         self.check(|| format!("execution {index}"), result);
     }
 
-    /// A subscriber was given something.
+    /// Checks a delivery to a subscriber.
     pub fn given(&mut self, index: usize, delivery: &Delivery<'_>) {
         let now = self.now;
         let follower = &mut self.followers[index];
@@ -403,7 +406,7 @@ impl Scene {
         }
     }
 
-    /// A producer says how it ended.
+    /// Notes the end that a producer reports.
     pub fn told(&mut self, index: usize, told: Told) {
         self.say(|| format!("execution {index} says {told:?}"));
         self.executions[index].told.get_or_insert(told);
@@ -432,7 +435,7 @@ fn put(table: &mut Vec<Option<usize>>, at: u32, index: usize) {
     table[at as usize] = Some(index);
 }
 
-/// Its place in the list of coverage.
+/// The index of the action in the list of coverage.
 fn number_of(action: &Action) -> usize {
     match action {
         Action::Lease(..) => 0,

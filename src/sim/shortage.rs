@@ -1,4 +1,4 @@
-//! Memory that becomes short and plentiful again: the machine's side of it, by readings made up.
+//! Memory that becomes short and plentiful again: the machine's side, as made-up readings.
 
 use crate::base::ExecutionId;
 use crate::engine::State;
@@ -6,14 +6,14 @@ use crate::limits;
 use crate::memory::{Geometry, Pressure, Readings};
 use crate::sim::run::Sim;
 
-/// What the text of an execution that was refused a ring says, and no other's.
+/// The text that only the error of an execution with a refused ring contains.
 pub(super) const REFUSED_TEXT: &str = "this tool declares";
 
 impl Sim {
-    /// The kernel says something else of memory than before.
+    /// Changes the kernel's readings about memory.
     pub fn change_memory(&mut self) {
         if self.waits_with_chunks() {
-            // All that is left takes none of its chunks.
+            // The ring memory that is left takes none of its chunks.
             let readings = Readings { cgroup_limit_bytes: Some(0), ..Readings::default() };
             self.tell_memory(&readings);
             return;
@@ -23,9 +23,9 @@ impl Sim {
             return;
         }
         let random = &mut self.random;
-        // Thresholds and what is just below them; the rest is in the tests of the table.
+        // Thresholds and the values just below them; the others are in the tests of the table.
         let percent = [0.0, 9.9, 10.0, 30.0, 60.0, 100.0][random.below(6) as usize];
-        // A tenth of it is for rings: hardly any, or anything up to more than there is.
+        // A tenth of it is for rings: hardly any, or up to more than the machine has.
         let limit_bytes = match random.below(4) {
             0 => Some(random.between(0, self.plan.rings_bytes_max)),
             1 => Some(random.between(0, 20 * self.plan.rings_bytes_max)),
@@ -39,7 +39,7 @@ impl Sim {
         self.tell_memory(&readings);
     }
 
-    /// Does somebody wait for a ring that a smaller one can not stand in for?
+    /// True if an execution waits for a ring that a smaller one cannot replace.
     fn waits_with_chunks(&mut self) -> bool {
         let queued = self.statuses().into_iter().filter(|status| status.state == State::Queued);
         let queued: Vec<ExecutionId> = queued.map(|status| status.id).collect();
@@ -49,9 +49,9 @@ impl Sim {
         models.any(|model| queued.contains(&model.id))
     }
 
-    /// There is plenty, and for long enough to be believed.
+    /// Reports plenty of memory, for long enough to be believed.
     pub fn calm_memory(&mut self) {
-        // The first few may end a calm that was not as calm.
+        // The first few may end an earlier calm that was not as calm.
         for _ in 0..2 * limits::PRESSURE_CALM_SAMPLES {
             self.tell_memory(&Readings::default());
         }

@@ -1,11 +1,12 @@
 //! Sockets of the simulated reactor: the server's end of the world's network, with its faults.
 //!
-//! How they map to the contract: receives are short and late, sends are cut at any length (at none
-//! too), EINTR and EAGAIN cost time, a pause may come when bytes are on their way (they are held),
-//! events of different connections overtake each other, and places of closed connections stay taken
-//! for a while. Of a connection that is released bytes come until it is let go. One that is asked
-//! for takes its time, and is late to tell what came of it. Invariant: S2 one event at a time of
-//! each kind and connection is under way.
+//! The faults use the freedom of the contract. Receives are short and late, sends are cut at any
+//! length (even at none), and EINTR and EAGAIN take time. A pause may come while bytes are on their
+//! way, which are then held. Events of different connections overtake each other. Slots of closed
+//! connections stay taken for a while. A connection that is being released receives bytes until it
+//! is given away. A connection attempt takes time, and its outcome is reported late.
+//!
+//! Invariant: S2 one event at a time of each kind and connection is under way.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -23,7 +24,7 @@ use crate::sim::network::{Called, STREAM_BYTES_MAX, StreamEnd};
 use crate::sim::world::{EAGAIN, World};
 
 const RECEIVE_BYTES_MAX: usize = 4_096;
-/// When a listener has no room for one more, it is tried again after so long.
+/// Delay until the next try at a listener that has no room for one more.
 const CONNECT_AGAIN: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -36,26 +37,26 @@ struct Listener {
 
 #[derive(Debug)]
 struct Connection {
-    /// None: it was asked for, and is not there.
+    /// The end of the stream, or `None` for an attempt that has not succeeded.
     end: Option<StreamEnd>,
     past: Past,
-    /// It was asked for, and nothing is told of it.
+    /// The connection attempt, until its outcome is reported.
     connecting: Option<Connecting>,
     receives_at: Option<Instant>,
     writes_at: Option<Instant>,
     is_receiving: bool,
     is_cut: bool,
-    /// To be given away; nothing is under way any more at that time.
+    /// The time at which it is given away; nothing is under way any more then.
     releases_at: Option<Instant>,
     is_released: bool,
-    /// Told while the owner did not listen.
+    /// Events that came during a pause of receiving.
     held: VecDeque<Happening>,
-    /// Closed; free at that time.
+    /// The time at which a closed connection frees its slot.
     frees_at: Option<Instant>,
 }
 
-/// A try to connect, and when the kernel looks at it next. Never: nobody answers, or it is known
-/// what comes of it.
+/// A connection attempt, and the time of the kernel's next look. `None` if no server answers, or
+/// the outcome is known.
 #[derive(Debug)]
 struct Connecting {
     address: ConnectAddress,
@@ -138,7 +139,7 @@ impl SimNet {
         (self.connections.count() - self.closing_count) as usize
     }
 
-    /// When something happens next, as far as this reactor can know.
+    /// The time of the next event, as far as this reactor can know.
     pub fn next_happening(&self) -> Option<Instant> {
         let listeners = self.listeners.iter().filter_map(|(_, slot)| slot.looks_at);
         let connections = self.connections.iter().flat_map(|(_, slot)| {
@@ -149,7 +150,7 @@ impl SimNet {
         listeners.chain(connections).chain(self.retry_at).min()
     }
 
-    /// Lets the kernel do what is due at this moment.
+    /// Lets the kernel do the work that is due at this moment.
     pub fn step(&mut self, world: &mut World, counters: &mut SocketCounters) {
         if self.retry_at.is_some_and(|at| at <= world.now) {
             self.resume_listeners();
@@ -217,7 +218,7 @@ impl SimNet {
             Due::Receive(handle) => {
                 let slot = self.connections.get_mut(handle).expect("due");
                 if slot.is_released {
-                    return; // In the same moment: the bytes are for who adopts it.
+                    return; // At the same moment: the bytes are for the next owner.
                 }
                 slot.receives_at = again;
                 if !is_later {
@@ -248,7 +249,7 @@ impl SimNet {
     fn accept(&mut self, world: &mut World, handle: Handle, counters: &mut SocketCounters) {
         let slot = self.listeners.get_mut(handle).expect("due");
         if self.connections.count() == self.connections.capacity() {
-            slot.is_paused = true; // Until a place is free.
+            slot.is_paused = true; // Until a slot is free.
             counters.paused_count += 1;
             return;
         }
@@ -296,12 +297,12 @@ impl SimNet {
         self.connections.get_mut(id.0).filter(|slot| slot.frees_at.is_none())
     }
 
-    /// A connection that the owner may use: live, and not on its way out.
+    /// The connection, if the owner may use it: live, and not being released.
     fn owned(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.live(id).filter(|slot| !slot.is_releasing())
     }
 
-    /// Such a one that has been told of.
+    /// The connection, if the owner may use it and its connect has been reported.
     fn settled(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.owned(id).filter(|slot| slot.connecting.is_none())
     }
@@ -331,7 +332,7 @@ impl SimNet {
         let Some(slot) = self.owned(id) else { return };
         slot.is_receiving = is_receiving;
         if is_receiving && !slot.held.is_empty() {
-            // The older first: what stands in the queue comes behind what is held.
+            // The older first: events in the queue come behind the held ones.
             let mut own = std::mem::take(&mut slot.held);
             let (newer, others) = std::mem::take(&mut self.events)
                 .into_iter()
@@ -417,7 +418,7 @@ impl SimNet {
         if self.settled(id).is_none_or(|slot| slot.end.is_none()) {
             return;
         }
-        self.set_receiving(id, true); // The end of a pause: what was held is told.
+        self.set_receiving(id, true); // Ends a pause: held events are reported.
         let releases_at = world.now + world.delay();
         let Some(slot) = self.owned(id) else { return };
         slot.releases_at = Some(releases_at); // Until then bytes may still come.
@@ -548,7 +549,7 @@ impl Connection {
         }
     }
 
-    /// Whether its owner has asked for its release.
+    /// True if its owner has requested its release.
     fn is_releasing(&self) -> bool {
         self.releases_at.is_some() || self.is_released
     }
@@ -557,7 +558,7 @@ impl Connection {
         self.connecting.as_ref()?.looks_at
     }
 
-    /// Tries to connect. What came of it, if that is known now.
+    /// Tries to connect. Returns the outcome, if it is known now.
     fn call(
         &mut self,
         world: &mut World,

@@ -1,7 +1,6 @@
-//! A tool on a thread of its own, or a producer in another process, simulated: it holds what it
-//! writes with and sends at random moments, also in the middle of the shard's work, as a real one
-//! would. A stuck one returns long after its execution has ended, or not before everything else is
-//! over.
+//! A simulated tool on a thread of its own, or a producer in another process. It owns its output
+//! and sends at random moments, also in the middle of the shard's work, as a real one would. A
+//! stuck one returns long after its execution has ended, or not before everything else is over.
 
 use crate::base::Instant;
 use crate::engine::RingFacts;
@@ -28,7 +27,7 @@ pub(super) struct ThreadActor {
     pub execution: usize,
     pub script: Script,
     pub hand: Hand,
-    /// Does nothing before that.
+    /// The time before which it does nothing.
     pub stuck_until: Instant,
     buffer: Vec<u8>,
 }
@@ -54,7 +53,7 @@ impl Hand {
         }
     }
 
-    /// Says how far it is, and of how much.
+    /// Reports its progress, and the total.
     fn report(&mut self, report: Report, total: Option<f64>) {
         match self {
             Hand::Thread(output, _) => {
@@ -88,7 +87,7 @@ impl Hand {
 }
 
 impl Scene {
-    /// One thing that a thread does: sends a chunk, or returns.
+    /// One step of a thread: sends a chunk, or returns.
     pub fn step_thread(&mut self, at: usize) {
         let Some(actor) = self.threads.get_mut(at) else { return };
         if actor.stuck_until > self.now {
@@ -109,7 +108,7 @@ impl Scene {
         }
         let execution = &self.executions[actor.execution];
         if execution.is_too_long() && !execution.is_cancelled {
-            return; // It would go on for ever within one turn of the shard.
+            return; // It would go on without end in one turn of the shard.
         }
         if actor.script.left == 0 {
             let end = actor.script.end;
@@ -130,7 +129,7 @@ impl Scene {
         actor.buffer.resize(draft.length, 0);
         fill_payload(index as u32, seq, &mut actor.buffer);
         let header = ChunkHeader { kind: draft.kind as u8, key: draft.key, flags: 0 };
-        let before = set_writing(index); // Perhaps in the middle of somebody else's step.
+        let before = set_writing(index); // Perhaps in the middle of another step.
         let sent = actor.hand.try_send(header, &actor.buffer);
         set_writing(before);
         match sent {
@@ -148,7 +147,7 @@ impl Scene {
         }
     }
 
-    /// A thread's closure returns, or panics; a process says its last word, or dies.
+    /// Ends a thread: its closure returns, or panics; a process reports its end, or dies.
     pub fn return_thread(&mut self, at: usize, told: Told) {
         let actor = &mut self.threads[at];
         let execution = actor.execution;
@@ -178,7 +177,7 @@ impl Scene {
         }
     }
 
-    /// A process that has said its last word ends when its server has taken it.
+    /// Removes a process that has reported its end, once its server has taken the report.
     #[cfg(feature = "server")]
     fn leave_process(&mut self, at: usize) {
         let Hand::Process(process) = &self.threads[at].hand else { return };

@@ -1,12 +1,12 @@
-//! A seed is run twice, the second time without a word, and both runs come to the same.
+//! Runs a seed twice, the second time without output; both runs must be the same.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a seed twice. `options` are those with which `tools/sim` runs it again; `difference` says
-/// in which way two runs are not the same.
+/// Runs a seed twice. `options` are the ones with which `tools/sim` runs it again; `difference`
+/// describes how two runs differ.
 ///
 /// # Errors
-/// What is wrong, be it a panic, and how to run the seed again.
+/// The failure, even if it is a panic, and the command that runs the seed again.
 pub(super) fn run_twice<T: PartialEq>(
     options: &str,
     verbose: bool,

@@ -1,5 +1,5 @@
-//! Subscribers as actors: they ask (often, seldom, or not for a while), acknowledge, lose their
-//! connection and come back, leave with a word or without. How they came is in `joins.rs`.
+//! Subscribers as actors. They poll (often, seldom, or not for a while), acknowledge, lose their
+//! connection and come back, and leave with or without a request. They join in `joins.rs`.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::sim::expect::{Expected, Got, Held};
 use crate::sim::follower::Habitat;
 use crate::sim::run::Sim;
 
-/// One subscriber's owner.
+/// The owner of one subscriber.
 pub(super) struct Watcher {
     pub follower: usize,
     pub seat: Seat,
-    /// Asks for one thing at a time, when it is its turn at all.
+    /// True if it polls for one delivery at a time, when it is its turn at all.
     pub is_slow: bool,
     pub stuck_until: Instant,
     pub rest: Rest,
 }
 
-/// What it holds.
+/// The owner's handle of its subscription.
 pub(super) enum Seat {
     Closure,
     Polled(Polled),
@@ -42,7 +42,7 @@ fn held_by(status: Option<&Status>, habitat: Habitat, head_seq: u64) -> Held {
 }
 
 impl Sim {
-    /// One of the subscribers does something.
+    /// Lets one of the subscribers act.
     pub fn visit(&mut self, at: usize) {
         let now = self.now();
         if self.watchers[at].stuck_until > now || self.sleeps(at) {
@@ -58,7 +58,7 @@ impl Sim {
             let follower = &self.shared.lock().followers[self.watchers[at].follower];
             (follower.lost_at.is_some(), follower.replays)
         };
-        // Who may come back on another connection loses this one more often.
+        // A subscriber that may come back on another connection loses this one more often.
         let breaks = self.plan.connection_breaks.max(if replays { 100 } else { 0 });
         if is_lost {
             if self.random.chance(1, if replays { 16 } else { 4 }) {
@@ -88,7 +88,7 @@ impl Sim {
         self.drop_if_done(at);
     }
 
-    /// Has one that was given its end go.
+    /// Removes one that has received its end, with some chance.
     pub fn drop_if_done(&mut self, at: usize) {
         let follower = self.watchers[at].follower;
         let scene = self.shared.lock();
@@ -100,7 +100,8 @@ impl Sim {
         }
     }
 
-    /// Asks once, and compares what comes with what is owed; `false` if nothing came.
+    /// Polls once, and compares the delivery with the one that is owed. Returns false if nothing
+    /// came.
     pub fn ask(&mut self, at: usize) -> bool {
         if self.sleeps(at) {
             return false;
@@ -174,7 +175,7 @@ impl Sim {
         delivery.is_some()
     }
 
-    /// Acknowledges something, now and then nonsense.
+    /// Acknowledges a chunk, and now and then an invalid one.
     fn acknowledge(&mut self, at: usize) {
         let index = self.watchers[at].follower;
         let scene = self.shared.lock();
@@ -197,7 +198,7 @@ impl Sim {
             seq += 1_000_000;
         }
         if !is_misuse {
-            // What it makes room for comes before the answer.
+            // Deliveries that it makes room for come before the reply.
             let now = self.now();
             self.shared.lock().acknowledge(index, seq, now);
         }
@@ -246,7 +247,8 @@ impl Sim {
         }
     }
 
-    /// The connection is back: the place is still there, or it is known why not.
+    /// Restores the connection: the subscriber still has its place, or the reason of the loss is
+    /// known.
     pub fn mend(&mut self, at: usize) {
         let index = self.watchers[at].follower;
         let mut scene = self.shared.lock();
@@ -257,7 +259,7 @@ impl Sim {
         }
         let gone_before = follower.gone;
         if gone_before.is_none() {
-            follower.lost_at = None; // What waited comes at once.
+            follower.lost_at = None; // Waiting chunks come at once.
             follower.free_since = self.world.now();
         }
         scene.say(|| format!("the connection of {index} is back"));
@@ -283,7 +285,7 @@ impl Sim {
         scene.say(|| format!("{index} leaves"));
         drop(scene);
         if is_remote {
-            self.die(at); // Its owner is on another thread: it drops it.
+            self.die(at); // Its owner is on another thread, and drops it.
             return;
         }
         let result = self.shard.unsubscribe(subscriber);
@@ -311,7 +313,7 @@ impl Sim {
         }
     }
 
-    /// Leaves without a word: a closure's connection breaks for good, the others are dropped.
+    /// Leaves without a request: a closure's connection breaks for good, the others are dropped.
     fn die(&mut self, at: usize) {
         let index = self.watchers[at].follower;
         let mut scene = self.shared.lock();
@@ -332,7 +334,7 @@ impl Sim {
         self.watchers.swap_remove(at);
     }
 
-    /// After the faults: everybody is there, quick and attentive. `true` if anybody got anything.
+    /// Lets all subscribers poll quickly, after the faults. Returns true if any got a delivery.
     pub fn visit_all(&mut self) -> bool {
         let mut moved = false;
         for at in (0..self.watchers.len()).rev() {
@@ -367,7 +369,7 @@ impl Sim {
         }
     }
 
-    /// Everybody who looks has had its end.
+    /// Checks that every subscriber that still polls has received its end.
     pub fn check_ends(&mut self) {
         let mut scene = self.shared.lock();
         let open = scene.followers.iter().find(|follower| {

@@ -1,5 +1,5 @@
-//! The world that simulated reactors and actors share: virtual time from zero, one seeded source
-//! of randomness, alarms, the network (`network.rs`), and the faults of the kernel.
+//! The world that simulated reactors and actors share. It has virtual time from zero, one seeded
+//! source of randomness, alarms, the network (`network.rs`), and the faults of the kernel.
 //!
 //! One thread. Absent: real time, threads, descriptors. Invariant: time never goes back.
 
@@ -11,19 +11,19 @@ use crate::base::{Instant, Random};
 use crate::reactor::{IoError, Waker};
 use crate::sim::network::Network;
 
-/// 2026-01-01 in microseconds: what the wall shows at virtual time zero.
+/// 2026-01-01 in microseconds: the wall-clock time at virtual time zero.
 pub const WALL_ORIGIN_US: u64 = 1_767_225_600_000_000;
 
-/// How unkind the kernel is. Chances are per mille.
+/// The faults of the kernel. Chances are per mille.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimFaults {
     /// The longest time between readiness and transfer.
     pub delay_max: Duration,
-    /// Of moving fewer bytes than possible: any number from one up.
+    /// Chance of a transfer of fewer bytes than possible: any number from one up.
     pub short_chance: u64,
-    /// Of "not ready after all".
+    /// Chance of "not ready after all".
     pub again_chance: u64,
-    /// Of EINTR.
+    /// Chance of EINTR.
     pub interrupt_chance: u64,
     /// True if the events of one moment are shuffled.
     pub is_shuffled: bool,
@@ -38,7 +38,7 @@ impl SimFaults {
         interrupt_chance: 0,
         is_shuffled: false,
     };
-    /// Everything at once, often.
+    /// All faults at once, often.
     pub const ALL: SimFaults = SimFaults {
         delay_max: Duration::from_micros(30),
         short_chance: 500,
@@ -88,17 +88,17 @@ impl SimWorld {
     /// Moves time to `instant`, and rings the alarms on the way.
     ///
     /// # Panics
-    /// If that is in the past.
+    /// `instant` is in the past.
     pub fn advance_to(&self, instant: Instant) {
         self.world.borrow_mut().advance_to(instant);
     }
 
-    /// No wait moves time past `horizon`; it returns there, without a reason.
+    /// Sets the horizon. No wait moves time past it; a wait returns there without another reason.
     pub fn set_horizon(&self, horizon: Option<Instant>) {
         self.world.borrow_mut().horizon = horizon;
     }
 
-    /// From now on the kernel behaves like this.
+    /// Sets the faults of the kernel from now on.
     pub fn set_faults(&self, faults: SimFaults) {
         self.world.borrow_mut().faults = faults;
     }

@@ -1,5 +1,5 @@
-//! One seed of agents on the simulated server: runs that are started, followed, cut and cancelled
-//! at any point, a model that misbehaves, and then calm, in which everything has to end.
+//! One seed of agents on the simulated server. Runs are started, followed, cut and cancelled at any
+//! point, with a model that misbehaves. Then comes calm, in which everything has to end.
 
 use serde_json::json;
 
@@ -28,9 +28,9 @@ const READERS_MAX: usize = 24;
 /// Runs one seed twice.
 ///
 /// # Errors
-/// What is wrong, and how to run the seed again.
+/// The failure, and the command that runs the seed again.
 pub fn run_agent_seed(seed: u64, verbose: bool) -> Result<SeedSummary, String> {
-    // Everything that anybody was told is the same, too.
+    // The events that all readers received are the same, too.
     let run = |verbose| Run::new(seed, verbose).run(seed);
     let difference = |first: &(_, Told), second: &(_, Told)| {
         let is_told_alike = first.1 == second.1;
@@ -48,7 +48,7 @@ struct Run {
     address: ListenAddress,
     model: SimModel,
     readers: Vec<Reader>,
-    /// Requests that cancel something.
+    /// Requests that cancel an execution.
     errands: Vec<Exchange>,
     seen: AudienceSeen,
     told: Told,
@@ -200,7 +200,7 @@ impl Run {
         self.readers.push(Reader::starting(&body, random));
     }
 
-    /// One that somebody knows.
+    /// The id of an execution that one of the readers knows.
     fn known(&mut self) -> Option<String> {
         let all: Vec<&String> =
             self.readers.iter().filter_map(|reader| reader.execution.as_ref()).collect();
@@ -247,7 +247,7 @@ impl Run {
         visited.map_err(|text| format!("reader {at}: {text}; it is {}", reader.describe()))
     }
 
-    /// Nobody is cut or cancelled any more; everybody comes to the end.
+    /// Stops cutting and cancelling: every reader comes to its end.
     fn calm_down(&mut self) -> Result<(), String> {
         for round in 0.. {
             for at in 0..self.readers.len() {
@@ -288,7 +288,7 @@ impl Run {
         }
     }
 
-    /// Whoever has seen the end of a run has seen the same one.
+    /// Checks that all readers of a run that have seen its end have seen the same one.
     fn check_ends(&self) -> Result<(), String> {
         for reader in &self.readers {
             let same = |other: &&Reader| other.execution == reader.execution;

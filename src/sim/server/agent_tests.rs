@@ -1,4 +1,4 @@
-//! Runs of agents on a simulated server, with a model that follows a script.
+//! Tests of runs of agents on a simulated server, with a model that follows a script.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn post(body: &Value, query: &str) -> String {
     )
 }
 
-/// The events in what was heard: their names and their data.
+/// The events in the received text: their names and their data.
 fn events(heard: &str) -> Vec<(String, Value)> {
     let mut events = Vec::new();
     let mut name = "";
@@ -51,7 +51,7 @@ fn events(heard: &str) -> Vec<(String, Value)> {
     events
 }
 
-/// What the model said, put together.
+/// The text of the model, put together.
 fn text_of(events: &[(String, Value)]) -> String {
     let deltas = events.iter().filter(|(name, _)| name == "TextDelta");
     deltas.map(|(_, part)| part["delta"].as_str().unwrap()).collect()
@@ -92,7 +92,7 @@ fn a_run_is_streamed_part_by_part_while_the_model_speaks() {
     }
 }
 
-/// One call of the simulated server's tool, and then a word about it.
+/// A script with one call of the simulated server's tool, and then a text.
 fn calling(arguments: &Value) -> String {
     let arguments = arguments.to_string().replace(':', "=");
     format!(
@@ -239,8 +239,8 @@ fn a_block_reader_that_takes_nothing_holds_the_model_back() {
     assert_eq!(text_of(&all).len(), 40_000 * 11);
 }
 
-/// How long each of so many runs takes that begin at once, from its first part to its last, in
-/// microseconds; beside them there is one whose model never says anything.
+/// The duration of each of `run_count` runs that begin at once, from its first part to its last, in
+/// microseconds. Beside them runs one whose model never answers.
 fn durations(run_count: u32) -> Vec<u64> {
     let script = r#"
     pace = "5ms"
@@ -265,7 +265,7 @@ fn durations(run_count: u32) -> Vec<u64> {
             let client = house.world.connect(&house.address).expect("there is room");
             assert_eq!(house.world.client_send(client, request.as_bytes()), Ok(request.len()));
             if at % 64 == 63 {
-                house.turn(); // No more than so many wait to be let in. No time passes.
+                house.turn(); // No more than 64 wait to be accepted. No time passes.
             }
             client
         })
@@ -332,7 +332,7 @@ fn agents_start_agents_only_as_deep_as_they_may() {
     let client = house.visit(&post(&body, ""));
     house.pass(Duration::from_secs(1));
     let all = events(&house.hear(client));
-    // What it wanted to be deeper is cut to what it may.
+    // The requested depth is cut to the permitted one.
     let failed = all.iter().any(|(name, _)| name == "ToolCallFailed");
     assert!(failed, "{all:?}");
     let body = json!({"task": "outer", "tools": ["agent"], "depth": 2});

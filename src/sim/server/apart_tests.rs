@@ -1,4 +1,5 @@
-//! One connection and executions of two shards: durations and manners, in simulated time.
+//! Tests of one connection and executions of two shards: durations and behaviour, in simulated
+//! time.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ const LONG: Script =
 const BIG: Script =
     Script { seed: 3, chunk_count: 400, chunk_bytes_max: 1 << 10, fails: false, is_remote: false };
 
-/// Runs a script on that shard; its name. The world spreads connections.
+/// Runs a script on that shard, although the world spreads connections. Returns the execution's id.
 fn run_on(house: &mut House, shard: u8, script: Script, more: &str) -> String {
     run_tool_on(house, shard, ("script", script), more)
 }
@@ -33,7 +34,7 @@ fn run_tool_on(house: &mut House, shard: u8, run: (&str, Script), more: &str) ->
     }
 }
 
-/// Follows both on the shard of the first.
+/// Follows both executions on the shard of the first.
 fn follow(house: &mut House, ids: [&str; 2], query: &str, head: &str) -> SimClient {
     let [first, second] = ids;
     house.visit(&format!(
@@ -141,7 +142,7 @@ fn a_stream_over_two_shards_ends_although_a_thread_waits_when_it_joins() {
     assert_eq!(events_of(&heard, &big).last().unwrap()["state"], "completed");
 }
 
-/// Two executions, and a client that wants both, on a connection of the first one's shard; the
+/// Two executions, and a client that follows both, on a connection of the first one's shard. The
 /// other shard has no turn.
 fn asked_of_an_absent_shard(policy: &str) -> (House, SimClient, [String; 2]) {
     let mut house = House::of(2);
@@ -154,7 +155,7 @@ fn asked_of_an_absent_shard(policy: &str) -> (House, SimClient, [String; 2]) {
     (house, client, [silent, long])
 }
 
-/// Nobody follows any of these.
+/// Asserts that none of these executions has a subscriber.
 fn assert_unfollowed(house: &mut House, ids: &[String]) {
     for id in ids {
         let status = house.get(&format!("/v1/executions/{id}"));
@@ -170,11 +171,11 @@ fn a_shard_that_does_not_answer_is_not_waited_for_without_end() {
     house.pass(Duration::from_secs(2));
     let heard = house.hear(client);
     assert!(heard.starts_with("HTTP/1.1 503 ") && heard.contains("retry-after"), "{heard}");
-    // Its answer comes late: nobody follows, when the grace for who comes back is over.
+    // Its reply comes late: when the reconnect grace is over, no subscriber is left.
     house.absent = None;
     house.pass(limits::RECONNECT_GRACE + Duration::from_secs(1));
     assert_unfollowed(&mut house, &ids);
-    // And the connection goes on.
+    // The connection goes on.
     house.say(client, &get("/healthz"));
     assert!(house.hear(client).starts_with("HTTP/1.1 200 "));
 }

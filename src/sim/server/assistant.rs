@@ -1,9 +1,10 @@
-//! MCP clients in the seeded world, of both eras: they call tools, are told how far these are, are
-//! cut off, come back, cancel, leave without a word, and believe nothing that they are told.
+//! MCP clients in the seeded world, of both eras. They call tools, receive progress, lose
+//! connections, come back, cancel, and leave without a message. They check everything that they
+//! receive.
 //!
-//! What they hold the server to: a call has one response, the last word on its stream; progress
-//! rises and is for its token alone; the chunks that it carries are the tool's, none twice, none
-//! left out, also over several connections; and the result is what the tool has published.
+//! They hold the server to this: a call has one response, the last message on its stream. Progress
+//! rises and is for its token alone. The chunks that it carries are the tool's, none twice and none
+//! left out, also over several connections. The result is what the tool has published.
 
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ use crate::reactor::ListenAddress;
 use crate::sim::world::SimWorld;
 use crate::wire::sse;
 
-/// What happened to them.
+/// The number of times that each event happened to these clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AssistantSeen {
     pub sessions: u64,
@@ -47,11 +48,11 @@ impl Era {
     }
 }
 
-/// See the module's text.
+/// An MCP client, as in the module's text.
 pub(super) struct SimAssistant {
     era: Era,
     session: Option<String>,
-    /// The server has said 200 to `initialize`, and 202 to what follows it.
+    /// True if the server has answered 200 to `initialize`, and 202 to the notification after it.
     is_ready: bool,
     opening: Option<Exchange>,
     id_next: u64,
@@ -91,7 +92,7 @@ impl SimAssistant {
         }
     }
 
-    /// Goes on with whatever it does; with `begins` it may begin something.
+    /// Continues its work; with `begins` it may begin a call or a session.
     pub fn step(
         &mut self,
         world: &SimWorld,
@@ -157,7 +158,7 @@ impl SimAssistant {
                 seen.sessions += 1;
             }
             (Some(202), Some(_)) => self.is_ready = true,
-            (Some(404), Some(_)) => self.session = None, // It had to go.
+            (Some(404), Some(_)) => self.session = None, // It was evicted.
             (Some(503 | 429), _) => {}
             (status, _) => return Err(format!("a session begins with {status:?}")),
         }
@@ -233,7 +234,7 @@ impl SimAssistant {
         }
     }
 
-    /// `true`: nothing more comes of it.
+    /// Continues a call. Returns true if nothing more comes of it.
     fn step_call(
         &mut self,
         at: usize,
@@ -245,7 +246,7 @@ impl SimAssistant {
         let head = self.head();
         let call = &mut self.calls[at];
         let Some(exchange) = &mut call.exchange else {
-            // Only who was told how far it is can go on from there.
+            // Only a client that has received an event id can resume.
             let last_id = call.decoder.last_id().into_owned();
             if last_id.is_empty() || self.era == Era::Stateless {
                 seen.lost += 1;
@@ -273,9 +274,9 @@ impl SimAssistant {
                 }
             }
             Some(200) => call.document.extend_from_slice(&body),
-            // A full house; a session that had to go; who was there before is not known to be gone.
+            // A full server; an evicted session; an earlier stream that is not known to be gone.
             Some(503 | 429 | 404 | 409) => {}
-            Some(400) if call.is_resumed => {} // Nobody knows that stream any more.
+            Some(400) if call.is_resumed => {} // The stream is not known any more.
             Some(other) => {
                 let text = String::from_utf8_lossy(&body).into_owned();
                 return Err(format!("it is answered {other}: {text}"));
@@ -294,14 +295,13 @@ impl SimAssistant {
                 call.take(&message, seen)?;
                 Ok(true)
             }
-            // A stream that ends without a response is one that was cancelled, or is asked for
-            // again.
+            // A stream that ends without a response was cancelled, or is requested again.
             (Some(200), Outcome::Complete) if call.is_cancelled => Ok(true),
             (Some(200), Outcome::Complete) => match self.era {
                 Era::Handshake => Ok(false),
                 Era::Stateless => Err("it ends without a response".to_owned()),
             },
-            (Some(409), _) => Ok(false), // It is asked for again.
+            (Some(409), _) => Ok(false), // It is requested again.
             (_, Outcome::Complete) => Ok(true),
             (_, Outcome::Cut) => Ok(false),
         }
@@ -318,7 +318,7 @@ impl SimAssistant {
         Ok(())
     }
 
-    /// One of its connections breaks, or it wants one call no more.
+    /// Breaks one of its connections, or cancels a call.
     pub fn disturb(
         &mut self,
         world: &SimWorld,
@@ -348,7 +348,7 @@ impl SimAssistant {
         true
     }
 
-    /// Goes for good, without a word.
+    /// Leaves for good, without a message.
     pub fn leave(&mut self, world: &SimWorld) {
         let calls = self.calls.drain(..).filter_map(|call| call.exchange);
         for exchange in calls.chain(self.told.drain(..)).chain(self.opening.take()) {
@@ -356,7 +356,7 @@ impl SimAssistant {
         }
     }
 
-    /// What it waits for, for who asks why.
+    /// The state that it waits in, for error texts.
     pub fn describe(&self) -> String {
         let calls: Vec<String> = self.calls.iter().map(Open::describe).collect();
         let SimAssistant { era, session, is_ready, opening, told, .. } = self;
@@ -367,7 +367,7 @@ impl SimAssistant {
         )
     }
 
-    /// Has it nothing to do?
+    /// True if it has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.calls.is_empty() && self.told.is_empty() && self.opening.is_none()
     }
@@ -384,7 +384,7 @@ impl Open {
         )
     }
 
-    /// `true`: the response was there.
+    /// Reads a stream. Returns true if the response was in it.
     fn hear(&mut self, mut input: &[u8], seen: &mut AssistantSeen) -> Result<bool, String> {
         let mut messages = Vec::new();
         while let Some(event) = self.decoder.read(&mut input).map_err(|e| format!("{e}"))? {
@@ -404,14 +404,14 @@ impl Open {
         Ok(is_over)
     }
 
-    /// `true`: it is the response.
+    /// Takes a message. Returns true if it is the response.
     fn take(&mut self, message: &Value, seen: &mut AssistantSeen) -> Result<bool, String> {
         match message["method"].as_str() {
             Some("notifications/progress") => {
                 self.take_progress(&message["params"], seen)?;
                 Ok(false)
             }
-            // Nobody said how much of the log it wants: that is all, in this era.
+            // No log level was requested: in this era that means all of it.
             Some("notifications/message") if self.era == Era::Handshake => {
                 seen.messages += 1;
                 Ok(false)
@@ -463,7 +463,7 @@ impl Open {
         Ok(())
     }
 
-    /// Nothing may be between the last word and this chunk but lines of a log.
+    /// Checks that only lines of a log are between the last chunk and this one.
     fn skip_to(&mut self, seq: u64) -> Result<(), String> {
         if seq <= self.told_seq {
             return Err(format!("chunk {seq} comes behind {}", self.told_seq));
@@ -476,7 +476,7 @@ impl Open {
         Ok(())
     }
 
-    /// What the tool publishes beside its log.
+    /// The tool's chunks without its log.
     fn output(&self) -> Vec<u8> {
         let chunks = (1..=self.script.chunk_count).map(|seq| self.script.chunk(seq));
         chunks.filter(|(kind, _)| *kind != Kind::Log).flat_map(|(_, bytes)| bytes).collect()
@@ -501,7 +501,7 @@ impl Open {
     }
 }
 
-/// What a block holds.
+/// The bytes of a content block.
 fn bytes_of(block: &Value) -> Vec<u8> {
     match block["type"].as_str() {
         Some("text") => block["text"].as_str().unwrap_or_default().as_bytes().to_vec(),

@@ -1,5 +1,5 @@
-//! A client that has an agent run, or follows a run that somebody else has started, and believes
-//! nothing: parts come in order and once, gaps count what is missing, and there is one end.
+//! A client that starts an agent's run, or follows an existing run, and checks everything. Parts
+//! come in order and once, gaps count the missing parts, and one end comes.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::reactor::ListenAddress;
 use crate::sim::world::SimWorld;
 use crate::wire::{ndjson, sse};
 
-/// What many of them have seen. Equal for equal seeds.
+/// The counts of many readers. Equal for equal seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AudienceSeen {
     pub parts: u64,
@@ -27,10 +27,10 @@ pub(super) struct AudienceSeen {
     pub whole: u64,
 }
 
-/// All parts that anybody has seen, by run and number: everybody is told the same.
+/// All parts that any reader has received, by run and number: all readers receive the same.
 pub(super) type Told = BTreeMap<String, BTreeMap<u64, Vec<u8>>>;
 
-/// The JSON of an event, and with it, over server-sent events, its name and its id.
+/// The JSON of an event, with its name and its id if it came over server-sent events.
 type Heard = (Vec<u8>, Option<(String, String)>);
 
 enum Format {
@@ -38,33 +38,33 @@ enum Format {
     Ndjson(ndjson::Decoder),
 }
 
-/// See the module's text.
+/// A reader, as in the module's text.
 pub(super) struct Reader {
-    /// Which run; not known before the first event of one's own.
+    /// The run; not known before the first event of a run of its own.
     pub execution: Option<String>,
     /// The request that starts it.
     starts: Option<String>,
     policy: Policy,
-    /// How far it may lag; else as its policy says.
+    /// Number of chunks that it may lag by, or `None` for the policy's default.
     chunks_max: Option<u64>,
     format: Format,
     exchange: Option<Exchange>,
     has_started: bool,
-    /// It has followed on another connection before.
+    /// True if it has followed on another connection before.
     is_back: bool,
     told_seq: Option<u64>,
     given_count: u64,
     missed_count: u64,
     order: Option<Order>,
     has_ended: bool,
-    /// Its run's own end.
+    /// The end of its run.
     pub outcome: Option<String>,
     is_detached: bool,
     pub is_done: bool,
 }
 
 impl Reader {
-    /// Has a run with this body.
+    /// Starts a run with this body.
     pub fn starting(body: &Value, random: &mut Random) -> Reader {
         let mut reader = Reader::new(None, random);
         let (body, query) = (body.to_string(), reader.query());
@@ -114,7 +114,7 @@ impl Reader {
         format!("format={format}&policy={}{}", self.policy.name(), limit.unwrap_or_default())
     }
 
-    /// Connects, for the first time or again, and reads a bit.
+    /// Connects, for the first time or again, and reads a piece.
     pub fn step(
         &mut self,
         world: &SimWorld,
@@ -150,7 +150,7 @@ impl Reader {
             if outcome == Outcome::Complete && status == Some(200) && !self.has_ended {
                 return Err("the body is complete, and there was no end".into());
             }
-            // Who started a run and was cut before he knew its name has nothing to come back to.
+            // A reader that started a run and was cut before it knew the run's id cannot come back.
             let is_lost = self.execution.is_none() || self.told_seq.is_none();
             self.is_done |= self.has_ended || is_lost;
         }
@@ -167,7 +167,7 @@ impl Reader {
         let request = match (self.starts.take(), &self.execution) {
             (Some(request), _) => request,
             (None, Some(id)) => {
-                let is_wrong = random.chance(1, 100); // An execution that is not there.
+                let is_wrong = random.chance(1, 100); // An unknown execution.
                 let id = if is_wrong { id.chars().rev().collect() } else { id.clone() };
                 let mut target = format!("/v1/executions/{id}/events?{}", self.query());
                 let mut head = String::new();
@@ -197,11 +197,12 @@ impl Reader {
         self.exchange = Exchange::begin(world, address, &request);
     }
 
-    /// Its connection is cut, if there is one.
+    /// Cuts its connection. Returns false if it has none.
     pub fn cut(&mut self, world: &SimWorld, random: &mut Random) -> bool {
         let Some(mut exchange) = self.exchange.take() else { return false };
         exchange.leave(world, random);
-        // Who was let go does not come back; who knows the end does if he can say that he does.
+        // A detached reader does not come back. One that knows the end does, if it can send that as
+        // an id.
         let is_sse = matches!(self.format, Format::Sse(_));
         let is_over = self.is_detached || (self.has_ended && !is_sse);
         self.is_done |= is_over || self.execution.is_none() || self.told_seq.is_none();
@@ -318,13 +319,13 @@ impl Reader {
         }
     }
 
-    /// A reader that comes late may find the oldest gone. One that comes back may not: all that was
-    /// on its way when its connection was cut is still held.
+    /// True if the gap is possible because the reader came late, when the oldest parts were gone.
+    /// One that comes back may have no such gap: all that was on its way at the cut is still held.
     fn is_late(&self, from_seq: u64) -> bool {
         !self.is_back && self.given_count == 0 && self.told_seq == Some(from_seq - 1)
     }
 
-    /// The `id:` says how far it is; behind the end, one past the last part.
+    /// Checks an `id:`, which has the number of the last part; behind the end, one more.
     fn check_id(&self, id: &str) -> Result<(), String> {
         let seq = self.told_seq.expect("it has started") + u64::from(self.has_ended);
         let begins = format!("{}:{seq}:", self.execution.as_deref().unwrap_or_default());
@@ -334,7 +335,7 @@ impl Reader {
         }
     }
 
-    /// What it is doing, for who asks why.
+    /// The state of the reader, for error texts.
     pub fn describe(&self) -> String {
         let (id, seq) = (&self.execution, self.told_seq);
         let status = self.exchange.as_ref().map(|exchange| exchange.status);

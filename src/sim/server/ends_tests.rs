@@ -1,5 +1,5 @@
-//! How things end: a server that stops, an execution that is cancelled, a subscriber that is
-//! removed. In simulated time.
+//! Tests of ends, in simulated time: a server that stops, an execution that is cancelled, a
+//! subscriber that is removed.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn delete(house: &mut House, path: &str) -> String {
     heard
 }
 
-/// The state of an execution, as the server tells it.
+/// The state of an execution, as the server reports it.
 fn state(house: &mut House, id: &str) -> String {
     let heard = house.get(&format!("/v1/executions/{id}"));
     let (_, body) = heard.split_once("\r\n\r\n").expect(&heard);
@@ -38,7 +38,7 @@ fn state(house: &mut House, id: &str) -> String {
     document["state"].as_str().expect(body).to_owned()
 }
 
-/// The events of a stream, by what follows their `data: `.
+/// The events of a stream, from the texts behind `data: `.
 fn events(heard: &str) -> Vec<Value> {
     let lines = heard.lines().filter_map(|line| line.strip_prefix("data: "));
     lines.map(|line| serde_json::from_str(line).expect(line)).collect()
@@ -58,7 +58,7 @@ fn both(house: &mut House) -> ([String; 2], SimClient) {
         }
     }
     let ids = ids.map(|id| id.expect("as above"));
-    // It moves to the shard of the first.
+    // The connection moves to the shard of the first.
     let client = house.visit(&get(&format!("/v1/events?executions={},{}", ids[0], ids[1])));
     (ids, client)
 }
@@ -74,7 +74,7 @@ fn a_server_that_stops_closes_a_connection_when_its_response_ends() {
         let (_, client) = both(&mut house);
         let idle = house.visit("");
         assert!(house.hear(client).contains("event: started\n"));
-        // One shard has swept its connections before the other one says its last word.
+        // One shard has closed its connections before the other one sends its end.
         house.shards[first].drain();
         house.pass(SECOND / 10);
         assert!(connection_count(&house) > 0);
@@ -85,7 +85,7 @@ fn a_server_that_stops_closes_a_connection_when_its_response_ends() {
         assert_eq!(ends, 2, "{heard}");
         assert!(heard.ends_with("<end>"), "{heard}");
         assert_eq!(house.hear(idle), "<end>");
-        // Both clients have their ends open still.
+        // Both clients still have their own ends open.
         assert_eq!(connection_count(&house), 0);
     }
 }
@@ -99,7 +99,7 @@ fn a_server_that_stops_waits_for_no_client_that_has_said_nothing_more() {
     let path = format!("/v1/executions/{id}/events");
     let stream = house
         .visit(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-    // The rest of this request may come at any time: a close could cut off its answer.
+    // The rest of this request may come at any time: a close could cut off its reply.
     let begun = house.visit("GET /v1/executions HTTP/1.1\r\nContent-Length: nonsense\r\n\r\n");
     house.shards[0].drain();
     house.pass(SECOND / 10);
@@ -111,7 +111,7 @@ fn a_server_that_stops_waits_for_no_client_that_has_said_nothing_more() {
     assert_eq!(connection_count(&house), 0);
 }
 
-/// The machine has slept: the cancellation and the sign of life are both there in one turn.
+/// The machine has slept: the cancellation and the keep-alive are due in the same turn.
 #[test]
 fn a_stream_that_ends_when_its_sign_of_life_is_due_ends() {
     let mut house = House::new();
@@ -128,7 +128,7 @@ fn a_stream_that_ends_when_its_sign_of_life_is_due_ends() {
     assert_eq!(events(&heard).last().unwrap()["state"], "cancelled", "{heard}");
 }
 
-/// An execution that was cancelled while somebody reads it under `block`.
+/// An execution that was cancelled while a client reads it under `block`.
 fn cancelled_with_a_reader() -> (House, String, SimClient) {
     let mut house = House::new();
     let id = house.run(BIG, AT_ONCE);

@@ -13,7 +13,7 @@ pub(super) struct Exchange {
     unsent: Vec<u8>,
     reader: ResponseReader,
     pub status: Option<u16>,
-    /// Its answer is a stream of events.
+    /// True if its response is a stream of events.
     pub is_stream: bool,
     /// The session of MCP that it opens.
     pub session: Option<String>,
@@ -22,7 +22,7 @@ pub(super) struct Exchange {
     pub outcome: Option<Outcome>,
 }
 
-/// How it ended.
+/// The end of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The response is complete.
@@ -32,7 +32,7 @@ pub(super) enum Outcome {
 }
 
 impl Exchange {
-    /// Connects; `None` if too many wait, or nobody listens any more.
+    /// Connects; `None` if too many connections wait, or the listener is closed.
     pub fn begin(world: &SimWorld, address: &ListenAddress, request: &str) -> Option<Exchange> {
         let client = world.connect(address).ok()?;
         let method = match request.split(' ').next() {
@@ -56,7 +56,7 @@ impl Exchange {
         })
     }
 
-    /// Sends and receives a bit. What is not HTTP is an error.
+    /// Sends and receives a piece. A response that is not HTTP is an error.
     pub fn step(&mut self, world: &SimWorld, random: &mut Random) -> Result<(), String> {
         if self.outcome.is_some() {
             return Ok(());
@@ -106,7 +106,7 @@ impl Exchange {
         }
     }
 
-    /// Goes away: politely, or not.
+    /// Leaves, by a close, a finish or a reset.
     pub fn leave(&mut self, world: &SimWorld, random: &mut Random) {
         match random.below(3) {
             0 => world.client_reset(self.client),
@@ -119,7 +119,7 @@ impl Exchange {
         }
     }
 
-    /// Closes what is left of the connection.
+    /// Closes the rest of the connection.
     pub fn close(&self, world: &SimWorld) {
         world.client_close(self.client);
     }

@@ -1,5 +1,4 @@
-//! A client that follows one execution, or several on one connection, and checks every word it is
-//! told.
+//! A client that follows one execution, or several on one connection, and checks every event.
 
 use serde_json::Value;
 
@@ -12,18 +11,18 @@ use crate::reactor::ListenAddress;
 use crate::sim::world::SimWorld;
 use crate::wire::{ndjson, sse};
 
-/// See the module's text.
+/// A follower, as in the module's text.
 pub(super) struct Follower {
-    /// What it follows: one execution, or several on one connection.
+    /// The executions that it follows: one, or several on one connection.
     parts: Vec<Oracle>,
     is_combined: bool,
-    /// They live on several shards.
+    /// True if they live on several shards.
     is_apart: bool,
     format: Format,
     exchange: Option<Exchange>,
-    /// It was told of the end, or gets nowhere.
+    /// True if it has received the end, or makes no progress.
     has_all: bool,
-    /// All is said.
+    /// True if it expects nothing more.
     pub is_done: bool,
     output: Vec<u8>,
 }
@@ -76,13 +75,13 @@ impl Follower {
         self.exchange.is_some()
     }
 
-    /// Has it an event behind which it goes on when it comes back?
+    /// True if it has an event id from which it can resume.
     fn has_cursor(&self) -> bool {
         let is_told = self.parts.iter().any(|part| part.told_seq.is_some());
         is_told && (!self.is_combined || matches!(self.format, Format::Sse(_)))
     }
 
-    /// Connects, for the first time or again. `false` if that was not possible.
+    /// Connects, for the first time or again. Returns false if that was not possible.
     pub fn connect(&mut self, world: &SimWorld, address: &ListenAddress) -> bool {
         let first = &self.parts[0];
         let (id, query) = (&first.id, first.query());
@@ -118,7 +117,7 @@ impl Follower {
         self.exchange.is_some()
     }
 
-    /// Reads a bit. What the server must not do is an error.
+    /// Reads a piece. A violation by the server is an error.
     pub fn step(
         &mut self,
         world: &SimWorld,
@@ -140,7 +139,8 @@ impl Follower {
                 seen.seen_to_end += 1;
                 self.is_done = true;
             }
-            // It was forgotten, or what it wants is; there are too many; the server ends.
+            // The execution or its chunks were forgotten; too many connections exist; or the server
+            // ends.
             Some(404 | 410 | 429 | 503) => {
                 seen.gone += 1;
                 self.is_done = true;
@@ -155,7 +155,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The connection is over.
+    /// Handles the end of the connection.
     fn ended(&mut self, world: &SimWorld, outcome: Outcome, seen: &mut Seen) -> Result<(), String> {
         let exchange = self.exchange.take().expect("it was just there");
         exchange.close(world);
@@ -165,20 +165,20 @@ impl Follower {
             return self.check_output(outcome);
         }
         if self.is_done {
-            return Ok(()); // It was told that there is nothing, or nothing more.
+            return Ok(()); // It has received that nothing exists, or nothing more.
         }
         let have_ended = self.parts.iter().all(|part| part.has_ended || part.is_over);
         if outcome == Outcome::Complete && exchange.status == Some(200) && !have_ended {
             return Err("the body is complete, and there was no end".into());
         }
-        // Who is detached again and again without a chunk would come back for ever.
+        // A follower that is detached again and again without a chunk would come back without end.
         let is_detached = self.parts.iter().any(|part| part.is_detached);
         let gets_nowhere = is_detached && self.parts.iter().all(|p| p.given == Totals::ZERO);
         if gets_nowhere || self.parts.iter().all(|part| part.is_over) {
             let is_browser = matches!(self.format, Format::Sse(_)) && !gets_nowhere;
             self.is_done =
                 !is_browser || self.parts[0].told_seq.is_none_or(|seq| !seq.is_multiple_of(4));
-            self.has_all = true; // A browser comes back all the same.
+            self.has_all = true; // A browser comes back anyway.
         } else if !self.has_cursor() {
             self.is_done = true; // It would begin anew.
         }
@@ -228,7 +228,7 @@ impl Follower {
             let part = part.ok_or_else(|| format!("another execution: {event}"))?;
             part.take(&event, seen).map_err(|text| format!("{text}: {event}"))?;
             seen.apart += u64::from(self.is_apart && event["event"] == "chunk");
-            // Alone, who is detached is told that without an id of its own.
+            // On a stream of one execution, the end of a detached subscriber has no id of its own.
             if let Some(id) = id
                 && (self.is_combined || !part.is_detached)
             {
@@ -238,7 +238,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The `id:` has one cursor for each.
+    /// Checks an `id:`, which has one cursor for each execution.
     fn check_id(&self, id: &str) -> Result<(), String> {
         let cursors: Vec<&str> = id.split(',').collect();
         if cursors.len() != self.parts.len() {
@@ -247,14 +247,14 @@ impl Follower {
         self.parts.iter().zip(cursors).try_for_each(|(part, cursor)| part.check_cursor(cursor))
     }
 
-    /// What it is doing, for who asks why.
+    /// The state of the follower, for error texts.
     pub fn describe(&self) -> String {
         let status = self.exchange.as_ref().map(|exchange| exchange.status);
         let parts: Vec<String> = self.parts.iter().map(Oracle::describe).collect();
         format!("a follower of [{}], connection: {status:?}", parts.join(", "))
     }
 
-    /// Cuts its connection, if there is one. Whoever has no cursor to come back with is done.
+    /// Cuts its connection. Returns false if it has none. A follower without a cursor is then done.
     pub fn cut(&mut self, world: &SimWorld, random: &mut Random) -> bool {
         let Some(mut exchange) = self.exchange.take() else { return false };
         exchange.leave(world, random);
@@ -264,7 +264,7 @@ impl Follower {
         true
     }
 
-    /// The request that acknowledges what it was told.
+    /// The request that acknowledges the chunks that it has received.
     pub fn acknowledgement(&mut self) -> Option<String> {
         self.parts.iter_mut().find_map(Oracle::acknowledgement)
     }

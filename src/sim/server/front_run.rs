@@ -1,6 +1,6 @@
-//! A seed of front ends: runs that are followed in every format, from the start and from anywhere,
-//! over connections that are short, late, cut and reset. Each client is as strict as the real one,
-//! and at the end those of one run have understood the same.
+//! A seed of front ends. Runs are followed in every format, from the start and from anywhere, over
+//! connections that are short, late, cut and reset. Each client is as strict as the real one, and
+//! at the end those of one run must have read the same.
 
 use std::collections::BTreeMap;
 
@@ -24,18 +24,18 @@ const ONLOOKERS_MAX: usize = 24;
 const STEPS: u32 = 400;
 const CALM_ROUNDS_MAX: u32 = 20_000;
 
-/// Somebody who follows a run in one format.
+/// A client that follows a run in one format.
 struct Onlooker {
     format: Format,
-    /// `None` until its own run says what it is called.
+    /// The execution, or `None` until its own run reports its id.
     execution: Option<String>,
     starts: Option<String>,
     from: &'static str,
-    /// It is told everything, sooner or later.
+    /// True if it receives everything, sooner or later.
     is_owed_all: bool,
     checker: Option<Checker>,
     exchange: Option<Exchange>,
-    /// What came on this connection, for who looks for a name in it.
+    /// The beginning of the stream on this connection, in which the id is looked for.
     head: String,
     seen: Option<Seen>,
     is_done: bool,
@@ -100,11 +100,11 @@ impl Onlooker {
         let request = match (self.starts.take(), &self.execution) {
             (Some(request), _) => request,
             (None, None) => {
-                self.is_done = true; // Nobody knows its name.
+                self.is_done = true; // The id is not known.
                 return;
             }
             (None, Some(id)) => {
-                self.checker = Some(Checker::new(self.format)); // It is told again, from there.
+                self.checker = Some(Checker::new(self.format)); // It is sent again, from there.
                 let (query, from) = (query(self.format), self.from);
                 format!(
                     "GET /v1/executions/{id}/events?{query}&from={from}&policy=block HTTP/1.1\r\n\
@@ -152,7 +152,7 @@ impl Onlooker {
         Ok(())
     }
 
-    /// The connection is cut.
+    /// Handles a cut connection.
     fn is_broken(&mut self) {
         self.is_done |= self.execution.is_none();
     }
@@ -168,7 +168,7 @@ impl Onlooker {
     }
 }
 
-/// The execution that a stream says it is of.
+/// The id of the execution in the beginning of a stream.
 fn name_in(text: &str, format: Format) -> Option<String> {
     let before = match format {
         Format::LangGraph { .. } => "id: ",
@@ -189,10 +189,11 @@ struct Play {
     cuts: u64,
 }
 
-/// Plays a seed: how many have read to an end, and how many connections were cut.
+/// Plays a seed. Returns the number of clients that read to an end, and of connections that were
+/// cut.
 ///
 /// # Errors
-/// What went wrong.
+/// The failure.
 pub(super) fn play(seed: u64) -> Result<(u64, u64), String> {
     let mut random = Random::new(seed);
     let faults = if random.chance(1, 3) { SimFaults::NONE } else { SimFaults::ALL };
@@ -284,14 +285,14 @@ impl Play {
         Ok(())
     }
 
-    /// Whoever was told all of a run has understood the same, in whatever words.
+    /// Checks that all clients which received a whole run have read the same, in any format.
     fn compare(&self) -> Result<(), String> {
         let mut runs: BTreeMap<&str, (Format, String)> = BTreeMap::new();
         for onlooker in &self.onlookers {
             let (Some(id), Some(seen)) = (&onlooker.execution, &onlooker.seen) else { continue };
             let has_end = !matches!(seen.end, SeenEnd::None | SeenEnd::Detached);
             if !onlooker.is_owed_all || seen.gap_count > 0 || !has_end {
-                continue; // It was let go before the run's end, say.
+                continue; // It was detached before the run's end, for example.
             }
             let said: String = seen.steps.iter().map(|step| step.text.as_str()).collect();
             let calls = seen.steps.iter().flat_map(|step| &step.calls);

@@ -1,5 +1,5 @@
-//! Front ends on a simulated server: streams in their words, from the start and from anywhere, and
-//! threads.
+//! Tests of front ends on a simulated server: streams in their formats, from the start and from
+//! anywhere, and threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn houses_with(shard_count: u8, script: &str, config: ShardConfig) -> House {
     house
 }
 
-/// A run that calls a tool, waits, and says a word.
+/// A script of a run that calls a tool, waits, and sends a text.
 fn slowly() -> String {
     let arguments = SHORT.arguments().to_string().replace(':', "=");
     format!(
@@ -60,7 +60,7 @@ fn post(path: &str, body: &Value) -> String {
     )
 }
 
-/// As `useChat` asks.
+/// A request of `useChat`.
 fn chat(id: &str, text: &str) -> String {
     let parts = json!([{"type": "text", "text": text}]);
     let messages = json!([{"id": "1", "role": "user", "parts": parts}]);
@@ -68,7 +68,7 @@ fn chat(id: &str, text: &str) -> String {
     post("/v1/agent/stream", &body)
 }
 
-/// As LangGraph's clients ask.
+/// A request of LangGraph's clients.
 fn start(thread: &str, text: &str) -> String {
     let input = json!({"messages": [{"role": "user", "content": text}]});
     let params = json!({"assistant_id": "agent", "input": input});
@@ -84,7 +84,7 @@ fn follow(thread: &str, since: Option<u64>) -> String {
     post(&format!("/langgraph/threads/{thread}/stream/events"), &body)
 }
 
-/// The events in what was heard, and what ends them.
+/// The events in the received text, without the `[DONE]` that ends them.
 fn events(heard: &str) -> Vec<Value> {
     let data = heard.lines().filter_map(|line| line.strip_prefix("data: "));
     data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
@@ -99,7 +99,7 @@ fn text_of(events: &[Value]) -> String {
     deltas.map(|event| event["delta"].as_str().unwrap()).collect()
 }
 
-/// Texts of messages, of events of LangGraph's.
+/// The texts of messages in events of LangGraph's.
 fn words_of(events: &[Value]) -> String {
     let deltas = events.iter().map(|event| &event["params"]["data"]["delta"]["text"]);
     deltas.filter_map(Value::as_str).collect()
@@ -177,7 +177,7 @@ fn a_chat_finds_its_run_by_its_name_and_can_have_it_stopped() {
     let begun = hear_events(&mut house, first);
     house.world.client_close(first);
     house.pass(20 * MS);
-    // On whichever shard it comes in.
+    // The shard that accepts the connection does not matter.
     for _ in 0..4 {
         let back = rejoin(&mut house);
         let again = hear_events(&mut house, back);
@@ -226,7 +226,7 @@ fn a_thread_is_there_for_its_owner_alone() {
         assert!(heard.starts_with(answer) && !heard.contains("busy"), "{heard}");
         assert!(!heard.contains(&execution_of(&begun)), "{heard}");
     }
-    // A thread of the same name is another one.
+    // A thread of the same name belongs to the other user.
     let waiting = house.visit(&by(BOB, &follow("c", None)));
     assert_eq!(hear_events(&mut house, waiting), [] as [Value; 0]);
     let own = house.visit(&by(BOB, &start("c", "On.")));
@@ -330,7 +330,7 @@ fn langgraph_comes_back_to_any_event_and_misses_none() {
 fn a_thread_is_followed_from_run_to_run_on_every_shard() {
     for thread in ["a", "b", "c", "d"] {
         let mut house = houses(2, &slowly());
-        // Before there is any run, through whichever shard.
+        // Before any run exists, through any shard.
         let clients = [(); 4].map(|()| house.visit(&follow(thread, None)));
         let first = house.visit(&start(thread, "On."));
         assert!(house.hear(first).contains("\"run_id\""));

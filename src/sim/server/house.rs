@@ -1,4 +1,4 @@
-//! A server in a world without faults, for tests of its manners.
+//! A server in a world without faults, for tests of its behaviour.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
 
-/// It makes nothing for a long time: its subscribers are idle.
+/// Options of an execution that publishes nothing for a long time: its subscribers are idle.
 pub(super) const NOTHING: &str = ",\"start\":{\"after_subscribers\":99,\"deadline_ms\":3600000}";
 pub(super) const SHORT: Script =
     Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false, is_remote: false };
 
-/// See the module's text.
+/// The server and its world, as in the module's text.
 pub(super) struct House {
     pub world: SimWorld,
     pub shards: Vec<Shard<SimReactor>>,
     pub address: ListenAddress,
-    /// A shard that has no turn for now.
+    /// The shard that has no turn for now.
     pub absent: Option<usize>,
     /// The server of its model, if it has one.
     pub model: Option<SimModel>,
@@ -35,28 +35,28 @@ impl House {
         House::of(1)
     }
 
-    /// A server of so many.
+    /// A server of `shard_count` shards.
     pub fn of(shard_count: u8) -> House {
         House::with_rings(shard_count, 1 << 20, ShardConfig::default())
     }
 
-    /// A server of one shard that is set up so.
+    /// A server of one shard with this configuration.
     pub fn with(config: ShardConfig) -> House {
         House::with_rings(1, 1 << 20, config)
     }
 
-    /// With so many places.
+    /// A server of one shard with `connections_max` slots.
     pub fn with_places(connections_max: u32) -> House {
         let sockets = SocketLimits { connections_max, ..SocketLimits::default() };
         House::with(ShardConfig { sockets: Some(sockets), ..ShardConfig::default() })
     }
 
-    /// With so much memory for the rings of each shard.
+    /// A server with `bytes_max` of memory for the rings of each shard.
     pub fn with_rings(shard_count: u8, bytes_max: u64, set_up: ShardConfig) -> House {
         House::with_executions(8, shard_count, bytes_max, set_up)
     }
 
-    /// With room for so many executions on each shard, too.
+    /// A server that also has room for `executions_max` executions on each shard.
     pub fn with_executions(
         executions_max: u32,
         shard_count: u8,
@@ -124,14 +124,14 @@ impl House {
         self.pass(Duration::from_millis(1));
     }
 
-    /// A new connection that has said this.
+    /// Makes a connection and sends the text on it.
     pub fn visit(&mut self, text: &str) -> SimClient {
         let client = self.world.connect(&self.address).unwrap();
         self.say(client, text);
         client
     }
 
-    /// A new connection of lines, as standard input and output are one.
+    /// Makes a connection of lines, as standard input and output are one.
     pub fn lines(&mut self, settle: Duration) -> SimClient {
         let (client, socket) = self.world.pair();
         let options = LineOptions { settle, ..LineOptions::default() };
@@ -139,7 +139,7 @@ impl House {
         client
     }
 
-    /// What the client has coming; with `<end>` if the server has finished.
+    /// The text that the client has received, with `<end>` if the server has finished.
     pub fn hear(&mut self, client: SimClient) -> String {
         let mut heard = Vec::new();
         let mut buffer = [0; 4_096];
@@ -161,12 +161,12 @@ impl House {
         String::from_utf8_lossy(&heard).into_owned()
     }
 
-    /// Runs a script; its name.
+    /// Runs a script. Returns the id of the execution.
     pub fn run(&mut self, script: Script, more: &str) -> String {
         self.run_tool("script", script, more)
     }
 
-    /// Runs a script with a tool of that name. Returns the id of the execution.
+    /// Runs a script with the tool of that name. Returns the id of the execution.
     pub fn run_tool(&mut self, tool: &str, script: Script, more: &str) -> String {
         let arguments = script.arguments();
         let body = format!("{{\"tool\":\"{tool}\",\"arguments\":{arguments}{more}}}");
@@ -182,7 +182,7 @@ impl House {
         heard[at..at + 26].to_owned()
     }
 
-    /// What is answered to this.
+    /// The response to a GET of `path`.
     pub fn get(&mut self, path: &str) -> String {
         let client = self.visit(&get(path));
         let heard = self.hear(client);

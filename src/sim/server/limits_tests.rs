@@ -1,5 +1,6 @@
-//! Who has to go and when, to the tick of the wheel, in simulated time: heads and bodies that come
-//! too slowly, connections without requests, addresses with too many, and a house that is full.
+//! Tests of which connections are closed and when, to the tick of the wheel, in simulated time.
+//! They cover slow heads and bodies, connections without requests, addresses with too many, and a
+//! full server.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,13 +10,13 @@ use crate::limits;
 use crate::shard::ShardConfig;
 use crate::sim::network::SimClient;
 
-/// A turn later than its deadline at most: the wheel rounds up to its tick.
+/// The most that a turn is later than its deadline: the wheel rounds up to its tick.
 const TICK: Duration = Duration::from_nanos(1 << limits::WHEEL_TICK_SHIFT);
 const STEP: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 impl House {
-    /// A new connection that has said nothing.
+    /// A new connection that has sent nothing.
     fn knock(&mut self) -> SimClient {
         let client = self.world.connect(&self.address).unwrap();
         self.pass(STEP);
@@ -29,7 +30,8 @@ impl House {
         client
     }
 
-    /// It was told nothing until `left` has passed, and this a tick later.
+    /// Asserts that nothing comes until `left` has passed. Returns the text that comes a tick
+    /// later.
     fn hear_at(&mut self, client: SimClient, left: Duration) -> String {
         self.pass(left - TICK);
         assert_eq!(self.hear(client), "", "too early");
@@ -60,7 +62,7 @@ fn a_head_that_trickles_in_is_given_up_at_its_deadline_and_not_before() {
     let mut house = House::new();
     let client = house.knock();
     house.pass(SECOND * 4 - STEP);
-    house.say(client, "GET /v1/tools HT"); // The time counts from the connection all the same.
+    house.say(client, "GET /v1/tools HT"); // The time still counts from the connection.
     for _ in 0..5 {
         house.pass(SECOND - STEP);
         house.say(client, "x"); // Each byte is in time, and none of them helps.
@@ -75,7 +77,7 @@ fn the_time_of_a_later_head_counts_from_its_own_first_byte() {
     let mut house = House::new();
     let client = house.knock();
     house.pass(SECOND * 9);
-    // One whole and the beginning of the next: that one has ten seconds of its own.
+    // One whole request and the beginning of the next, which has ten seconds of its own.
     house.say(client, &format!("{}GET ", get("/healthz")));
     assert!(house.hear(client).starts_with("HTTP/1.1 200 "));
     let heard = house.hear_at(client, limits::REQUEST_DEADLINE - STEP);
@@ -104,13 +106,13 @@ fn a_body_may_take_its_time_while_it_comes_fast_enough() {
     let mut house = House::new();
     let client = house.visit(&post(40 << 10));
     let rate = limits::REQUEST_BODY_BYTES_PER_S as usize;
-    // Longer than any deadline, at the slowest rate there is.
+    // Longer than any deadline, at the slowest permitted rate.
     for _ in 0..35 {
         house.pass(SECOND - STEP);
         house.say(client, &" ".repeat(rate));
     }
     assert_eq!(house.hear(client), "");
-    // Now it stops: the ten seconds that it has not used are all that is left.
+    // Now it stops: only the ten seconds that it has not used are left.
     let heard = house.hear_at(client, limits::REQUEST_BODY_GRACE - STEP);
     assert_too_slow(&heard);
 }
@@ -188,8 +190,8 @@ fn who_has_been_without_a_request_longest_makes_room() {
     let body = house.visit(&post(10));
     let idle = [0; 5].map(|_| house.visit(&get("/healthz")));
     idle.iter().for_each(|client| assert!(house.hear(*client).starts_with("HTTP/1.1 200 ")));
-    // Nine of eleven places are taken, and two are kept. The first one has another request: now it
-    // is the last. Nobody goes who was only just answered.
+    // Nine of eleven slots are taken, and two are reserved. The first one sends another request:
+    // now it is the last. A connection that was answered only just now stays.
     assert!(house.is_alive(idle[0]));
     house.pass(limits::CONNECTIONS_EVICT_IDLE_MIN - STEP * 20);
     assert_turned_away(&mut house);
@@ -200,17 +202,17 @@ fn who_has_been_without_a_request_longest_makes_room() {
         assert!(house.hear(idle[gone]).starts_with('<'), "{gone} had to go");
     }
     assert_eq!(house.shards[0].counters().connections_evicted, 5);
-    // Nobody is without a request: whoever comes now is told so.
+    // Every connection has a request: a new one is refused.
     assert_turned_away(&mut house);
     assert_eq!(house.shards[0].counters().connections_turned_away, 2);
-    // And nobody who was there has noticed.
+    // The earlier connections are not affected.
     house.say(head, "ols HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(house.hear(head).starts_with("HTTP/1.1 200 "));
     house.say(body, "0123456789");
     assert!(house.hear(body).starts_with("HTTP/1.1 400 "));
     assert_eq!(house.hear(waits), "");
     assert!(!house.hear(stream).contains("<end>"));
-    // A place is free again.
+    // A slot is free again.
     house.pass(limits::LINGER + SECOND);
     let new = house.knock();
     assert!(house.is_alive(new));
@@ -223,7 +225,8 @@ fn many_who_come_to_a_full_house_are_all_told_so_and_then_others_come_in() {
     for round in 0..100 {
         let client = house.visit(&get("/healthz"));
         let heard = house.hear(client);
-        // Who does not close its side is waited for; from the fifth on there is no place for that.
+        // The server waits for clients that do not close their side; from the fifth on no slot is
+        // left for that.
         assert!(heard.starts_with("HTTP/1.1 503 ") || heard.starts_with('<'), "{round}: {heard}");
     }
     assert_eq!(house.shards[0].counters().connections_turned_away, 100);
@@ -260,9 +263,9 @@ fn bodies_that_have_begun_have_so_much_room_together() {
     };
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.ends_with("<end>"), "{refused}");
     assert!(refused.contains("retry-after: "), "{refused}");
-    // A vector that grows has at most twice what is in it.
+    // A vector that grows has at most twice the capacity that it needs.
     assert!(2 * (inside.len() + 1) * body_bytes > limits::HTTP_BODIES_BYTES_MAX);
-    // Who asks for little gets it, who was there before is answered, and there is room again.
+    // A small request succeeds, an earlier one is answered, and room is free again.
     let small = house.knock();
     assert!(house.is_alive(small));
     let client = house.visit(&(post(2) + "{}"));

@@ -1,5 +1,5 @@
-//! The manners of `/mcp`, one by one: what real clients send, and what they must not be able to.
-//! Where servers differ, the specification is followed.
+//! Tests of the behaviour of `/mcp`, one by one: the requests of real clients, and abuse that has
+//! to fail. If servers differ, the specification decides.
 
 use serde_json::{Value, json};
 
@@ -177,7 +177,7 @@ fn what_is_no_message_is_refused_without_an_id_that_nobody_gave() {
     ] {
         let headers = format!("{ACCEPT}{JSON}{session}");
         if wrong.is_empty() {
-            continue; // Nothing is no body: that is HTTP's.
+            continue; // An empty text is no body; HTTP handles it.
         }
         let (status, _, body) = send(&mut house, "POST", &headers, wrong);
         assert_eq!((status.as_str(), &body["error"]["code"]), ("400", &json!(code)), "{wrong}");
@@ -257,7 +257,7 @@ fn who_works_for_a_call_is_told_what_it_is_a_part_of() {
             assert_eq!(told["traceparent"], PARENT);
             continue;
         }
-        // With spans there is one between the client's and the worker's.
+        // With spans, one is between the client's and the worker's.
         let span = receiver.try_recv().unwrap();
         assert_eq!(span.parent_id, Some(0xb7ad_6b71_6920_3331));
         let own = format!("00-0af7651916cd43dd8448eb211c80319c-{:016x}-01", span.span_id);
@@ -267,7 +267,7 @@ fn who_works_for_a_call_is_told_what_it_is_a_part_of() {
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// Asks twice, and is never content.
+/// Asks twice, and is never satisfied.
 fn asks(_: &Value, replies: &Replies, _: Abilities) -> Asking {
     let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}}});
     let round = replies.state.as_ref().map_or(1, |state| state["round"].as_u64().unwrap() + 1);
@@ -295,7 +295,7 @@ fn what_a_tool_remembers_of_one_call_is_nothing_to_another() {
     let asked = call(json!({"file": "a", "deep": {"x": 1, "y": [2]}}), None);
     let state = &asked["result"]["requestState"];
     assert!(state.is_string(), "{asked}");
-    // The same call, however it is spelled.
+    // The same call, with another spelling.
     let again = call(json!({"deep": {"y": [2], "x": 1}, "file": "a"}), Some(state));
     assert!(again.to_string().contains("Round 2?"), "{again}");
     for other in [
@@ -338,7 +338,7 @@ fn who_is_not_let_in_is_told_so_in_the_words_of_the_protocol() {
         assert!(answer.get("id").is_none() && head.contains("application/json"), "{answer}");
         assert_eq!(head.contains("allow: "), status == "405", "{head}");
     }
-    // A body that is too long, too; and everything else is told as before elsewhere.
+    // The same for a body that is too long. Everything outside `/mcp` is answered as before.
     let long = " ".repeat(limits::MCP_BODY_BYTES_MAX as usize + 1);
     let head = format!("{ACCEPT}{JSON}Content-Length: {}\r\n", long.len());
     let client = house.visit(&format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}\r\n"));

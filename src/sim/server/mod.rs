@@ -1,13 +1,19 @@
 //! The whole server in the seeded world: HTTP bytes in, bytes out, over sockets that are short,
-//! late, cut and reset; a real shard, its real connections, and clients that believe nothing.
+//! late, cut and reset. It has a real shard and real connections, and clients that check
+//! everything.
 //!
-//! Reading order: `script.rs` (the tool: everybody can compute what it publishes), `exchange.rs` (a
-//! request and its response), `follower.rs` and `oracle.rs` (a client that follows and checks),
-//! `worker.rs` (one that works), `assistant.rs` (one of MCP), `run.rs` (a seed).
+//! Reading order:
 //!
-//! What every client of a stream holds the server to: its chunks are the tool's, in order; what is
-//! not there is in a gap, counted to the byte; there is one end, the last, and its sums are right;
-//! whoever comes back with the last `id:` goes on exactly there.
+//! - `script.rs`: the tool, whose chunks every client can compute.
+//! - `exchange.rs`: a request and its response.
+//! - `follower.rs` and `oracle.rs`: a client that follows and checks.
+//! - `worker.rs`: a client that works.
+//! - `assistant.rs`: a client of MCP.
+//! - `run.rs`: a seed.
+//!
+//! Every client of a stream holds the server to this. The chunks are the tool's, in order. Missing
+//! chunks are in a gap, counted to the byte. One end comes, as the last event, and its sums are
+//! right. A client that comes back with the last `id:` resumes exactly there.
 
 mod actions;
 mod agent_run;
@@ -54,14 +60,14 @@ pub use run::run_server_seed;
 
 use crate::trace::Counters;
 
-/// What one seed came to. Equal for equal seeds.
+/// The result of one seed. Equal for equal seeds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeedSummary {
     /// The seed.
     pub seed: u64,
     /// The hash of all actions of its shards, in their order.
     pub actions_hash: u64,
-    /// What happened how often, by name.
+    /// The number of times that each event happened, by name.
     pub happened: Vec<(&'static str, u64)>,
     /// Sends, frames and everything else that the shards counted.
     pub counters: Counters,

@@ -1,11 +1,11 @@
-//! What a client is told of one execution, checked word by word.
+//! The events that a client receives about one execution, checked one by one.
 
 use serde_json::Value;
 
 use super::script::Script;
 use crate::engine::{Kind, Policy, Totals};
 
-/// What happened, for the coverage of many seeds.
+/// The counts of events, for the coverage of many seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub chunks: u64,
@@ -21,14 +21,14 @@ pub(super) struct Seen {
     pub apart: u64,
 }
 
-/// Kinds that a client can ask for.
+/// Kinds that a client can request.
 pub(super) const NAMES: [(Kind, &str); 3] =
     [(Kind::Output, "output"), (Kind::Log, "log"), (Kind::Json, "json")];
 
-/// As it is printed.
+/// The printed form.
 pub(super) type SubscriberName = String;
 
-/// One execution as one client hears of it.
+/// One execution as one client sees it.
 pub(super) struct Oracle {
     pub id: String,
     pub script: Script,
@@ -37,15 +37,16 @@ pub(super) struct Oracle {
     /// The last chunk that it was told of, over all its connections; `None` before the first
     /// `started`.
     pub told_seq: Option<u64>,
-    /// Of this connection.
+    /// The totals of this connection.
     pub given: Totals,
     missed: Totals,
     pub has_started: bool,
     pub has_ended: bool,
     pub is_detached: bool,
-    /// It was told of the execution's own end: nothing may come any more, on no connection.
+    /// True if it received the execution's own end: nothing may come any more, on any connection.
     pub is_over: bool,
-    /// It asks for acknowledgements; what it has to acknowledge then, and under which name.
+    /// True if it requests acknowledgements. The next fields have the chunk to acknowledge, and the
+    /// subscriber's name.
     pub acknowledges: bool,
     to_acknowledge: Option<(SubscriberName, u64)>,
     subscriber: SubscriberName,
@@ -77,14 +78,14 @@ impl Oracle {
         }
     }
 
-    /// A new connection begins; `says_all`: with a cursor that also says that it is over.
+    /// Begins a new connection. `says_all`: with a cursor that also covers the end.
     pub fn connect(&mut self, says_all: bool) {
         self.is_over &= says_all;
         (self.given, self.missed) = (Totals::ZERO, Totals::ZERO);
         (self.has_started, self.has_ended, self.is_detached) = (false, false, false);
     }
 
-    /// What it asks for, as a part of a query.
+    /// Its options, as a part of a query.
     pub fn query(&self) -> String {
         let mut query = format!("policy={}", self.policy.name());
         for kind in &self.kinds {
@@ -96,7 +97,7 @@ impl Oracle {
         query
     }
 
-    /// Its cursor in an `id:` says where it is.
+    /// Checks its cursor in an `id:`, which has its position.
     pub fn check_cursor(&self, cursor: &str) -> Result<(), String> {
         let mut expected = match self.told_seq {
             Some(told_seq) => format!("{}:{told_seq}:", self.id),
@@ -114,7 +115,7 @@ impl Oracle {
         }
     }
 
-    /// How it stands, for who asks why.
+    /// The state of the oracle, for error texts.
     pub fn describe(&self) -> String {
         let Oracle { id, policy, told_seq, has_started, has_ended, acknowledges, .. } = self;
         format!(
@@ -124,7 +125,7 @@ impl Oracle {
         )
     }
 
-    /// Takes note of an event. What the server must not say is an error.
+    /// Takes an event. A violation by the server is an error.
     pub fn take(&mut self, event: &Value, seen: &mut Seen) -> Result<(), String> {
         let number = |name: &str| event[name].as_u64().ok_or(format!("{name} is missing"));
         let must = |holds: bool, text: &str| if holds { Ok(()) } else { Err(text.to_owned()) };
@@ -181,7 +182,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Nothing of its kinds may be between the last word and this chunk.
+    /// Checks that no chunk of its kinds is between the last one and this one.
     fn skip_to(&mut self, seq: u64) -> Result<(), String> {
         let told_seq = self.told_seq.expect("it was started");
         if seq <= told_seq {
@@ -207,7 +208,7 @@ impl Oracle {
         let published =
             Totals { chunks: number("execution_chunks")?, bytes: number("execution_bytes")? };
         let told_seq = self.told_seq.expect("it was started");
-        // A worker that was gone, or a cancelled tool, may have stopped anywhere behind that.
+        // A lost worker, or a cancelled tool, may have stopped anywhere behind that.
         let last_seq = match event["state"].as_str() {
             Some("detached") => number("resume_from")?.saturating_sub(1),
             Some("completed") => self.script.chunk_count,
@@ -222,7 +223,7 @@ impl Oracle {
                 self.is_detached = true;
                 seen.detached += 1;
             }
-            // Its worker was gone, or had forgotten what it did.
+            // Its worker was gone, or had forgotten its work.
             Some("failed") if self.script.is_remote && event["error"] != "as its script says" => {
                 self.is_over = true;
             }
@@ -239,7 +240,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// The request that acknowledges what it was told.
+    /// The request that acknowledges the chunks that it has received.
     pub fn acknowledgement(&mut self) -> Option<String> {
         let (subscriber, seq) = self.to_acknowledge.take()?;
         let body = format!("{{\"seq\":{seq}}}");
@@ -252,7 +253,7 @@ impl Oracle {
     }
 }
 
-/// The bytes of a chunk, out of its event.
+/// The bytes of a chunk, from its event.
 pub(super) fn data(event: &Value) -> Result<Vec<u8>, String> {
     let text = event["data"].as_str().ok_or("no data")?;
     match event["encoding"].as_str() {
@@ -262,7 +263,7 @@ pub(super) fn data(event: &Value) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Base 64, as an oracle of its own.
+/// Decodes base 64, independently of the server's code.
 pub(super) fn decoded(text: &str) -> Vec<u8> {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digits = text.bytes().filter(|byte| *byte != b'=');

@@ -1,4 +1,4 @@
-//! What belongs to somebody else is not there: over HTTP, in simulated time.
+//! Tests that the executions of another owner are invisible, over HTTP, in simulated time.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::shard::ExecuteOptions;
 const SCRIPT: Script =
     Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false, is_remote: false };
 
-/// An execution that belongs to somebody, not over HTTP.
+/// An execution that belongs to an owner, not started over HTTP.
 fn run_for(house: &mut House, owner: Principal) -> ExecutionId {
     let start =
         crate::engine::Start::AfterSubscribers { count: 99, deadline: Duration::from_secs(3_600) };
@@ -20,7 +20,7 @@ fn run_for(house: &mut House, owner: Principal) -> ExecutionId {
     house.shards[0].execute("script", &arguments, options).unwrap()
 }
 
-/// The status and the body, without what the head says of the time.
+/// The status and the body, without the parts of the head that depend on the time.
 fn said(house: &mut House, method: &str, path: &str, body: &str) -> (String, String) {
     let head = match body {
         "" => String::new(),

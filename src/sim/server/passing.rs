@@ -1,28 +1,28 @@
-//! How time passes for those who play against simulated shards.
+//! The passage of time for plays against simulated shards.
 
 use std::time::Duration;
 
 use crate::base::Instant;
 use crate::sim::world::SimWorld;
 
-/// Turns until whoever still finds work is taken to find it for ever.
+/// Turns after which a play that still finds work is left alone.
 const TURNS_MAX: u32 = 64;
-/// Deadlines at most on the way; what is still due then has to wait for the next time.
+/// Maximum of deadlines in one passage of time. Later ones wait for the next passage.
 const STOPS_MAX: u32 = 100;
 
-/// A play, whose time passes only when it is let.
+/// A play whose time passes only on request.
 pub(super) trait Passing {
     fn world(&mut self) -> &SimWorld;
 
-    /// Everybody does what is to be done now. Was there anything?
+    /// Does all work that is due now, once. Returns true if any work was done.
     fn turn_once(&mut self) -> bool;
 
     fn next_deadline(&mut self) -> Option<Instant>;
 
-    /// Sleeps until then, or until something happens before.
+    /// Sleeps until then, or until an earlier event.
     fn park(&mut self, until: Instant);
 
-    /// Everybody does what is to be done, and what comes of it.
+    /// Does all work that is due now, and the work that follows from it.
     fn turn(&mut self) {
         for _ in 0..TURNS_MAX {
             if !self.turn_once() {
@@ -31,7 +31,7 @@ pub(super) trait Passing {
         }
     }
 
-    /// Lets time pass, with a turn whenever somebody has something to do.
+    /// Lets time pass, with a turn at each deadline.
     fn pass(&mut self, nanos: u64) {
         let until = self.world().now() + Duration::from_nanos(nanos);
         for _ in 0..STOPS_MAX {

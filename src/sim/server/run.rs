@@ -29,7 +29,7 @@ const EXECUTIONS_MAX: u32 = 12;
 /// Runs one seed twice.
 ///
 /// # Errors
-/// What is wrong, and how to run the seed again.
+/// The failure, and the command that runs the seed again.
 pub fn run_server_seed(seed: u64, verbose: bool) -> Result<SeedSummary, String> {
     let run = |verbose| Run::new(seed, verbose).run(seed);
     let difference = |first: &_, second: &_| format!("{first:?} and {second:?}");
@@ -37,18 +37,18 @@ pub fn run_server_seed(seed: u64, verbose: bool) -> Result<SeedSummary, String> 
     both.map_err(|text| format!("server seed {seed}: {text}"))
 }
 
-/// A request for its own sake.
+/// A single request whose response is checked.
 struct Errand {
     exchange: Exchange,
     kind: Kind,
 }
 
 enum Kind {
-    /// It runs a tool, with this script.
+    /// Runs a tool with this script.
     Execute(Script),
-    /// Whatever it is answered, the answer is one of these.
+    /// A request that has to be answered with one of these statuses.
     Ask(&'static [u16]),
-    /// What it says is no request.
+    /// Bytes that are no request.
     Nonsense,
 }
 
@@ -60,7 +60,7 @@ struct Execution {
 struct Run {
     random: Random,
     world: SimWorld,
-    /// One, or two that share the port: connections move between them.
+    /// One shard, or two that share the port: connections move between them.
     shards: Vec<Shard<SimReactor>>,
     actions_hash: ActionsHash,
     address: ListenAddress,
@@ -105,7 +105,7 @@ impl Passing for Run {
         self.shards.iter_mut().filter_map(Shard::next_deadline).min()
     }
 
-    // One of them: the other may be late for a bit.
+    // Parks one of them: the other may be late for a bit.
     fn park(&mut self, until: Instant) {
         let asleep = self.random.below(self.shards.len() as u64) as usize;
         self.shards[asleep].park(Some(until));
@@ -117,8 +117,8 @@ impl Run {
         let mut random = Random::new(seed);
         let faults = if random.chance(1, 4) { SimFaults::NONE } else { SimFaults::ALL };
         let world = SimWorld::new(random.next_u64(), faults);
-        // Who acknowledges needs a place for that, also when streams have many; and so do workers,
-        // for whom these streams wait.
+        // An acknowledging client needs a slot for that request, even if streams have many. The
+        // same holds for workers, for which these streams wait.
         let acknowledges = random.chance(1, 2);
         let shard_count = random.between(1, 2) as u8;
         let config = |shard: u8, random: &mut Random| ShardConfig {
@@ -386,7 +386,7 @@ impl Run {
         let mut bytes = vec![0u8; self.random.between(1, 200) as usize];
         self.random.fill(&mut bytes);
         bytes.iter_mut().for_each(|byte| *byte = b' ' + *byte % 90);
-        bytes[0] = b'%'; // No method begins so.
+        bytes[0] = b'%'; // No method begins with this.
         let text = String::from_utf8(bytes).expect("ASCII");
         self.send(&format!("{text}\r\n\r\n"), Kind::Nonsense);
     }
@@ -399,7 +399,7 @@ impl Run {
             let status = errand.exchange.status;
             let body = String::from_utf8_lossy(&errand.exchange.body).into_owned();
             if outcome == Outcome::Cut {
-                continue; // The server ends, or it came to a full house.
+                continue; // The server ends, or it was full.
             }
             if body.contains("\"held_back\":true") && body.contains("\"held_back_by\":[]") {
                 return Err(format!("it is held back by nobody: {body}"));
@@ -411,7 +411,7 @@ impl Run {
             let is_right = match (&errand.kind, status) {
                 (Kind::Ask(expected), Some(status)) => expected.contains(&status),
                 (Kind::Nonsense, Some(status)) => (400..600).contains(&status),
-                // Its tool was not known in time.
+                // The tool was not known in time.
                 (Kind::Execute(script), Some(404)) => script.is_remote,
                 (Kind::Execute(_), Some(status)) => [201, 429, 503].contains(&status),
                 (_, None) => false,
@@ -456,7 +456,7 @@ impl Run {
         self.shards.iter_mut().map(moves).sum()
     }
 
-    /// Nobody is cut any more; everybody comes to the end.
+    /// Stops cutting: every client comes to its end.
     fn calm_down(&mut self) -> Result<(), String> {
         self.cut_chance = 0;
         self.is_slow = false;

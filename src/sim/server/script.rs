@@ -1,5 +1,5 @@
-//! The tool of the simulated server. What it publishes follows from its seed: whoever knows that
-//! can tell every chunk that there is.
+//! The tool of the simulated server. Its chunks follow from its seed, so every client that knows
+//! the seed can compute them.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use crate::tool::{
     ToolError, ToolSpec, Work,
 };
 
-/// What one execution publishes.
+/// The plan of one execution's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Script {
     pub seed: u64,
     pub chunk_count: u64,
     pub chunk_bytes_max: u64,
     pub fails: bool,
-    /// A worker plays it.
+    /// True if a worker plays it.
     pub is_remote: bool,
 }
 
-/// A ring in which all of the sizes are met.
+/// The size of a ring in which all of the sizes occur.
 const RING_BYTES: u32 = 16 << 10;
 const KINDS: [Kind; 3] = [Kind::Output, Kind::Log, Kind::Json];
 
@@ -45,7 +45,7 @@ impl Script {
         }
     }
 
-    /// The script that is in somebody's arguments.
+    /// The script in the arguments of a worker's call.
     pub fn of_arguments(arguments: &Value) -> Option<Script> {
         let number = |name: &str| arguments[name].as_u64().ok_or(());
         Script::of(number, true).ok()
@@ -71,7 +71,7 @@ impl Script {
         Random::new(self.seed ^ seq.wrapping_mul(0x9E37_79B9))
     }
 
-    /// What the chunk is, and its bytes: text of all kinds, now and then no text.
+    /// The kind of chunk `seq`, and its bytes: text of all kinds, now and then no text.
     pub fn chunk(&self, seq: u64) -> (Kind, Vec<u8>) {
         let mut random = self.random(seq);
         if self.is_remote {
@@ -92,7 +92,7 @@ impl Script {
         (kind, bytes)
     }
 
-    /// Those of `kinds` in a range.
+    /// The totals of the chunks of `kinds` in a range.
     pub fn sum(&self, kinds: &[Kind], from_seq: u64, to_seq: u64) -> Totals {
         let mut totals = Totals::ZERO;
         for seq in from_seq..=to_seq {
@@ -145,7 +145,8 @@ std::thread_local! {
     static CALLED: Cell<Option<Script>> = const { Cell::new(None) };
 }
 
-/// The same for a thread. Its job plays nothing: it says what a [`ThreadPlayer`] is to play.
+/// Prepares the tool on a thread. Its job plays nothing: it passes its script to a
+/// [`ThreadPlayer`].
 pub(super) fn prepare_on_thread(
     arguments: &Value,
     need: Need,
@@ -158,7 +159,7 @@ pub(super) fn prepare_on_thread(
     Ok((work, need))
 }
 
-/// A tool's thread, simulated: it sends a bit whenever it is given the processor.
+/// A simulated tool's thread: it sends some chunks whenever it gets the processor.
 pub(super) struct ThreadPlayer {
     script: Script,
     seq: u64,
@@ -174,7 +175,7 @@ impl ThreadPlayer {
         ThreadPlayer { script, seq: 1, output, done }
     }
 
-    /// Sends some chunks. `None`: it has returned.
+    /// Sends some chunks. Returns `None` once the tool has returned.
     pub fn play(mut self, random: &mut Random) -> Option<ThreadPlayer> {
         for _ in 0..random.between(1, 40) {
             if self.seq > self.script.chunk_count {
@@ -208,7 +209,7 @@ impl ThreadPlayer {
 /// The error of a script that fails.
 const FAILURE: &str = "as its script says";
 
-/// Plays a script, now faster and now slower.
+/// Plays a script at a varying pace.
 struct Player {
     script: Script,
     seq: u64,

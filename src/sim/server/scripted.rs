@@ -10,24 +10,24 @@ use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimWorld};
 
-/// When the world began.
+/// The wall-clock time at which the world began.
 const WALL_US: u64 = 1_700_000_000_000_000;
 
-/// See the module's text.
+/// The server of a model, as in the module's text.
 pub(super) struct SimModel {
     address: ListenAddress,
     model: Model,
     connections: Vec<Talk>,
-    /// Connections that came.
+    /// Connections that were accepted.
     pub accepted_count: u64,
-    /// Connections that the other end has closed while an answer was under way.
+    /// Connections that the other end has closed while a reply was under way.
     pub left_count: u64,
 }
 
 struct Talk {
     client: SimClient,
     connection: Connection,
-    /// All was sent that there will be.
+    /// True if the whole reply was sent.
     is_finished: bool,
 }
 
@@ -40,18 +40,18 @@ impl SimModel {
         SimModel { address, model, connections: Vec::new(), accepted_count: 0, left_count: 0 }
     }
 
-    /// As a shard is told of it.
+    /// The settings for a shard that uses this model.
     pub fn settings(wire: &str) -> ModelSettings {
         let base_url = "http://127.0.0.1:9000/v1";
         ModelSettings::new("scripted", wire, base_url, "demo", None).expect("it is right")
     }
 
-    /// Connections that are open.
+    /// Number of open connections.
     pub fn open_count(&self) -> usize {
         self.connections.len()
     }
 
-    /// Does what can be done now. Was there anything?
+    /// Does the work that is due now. Returns true if any work was done.
     pub fn step(&mut self, world: &SimWorld) -> bool {
         let mut has_worked = false;
         while let Some(client) = world.answer(&self.address) {
@@ -74,7 +74,7 @@ impl SimModel {
         has_worked
     }
 
-    /// `None`: it is over.
+    /// Continues a connection. Returns `None` if it is over.
     fn talk(&mut self, world: &SimWorld, at: usize) -> Option<bool> {
         let now = world.now();
         let time = (now, WALL_US + now.nanos() / 1_000);
@@ -109,7 +109,7 @@ impl SimModel {
         Some(has_worked)
     }
 
-    /// When it has more to say.
+    /// The time at which it has more to send.
     pub fn next_deadline(&self) -> Option<Instant> {
         let all = self.connections.iter();
         all.filter_map(|talk| talk.connection.next_deadline()).min()
@@ -121,7 +121,7 @@ pub(super) trait Asking {
     fn asked(&mut self) -> Asked<'_>;
 }
 
-/// What such a play has.
+/// The parts of such a play.
 pub(super) struct Asked<'a> {
     pub world: &'a SimWorld,
     pub shard: &'a mut Shard<SimReactor>,

@@ -1,18 +1,18 @@
-//! Stories that a simulated model tells: scripts drawn by chance, with calls of tools that are
-//! right and wrong, and with everything that goes wrong between a model and who asks it.
+//! Scripts for a simulated model, drawn at random. They have calls of tools that are right and
+//! wrong, and all faults that occur between a model and its client.
 
 use serde_json::{Value, json};
 
 use crate::agent::script::Script;
 use crate::base::Random;
 
-/// How many there are; a run picks one by the name in its task.
+/// Number of stories; a run picks one by the name in its task.
 pub(super) const STORIES: u64 = 6;
 
 const WORDS: [&str; 12] =
     ["the", "answer", "is", "grün", "\"quoted\"", "\\", "\n", "日本", "🙂", "{", "data: x", "end"];
 
-/// What a run is asked for that shall be told this one.
+/// The task of a run that gets this story.
 pub(super) fn task(story: u64) -> String {
     format!("Tell story-{story}!")
 }
@@ -82,7 +82,7 @@ fn call(random: &mut Random) -> Value {
     }
 }
 
-/// Instead of an answer.
+/// A refusal instead of a reply.
 fn refusal(random: &mut Random) -> Value {
     match random.below(4) {
         0 => json!({"status": 429, "retry_after": "1", "message": "slow down"}),
@@ -92,7 +92,7 @@ fn refusal(random: &mut Random) -> Value {
     }
 }
 
-/// In the middle of an answer, or at its end.
+/// A fault in the middle of a reply, or at its end.
 fn fault(random: &mut Random) -> Value {
     match random.below(6) {
         0 => json!({"cut": "connection"}),

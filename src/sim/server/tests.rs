@@ -1,4 +1,4 @@
-//! The server's durations and manners, in simulated time.
+//! Tests of the server's durations and behaviour, in simulated time.
 
 use std::time::Duration;
 
@@ -220,7 +220,7 @@ fn who_asks_and_does_not_read_is_not_answered_without_end() {
     }
     let client = house.world.connect(&house.address).unwrap();
     let mut sent = 0;
-    // Answers are hundreds of times as long as what asks for them.
+    // Replies are hundreds of times as long as their requests.
     let question = get("/v1/executions").repeat(64);
     for _ in 0..400 {
         if house.world.client_send(client, question.as_bytes()) == Ok(question.len()) {

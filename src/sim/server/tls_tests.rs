@@ -1,5 +1,5 @@
-//! The whole server with TLS, in simulated time: conversations that are cut at every byte, readers
-//! that are slow, handshakes that do not end.
+//! Tests of the whole server with TLS, in simulated time. Conversations are cut at every byte,
+//! readers are slow, and handshakes do not end.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn house() -> (House, Arc<ClientConfig>) {
     (House::with(ShardConfig { tls: Some(tls), ..ShardConfig::default() }), Arc::new(client))
 }
 
-/// A client with TLS, and what it has sent and heard.
+/// A client with TLS, and the bytes that it has sent and received.
 struct Caller {
     socket: SimClient,
     tls: ClientConnection,
@@ -60,8 +60,8 @@ impl Caller {
         Caller { socket, tls: tls.unwrap(), sent_bytes: 0, heard: Vec::new(), has_ended: false }
     }
 
-    /// Sends what there is to be sent, but never more than so many bytes altogether, and reads one
-    /// piece of what has come. Was anything done?
+    /// Sends pending bytes, but never more than `until_bytes` in all, and reads one piece. Returns
+    /// true if any byte moved.
     fn step(&mut self, house: &mut House, until_bytes: usize) -> bool {
         let mut flight = Vec::new();
         while self.tls.wants_write() {
@@ -106,7 +106,7 @@ impl Caller {
     }
 }
 
-/// Runs a script; its name.
+/// Runs a script. Returns the id of the execution.
 fn run(house: &mut House, config: &Arc<ClientConfig>, script: Script) -> String {
     let body = format!(
         "{{\"tool\":\"script\",\"arguments\":{},\"hold\":\"until_read\"}}",
@@ -148,7 +148,7 @@ fn a_stream_comes_whole_also_to_who_reads_slowly() {
     let heard = String::from_utf8_lossy(&caller.heard).into_owned();
     assert_eq!(heard.matches("\"event\":\"chunk\"").count(), 300);
     assert!(heard.contains("\"state\":\"completed\"") && !heard.contains("\"event\":\"gap\""));
-    // The connection is kept, and used again.
+    // The connection stays open, and is used again.
     caller.heard.clear();
     assert!(caller.ask(&mut house, "/healthz").starts_with("HTTP/1.1 200 "));
     assert_eq!(house.shards[0].counters().tls_handshakes, 2);

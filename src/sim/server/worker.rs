@@ -1,6 +1,6 @@
-//! A worker in the seeded world: it plays the scripts that it is called with, part by part, in
-//! single requests and in long bodies. It repeats what it has said, leaves holes, is cut off, comes
-//! back with what it knew or without it, and believes nothing that it is told.
+//! A worker in the seeded world. It plays the scripts of its calls, part by part, in single
+//! requests and in long bodies. It repeats parts, leaves holes, is cut off, and comes back with its
+//! memory or without it. It checks everything that it receives.
 
 use serde_json::{Value, json};
 
@@ -11,10 +11,10 @@ use crate::reactor::ListenAddress;
 use crate::sim::world::SimWorld;
 use crate::wire::sse;
 
-/// The tool whose work is a worker's.
+/// The tool whose work a worker does.
 pub(super) const TOOL: &str = "remote";
 
-/// What happened to workers.
+/// The number of times that each event happened to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WorkerSeen {
     pub calls: u64,
@@ -25,16 +25,16 @@ pub(super) struct WorkerSeen {
     pub returns: u64,
 }
 
-/// See the module's text.
+/// A worker, as in the module's text.
 pub(super) struct SimWorker {
     session: String,
     stream: Option<Exchange>,
     decoder: sse::Decoder,
     calls: Vec<Open>,
-    /// What it has forgotten: so many parts of these calls were sent, and may still arrive.
+    /// The calls that it has forgotten. This many parts of each were sent, and may still arrive.
     forgotten: Vec<(String, u64)>,
     post: Option<Post>,
-    /// It was connected before.
+    /// True if it was connected before.
     was_there: bool,
 }
 
@@ -42,11 +42,11 @@ pub(super) struct SimWorker {
 struct Open {
     id: String,
     script: Script,
-    /// The server has said that it has these.
+    /// The last part that the server has confirmed.
     taken: u64,
-    /// It has been sent these.
+    /// The last part that was sent.
     sent: u64,
-    /// It has forgotten what it did, and says so.
+    /// True if it has forgotten its work, and reports that.
     gives_up: bool,
 }
 
@@ -59,14 +59,14 @@ struct Post {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// These parts; from the first one on, those through `known` may have been taken before.
+    /// These parts. From the first one on, those through `known` may have been taken before.
     Parts {
         from: u64,
         until: u64,
         known: u64,
         is_body: bool,
     },
-    /// One that leaves others out.
+    /// A part that leaves others out.
     Hole,
     GiveUp,
 }
@@ -89,7 +89,7 @@ impl SimWorker {
         let mut body = json!({"description": "Plays.", "input_schema": {"type": "object"}});
         body["timeouts"] = json!({"first_chunk_ms": null, "inactivity_ms": null});
         if random.chance(1, 3) {
-            // One part is one chunk, as the script says: none is gathered with others.
+            // One part is one chunk, as the script requires: none is coalesced with others.
             body["coalesce"] = json!({"delay_ms": random.between(1, 50), "max_bytes": 1});
         }
         let body = body.to_string();
@@ -97,7 +97,7 @@ impl SimWorker {
         head + &with_body("application/json", &body)
     }
 
-    /// Goes on with whatever it does.
+    /// Continues its work.
     pub fn step(
         &mut self,
         world: &SimWorld,
@@ -165,7 +165,7 @@ impl SimWorker {
                     if next > call.sent + 1 {
                         return Err(format!("only {} parts were sent: {data}", call.sent));
                     }
-                    // It may have been under way for long.
+                    // The event may have been under way for long.
                     call.taken = call.taken.max(next - 1);
                 }
                 ("tool_call", None) => {
@@ -195,7 +195,7 @@ impl SimWorker {
             _ if call.gives_up => Kind::GiveUp,
             0 if call.sent < last => Kind::Hole,
             choice => {
-                // Now and then some of them again.
+                // Now and then sends some of them again.
                 let back = if choice < 4 { random.below(3) } else { 0 };
                 let from = (call.taken + 1).saturating_sub(back).max(1).min(last);
                 let is_body = random.chance(1, 2);
@@ -241,14 +241,14 @@ impl SimWorker {
         let (status, kind) = (post.exchange.status, post.kind);
         let call = self.calls.iter_mut().find(|call| call.id == post.id);
         if outcome == Outcome::Cut {
-            // It has arrived or not, or comes later: it is sent again.
+            // The part has arrived or not, or comes later: it is sent again.
             if let (Some(call), Kind::Hole) = (call, kind) {
                 call.sent += 2;
             }
             return Ok(());
         }
         match (status, kind) {
-            // It has ended otherwise, or is somebody's who has gone.
+            // The call has ended otherwise, or belongs to a worker that has gone.
             (Some(410 | 404 | 503), _) => self.forget(&post.id),
             (Some(429), _) => {} // It is sent again.
             (Some(200), Kind::Parts { from, until, known, is_body }) => {
@@ -287,15 +287,15 @@ impl SimWorker {
         Ok(())
     }
 
-    /// It works on this no more. It may be told of it again, by what was under way for long, and
-    /// what was cut before may still arrive.
+    /// Stops work on a call. Delayed events may announce it again, and parts that were cut off may
+    /// still arrive.
     fn forget(&mut self, id: &str) {
         let is_it = |call: &mut Open| call.id == id;
         let gone = self.calls.extract_if(.., is_it).map(|call| (call.id, call.sent));
         self.forgotten.extend(gone);
     }
 
-    /// Its connections break. With `forgets` it comes back as somebody who was never there.
+    /// Breaks its connections. With `forgets` it comes back as a new worker.
     pub fn cut(&mut self, world: &SimWorld, random: &mut Random, forgets: bool) -> bool {
         let cut = self.stream.take().map(|mut stream| {
             stream.leave(world, random);
@@ -315,7 +315,7 @@ impl SimWorker {
         cut.is_some()
     }
 
-    /// Goes for good.
+    /// Leaves for good.
     pub fn leave(&mut self, world: &SimWorld) {
         if let Some(stream) = self.stream.take() {
             stream.close(world);
@@ -325,7 +325,7 @@ impl SimWorker {
         }
     }
 
-    /// Has it nothing to do?
+    /// True if it has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.calls.is_empty() && self.post.is_none()
     }

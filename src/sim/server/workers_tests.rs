@@ -1,4 +1,4 @@
-//! Workers and their durations, in simulated time.
+//! Tests of workers and their durations, in simulated time.
 
 use std::time::Duration;
 
@@ -156,7 +156,7 @@ fn a_call_goes_to_its_worker_and_its_parts_come_back() {
     let late = house.deliver("w", json!({"tool_call_id": id, "seq": 5}));
     assert_refused(&late, 410, "call_ended");
     assert!(late.1.contains("completed"), "{late:?}");
-    // It has said its last word itself: nobody tells it to stop.
+    // It has reported its end itself: it gets no cancellation.
     assert!(!house.hear(worker).contains("cancel"));
 }
 
@@ -196,7 +196,7 @@ fn a_worker_that_is_gone_for_too_long_fails_what_it_was_doing_once() {
         house.world.client_reset(worker);
         house.pass(limits::WORKER_GRACE - Duration::from_secs(1));
         assert_eq!(house.state(&id)["state"], "running");
-        // What it says meanwhile is heard.
+        // Parts that it sends meanwhile are taken.
         let done = json!({"tool_call_id": other, "complete": true});
         assert_taken(&house.deliver("w", done));
         if is_back {
@@ -265,7 +265,7 @@ fn calls_go_to_those_who_have_the_fewest_and_take_them() {
     assert!(more.iter().all(|id| told.contains(id)), "{told}");
 }
 
-/// A worker with a call whose ring keeps what it has, because nobody reads: the producer waits.
+/// A worker with a call whose ring keeps its chunks, because no client reads: the producer waits.
 fn unread_call() -> (House, String) {
     let mut house = House::new();
     house.put_tool("echo", json!({"timeouts": {}}));
@@ -300,7 +300,7 @@ fn a_part_without_room_waits_is_refused_and_is_not_lost() {
     let heard = house.hear(client);
     assert_refused(&split(&heard), 429, "no_room");
     assert!(heard.contains("retry-after: 1"), "{heard}");
-    // The next one waits, and is taken as soon as somebody reads.
+    // The next one waits, and is taken as soon as a client reads.
     let part = json!({"tool_call_id": id, "content": content, "seq": seq, "complete": true});
     house.say(client, &delivery("w", &part));
     assert_eq!(house.hear(client), "");
@@ -343,7 +343,7 @@ fn who_sends_many_is_not_read_while_there_is_no_room() {
         unsent.len()
     };
     send(&mut house);
-    house.pass(limits::PARTS_INACTIVITY * 2); // It is we who do not read.
+    house.pass(limits::PARTS_INACTIVITY * 2); // The server is the side that does not read.
     let left = send(&mut house);
     assert!(left > 100_000, "{left} bytes are left: all was read");
     assert_eq!(house.hear(client), "");

@@ -1,4 +1,4 @@
-//! Calls: answered once, behind all that was told of them, or cancelled.
+//! Tests of calls: answered once, behind all their events, or cancelled.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn a_cancelled_call_is_stopped_and_not_answered() {
     let client = mcp.call(slow(100, 1_000), json!({"progressToken": 1}));
     mcp.house.pass(Duration::from_secs(2));
     let id = mcp.next_id;
-    // Somebody else's request of the same name is none of his.
+    // Another session's request of the same id is not affected.
     let session = mcp.session.clone();
     mcp.begin();
     let cancel = json!({

@@ -1,4 +1,4 @@
-//! A client of MCP in the simulated world, over HTTP: one message to a connection, as it likes.
+//! A client of MCP in the simulated world, over HTTP, with one message on each connection.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::sim::server::house::House;
 
 pub const MOMENT: Duration = Duration::from_millis(1);
 
-/// What belongs to the stateless era.
+/// The `_meta` fields of the stateless era.
 pub fn alone() -> Value {
     json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -19,14 +19,14 @@ pub fn alone() -> Value {
     })
 }
 
-/// A client of the house.
+/// An MCP client of the simulated server.
 pub struct Mcp {
     pub house: House,
     pub session: Option<String>,
     pub next_id: u64,
 }
 
-/// Messages that came on a stream, each with its id; and whether the stream is over.
+/// Messages that came on a stream, each with its id, and whether the stream is over.
 #[derive(Debug, Default)]
 pub struct Heard {
     pub status: String,
@@ -54,7 +54,7 @@ impl Heard {
         heard
     }
 
-    /// More of a stream.
+    /// Adds a further piece of a stream.
     pub fn add(&mut self, body: &str) {
         let mut id = String::new();
         for line in body.lines() {
@@ -77,7 +77,7 @@ impl Heard {
             .collect()
     }
 
-    /// The one answer.
+    /// The only answer.
     pub fn answer(&self) -> &Value {
         let answers = self.answers();
         assert_eq!(answers.len(), 1, "{self:?}");
@@ -93,7 +93,7 @@ impl Heard {
         self.messages.last().map_or("", |(id, _)| id)
     }
 
-    /// The numbers of the chunks that were told, in their order.
+    /// The numbers of the received chunks, in their order.
     pub fn chunks(&self) -> Vec<u64> {
         let notes = self.progress();
         let chunks = notes.iter().flat_map(|note| {
@@ -102,7 +102,7 @@ impl Heard {
         chunks.map(|chunk| chunk["seq"].as_u64().unwrap()).collect()
     }
 
-    /// The gaps that it was told of.
+    /// The received gaps.
     pub fn gaps(&self) -> Vec<Value> {
         let notes = self.progress();
         let gaps = notes.iter().map(|note| &note["params"]["_meta"]["dev.streamdoor/gap"]);
@@ -126,7 +126,7 @@ impl Mcp {
         Mcp { house, session: None, next_id: 0 }
     }
 
-    /// With a session.
+    /// A client with a session.
     pub fn begun() -> Mcp {
         let mut mcp = Mcp::new();
         mcp.begin();
@@ -178,7 +178,7 @@ impl Mcp {
         self.house.visit(&format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()))
     }
 
-    /// What is answered at once.
+    /// Sends a request. Returns the immediate response.
     pub fn ask(&mut self, method: &str, params: Value) -> Heard {
         let message = self.request(method, params);
         let client = self.post(&message);
@@ -194,13 +194,13 @@ impl Mcp {
         self.post(&message)
     }
 
-    /// The result of a tool of ours.
+    /// The result of one of the server's own tools.
     pub fn tool(&mut self, name: &str, arguments: Value) -> Value {
         let heard = self.ask("tools/call", json!({"name": name, "arguments": arguments}));
         heard.answer()["result"].clone()
     }
 
-    /// Goes on with a stream that was cut.
+    /// Resumes a stream that was cut.
     pub fn resume(&mut self, behind: &str) -> SimClient {
         let session = self.session.clone().unwrap();
         self.house.visit(&format!(

@@ -1,4 +1,4 @@
-//! Connections that break: who can come back goes on where it was.
+//! Tests of connections that break: a client that can come back resumes where it was.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ fn an_answer_that_got_lost_is_there_for_who_comes_back() {
     let mut chunks = first.chunks();
     chunks.extend(again.chunks());
     assert_eq!(chunks, [1, 2, 3]);
-    // It is told again as often as it gets lost, to this session alone.
+    // It is sent again as often as it gets lost, to this session alone.
     for behind in [first.last_id(), again.messages[0].0.as_str()] {
         let third = mcp.resume(behind);
         mcp.house.pass(MOMENT);
@@ -116,7 +116,7 @@ fn behind_the_answer_nothing_more_is_told() {
             mcp.house.say(back, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
             assert!(mcp.house.hear(back).starts_with("HTTP/1.1 200 "));
         }
-        // The answer that comes after it was lost has a number of its own.
+        // The response that comes after it was lost has an event id of its own.
         let back = mcp.resume(&before);
         let again = Heard::read(&mcp.house.hear(back));
         again.answer();
@@ -148,7 +148,7 @@ fn an_answer_is_kept_for_who_is_cut_off_again_before_it() {
     heard.answer();
 }
 
-/// The client reads a part of what was sent. Everything else is lost with the connection.
+/// The client reads a part of the sent bytes. The rest is lost with the connection.
 #[test]
 fn under_block_no_chunk_is_missed_however_often_the_connection_is_cut() {
     // The ring keeps more for a returning client than is ever under way, and less than all chunks.
@@ -178,7 +178,7 @@ fn under_block_no_chunk_is_missed_however_often_the_connection_is_cut() {
                     last = heard.last_id().to_owned();
                 }
                 match random.chance(1, 3) {
-                    true => {} // Its server is not told: the client just comes back.
+                    true => {} // Its server does not know: the client just comes back.
                     false => mcp.house.world.client_reset(client),
                 }
                 let away_ms = match random.chance(1, 8) {
@@ -197,7 +197,7 @@ fn under_block_no_chunk_is_missed_however_often_the_connection_is_cut() {
     }
 }
 
-/// A tool whose subscribers are to miss nothing, and that publishes as fast as they let it.
+/// Calls a tool whose subscribers may miss nothing, and that publishes as fast as they allow.
 fn call_flood(mcp: &mut Mcp, ring_bytes: u32, chunk_bytes: usize, chunk_count: u64) -> SimClient {
     let subscribers = SubscribeDefaults { policy: Policy::Block, ..SubscribeDefaults::default() };
     let need = Need { ring_bytes, chunk_bytes: chunk_bytes as u32, ..Need::default() };
@@ -230,7 +230,7 @@ impl Tool for Flood {
     }
 }
 
-/// The events that are whole in the next so many bytes, or in all that come in a second.
+/// The complete events in the next `bytes_max` bytes, or in all that come in a second.
 fn hear_some(mcp: &mut Mcp, client: SimClient, bytes_max: usize) -> Heard {
     let mut text = Vec::new();
     let mut idle = 0;
@@ -259,7 +259,7 @@ fn hear_some(mcp: &mut Mcp, client: SimClient, bytes_max: usize) -> Heard {
     Heard::read(&text[..until])
 }
 
-/// Chunks that share a notification are told late, lines of a log at once.
+/// Chunks that share a notification are sent late, lines of a log at once.
 #[test]
 fn the_id_of_an_event_says_what_was_told_with_it_and_before() {
     let mut mcp = Mcp::begun();
@@ -316,7 +316,7 @@ fn a_request_that_stands_for_itself_ends_with_its_connection() {
     }
 }
 
-/// Who reads slowly is told of the end when the execution is forgotten already.
+/// A slow reader receives the end when the execution is forgotten already.
 #[test]
 fn a_result_that_is_read_late_says_what_an_early_one_says() {
     for is_late in [false, true] {
@@ -343,7 +343,7 @@ fn a_result_that_is_read_late_says_what_an_early_one_says() {
     }
 }
 
-/// So many chunks, and then a panic.
+/// A tool that publishes 400 chunks, and then panics. The field counts the chunks.
 struct Panics(u32);
 
 impl Tool for Panics {
@@ -354,6 +354,6 @@ impl Tool for Panics {
             }
             self.0 += 1;
         }
-        std::panic::resume_unwind(Box::new("as it is meant to")); // Without a word on stderr.
+        std::panic::resume_unwind(Box::new("as it is meant to")); // Prints nothing on stderr.
     }
 }

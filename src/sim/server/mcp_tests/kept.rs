@@ -1,4 +1,4 @@
-//! Results that are fetched later: piece by piece through a door, or as a task.
+//! Tests of results that are fetched later: piece by piece through a door, or as a task.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::limits;
 use crate::shard::ShardConfig;
 use crate::sim::server::house::House;
 
-/// With room for more executions than a principal has doors, and a session.
+/// A client with a session, on a server with room for more executions than a principal has doors.
 fn roomy() -> Mcp {
     let mut mcp = Mcp::of(House::with_executions(16, 1, 2 << 20, ShardConfig::default()));
     mcp.begin();
     mcp
 }
 
-/// Opens as many doors as one principal can have, by calls that stand for themselves.
+/// Opens as many doors as one principal can have, by calls of the stateless era.
 fn open_all(mcp: &mut Mcp, arguments: &Value) -> Vec<String> {
     let mut meta = alone();
     meta["dev.streamdoor/stream"] = true.into();
@@ -50,7 +50,7 @@ fn a_result_that_is_too_long_is_read_through_a_door() {
         let read = &read["structuredContent"];
         let offset = read["offset"].as_u64().unwrap();
         assert_eq!(offset, text.len() as u64);
-        // Once more: the answer may have got lost.
+        // Reads again: the response may have been lost.
         let again = mcp.tool("stream_read", json!({"stream_id": id, "offset": offset}));
         assert_eq!(again["structuredContent"]["chunk"], read["chunk"]);
         text += read["chunk"].as_str().unwrap();
@@ -107,7 +107,8 @@ fn a_tool_waits_for_a_door_that_nobody_reads_as_long_as_for_a_stalled_subscriber
     mcp.house.pass(Duration::from_secs(2));
     assert!(mcp.states().iter().all(|state| state == "completed"), "they went on");
     assert_eq!(mcp.tool("stream_open", open)["isError"], Value::Null, "the places are back");
-    // A client that comes back is told why, with the first answer; what was kept is still there.
+    // A client that comes back receives the reason with the first response. Kept chunks are still
+    // there.
     let last = ids.last().unwrap();
     let mut text_bytes = 0;
     loop {
@@ -149,10 +150,10 @@ fn a_door_that_nobody_reads_is_kept_and_takes_no_place() {
     mcp.house.pass(limits::BLOCK_DEADLINE + Duration::from_secs(1));
     let opened = mcp.tool("stream_open", open.clone());
     assert_eq!(opened["isError"], Value::Null, "{opened}");
-    // One of them has made room. The others are whole.
+    // One of them has made room. The others are complete.
     let short = read(&mut mcp, &ids[7]);
     assert_eq!((&short["bytes_read"], &short["done"]), (&json!(40), &json!(true)));
-    // A tool that still runs is counted again by who reads from it, if there is a place.
+    // A read counts a running tool again, if a slot is free.
     let running = opened["structuredContent"]["stream_id"].as_str().unwrap().to_owned();
     mcp.house.pass(limits::BLOCK_DEADLINE + Duration::from_secs(1));
     let others = open_all(&mut mcp, &slow(2, 300_000));

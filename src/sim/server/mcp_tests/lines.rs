@@ -1,6 +1,6 @@
-//! Connections of lines, as standard input and output are one. Some clients lose what comes right
-//! before an answer: what says that all is done waits for the answer, or, with `settle`, the answer
-//! waits behind what was told. Order and times are exact.
+//! Tests of connections of lines, as standard input and output are one. Some clients lose an event
+//! that comes right before a response. Therefore the last progress report waits for the response.
+//! With `settle`, the response waits behind the events instead. Order and times are exact.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,10 +21,11 @@ use crate::tool::{
 const HELD_MS: u64 = limits::MCP_WHOLE_HELD.as_millis() as u64;
 const SETTLE_MS: u64 = 25;
 
-/// So far into the call: this text, if it is one, and so much of so much done, if it is any.
+/// A step of the tool: the time in the call in milliseconds, a text unless empty, and the progress
+/// and its total unless zero.
 type Beat = (u64, &'static str, u64, u64);
 
-/// A tool that does each thing at its time, and ends at another.
+/// A tool that takes each step at its time, and ends at another.
 struct Player {
     beats: VecDeque<(Duration, String, u64, u64)>,
     ends: Duration,
@@ -77,7 +78,7 @@ impl Tool for Player {
     }
 }
 
-/// Who speaks on such a connection, and when it has heard what.
+/// A client on such a connection, and the time of its next read.
 struct Lines {
     house: House,
     client: SimClient,
@@ -88,7 +89,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// With a session, or without one in the stateless era.
+    /// Begins with a session, or without one in the stateless era.
     fn begin(settle_ms: u64, is_alone: bool) -> Lines {
         let mut house = House::new();
         house.shards[0].tools_mut().insert(spec(), prepare).unwrap();
@@ -137,23 +138,23 @@ impl Lines {
         }));
     }
 
-    /// The time begins anew.
+    /// Restarts the time.
     fn restart(&mut self) {
         (self.begun, self.at_ms) = (self.house.world.now(), 0);
     }
 
-    /// Time passes until so many microseconds behind the beginning.
+    /// Lets time pass until `until_us` microseconds after the start.
     fn pass_until_us(&mut self, until_us: u64) {
         let until = self.begun + Duration::from_micros(until_us);
         let left_ns = until.nanos().saturating_sub(self.house.world.now().nanos());
         self.house.pass(Duration::from_nanos(left_ns));
     }
 
-    /// What is heard in the next milliseconds, and in which of them since the beginning.
+    /// Reads for some milliseconds. Returns each message with its millisecond since the start.
     fn hear_for(&mut self, duration_ms: u64) -> Vec<(u64, String)> {
         let mut heard = Vec::new();
         for _ in 0..duration_ms {
-            // Each turn costs a little time: what is due with a millisecond is there by its half.
+            // Each turn takes a little time: events due at a millisecond have come by its half.
             self.pass_until_us(1_000 * self.at_ms + 500);
             self.rest += &self.house.hear(self.client);
             while let Some((line, rest)) = self.rest.split_once('\n') {
@@ -167,7 +168,7 @@ impl Lines {
     }
 }
 
-/// A message, in short: `token: progress/total chunks`, or an answer with the text of its result.
+/// A message, in short: `token: progress/total chunks`, or a response with the text of its result.
 fn describe(message: &Value) -> String {
     let params = &message["params"];
     match message["method"].as_str() {
@@ -206,7 +207,7 @@ fn assert_heard(heard: &[(u64, String)], expected: &[(u64, &str)]) {
 fn what_says_that_all_is_done_is_folded_into_the_answer() {
     for is_alone in [false, true] {
         let mut lines = Lines::begin(0, is_alone);
-        // The answer comes in time: with the chunk, behind it, and at the last moment.
+        // The response comes in time: with the chunk, behind it, and at the last moment.
         for (id, ends) in [(1, 10), (2, 11), (3, 10 + HELD_MS - 1)] {
             lines.restart();
             lines.call(id, &[(0, "a", 1, 2), (10, "b", 2, 2)], ends);
@@ -230,7 +231,8 @@ fn what_was_held_is_told_when_the_call_goes_on() {
 #[test]
 fn what_comes_behind_what_was_held_is_told_behind_it() {
     let mut lines = Lines::begin(0, false);
-    // More is to be done than was thought; then that is held again, and told in its own time.
+    // More work appears than was expected. The next report that says so is held again, and sent in
+    // its own time.
     let beats = [(0, "a", 2, 2), (5, "b", 3, 4), (9, "c", 4, 4), (12, "d", 4, 4)];
     lines.call(1, &beats, 100);
     let heard = lines.hear_for(110);
@@ -267,7 +269,7 @@ fn of_who_is_cancelled_nothing_held_is_told() {
         lines.hear_for(15);
         lines.cancel(1);
         assert_heard(&lines.hear_for(110), &[]);
-        // Its name is free.
+        // Its id is free.
         lines.restart();
         lines.call(1, &[(0, "a", 1, 2)], 5);
         let told = [(0, "1: 1/2 #1"), (5 + settle_ms, "answer 1 a")];
@@ -275,7 +277,7 @@ fn of_who_is_cancelled_nothing_held_is_told() {
     }
 }
 
-/// The other end says nothing more: calls have a second to end, and then it is the connection's.
+/// The client sends nothing more: calls have a second to end, and then the connection ends.
 #[test]
 fn calls_end_within_a_second_behind_the_end_of_the_input() {
     let grace_ms = limits::MCP_LAST_ANSWERS.as_millis() as u64;
@@ -297,7 +299,7 @@ fn calls_end_within_a_second_behind_the_end_of_the_input() {
 fn an_answer_settles_behind_what_was_told() {
     for is_alone in [false, true] {
         let mut lines = Lines::begin(SETTLE_MS, is_alone);
-        // All is told at once, and nothing behind the answer; the more it is, the more is told.
+        // Each event comes at once, and none behind the response.
         for (id, ends) in [(1, 10), (2, 10 + SETTLE_MS - 1), (3, 100)] {
             lines.restart();
             lines.call(id, &[(0, "a", 1, 2), (10, "b", 2, 2)], ends);
@@ -316,7 +318,7 @@ fn what_was_never_told_anything_need_not_settle_and_others_need_not_wait() {
     lines.call(2, &[(0, "a", 1, 2)], 5);
     lines.hear_for(6);
     lines.say(&json!({"jsonrpc": "2.0", "id": 3, "method": "ping"}));
-    // It is still under way.
+    // The call is still under way.
     lines.say(&json!({"jsonrpc": "2.0", "id": 2, "method": "ping"}));
     let told =
         [(6, "answer 3"), (6, "error 2 -32600"), (7, "answer 1"), (5 + SETTLE_MS, "answer 2 a")];
@@ -332,7 +334,7 @@ fn a_gap_is_told_behind_what_was_held() {
     let beats: Vec<Beat> = (0..30).map(|_| (12, "b", 0, 0)).collect();
     lines.call(1, &[&[(10, "a", 2, 2)], &beats[..]].concat(), 100);
     lines.pass_until_us(11_000);
-    // Long answers that nobody reads: the connection takes nothing.
+    // Long responses that are not read: the connection takes nothing.
     for id in [2, 3] {
         let arguments = json!({"chunks": 900, "delay_ms": 0, "chunk_size": 64});
         let params = json!({"name": "slow_data_processor", "arguments": arguments});

@@ -1,10 +1,14 @@
 //! MCP in simulated time.
 //!
-//! `client.rs` is who asks, over HTTP. `calls.rs`: answered once, cancelled, held back; `cut.rs`:
-//! connections that break; `kept.rs`: results that are fetched later, through doors and as tasks;
-//! `lines.rs`: connections of lines, and what is held back on them; `sessions.rs`: how long they
-//! last, and what they are told; `shards.rs`: what lives elsewhere; `together.rs`: what all shards
-//! have in common.
+//! `client.rs` is the client, over HTTP. The tests:
+//!
+//! - `calls.rs`: calls that are answered once, cancelled, held back.
+//! - `cut.rs`: connections that break.
+//! - `kept.rs`: results that are fetched later, through doors and as tasks.
+//! - `lines.rs`: connections of lines, and the events that are held back on them.
+//! - `sessions.rs`: the lifetime of sessions, and their own notifications.
+//! - `shards.rs`: executions on other shards.
+//! - `together.rs`: the state that all shards share.
 
 mod calls;
 mod client;

@@ -1,4 +1,4 @@
-//! Sessions: how long they last, and what they are told that belongs to no call.
+//! Tests of sessions: their lifetime, and the notifications that belong to no call.
 
 use std::time::Duration;
 

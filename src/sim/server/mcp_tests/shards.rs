@@ -1,4 +1,4 @@
-//! Servers of several shards: what is asked of one, and lives on another.
+//! Tests of servers of several shards: requests to one shard about executions of another.
 
 use serde_json::{Value, json};
 
@@ -32,11 +32,11 @@ fn sessions_find_what_lives_on_other_shards() {
         });
         let created = mcp.ask("tools/call", params);
         let id = json!({"taskId": created.answer()["result"]["task"]["taskId"]});
-        mcp.begin(); // Tasks are their owners', not their sessions'.
+        mcp.begin(); // A task belongs to its owner, not to a session.
         assert_eq!(mcp.ask("tasks/get", id.clone()).answer()["result"]["status"], "working");
         assert_eq!(mcp.ask("tasks/cancel", id).answer()["result"]["status"], "cancelled");
     }
-    // A request of a session that was answered elsewhere has given its id back.
+    // A request of a session that another shard answered has given its id back.
     let before = mcp.next_id;
     for _ in 0..3 {
         mcp.next_id = before;
@@ -86,7 +86,7 @@ fn calls_of_virtual_tools_live_where_their_workers_are() {
         let mut heard = Heard::default();
         let mut client = client;
         if round == 2 {
-            // Cut off, it goes on there.
+            // After the cut it resumes there.
             let part = json!({"tool_call_id": id, "content": "a"}).to_string();
             deliver(&mut mcp, &part);
             heard = Heard::read(&mcp.house.hear(client));

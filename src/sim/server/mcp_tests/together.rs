@@ -1,5 +1,5 @@
-//! What all shards of a server have in common for clients of MCP: whoever is asked, the answer is
-//! that of the whole server.
+//! Tests of the state that all shards of a server share for clients of MCP: any shard gives the
+//! answer of the whole server.
 
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ fn ids_of_executions_are_completed_wherever_they_live() {
         }
         assert_eq!(complete("nothing")["values"], json!([]));
     }
-    // Where it makes no difference, and where it is wrong, nobody else is asked.
+    // If other shards make no difference, or the request is wrong, only this one is asked.
     for (reference, argument) in [
         (json!({"type": "ref/resource", "uri": "streamdoor://executions/{id}"}), "other"),
         (json!({"type": "ref/prompt", "name": "none"}), "id"),
@@ -87,7 +87,7 @@ fn doors_are_counted_wherever_they_are() {
         let text = refused["content"][0]["text"].as_str().unwrap();
         assert!(text.contains("8 streams are open already"), "{text}");
     }
-    // One that was closed gives its place back, and so does one that was read to its end.
+    // A stream that was closed gives its slot back, and so does one that was read to its end.
     mcp.tool("stream_close", json!({"stream_id": doors[0]}));
     mcp.begin();
     assert_eq!(open_stream(&mut mcp)["isError"], Value::Null);
@@ -101,7 +101,7 @@ fn doors_are_counted_wherever_they_are() {
     assert_eq!(open_stream(&mut mcp)["isError"], true);
 }
 
-/// The numbers of all shards under this name.
+/// The sum of all shards under this name.
 fn metric(mcp: &mut Mcp, name: &str, labels: &str) -> u64 {
     let text = mcp.house.get("/metrics");
     let lines = text.lines().filter(|line| line.split('{').next() == Some(name));
@@ -123,7 +123,7 @@ fn what_clients_do_is_counted() {
     mcp.begin();
     mcp.begin();
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions", ""), 2);
-    // One with notifications, one that its tool refuses, one of no tool, one that is cancelled.
+    // A call with notifications, one that its tool refuses, one of no tool, one that is cancelled.
     let client = mcp.call(slow(3, 1), json!({"progressToken": 1}));
     mcp.house.pass(std::time::Duration::from_millis(10));
     mcp.house.hear(client);
@@ -135,7 +135,7 @@ fn what_clients_do_is_counted() {
     mcp.house.world.client_reset(client);
     mcp.house.pass(std::time::Duration::from_millis(1));
     assert_eq!(calls(&mut mcp, "stateless"), [0, 0, 0, 0, 1]);
-    mcp.ask("ping", json!({})); // Is no call.
+    mcp.ask("ping", json!({})); // This is no call.
     let opened = open_stream(&mut mcp);
     let task = json!({"name": "slow_data_processor", "arguments": slow(3, 1), "task": {}});
     mcp.ask("tools/call", task);
