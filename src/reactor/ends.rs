@@ -24,9 +24,9 @@ pub struct End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A socket that no other process has.
+    /// A socket that is not shared.
     Socket,
-    /// A socket that others may have.
+    /// A socket that others may share.
     SharedSocket,
     /// A pipe that was opened anew.
     Pipe,
@@ -89,7 +89,7 @@ impl End {
         Ok((End { fd: ours.into(), kind: Kind::Socket }, theirs))
     }
 
-    /// True if the connection uses the given descriptor itself, without a thread that copies.
+    /// True if the connection uses the given socket or pipe itself, without a thread that copies.
     pub fn is_shared(&self) -> bool {
         self.kind != Kind::Socket
     }
@@ -110,7 +110,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// The end of a connection of one socket: accepted or connected.
+    /// The ends of a connection of one socket, accepted or connected.
     pub fn of_socket(fd: OwnedFd) -> Ends {
         Ends { input: End { fd, kind: Kind::Socket }, output: None }
     }
@@ -186,12 +186,12 @@ impl Ends {
         }
     }
 
-    /// Ends sending, unless others share the descriptor.
+    /// Ends sending, if the output is a socket that is not shared.
     pub fn finish(&self) {
         self.output.as_ref().unwrap_or(&self.input).shutdown(libc::SHUT_WR);
     }
 
-    /// Shuts down the descriptors that others do not share.
+    /// Shuts down the sockets that are not shared.
     pub fn shutdown(&self) {
         self.input.shutdown(libc::SHUT_RDWR);
         if let Some(output) = &self.output {

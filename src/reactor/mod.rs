@@ -133,7 +133,7 @@ use crate::base::Instant;
 ///   [`SocketEvent::Released`] gives the socket away, and its name and slot are free. Data still in
 ///   the kernel waits for the next owner. Each byte, and the end, is reported once, by one of the
 ///   two reactors. Until that event the owner can only close the connection, and after a close the
-///   event does not come. For sends, and all else, the name is nothing. No
+///   event does not come. For sends, and all other calls, the name is invalid already. No
 ///   [`SocketEvent::Writable`] comes: the next owner just tries.
 /// - **R24 adopt.** [`Reactor::adopt`] makes a released socket one of this reactor's, under a new
 ///   name and without an event. It receives at once and sends at once. An end that was reported

@@ -102,7 +102,7 @@ pub fn socket(family: libc::c_int, is_blocking: bool) -> Result<OwnedFd, IoError
     let flags = libc::SOCK_CLOEXEC | if is_blocking { 0 } else { libc::SOCK_NONBLOCK };
     // SAFETY: takes numbers.
     let fd = checked(unsafe { libc::socket(family, libc::SOCK_STREAM | flags, 0) })?;
-    // SAFETY: just made, and nobody else knows it.
+    // SAFETY: just made, and not owned elsewhere.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -133,7 +133,7 @@ pub fn accept(fd: RawFd) -> Result<OwnedFd, IoError> {
     let none = std::ptr::null_mut::<libc::sockaddr>();
     // SAFETY: no address is asked for, so nothing is written.
     let fd = checked(unsafe { libc::accept4(fd, none, std::ptr::null_mut(), flags) })?;
-    // SAFETY: just made, and nobody else knows it.
+    // SAFETY: just made, and not owned elsewhere.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -142,7 +142,7 @@ pub fn adopt_answer(result: i32) -> Result<OwnedFd, IoError> {
     if result < 0 {
         return Err(IoError(-result));
     }
-    // SAFETY: the kernel has just made this descriptor for us and told nobody else.
+    // SAFETY: the kernel has just made this descriptor for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 

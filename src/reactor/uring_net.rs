@@ -92,7 +92,7 @@ const _: () = assert!(size_of::<Connection>() <= 128);
 
 enum Happening {
     Accepted(ListenerId, ConnectionId, Peer),
-    /// The outcome of a connection attempt can be asked for.
+    /// The outcome of a connection attempt is available.
     Connected(ConnectionId),
     Received {
         id: ConnectionId,

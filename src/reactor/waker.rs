@@ -122,7 +122,7 @@ impl WakeListener {
         if raw < 0 {
             return Err(std::io::Error::last_os_error());
         }
-        // SAFETY: just made, and nobody else knows it.
+        // SAFETY: just made, and not owned elsewhere.
         let owned = unsafe { OwnedFd::from_raw_fd(raw) };
         Ok(WakeListener::new(Some(File::from(owned)), ring))
     }

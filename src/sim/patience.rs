@@ -15,7 +15,7 @@ pub(super) struct Patience {
     was_heard: bool,
     /// The time at which it was refused room, until it may have room again.
     held_since: Option<Instant>,
-    /// The time at which it was told to stop: later events of it do not count.
+    /// The time at which it was stopped: later events of it do not count.
     stopped_at: Option<Instant>,
     /// The time of an event during the shard's turn, which may have looked before.
     unseen_at: Option<Instant>,
@@ -43,7 +43,7 @@ impl Patience {
         (self.held_since, self.held) = (None, Duration::ZERO); // It had to wait for its start.
     }
 
-    /// Notes that it is told to stop.
+    /// Notes that it is stopped.
     pub fn stop(&mut self, now: Instant) {
         self.stopped_at.get_or_insert(now);
     }

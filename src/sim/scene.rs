@@ -192,7 +192,7 @@ impl Scene {
         let Some((index, seq, chunk)) = self.publishing else { return };
         let is_seen = matches!(
             action,
-            Action::Deliver { .. } | Action::Gap(..) | Action::End(..) // Of this chunk.
+            Action::Deliver { .. } | Action::Gap(..) | Action::End(..) // Caused by it.
         );
         if is_seen {
             self.publishing = None;

@@ -34,8 +34,7 @@ pub(super) struct Oracle {
     pub script: Script,
     policy: Policy,
     kinds: Vec<Kind>,
-    /// The last chunk that it was told of, over all its connections; `None` before the first
-    /// `started`.
+    /// The last chunk that it knows, over all its connections; `None` before the first `started`.
     pub told_seq: Option<u64>,
     /// The totals of this connection.
     pub given: Totals,
