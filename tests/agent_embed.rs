@@ -1,6 +1,6 @@
-//! Runs of agents inside of a program: on its own shard, over real sockets, with a model that
-//! follows a script.
-#![cfg(feature = "server")]
+//! Agent runs embedded in a program: on the program's own shard, over real sockets, with a scripted
+//! model.
+#![cfg(feature = "agent")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use streamdoor::reactor::Clock;
 use streamdoor::shard::{AgentRun, ExecuteOptions, ModelSettings, Shard, ShardConfig};
 use streamdoor::tool::ToolSpec;
 
-/// Serves a script on threads, until the test's process ends.
+/// Serves a script on threads until the test process ends. Returns the address.
 fn serve(script: &str) -> SocketAddr {
     let script = Script::from_toml(script).expect("it is a script");
     let model = Arc::new(Mutex::new(Model::new(script)));
@@ -38,7 +38,7 @@ fn time() -> (Instant, u64) {
     (Clock::now(), Clock::wall_us())
 }
 
-/// One connection of the model's server, until it is over.
+/// Serves one connection of the model's server until it closes.
 fn talk(mut peer: TcpStream, model: &Mutex<Model>) {
     let mut connection = Connection::new();
     peer.set_read_timeout(Some(Duration::from_millis(1))).expect("it is not zero");
@@ -71,7 +71,7 @@ events = [
 events = [{ text = "That is ${result}." }]
 "#;
 
-/// A shard with a tool that adds.
+/// Returns a shard with a tool that adds numbers.
 fn shard() -> Shard {
     let (mut shard, _report) = Shard::new(ShardConfig::default()).expect("a shard");
     let number = json!({"type": "integer"});
@@ -116,14 +116,14 @@ fn stepping_gives_the_same_states_as_putting_the_parts_together() {
         last = Some(part);
     }
     assert!(last.as_ref().is_some_and(Part::is_end), "{last:?}");
-    let run = run_at(serve(SCRIPT), &mut shard); // Its ids of calls begin anew.
+    let run = run_at(serve(SCRIPT), &mut shard); // A new server restarts the call ids.
     let mut steps = shard.iterate_agent(run, ExecuteOptions::default()).expect("it starts");
     let mut iterated: Vec<State> = Vec::new();
     while let Some(state) = steps.next(&mut shard) {
         iterated.push(state.without_times());
     }
     for state in streamed.iter_mut().chain(&mut iterated) {
-        state.agent_id.clear(); // Each run has another.
+        state.agent_id.clear(); // Each run has its own id.
     }
     assert_eq!(streamed, iterated);
     let end = iterated.last().expect("there are steps");

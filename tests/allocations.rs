@@ -1,8 +1,9 @@
-//! Nothing allocates on the chunk path (invariant A3): a counting allocator over all threads of
-//! this process sees 0 allocations from chunk 1,000 to chunk 100,000, for each policy, inline and
-//! across threads.
+//! Nothing allocates on the chunk path (invariant A3). A counting allocator over all threads of
+//! this process sees no allocation from chunk 1,000 to chunk 100,000. The test covers each policy,
+//! inline and across threads.
 //!
-//! One test only: the allocator counts for the whole process, and the test harness is part of it.
+//! The file has one test only: the allocator counts for the whole process, which includes the test
+//! harness.
 
 mod counting;
 
@@ -43,13 +44,13 @@ fn nothing_allocates_on_the_chunk_path() {
     fed_by_hand_nothing_allocates();
     looking_at_memory_allocates_nothing();
     logging_allocates_nothing();
-    // Last: its tools' threads outlive it, and one that waits for the first time allocates.
+    // These run last: their tool threads outlive them, and a thread allocates when it first waits.
     across_threads_nothing_allocates(RingPoolConfig::default());
-    // Nothing is there at the start: the shard buys ahead, in its silences.
+    // This pool starts empty: the shard buys memory ahead while it is idle.
     across_threads_nothing_allocates(RingPoolConfig { prealloc_bytes: 0, ..Default::default() });
 }
 
-/// Neither who pushes a record, or drops it, nor who writes it.
+/// Asserts that neither pushing, dropping nor writing a log record allocates.
 fn logging_allocates_nothing() {
     let log = Log::start(LogFormat::Json, Level::Info, std::io::sink()).unwrap();
     let push = |count: u64| {
@@ -59,7 +60,7 @@ fn logging_allocates_nothing() {
             });
         }
     };
-    push(10_000); // The thread begins, and waits for more.
+    push(10_000); // The log thread starts, and waits for more.
     wait_until_it_sleeps("log");
     at_chunk(FIRST_COUNTED);
     push(100_000);
@@ -69,7 +70,8 @@ fn logging_allocates_nothing() {
     assert!(log.close());
 }
 
-/// What the process's watch does each second, beside all shards.
+/// Asserts that reading the kernel's memory files, once a second in the memory watch, does not
+/// allocate.
 fn looking_at_memory_allocates_nothing() {
     let mut files = KernelFiles::new(Path::new("/"));
     files.read();
@@ -88,7 +90,7 @@ fn the_allocator_counts() {
     assert!(allocations("the allocator") > 0);
 }
 
-/// Emits numbered chunks, a few a step, sleeping now and then: timers are on the path, too.
+/// A tool that emits up to seven numbered chunks a step. It sleeps now and then to cover timers.
 struct Emits {
     seq: u64,
 }
@@ -108,7 +110,8 @@ impl Tool for Emits {
                 Err(error) => panic!("{error:?}"),
             }
         }
-        // First a few times more: what an execution takes from the stock is bought anew then.
+        // Early steps sleep more often, so that all lazily bought memory is bought before the
+        // count.
         let pause = if self.seq < FIRST_COUNTED { 35 } else { 5_000 };
         if self.seq.is_multiple_of(pause) {
             return Step::Sleep(context.now() + Duration::from_micros(50));
@@ -202,14 +205,14 @@ fn across_threads_nothing_allocates(rings: RingPoolConfig) {
                 std::thread::spawn(move || {
                     has_begun.wait();
                     while !matches!(subscriber.next(), Delivery::End(_)) {}
-                    wait_until_counted(); // Under `disconnect` the end may be early.
+                    wait_until_counted(); // Under `disconnect` the stream may end early.
                 })
             })
             .collect();
-        // One more on the shard's own thread.
+        // The third subscriber is on the shard's own thread.
         let local = shard.call(move |shard| shard.subscribe(id, spec(policy), |_| {}).is_ok());
         assert_eq!(local, Ok(true));
-        have_begun.wait(); // A thread that begins allocates.
+        have_begun.wait(); // A thread allocates when it starts.
         all_are_there(std::iter::once(&*shard));
         wait_until_counted();
         readers.into_iter().for_each(|reader| reader.join().unwrap());
@@ -217,7 +220,7 @@ fn across_threads_nothing_allocates(rings: RingPoolConfig) {
     }
 }
 
-/// Into a buffer that is long enough, as a connection has one.
+/// Asserts that writing events as JSON lines into a large enough buffer does not allocate.
 fn spelling_events_allocates_nothing() {
     let (execution, seq) = ("0123456789", 7);
     let text = "text with \"quotes\", \u{2028} and a line end\n".as_bytes();
@@ -252,7 +255,8 @@ fn spelling_events_allocates_nothing() {
     assert_none("spelling events");
 }
 
-/// As a connection does that follows two executions: a chunk of HTTP with one event in it.
+/// Asserts that framing events does not allocate. Frames them as a connection does that follows two
+/// executions: one event in each HTTP chunk.
 fn framing_them_allocates_nothing() {
     let executions = ["0123456789", "abcdefghij"];
     let (chunk_count, byte_count, reason) = (1, 100, "lag");
@@ -269,7 +273,7 @@ fn framing_them_allocates_nothing() {
             reason,
         };
         middle.clear();
-        sse::write_event(&mut middle, &Event::Gap(gap)); // Shared by all connections.
+        sse::write_event(&mut middle, &Event::Gap(gap)); // All connections share it.
         #[cfg(feature = "server")]
         let chunk = http1::begin_chunk(&mut out);
         let bytes = 1_000 * seq;
@@ -300,7 +304,7 @@ fn framing_them_allocates_nothing() {
     reading_whole_requests_allocates_nothing();
 }
 
-/// What a call of MCP tells while it runs.
+/// Asserts that writing the MCP notifications of a running call does not allocate.
 #[cfg(feature = "server")]
 fn notifying_allocates_nothing() {
     use streamdoor::mcp::notify::{self, Chunk, Data, Gap, Progress};
@@ -333,14 +337,14 @@ fn notifying_allocates_nothing() {
         notify::list_changed(&mut out, List::Tools, Some(&token));
         notify::cancelled(&mut out, &token, Some("why"));
         byte_count += out.len();
-        out.clear(); // They were sent.
+        out.clear(); // As if they had been sent.
     }
     at_chunk(LAST_COUNTED);
     assert!(byte_count > 1_000_000);
     assert_none("notifications of MCP");
 }
 
-/// A request that comes whole is read where it is.
+/// Asserts that reading requests that arrive whole does not allocate: they are read in place.
 #[cfg(feature = "server")]
 fn reading_whole_requests_allocates_nothing() {
     let request = b"POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}";

@@ -1,12 +1,12 @@
-//! Every bad argument of every tool: each is refused with its own field, before anything has run.
+//! Every bad argument of every tool is refused with the name of its field, before anything runs.
 //!
-//! What is wrong is made out of each tool's own schema, so a new tool or argument is tested as soon
-//! as it is described; then a list of what no schema can say.
+//! The bad values are derived from each tool's own schema, so new tools and arguments are covered
+//! automatically. A second test lists bad values that no schema can express.
 
 use serde_json::{Map, Value, json};
 use streamdoor::tool::{StartError, ToolSpec, Tools};
 
-/// All that there are with these features, and how many these have to be.
+/// Returns all tools of the enabled features, and their expected number.
 fn tools() -> (Tools, usize) {
     #[cfg_attr(not(feature = "tools"), expect(unused_mut, reason = "there are no commands"))]
     let mut tools = Tools::built_in();
@@ -16,14 +16,14 @@ fn tools() -> (Tools, usize) {
     (tools, 2 + of_tools + usize::from(cfg!(feature = "sqlite")))
 }
 
-/// Arguments that are right, for what a tool requires.
+/// Returns valid arguments: a value for each one that the tool requires.
 fn right(spec: &ToolSpec) -> Map<String, Value> {
     let required = spec.arguments["required"].as_array().cloned().unwrap_or_default();
     let names = required.iter().map(|name| name.as_str().unwrap().to_owned());
     names.map(|name| (name.clone(), some_value(&spec.arguments["properties"][&name]))).collect()
 }
 
-/// Any value that fits.
+/// Returns any value that fits the schema.
 fn some_value(schema: &Value) -> Value {
     let is = |kind: &str| match &schema["type"] {
         Value::String(text) => text == kind,
@@ -41,7 +41,7 @@ fn some_value(schema: &Value) -> Value {
     }
 }
 
-/// Values that do not fit, with what is wrong about them.
+/// Returns values that do not fit the schema, each with its fault.
 fn wrong_values(schema: &Value) -> Vec<(&'static str, Value)> {
     let mut wrong = vec![("another type", json!({"no": ["such", "thing"]}))];
     if schema["type"] == "object" {

@@ -1,6 +1,6 @@
 //! The benchmark programs run, at a size that fits into a test, and print what `tools/bench` reads.
-//! Says nothing about speed.
-#![cfg(feature = "cli")]
+//! These tests say nothing about speed.
+#![cfg(all(feature = "cli", feature = "server"))]
 
 use std::process::{Command, Output};
 
@@ -11,7 +11,7 @@ fn bench(words: &str) -> Output {
         .expect("the program was built for this test")
 }
 
-/// Standard output of a call that must succeed.
+/// Returns the standard output of a run that must succeed.
 fn text(words: &str) -> String {
     let output = bench(words);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -19,7 +19,7 @@ fn text(words: &str) -> String {
     String::from_utf8(output.stdout).expect("output is UTF-8")
 }
 
-/// The number behind `name` at the start of a line.
+/// Returns the number after `name` at the start of a line.
 fn number(text: &str, name: &str) -> f64 {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
     let line = line.unwrap_or_else(|| panic!("no line {name} in\n{text}"));
@@ -202,8 +202,8 @@ fn first_notifications_are_timed_after_a_pause_and_of_calls_at_once() {
     std::fs::remove_dir_all(&directory).expect("nobody else has this directory");
 }
 
-/// Who blocks loses nothing, and holds the tool back to his own speed; who drops is told of what he
-/// has lost, and nobody else loses anything.
+/// A slow `block` reader loses nothing and slows the tool down. A slow `drop` reader loses chunks
+/// and is told of it. No other reader loses anything.
 #[test]
 fn slow_readers_hold_the_tool_back_or_lose_alone() {
     if !two_cpus() {
@@ -350,7 +350,7 @@ fn runs_of_agents_are_measured_beside_a_pipe() {
     assert_eq!(found["deliveries"], found["chunks"], "{line}");
 }
 
-/// The check itself: it passes with what was just counted, and fails when that is changed by hand.
+/// Runs the soak and the idle benchmark, and checks the table and the drawing that they write.
 #[test]
 fn a_soak_and_an_idle_server_are_looked_at_drawn_and_written() {
     let folder = std::env::temp_dir().join(format!("streamdoor-soak-{}", std::process::id()));

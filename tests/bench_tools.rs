@@ -1,6 +1,7 @@
-//! The scripts around the benchmarks, as far as they need no build: plots are drawn from what a run
-//! writes, summaries from its lines, and every workload of `tools/perf` is one that `bench` takes.
-#![cfg(feature = "cli")]
+//! The scripts around the benchmarks, as far as they need no build. They draw plots from the output
+//! of a run and write summaries from its lines. Every workload of `tools/perf` is one that `bench`
+//! accepts.
+#![cfg(all(feature = "cli", feature = "server"))]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,7 +49,8 @@ impl Drop for Folder {
     }
 }
 
-/// Of an SVG: how many lines are drawn. Each of their points is in the picture.
+/// Returns the number of lines drawn in an SVG. Asserts that all their points are inside the
+/// picture.
 fn line_count(svg: &str) -> usize {
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
     let lines: Vec<&str> = svg.split("<polyline points=\"").skip(1).collect();
@@ -104,7 +106,7 @@ fn a_record_is_drawn_and_summarised() {
     assert!(readme.contains(&format!("Not measured:\n{unmeasured}\n`raw.jsonl`")), "{readme}");
 }
 
-/// The numbers are made up: a cost that grows by a half, and 2 KiB for each.
+/// The made-up numbers have a cost that grows by a half, and 2 KiB for each subscriber.
 #[test]
 fn curves_show_growth_and_the_slope_of_memory() {
     if !is_there("python3") {
@@ -207,7 +209,7 @@ fn every_path_of_the_benchmarks_has_cells() {
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
 }
 
-/// Names of the table in the probes' text.
+/// Returns the probe names in the table of the module text of `probes`.
 fn probes_described() -> BTreeSet<String> {
     let root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where its package is");
     let text = fs::read_to_string(Path::new(&root).join("src/trace/probes.rs")).unwrap();
@@ -221,7 +223,7 @@ fn the_program_has_the_probes_that_are_described_and_no_others() {
         return;
     }
     let notes = run(Command::new("readelf").args(["-n", "-W", env!("CARGO_BIN_EXE_bench")]));
-    // Behind a provider comes the name, and the place of the `nop`, which is 0 if it was dropped.
+    // After the provider come the name and the address of the `nop`, which is 0 if it was dropped.
     let mut found = BTreeSet::new();
     let mut lines = notes.lines().map(str::trim);
     while let Some(line) = lines.next() {

@@ -1,6 +1,6 @@
-//! A real cgroup with a limit of 64 MiB: the program runs in it, streams more than fits into it,
-//! and its rings stay below a tenth. Where no cgroup can be made (no right to, no memory
-//! controller), the test says that it was not run.
+//! The program in a real cgroup with a limit of 64 MiB. It streams more than the limit, and its
+//! rings stay below a tenth of it. If no cgroup can be made (no permission, no memory controller),
+//! the test prints that it was not run.
 #![cfg(feature = "cli")]
 
 #[allow(dead_code, reason = "not every test needs all of it")]
@@ -17,7 +17,7 @@ use streamdoor::base::Random;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 const FILE_BYTES: usize = 100 << 20;
 
-/// Runs a program inside.
+/// Runs a program in the cgroup.
 fn run(cgroup: &Cgroup, program: &str, arguments: &[&str]) -> Output {
     let launcher = cgroup.launcher();
     let mut command = Command::new(&launcher[0]);
@@ -25,7 +25,7 @@ fn run(cgroup: &Cgroup, program: &str, arguments: &[&str]) -> Output {
     command.output().expect("there is a shell")
 }
 
-/// The number in front of ` MiB` that follows `words`.
+/// Returns the number before ` MiB` that follows `words`.
 fn mib_after(text: &str, words: &str) -> f64 {
     let rest = text.split_once(words).unwrap_or_else(|| panic!("no {words:?} in {text}")).1;
     let number = rest.split_once(" MiB").expect("a size").0;
@@ -53,7 +53,7 @@ fn the_program_runs_in_64_mib_and_its_rings_in_a_tenth_of_that() {
     let digest = Sha256::digest(&bytes);
     let expected: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     drop(bytes);
-    // Copied from inside, so that its cache is the cgroup's, and fills it.
+    // The copy is made in the cgroup, so that its page cache counts for the cgroup and fills it.
     let copy = path.with_extension("copy");
     let (path, copy) = (path.to_str().unwrap(), copy.to_str().unwrap());
     assert!(run(&cgroup, "cp", &[path, copy]).status.success());

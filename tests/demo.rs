@@ -1,5 +1,5 @@
-//! `streamdoor demo` as a user runs it: what it prints, what it answers to bad usage, and that a
-//! real file reaches every subscriber whole.
+//! `streamdoor demo` as a user runs it: its output, its errors for bad usage, and a real file that
+//! reaches every subscriber whole.
 #![cfg(feature = "cli")]
 
 use std::io::Write;
@@ -18,7 +18,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("it prints UTF-8")
 }
 
-/// (chunks, missed) of each row of the table.
+/// Returns (chunks, missed) of each row of the table.
 fn rows(text: &str) -> Vec<(u64, u64)> {
     let table = text.lines().skip_while(|line| !line.starts_with("subscriber ")).skip(1);
     let rows = table.take_while(|line| line.contains(" ms "));

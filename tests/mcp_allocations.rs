@@ -1,8 +1,10 @@
-//! Nothing allocates per notification once a call of MCP runs (invariant A3): a counting allocator
-//! over all threads of this process sees 0 allocations from chunk 1,000 to chunk 100,000 of a call
-//! whose client wants progress, on both backends, with and without partial results.
+//! Nothing allocates per notification while an MCP call runs (invariant A3). A counting allocator
+//! over all threads of this process sees no allocation from chunk 1,000 to chunk 100,000. The
+//! client of the call asks for progress. The test covers both reactors, with and without partial
+//! results.
 //!
-//! One test only: the allocator counts for the whole process, and the test harness is part of it.
+//! The file has one test only: the allocator counts for the whole process, which includes the test
+//! harness.
 #![cfg(feature = "server")]
 
 mod counting;
@@ -23,15 +25,16 @@ use streamdoor::shard::{Server, ServerConfig, ServerError, Shard, ShardConfig};
 use streamdoor::tool::{Output, ToolError, ToolSpec};
 
 const CHUNK_BYTES: usize = 100;
-/// Of what came last so much is kept: the answer, with the beginning of the output in it.
+/// Number of bytes kept from the end of the stream. They hold the reply with the beginning of the
+/// output.
 const LAST_BYTES: usize = 24 << 10;
-/// So many chunks the tool is ahead of who reads, who would else be let go past some.
+/// Number of chunks by which the tool may be ahead of the reader, who would miss chunks otherwise.
 const AHEAD_CHUNKS: u64 = 256;
 
-/// What has come.
+/// Number of bytes that the reader has received.
 static READ_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The tool. Now and then it tells how far it is, in numbers and in words.
+/// The tool. Every tenth chunk it reports its progress.
 fn emit(out: &mut Output) -> Result<(), ToolError> {
     wait_for_all();
     let last_seq = LAST_COUNTED + 10;
@@ -62,14 +65,14 @@ fn started(reactor: Choice) -> Result<Server, ServerError> {
     Server::start(config, Arc::new(set_up))
 }
 
-/// Calls the tool; everything that is to come of it comes on this stream.
+/// Calls the tool. Returns the stream on which all notifications and the reply arrive.
 fn call(address: &str, capabilities: &Value) -> TcpStream {
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": capabilities,
         "progressToken": "token",
         "partialResultToken": "partial",
-        "dev.streamdoor/stream": false, // More than an answer holds, and all of it told.
+        "dev.streamdoor/stream": false, // All output comes in notifications.
     });
     let params = json!({"name": "emit", "arguments": {}, "_meta": meta});
     let body = json!({"jsonrpc": "2.0", "id": 0, "method": "tools/call", "params": params});
@@ -86,8 +89,8 @@ fn call(address: &str, capabilities: &Value) -> TcpStream {
     stream
 }
 
-/// Reads until the stream ends, without any memory but its buffer: how many bytes came, and what
-/// came last.
+/// Reads until the stream ends, with no memory but its buffer. Returns the number of bytes and the
+/// last ones.
 fn read(mut stream: TcpStream, has_buffer: &Barrier) -> (u64, Vec<u8>) {
     let mut buffer = vec![0; 64 << 10];
     let (mut bytes, mut kept) = (0, 0);
@@ -122,7 +125,7 @@ fn nothing_allocates(reactor: Choice, capabilities: &Value) {
     let has_buffer = Arc::new(Barrier::new(2));
     let of_reader = Arc::clone(&has_buffer);
     let reader = std::thread::spawn(move || read(stream, &of_reader));
-    has_buffer.wait(); // A thread that begins allocates.
+    has_buffer.wait(); // A thread allocates when it starts.
     all_are_there(server.handles());
     wait_until_counted();
     let (bytes, last) = reader.join().unwrap();

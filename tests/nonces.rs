@@ -1,5 +1,5 @@
-//! 64 clients ask the same again and again over connections that are kept, each time with a number
-//! of its own: every answer has that number, and nobody else's.
+//! 64 clients repeat the same request over persistent connections, each time with a new nonce.
+//! Every reply has the nonce of its request and no other.
 #![cfg(feature = "server")]
 
 mod echo;
@@ -21,17 +21,17 @@ use streamdoor::wire::ndjson::Decoder;
 const CLIENTS: usize = 64;
 const CALLS: usize = 100_000;
 const SHARDS: usize = 2;
-/// What all nonces begin with: whose it is, is behind that.
+/// The prefix of all nonces. The client's number follows it.
 const MARK: &[u8] = b"nonce-";
 
-/// A connection, and what came on it that was not read yet.
+/// A connection, and the bytes received on it that were not read yet.
 struct Client {
     stream: TcpStream,
     bytes: Vec<u8>,
 }
 
 impl Client {
-    /// Asks once; the body of the answer.
+    /// Sends one request, and returns the body of the reply.
     fn call(&mut self, nonce: &str) -> Vec<u8> {
         let body = json!({"tool": "echo", "arguments": {"nonce": nonce}, "retention_ms": 0});
         let (body, path) = (body.to_string(), "/v1/executions?stream=ndjson&policy=block");
@@ -69,7 +69,7 @@ impl Client {
     }
 }
 
-/// Checks all of an answer; which execution it was.
+/// Checks a whole reply, and returns the execution that it belongs to.
 fn check(answer: &[u8], nonce: &str) -> ExecutionId {
     let (mut decoder, mut input) = (Decoder::new(), answer);
     let (mut events, mut executions) = (Vec::new(), HashSet::new());

@@ -1,7 +1,7 @@
-//! The owner word across processes: a producer that is killed, or just exits, is told of by the
-//! kernel, in the word and by a wake; one that lets go is not.
+//! The owner word across processes. If a producer is killed or just exits, the kernel marks the
+//! word and wakes its waiters. A producer that releases the word is not marked.
 //!
-//! The child is this test binary again, running [`child_entry`] with its page as its stdin.
+//! The child is this test binary again. It runs [`child_entry`] with its page as stdin.
 #![cfg(not(any(loom, miri)))]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use streamdoor::reactor::Clock;
 const ROLE: &str = "STREAMDOOR_TEST_OWNER_CHILD";
 const LONG: Duration = Duration::from_secs(60);
 
-/// A child that holds the word of a page, and how the server sees it.
+/// A child that holds the word of a page, and the server's view of it.
 struct Held {
     child: Child,
     owner: OwnerView,
@@ -39,7 +39,7 @@ fn hold(role: &str) -> Held {
     Held { child, owner, _page: page, _stdout: stdout }
 }
 
-/// Sleeps until the word says something else than that its owner lives.
+/// Sleeps until the word no longer says that its owner lives.
 fn wait_for_end(owner: &OwnerView) -> Owner {
     let deadline = Clock::now() + LONG;
     while let Owner::Lives(raw) = owner.owner() {
@@ -59,7 +59,7 @@ fn the_kernel_tells_of_a_producer_that_was_killed() {
                 let found = wait_for_end(&owner);
                 (found, Clock::now())
             });
-            std::thread::sleep(Duration::from_millis(2)); // It most likely sleeps by now.
+            std::thread::sleep(Duration::from_millis(2)); // The watcher most likely sleeps by now.
             let killed = Clock::now();
             child.kill().unwrap();
             let (found, heard) = watcher.join().unwrap();
@@ -86,13 +86,13 @@ fn who_lets_go_has_not_died() {
     assert_eq!(owner.owner(), Owner::Nobody);
 }
 
-/// Not a test of its own: what the child process runs.
+/// The child process's entry point. It is no test of its own.
 #[test]
 fn child_entry() {
     let Some(role) = std::env::var_os(ROLE) else { return };
     let page = ProducerPage::open(std::io::stdin().as_fd().try_clone_to_owned().unwrap()).unwrap();
     let word = page.owner().clone();
-    // As a producer's library does it: on a thread that does nothing else.
+    // The word is held as in a producer's library: on a thread that does nothing else.
     let holder = std::thread::spawn(move || {
         word.hold(|| {
             let mut stdout = std::io::stdout();

@@ -1,5 +1,5 @@
-//! Code of tools, embedders and clients that panics on a shard's thread: it costs one start, one
-//! execution, one subscription, one request or one call, and nobody else notices.
+//! Code of tools, embedders and clients that panics on a shard's thread. It costs one start, one
+//! execution, one subscription, one request or one call, and affects nothing else.
 #![cfg(feature = "server")]
 
 #[path = "served/asked.rs"]
@@ -19,7 +19,7 @@ use streamdoor::shard::{
 };
 use streamdoor::tool::{Context, Output, Step, Tool, ToolSpec, Work};
 
-/// Panics when it is dropped, and so does what it throws.
+/// A value that panics when it is dropped. The payload of that panic may do the same.
 #[derive(Debug)]
 struct Bomb(u32);
 
@@ -31,12 +31,12 @@ impl Drop for Bomb {
     }
 }
 
-/// Throws a bomb, without a word on stderr.
+/// Panics with a [`Bomb`], without a message on stderr.
 fn explode<T>() -> T {
     resume_unwind(Box::new(Bomb(2)))
 }
 
-/// Panics in its step, or only when it is dropped.
+/// A tool that panics in its step, or only when it is dropped.
 struct Steps {
     explodes: bool,
     _bomb: Bomb,
@@ -107,7 +107,7 @@ fn set_up(shard: &mut Shard) {
     });
 }
 
-/// What a request of MCP is answered.
+/// Sends an MCP request, and returns the reply.
 fn ask_mcp(address: &str, method: &str, name: &str, mut params: Value) -> Value {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -123,7 +123,7 @@ fn ask_mcp(address: &str, method: &str, name: &str, mut params: Value) -> Value 
     serde_json::from_str(json).expect(json)
 }
 
-/// Runs tools until it is told to stop, and misses nothing of any.
+/// Runs tools until `is_over` is set, and asserts that no chunk is missing.
 fn load(address: &str, is_over: &AtomicBool, run_count: &AtomicU64) {
     let client = Client::new(&format!("http://{address}")).unwrap();
     while !is_over.load(Ordering::SeqCst) {
@@ -145,7 +145,7 @@ fn load(address: &str, is_over: &AtomicBool, run_count: &AtomicU64) {
     }
 }
 
-/// How an execution ends of which everything is awaited.
+/// Runs a tool, waits for its result, and returns the end state.
 fn outcome(address: &str, tool: &str) -> String {
     let body = json!({"tool": tool, "arguments": {}}).to_string();
     let (status, answer) = ask(address, "POST", "/v1/executions", "", &body);
@@ -158,7 +158,7 @@ fn outcome(address: &str, tool: &str) -> String {
     serde_json::from_str::<Value>(&answer).unwrap()["state"].as_str().unwrap().to_owned()
 }
 
-/// Everything that a client can make panic.
+/// Triggers every panic that a client can cause.
 fn panic_over_the_network(address: &str) {
     for (tool, text) in [("prepare", "no message"), ("asks", "no message"), ("unwrap", "unwrap")] {
         let body = json!({"tool": tool, "arguments": {}}).to_string();
@@ -180,7 +180,7 @@ fn panic_over_the_network(address: &str) {
     assert_eq!(answer["error"]["code"], -32_603, "{answer}");
 }
 
-/// Everything that an embedder can make panic, through a handle.
+/// Triggers every panic that an embedder can cause through a handle.
 fn panic_through(handle: &ShardHandle) {
     assert_eq!(handle.call(|_| explode::<()>()), Err(CallError::Panicked));
     let bomb = Bomb(2);
@@ -258,10 +258,11 @@ fn callbacks_that_panic_cost_nobody_else_anything() {
     let metrics = client.metrics().unwrap();
     let sum = |name: &str| metrics.sum(name).unwrap() as u64;
     assert_eq!(sum("shard_up"), 2);
-    // Prepared and asked twice each, over HTTP and MCP, and two that ran.
+    // Three tools panic at the start, each over HTTP and over MCP. Two more panic while they run.
     assert_eq!(sum("tools_panicked_total"), ROUNDS * (3 * 2 + 2));
     assert_eq!(sum("executions_failed_total"), ROUNDS * 2);
-    // On each shard two calls, an observer, and two subscribers; and a prompt and a resource.
+    // Each shard counts two calls, an observer and two subscribers. A prompt and a resource add
+    // two.
     assert_eq!(sum("callbacks_panicked_total"), ROUNDS * (2 * 5 + 2));
     assert_eq!(sum("subscribers_detached_lost_total"), ROUNDS * 2);
     assert!(server.drain(std::time::Duration::from_secs(20)));

@@ -1,5 +1,6 @@
-//! `query_database` over a million rows: the first arrive while the query runs, a reader holds it
-//! back, and memory does not grow. Alone in its process, whose memory it looks at.
+//! `query_database` over a million rows: the first rows arrive while the query runs, a reader holds
+//! the query back, and memory does not grow. The test has a process of its own, because it measures
+//! the memory of the process.
 #![cfg(feature = "sqlite")]
 
 use std::time::{Duration, Instant};
@@ -11,9 +12,9 @@ use streamdoor::limits;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, outcome_of};
 
 const ROWS: u64 = 1_000_000;
-/// What may come to the process's memory while all rows pass: SQLite's page cache (2 MiB), a ring,
-/// a chunk on each side, and as much again for what an allocator keeps. The rows weigh ten times
-/// as much.
+/// The allowed growth of the process while all rows pass. It covers SQLite's page cache (2 MiB), a
+/// ring, a chunk on each side, and as much again for the allocator. The rows are ten times as
+/// large.
 const GROWTH_BYTES_MAX: u64 = 5 << 20;
 
 fn resident_bytes() -> u64 {
@@ -45,7 +46,7 @@ impl Drop for File {
     }
 }
 
-/// Checks line after line, across chunks, and counts them.
+/// Checks each line, and counts the lines and the bytes over all chunks.
 #[derive(Default)]
 struct Checker {
     row_count: u64,
@@ -82,7 +83,7 @@ fn a_million_rows_come_while_the_query_runs_and_take_no_memory() {
     let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
     let mut subscriber = shard.subscribe(id, spec).unwrap();
 
-    // The first row is here. The last is not even looked for: the reader holds the query back.
+    // The first row has arrived. The query has not reached the last one: the reader holds it back.
     let mut checker = Checker::default();
     loop {
         if let Delivery::Chunk(chunk) = subscriber.next() {

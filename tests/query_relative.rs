@@ -1,5 +1,5 @@
-//! `query_database` with a relative path that SQLite would take for something else. Alone in its
-//! process, whose folder it changes.
+//! `query_database` with a relative path that SQLite would take for something else. The test has a
+//! process of its own, because it changes the working directory.
 #![cfg(feature = "sqlite")]
 
 use std::time::Duration;

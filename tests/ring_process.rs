@@ -1,8 +1,8 @@
-//! A ring across processes: a child that has nothing but the read-only descriptor of a sealed ring
-//! reads a million chunks while it is overtaken, and cannot change one byte.
+//! A ring across processes. A child with only the read-only descriptor of a sealed ring reads a
+//! million chunks while the writer overtakes it. The child cannot change one byte.
 //!
-//! The child is this test binary again, running [`child_entry`] with the ring as its stdin. Child
-//! and parent derive every payload from its number.
+//! The child is this test binary again. It runs [`child_entry`] with the ring as stdin. Child and
+//! parent derive every payload from its number.
 #![cfg(not(any(loom, miri)))]
 
 use std::fs::{File, OpenOptions};
@@ -20,7 +20,7 @@ use streamdoor::memory::{
 
 const CHUNKS: u64 = 1_000_000;
 const CLASS_BYTES: u32 = 64 << 10; // 256 slots.
-/// The child starts to read when this many chunks are there, most of them overwritten already.
+/// Number of chunks at which the child starts to read. Most of them are overwritten by then.
 const HEAD_START: u64 = 5_000;
 const LENGTH_MAX: usize = 300;
 const ROLE: &str = "STREAMDOOR_TEST_RING_CHILD";
@@ -75,7 +75,7 @@ fn a_process_with_the_sealed_descriptor_reads_every_byte_right_and_can_change_no
     };
 
     pin_to_core(0);
-    // By now the child has tried everything it could against these bytes.
+    // By now the child has tried every way to change these bytes.
     answer("ready");
     assert!(bytes_of(door.descriptor()) == bytes_before, "the child changed the ring");
 
@@ -92,7 +92,7 @@ fn a_process_with_the_sealed_descriptor_reads_every_byte_right_and_can_change_no
     assert!(child.wait().unwrap().success());
 }
 
-/// Not a test of its own: what the child process runs.
+/// The child process's entry point. It is no test of its own.
 #[test]
 fn child_entry() {
     if std::env::var_os(ROLE).is_none() {
@@ -110,19 +110,19 @@ fn child_entry() {
     say(&format!("counts {received} {missed} {gaps}"));
 }
 
-/// Past the capturing of the test harness, which may have left an unfinished line.
+/// Prints a line of its own: the test harness may have left an unfinished one.
 fn say(text: &str) {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "\n{text}").unwrap();
     stdout.flush().unwrap();
 }
 
-/// Keeps writer and reader on different cores, so that they meet in the middle of a copy and not
-/// only where the scheduler switches. Where there is one core, they share it.
+/// Pins writer and reader to different cores. They then also meet in the middle of a copy, not only
+/// at a switch of the scheduler. On a machine with one core they share it.
 fn pin_to_core(core_index: usize) {
     // SAFETY: the set is plain data; all zeros is the empty set.
     let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills the set, whose size it is told.
+    // SAFETY: the kernel fills the set, and is given its size.
     let result = unsafe { libc::sched_getaffinity(0, size_of_val(&cores), &raw mut cores) };
     assert_eq!(result, 0);
     let core_count = libc::CPU_SETSIZE as usize;
@@ -133,7 +133,7 @@ fn pin_to_core(core_index: usize) {
     let mut chosen: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: every allowed core is below the size of the set.
     unsafe { libc::CPU_SET(allowed[core_index % allowed.len()], &mut chosen) };
-    // SAFETY: the kernel reads the set, whose size it is told.
+    // SAFETY: the kernel reads the set, and is given its size.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&chosen), &raw const chosen) };
     assert_eq!(result, 0);
 }
@@ -168,17 +168,17 @@ fn read_all(reader: &RingReader) -> (u64, u64, u64) {
     (received, missed, gaps)
 }
 
-/// Everything that a process with the descriptor could do to the bytes; all of it must fail. As
-/// root the file can be reopened for writing, mode 0600 or not: the seals hold all the same.
+/// Tries every way in which a process with the descriptor could change the bytes, and asserts that
+/// all fail. Root can reopen the file for writing in spite of mode 0600, but the seals still hold.
 fn try_to_change(ring: OwnedFd) {
     let file = File::from(ring);
     assert_no_way_to_write(&file);
     let mapping = MmapOptions::new().map_raw_read_only(&file).unwrap();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: changes the protection of a mapping that nobody else uses.
+    // SAFETY: changes the protection of a mapping that nothing else uses.
     let result = unsafe { libc::mprotect(mapping.as_mut_ptr().cast(), mapping.len(), protection) };
     assert_eq!(result, -1);
-    // SAFETY: nobody holds a reference into the mapping.
+    // SAFETY: no reference into the mapping exists.
     assert!(unsafe { mapping.unchecked_advise(UncheckedAdvice::Remove) }.is_err());
 
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());

@@ -1,5 +1,5 @@
-//! `streamdoor run` and `streamdoor tools` as a user runs them: what goes where, in which form,
-//! with which exit code; signals, broken pipes, and files of every sort.
+//! `streamdoor run` and `streamdoor tools` as a user runs them: outputs, formats and exit codes,
+//! signals, broken pipes, and files of every kind.
 #![cfg(feature = "cli")]
 
 use std::fs::{self, File, Permissions};
@@ -30,7 +30,7 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A file that is gone when the test is.
+/// A temporary file that is removed when the value is dropped.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -45,7 +45,7 @@ impl Temporary {
         &self.0
     }
 
-    /// As an argument of `process_file`.
+    /// Returns the file as an argument of `process_file`.
     fn argument(&self) -> String {
         format!("--arg=file_path={}", self.0.display())
     }
@@ -63,14 +63,14 @@ fn random_bytes(length: usize) -> Vec<u8> {
     bytes
 }
 
-/// (ended, chunks, missed) of each row of the table.
+/// Returns (ended, chunks, missed) of each row of the table.
 fn rows(text: &str) -> Vec<(String, u64, u64)> {
     let table = text.lines().skip_while(|line| !line.starts_with("subscriber ")).skip(1);
     let words = table.map(|line| line.split_whitespace().collect::<Vec<_>>());
     words
         .take_while(|words| words.len() >= 8 && words[0].parse::<u32>().is_ok())
         .filter_map(|words| {
-            let numbers = words.len() - 6; // What it ended as may be two words.
+            let numbers = words.len() - 6; // The end state may be two words.
             let ended = words[1..numbers].join(" ");
             Some((ended, words[numbers].parse().ok()?, words[numbers + 1].parse().ok()?))
         })
@@ -147,7 +147,7 @@ fn ndjson_is_a_line_an_event_and_they_add_up() {
         assert_eq!(chunk["seq"], at + 1);
         assert_eq!(chunk["offset"], read, "{chunk}");
         assert_eq!(chunk["kind"], "output");
-        // The tool's word of it travels beside the chunks: the first ones can be faster.
+        // The total travels beside the chunks, so the first chunks can overtake it.
         assert!(chunk["total_chunks"].is_null() || chunk["total_chunks"] == 100, "{chunk}");
         let is_text = chunk["encoding"] == "text";
         assert_eq!(is_text, at < 50, "{chunk}");
@@ -197,7 +197,7 @@ fn under_every_policy_what_was_given_and_missed_is_all_there_was() {
     }
 }
 
-/// Runs a slow tool, and waits for its first chunk.
+/// Starts a slow tool, and waits for its first chunk.
 fn slow() -> (Child, BufReader<ChildStdout>) {
     let arguments = ["--arg=chunks=10000", "--arg=delay_ms=20", "--format=ndjson"];
     let mut command = program(&[&["run", "slow_data_processor"][..], &arguments].concat());
@@ -232,7 +232,8 @@ fn an_interrupted_run_ends_in_order_and_is_still_reported() {
 
 #[test]
 fn an_interrupt_ends_a_command_with_all_its_children() {
-    // A child that would stay, and its own: whoever is left says so by its command line.
+    // The command has two children that would stay. The mark in a command line identifies
+    // survivors.
     let mark = format!("streamdoor-test-{}", std::process::id());
     let script = "sh -c 'sleep 1000' $0 & sleep 1000 & echo ready; wait";
     let arguments = serde_json::json!({"argv": ["sh", "-c", script, mark]}).to_string();
@@ -253,14 +254,14 @@ fn an_interrupt_ends_a_command_with_all_its_children() {
     let left = || -> Vec<String> {
         processes().filter(|(_, group, _)| groups.contains(group)).map(|p| p.2).collect()
     };
-    let mut attempts = 0..3_000; // A minute: who was killed may need a moment to be gone.
+    let mut attempts = 0..3_000; // A minute: a killed process takes a moment to disappear.
     while !left().is_empty() {
         assert!(attempts.next().is_some(), "{:?}", left());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
 
-/// Every process that is no zombie: its number, its group, its command line.
+/// Returns the number, group and command line of every process that is no zombie.
 fn processes() -> impl Iterator<Item = (u32, u32, String)> {
     let folders = std::fs::read_dir("/proc").unwrap().flatten();
     folders.filter_map(|folder| {
@@ -273,7 +274,7 @@ fn processes() -> impl Iterator<Item = (u32, u32, String)> {
     })
 }
 
-/// The process groups in which somebody has `mark` in its command line, this program's own apart.
+/// Returns the process groups of the command lines that contain `mark`, except the program's own.
 fn groups_of(mark: &str) -> Vec<u32> {
     let marked = processes().filter(|(_, _, command)| command.contains(mark));
     marked.filter(|(.., command)| !command.contains("--args-json")).map(|p| p.1).collect()
@@ -293,7 +294,7 @@ fn a_second_interrupt_ends_the_program_although_its_reader_does_not_read() {
             child.kill().unwrap();
             panic!("interrupts have no effect");
         }
-        // Two at once can become one: another is sent until they have an effect.
+        // Two pending signals can merge into one, so another is sent until the program ends.
         assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
         std::thread::sleep(std::time::Duration::from_millis(20));
         if let Some(status) = child.try_wait().unwrap() {
@@ -315,7 +316,7 @@ fn a_reader_who_leaves_ends_the_run_quietly() {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let output = child.wait_with_output().unwrap(); // The pipe is closed: that was `head -1`.
+        let output = child.wait_with_output().unwrap(); // The pipe is closed, as by `head -1`.
         assert_eq!(output.status.code(), Some(0), "{options:?}");
         assert_eq!(text(&output.stderr), "", "{options:?}");
     }
@@ -390,8 +391,8 @@ fn what_can_not_be_read_fails_with_its_name_and_is_still_reported() {
     }
 }
 
-/// Streams a file, changes it when the first bytes have come and the pipe holds the tool back, and
-/// returns all that came.
+/// Streams a file and returns all bytes received. Changes the file after the first bytes, while the
+/// full pipe holds the tool back.
 fn changed_on_the_way(file: &Temporary, change: impl FnOnce(&Path)) -> Vec<u8> {
     let mut command = program(&["run", "process_file", &file.argument(), "--out=-"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -1,5 +1,5 @@
-//! `run_command` through the public interface: what a command writes comes in order and as it is
-//! written, its exit stands in the end, and nothing of it is left when it has ended or was told to.
+//! `run_command` through the public interface. The output of a command arrives in order and as it
+//! is written, and the end has its exit. No process of it is left after its end or a cancellation.
 #![cfg(feature = "tools")]
 
 use std::fs;
@@ -21,10 +21,10 @@ use streamdoor::shard::{
 };
 use streamdoor::tool::{CommandPolicy, Environment, INHERITED, StartError};
 
-/// Everything that one command gave.
+/// All output and the end of one command.
 #[derive(Debug, Default)]
 struct Ran {
-    /// In order; neighbours of one kind are one.
+    /// The output in order; neighbours of one kind are merged.
     pieces: Vec<(Kind, Vec<u8>)>,
     chunk_count: u64,
     state: Option<EndState>,
@@ -74,7 +74,7 @@ fn shard() -> ShardThread {
 }
 
 fn shard_with(policy: CommandPolicy) -> ShardThread {
-    // Little memory of their own: one test looks how much all of this process takes.
+    // The rings start empty: one test measures the memory of the whole process.
     let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
     let config = ShardConfig { rings, ..Default::default() };
     Shard::spawn(config, |shard| shard.tools_mut().allow_commands(policy)).unwrap().0
@@ -102,18 +102,18 @@ fn run(arguments: Value) -> Ran {
     ran
 }
 
-/// A script for a shell, which is a command like any other.
+/// Returns the arguments that run a shell script.
 fn sh(script: &str) -> Value {
     json!({"argv": ["sh", "-c", script]})
 }
 
 fn is_alive(pid: u32) -> bool {
-    // A zombie has ended: whoever has to has not looked yet.
+    // A zombie has ended; its parent has not waited for it yet.
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z")))
 }
 
-/// Waits for what happens soon, on a thread that nobody waits for.
+/// Polls until the condition holds, and panics after 30 seconds.
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..3_000 {
         if condition() {
@@ -124,7 +124,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
     panic!("for 30 s it was not so that {what}");
 }
 
-/// Reads until the command has written whole lines with the numbers of `count` processes.
+/// Reads until the command has written the numbers of `count` processes, one a line.
 fn pids(subscriber: &mut Subscriber, ran: &mut Ran, count: usize) -> Vec<u32> {
     loop {
         ran.take(&subscriber.next());
@@ -138,7 +138,7 @@ fn pids(subscriber: &mut Subscriber, ran: &mut Ran, count: usize) -> Vec<u32> {
 
 #[test]
 fn a_builds_output_comes_in_order_and_its_exit_code_is_in_the_end() {
-    // It waits for its reader: two pipes that both hold something have no order.
+    // The script waits for its reader, because the order of data in two pipes is unknown.
     let script = "exec 3< \"$GO\"
         for step in 1 2 3 4 5; do
             echo compiling $step; read -r go <&3; echo warning $step >&2; read -r go <&3
@@ -147,7 +147,7 @@ fn a_builds_output_comes_in_order_and_its_exit_code_is_in_the_end() {
     let path = std::env::temp_dir().join(format!("streamdoor-command-go-{}", std::process::id()));
     let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(made.success());
-    // Open for both, it is opened at once by whoever comes.
+    // Opening the FIFO for reading and writing never blocks.
     let mut go = fs::File::options().read(true).write(true).open(&path).unwrap();
     let shard = shard();
     let arguments = json!({"argv": ["sh", "-c", script], "env": {"GO": path}});
@@ -327,7 +327,7 @@ fn a_hanging_command_times_out_and_is_gone() {
 
 #[test]
 fn children_that_hold_the_pipes_do_not_hold_the_end() {
-    // They neither end by themselves nor when they are told.
+    // The child neither ends by itself nor on SIGTERM.
     let ran = run(sh("(trap '' TERM; while :; do sleep 1; done) & echo $!; exit 4"));
     assert_eq!(ran.exit, Some(Exit::Code(4)));
     let pid = ran.text(Kind::Stdout).trim().parse().unwrap();
@@ -342,8 +342,9 @@ fn children_that_have_let_go_of_the_pipes_are_killed_with_their_group() {
     wait_until("the child is gone", || !is_alive(pid));
 }
 
-/// A script that leaves a process behind, which writes its number into a file: far away from the
-/// command, and from all that it could be recognized by.
+/// Returns a script that leaves a process behind, and the file into which that process writes its
+/// number. The process shares no pipe with the command, and `how` starts it in a session of its
+/// own.
 fn leaves_behind(how: &str) -> (String, PathBuf) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name =
@@ -368,7 +369,7 @@ fn what_has_left_its_group_is_gone_when_the_end_is_told() {
     for how in [
         "setsid",
         "setsid env -i PATH=\"$PATH\"",
-        // Its parents have ended, too.
+        // The process's parents have ended, too.
         "setsid sh -c 'setsid \"$@\" &' sh",
         "trap '' TERM HUP; setsid",
     ] {
@@ -381,7 +382,7 @@ fn what_has_left_its_group_is_gone_when_the_end_is_told() {
     }
 }
 
-/// A command that runs, and the process that it has started in a session of its own.
+/// Returns a running command, and the process that it started in a session of its own.
 fn command_that_left_its_group(shard: &ShardThread) -> (ExecutionId, u32) {
     let (script, path) = leaves_behind("setsid");
     let (id, mut subscriber) = start(shard, sh(&format!("{script}; echo 1; exec sleep 999")), None);
@@ -401,7 +402,7 @@ fn a_cancellation_ends_what_has_left_its_group() {
 #[test]
 fn what_others_have_started_is_left_alone() {
     let shard = shard();
-    // A command that still runs, and a child of the program around us, and what they have started.
+    // A running command and a child of the test process each start a process of their own.
     let (id, of_command) = command_that_left_its_group(&shard);
     let (script, path) = leaves_behind("setsid");
     let mut ours = std::process::Command::new("sh")
@@ -431,7 +432,7 @@ fn what_others_have_started_is_left_alone() {
     .unwrap();
 }
 
-/// Cargo and nextest set many variables for whatever they test.
+/// Cargo and nextest set many variables for the tests that they run.
 #[test]
 fn a_commands_environment_is_chosen() {
     assert!(std::env::vars_os().any(|(name, _)| name == "CARGO_MANIFEST_DIR"));
@@ -465,7 +466,7 @@ fn a_commands_environment_is_chosen() {
 
 #[test]
 fn what_children_write_shortly_after_the_end_is_not_lost() {
-    // `$$` is the shell: once it has ended it is a zombie, and then it is gone.
+    // `$$` is the shell: after its end it is a zombie, and then it disappears.
     let script = "(while grep -qs 'State:.[^Z]' /proc/$$/status; do sleep 0.01; done; echo late) &
         echo early";
     let ran = run(sh(script));
@@ -483,7 +484,7 @@ fn a_child_that_has_left_the_group_and_floods_the_pipe_does_not_hold_the_end() {
     let (_, mut subscriber) = start(&shard, sh("setsid yes & exit 5"), None);
     let exit = loop {
         if let Delivery::End(ended) = subscriber.next() {
-            break ended.end.exit; // What comes before is a flood: nobody keeps it.
+            break ended.end.exit; // The chunks before it are a flood.
         }
     };
     assert_eq!(exit, Some(Exit::Code(5)));
@@ -501,7 +502,7 @@ fn a_flood_waits_for_its_reader_and_takes_no_memory() {
             bytes += chunk.data.len() as u64;
         }
     }
-    // Nobody reads now: the command is held back, and what it has written stays where it is.
+    // The reader has stopped: the command is held back, and its output stays in the ring.
     wait_until("it is held back", || shard.inspect(id).unwrap().gated);
     let head_seq = shard.inspect(id).unwrap().head_seq;
     std::thread::sleep(Duration::from_millis(50));
@@ -527,12 +528,12 @@ fn commands_do_not_outlive_their_shard() {
     let pids = pids(&mut subscriber, &mut ran, 2);
     let before = Clock::now();
     drop(shard);
-    // One of them ignores SIGTERM: the shard has waited for its grace to be over.
+    // One of them ignores SIGTERM, so the shard has waited for the whole grace period.
     assert!(Clock::now().since(before) >= limits::COMMAND_GRACE);
     wait_until("all are gone", || !pids.iter().any(|&pid| is_alive(pid)));
 }
 
-/// This test runs itself as the server that is to be killed.
+/// The test runs itself as the server that is killed.
 #[test]
 fn a_command_does_not_outlive_a_server_that_is_killed() {
     const IS_SERVER: &str = "STREAMDOOR_TEST_SERVER";
@@ -590,7 +591,7 @@ fn commands_are_off_unless_allowed_and_a_list_allows_what_is_on_it() {
     assert_eq!(ran.text(Kind::Stdout), "yes\n");
 }
 
-/// A subscriber on the shard's own thread is told the exit, too, and so is who asks for it.
+/// A subscriber on the shard's own thread receives the exit, and the status has it, too.
 #[test]
 fn the_exit_is_told_on_the_shards_own_thread_and_stands_in_the_status() {
     let (mut shard, _) = Shard::new(ShardConfig::default()).unwrap();

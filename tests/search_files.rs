@@ -1,5 +1,5 @@
-//! `search_files` through the public interface: it finds what `grep -rn` finds, in a source tree
-//! and in a tree made of everything that is odd; and nothing in a tree makes it hang or fail.
+//! `search_files` through the public interface. It finds the same matches as `grep -rn`, in a
+//! source tree and in a tree of odd files. Nothing in a tree makes it hang or fail.
 #![cfg(feature = "tools")]
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use streamdoor::engine::{EndState, Kind, Outcome, Policy, Start, SubscribeSpec};
 use streamdoor::limits;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, ShardThread};
 
-/// What one search gave.
+/// The result of one search.
 #[derive(Debug)]
 struct Found {
     matches: Vec<Value>,
@@ -26,7 +26,7 @@ struct Found {
     progress: f64,
 }
 
-/// path, line, text
+/// The (path, line, text) of each match.
 type Hits = BTreeSet<(String, u64, String)>;
 
 impl Found {
@@ -87,7 +87,7 @@ fn search(arguments: Value) -> Found {
     Found { matches, problems, state, error, progress }
 }
 
-/// What `grep -rn` finds; `None` if there is no grep that knows these options.
+/// Returns the matches of `grep -rn`, or `None` if no grep with these options exists.
 fn grep(root: &Path, pattern: &str, options: &[&str]) -> Option<Hits> {
     let mut command = Command::new("grep");
     command.env("LC_ALL", "C").args(["-rnIZ", "-E"]).args(options).arg("-e").arg(pattern);
@@ -96,7 +96,7 @@ fn grep(root: &Path, pattern: &str, options: &[&str]) -> Option<Hits> {
         return None;
     }
     let mut hits = Hits::new();
-    // A name may hold newlines; it ends with NUL, then come number, colon and line.
+    // A name may contain newlines. It ends with NUL; number, colon and line follow.
     let mut rest = &output.stdout[..];
     let mut until = |end: u8| {
         let length = rest.iter().position(|&byte| byte == end)?;
@@ -111,7 +111,7 @@ fn grep(root: &Path, pattern: &str, options: &[&str]) -> Option<Hits> {
     Some(hits)
 }
 
-/// A folder of its own, which is removed in the end.
+/// A temporary folder that is removed when the value is dropped.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -140,7 +140,7 @@ impl Tree {
         arguments
     }
 
-    /// Paths of the files with matches, without the tree's own.
+    /// Returns the paths of the files with matches, relative to the tree.
     fn files(&self, found: &Found) -> Vec<String> {
         let inside = |(path, _, _): (String, u64, String)| {
             path.strip_prefix(&format!("{}/", self.0.display())).unwrap().to_owned()
@@ -203,7 +203,7 @@ fn in_a_tree_of_odd_things_it_finds_what_grep_finds() {
     let found = search(tree.arguments(json!({"hidden": true, "no_ignore": true})));
     assert_eq!(found.state, EndState::Ended(Outcome::Completed));
     assert!(found.problems.is_empty(), "{:?}", found.problems);
-    // grep gives the carriage return that ends a line of another system, too.
+    // grep includes the carriage return of a line that ends with CR LF.
     let Some(mut expected) = grep(&tree.0, "needle", &["--devices=skip"]) else {
         println!("not run: there is no GNU grep");
         return;
@@ -316,7 +316,7 @@ fn what_can_not_be_read_is_told_and_the_search_goes_on() {
     } else {
         assert!(found.problem_with("locked").unwrap().contains("denied"), "{found:?}");
     }
-    // A regular file that even root can not read from its beginning.
+    // Even root cannot read this regular file from its beginning.
     let root = format!("/proc/{}/task", std::process::id());
     let found = search(json!({"root": root, "pattern": "needle", "glob": "mem"}));
     assert_eq!(found.state, EndState::Ended(Outcome::Completed));
@@ -350,8 +350,8 @@ fn a_root_that_can_not_be_walked_fails_with_its_name() {
     }
 }
 
-/// Cancels a search once `until` says so, and asserts that its thread comes back: a second search
-/// needs it, for there is only one.
+/// Cancels a search when `until` returns true, and asserts that its thread is released. A second
+/// search needs that thread, because the shard has only one.
 fn cancel_and_search_again(arguments: Value, until: impl Fn(&Delivery<'_>) -> bool) {
     let config = ShardConfig { tool_threads_max: 1, ..Default::default() };
     let (shard, _) = Shard::spawn(config, |_| {}).unwrap();
@@ -391,7 +391,7 @@ fn a_cancellation_reaches_it_where_nothing_matches() {
     let tree = Tree::new("big-tree");
     tree.write("big", "some hay\n".repeat(4 << 20));
     for number in 0..5_000 {
-        // One file under many names: some 200 GB to read, which is minutes.
+        // One file under many names: reading some 200 GB takes minutes.
         fs::hard_link(tree.path("big"), tree.path(format!("big{number}"))).unwrap();
     }
     cancel_and_search_again(tree.arguments(json!({})), |delivery| {

@@ -1,4 +1,4 @@
-//! `streamdoor serve` as a process: what it says when it starts, how it stops, how it refuses.
+//! `streamdoor serve` as a process: its log at the start, its stop, and its refusals.
 #![cfg(all(feature = "cli", feature = "server"))]
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 
-/// A server that logs JSON, on a port of the kernel's choice.
+/// A server that logs JSON, on a port that the kernel chose.
 struct Server {
     child: Child,
     log: Lines<BufReader<ChildStderr>>,
@@ -36,7 +36,7 @@ impl Server {
         Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}")))
     }
 
-    /// Reads the log up to an event of that name, which is the last of what is returned.
+    /// Reads the log up to and including the first event of that name, and returns the records.
     fn until(&mut self, event: &str) -> Vec<Value> {
         let mut records = Vec::new();
         while records.last().is_none_or(|record: &Value| record["event"] != event) {
@@ -50,7 +50,7 @@ impl Server {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    /// Waits for its end: its exit code, and all that it has printed on standard output.
+    /// Waits for the end. Returns the exit code and the standard output.
     fn end(mut self) -> (Option<i32>, String) {
         let mut printed = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
@@ -60,7 +60,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // Only if a test has failed is it still there.
+        let _ = self.child.kill(); // It still runs only if a test has failed.
         let _ = self.child.wait();
     }
 }
@@ -82,7 +82,7 @@ fn refusal(arguments: &[&str], code: i32) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A file that is there as long as this value.
+/// A temporary file that is removed when the value is dropped.
 struct File(std::path::PathBuf);
 
 impl File {
@@ -104,7 +104,7 @@ impl Drop for File {
     }
 }
 
-/// A whole response, as it came.
+/// Returns a whole response as received.
 fn get(port: &str, path: &str, accept: &str) -> String {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
     let request = format!(
@@ -169,7 +169,7 @@ fn it_says_what_it_found_then_listens_and_ends_in_order() {
     }
 }
 
-/// Whether the second comes before the first has done its work, nobody knows.
+/// The second signal may come before or after the first has had its effect.
 #[test]
 fn a_second_signal_is_no_failure_either() {
     for _ in 0..5 {
@@ -238,7 +238,7 @@ fn fewer_descriptors_are_fewer_connections_and_it_says_so() {
 fn other_processes_of_its_user_cannot_look_into_it() {
     let mut command = Command::new(PROGRAM);
     command.args(["serve", "--log", "json", "--listen", "127.0.0.1:0"]).current_dir("/");
-    // Root's own would say nothing: they are root's either way.
+    // Root's own processes prove nothing: their files are root's in any case.
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     if is_root {
         command.uid(65_534);
@@ -249,7 +249,7 @@ fn other_processes_of_its_user_cannot_look_into_it() {
     }
     let mut server = Server::of(command);
     server.until("listening");
-    // proc(5): what a process has there is root's if it is not dumpable.
+    // proc(5): the files of a process that is not dumpable belong to root.
     let environ = std::fs::metadata(format!("/proc/{}/environ", server.child.id())).unwrap();
     assert_eq!(environ.uid(), 0);
     server.signal("TERM");
@@ -264,7 +264,7 @@ fn processors_are_kept_out_of_deep_sleep_or_it_says_what_is_missing() {
         let mut server = Server::start(&["--poll-idle"]);
         let records = server.until("listening");
         assert!(records.iter().any(|record| record["event"] == "poll_idle"), "{records:?}");
-        let mut held_us = [1; 4]; // Of all who hold it, the least.
+        let mut held_us = [1; 4]; // The lowest value of all holders.
         device.read_exact(&mut held_us).unwrap();
         assert_eq!(i32::from_ne_bytes(held_us), 0);
         server.signal("TERM");
@@ -280,7 +280,7 @@ fn processors_are_kept_out_of_deep_sleep_or_it_says_what_is_missing() {
             return;
         }
     } else if std::fs::File::options().write(true).open(DEVICE).is_ok() {
-        return; // Whoever this is may hold it.
+        return; // This user may open the device.
     }
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");

@@ -1,9 +1,10 @@
-//! Nothing allocates from a tool to the sockets of those who follow it (invariant A3): a counting
-//! allocator over all threads of this process sees 0 allocations from chunk 1,000 to chunk 100,000,
-//! on both backends, for SSE, NDJSON and plain output at once, also for those whose connection is
-//! on another shard, because that is where the other execution lives that they follow.
+//! Nothing allocates between a tool and the sockets of its followers (invariant A3). A counting
+//! allocator over all threads of this process sees no allocation from chunk 1,000 to chunk 100,000.
+//! The test covers both reactors, with SSE, NDJSON and plain output at once. Some connections are
+//! on another shard, because they also follow an execution there.
 //!
-//! One test only: the allocator counts for the whole process, and the test harness is part of it.
+//! The file has one test only: the allocator counts for the whole process, which includes the test
+//! harness.
 #![cfg(feature = "server")]
 
 mod counting;
@@ -25,15 +26,15 @@ use streamdoor::shard::{Server, ServerConfig, ServerError, ShardConfig};
 use streamdoor::tool::{Output, ToolError, ToolSpec};
 use streamdoor::trace::Counters;
 
-/// Chunks before that are long now and then: what a connection puts aside, and what the kernel
-/// holds for who does not read, is as much as it will ever be before anything is counted.
+/// Size of the long chunks, which alternate with short ones before the count starts. They fill the
+/// buffers of connections and the kernel's socket buffers to the highest level.
 const LONG_CHUNK_BYTES: usize = 16 << 10;
 const LONG_CHUNKS: u64 = 600;
 const CHUNK_BYTES: usize = 100;
 const EXECUTION_TEXT: &str = "EXECUTION";
-/// One that publishes nothing, on another shard.
+/// The placeholder for the silent execution, which is on another shard.
 const SILENT_TEXT: &str = "SILENT";
-/// Everybody who follows, with whether they read slowly.
+/// The path of each follower, and true if it reads slowly.
 const FOLLOWERS: &[(&str, bool)] = &[
     ("/v1/executions/EXECUTION/events?format=sse&policy=drop", false),
     ("/v1/executions/EXECUTION/events?format=ndjson&policy=drop", false),
@@ -48,7 +49,7 @@ const FOLLOWERS: &[(&str, bool)] = &[
     ("/v1/events?executions=SILENT,EXECUTION&format=sse&policy=drop", true),
 ];
 
-/// The tool. It tells how far it is, as those do that know it.
+/// The tool. It reports its progress with every chunk.
 fn emit(out: &mut Output) -> Result<(), ToolError> {
     wait_for_all();
     let long = vec![b'x'; LONG_CHUNK_BYTES];
@@ -62,7 +63,7 @@ fn emit(out: &mut Output) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The other tool: it is there until it is stopped.
+/// The silent tool. It runs until it is stopped.
 fn be_silent(out: &Output) -> Result<(), ToolError> {
     while !out.is_stopped() {
         std::thread::sleep(Duration::from_millis(10));
@@ -92,7 +93,7 @@ fn ask(address: &str, request: &str) -> TcpStream {
     stream
 }
 
-/// Opens an execution: its name.
+/// Creates an execution, and returns its name.
 fn execute(address: &str, tool: &str, after_subscribers: usize) -> String {
     let body = format!(
         r#"{{"tool": "{tool}",
@@ -115,8 +116,8 @@ fn execute(address: &str, tool: &str, after_subscribers: usize) -> String {
     body["execution"].as_str().unwrap().to_owned()
 }
 
-/// One that is silent, on the other shard. The kernel spreads connections: sooner or later it is
-/// asked.
+/// Creates a silent execution on the other shard. The kernel spreads connections over the shards,
+/// so it repeats until the other one accepts.
 fn execute_elsewhere(address: &str, execution: &str) -> String {
     let shard_of = |name: &str| name.parse::<ExecutionId>().expect("it is one").shard;
     loop {
@@ -127,11 +128,11 @@ fn execute_elsewhere(address: &str, execution: &str) -> String {
     }
 }
 
-/// The streams are cut off from this side: what is under way then is lost.
+/// True while this side cuts off the streams, which loses the data in flight.
 static HANGS_UP: AtomicBool = AtomicBool::new(false);
 
-/// Reads until the stream ends, without any memory but its buffer: how many bytes came. Who is slow
-/// does not read before the counting begins, and little at once then.
+/// Reads until the stream ends, with no memory but its buffer. Returns the number of bytes. A slow
+/// reader starts to read when the count starts, and reads little at a time during it.
 fn read(mut stream: TcpStream, is_slow: bool, has_buffer: &Barrier) -> u64 {
     let mut buffer = vec![0; if is_slow { 32 << 10 } else { 64 << 10 }];
     let mut bytes = 0;
@@ -180,7 +181,7 @@ fn nothing_allocates(reactor: Choice) {
             std::thread::spawn(move || read(stream, is_slow, &has_buffer))
         })
         .collect();
-    have_buffers.wait(); // A thread that starts allocates.
+    have_buffers.wait(); // A thread allocates when it starts.
     drop(the_watch_has_begun());
     all_are_there(server.handles());
     wait_until_counted();
@@ -195,7 +196,7 @@ fn nothing_allocates(reactor: Choice) {
         counters.frames_reused,
     );
     assert!(counters.gaps_delivered > 0, "nobody was slow");
-    std::thread::sleep(Duration::from_millis(100)); // What was published last is under way.
+    std::thread::sleep(Duration::from_millis(100)); // The last chunks are in flight.
     HANGS_UP.store(true, Ordering::SeqCst);
     for (stream, _) in &streams {
         let _ = stream.shutdown(Shutdown::Both);

@@ -1,6 +1,6 @@
-//! A file of 200 MiB, half of it text, to 16 subscribers of SSE and 16 of NDJSON at once under
-//! `block`: all of them get every byte, each chunk is encoded once for each format, and the
-//! server's memory stays flat.
+//! A file of 200 MiB, half of it text, to 16 SSE and 16 NDJSON subscribers at once under `block`.
+//! All of them get every byte. Each chunk is encoded once for each format. The server's memory
+//! stays flat.
 #![cfg(all(feature = "cli", feature = "server"))]
 
 mod served;
@@ -15,15 +15,16 @@ use sha2::{Digest, Sha256};
 use streamdoor::base::Random;
 
 const FILE_BYTES: usize = 200 << 20;
-/// Text and bytes that are no text take turns: what is text comes as text, else in base 64.
+/// Size of the parts of the file, which are text and binary data in turn. Text arrives as text,
+/// binary data in base 64.
 const PART_BYTES: usize = 1 << 20;
 const SUBSCRIBERS_OF_FORMAT: usize = 16;
 const FORMATS: [&str; 2] = ["sse", "ndjson"];
-/// What the whole transfer may take above the idle server: rings, frames, what 32 connections wait
-/// to send. The file is three times as much, all that is sent a hundred times.
+/// The allowed growth above the idle server: rings, frames, and the send buffers of 32 connections.
+/// The file is three times as large, and all data sent a hundred times.
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
 
-/// A file that is there as long as this value.
+/// A temporary file that is removed when the value is dropped.
 struct File {
     path: PathBuf,
     hash: Vec<u8>,
@@ -62,7 +63,7 @@ impl Drop for File {
     }
 }
 
-/// What a subscriber got.
+/// The data that a subscriber received.
 #[derive(Default)]
 struct Got {
     hash: Vec<u8>,
@@ -71,7 +72,7 @@ struct Got {
     chunks: u64,
 }
 
-/// Reads a stream to its end, as somebody who knows nothing of this program would.
+/// Reads a stream to its end with no code of this program.
 fn read(stream: impl Read) -> Got {
     let mut stream = BufReader::with_capacity(256 << 10, stream);
     let mut line = Vec::new();
@@ -113,7 +114,7 @@ fn read(stream: impl Read) -> Got {
     }
 }
 
-/// Base 64.
+/// Decodes base 64.
 fn decoded(text: &[u8]) -> Vec<u8> {
     let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut values = [0; 256];
@@ -130,7 +131,7 @@ fn decoded(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A body in chunks of HTTP, without them.
+/// A reader that removes the chunked encoding from an HTTP body.
 struct Chunked<R> {
     stream: R,
     left_bytes: usize,
@@ -142,7 +143,7 @@ impl<R: BufRead> Read for Chunked<R> {
             let mut line = String::new();
             self.stream.read_line(&mut line)?;
             if line == "\r\n" {
-                line.clear(); // The end of the chunk before.
+                line.clear(); // The end of the previous chunk.
                 self.stream.read_line(&mut line)?;
             }
             self.left_bytes = usize::from_str_radix(line.trim_end(), 16).expect("a size");
@@ -158,7 +159,7 @@ impl<R: BufRead> Read for Chunked<R> {
 fn a_large_file_reaches_32_subscribers_whole_through_flat_memory() {
     let file = File::new(1);
     let server = Server::start(&["--files-root", std::env::temp_dir().to_str().unwrap()]);
-    // One small execution before: what is bought once is not growth.
+    // One small execution runs first: memory that is bought once is no growth.
     let warm = json!({"tool": "slow_data_processor", "arguments": {"chunks": 10, "delay_ms": 0}});
     server.ask("POST", "/v1/executions?stream=sse", &warm.to_string());
     let idle_bytes = server.memory_bytes("VmRSS:");

@@ -1,5 +1,5 @@
-//! Files and commands over a socket: there is nothing without being allowed, and nothing of what is
-//! outside of the folder that is allowed, whatever way it is asked for.
+//! Files and commands over a socket. Without permission they are not available. No way of asking
+//! reaches anything outside of the permitted folder.
 #![cfg(all(feature = "cli", feature = "server", feature = "sqlite"))]
 
 mod served;
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use served::Server;
 
-/// `in/` may be read: a file, a database, a folder, and links that lead everywhere. In `out/` there
-/// are secrets.
+/// Test data. The readable folder `in/` has a file, a database, a folder, and links that lead
+/// outside. The folder `out/` has secrets.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -47,7 +47,7 @@ impl Scratch {
         self.0.join("in")
     }
 
-    /// Ways to something outside, of which `secret` is one.
+    /// Returns paths that lead outside; some of them lead to `secret`.
     fn ways_out(&self, secret: &str) -> Vec<String> {
         let absolute = self.0.join("out").join(secret);
         let mut ways: Vec<String> = [
@@ -80,7 +80,7 @@ fn start(root: &Path, more: &[&str]) -> Server {
     Server::start(&arguments)
 }
 
-/// What a tool gives: its payload, and its end. Or what is answered instead.
+/// Runs a tool. Returns its payload and its end, or the status and the body of an error reply.
 fn run(server: &Server, tool: &str, arguments: Value) -> Result<(String, Value), (u16, Value)> {
     let body = json!({"tool": tool, "arguments": arguments}).to_string();
     let mut stream = server.connect();

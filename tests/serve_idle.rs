@@ -1,5 +1,5 @@
-//! What those cost who wait: the memory of 10,000 idle streams, what they do to 100 active ones,
-//! and the time that an idle server takes.
+//! The costs of idle streams and servers. Measures the memory of 10,000 idle streams, their effect
+//! on 100 active ones, and the CPU time of an idle server.
 #![cfg(all(feature = "cli", feature = "server"))]
 
 #[allow(dead_code, reason = "not every test needs all of it")]
@@ -20,26 +20,29 @@ use streamdoor::base::Instant;
 use streamdoor::reactor::Clock;
 
 const IDLE_SUBSCRIBERS: u64 = 10_000;
-/// Executions that the idle ones follow.
+/// Number of executions that the idle subscribers follow.
 const IDLE_EXECUTIONS: u64 = 4;
 const ACTIVE_EXECUTIONS: usize = 20;
 const SUBSCRIBERS_OF_ACTIVE: usize = 5;
-/// 20 executions, each with 5 subscribers, one chunk each 500 ms: 200 events a second.
+/// The time between two chunks. 20 executions with 5 subscribers each make 200 events a second.
 const ACTIVE_DELAY_MS: u64 = 500;
 const ACTIVE_FOR: Duration = Duration::from_secs(6);
-/// Until then others still connect, and nobody reads.
+/// Number of first chunks that are not measured: other subscribers still connect then, and the test
+/// does not read.
 const CHUNKS_SKIPPED: u64 = 3;
 const LOOKS_AT_IDLE: Duration = Duration::from_secs(10);
-/// What may wake a server to which nothing happens in that time, beside the signs of life: the
-/// questions of the test itself, timers of connections, and threads that look after something.
+/// The allowed wake-ups of an idle server in that time, besides keep-alive messages: requests of
+/// the test itself, connection timers, and watch threads.
 const IDLE_SLEEPS_MAX: u64 = 100;
-/// A tenth of that time, in ticks of 10 ms: who spins never sleeps, and takes half a core or more.
+/// A tenth of that time, in ticks of 10 ms. A thread that spins never sleeps, and takes half a core
+/// or more.
 const IDLE_TICKS_MAX: u64 = 100;
 
-/// One at a time: they measure, and together they would need twice the descriptors.
+/// Held by each test, so that they run one at a time. They measure, and together they would need
+/// twice the descriptors.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Descriptors that this process, and so its child, may have.
+/// Returns the number of descriptors that this process, and so its child, may have.
 fn descriptors_max() -> u64 {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
@@ -47,7 +50,7 @@ fn descriptors_max() -> u64 {
     soft.parse().unwrap_or(u64::MAX)
 }
 
-/// Reads until the stream has said who it is; what comes later nobody reads.
+/// Reads through the `started` event. The test reads nothing after it.
 fn read_started(stream: &mut TcpStream) {
     let mut head = Vec::new();
     let mut buffer = [0; 4_096];
@@ -58,7 +61,7 @@ fn read_started(stream: &mut TcpStream) {
     }
 }
 
-/// An execution that waits for somebody who does not come.
+/// Creates an execution that waits for subscribers that never come.
 fn silent_execution(server: &Server) -> String {
     server.execute(&json!({
         "tool": "slow_data_processor",
@@ -66,7 +69,8 @@ fn silent_execution(server: &Server) -> String {
     }))
 }
 
-/// A connection that has asked something, and keeps silent: one that never asks is soon closed.
+/// Returns a connection that has sent one request and then stays silent. The server would soon
+/// close one without a request.
 fn silent_connection(server: &Server) -> TcpStream {
     let mut stream = server.connect();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -75,7 +79,7 @@ fn silent_connection(server: &Server) -> TcpStream {
     stream
 }
 
-/// Streams that are told nothing.
+/// Returns streams that receive nothing but their start.
 fn follow_in_silence(server: &Server, count: u64, executions: u64) -> Vec<TcpStream> {
     let events: Vec<_> = (0..executions).map(|_| silent_execution(server)).collect();
     let follow = |index: u64| {
@@ -86,8 +90,8 @@ fn follow_in_silence(server: &Server, count: u64, executions: u64) -> Vec<TcpStr
     (0..count).map(follow).collect()
 }
 
-/// Follows executions that publish now and then, and says how long each event was under way: from
-/// when it was published to when it was read, in µs, the shortest first.
+/// Follows executions that publish now and then. Returns the latency of each event from its
+/// publication to its reading, in µs, in ascending order.
 fn latencies_us(server: &Server) -> Vec<u64> {
     let mut poll = Poll::new().unwrap();
     let mut streams = Vec::new();
@@ -106,7 +110,7 @@ fn latencies_us(server: &Server) -> Vec<u64> {
             poll.registry().register(&mut source, token, Interest::READABLE).unwrap();
             streams.push((stream, Vec::new(), false));
         }
-        // Not all at the same moment.
+        // The executions start at different moments.
         std::thread::sleep(Duration::from_millis(ACTIVE_DELAY_MS / ACTIVE_EXECUTIONS as u64));
     }
     let (mut latencies, mut events) = (Vec::new(), Events::with_capacity(256));
@@ -142,7 +146,7 @@ fn receive(socket: &mut TcpStream, kept: &mut Vec<u8>) {
     }
 }
 
-/// Takes note of an event of SSE.
+/// Records the latency of an SSE event.
 fn note(text: &[u8], now: Instant, latencies: &mut Vec<u64>, has_ended: &mut bool) {
     let text = String::from_utf8_lossy(text);
     let Some((_, json)) = text.split_once("data: ") else { return };
@@ -186,16 +190,16 @@ fn idle_subscribers_take_little_memory_and_leave_active_ones_alone() {
     }
     let ratio = percentile(&beside, 99) as f64 / percentile(&alone, 99).max(1) as f64;
     println!("p99 with idle ones / without: {ratio:.2}");
-    assert_eq!(server.metric("streamdoor_streams"), IDLE_SUBSCRIBERS); // None was let go.
+    assert_eq!(server.metric("streamdoor_streams"), IDLE_SUBSCRIBERS); // None was detached.
     drop(idle);
 }
 
 #[test]
 fn an_idle_server_takes_no_time() {
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
-    // All in the same ten seconds. Connections without a request are closed after 60 s, and in ten
-    // seconds a part of the streams says that it lives: that is counted, and the work of it, one
-    // send each, is in the ticks, too.
+    // All cases share the same ten seconds. Connections without a request are closed after 60 s. In
+    // ten seconds some of the streams send a keep-alive message. These are counted, and their work,
+    // one send each, is part of the ticks.
     let cases = ["block", "backoff"].map(|idle| {
         [0, 1_000].map(|streams| {
             let server = Server::start(&["--idle", idle]);
@@ -206,7 +210,7 @@ fn an_idle_server_takes_no_time() {
         })
     });
     let cases: Vec<_> = cases.into_iter().flatten().collect();
-    std::thread::sleep(Duration::from_millis(500)); // The last accepts are behind them.
+    std::thread::sleep(Duration::from_millis(500)); // The last accepts are done.
     let sends = "streamdoor_sends_total";
     let look = |server: &Server| (server.metric(sends), server.sleeps(), server.ticks());
     let before: Vec<_> = cases.iter().map(|(_, server, ..)| look(server)).collect();
@@ -217,7 +221,7 @@ fn an_idle_server_takes_no_time() {
         cases.iter().zip(before).zip(after)
     {
         let (sleeps, ticks) = (after.0 - before.1, after.1 - before.2);
-        // The answer to the question how many sends there were before was one.
+        // The reply to the first query of this metric was one send.
         let keep_alive_count = server.metric(sends) - before.0 - 1;
         println!(
             "--idle {idle}, {} silent connections, {} silent streams: {sleeps} sleeps and {ticks} \
@@ -232,7 +236,8 @@ fn an_idle_server_takes_no_time() {
     }
 }
 
-/// The kernel counts it for each cgroup. On a machine with other servers nothing else is exact.
+/// The kernel counts the waiting time for each cgroup. On a machine with other servers no other
+/// count is exact.
 #[test]
 fn an_idle_server_waits_for_no_disk() {
     use streamdoor::reactor::uring_operations;

@@ -1,4 +1,5 @@
-//! `Output::on_stop`: what a tool leaves with the shard to be called when it is stopped.
+//! `Output::on_stop`: a hook that a tool registers with the shard, to be called when the tool is
+//! stopped.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -8,10 +9,10 @@ use streamdoor::engine::{Outcome, SubscribeSpec};
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, ShardThread, outcome_of};
 use streamdoor::tool::{Output, ToolError, ToolSpec};
 
-/// How long a test waits for what should take microseconds, before it fails instead of hanging.
+/// The time that a test waits for what should take microseconds. It fails then, instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A shard with the tool `t`, which is given a sender; what it sends is received.
+/// Returns a shard with the tool `t`, and the receiver of what the tool sends.
 fn shard_with<F>(tool: F) -> (ShardThread, Receiver<&'static str>)
 where
     F: Fn(&mut Output, &Sender<&'static str>) + Send + Sync + 'static,
@@ -29,7 +30,7 @@ where
     (Shard::spawn(ShardConfig::default(), set_up).unwrap().0, receiver)
 }
 
-/// Starts it, waits for its first word, cancels it, and sees it end.
+/// Starts the tool, waits for its first message, cancels it, and checks its end.
 fn start_and_cancel(shard: &ShardThread, receiver: &Receiver<&'static str>) {
     let id = shard.execute("t", json!({}), ExecuteOptions::default()).unwrap();
     let mut subscriber = shard.subscribe(id, SubscribeSpec::default()).unwrap();
@@ -40,7 +41,7 @@ fn start_and_cancel(shard: &ShardThread, receiver: &Receiver<&'static str>) {
     assert_eq!(outcome_of(&ended.end), Some(Outcome::Cancelled));
 }
 
-/// Until it was stopped.
+/// Waits until the tool is stopped.
 fn wait(out: &Output) {
     while !out.is_stopped() {
         std::thread::sleep(Duration::from_millis(1));
@@ -53,7 +54,7 @@ fn a_hook_is_called_once_while_the_tool_sits_in_something_that_blocks() {
         let (interrupt, interrupted) = channel();
         let _on_stop = out.on_stop(move || interrupt.send("hook").unwrap());
         sender.send("ready").unwrap();
-        sender.send(interrupted.recv().unwrap()).unwrap(); // It looks at nothing else.
+        sender.send(interrupted.recv().unwrap()).unwrap(); // The tool only waits for its hook.
         assert!(out.is_stopped() && out.stop_signal().is_stopped());
         assert!(interrupted.try_recv().is_err());
     });

@@ -1,7 +1,8 @@
 //! Text rules as a test: strata, heads, sizes, where `unsafe` and atomics live, links, numbers.
 //!
-//! The rules and the tests that show them fail are in `tests/tidy/`; here they meet the files.
-//! What rustfmt and clippy can check is theirs (functions of at most 70 lines: `.clippy.toml`).
+//! `tests/tidy/` has the rules, and the tests that show them fail. This file applies them to the
+//! repository. Rules that rustfmt or clippy can check are left to them (functions of at most 70
+//! lines: `.clippy.toml`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,11 +18,11 @@ mod source;
 
 use rules::Finding;
 
-/// Files longer than this are listed, so that somebody thinks about them.
+/// The length above which files are listed for a second look.
 const FILE_LINES_AIM: usize = 400;
-/// Folders whose doc comments have not been read for plain English yet. The list only shrinks.
+/// The folders whose doc comments have not been read for plain English yet. The list only shrinks.
 const ENGLISH_UNREAD: &[&str] = &["src/lib.rs", "src/reactor/", "src/shard/", "src/sim/", "tests/"];
-/// What the top level holds, besides licences and dot-files. `target` is cargo's.
+/// The entries of the top level, besides licences and dot-files. `target` is cargo's.
 const TOP_LEVEL: &[&str] = &[
     "Cargo.toml",
     "Cargo.lock",
@@ -34,14 +35,14 @@ const TOP_LEVEL: &[&str] = &[
     "target",
 ];
 
-/// The root as cargo names it when it runs this: a program that was built in another checkout
-/// with the same target folder would look there otherwise.
+/// Returns the root that cargo names at run time. A compiled-in path could belong to another
+/// checkout that shares the target folder.
 fn root() -> PathBuf {
     let root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where its package is");
     PathBuf::from(root)
 }
 
-/// Every Rust file of the repository: its path from the root with slashes, and its text.
+/// Returns every Rust file of the repository: its path from the root with slashes, and its text.
 fn rust_files() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for folder in ["src", "bench", "tests", "tools"] {

@@ -1,10 +1,16 @@
 //! The seeded simulator: a real shard in a world of virtual time, faults and an oracle.
 //!
-//! `cargo test` runs a few seeds; `tools/sim` many, or one again. Read by `campaign` from the
-//! environment: `SIM_SEEDS` (how many), `SIM_FIRST_SEED`, `SIM_SEED` (this one alone),
-//! `SIM_VERBOSE` (every step of it), `SIM_STATS` (what happened how often), `SIM_PLANTED` (this bug
-//! has to be found), `SIM_HASHES` (a file to which each campaign adds a line for each seed: the
-//! campaign, the seed, the hash of all actions).
+//! `cargo test` runs a few seeds; `tools/sim` runs many, or repeats one. `campaign` reads these
+//! environment variables:
+//!
+//! - `SIM_SEEDS`: the number of seeds.
+//! - `SIM_FIRST_SEED`: the first seed.
+//! - `SIM_SEED`: the only seed to run.
+//! - `SIM_VERBOSE`: prints every step of that seed.
+//! - `SIM_STATS`: prints how often each thing happened.
+//! - `SIM_PLANTED` (with the feature `planted`): the number of the bug that has to be found.
+//! - `SIM_HASHES`: a file to which each campaign appends a line for each seed, with the campaign,
+//!   the seed and the hash of all actions.
 
 use std::sync::Mutex;
 
@@ -14,9 +20,9 @@ use crate::sim::campaign::{Coverage, Summary, run_seed};
 use crate::sim::server::SeedSummary;
 
 const SEEDS_BY_DEFAULT: u64 = 100;
-/// From so many seeds on, everything that can happen has to have happened.
+/// Number of seeds from which on everything that can happen must have happened.
 const SEEDS_FOR_COVERAGE: u64 = 100;
-/// After so many failures the rest is not run.
+/// Number of failures after which the remaining seeds are not run.
 const FAILURES_MAX: usize = 10;
 
 fn number(name: &str) -> Option<u64> {
@@ -24,7 +30,7 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
 }
 
-/// Adds what was hashed of each seed to the file that `SIM_HASHES` names.
+/// Appends the hash of each seed to the file that `SIM_HASHES` names.
 fn note_hashes(what: &str, hashes: &[(u64, u64)]) {
     let Some(file) = std::env::var_os("SIM_HASHES") else { return };
     let mut hashes = hashes.to_vec();
@@ -35,7 +41,7 @@ fn note_hashes(what: &str, hashes: &[(u64, u64)]) {
     std::io::Write::write_all(&mut file, lines.as_bytes()).unwrap();
 }
 
-/// What came out of many seeds.
+/// The sums over many seeds.
 #[derive(Default)]
 struct Totals {
     hashes: Vec<(u64, u64)>,
@@ -67,7 +73,7 @@ fn run_seeds(first: u64, count: u64) -> Totals {
     run_seeds_until(first, count, FAILURES_MAX)
 }
 
-/// … until so many have failed.
+/// Runs the seeds like [`run_seeds`], until `failures_max` have failed.
 fn run_seeds_until(first: u64, count: u64, failures_max: usize) -> Totals {
     let next = Mutex::new(first);
     let totals = Mutex::new(Totals::default());
@@ -95,11 +101,12 @@ fn run_seeds_until(first: u64, count: u64, failures_max: usize) -> Totals {
     totals.into_inner().unwrap()
 }
 
-/// Plants a bug and has it found, by the first of so many seeds that does.
+/// Plants a bug and runs seeds until one finds it. Panics if none of `count` seeds does.
+#[cfg(feature = "planted")]
 fn hunt(number: u64, first: u64, count: u64) {
     let bug = u8::try_from(number).ok().and_then(crate::base::planted::plant);
     let bug = bug.unwrap_or_else(|| panic!("no bug has the number {number}"));
-    // A seed that finds something panics, and says where: here that is only noise.
+    // A seed that finds the bug panics with a message, which is only noise here.
     std::panic::set_hook(Box::new(|_| {}));
     let totals = run_seeds_until(first, count, 1);
     drop(std::panic::take_hook());
@@ -169,19 +176,19 @@ fn every_seed_is_large_enough_to_mean_something() {
     }
 }
 
-/// How often what happened in a seed.
+/// The events of a seed, each with its count.
 #[cfg(feature = "server")]
 type Happened = Vec<(&'static str, u64)>;
 
-/// The whole server, in as many seeds.
+/// The simulator with the whole server.
 #[cfg(feature = "server")]
 #[test]
 fn server_campaign() {
     over_seeds("server", crate::sim::server::run_server_seed);
 }
 
-/// Runs of agents on it, and the server of a model that misbehaves.
-#[cfg(feature = "server")]
+/// The simulator with agent runs on the server, and a model server that misbehaves.
+#[cfg(feature = "agent")]
 #[test]
 fn agent_campaign() {
     over_seeds("agents", crate::sim::server::run_agent_seed);

@@ -1,5 +1,6 @@
-//! What the fuzzer's corpus holds, checked again without the fuzzer: each input that it found worth
-//! keeping, and all that ever failed. `tools/fuzz` looks for more.
+//! Checks the fuzzer's corpus again without the fuzzer: the inputs that it kept, and all that ever
+//! failed. `tools/fuzz` looks for more.
+#![cfg(all(feature = "agent", feature = "server", feature = "fuzzing"))]
 
 #[path = "../../tests/fuzz/src/lib.rs"]
 mod fuzz;
@@ -11,13 +12,13 @@ use std::path::PathBuf;
 use fuzz::{CHECKS, Check};
 use streamdoor::base::Random;
 
-/// Of the fuzzer's package.
+/// Returns the folder of the fuzzer's package.
 fn folder() -> PathBuf {
     let root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where its package is");
     PathBuf::from(root).join("tests/fuzz")
 }
 
-/// The kept inputs of a target, by name.
+/// Returns the kept inputs of a target, sorted by name.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = folder().join("corpus").join(target);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
@@ -32,7 +33,7 @@ fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     inputs
 }
 
-/// Checks one input; says which it is if it fails.
+/// Checks one input, and prints it if the check fails.
 fn check(target: &str, name: &str, check: Check, input: &[u8]) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(input))) {
         eprintln!("{target}: {name}: {}", input.escape_ascii());
@@ -53,7 +54,7 @@ fn what_is_kept_is_still_right() {
     }
 }
 
-/// Not a fuzzer, but it runs everywhere: each kept input with a few bytes changed.
+/// Checks each kept input with a few bytes changed. This is no fuzzer, but it runs everywhere.
 #[test]
 fn what_is_nearly_as_kept_is_right_as_well() {
     let mut random = Random::new(1);

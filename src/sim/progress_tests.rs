@@ -1,7 +1,7 @@
-//! Progress and its tokens, timeouts, clean-up: what a caller sees of them, in simulated time.
+//! Progress, its tokens, timeouts and clean-up, as a caller sees them, in simulated time.
 //!
-//! The cases are those of the erlmcp progress seed (tokens, tracking, the four forms, time limits
-//! and clean-up, whole lives); completion out of schemas is tested beside its code.
+//! The cases are those of the erlmcp progress seed: tokens, tracking, the four forms, time limits,
+//! clean-up and whole lives. Completion from schemas is tested beside its code.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ impl Stage {
         diary
     }
 
-    /// Lets time pass, with a turn at each deadline.
+    /// Advances the clock, with turns of the shard at each deadline.
     fn pass(&mut self, duration: Duration) {
         let until = self.world.now() + duration;
         while let Some(due) = self.shard.next_deadline().filter(|&due| due <= until) {
@@ -298,7 +298,7 @@ fn where_a_tool_says_nothing_chunks_or_bytes_say_it() {
         let of = |count: f64| format!("{:.2}/{}", count * unit, 10.0 * unit);
         assert_eq!(told.first(), Some(&of(1.0)), "{told:?}");
         assert_eq!(told[told.len() - 2..], [of(10.0), "end completed".to_owned()]);
-        // 200 ms at one report in 50 ms, and one more at the end.
+        // The run of 200 ms has one report every 50 ms, and one more at the end.
         assert!((4..=6).contains(&(told.len() - 1)), "{told:?}");
     }
 }
@@ -306,7 +306,8 @@ fn where_a_tool_says_nothing_chunks_or_bytes_say_it() {
 // --- Time limits --------------------------------------------------------------------------------
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A timer fires at most one tick of the wheel late; a turn of the simulator takes 100 ns.
+/// The latest end of a time limit. A timer fires at most one tick of the wheel late, and a turn of
+/// the simulator takes 100 ns.
 const LATE_MAX: Duration = Duration::from_nanos((2 << limits::WHEEL_TICK_SHIFT) + 1_000);
 
 fn error_of(stage: &mut Stage, id: ExecutionId) -> String {
@@ -356,7 +357,7 @@ fn time_stands_still_while_a_reader_holds_the_tool_back() {
     stage.pass(25 * SECOND); // Longer than the limit, shorter than the block deadline.
     assert_eq!(stage.outcome(id), None);
     while reader.poll().is_some() {}
-    stage.pass(Duration::ZERO); // It has rung: the shard looks where it stands.
+    stage.pass(Duration::ZERO); // The reader has rung: the shard reads its position.
     stage.pass(10 * SECOND - Duration::from_millis(1));
     assert_eq!(stage.outcome(id), None);
     stage.pass(Duration::from_millis(1) + LATE_MAX);
@@ -428,7 +429,7 @@ fn a_token_is_forgotten_by_itself_when_the_retention_is_over() {
     stage.pass(Duration::from_millis(1) + LATE_MAX);
     assert_eq!(stage.shard.find_token(token), Err(NotFound));
     assert_eq!(stage.shard.execution_count(), 0);
-    // The next tenant of its slot has another.
+    // The next execution in its slot has another token.
     let next = stage.feed();
     assert_eq!(next.slot.index, id.slot.index);
     assert_ne!(stage.token(next), token);

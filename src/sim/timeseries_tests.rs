@@ -1,6 +1,6 @@
-//! `generate_timeseries` through the public interface: every sample, in order, at its own exact
-//! time, never early; in simulated time at most one tick of the wheel late, in real time as late as
-//! is printed.
+//! `generate_timeseries` through the public interface: every sample arrives in order, at its own
+//! exact time, never early. In simulated time it is at most one tick of the wheel late. In real
+//! time the test prints the lateness.
 #![cfg(feature = "tools")]
 
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ use streamdoor::sim::world::{SimFaults, SimWorld};
 use streamdoor::tool::StartError;
 use streamdoor::trace::Histogram;
 
-/// A sample as it was received.
+/// A received sample.
 #[derive(Clone, Debug)]
 struct Sample {
     seq: u64,
@@ -44,7 +44,7 @@ impl Sample {
         serde_json::from_str(&self.line).expect("a sample is JSON")
     }
 
-    /// `t` of the line, in ns.
+    /// Returns `t` of the line, in ns.
     fn t_ns(&self) -> u64 {
         let text = self.line.strip_prefix("{\"t\":").expect("`t` comes first");
         let (text, _) = text.split_once(',').expect("there is more");
@@ -93,13 +93,13 @@ fn in_simulated_time(arguments: &Value) -> Vec<Sample> {
     run_on(SimReactor::new(&world), arguments)
 }
 
-/// One tick of the wheel, and the two turns of the loop in which it fires and the tool is stepped:
-/// a turn is one poll in that world.
+/// Returns the allowed lateness: one tick of the wheel, and two turns of the loop. The timer fires
+/// in the first turn, and the tool is stepped in the second. A turn is one poll in that world.
 fn late_max() -> Duration {
     Duration::from_nanos(1 << limits::WHEEL_TICK_SHIFT) + 2 * POLL_COST
 }
 
-/// Asserts everything but lateness, which it returns.
+/// Asserts everything but the lateness of each sample, which it returns.
 fn lateness_of(samples: &[Sample], count: u64, due_ns: impl Fn(u64) -> u64) -> Vec<Duration> {
     assert_eq!(samples.len() as u64, count);
     let Some(first) = samples.first() else { return Vec::new() };
@@ -117,7 +117,8 @@ fn lateness_of(samples: &[Sample], count: u64, due_ns: impl Fn(u64) -> u64) -> V
     (0..).zip(samples).map(late).collect()
 }
 
-/// Test 7 of the second issue: as late as is printed, which depends on who else uses the machine.
+/// Test 7 of the second issue. It prints the lateness, which depends on the other load of the
+/// machine.
 #[test]
 fn at_10_khz_for_5_s_every_sample_comes_in_order_and_none_early() {
     let (shard, report) = Shard::spawn(ShardConfig::default(), |_| {}).unwrap();
@@ -177,7 +178,7 @@ fn the_same_arguments_give_the_same_samples_and_they_are_a_noisy_sine() {
     assert!(one.iter().any(|sample| sample.json()["value"].as_f64().unwrap() > 0.9));
 }
 
-/// The tool is held back until its subscriber reads; what was due meanwhile comes then.
+/// The tool is held back until its subscriber reads, and then emits all samples that are due.
 #[test]
 fn a_tool_that_was_held_back_skips_nothing() {
     let world = SimWorld::new(1, SimFaults::NONE);
