@@ -1,4 +1,4 @@
-//! `streamdoor serve`, `call` and `watch` with files of tokens.
+//! `streamdoor serve`, `call` and `watch` with token files.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use streamdoor::shard::{Shard, ShardConfig};
 
 use crate::house::{ANN, Asking, BOB, WRONG};
 
-/// A file that is there as long as this value.
+/// A temporary file that is removed when the value is dropped.
 struct File(PathBuf);
 
 impl File {
@@ -40,7 +40,8 @@ fn run(arguments: &[&str]) -> Output {
     command.args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// What it has said when it ended so.
+/// Runs the program, which must exit with `code`, and returns its stderr. No token may appear in
+/// it.
 fn said(arguments: &[&str], code: i32) -> String {
     let output = run(arguments);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -49,7 +50,7 @@ fn said(arguments: &[&str], code: i32) -> String {
     said
 }
 
-/// A server that is ended with this value.
+/// A server process that is killed when the value is dropped.
 struct Server {
     child: Child,
     log: BufReader<std::process::ChildStderr>,
@@ -68,7 +69,7 @@ impl Server {
         (server, listening["address"].as_str().unwrap().to_owned())
     }
 
-    /// Reads its log up to an event of that name.
+    /// Reads the log up to the next event of that name, and returns the event.
     fn until(&mut self, event: &str) -> Value {
         loop {
             let begin = self.read.len();
@@ -80,7 +81,7 @@ impl Server {
         }
     }
 
-    /// Stops it: all of its log.
+    /// Stops the server with SIGTERM, and returns its whole log.
     fn stop(mut self) -> String {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
@@ -92,7 +93,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // Only if a test has failed is it still there.
+        let _ = self.child.kill(); // It still runs only if a test has failed.
         let _ = self.child.wait();
     }
 }

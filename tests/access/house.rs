@@ -13,13 +13,13 @@ use streamdoor::shard::{MemoryWatch, Server, ServerConfig, ShardConfig};
 pub const ANN: &str = "ann-0123456789abcdef0123456789abcdef";
 pub const BOB: &str = "bob-0123456789abcdef0123456789abcdef";
 pub const WRONG: &str = "eve-0123456789abcdef0123456789abcdef";
-/// The origin whose pages may ask.
+/// The origin whose pages may send requests.
 pub const PAGE: &str = "https://app.example";
 
 /// A server in this process.
 pub struct House {
     _server: Server,
-    /// `127.0.0.1:PORT`.
+    /// The address, `127.0.0.1:PORT`.
     pub address: String,
 }
 
@@ -47,7 +47,8 @@ impl House {
         House { _server: server, address }
     }
 
-    /// Opens an execution that makes nothing until somebody else comes: what its owner is told.
+    /// Creates an execution that starts only when more subscribers come. Returns the reply to its
+    /// owner.
     pub fn execute(&self, token: &str) -> Value {
         let body = json!({
             "tool": "slow_data_processor",
@@ -103,7 +104,7 @@ impl Asking {
         Asking { body, ..self.clone() }
     }
 
-    /// Sends it.
+    /// Sends the request, and returns the connection.
     pub fn send(&self, address: &str) -> TcpStream {
         let mut stream = TcpStream::connect(address).unwrap();
         let host = self.host.as_deref().unwrap_or(address);
@@ -121,7 +122,7 @@ impl Asking {
         stream
     }
 
-    /// The status alone, also of what goes on and on.
+    /// Returns the status alone, also of a reply that does not end.
     pub fn status(&self, address: &str) -> u16 {
         let mut start = [0; "HTTP/1.1 200".len()];
         self.send(address).read_exact(&mut start).unwrap();
@@ -129,7 +130,7 @@ impl Asking {
         code.parse().unwrap()
     }
 
-    /// The status, the head in lower case but for the time, and the body.
+    /// Returns the status, the head in lower case without the date, and the body.
     pub fn answer(&self, address: &str) -> (u16, String, String) {
         let mut answer = String::new();
         self.send(address).read_to_string(&mut answer).unwrap();

@@ -1,5 +1,5 @@
-//! Who may come in, of a real server over sockets: what is refused everywhere, what belongs to
-//! whom, and how the programs go about it.
+//! Access control of a real server over sockets: what is refused everywhere, who owns what, and how
+//! the programs handle tokens.
 #![cfg(feature = "server")]
 
 #[cfg(feature = "cli")]

@@ -1,12 +1,12 @@
-//! Every operation of `/openapi.json` by everything that is refused: what is described there is
-//! what there is, so a new route is in it.
+//! Every operation of `/openapi.json` with every kind of refused request. The operations come from
+//! the document, so a new route is covered automatically.
 
 use serde_json::{Map, Value, json};
 use streamdoor::base::{ExecutionId, ProgressToken};
 
 use crate::house::{ANN, Asking, BOB, House, PAGE, WRONG};
 
-/// What stands in paths, queries and bodies.
+/// The names in paths, queries and bodies.
 struct Names {
     execution: String,
     token: String,
@@ -14,7 +14,7 @@ struct Names {
 }
 
 impl Names {
-    /// Of an execution, as its owner is told of it.
+    /// Returns the names of an execution from the reply to its owner.
     fn of(created: &Value, subscriber: &str) -> Names {
         let text = |name: &str| created[name].as_str().unwrap().to_owned();
         Names {
@@ -24,7 +24,7 @@ impl Names {
         }
     }
 
-    /// Of one that never was, but might have been.
+    /// Returns the names of an execution that never existed, but could have.
     fn never(&self) -> Names {
         let mut execution: ExecutionId = self.execution.parse().unwrap();
         execution.nonce ^= 1 << 40;
@@ -46,14 +46,14 @@ impl Names {
     }
 }
 
-/// An operation, asked for with these names; and whether it has any.
+/// Returns the request of an operation with these names, and true if it refers to any of them.
 fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking, bool) {
     let mut parts = Vec::new();
     let mut is_about_something = false;
     for part in path.split('/') {
         match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
             Some(name) => {
-                // Everybody calls tools, and threads, of his own.
+                // Tools and threads belong to each principal separately.
                 is_about_something |= !matches!(name, "name" | "thread");
                 parts.push(names.value(name));
             }
@@ -81,7 +81,7 @@ fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking
     let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
     match schema.is_null() {
         true => (asking, is_about_something),
-        // Which members a message of MCP has depends on what it is.
+        // The members of an MCP message depend on its method.
         false if path == "/mcp" => {
             let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
             (asking.body(&ping), is_about_something)
@@ -90,7 +90,7 @@ fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking
     }
 }
 
-/// The least that a schema allows.
+/// Returns the smallest value that a schema allows.
 fn example(schema: &Value) -> Value {
     match schema["type"].as_str() {
         Some("object") => {
@@ -109,7 +109,7 @@ fn example(schema: &Value) -> Value {
     }
 }
 
-/// Each operation, asked for with these names.
+/// Returns the request of each operation with these names.
 fn operations(document: &Value, names: &Names) -> Vec<(Asking, bool)> {
     let mut all = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -123,12 +123,13 @@ fn operations(document: &Value, names: &Names) -> Vec<(Asking, bool)> {
     all
 }
 
-/// It is refused so; it says why, and that it does to no page.
+/// Asserts that the request is refused with this status and code, and that no page may read the
+/// reply.
 fn assert_refused(asking: &Asking, address: &str, status: u16, code: &str) {
     let (got, head, body) = asking.answer(address);
     assert_eq!(got, status, "{asking:?}: {body}");
     let document: Value = serde_json::from_str(&body).unwrap();
-    // At `/mcp` it is said in the words of JSON-RPC.
+    // At `/mcp` the error is in the form of JSON-RPC.
     let error = match document.get("jsonrpc") {
         Some(_) => &document["error"]["data"],
         None => &document["error"],
@@ -165,7 +166,7 @@ fn every_operation_refuses_everybody_who_may_not_come_in() {
                 assert_refused(&plain, address, 415, "unsupported_media_type");
             }
         }
-        // None of it has done anything.
+        // None of the requests had an effect.
         let listed = house.get(ANN, "/v1/executions");
         assert_eq!(listed["executions"].as_array().unwrap().len(), 1, "{listed}");
         let execution = names.execution.as_str();

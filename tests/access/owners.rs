@@ -1,4 +1,5 @@
-//! Two principals beside each other: each sees what is its own. And pages that have but a ticket.
+//! Two principals on one server, each of which sees only what it owns, and pages that have only a
+//! ticket.
 
 use std::io::{BufRead, BufReader};
 
@@ -44,7 +45,7 @@ fn lists_and_progress_are_ones_own_on_every_shard() {
     }
 }
 
-/// An execution of this principal on each shard.
+/// Creates an execution of this principal on each shard.
 fn one_on_each(house: &House, token: &str, shard_count: usize) -> Vec<String> {
     let mut all = vec![None; shard_count];
     while all.contains(&None) {
@@ -62,7 +63,8 @@ fn a_combined_stream_has_ones_own_or_is_not_found() {
         let anns = one_on_each(&house, ANN, shard_count);
         let bobs = one_on_each(&house, BOB, shard_count);
         for (ann, bob) in anns.iter().flat_map(|ann| bobs.iter().map(move |bob| (ann, bob))) {
-            // Also where most of what is named is one's own, and lives elsewhere.
+            // The list is refused, too, if the principal owns most of it and parts are on another
+            // shard.
             let all = anns.join(",");
             for list in [format!("{ann},{bob}"), format!("{bob},{ann}"), format!("{all},{bob}")] {
                 let asking = Asking::new("GET", &format!("/v1/events?executions={list}"));
@@ -102,7 +104,7 @@ fn a_client_with_its_token_follows_its_own_and_is_told_no_of_others() {
     assert!(!format!("{ann:?}").contains(ANN));
 }
 
-/// Lines of a stream up to one that begins so; the last `id:` before it.
+/// Reads lines up to one with this beginning. Returns the last `id:` before it.
 fn read_until(stream: &mut impl BufRead, beginning: &str) -> String {
     let mut id = String::new();
     loop {
@@ -134,7 +136,7 @@ fn event_source_follows_and_comes_back_with_nothing_but_the_ticket_of_the_link()
         let created: Value = serde_json::from_str(&created).unwrap();
         let link = created["links"]["events"].as_str().unwrap();
         assert!(link.contains("/events?ticket="), "{link}");
-        // As Chromium sends it: no token, no preflight.
+        // The request as Chromium sends it: no token, no preflight.
         let source = Asking::new("GET", &format!("{link}&policy=block"))
             .header("Accept: text/event-stream")
             .header("Cache-Control: no-cache")
@@ -155,7 +157,7 @@ fn event_source_follows_and_comes_back_with_nothing_but_the_ticket_of_the_link()
         assert!(head.contains("vary: origin"), "{head}");
         assert_eq!(rest.matches("event: chunk\n").count(), 25, "from behind the fifth on");
         assert!(rest.contains("\"state\":\"completed\""), "{rest}");
-        // Somebody who has none, or one of another execution, is told nothing.
+        // A client without a ticket, or with one of another execution, is refused.
         let (this, _) = link.split_once('?').unwrap();
         let other = house.execute(ANN);
         let (other, _) = other["links"]["events"].as_str().unwrap().split_once('?').unwrap();
@@ -164,7 +166,7 @@ fn event_source_follows_and_comes_back_with_nothing_but_the_ticket_of_the_link()
             let stranger = Asking { target: target.to_owned(), ..source.clone() };
             assert_eq!(stranger.answer(&house.address).0, 401, "{target}");
         }
-        // A new one is in what its owner is told.
+        // The status sent to the owner has a new ticket.
         let status = house.get(ANN, created["links"]["self"].as_str().unwrap());
         let fresh = status["links"]["events"].as_str().unwrap();
         let fresh = Asking { target: fresh.to_owned(), ..source };

@@ -1,4 +1,5 @@
-//! Two principals whose tools and workers are called the same: neither hears of the other's.
+//! Two principals whose tools and workers have the same names. Neither receives anything of the
+//! other's.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -7,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::house::{ANN, Asking, BOB, House};
 
-/// The worker `w` of whoever has this token, with the head of its stream read.
+/// Connects the worker `w` of the principal with this token, and reads the first line of its
+/// stream.
 fn worker(house: &House, token: &str) -> BufReader<TcpStream> {
     let asking = Asking::new("GET", "/v1/tool-calls/stream").header("X-Session-ID: w");
     let mut stream = BufReader::new(asking.token(token).send(&house.address));
@@ -17,7 +19,7 @@ fn worker(house: &House, token: &str) -> BufReader<TcpStream> {
     stream
 }
 
-/// The next call that it is given.
+/// Returns the next call for this worker.
 fn next_call(worker: &mut BufReader<TcpStream>) -> Value {
     loop {
         let mut line = String::new();
@@ -56,7 +58,7 @@ fn tools_workers_and_calls_are_ones_own() {
             let created: Value = serde_json::from_str(&created).unwrap();
             calls.push(created["execution"].clone());
         }
-        // Bob's is there first, and is given what is his alone.
+        // Bob's worker connects first, and receives only Bob's call.
         for (token, call, name) in [(BOB, &calls[1], "bob"), (ANN, &calls[0], "ann")] {
             let told = next_call(&mut worker(&house, token));
             assert_eq!((&told["id"], &told["arguments"]["of"]), (call, &json!(name)), "{told}");
@@ -69,7 +71,7 @@ fn tools_workers_and_calls_are_ones_own() {
             let path = format!("/v1/executions/{}/result?wait_s=10", call.as_str().unwrap());
             assert_eq!(house.get(token, &path)["data"], "own");
         }
-        // What one takes away is not the other's.
+        // If one principal removes its tool, the other's stays.
         let delete = Asking::new("DELETE", "/v1/virtual-tools/echo");
         assert_eq!(delete.token(BOB).status(&house.address), 204);
         assert_eq!(delete.token(BOB).status(&house.address), 404);

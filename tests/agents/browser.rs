@@ -1,5 +1,5 @@
-//! A real browser reads the run of an agent while it happens: with `fetch` what `POST
-//! /v1/agent/stream` answers, and with `EventSource` the events of another one.
+//! A real browser reads an agent run while it happens. It reads the reply to `POST
+//! /v1/agent/stream` with `fetch`, and the events of another run with `EventSource`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use crate::parts::{deltas, places};
 use crate::scripted::Model;
 use crate::served::Server;
 
-/// A browser that hangs is no reason to wait for ever.
+/// The longest time to wait for the browser's report.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const SCRIPT: &str = r#"
@@ -70,7 +70,7 @@ const listened = async () => {
 })();
 </script>"#;
 
-/// Serves a page, and hands on what the page posts.
+/// Serves a page, and forwards what the page posts.
 struct Pages {
     origin: String,
     listener: TcpListener,
@@ -99,7 +99,7 @@ impl Pages {
     }
 }
 
-/// Answers one request; gives back its body if it is a report.
+/// Answers one request. Returns its body if it is a report.
 fn answer(stream: TcpStream, page: &str) -> Option<String> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut length) = (String::new(), 0);
@@ -146,7 +146,7 @@ fn a_browser_sees_each_part_when_it_happens() {
         assert_eq!(deltas(&parts, "TextDelta", 1), text, "{way}");
         assert_eq!(parts.last().unwrap()["type"], "ExecutionCompleted", "{way}");
         let at_ms = |at: usize| parts[at]["at_ms"].as_f64().unwrap();
-        // Ten tokens, 500 ms apart, and then chunks that take their time: none waited for the end.
+        // Ten tokens, 500 ms apart, and then slow chunks: none of them waited for the end.
         let tokens = places(&parts, "TextDelta");
         assert!(at_ms(tokens[9]) - at_ms(tokens[0]) >= 250.0, "{way}");
         let (chunks, done) =

@@ -1,4 +1,5 @@
-//! The same run from another terminal, of a process and of a server: the same parts.
+//! The same run followed from another terminal, in a process and on a server: the parts are the
+//! same.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +13,7 @@ use crate::scripted::Model;
 use crate::served::Server;
 use crate::{curl, parts};
 
-/// What `curl -N` prints of a stream, or what a socket gives where there is no curl.
+/// Returns a stream as `curl -N` prints it, or as read from a socket if curl is missing.
 fn read_stream(url: &str) -> String {
     if curl::is_here() {
         return String::from_utf8(curl::printed(&["-N", url])).unwrap();
@@ -33,7 +34,7 @@ fn read_stream(url: &str) -> String {
     String::from_utf8(body).unwrap()
 }
 
-/// The model begins late: who follows has to be there before its ring is full.
+/// Returns a script whose model starts late. The follower has to connect before the ring is full.
 fn late_steps(folder: &Folder) -> String {
     three_steps(folder).replacen("300ms", "5s", 1)
 }
@@ -111,7 +112,7 @@ fn a_run_on_a_server_is_the_same_for_its_client_and_for_others() {
     output.read_line(&mut lines).unwrap();
     let started: serde_json::Value = serde_json::from_str(&lines).unwrap();
     let execution = started["execution"].as_str().unwrap();
-    // Whoever wants all of it has to say so: else it is let go past one that is slow.
+    // Only `block` delivers everything: under other policies a slow subscriber misses chunks.
     let events = format!("{url}/v1/executions/{execution}/events?policy=block");
     let follower = std::thread::spawn(move || read_stream(&events));
     output.read_to_string(&mut lines).unwrap();
@@ -120,7 +121,7 @@ fn a_run_on_a_server_is_the_same_for_its_client_and_for_others() {
     let ours = of_lines(&lines);
     assert_eq!(of_sse(&follower.join().unwrap()), ours);
     check_three_steps(&parts::read(&ours));
-    // What each tool did was an execution of its own, which can be looked at, too.
+    // Each tool call was an execution of its own, whose status can be read, too.
     let chunk = parts::read(&ours).into_iter().find(|part| part["type"] == "ToolOutputChunk");
     let tool = chunk.unwrap()["execution"].as_str().unwrap().to_owned();
     let status = server.ask("GET", &format!("/v1/executions/{tool}"), "");

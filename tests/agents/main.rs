@@ -1,10 +1,10 @@
-//! Agents as processes: scripted models and who asks them (the SDKs of OpenAI and Anthropic),
-//! `streamdoor agent` on a terminal and in a pipe, others that follow the same run (curl, a
-//! browser), and steps with and without streaming.
+//! Agents as processes. The tests cover scripted models that the SDKs of OpenAI and Anthropic call,
+//! and `streamdoor agent` on a terminal and in a pipe. They also cover followers of the same run
+//! (curl, a browser), and steps with and without streaming.
 //!
-//! The SDKs are installed by the tests, with pip, once and of fixed versions; where that does not
-//! go, or there is no curl or browser, a test says so.
-#![cfg(feature = "cli")]
+//! The tests install the SDKs with pip, once and in fixed versions. If that fails, or curl or a
+//! browser is missing, a test prints that it was not run.
+#![cfg(all(feature = "cli", feature = "agent"))]
 
 mod browser;
 #[path = "../chromium/mod.rs"]

@@ -1,4 +1,4 @@
-//! A model that misbehaves: what comes of it, for the user and for his exit code.
+//! A model that misbehaves: the effects on the run, its messages and its exit code.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use crate::parts::{deltas, of_lines, places, read};
 use crate::run::asking;
 use crate::scripted::Model;
 
-/// Exit code, parts and what was told of a run with this task.
+/// Runs an agent with this task. Returns its exit code, its parts and its stderr.
 fn run(model: &Model, task: &str) -> (Option<i32>, Vec<Value>, String) {
     let arguments = ["--format", "ndjson", "--max-steps", "4"];
     let output = asking(model, &arguments, task).output().unwrap();
@@ -54,7 +54,7 @@ fn what_can_not_be_tried_again_fails_once_and_says_why() {
         let message = end(&parts)["error"]["message"].as_str().unwrap();
         assert!(message.contains(words) && told.contains(message), "{task}: {message} | {told}");
         assert_eq!(!deltas(&parts, "TextDelta", 1).is_empty(), is_begun, "{task}");
-        // The step that had begun is closed, once, and the run is over, once.
+        // The step that had started is closed once, and the run ends once.
         assert_eq!(places(&parts, "StepCompleted").len(), 1, "{task}");
         model.wait_for_requests(1);
         assert!(model.requests.try_recv().is_err(), "{task}");

@@ -1,29 +1,29 @@
-//! Parts as whoever follows a run reads them: lines of JSON, or server-sent events.
+//! Parts as a follower of a run reads them: JSON lines or server-sent events.
 
 use serde_json::Value;
 
-/// The parts among lines of JSON, in their order, as they were spelled.
+/// Returns the parts among JSON lines, in order and as spelled.
 pub fn of_lines(text: &str) -> Vec<String> {
     text.lines().filter(|line| line.starts_with("{\"type\":")).map(str::to_owned).collect()
 }
 
-/// The parts among server-sent events.
+/// Returns the parts among server-sent events.
 pub fn of_sse(text: &str) -> Vec<String> {
     let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
     data.filter(|data| data.starts_with("{\"type\":")).map(str::to_owned).collect()
 }
 
-/// Each of them, read.
+/// Parses each part.
 pub fn read(parts: &[String]) -> Vec<Value> {
     parts.iter().map(|part| serde_json::from_str(part).expect(part)).collect()
 }
 
-/// Places of the parts of this type.
+/// Returns the positions of the parts of this type.
 pub fn places(parts: &[Value], name: &str) -> Vec<usize> {
     (0..parts.len()).filter(|at| parts[*at]["type"] == name).collect()
 }
 
-/// The place of the one part of this type that is about this call.
+/// Returns the position of the only part of this type for this call.
 pub fn place_of(parts: &[Value], name: &str, call: &str) -> usize {
     let places = places(parts, name);
     let mut of_call = places.into_iter().filter(|at| parts[*at]["tool_call_id"] == call);
@@ -32,7 +32,7 @@ pub fn place_of(parts: &[Value], name: &str, call: &str) -> usize {
     place
 }
 
-/// The fields `delta` of parts of this type, joined; of one step.
+/// Returns the joined `delta` fields of the parts of this type in one step.
 pub fn deltas(parts: &[Value], name: &str, step: u64) -> String {
     let of_step = parts.iter().filter(|part| part["type"] == name && part["step_number"] == step);
     of_step.map(|part| part["delta"].as_str().unwrap()).collect()

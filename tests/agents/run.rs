@@ -1,4 +1,4 @@
-//! `streamdoor agent`: three steps, two tools at once, shown while it happens.
+//! `streamdoor agent`: three steps with two tools at once, shown while they happen.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use crate::parts::{deltas, of_lines, of_sse, place_of, places, read};
 use crate::pty::Terminal;
 use crate::scripted::Model;
 
-/// Lines of the file that a tool finds, one in ten.
+/// Number of lines of the file that the search finds, one in ten.
 const FOUND: u64 = 2_000;
-/// What the command says, a line at a time.
+/// The shell command of the tool, which prints a line at a time.
 pub const COMMAND: &str = "for i in 1 2 3 4 5; do echo line $i; sleep 0.5; done";
 
-/// A folder with one large file. It is removed with this value.
+/// A folder with one large file. It is removed when the value is dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -40,7 +40,7 @@ impl Drop for Folder {
     }
 }
 
-/// Three steps: two tools at once, one tool, and the answer.
+/// Returns a script of three steps: two tools at once, one tool, and the answer.
 pub fn three_steps(folder: &Folder) -> String {
     let root = json!(folder.0).to_string();
     let command = json!(["sh", "-c", COMMAND]).to_string();
@@ -73,7 +73,7 @@ pub fn agent(model: &Model, arguments: &[&str]) -> Command {
     asking(model, arguments, "find the needles")
 }
 
-/// `streamdoor agent` with this task.
+/// Returns the command `streamdoor agent` with this task.
 pub fn asking(model: &Model, arguments: &[&str], task: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
     command.args(["agent", "--model", "demo", "--base-url", &model.base_url]);
@@ -91,7 +91,7 @@ fn succeeded(output: &Output) {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-/// What must be true of the parts of [`three_steps`], whoever has followed them.
+/// Asserts everything that holds for the parts of [`three_steps`] for every follower.
 pub fn check_three_steps(parts: &[Value]) {
     let seqs: Vec<u64> = parts.iter().map(|part| part["seq"].as_u64().unwrap()).collect();
     assert!(seqs.iter().copied().eq(1..=seqs.len() as u64));
@@ -108,7 +108,7 @@ pub fn check_three_steps(parts: &[Value]) {
     let of_first = |part: &&Value| part["type"] == "TextDelta" && part["step_number"] == 1;
     let words = first.split(' ').count();
     assert_eq!(parts.iter().filter(of_first).count(), words);
-    // Arguments as they formed, in pieces.
+    // Arguments arrive in pieces.
     for call in ["search", "command", "again"] {
         let pieces = parts
             .iter()
@@ -118,7 +118,7 @@ pub fn check_three_steps(parts: &[Value]) {
         assert!(pieces.len() > 1, "{call}: {pieces:?}");
         assert_eq!(serde_json::from_str::<Value>(&pieces.concat()).unwrap(), *whole);
     }
-    // Both tools ran at once: each said something before the other was done.
+    // Both tools ran at once: each wrote something before the other was done.
     let of_call = |name: &str, call: &str| -> Vec<usize> {
         places(parts, name).into_iter().filter(|at| parts[*at]["tool_call_id"] == call).collect()
     };
@@ -129,7 +129,7 @@ pub fn check_three_steps(parts: &[Value]) {
             || search[0] < place_of(parts, "ToolCallCompleted", "command")
     );
     assert!(search[0] < place_of(parts, "ToolCallCompleted", "command"));
-    // And all of what they said is there.
+    // All output of both is present.
     let said = |chunks: &[usize]| -> String {
         chunks.iter().map(|at| parts[*at]["data"].as_str().unwrap()).collect()
     };
@@ -141,7 +141,7 @@ pub fn check_three_steps(parts: &[Value]) {
         (&execution["outcome"], &execution["name"]),
         (&json!("completed"), &json!("run_command"))
     );
-    // The model was told what they said.
+    // The model received the output.
     let last = deltas(parts, "TextDelta", 3);
     assert!(last.starts_with("Done, and the last tool said: ") && last.contains("again"), "{last}");
     let state = &parts.last().unwrap()["final_state"];
@@ -152,7 +152,7 @@ pub fn check_three_steps(parts: &[Value]) {
 fn three_steps_with_two_tools_at_once_are_told_as_they_happen() {
     let folder = Folder::new("agent-steps");
     let model = Model::following("steps", &three_steps(&folder));
-    // All at once: most of the time they wait.
+    // All at once, because they mostly wait.
     thread::scope(|scope| {
         for wire in ["chat", "responses", "messages"] {
             let mut command = agent(&model, &["--wire", wire, "--format", "ndjson"]);
@@ -178,7 +178,7 @@ fn tools_can_run_before_the_turn_is_over() {
         1,
     );
     let model = Model::following("eager", &script);
-    // Chat completions do not say when a call is whole, but by what follows.
+    // Chat completions mark the end of a call only by what follows it.
     thread::scope(|scope| {
         for (wire, strategy, is_eager) in [
             ("messages", "eager", true),
@@ -220,7 +220,7 @@ fn a_pipe_is_given_what_the_model_says_and_the_rest_is_told_beside_it() {
 #[test]
 fn a_terminal_has_lines_that_are_drawn_in_their_places() {
     let folder = Folder::new("agent-terminal");
-    // Both calls of the first step last for long enough to be drawn together.
+    // Both calls of the first step last long enough to be drawn together.
     let root = json!(folder.0).to_string();
     let search = format!(
         "call = \"search_files\", id = \"search\", \

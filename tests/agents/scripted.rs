@@ -7,25 +7,25 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// A model that says nothing is no reason to wait for ever.
+/// The longest time to wait for a line of the model.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A model on a port of the kernel's choice. It ends with this value.
+/// A model on a port that the kernel chose. Its process is killed when the value is dropped.
 pub struct Model {
     child: Child,
-    /// `http://127.0.0.1:PORT/v1`
+    /// The base URL, `http://127.0.0.1:PORT/v1`.
     pub base_url: String,
-    /// A line for each request.
+    /// One line for each request.
     pub requests: Receiver<String>,
 }
 
 impl Model {
-    /// One that follows a script of the project's own.
+    /// Starts a model that follows a script of this repository.
     pub fn of(name: &str) -> Model {
         Model::start(format!("{}/tools/model-scripts/{name}", env!("CARGO_MANIFEST_DIR")).into())
     }
 
-    /// One that follows this script.
+    /// Starts a model that follows this script.
     pub fn following(name: &str, script: &str) -> Model {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let path = folder.join(format!("agents-{name}-{}.toml", std::process::id()));
@@ -51,14 +51,14 @@ impl Model {
         Model { child, base_url, requests }
     }
 
-    /// Waits for so many of its lines: they come beside its answers.
+    /// Waits for this number of request lines, which arrive apart from the replies.
     pub fn wait_for_requests(&self, count: usize) {
         for _ in 0..count {
             self.requests.recv_timeout(PATIENCE).expect("it is asked");
         }
     }
 
-    /// Ends it in order: the lines that nobody has taken.
+    /// Stops the model with SIGTERM. Returns the remaining request lines.
     pub fn end(mut self) -> Vec<String> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());

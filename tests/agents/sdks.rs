@@ -1,5 +1,4 @@
-//! The SDKs of OpenAI and Anthropic ask scripted models: what is said in a script is what they make
-//! of it.
+//! The SDKs of OpenAI and Anthropic call scripted models: they return what the script contains.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,8 +14,8 @@ fn python() -> Result<PathBuf, Missing> {
     installed::python(folder, &["openai==3.54.0", "anthropic==2.12.0"])
 }
 
-/// What the driver says of a scene; nothing where the SDKs can not be had. They take their time to
-/// be loaded: one process plays all scenes.
+/// Returns the driver's report on a scene, or `None` if the SDKs cannot be installed. One process
+/// plays all scenes, because the SDKs load slowly.
 fn scene(name: &str) -> Option<&'static Value> {
     static TOLD: OnceLock<Option<Value>> = OnceLock::new();
     TOLD.get_or_init(play).as_ref().map(|told| &told[name])
@@ -31,7 +30,7 @@ fn play() -> Option<Value> {
         }
     };
     let turn = Model::following("turn", TURN);
-    // What is not looked at for its pace is not waited for.
+    // Scenes whose pace is not checked run fast.
     let quick = Model::following("quick", &TURN.replace("500ms", "1ms"));
     let turns = format!("{},{}", quick.base_url, turn.base_url);
     let conversation = Model::following("conversation", CONVERSATION);
@@ -104,7 +103,7 @@ fn each_sdk_is_told_what_the_script_says() {
         assert_eq!(arguments(&calls[0]), json!({"pattern": "ü\n", "root": "."}), "{way}");
         assert_eq!(arguments(&calls[1]), json!({"argv": ["uname"]}), "{way}");
         if way.ends_with("stream") {
-            // Four tokens, 500 ms apart: they came as they were said, and not at once.
+            // Four tokens, 500 ms apart: they arrived one by one.
             assert!(told["spread_ms"].as_f64().unwrap() >= 100.0, "{way}: {told}");
         }
     }
@@ -144,7 +143,7 @@ fn each_sdk_names_what_goes_wrong() {
             );
         }
     }
-    // In the middle of a stream each has its own way to say so.
+    // In the middle of a stream each format has its own form of error.
     assert_eq!(told["sentence chat"]["class"], "APIError");
     let words = json!(["I was about to say", "overloaded_error", "overloaded"]);
     assert_eq!(told["sentence responses"]["answer"], words);

@@ -1,5 +1,5 @@
-//! Step by step: the states are the same whether the model streams or answers in one piece, and
-//! whether one follows the parts or the steps. How long each takes is printed.
+//! Step by step: the states are the same whether the model streams or answers in one piece.
+//! Followers of the parts and of the steps see the same, too. The test prints the time of each way.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use streamdoor::tool::ToolSpec;
 
 use crate::scripted::Model;
 
-/// Of each answer.
+/// Number of tokens of each answer.
 const TOKENS: u64 = 2_000;
 const ROUNDS: usize = 3;
 
@@ -67,7 +67,7 @@ fn run(model: &Model) -> AgentRun {
     AgentRun::new(config, "count to three")
 }
 
-/// The states after each step, and how long all of it took.
+/// Returns the states after each step, and the total time.
 fn by_steps(shard: &mut Shard, model: &Model) -> (Vec<State>, Duration) {
     let began = Clock::now();
     let mut steps = shard.iterate_agent(run(model), ExecuteOptions::default()).unwrap();
@@ -78,7 +78,7 @@ fn by_steps(shard: &mut Shard, model: &Model) -> (Vec<State>, Duration) {
     (states, Clock::now().since(began))
 }
 
-/// The same, put together from the parts by hand.
+/// Returns the same, assembled from the parts by hand.
 fn by_parts(shard: &mut Shard, model: &Model) -> (Vec<State>, Duration) {
     let began = Clock::now();
     let mut stream = shard.stream_agent(run(model), ExecuteOptions::default()).unwrap();
@@ -92,7 +92,7 @@ fn by_parts(shard: &mut Shard, model: &Model) -> (Vec<State>, Duration) {
     (states, Clock::now().since(began))
 }
 
-/// Without what differs from run to run: names, and times.
+/// Removes what differs from run to run: ids and times.
 fn comparable(mut states: Vec<State>) -> Vec<State> {
     for state in &mut states {
         state.agent_id.clear();
@@ -114,7 +114,7 @@ fn states_are_the_same_with_and_without_streaming() {
     let mut shard = shard();
     let (states, _) = by_parts(&mut shard, &streaming);
     let states = comparable(states);
-    // After each step, and after the run.
+    // One state after each step, and one after the run.
     assert_eq!(states.len(), 4);
     assert_eq!(states[0].steps[0].text, "word ".repeat(TOKENS as usize));
     assert_eq!(states[0].steps[0].tool_calls[0].output, "number 0\nnumber 1\nnumber 2\n");
@@ -130,7 +130,7 @@ fn states_are_the_same_with_and_without_streaming() {
         for (fastest, (found, took)) in fastest.iter_mut().zip(rounds) {
             *fastest = took.min(*fastest);
             let found = comparable(found);
-            // What a stream and a plain answer have cost is counted by the script in one way.
+            // The script counts the usage of a stream and of a plain answer in the same way.
             assert_eq!(found, states);
         }
     }

@@ -1,10 +1,11 @@
-//! `block` means everything: readers are cut again and again, each time with all that is in the
-//! buffers of both kernels lost, and every byte of the result still comes once and in order. A
-//! reader that acknowledges nothing has a small receive buffer: TCP does not say what it has read.
+//! `block` delivers everything. Readers are cut again and again, and each time everything in the
+//! buffers of both kernels is lost. Nevertheless every byte of the result arrives once and in
+//! order. A reader without acknowledgements has a small receive buffer, because TCP does not report
+//! what it has read.
 //!
-//! Each run follows a file through 10 to 50 connections, over chunk sizes, windows of
-//! acknowledgements and ways to follow. `STREAMDOOR_BLOCK_RUNS` says how many runs each combination
-//! gets; 100 of them are a campaign of some minutes.
+//! Each run follows a file through 10 to 50 connections. The runs cover chunk sizes,
+//! acknowledgement windows and formats. `STREAMDOOR_BLOCK_RUNS` is the number of runs of each
+//! combination; 100 of them are a campaign of some minutes.
 #![cfg(all(feature = "cli", feature = "server", feature = "tools"))]
 
 mod reader;
@@ -33,7 +34,7 @@ fn run_count() -> u64 {
     }
 }
 
-/// A file of text that is there as long as this value.
+/// A temporary text file that is removed when the value is dropped.
 struct File {
     path: PathBuf,
     text: Vec<u8>,
@@ -50,7 +51,7 @@ impl File {
         File { path, text }
     }
 
-    /// Opens an execution that streams it.
+    /// Creates an execution that streams the file.
     fn execute(&self, server: &Server, chunk_bytes: usize) -> String {
         let arguments = json!({"file_path": self.path, "chunk_size": chunk_bytes});
         execute(server, "process_file", &arguments)
@@ -63,7 +64,7 @@ impl Drop for File {
     }
 }
 
-/// Opens an execution whose beginning is held until its first reader comes.
+/// Creates an execution whose output is held until its first reader comes.
 fn execute(server: &Server, tool: &str, arguments: &Value) -> String {
     let hold = json!({"until_read_ms": 10_000});
     let body = json!({"tool": tool, "arguments": arguments, "hold": hold, "policy": "block"});
@@ -73,17 +74,18 @@ fn execute(server: &Server, tool: &str, arguments: &Value) -> String {
     created["execution"].as_str().unwrap().to_owned()
 }
 
-/// The folder that the servers may read.
+/// Returns the folder that the servers may read.
 fn root() -> String {
     std::env::temp_dir().to_str().unwrap().to_owned()
 }
 
-/// How large a file makes so many connections worth it.
+/// Returns a file size that is large enough for so many connections.
 fn file_bytes(chunk_bytes: usize) -> usize {
     (chunk_bytes * 1_500).clamp(200_000, 8_000_000)
 }
 
-/// Follows executions of so many events through 10 to 50 cuts. Nothing is missing then.
+/// Follows executions with `event_count` events through 10 to 50 cuts, and asserts that nothing is
+/// missing.
 fn follow_through_cuts(mut reader: Reader, event_count: u64, seed: u64, context: &str) -> Received {
     let mut random = Random::new(seed);
     let cuts = random.between(10, 50);
@@ -100,7 +102,7 @@ fn follow_through_cuts(mut reader: Reader, event_count: u64, seed: u64, context:
     received
 }
 
-/// Each execution's data is the text.
+/// Asserts that the data of each execution is the text.
 fn check_data(received: &Received, text: &[u8], context: &str) {
     for data in &received.data {
         assert_eq!(data.len(), text.len(), "{context}");
@@ -108,7 +110,7 @@ fn check_data(received: &Received, text: &[u8], context: &str) {
     }
 }
 
-/// Each chunk size with each window of acknowledgements, so often.
+/// Returns each chunk size with each acknowledgement window, for each seed.
 fn all_combinations() -> impl Iterator<Item = (u64, usize, Option<u32>)> {
     let sizes = CHUNK_BYTES.into_iter().flat_map(|bytes| ACKS.map(|acks| (bytes, acks)));
     (0..run_count())
@@ -141,7 +143,7 @@ fn lines_of_json_come_whole_through_any_cuts() {
     follow_files(&server, Format::Ndjson);
 }
 
-/// One connection that follows an execution of each of two shards.
+/// One connection follows an execution on each of two shards.
 #[test]
 fn executions_of_two_shards_come_whole_through_any_cuts() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
@@ -160,7 +162,7 @@ fn executions_of_two_shards_come_whole_through_any_cuts() {
     }
 }
 
-/// An agent's run, whose parts are small and many.
+/// An agent run has many small parts.
 #[test]
 fn parts_of_agents_come_whole_through_any_cuts() {
     const WORDS: u64 = 3_000;
@@ -184,7 +186,8 @@ fn parts_of_agents_come_whole_through_any_cuts() {
     }
 }
 
-/// The kernel spreads connections: sooner or later each shard opens one.
+/// Creates an execution on each shard. The kernel spreads connections over the shards, so it
+/// repeats until both have one.
 fn on_both_shards(server: &Server, file: &File, chunk_bytes: usize) -> Vec<String> {
     let mut found = [None, None];
     while let [None, _] | [_, None] = found {

@@ -1,4 +1,5 @@
-//! A client that leaves in the middle, with everything that it has not read yet, and comes back.
+//! A client that disconnects in the middle, loses everything that it has not read yet, and
+//! reconnects.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,18 +11,18 @@ use streamdoor::wire::sse;
 
 use crate::served;
 
-/// How it follows.
+/// The format of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Sse,
     Ndjson,
 }
 
-/// What has come, of each execution.
+/// Everything received, for each execution.
 pub struct Received {
     pub data: Vec<Vec<u8>>,
     pub gaps: Vec<Value>,
-    /// The promise that the newest connection was told.
+    /// The `replay` member of the newest connection's `started` event.
     pub replay: Value,
     pub ends: Vec<String>,
 }
@@ -31,12 +32,12 @@ pub struct Reader {
     format: Format,
     acks: Option<u32>,
     executions: Vec<String>,
-    /// The subscriber of each, on the present connection.
+    /// The subscriber of each execution on the present connection.
     subscribers: Vec<String>,
     last_id: String,
     next_seq: Vec<u64>,
     has_ended: Vec<bool>,
-    /// Where it acknowledges, kept open.
+    /// The open connection for acknowledgements.
     acknowledging: Option<TcpStream>,
     received: Received,
 }
@@ -77,8 +78,8 @@ impl Reader {
         self.received
     }
 
-    /// A connection. A reader that acknowledges nothing keeps its kernel's buffer small, as README
-    /// says: what that holds is lost with the connection.
+    /// Opens a connection. A reader without acknowledgements keeps its kernel's buffer small, as
+    /// README says: the contents of the buffer are lost with the connection.
     fn connect(&self) -> TcpStream {
         match self.acks {
             None => served::connect_with_small_buffer(&self.address),
@@ -102,7 +103,7 @@ impl Reader {
         format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{last}\r\n")
     }
 
-    /// Reads on a new connection until so many chunks have come, or to the end: `true`.
+    /// Reads on a new connection until `chunks_max` chunks have arrived. Returns true at the end.
     pub fn read_some(&mut self, chunks_max: Option<u64>) -> bool {
         let mut stream = self.connect();
         stream.write_all(self.request().as_bytes()).unwrap();
@@ -178,7 +179,7 @@ impl Reader {
         }
     }
 
-    /// Acknowledges the chunk that came last.
+    /// Acknowledges the last chunk received.
     fn acknowledge(&mut self, at: usize) {
         if self.acks.is_none() {
             return;
@@ -205,7 +206,7 @@ impl Reader {
             let mut input = &piece[..count];
             while let Some(part) = reader.read(&mut input).unwrap() {
                 if let ResponsePart::Head(head) = &part {
-                    // Behind the end there is nobody any more.
+                    // After the end the subscriber no longer exists.
                     assert!(matches!(head.status.code(), 204 | 404), "{}", head.status.code());
                 }
                 if matches!(part, ResponsePart::End) {
@@ -216,7 +217,7 @@ impl Reader {
     }
 }
 
-/// The next event, with its id if it has one.
+/// Returns the next event, with its id if it has one.
 fn next(decoder: &mut Decoder, body: &mut &[u8]) -> Option<(Option<String>, Value)> {
     match decoder {
         Decoder::Sse(decoder) => {

@@ -1,4 +1,4 @@
-//! What `streamdoor doctor` finds, and how it says so.
+//! The findings of `streamdoor doctor`, and their output.
 
 use std::os::unix::net::UnixListener;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! A server with a door, in a folder of its own, and commands that ask it.
+//! A server with a door, in a folder of its own, and commands that use it.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use streamdoor::client::Client;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 
-/// Both end with this value.
+/// A server and its folder. Both are removed when the value is dropped.
 pub struct House {
     pub folder: PathBuf,
     server: Child,
@@ -19,7 +19,7 @@ pub struct House {
 impl House {
     pub fn start(name: &str, arguments: &[&str]) -> House {
         let folder = std::env::temp_dir().join(format!("sd-cat-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder); // Of an earlier process of this number.
+        let _ = std::fs::remove_dir_all(&folder); // From an earlier process with this number.
         std::fs::create_dir(&folder).unwrap();
         let mut server = Command::new(PROGRAM)
             .args(["serve", "--log", "json", "--idle", "block", "--listen", "127.0.0.1:0"])
@@ -40,7 +40,7 @@ impl House {
                 break;
             }
         }
-        // It goes on to write: somebody has to read that.
+        // The server continues to log: the pipe has to be read.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         House { folder, server }
     }
@@ -53,7 +53,7 @@ impl House {
         Client::new(&format!("unix:{}", self.door())).unwrap()
     }
 
-    /// A command with its door.
+    /// Returns a command that uses this server's door.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = command(&words[..1]);
         command.args(["--door", &self.door()]).args(&words[1..]);
@@ -69,7 +69,7 @@ impl House {
         self.server.wait().unwrap();
     }
 
-    /// A file below its folder.
+    /// Writes a file below the server's folder, and returns its path.
     pub fn file(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.folder.join(name);
         std::fs::write(&path, content).unwrap();
@@ -101,12 +101,12 @@ pub fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ from position to position.
 pub fn bytes(count: usize) -> Vec<u8> {
     (0..count as u64).map(|place| (place.wrapping_mul(0x9E37_79B9) >> 13) as u8).collect()
 }
 
-/// Waits until it is so, for as long as only a test that hangs does.
+/// Polls until the condition holds, and panics after a minute.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..6_000 {
         if is_so() {
@@ -117,7 +117,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("{what}");
 }
 
-/// The first line of its standard output.
+/// Returns the first line of the child's standard output.
 pub fn first_line(child: &mut Child) -> String {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();

@@ -1,5 +1,5 @@
-//! `streamdoor cat`, `pipe`, `serve --named-doors` and `doctor` as processes: what goes in comes
-//! out, exit codes say how it ended, and nothing is left behind.
+//! `streamdoor cat`, `pipe`, `serve --named-doors` and `doctor` as processes. Output equals input,
+//! exit codes report how a run ended, and nothing is left behind.
 #![cfg(all(feature = "cli", feature = "server", feature = "tools"))]
 
 mod cat;

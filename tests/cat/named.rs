@@ -12,7 +12,8 @@ use streamdoor::memory::named::{FOLDER, name_of};
 
 use super::house::{House, command, eventually, exists, first_line, said};
 
-/// One at a time: who sweeps takes what another test has left to be looked at.
+/// Held by each test, so that they run one at a time. A sweep removes the files that another test
+/// still needs.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -42,7 +43,7 @@ fn an_execution_is_read_by_name_also_from_a_producer_elsewhere() {
     let arguments = json!({"chunks": 20, "delay_ms": 20});
     let created = client.execute("slow_data_processor", &arguments, &ExecuteOptions::default());
     let id = created.unwrap().execution.to_string();
-    // It may come late: as much as the ring holds is owed to it.
+    // The reader may start late: it still receives all that the ring holds.
     let words = ["cat", "--named", &id, "--format", "raw", "--policy", "buffer"];
     let read = command(&words).output().unwrap();
     assert_eq!(read.status.code(), Some(0), "{}", said(&read));
@@ -58,9 +59,9 @@ fn an_execution_is_read_by_name_also_from_a_producer_elsewhere() {
     assert_eq!(&bytes, b"from afar");
     drop(input);
     assert_eq!(reader.wait().unwrap().code(), Some(0));
-    drop(house); // Killed: its files are left, and no reader of them is told more.
+    drop(house); // Killed: its files remain, and their readers get no more.
     assert!(exists(&path_of(&id)));
-    // Its io_uring may let go of them a moment later.
+    // The killed server's io_uring may release the files a moment later.
     eventually("they are swept", || {
         let swept = command(&["doctor", "--json"]).output().unwrap();
         let document: serde_json::Value = serde_json::from_slice(&swept.stdout).unwrap();
@@ -147,7 +148,7 @@ fn a_server_sweeps_what_a_dead_one_has_left() {
     let path = path_of(&created.unwrap().execution.to_string());
     assert!(exists(&path));
     house.kill();
-    // Its io_uring may let go of it a moment later.
+    // The killed server's io_uring may release the file a moment later.
     eventually("it is swept", || {
         drop(House::start("next", &["--named-doors"]));
         !exists(&path)

@@ -1,4 +1,4 @@
-//! Producing out of standard input.
+//! Producing from standard input.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -19,7 +19,7 @@ fn what_is_piped_in_comes_out_at_the_other_end() {
         let id = first_line(&mut pipe);
         let data = content.clone();
         let feeding = std::thread::spawn(move || input.write_all(&data).unwrap());
-        let read = house.output(&["cat", &id]); // As a reader that says nothing: `block`.
+        let read = house.output(&["cat", &id]); // Without an option the policy is `block`.
         assert_eq!(read.status.code(), Some(0), "{extra:?}: {}", said(&read));
         assert!(read.stdout == content, "{extra:?}");
         feeding.join().unwrap();
@@ -67,7 +67,7 @@ fn a_slow_reader_slows_who_writes() {
     let mut input = pipe.stdin.take().unwrap();
     let total = 8_000_000;
     let feeding = std::thread::spawn(move || input.write_all(&bytes(total)));
-    // Nobody reads: it stands still, with no more than its ring.
+    // Without a reader the producer stops, with no more than its ring.
     let mut before = 0;
     eventually("it stands still", || {
         let now = client.inspect(execution).unwrap().bytes;
@@ -88,7 +88,7 @@ fn who_is_interrupted_or_cancelled_ends_at_once() {
     let house = House::start("cancelled", &[]);
     for by_signal in [true, false] {
         let mut pipe = house.command(&["pipe", "idle"]).stdin(Stdio::piped()).spawn().unwrap();
-        let _input = pipe.stdin.take().unwrap(); // Nothing comes, and no end.
+        let _input = pipe.stdin.take().unwrap(); // No data comes, and no end.
         let id = first_line(&mut pipe).parse().unwrap();
         match by_signal {
             true => signal(&pipe, "INT"),

@@ -1,7 +1,7 @@
 //! Every run ends that a reader at the door follows while other clients ask for its status.
 //!
-//! The environment sets the size: `DOOR_RUNS` is the number of runs, which alternate between all
-//! policies and both ways to wait for the reader, on io_uring and on mio; `DOOR_RUN_BYTES` is the
+//! The environment sets the size. `DOOR_RUNS` is the number of runs. They alternate between all
+//! policies and both ways to wait for the reader, on io_uring and on mio. `DOOR_RUN_BYTES` is the
 //! size of the file, which is read in chunks of 400 bytes. The full size, in an optimised build:
 //!
 //! ```text
@@ -60,7 +60,7 @@ fn ask(door: &str, id: ExecutionId, is_over: &AtomicBool, answers: &AtomicU64) {
     }
 }
 
-/// One run from its beginning to its end.
+/// Executes one run from its beginning to its end.
 fn run(house: &House, number: usize, content: &[u8]) {
     let policy = Policy::ALL[number / 2 % Policy::ALL.len()];
     let mut options = ExecuteOptions::default();

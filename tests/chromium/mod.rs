@@ -1,11 +1,11 @@
-//! A headless Chromium that has a page open, until it is dropped.
+//! A headless Chromium that has a page open until it is dropped.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// A Chromium on the search path, for who starts it otherwise.
+/// Finds a Chromium on the search path, for tests that start it differently.
 #[allow(dead_code, reason = "most tests open a page and no more")]
 pub fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -26,29 +26,30 @@ const PROGRAMS: [&str; 5] = [
     "google-chrome-stable",
 ];
 
-/// It, and everything it has started.
+/// The browser and all processes that it has started.
 pub struct Browser {
     child: Child,
     profile: PathBuf,
 }
 
 impl Browser {
-    /// Opens this page. Else it says that it is not here. `name` is the test's own.
+    /// Opens this page. If there is no Chromium, prints that and returns `None`. `name` has to
+    /// differ between tests.
     pub fn open(url: &str, name: &str) -> Option<Browser> {
         let profile =
             std::env::temp_dir().join(format!("streamdoor-chromium-{name}-{}", std::process::id()));
         fs::create_dir_all(&profile).unwrap();
         for program in PROGRAMS {
             let mut command = Command::new(program);
-            // It sees nothing but our page; its sandbox cannot be had as root.
+            // The browser sees only our page, and root cannot use the sandbox.
             command.args(["--headless", "--no-sandbox", "--disable-gpu", "--no-proxy-server"]);
             command.args(["--no-first-run", "--disable-background-networking"]);
             command.args(["--disable-dev-shm-usage", "--disable-extensions"]);
-            // With a debugger's port it stays until it is ended.
+            // With a debugger port it stays until it is ended.
             command.args(["--remote-debugging-port=0"]);
             command.arg(format!("--user-data-dir={}", profile.display())).arg(url);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            // What is started may be a script that starts the browser: both end together.
+            // The program may be a script that starts the browser: the group ends both together.
             command.process_group(0);
             if let Ok(child) = command.spawn() {
                 return Some(Browser { child, profile });
@@ -65,6 +66,6 @@ impl Drop for Browser {
         let group = format!("-{}", self.child.id());
         let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).status();
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.profile); // Some of its children may still write there.
+        let _ = fs::remove_dir_all(&self.profile); // Its children may still write there.
     }
 }

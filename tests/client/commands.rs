@@ -26,14 +26,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("it prints UTF-8")
 }
 
-/// What stands in the first line of a request.
+/// Returns the method and the path of a request.
 fn route(request: &str) -> (&str, &str) {
     let mut words = request.split(' ');
     let method = words.next().unwrap();
     (method, words.next().unwrap().split('?').next().unwrap())
 }
 
-/// A server with the tool `t`; what it does on a call or a follow is `stream`'s.
+/// Returns a server with the tool `t`. `stream` answers calls and follows.
 fn server(mut stream: impl FnMut(&str) -> Reply + Send + 'static) -> Server {
     Server::new(move |_, request| match route(request) {
         ("GET", "/v1/tools") => Reply::Last(json(
@@ -66,7 +66,7 @@ fn whole() -> Server {
     server(|request| Reply::Last(script(SSE, after(request))))
 }
 
-/// All chunks of the script.
+/// Returns all chunks of the script.
 fn payload() -> Vec<u8> {
     (1..=HEAD_SEQ).filter(|seq| !(5..=7).contains(seq)).flat_map(data).collect()
 }
@@ -132,7 +132,7 @@ fn a_call_comes_back_when_it_is_cut_and_fails_where_it_may_not() {
     assert!(printed.status.success(), "{printed:?}");
     assert_eq!(printed.stdout, payload());
     assert!(text(&printed.stderr).contains("the connection broke 1 times"));
-    // Over both connections, although each `end` counts one.
+    // The sum covers both connections, although each `end` counts one.
     let bytes = payload().len();
     let sums = format!("completed: 6 chunks, {bytes} bytes in ");
     assert!(text(&printed.stderr).starts_with(&sums), "{printed:?}");
@@ -147,7 +147,7 @@ fn a_call_comes_back_when_it_is_cut_and_fails_where_it_may_not() {
 #[test]
 fn under_block_a_hole_is_a_failure_whatever_is_written() {
     for cut_at in [None, Some(2)] {
-        // The gap is told on the second connection, or on the first.
+        // The gap comes on the second connection, or on the first.
         let mut is_cut = cut_at.is_none();
         let server = server(move |request| {
             if request.contains("/acks HTTP/1.1") {
@@ -160,7 +160,7 @@ fn under_block_a_hole_is_a_failure_whatever_is_written() {
             Reply::Last(bytes)
         });
         let call = ["call", &server.url, "t", "--policy", "block"];
-        let watch = ["watch", &server.url, ID]; // The execution says `block`.
+        let watch = ["watch", &server.url, ID]; // The execution has the policy `block`.
         for (arguments, format) in
             [(&call[..], "raw"), (&watch, "raw"), (&call, "ndjson"), (&watch, "table")]
         {
@@ -260,7 +260,7 @@ fn an_interrupt_cancels_the_execution_of_a_call() {
         .spawn()
         .unwrap();
     let mut stdout = child.stdout.take().unwrap();
-    stdout.read_exact(&mut [0; 3]).unwrap(); // The first bytes: it is being followed.
+    stdout.read_exact(&mut [0; 3]).unwrap(); // The first bytes: the follow has started.
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
     let mut rest = Vec::new();
@@ -310,7 +310,7 @@ fn a_watcher_lists_or_follows() {
     let asked = server.asked();
     let request = format!("GET /v1/executions/{ID}/events?format=sse&policy=drop HTTP/1.1\r\n");
     assert!(asked.iter().any(|asked| asked.starts_with(&request)), "{asked:?}");
-    // What the script tells before that was not asked for.
+    // Chunks of the script before `--from` were not requested.
     let later = output(&["watch", &server.url, ID, "--from", "8", "--format", "raw"]);
     assert!(payload().ends_with(&later.stdout), "{later:?}");
     assert_eq!(later.stdout, [data(8), data(9)].concat());

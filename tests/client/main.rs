@@ -1,5 +1,5 @@
-//! `streamdoor::client` and its commands, against servers that follow a script: they answer what a
-//! test wants, and cut where it wants.
+//! `streamdoor::client` and its commands against scripted servers, which answer and cut connections
+//! as a test wants.
 #![cfg(feature = "server")]
 
 #[cfg(feature = "cli")]

@@ -1,4 +1,4 @@
-//! What is asked of a server, and what is made of its answers.
+//! The requests of the client, and its handling of the replies.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ fn id() -> ExecutionId {
     ID.parse().unwrap()
 }
 
-/// A server that says the same to everybody, and a client of it.
+/// Returns a server that sends the same reply to every request, and a client of it.
 fn always(bytes: Vec<u8>) -> (Server, Client) {
     let server = Server::new(move |_, _| Reply::More(bytes.clone()));
     let client = Client::new(&server.url).unwrap();
@@ -200,7 +200,7 @@ fn answers_that_are_too_much_or_no_answers_are_errors() {
 
 #[test]
 fn a_server_that_is_not_there_is_not_reached() {
-    // A port that the kernel gives to nobody: one that was just given back is soon another's.
+    // The kernel never assigns this port. A port that was just released could soon be in use again.
     for url in ["http://127.0.0.1:9", "unix:/nowhere/at/all"] {
         let error = Client::new(url).unwrap().tools().unwrap_err();
         assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");

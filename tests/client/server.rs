@@ -1,4 +1,4 @@
-//! A server that follows a script, and the stream that it tells.
+//! A server that follows a script, and the stream that it sends.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -17,34 +17,35 @@ pub const ID: &str = "0000000000000000000000000a";
 /// A server on a port of its own.
 pub struct Server {
     pub url: String,
-    /// Each request as it came: head and body.
+    /// Each request as received: head and body.
     pub requests: Receiver<String>,
 }
 
-/// Ends a server.
+/// The request that stops a server.
 const STOP: &str = "STOP\r\n\r\n";
 
 impl Drop for Server {
     fn drop(&mut self) {
         let address = self.url.strip_prefix("http://").unwrap();
         if let Ok(mut stream) = TcpStream::connect(address) {
-            let _ = stream.write_all(STOP.as_bytes()); // It has stopped by itself.
+            let _ = stream.write_all(STOP.as_bytes()); // It may have stopped by itself.
         }
     }
 }
 
-/// What a server does after a request.
+/// The action of a server after a request.
 pub enum Reply {
-    /// It sends this, and closes the connection.
+    /// Sends these bytes, and closes the connection.
     Last(Vec<u8>),
-    /// It sends this, and waits for the next request on the same connection.
+    /// Sends these bytes, and waits for the next request on the same connection.
     More(Vec<u8>),
-    /// It sends this, and nothing more, for as long as the client stays.
+    /// Sends these bytes and nothing more, for as long as the client stays.
     Silence(Vec<u8>),
 }
 
 impl Server {
-    /// Answers requests one after the other; `answer` is given the number of each, from 0.
+    /// Starts a server that answers requests one after the other. `answer` receives the number of
+    /// each, from 0.
     pub fn new(mut answer: impl FnMut(usize, &str) -> Reply + Send + 'static) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -67,7 +68,7 @@ impl Server {
                     match reply {
                         Reply::More(bytes) => stream.write_all(&bytes).unwrap(),
                         Reply::Last(bytes) => {
-                            let _ = stream.write_all(&bytes); // The client may have had enough.
+                            let _ = stream.write_all(&bytes); // The client may have disconnected.
                             let _ = stream.shutdown(Shutdown::Write);
                             break;
                         }
@@ -83,13 +84,13 @@ impl Server {
         Server { url, requests }
     }
 
-    /// What was asked so far.
+    /// Returns the requests received so far.
     pub fn asked(&self) -> Vec<String> {
         self.requests.try_iter().collect()
     }
 }
 
-/// The next request, if there is one.
+/// Returns the next request, or `None` if the connection ends.
 fn request(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     let head_end = loop {
@@ -113,13 +114,13 @@ fn take(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// The value of a header.
+/// Returns the value of a header.
 pub fn header<'a>(request: &'a str, name: &str) -> Option<&'a str> {
     let named = |line: &'a str| line.strip_prefix(name)?.strip_prefix(": ");
     request.lines().find_map(named)
 }
 
-/// A whole answer.
+/// Returns a whole JSON reply.
 pub fn json(code: u16, body: &str) -> Vec<u8> {
     response(code, "application/json", body.as_bytes())
 }
@@ -134,7 +135,7 @@ pub fn response(code: u16, media_type: &str, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The head of a stream.
+/// Returns the head of a stream.
 pub fn stream_head(format: StreamFormat) -> Vec<u8> {
     let mut out = Vec::new();
     let date = http_date(0);
@@ -156,7 +157,7 @@ pub fn body_chunk(out: &mut Vec<u8>, content: &[u8]) {
     out.extend_from_slice(CHUNK_END);
 }
 
-/// An event as a chunk of a body, with the cursor behind it.
+/// Writes an event as an HTTP chunk, with the cursor after it.
 pub fn tell(out: &mut Vec<u8>, format: StreamFormat, seq: Option<u64>, event: &Event<'_>) {
     let mut frame = Vec::new();
     match format {
@@ -175,7 +176,8 @@ pub fn tell(out: &mut Vec<u8>, format: StreamFormat, seq: Option<u64>, event: &E
     body_chunk(out, &frame);
 }
 
-/// What chunk `seq` of the script holds: text, and now and then bytes that are none.
+/// Returns the data of chunk `seq` of the script: text, and every third time bytes that are no
+/// text.
 pub fn data(seq: u64) -> Vec<u8> {
     match seq % 3 {
         0 => vec![0xFF, seq as u8, 0],
@@ -183,12 +185,12 @@ pub fn data(seq: u64) -> Vec<u8> {
     }
 }
 
-/// What all chunks before `seq` hold.
+/// Returns the number of bytes in all chunks before `seq`.
 pub fn bytes_before(seq: u64) -> u64 {
     (1..seq).map(|seq| data(seq).len() as u64).sum()
 }
 
-/// The last chunk of the script; 5 to 7 are a gap.
+/// The last chunk of the script. Chunks 5 to 7 are a gap.
 pub const HEAD_SEQ: u64 = 9;
 
 pub fn started(from_seq: u64) -> Event<'static> {
@@ -222,7 +224,8 @@ pub fn chunk(seq: u64, data: &[u8]) -> Event<'_> {
     })
 }
 
-/// The end of an execution whose last chunk is `last`, to who was given these.
+/// Returns the end of an execution whose last chunk is `last`, for a client that received the
+/// chunks of `given`.
 pub fn end(
     state: events::EndState<'static>,
     given: impl Iterator<Item = u64>,
@@ -244,13 +247,13 @@ pub fn end(
     })
 }
 
-/// The whole answer to who has been told everything up to `after`: three chunks, progress, a
-/// chunk, a gap, two chunks, and the end.
+/// Returns the whole reply to a client that has everything up to `after`. From the beginning it is
+/// three chunks, progress, a chunk, a gap, two chunks, and the end.
 pub fn script(format: StreamFormat, after: u64) -> Vec<u8> {
     script_under("drop", format, after)
 }
 
-/// The same under another policy.
+/// Returns the same reply under another policy.
 pub fn script_under(policy: &'static str, format: StreamFormat, after: u64) -> Vec<u8> {
     let mut out = stream_head(format);
     tell(&mut out, format, Some(after), &started_under(policy, after + 1));
@@ -293,13 +296,14 @@ pub fn script_under(policy: &'static str, format: StreamFormat, after: u64) -> V
     out
 }
 
-/// What a request says that its client has been told; and what it had seen by then, if it says so.
+/// Returns the position that a request resumes from, with the counts of seen chunks and bytes if it
+/// has them.
 pub fn reached(request: &str) -> Option<sse::Reached> {
     let cursors = sse::parse_cursors(header(request, "last-event-id")?).unwrap();
     cursors.of(&[ID.parse().unwrap()]).unwrap().next()
 }
 
-/// The last chunk of that.
+/// Returns the last chunk before that position, or 0.
 pub fn after(request: &str) -> u64 {
     reached(request).map_or(0, |reached| reached.seq)
 }

@@ -1,4 +1,4 @@
-//! Streams that break anywhere are whole nevertheless; and those that are not whole are no success.
+//! Streams that break anywhere are still delivered whole. A stream that is not whole is no success.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn follow(server: &Server, options: FollowOptions) -> Result<Vec<Event>, ClientE
     Client::new(&server.url).unwrap().follow(id(), options)?.collect()
 }
 
-/// Is it what the script tells, each once?
+/// Asserts that the events are those of the script, each once.
 fn check(events: &[Event]) {
     let mut told = Vec::new();
     for event in events {
@@ -58,7 +58,7 @@ fn check(events: &[Event]) {
 
 /// Follows the script once for each byte at which the first connection can be cut.
 fn cut_everywhere(format: StreamFormat, run: impl Fn(&Server, usize) + Sync) {
-    const THREADS: usize = 32; // They wait most of the time.
+    const THREADS: usize = 32; // They mostly wait.
     let length = script(format, 0).len();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -83,7 +83,7 @@ fn a_stream_that_is_cut_at_any_byte_is_whole_and_without_repeats() {
         let mut begun = stream_head(format);
         let head_bytes = begun.len();
         tell(&mut begun, format, Some(0), &started(1));
-        begun.truncate(begun.len() - 2); // The event is whole before the end of its chunk is.
+        begun.truncate(begun.len() - 2); // The event is whole before its chunk is.
         cut_everywhere(format, |server, cut_at| {
             let client = Client::new(&server.url).unwrap();
             let stream = match client.follow(id(), options(format, 3)) {
@@ -100,7 +100,8 @@ fn a_stream_that_is_cut_at_any_byte_is_whole_and_without_repeats() {
             if let Some(again) = asked.get(1) {
                 let reached = reached(again);
                 assert_eq!(reached.is_some(), cut_at >= begun.len(), "cut at {cut_at}");
-                // What was seen is said, too: SSE's ids tell it, for NDJSON it is summed up.
+                // The counts of seen data are sent, too: SSE has them in its ids, for NDJSON they
+                // are summed.
                 if let Some(Reached { seq, seen }) = reached {
                     let seen_expected = Seen { chunks: seq, bytes: bytes_before(seq + 1) };
                     assert_eq!(seen, Some(seen_expected), "cut at {cut_at}");
@@ -185,7 +186,7 @@ fn a_stream_without_an_end_is_an_error() {
 
 #[test]
 fn attempts_have_an_end_and_start_again_when_something_comes() {
-    // One chunk for each connection up to the fourth, then nothing new.
+    // One chunk on each of the first four connections, then nothing new.
     let server = Server::new(|count, request| {
         let (format, after) = (StreamFormat::Sse, after(request));
         let mut bytes = stream_head(format);
@@ -237,7 +238,7 @@ fn what_an_answer_without_a_stream_means() {
     assert_eq!((refused.status.code(), refused.code.as_str()), (404, "not_found"));
     assert_eq!(refused.message, "no such[2J", "it cannot command a terminal");
 
-    // In the middle of a stream each of these is an error: the end was not told.
+    // In the middle of a stream each of these is an error, because no end was received.
     let error = follow(&with(begun.clone(), gone), FollowOptions::default()).unwrap_err();
     assert_eq!(error.refused().unwrap().status.code(), 404);
     let error = follow(&with(begun, nothing), FollowOptions::default()).unwrap_err();
@@ -249,7 +250,7 @@ fn what_an_answer_without_a_stream_means() {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods)] // The time that really passes.
+#[allow(clippy::disallowed_methods)] // The real time.
 fn a_server_that_is_busy_is_asked_again_after_what_it_says() {
     let server = Server::new(|count, request| {
         let mut bytes = script(StreamFormat::Sse, after(request));
@@ -276,14 +277,14 @@ fn silence_is_a_cut() {
         bytes.truncate(bytes.len() / 2);
         Reply::Silence(bytes)
     });
-    // Long enough for the second answer, which must not be taken for silence.
+    // Long enough for the second reply, which must not count as silence.
     let silence_max = Duration::from_secs(3);
     let options = FollowOptions { silence_max, ..FollowOptions::default() };
     check(&follow(&server, options).unwrap());
     assert_eq!(server.asked().len(), 2);
 }
 
-/// A stream of one connection, as the server tells it.
+/// Follows a stream of one connection that `tell_all` writes.
 fn told(tell_all: impl Fn(&mut Vec<u8>)) -> Result<Vec<Event>, ClientError> {
     let mut bytes = stream_head(StreamFormat::Sse);
     tell_all(&mut bytes);
@@ -319,7 +320,7 @@ fn what_is_not_right_is_not_passed_on() {
     assert_eq!(hole(result), (2, 3));
     let result = told(|out| {
         begin(out);
-        tell(out, sse, Some(3), &ended(1)); // Chunk 2 has got lost before the end.
+        tell(out, sse, Some(3), &ended(1)); // Chunk 2 was lost before the end.
     });
     assert_eq!(hole(result), (2, 3));
 

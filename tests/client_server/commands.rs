@@ -10,7 +10,7 @@ use crate::world::data;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 
-/// `streamdoor serve` on a port of the kernel's choice.
+/// `streamdoor serve` on a port that the kernel chose.
 pub struct Serve {
     child: Child,
     pub url: String,
@@ -35,7 +35,7 @@ impl Serve {
                 break record["address"].as_str().unwrap().to_owned();
             }
         };
-        // It goes on to write: somebody has to read that.
+        // The server continues to log: the pipe has to be read.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Serve { child, url }
     }
@@ -95,7 +95,7 @@ fn a_call_gives_what_the_file_holds_and_its_exit_code_says_how_it_ended() {
 
 #[test]
 fn nobody_there_is_another_exit_code() {
-    // A port that the kernel gives to nobody: one that was just given back is soon another's.
+    // The kernel never assigns this port. A port that was just released could soon be in use again.
     let url = "http://127.0.0.1:9";
     for arguments in [&["call", url, "t"][..], &["watch", url]] {
         let called = output(arguments);
@@ -129,7 +129,7 @@ fn a_call_is_told_that_its_server_shuts_down() {
     assert!(said(&called).contains("detached: shutdown"), "{}", said(&called));
 }
 
-/// A call that would take an hour.
+/// Starts a call that would take an hour.
 fn slow(url: &str) -> Child {
     let arguments = ["--arg", "chunks=3600", "--arg", "delay_ms=1000", "--format", "raw"];
     command(&["call", url, "slow_data_processor"]).args(arguments).spawn().unwrap()
@@ -139,7 +139,7 @@ fn slow(url: &str) -> Child {
 fn a_watcher_sees_what_runs_and_follows_it_over_a_unix_socket() {
     let name = format!("streamdoor-watch-{}.sock", std::process::id());
     let path = std::env::temp_dir().join(name);
-    let _ = std::fs::remove_file(&path); // Of an earlier process of this number.
+    let _ = std::fs::remove_file(&path); // From an earlier process with this number.
     let unix = format!("unix:{}", path.display());
     let serve = Serve::start(&["--listen", &unix]);
     let client = Client::new(&serve.url).unwrap();

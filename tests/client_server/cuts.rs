@@ -1,4 +1,4 @@
-//! Connections that break: the stream goes on where it was, or says exactly what was lost.
+//! Connections that break: the stream continues at its position, or reports exactly what was lost.
 
 use serde_json::json;
 use streamdoor::client::{Client, Event, ExecuteOptions, FollowOptions, Reached, Seen};
@@ -8,7 +8,7 @@ use streamdoor::engine::{EndState, Kind, Kinds, Outcome, Policy, Totals};
 use crate::proxy::Proxy;
 use crate::world::{FORMATS, World, check, options, totals};
 
-/// More than a small ring holds.
+/// More chunks than a small ring holds.
 const CHUNKS: u64 = 300;
 
 fn wishes(policy: Policy, kinds: Kinds) -> Wishes {
@@ -25,8 +25,8 @@ fn a_call_that_is_cut_again_and_again_is_whole() {
     for format in FORMATS {
         for kinds in [Kinds::ALL, some_kinds()] {
             let wishes = wishes(Policy::Block, kinds);
-            // Within a head and within events. Before a browser comes back it waits as the server
-            // says, and so do we: that is half a second and more.
+            // Cuts within a head and within events. An SSE client waits before it reconnects, as
+            // the server says: that is half a second and more, so there are few cuts.
             let cuts = match format {
                 StreamFormat::Sse | StreamFormat::Front(_) => vec![3_000, 100, 20_000],
                 StreamFormat::Ndjson => vec![3_000, 700, 20_000, 100, 2_500, 30_000],
@@ -39,13 +39,14 @@ fn a_call_that_is_cut_again_and_again_is_whole() {
             let follow = options(format, wishes);
             let mut stream = client.call("count", &arguments, &execute, follow).unwrap();
             let events: Vec<Event> = stream.by_ref().map(Result::unwrap).collect();
-            // The reserve of the ring has all that can get lost.
+            // The reserve of the ring has all chunks that a cut can lose.
             assert_eq!(check(&events, &wishes, CHUNKS), Totals::ZERO);
-            // Where the head was cut, the attempt did not count.
+            // If the head was cut, the attempt did not count.
             assert!(stream.reconnects() >= cut_count - 1, "{}", stream.reconnects());
             let Some(Event::End(ended)) = events.last() else { panic!("no end") };
             assert_eq!(ended.end.state, EndState::Ended(Outcome::Completed));
-            // The end counts its own connection, and the execution; the stream all connections.
+            // The end counts its own connection and the execution. The stream counts all
+            // connections.
             let all = totals(&wishes, CHUNKS);
             assert_eq!((ended.end.published, stream.given()), (all, all));
             assert!(ended.end.given.chunks < all.chunks, "{:?}", ended.end);
@@ -55,8 +56,8 @@ fn a_call_that_is_cut_again_and_again_is_whole() {
     }
 }
 
-/// The ring has lost what comes next by the time the client is back: what it had seen tells how
-/// much that is.
+/// By the time the client reconnects, the ring has overwritten the next chunks. The size of the gap
+/// follows from the counts that the client sends.
 #[test]
 fn what_the_ring_has_overwritten_meanwhile_is_one_gap_that_counts_exactly() {
     for format in FORMATS {
@@ -83,14 +84,14 @@ fn what_the_ring_has_overwritten_meanwhile_is_one_gap_that_counts_exactly() {
             let status = world.client.inspect(execution).unwrap();
             assert!(status.tail_seq > reached.seq + 1, "{status:?}");
 
-            // Without what was seen nobody can tell.
+            // Without these counts the size of the gap is unknown.
             let unseen = Some(Reached { seen: None, ..reached });
             let refused = FollowOptions { after: unseen, ..options(format, wishes) };
             let error = world.client.follow(execution, refused).unwrap_err();
             let refused = error.refused().unwrap();
             assert_eq!((refused.status.code(), refused.code.as_str()), (410, "no_longer_held"));
 
-            // With it, another program can go on as well as this stream.
+            // With them, another program can resume as well as this stream.
             let after = FollowOptions { after: Some(reached), ..options(format, wishes) };
             let other = world.client.follow(execution, after).unwrap();
             world.complete();
@@ -128,7 +129,8 @@ fn behind_the_end_there_is_nothing_and_before_the_first_chunk_everything() {
             let reached = stream.reached().unwrap();
             let Totals { chunks, bytes } = totals(&wishes, 7);
             assert_eq!(reached.seen, Some(Seen { chunks, bytes }));
-            // The end's own id; without ids and with a filter nobody knows how far it was.
+            // This is the end's own id. Without ids and with a filter the position of the end is
+            // unknown.
             if format == StreamFormat::Sse || kinds.is_all() {
                 assert_eq!(reached.seq, 8);
                 assert_eq!(again(reached), []);

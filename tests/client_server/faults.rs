@@ -1,9 +1,9 @@
 //! `streamdoor call` and `streamdoor watch` under `block`, through proxies that cut, reset,
-//! truncate and delay: what they write is whole and they exit 0, or they exit 1. Never 0 with a
-//! hole.
+//! truncate and delay. Either their output is whole and they exit 0, or they exit 1. They never
+//! exit 0 with a hole.
 //!
 //! `STREAMDOOR_FAULT_RUNS=500 cargo nextest run --all-features -E 'test(faulty_networks)'` makes
-//! more runs, and `STREAMDOOR_FAULT_SEED=1000` others. `--no-capture` shows what came of them.
+//! more runs, and `STREAMDOOR_FAULT_SEED=1000` makes others. `--no-capture` shows their results.
 
 use std::process::Output;
 use std::sync::Mutex;
@@ -18,13 +18,13 @@ use crate::commands::{Serve, output, said};
 use crate::proxy::{Fault, Proxy};
 
 const RUNS_DEFAULT: u64 = 24;
-/// They wait most of the time: for a moment to come back.
+/// Number of threads. They mostly wait to reconnect.
 const THREADS: u64 = 8;
 const FILE_BYTES: usize = 300_000;
-/// Connections of one run that may be spoiled; the others are not.
+/// Number of connections of one run that may have a fault; later ones have none.
 const FAULTS_MAX: u64 = 6;
 
-/// A number that the environment may say.
+/// Returns a number from the environment, or `default`.
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("it is a number"))
 }
@@ -42,7 +42,7 @@ fn fault(random: &mut Random) -> Fault {
     }
 }
 
-/// What came of all runs.
+/// The results of all runs.
 #[derive(Debug, Default)]
 struct Sums {
     whole: u64,
@@ -51,14 +51,14 @@ struct Sums {
     acks: usize,
 }
 
-/// One run: what was printed, and how often it acknowledged.
+/// Executes one run. Returns its output and the number of its acknowledgements.
 fn run(serve: &Serve, path: &str, random: &mut Random) -> (Output, usize) {
     let chunk_bytes = [100, 1_000, 4_096, 7_777][random.below(4) as usize];
     let mut faults: Vec<Fault> =
         (0..random.between(1, FAULTS_MAX)).map(|_| fault(random)).collect();
     let arguments = json!({"file_path": path, "chunk_size": chunk_bytes});
     if random.chance(1, 2) {
-        faults.insert(0, Fault::Nothing); // The list of tools: there is nothing to come back for.
+        faults.insert(0, Fault::Nothing); // The list of tools cannot be resumed.
         let proxy = Proxy::faulty(&serve.url, faults);
         let arguments = arguments.to_string();
         let options = ["--args-json", &arguments, "--policy", "block", "--format", "raw"];

@@ -1,5 +1,5 @@
-//! `streamdoor::client`, `streamdoor call` and `streamdoor watch` against a real server: what is
-//! told is whole, also where connections break, subscribers lag, and the server ends.
+//! `streamdoor::client`, `streamdoor call` and `streamdoor watch` against a real server. Streams
+//! are whole even if connections break, subscribers lag, or the server ends.
 #![cfg(feature = "server")]
 
 #[cfg(feature = "cli")]

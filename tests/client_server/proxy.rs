@@ -1,4 +1,4 @@
-//! Stands between a client and a server, and does to their connections what networks do.
+//! A proxy between a client and a server that treats their connections as networks do.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,24 +7,24 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// What happens to one connection.
+/// The fault of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the program meets them all"))]
 pub enum Fault {
     Nothing,
-    /// Both sides are closed after so many bytes of the server's.
+    /// Closes both sides after this number of bytes from the server.
     Cut(usize),
-    /// After so many bytes of the server's the client is sent a reset, and what is in the kernel's
-    /// buffers is gone.
+    /// Resets the client's connection after this number of bytes from the server. The data in the
+    /// kernel's buffers is lost.
     Reset(usize),
-    /// The answer is over after so many bytes, in the middle of it; what the client says on is
-    /// still taken.
+    /// Ends the reply after this number of bytes, in the middle of it. The proxy still reads what
+    /// the client sends.
     Truncate(usize),
-    /// Each piece of the server's waits so long.
+    /// Pauses for this time after each piece from the server.
     Delay(Duration),
 }
 
-/// Spoils connections, or cuts all of them when it is told to.
+/// A proxy that adds faults to connections, and can cut all of them on request.
 pub struct Proxy {
     pub url: String,
     open: Arc<Mutex<Vec<Weak<TcpStream>>>>,
@@ -32,13 +32,13 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// In front of the server at `url`. The first connection is cut after `cuts[0]` bytes, and so
-    /// on; those behind the last are not.
+    /// Starts a proxy for the server at `url`. It cuts the first connection after `cuts[0]` bytes,
+    /// and so on. Connections after the last cut have no fault.
     pub fn new(url: &str, cuts: Vec<usize>) -> Proxy {
         Proxy::faulty(url, cuts.into_iter().map(Fault::Cut).collect())
     }
 
-    /// The same with all kinds of faults.
+    /// Starts a proxy with all kinds of faults.
     pub fn faulty(url: &str, faults: Vec<Fault>) -> Proxy {
         let upstream = url.strip_prefix("http://").unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -61,20 +61,20 @@ impl Proxy {
         proxy
     }
 
-    /// Cuts all that are there.
+    /// Cuts all open connections.
     pub fn cut(&self) {
         for stream in self.open.lock().unwrap().drain(..).filter_map(|stream| stream.upgrade()) {
             let _ = stream.shutdown(Shutdown::Both); // It may be closed by now.
         }
     }
 
-    /// How many acknowledgements have passed.
+    /// Returns the number of acknowledgements that have passed.
     pub fn acks(&self) -> usize {
         self.acks.load(Ordering::Relaxed)
     }
 }
 
-/// Copies what the client asks.
+/// Copies the client's requests.
 fn ask(mut from: &TcpStream, mut to: &TcpStream, acks: &AtomicUsize) {
     let mut buffer = [0; 4_096];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -86,11 +86,11 @@ fn ask(mut from: &TcpStream, mut to: &TcpStream, acks: &AtomicUsize) {
             break;
         }
     }
-    let _ = to.shutdown(Shutdown::Both); // Whoever was first has closed it.
+    let _ = to.shutdown(Shutdown::Both); // The other side may have closed it.
     let _ = from.shutdown(Shutdown::Both);
 }
 
-/// Copies what the server answers, until the fault.
+/// Copies the server's replies, until the fault.
 fn answer(mut from: &TcpStream, mut to: &TcpStream, fault: Fault) {
     let (mut left, delay) = match fault {
         Fault::Cut(bytes) | Fault::Reset(bytes) | Fault::Truncate(bytes) => (bytes, None),
@@ -108,18 +108,18 @@ fn answer(mut from: &TcpStream, mut to: &TcpStream, fault: Fault) {
     }
     match (fault, left) {
         (Fault::Reset(_), 0) => {
-            // Sent when the last of us lets go of it.
+            // The reset is sent when the last reference to the socket is dropped.
             let at_once = Some(Duration::ZERO);
             rustix::net::sockopt::set_socket_linger(to, at_once).unwrap();
             let _ = to.shutdown(Shutdown::Read);
         }
         (Fault::Truncate(_), 0) => {
             let _ = to.shutdown(Shutdown::Write);
-            // The server says on, to nobody.
+            // Discards what the server still sends.
             while let Ok(1..) = from.read(&mut buffer) {}
         }
         _ => {
-            let _ = to.shutdown(Shutdown::Both); // Whoever was first has closed it.
+            let _ = to.shutdown(Shutdown::Both); // The other side may have closed it.
         }
     }
     let _ = from.shutdown(Shutdown::Both);

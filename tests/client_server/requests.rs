@@ -1,4 +1,4 @@
-//! Everything that can be asked of a server, asked of a real one.
+//! Every request of the client, sent to a real server.
 
 use std::time::Duration;
 
@@ -126,7 +126,7 @@ fn a_subscriber_that_is_let_go_is_told_its_end_and_the_execution_goes_on() {
 fn a_unix_socket_is_as_good() {
     let name = format!("streamdoor-client-{}.sock", std::process::id());
     let path = std::env::temp_dir().join(name);
-    let _ = std::fs::remove_file(&path); // Of an earlier process of this number.
+    let _ = std::fs::remove_file(&path); // From an earlier process with this number.
     let world = World::at(&format!("unix:{}", path.display()));
     let client = Client::new(&world.url()).unwrap();
     for format in FORMATS {

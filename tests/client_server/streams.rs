@@ -1,4 +1,4 @@
-//! Streams with every policy, read fast and slowly; and the server's end in the middle.
+//! Streams with every policy, read fast and slowly, and a server that ends in the middle.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn with_every_policy_what_came_and_what_was_missed_are_all() {
     }
 }
 
-/// More than sockets take: who does not read lags.
+/// The data is larger than the socket buffers, so a client that does not read lags.
 #[test]
 fn who_does_not_read_lags_and_is_treated_as_was_agreed() {
     const CHUNKS: u64 = 25_000;

@@ -1,4 +1,4 @@
-//! A server in this process, with tools that do what a test wants.
+//! A server in this process, with tools that a test controls.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use streamdoor::tool::{Need, Output, ToolError, ToolSpec};
 
 pub const FORMATS: [StreamFormat; 2] = [StreamFormat::Sse, StreamFormat::Ndjson];
 
-/// A server with two tools: `count {"chunks", "ring_bytes"?}` sends chunks by itself, `steps` what
-/// the test says. Chunk `seq` holds [`data`] and is of [`kind`].
+/// A server with two tools. `count {"chunks", "ring_bytes"?}` sends chunks by itself, `steps` sends
+/// as many as the test requests. Chunk `seq` has [`data`] and [`kind`].
 pub struct World {
     pub server: Server,
     pub client: Client,
-    /// Until it is dropped, `steps` runs.
+    /// The channel to `steps`, which runs until it is dropped.
     pub steps: Option<Sender<u64>>,
 }
 
@@ -30,7 +30,7 @@ impl World {
     }
 
     pub fn at(address: &str) -> World {
-        // Rings are as large as they are asked for, also while this machine is short of memory.
+        // Rings have the requested size, even while this machine is short of memory.
         let (idle, memory) = (Idle::Block, MemoryWatch::ByHand);
         let shard = ShardConfig { idle, memory, ..ShardConfig::default() };
         let config = ServerConfig {
@@ -58,31 +58,31 @@ impl World {
         url(&self.server)
     }
 
-    /// `steps` sends so many more chunks.
+    /// Makes `steps` send this number of chunks more.
     pub fn send(&self, chunks: u64) {
         self.steps.as_ref().unwrap().send(chunks).unwrap();
     }
 
-    /// `steps` completes.
+    /// Makes `steps` complete.
     pub fn complete(&mut self) {
         self.steps = None;
     }
 
-    /// Waits until so many chunks were published.
+    /// Waits until this number of chunks was published.
     pub fn published(&self, execution: ExecutionId, chunks: u64) {
         while self.client.inspect(execution).unwrap().chunks < chunks {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Waits until it has ended.
+    /// Waits until the execution has ended.
     pub fn ended(&self, execution: ExecutionId) {
         let outcome = self.client.result(execution, Duration::from_secs(60)).unwrap();
         assert!(matches!(outcome, streamdoor::client::Awaited::Ended(_)), "{outcome:?}");
     }
 }
 
-/// What [`Client::new`] takes.
+/// Returns the argument for [`Client::new`].
 fn url(server: &Server) -> String {
     let address = server.addresses()[0].to_string();
     if address.contains(":/") { address } else { format!("http://{address}") }
@@ -117,7 +117,7 @@ fn step(steps: &Receiver<u64>, out: &mut Output) -> Result<(), ToolError> {
     Err(ToolError::Stopped)
 }
 
-/// What chunk `seq` holds: text, and now and then bytes that are none.
+/// Returns the data of chunk `seq`: text, and every third time bytes that are no text.
 pub fn data(seq: u64) -> Vec<u8> {
     let mut data = format!("chunk {seq}\r\n\n").into_bytes();
     data.resize(200 + (seq % 7) as usize * 100, if seq.is_multiple_of(3) { 0xFF } else { b'.' });
@@ -128,7 +128,7 @@ pub fn kind(seq: u64) -> Kind {
     if seq.is_multiple_of(2) { Kind::Stderr } else { Kind::Stdout }
 }
 
-/// All chunks of `wishes` up to this one.
+/// Returns the totals of all chunks that `wishes` selects, up to this one.
 pub fn totals(wishes: &Wishes, up_to: u64) -> Totals {
     let wanted = (1..=up_to).filter(|seq| wishes.kinds.contains(kind(*seq)));
     wanted.fold(Totals::ZERO, |mut totals, seq| {
@@ -142,7 +142,8 @@ pub fn options(format: StreamFormat, wishes: Wishes) -> FollowOptions {
     FollowOptions { format, wishes, retry, ..FollowOptions::default() }
 }
 
-/// Is everything up to the last chunk `head_seq` told, each once, as it was made? What was missed.
+/// Asserts that every chunk up to `head_seq` is delivered or missed once, and unchanged. Returns
+/// the missed totals.
 pub fn check(events: &[Event], wishes: &Wishes, head_seq: u64) -> Totals {
     assert!(matches!(events[0], Event::Started(_)), "{:?}", events[0]);
     let (mut given, mut missed) = (Totals::ZERO, Totals::ZERO);
