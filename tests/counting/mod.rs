@@ -1,5 +1,5 @@
-//! An allocator that counts, over all threads of the process, from chunk 1,000 to chunk 100,000 of
-//! whoever says which chunk it is at. For tests that are a process of their own.
+//! A counting allocator for tests that are a process of their own. It counts over all threads of
+//! the process, from chunk 1,000 to chunk 100,000 of the tool that calls [`at_chunk`].
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
@@ -17,22 +17,22 @@ struct CountingAllocator;
 pub static COUNTING: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 pub static COUNT_ENDED: AtomicBool = AtomicBool::new(false);
-/// The tool's thread has begun, and waits for the others.
+/// True while the tool's thread has started and waits for the others.
 static TOOL_WAITS: AtomicBool = AtomicBool::new(false);
-/// Everybody is there, and nobody sets anything up any more.
+/// True when all threads are ready and nothing is set up any more.
 static ALL_THERE: AtomicBool = AtomicBool::new(false);
-/// Where the first one was that was counted.
+/// The backtrace of the first counted allocation.
 static FIRST: Mutex<Option<Backtrace>> = Mutex::new(None);
 
 fn count() {
     if COUNTING.load(Ordering::Relaxed) && COUNT.fetch_add(1, Ordering::Relaxed) == 0 {
-        COUNTING.store(false, Ordering::Relaxed); // To say where allocates, too.
+        COUNTING.store(false, Ordering::Relaxed); // The backtrace allocates, too.
         *FIRST.lock().unwrap() = Some(Backtrace::force_capture());
         COUNTING.store(true, Ordering::Relaxed);
     }
 }
 
-// SAFETY: everything is handed on to the system's allocator as it is.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -53,7 +53,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Called with the number of each chunk that is published.
+/// Starts the count at the first counted chunk, and ends it at the last. Called with the number of
+/// each published chunk.
 pub fn at_chunk(seq: u64) {
     if seq == FIRST_COUNTED {
         COUNT.store(0, Ordering::SeqCst);
@@ -66,14 +67,14 @@ pub fn at_chunk(seq: u64) {
     }
 }
 
-/// How many there were in a count that has ended.
+/// Returns the number of allocations in a count that has ended.
 pub fn allocations(what: &str) -> u64 {
     let has_ended = COUNT_ENDED.swap(false, Ordering::SeqCst);
     assert!(has_ended, "{what}: chunk {LAST_COUNTED} was never published");
     COUNT.load(Ordering::SeqCst)
 }
 
-/// The same, and that there were none.
+/// Asserts that a count that has ended has no allocation.
 pub fn assert_none(what: &str) {
     let allocation_count = allocations(what);
     println!("{what}: {allocation_count} allocations");
@@ -82,14 +83,15 @@ pub fn assert_none(what: &str) {
     }
 }
 
-/// What a tool on a thread does first: it waits until everybody is there.
+/// Waits until all threads are ready. A tool on a thread calls it first.
 pub fn wait_for_all() {
     TOOL_WAITS.store(true, Ordering::SeqCst);
     wait_until("all are there", || ALL_THERE.swap(false, Ordering::SeqCst));
 }
 
-/// Lets the tool go on, once its thread has begun and each of these shards has slept since: what a
-/// shard buys ahead in its silences (rings, and with them pages of the heap) it has by then.
+/// Releases the tool after its thread has started and each of these shards has slept since. By then
+/// a shard has bought everything that it buys ahead while idle: rings, and with them pages of the
+/// heap.
 pub fn all_are_there<'a>(shards: impl Iterator<Item = &'a ShardHandle>) {
     wait_until("the tool waits", || TOOL_WAITS.swap(false, Ordering::SeqCst));
     for shard in shards {
@@ -100,7 +102,8 @@ pub fn all_are_there<'a>(shards: impl Iterator<Item = &'a ShardHandle>) {
     ALL_THERE.store(true, Ordering::SeqCst);
 }
 
-/// A thread that ends is no part of what is counted: until then it is to wait.
+/// Waits until the count has ended. A thread calls it before it ends, because ending a thread must
+/// not be counted.
 pub fn wait_until_counted() {
     wait_until("the last chunk is counted", || COUNT_ENDED.load(Ordering::SeqCst));
 }
@@ -115,15 +118,15 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("waited in vain: {what}");
 }
 
-/// A shard that is kept has the process's watch of memory go on running: a thread that begins
-/// allocates, and it may begin in the middle of what is counted.
+/// Returns a shard that keeps the process's memory watch running. A thread allocates when it
+/// starts, and the watch could start in the middle of a count.
 pub fn the_watch_has_begun() -> Shard {
     let (shard, _) = Shard::new(ShardConfig::default()).unwrap();
     wait_until_it_sleeps("memory-watch");
     shard
 }
 
-/// Until the thread of that name has begun, and gone to sleep.
+/// Waits until the thread of that name has started and sleeps.
 pub fn wait_until_it_sleeps(name: &str) {
     wait_until(name, || {
         let mut tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();

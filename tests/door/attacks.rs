@@ -1,5 +1,5 @@
-//! Attacks on memory that is shared at a door, each with every kind of file that is handed out: by
-//! the same user, who has the descriptors, and by another one, who would like to.
+//! Attacks on memory shared at a door, with every kind of file that is handed out. The attackers
+//! are the same user, who has the descriptors, and another user, who has none.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,11 +24,11 @@ use crate::house::{FAR, House, Told, slow_bytes, until};
 use crate::raw::{self, Memory};
 use crate::role::{Role, say, wait_for_word};
 
-/// Nobody in particular, and somebody else.
+/// The user of the server, and another user.
 const OWNER: u32 = 65_534;
 const OTHER: u32 = 65_533;
 
-/// A file that somebody was handed, and what he has mapped of it as he was meant to.
+/// A file handed to a client, and the client's regular mapping of it.
 struct Target {
     what: &'static str,
     file: OwnedFd,
@@ -37,7 +37,7 @@ struct Target {
 
 type Attack = fn(&Target) -> io::Result<()>;
 
-/// What can be tried with a descriptor. Each is `Ok` if one of its ways went.
+/// The attacks with a descriptor. Each returns `Ok` if one of its ways succeeded.
 const ATTACKS: [(&str, Attack); 10] = [
     ("write through the descriptor", |target| write_to(target.file.as_fd())),
     ("open it again for writing, and write", |target| write_to(reopened(target)?.as_fd())),
@@ -68,7 +68,7 @@ const ATTACKS: [(&str, Attack); 10] = [
     ("copy another file into it", |target| {
         let file = reopened(target)?;
         let source = memfd_create("source", MemfdFlags::CLOEXEC)?;
-        write_to(source.as_fd())?; // What can be read is on the same file system.
+        write_to(source.as_fd())?; // The readable source is on the same file system.
         Ok(copy_file_range(&source, Some(&mut 0), &file, Some(&mut 0), 8).map(drop)?)
     }),
     ("add a seal", |target| {
@@ -90,7 +90,7 @@ fn write_to(file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(pwrite(file, &[0xFF; 8], 0).map(drop)?)
 }
 
-/// Ring, control page and own page, as they were handed over, mapped and closed.
+/// Maps the three files of a grant, and waits until the server has sealed them.
 fn handed(what: [&'static str; 3], mut grant: raw::Grant) -> (UnixStream, Vec<Target>) {
     let descriptors = std::mem::take(&mut grant.descriptors);
     let targets = what.into_iter().zip(descriptors).map(|(what, file)| {
@@ -106,7 +106,7 @@ fn handed(what: [&'static str; 3], mut grant: raw::Grant) -> (UnixStream, Vec<Ta
     (grant.line, targets)
 }
 
-/// The role: tries everything with all that it is handed at the door, and tells what came of it.
+/// The role that tries every attack on every file handed out at the door, and prints the results.
 pub fn attack(path: &Path, execution: &str) {
     let read = |id: &str| raw::ask(path, &format!("/v1/executions/{id}/door"), "", None).unwrap();
     let body = r#"{"name":"attacked","ring_bytes":65536}"#;
@@ -144,7 +144,7 @@ pub fn attack(path: &Path, execution: &str) {
     wait_for_word();
 }
 
-/// The role: tries to get at what others have, of whom it is told.
+/// The role that tries to open the door and the files of others. Their paths are in `about`.
 pub fn steal(path: &Path, about: &str) {
     let mut attempts: Vec<(String, io::Result<()>)> = Vec::new();
     let mut attempt = |what: String, result: io::Result<()>| attempts.push((what, result));
@@ -167,7 +167,8 @@ pub fn steal(path: &Path, about: &str) {
     say(&format!("over {count}"));
 }
 
-/// Is there somebody else that we can become, who can run this program? Says so if not.
+/// Returns true if this process can become another user who can run this program. Prints the reason
+/// if not.
 fn has_others() -> bool {
     let program = std::env::current_exe().unwrap();
     let is_open = |folder: &Path| {
@@ -188,7 +189,7 @@ fn held() -> ExecuteOptions {
     ExecuteOptions { hold: Some(Hold::UntilRead { deadline: FAR }), ..ExecuteOptions::default() }
 }
 
-/// Plays the attacker as this user, beside an honest reader.
+/// Runs the attacker as this user, beside an honest reader.
 fn attacked(house: &House, uid: Option<u32>) {
     let arguments = json!({"chunks": 300, "delay_ms": 1, "chunk_size": 100});
     let execution = house.execute("slow_data_processor", &arguments, &held());
@@ -230,7 +231,7 @@ fn who_has_the_descriptors_can_write_nothing_but_what_it_was_given_to_write() {
     }
 }
 
-/// Paths of what this process has of shared memory.
+/// Returns the paths of the process's descriptors of shared memory.
 fn shared_by(process_id: u32) -> Vec<String> {
     let folder = format!("/proc/{process_id}/fd");
     let links = std::fs::read_dir(folder).unwrap().map(|link| link.unwrap().path());
@@ -279,7 +280,7 @@ fn another_user_gets_at_nothing_that_is_shared() {
     attacker.end();
 }
 
-/// Sends bytes and three descriptors of ours.
+/// Sends bytes and three of this process's descriptors.
 fn send_descriptors(stream: &UnixStream, bytes: &[u8]) {
     let files = [const { "/proc/self/exe" }; 3].map(|path| std::fs::File::open(path).unwrap());
     let borrowed = files.each_ref().map(AsFd::as_fd);
@@ -306,7 +307,7 @@ fn descriptors_that_are_sent_to_a_server_are_not_kept() {
         let grant = raw::ask(&path, "/v1/door/executions", body, None).unwrap();
         let before = links().len();
         for _ in 0..200 {
-            send_descriptors(&grant.line, b"\n"); // On a line,
+            send_descriptors(&grant.line, b"\n"); // On a granted connection,
         }
         let asking = UnixStream::connect(&path).unwrap();
         for byte in b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n" {

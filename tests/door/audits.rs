@@ -1,5 +1,5 @@
-//! A shard that is driven by hand, with its invariants checked behind each turn, while others read
-//! and produce at its door.
+//! A shard driven by hand, whose invariants are checked after each turn. Other threads read and
+//! produce at its door meanwhile.
 
 use std::path::Path;
 use std::time::Duration;

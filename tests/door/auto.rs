@@ -1,4 +1,4 @@
-//! Where a door is that nobody asked for: in `$XDG_RUNTIME_DIR`, if that is ours alone.
+//! The default place of a door: in `$XDG_RUNTIME_DIR`, if only this user has access to it.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -14,7 +14,7 @@ use crate::house::{signal, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 
-/// A folder that is removed with this value.
+/// A folder that is removed when the value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -39,7 +39,7 @@ impl Drop for Folder {
     }
 }
 
-/// `streamdoor serve` that is told of no door, only of this `XDG_RUNTIME_DIR`.
+/// A `streamdoor serve` without an option for its door. It gets only this `XDG_RUNTIME_DIR`.
 struct Server {
     child: Child,
     log: Lines<BufReader<ChildStderr>>,
@@ -58,21 +58,21 @@ impl Server {
         Server { child, log }
     }
 
-    /// The next record of one of these sorts.
+    /// Returns the next log record with one of these events.
     fn record(&mut self, events: &[&str]) -> Option<Value> {
         let records = self.log.by_ref().map(|line| serde_json::from_str(&line.unwrap()));
         let mut records = records.map(|record: Result<Value, _>| record.unwrap());
         records.find(|record| events.iter().any(|event| record["event"] == *event))
     }
 
-    /// It has a door, where that is said.
+    /// Asserts that the server has a door at this path, and logs it.
     fn has_door(&mut self, path: &Path) {
         let record = self.record(&["door", "door_not_opened"]).unwrap();
         assert_eq!((&record["event"], &record["path"]), (&"door".into(), &path.to_str().into()));
         assert_eq!(Door::open(path).unwrap().client().unwrap().executions().unwrap().len(), 0);
     }
 
-    /// It has none, and says why.
+    /// Asserts that the server has no door, and logs the reason.
     fn has_none(&mut self, why: &str) {
         let record = self.record(&["door", "door_not_opened"]).unwrap();
         assert_eq!(
@@ -84,7 +84,7 @@ impl Server {
         println!("{reason}");
     }
 
-    /// Ends it as it should, and gives what it has said meanwhile.
+    /// Stops the server with SIGTERM, and returns the rest of its log.
     fn stop(mut self) -> Vec<String> {
         signal(self.child.id(), "TERM");
         let said = self.log.by_ref().map(Result::unwrap).collect();
@@ -107,7 +107,7 @@ fn a_folder_of_ours_alone_has_the_door_as_long_as_the_server_runs() {
     server.has_door(&folder.socket());
     let found = std::fs::metadata(folder.socket()).unwrap();
     assert_eq!(found.mode() & 0o777, 0o600);
-    let mut top = Command::new(PROGRAM); // Clients look there by themselves.
+    let mut top = Command::new(PROGRAM); // Clients look there by default.
     top.args(["top", "--once", "--interval", "50ms"]).env("XDG_RUNTIME_DIR", &folder.0);
     let shown = String::from_utf8(top.output().unwrap().stdout).unwrap();
     assert!(shown.contains(folder.socket().to_str().unwrap()), "{shown}");
@@ -164,7 +164,7 @@ fn what_a_killed_server_left_is_replaced_and_what_a_living_one_has_is_not() {
     assert!(Door::open(&path).unwrap().client().unwrap().executions().is_ok());
     first.child.kill().unwrap();
     first.child.wait().unwrap();
-    // What listened there may outlive its process for a moment.
+    // The listening socket may outlive its process for a moment.
     until("nobody listens", || UnixStream::connect(&path).is_err());
     assert_eq!(inode(&path), living); // It is left,
     let mut second = Server::start(Some(&folder.0), &[]);

@@ -1,4 +1,5 @@
-//! Deaths: of producers, of readers, of the server. Everybody else notices, once, and goes on.
+//! Deaths of producers, of readers and of the server. Every other party notices each of them once,
+//! and continues.
 
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -50,7 +51,7 @@ fn a_killed_producer_has_failed_once_for_everybody_behind_its_last_chunk() {
         }
         assert!(all[..4].iter().all(|told| told.seqs.len() == 40 && told.gaps.is_empty()));
         assert_eq!(house.metric("streamdoor_executions_failed_total"), 1);
-        house.record("execution_ended"); // It may be on its way.
+        house.record("execution_ended"); // Its record may still be on its way.
         assert_eq!(house.record_count("execution_ended"), 1);
     }
 }
@@ -80,7 +81,7 @@ fn a_killed_reader_holds_nobody_back() {
     let mut writer = house.door().produce("held", &held(FAR)).unwrap();
     let execution = writer.execution();
     let mut role = Role::play("reader", &house.path(), &format!("{execution} 2"));
-    writer.send(&[1; 100]).unwrap(); // By now it has begun.
+    writer.send(&[1; 100]).unwrap(); // By now the execution has started.
     while writer.try_send(Kind::Output, 0, &[1; 100]).unwrap().is_some() {}
     role.hear("read");
     house.until("the reader holds it back", || {
@@ -90,7 +91,7 @@ fn a_killed_reader_holds_nobody_back() {
     });
     role.kill();
     for _ in 0..200 {
-        writer.send(&[2; 100]).unwrap(); // Would wait for longer than this test may take.
+        writer.send(&[2; 100]).unwrap(); // It would wait longer than this test may take.
     }
     house.until("it is gone", || house.client.inspect(execution).unwrap().subscribers.is_empty());
     writer.complete().unwrap();
@@ -175,10 +176,10 @@ fn readers_and_writers_notice_that_the_server_is_gone_and_another_one_begins_ane
     };
     assert_eq!(refused, WriteError::ServerGone);
     assert!(matches!(writer.complete(), Err(DoorError::ServerGone)));
-    // The socket of the dead one is still there, and in nobody's way.
+    // The socket of the dead server still exists, and does not hinder another one.
     let path = house.path();
     assert!(path.exists());
-    // What listened there may outlive its process for a moment.
+    // The listening socket may outlive its process for a moment.
     house.until("nobody listens", || UnixStream::connect(&path).is_err());
     let another = House::new(&["--door", path.to_str().unwrap()]);
     let mut writer = streamdoor::door::Door::open(&path)

@@ -1,8 +1,8 @@
-//! Processes that scribble over everything that they were given, beside honest ones: nobody else is
-//! told a wrong byte, nobody waits, and the server is there afterwards, with no more descriptors
-//! and mappings than before.
+//! Processes that overwrite all memory handed to them, beside honest ones. No other party receives
+//! a wrong byte or waits. Afterwards the server still runs, with no more descriptors and mappings
+//! than before.
 //!
-//! They do so for a second each, or for as many as `STREAMDOOR_SCRIBBLE_S` says.
+//! Each writes for a second, or for `STREAMDOOR_SCRIBBLE_S` seconds.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -23,18 +23,19 @@ use crate::raw::{self, Memory};
 use crate::role::{Role, say, wait_for_word};
 use crate::scribble::{Forger, Scribbler};
 
-/// How long they scribble.
+/// Returns the time for which the hostile processes write.
 fn duration() -> Duration {
     let seconds = std::env::var("STREAMDOOR_SCRIBBLE_S");
     Duration::from_secs(seconds.map_or(1, |text| text.parse().expect("a number of seconds")))
 }
 
-/// Chunks that an honest producer publishes meanwhile, one each millisecond.
+/// Number of chunks that an honest producer publishes meanwhile, one each millisecond.
 fn chunk_count() -> u64 {
     duration().as_millis() as u64 * 5 / 4
 }
 
-/// Says something on a line where nothing but a byte now and then is expected. `false`: it is over.
+/// Sends noise on a granted connection, where only a byte now and then is expected. Returns false
+/// if the connection is closed.
 fn knock(line: &mut UnixStream, scribbler: &mut Scribbler) -> bool {
     let random = &mut scribbler.random;
     let noise = match random.below(40) {
@@ -51,12 +52,12 @@ fn knock(line: &mut UnixStream, scribbler: &mut Scribbler) -> bool {
     line.write_all(&noise).is_ok()
 }
 
-/// What can be tried with descriptors that are not sealed yet; mostly nothing.
+/// Tries changes to descriptors that are not sealed yet; mostly none.
 fn tamper(grant: &raw::Grant, scribbler: &mut Scribbler) {
     let which = [0, 2][scribbler.random.below(2) as usize];
     let file = &grant.descriptors[which];
     match scribbler.random.below(24) {
-        0 => drop(fcntl_add_seals(file, SealFlags::SEAL)), // It can never be closed now.
+        0 => drop(fcntl_add_seals(file, SealFlags::SEAL)), // The server can never seal it now.
         1 => drop(fcntl_add_seals(file, SealFlags::FUTURE_WRITE)),
         2 => drop(fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096)),
         3 => assert!(ftruncate(file, 0).is_err(), "a ring can be cut off"),
@@ -65,7 +66,7 @@ fn tamper(grant: &raw::Grant, scribbler: &mut Scribbler) {
     }
 }
 
-/// The role: opens one door after the other, and scribbles over ring and page of each.
+/// The role that opens one door after the other, and overwrites the ring and the page of each.
 pub fn write(path: &Path) {
     say("ready");
     wait_for_word();
@@ -78,7 +79,7 @@ pub fn write(path: &Path) {
         let ring = Memory::writable(&grant.descriptors[0]).unwrap();
         let page = Memory::writable(&grant.descriptors[2]).unwrap();
         if scribbler.random.chance(1, 8) {
-            scribbler.producer_page(&page); // Before it says anything.
+            scribbler.producer_page(&page); // Before it sends anything.
         }
         tamper(&grant, &mut scribbler);
         let style = scribbler.random.below(4);
@@ -87,7 +88,7 @@ pub fn write(path: &Path) {
         let until = Clock::now() + Duration::from_millis(scribbler.random.between(1, 30));
         while Clock::now() < until {
             match style {
-                // Honest but for one thing: that is what comes farthest.
+                // Honest but for one thing: such chunks pass the most checks.
                 0 | 1 => {
                     for _ in 0..scribbler.random.below(8) {
                         forger.publish(&ring, &mut scribbler, Clock::now().nanos(), 200);
@@ -98,7 +99,7 @@ pub fn write(path: &Path) {
                     }
                     std::thread::sleep(Duration::from_micros(50));
                 }
-                // Honest, and at the same time not.
+                // Honest chunks, and random words at the same time.
                 2 => {
                     forger.publish(&ring, &mut scribbler, Clock::now().nanos(), 50);
                     (0..20).for_each(|_| scribbler.ring(&ring));
@@ -118,7 +119,7 @@ pub fn write(path: &Path) {
     say(&format!("scribbled {count} {forged}"));
 }
 
-/// The role: reads an execution so, again and again.
+/// The role that reads an execution again and again, and overwrites its pages.
 pub fn read(path: &Path, execution: &str) {
     say("ready");
     wait_for_word();
@@ -163,7 +164,7 @@ fn block() -> ReadOptions {
     ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() }
 }
 
-/// Descriptors and mappings of memory that can be shared, in the server.
+/// Returns the numbers of the server's descriptors and of its mappings of shared memory.
 fn possessions(house: &House) -> (usize, usize) {
     let place = |name: &str| format!("/proc/{}/{name}", house.process_id());
     let maps = std::fs::read_to_string(place("maps")).unwrap();
@@ -176,8 +177,8 @@ fn two_numbers(said: &str) -> (u64, u64) {
     (first.parse().unwrap(), second.parse().unwrap())
 }
 
-/// Reads what hostile producers write, while there are any. How often, and how often it saw
-/// through them; anything but an answer in time is the end of the test.
+/// Reads the chunks of hostile producers until `is_over`. Returns the number of readers, and of
+/// those that found a ring unsound. Panics on any other error, and if nothing arrives in time.
 fn read_what_they_write(door: &Door, is_over: &AtomicBool) -> (u64, u64) {
     let (client, (mut count, mut unsound)) = (door.client().unwrap(), (0, 0));
     while !is_over.load(Ordering::Relaxed) {
@@ -224,7 +225,7 @@ fn a_writer_that_scribbles_harms_itself_alone() {
             writer.send(&[5; 1_000]).unwrap();
             std::thread::sleep(Duration::from_millis(1));
         }
-        let said = role.hear("scribbled "); // Until then there may be something to read.
+        let said = role.hear("scribbled "); // Until then there may be chunks to read.
         is_over.store(true, Ordering::Relaxed);
         (told.join().unwrap(), said, seen.join().unwrap())
     });
@@ -250,8 +251,8 @@ fn a_writer_that_scribbles_harms_itself_alone() {
 fn a_reader_that_scribbles_harms_itself_alone() {
     let house = House::new(&[]);
     let arguments = json!({"chunks": chunk_count(), "delay_ms": 1, "chunk_size": 100});
-    // The deadline binds the honest ones too, who may be slow for a moment. It begins when there is
-    // a second reader, whoever that is.
+    // The deadline also binds the honest readers, which may be slow for a moment. It starts when
+    // any second reader connects.
     let start = Some(Start::AfterSubscribers { count: 2, deadline: FAR });
     let options = ExecuteOptions { start, ..held(Some(Duration::from_secs(5))) };
     let execution = house.execute("slow_data_processor", &arguments, &options);

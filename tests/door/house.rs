@@ -1,4 +1,4 @@
-//! A server with a door, as a process, and what is asked of it.
+//! A server process with a door, and requests to it.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::chown;
@@ -20,7 +20,7 @@ use streamdoor::shard::Delivery;
 
 use crate::served;
 
-/// Nothing here takes so long.
+/// A deadline that no test reaches.
 pub const FAR: Duration = Duration::from_secs(60);
 
 pub struct House {
@@ -31,7 +31,7 @@ pub struct House {
     pub address: String,
 }
 
-/// What the server has told.
+/// The log records of the server.
 #[derive(Default)]
 struct Log {
     records: Mutex<Vec<Value>>,
@@ -43,12 +43,13 @@ impl House {
         House::within(&[], arguments)
     }
 
-    /// As the last words of this command, which becomes the server.
+    /// Starts a server through `launcher`: a command that becomes the program named by its last
+    /// arguments.
     pub fn within(launcher: &[String], arguments: &[&str]) -> House {
         House::start(None, launcher, arguments)
     }
 
-    /// A server of this user. Only root can have one.
+    /// Starts a server of this user. This needs root.
     pub fn of_user(uid: u32, arguments: &[&str]) -> House {
         House::start(Some(uid), &[], arguments)
     }
@@ -106,12 +107,12 @@ impl House {
         self.child.id()
     }
 
-    /// The first such record of its log, for which it waits.
+    /// Waits for a log record of this event, and returns the first one.
     pub fn record(&self, event: &str) -> Value {
         self.log.wait(|record| record["event"] == event)
     }
 
-    /// How many such records there are by now.
+    /// Returns the present number of log records of this event.
     pub fn record_count(&self, event: &str) -> usize {
         let records = self.log.records.lock().unwrap();
         records.iter().filter(|record| record["event"] == event).count()
@@ -121,7 +122,7 @@ impl House {
         self.client.execute(tool, arguments, options).unwrap().execution
     }
 
-    /// A metric, the sum of all shards.
+    /// Returns a metric, summed over all shards.
     pub fn metric(&self, name: &str) -> u64 {
         let text = self.get("/metrics");
         let samples = text.lines().filter(|line| {
@@ -135,13 +136,13 @@ impl House {
         self.ask("GET", path).1
     }
 
-    /// Status and body.
+    /// Returns the status and the body of a reply.
     pub fn ask(&self, method: &str, path: &str) -> (u16, String) {
         let body = if path.ends_with("/executions") { r#"{"name":"x"}"# } else { "" };
         served::ask(&self.address, method, path, body)
     }
 
-    /// Waits until that is so.
+    /// Waits until the condition holds.
     pub fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         until(what, &mut is_so);
     }
@@ -191,18 +192,18 @@ impl Drop for House {
     }
 }
 
-/// Everything that a subscriber was told.
+/// Everything that a subscriber received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Told {
     pub bytes: Vec<u8>,
-    /// Numbers of its chunks.
+    /// The numbers of the chunks.
     pub seqs: Vec<u64>,
-    /// Its gaps: from, to, chunks, bytes.
+    /// The gaps: from, to, chunks, bytes.
     pub gaps: Vec<(u64, u64, u64, u64)>,
     pub progress_count: usize,
     pub state: Option<EndState>,
     pub error: Option<String>,
-    /// Chunks and bytes given and missed, as its end says.
+    /// The chunks and bytes given and missed, according to the end.
     pub counts: [u64; 4],
 }
 
@@ -237,7 +238,7 @@ impl Told {
         }
     }
 
-    /// What has to come next.
+    /// Returns the number of the chunk that has to come next.
     pub fn next_seq(&self) -> u64 {
         let last = self.seqs.last().copied().unwrap_or(0);
         last.max(self.gaps.last().map_or(0, |gap| gap.1)) + 1
@@ -251,7 +252,8 @@ impl Told {
         told
     }
 
-    /// As [`Told::of`], of one that has read something already.
+    /// Reads to the end like [`Told::of`], but records only the end. For readers that have already
+    /// read something.
     pub fn of_rest(reader: &mut Reader) -> Told {
         let mut told = Told::default();
         while let Some(delivery) = reader.next().unwrap() {
@@ -262,7 +264,7 @@ impl Told {
         told
     }
 
-    /// Of a stream over HTTP.
+    /// Reads a stream over HTTP to its end.
     pub fn over_http(client: &Client, execution: ExecutionId, policy: Policy) -> Told {
         let wishes = Wishes { policy: Some(policy), ..Wishes::default() };
         let options = FollowOptions { wishes, reconnects_max: 0, ..FollowOptions::default() };
@@ -291,7 +293,7 @@ impl Told {
     }
 }
 
-/// `slow_data_processor`'s result.
+/// Returns the whole output of `slow_data_processor`.
 pub fn slow_bytes(chunk_count: u64, chunk_bytes: usize) -> Vec<u8> {
     let mut payload = vec![b'.'; chunk_bytes];
     let mut all = Vec::new();

@@ -1,5 +1,4 @@
-//! Who may not, and how much: other places than the door, other users, too many doors, too little
-//! memory.
+//! Limits and refusals: routes outside of the door, other users, too many doors, too little memory.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +41,7 @@ fn memory_is_shared_at_the_door_and_nowhere_else() {
     }
     let mode = std::fs::metadata(house.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // Everything else is had there, too.
+    // The door serves all other routes, too.
     let client = house.door().client().unwrap();
     assert_eq!(client.executions().unwrap().len(), 1);
     let nobody = ExecuteOptions::default();
@@ -73,7 +72,7 @@ fn a_ninth_door_is_refused_until_one_is_closed() {
         assert_eq!(refusal.limit, Some(8));
     }
     assert_eq!(house.metric("streamdoor_doors_refused_total"), 2);
-    // More readers of what is open already are no more doors.
+    // More readers of an open door do not count as more doors.
     let same = open[0].execution().to_string();
     drop(door.read(&same, &ReadOptions::default()).unwrap());
     drop(open.pop());
@@ -123,7 +122,7 @@ fn another_user_is_told_to_go() {
     let said = stranger.hear("not connected ");
     assert!(said.contains("ermission denied"), "{said}");
     stranger.end();
-    // Also where somebody has opened the way to it.
+    // Another user is refused even if file permissions let it connect.
     let open = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
@@ -136,7 +135,8 @@ fn another_user_is_told_to_go() {
     house.record("connections_refused");
 }
 
-/// Producers with large rings, as many as there is memory for, and what the next one is told.
+/// Starts producers with large rings until memory is short. Returns them and the refusal of the
+/// next one.
 fn until_memory_is_short(door: &Door) -> (Vec<Writer>, Refused) {
     let large = ProduceOptions { ring_bytes: Some(1 << 20), ..ProduceOptions::default() };
     let mut writers = Vec::new();
@@ -222,7 +222,7 @@ fn who_asks_together_shares_one_ring_and_who_leaves_meanwhile_leaves_nothing_beh
             let type_ = "Content-Type: application/json\r\n";
             write!(line, "{head}{type_}Content-Length: {length}\r\n\r\n{body}").unwrap();
         }
-        // Some of them may not even have been heard by now.
+        // The server may not even have accepted some of them yet.
         let read = || door.read(&execution, &ReadOptions::default());
         house.until("there is a place", || read().is_ok());
         house.until("all places are free", || house.metric("streamdoor_doors") == 0);

@@ -1,6 +1,6 @@
-//! The door of a server: real processes of the program, and [`streamdoor::door`] as their client.
-//! Readers and writers that are to die, to freeze or to scribble are this test binary again, in
-//! another role: `roles.rs`, `tests/role`.
+//! The door of a server: real processes of the program, with [`streamdoor::door`] as their client.
+//! Readers and writers that die, freeze or overwrite memory are this test binary again, in another
+//! role: `roles.rs`, `tests/role`.
 #![cfg(all(feature = "cli", feature = "server", feature = "tools"))]
 
 #[path = "../limited/mod.rs"]

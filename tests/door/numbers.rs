@@ -1,4 +1,4 @@
-//! What a server counts of readers in other processes, to whom it gives nothing.
+//! The server's metrics for readers in other processes, to which it sends no chunks itself.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn while_it_reads_it_is_counted_and_what_it_missed_is_not() {
     for count in 1..=3 {
         writer.send(b"one").unwrap();
         assert!(reader.next().unwrap().is_some());
-        assert!(reader.poll().unwrap().is_none()); // Here it says how far it has come.
+        assert!(reader.poll().unwrap().is_none()); // This publishes the reader's position.
         house.until("it is counted", || read() == count);
     }
     for _ in 0..500 {

@@ -1,5 +1,5 @@
-//! What one principal was given never shows what another one's executions make: rings and pages
-//! that were shared are not used again, and new ones begin empty.
+//! Memory shared with one principal never shows data of another principal's executions. Shared
+//! rings and pages are not used again, and new ones start empty.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -53,7 +53,7 @@ impl Pair {
         json!({"file_path": self.folder.join(name).to_str().unwrap()})
     }
 
-    /// An execution that has given all of this principal's file.
+    /// Returns a completed execution that has read this principal's whole file.
     fn ended(&self, token: &str, name: &str) -> ExecutionId {
         let client = self.client(token);
         let options = ExecuteOptions { retention: Some(crate::house::FAR), ..Default::default() };
@@ -81,7 +81,7 @@ impl Drop for Pair {
     }
 }
 
-/// What somebody has kept of a door that is closed.
+/// A file that a client has kept from a closed door.
 struct Kept {
     what: &'static str,
     file: OwnedFd,
@@ -97,7 +97,7 @@ impl Kept {
         })
     }
 
-    /// Does this stand in it? Also behind its end there is nothing.
+    /// Returns true if the memory contains `mark`. Asserts that the file has nothing after its end.
     fn shows(&self, mark: &[u8]) -> bool {
         let mut behind = [0; 4_096];
         assert_eq!(size(&self.file), self.bytes, "{}", self.what);
@@ -118,8 +118,8 @@ fn contains(bytes: &[u8], mark: &[u8]) -> bool {
         .any(|at| bytes[at..].starts_with(mark))
 }
 
-/// Everything that Ann was ever given of shared memory: what she reads, what she produces, what she
-/// reads of that.
+/// Returns all shared memory that Ann ever received: as a reader, as a producer, and as a reader of
+/// her own execution.
 fn keep(pair: &Pair) -> Vec<Kept> {
     let relay = pair.read(ANN, &pair.ended(ANN, "ann").to_string()).unwrap();
     let mut writer = pair.door(ANN).produce("hers", &ProduceOptions::default()).unwrap();
@@ -137,7 +137,7 @@ fn keep(pair: &Pair) -> Vec<Kept> {
     relay.chain(hers).chain(raw).collect()
 }
 
-/// One of his executions, in which his mark stands wherever he can put it.
+/// Runs one of Bob's executions, with his mark in every place that he controls.
 fn work_for_bob(pair: &Pair, number: u32) {
     let (door, client) = (pair.door(BOB), pair.client(BOB));
     let policy = Some(Policy::Block);
@@ -178,7 +178,7 @@ fn of_a_thousand_executions_of_another_principal_nothing_shows_in_what_one_has_k
     let pair = Pair::new("kept");
     let kept = keep(&pair);
     let showing = |mark: &[u8]| kept.iter().filter(|one| one.shows(mark)).count();
-    assert_eq!(showing(OF_ANN), 3); // That is how it would be found.
+    assert_eq!(showing(OF_ANN), 3); // This shows that a mark would be found.
     for number in 0..EXECUTIONS_OF_BOB {
         work_for_bob(&pair, number);
         if number % 250 == 249 {
@@ -197,14 +197,14 @@ fn of_a_thousand_executions_of_another_principal_nothing_shows_in_what_one_has_k
 fn what_is_shared_anew_is_zero_beyond_what_was_published() {
     let pair = Pair::new("zero");
     for number in 0..60 {
-        work_for_bob(&pair, number); // There is memory that has been used.
+        work_for_bob(&pair, number); // Leaves used memory behind.
     }
     let all_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
     for ring_bytes in [4 << 10, 64 << 10, 1 << 20] {
         let ring = Memory::readable(&pair.produce(ANN, ring_bytes).descriptors[0]).unwrap();
         let bytes = ring.bytes();
         assert_eq!((ring.load(32), ring.load(33)), (0, 0));
-        // Where memory is short it is a smaller one.
+        // The ring is smaller if memory is short.
         assert!((4 << 10..=ring_bytes as usize).contains(&bytes.len()), "{}", bytes.len());
         assert!(all_zero(&bytes[48 * 8..]), "a ring to write of {ring_bytes} bytes");
     }

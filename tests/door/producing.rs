@@ -1,4 +1,5 @@
-//! Producing: what another process publishes goes to everybody, with its numbers, words and end.
+//! Producing: the chunks of another process reach all subscribers, with their numbers, progress,
+//! error and end.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ fn block() -> ReadOptions {
     ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() }
 }
 
-/// Nothing of it is lost before somebody reads.
+/// Returns options under which no chunk is lost before the first reader comes.
 fn held(ring_bytes: u32) -> ProduceOptions {
     let hold = Some(Hold::UntilRead { deadline: FAR });
     let execution = ExecuteOptions { hold, ..ExecuteOptions::default() };
@@ -61,8 +62,8 @@ fn what_is_published_is_read_in_shared_memory_and_over_tcp_byte_for_byte() {
     house.until("who reads has left", || house.metric("streamdoor_subscribers") == 0);
 }
 
-/// Nobody in the server reads at first, then one does, then nobody, and so on: the server copies
-/// what it has to, and what came meanwhile is there as far as the ring holds it.
+/// At first the server has no subscriber, then one, then none, and so on. The server copies only
+/// the chunks that it needs. Earlier ones are delivered as far as the ring still holds them.
 #[test]
 fn who_comes_late_and_goes_early_is_given_what_is_held() {
     let house = House::new(&["--idle", "block"]);
@@ -80,7 +81,7 @@ fn who_comes_late_and_goes_early_is_given_what_is_held() {
         seq
     };
     for round in 0..4 {
-        let sent = send(&mut writer, 150 + 7 * round); // Several times around.
+        let sent = send(&mut writer, 150 + 7 * round); // Several times around the ring.
         let status = house.client.inspect(execution).unwrap();
         assert_eq!(status.chunks, sent);
         let wishes = Wishes { policy: Some(Policy::Buffer), ..Wishes::default() };
@@ -129,7 +130,7 @@ fn who_comes_late_and_goes_early_is_given_what_is_held() {
     }
 }
 
-/// What chunk `seq` has.
+/// Returns the data of chunk `seq`.
 fn pattern(seq: u64) -> Vec<u8> {
     vec![seq as u8; 50 + (seq % 100) as usize]
 }
@@ -158,7 +159,7 @@ fn what_it_says_beside_its_chunks_is_told_too() {
     assert_eq!(told.outcome(), Some(Outcome::Failed));
     assert_eq!(told.error.as_deref(), Some("it ran out of numbers"));
     assert_eq!(told.seqs, [1, 2, 3, 4]);
-    // Who comes later hears the same.
+    // A later reader receives the same.
     let late = Told::of(&mut house.door().read(&execution.to_string(), &block()).unwrap());
     assert_eq!((late.outcome(), late.error.as_deref()), (told.outcome(), told.error.as_deref()));
     assert_eq!(late.bytes, told.bytes);
@@ -171,7 +172,7 @@ fn a_writer_waits_for_a_reader_and_loses_nothing() {
     let mut writer = door.produce("fast", &held(4 << 10)).unwrap();
     let execution = writer.execution();
     let mut reader = door.read(&execution.to_string(), &block()).unwrap();
-    writer.send(&[0; 100]).unwrap(); // By now it has begun.
+    writer.send(&[0; 100]).unwrap(); // By now the execution has started.
     let mut sent = 1_u64;
     while writer.try_send(Kind::Output, 0, &[sent as u8; 100]).unwrap().is_some() {
         sent += 1;

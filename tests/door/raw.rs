@@ -1,5 +1,5 @@
-//! A door without the library: the connection, the grant, the descriptors; and memory that other
-//! processes share, word by word, with whatever rights the kernel gives.
+//! A door client without the library: the connection, the grant and the descriptors. Also gives
+//! access to shared memory, word by word, with whatever rights the kernel grants.
 
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -11,17 +11,18 @@ use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::Value;
 
-/// What was granted: its line, its first document, its descriptors (ring, control page, page).
+/// A grant: the open connection, the first document, and the descriptors (ring, control page,
+/// page).
 pub struct Grant {
     pub line: UnixStream,
     pub document: Value,
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Asks for a door. `token`: who asks, of a server that wants to know.
+/// Requests a door. `token` authenticates the client to a server with principals.
 ///
-/// # Errors
-/// The answer, if that is a refusal; or how far it came.
+/// # Errors Returns the reply if it is a refusal, else what was received before the connection
+/// closed.
 pub fn ask(path: &Path, target: &str, body: &str, token: Option<&str>) -> Result<Grant, String> {
     let mut stream = UnixStream::connect(path).map_err(|error| error.to_string())?;
     let length = body.len();
@@ -50,7 +51,7 @@ pub fn ask(path: &Path, target: &str, body: &str, token: Option<&str>) -> Result
     }
 }
 
-/// Takes what has come: bytes and descriptors.
+/// Receives bytes and descriptors.
 pub fn receive(
     stream: &UnixStream,
     bytes: &mut Vec<u8>,
@@ -70,7 +71,7 @@ pub fn receive(
     Ok(count)
 }
 
-/// A file that is mapped as a whole, and shared.
+/// A shared mapping of a whole file.
 pub struct Memory {
     map: MmapRaw,
 }
@@ -92,35 +93,35 @@ impl Memory {
 
     fn word(&self, number: usize) -> *mut u64 {
         assert!(number < self.word_count());
-        // SAFETY: inside of the mapping: it was just checked.
+        // SAFETY: the word is inside of the mapping, as just checked.
         unsafe { self.map.as_mut_ptr().cast::<u64>().add(number) }
     }
 
     pub fn load(&self, number: usize) -> u64 {
-        // SAFETY: it is mapped for reading and aligned; others write whole words.
+        // SAFETY: the word is mapped for reading and aligned; others write whole words.
         unsafe { self.word(number).read_volatile() }
     }
 
-    /// For what was mapped for writing.
+    /// Stores a word. The file must be mapped for writing.
     pub fn store(&self, number: usize, value: u64) {
-        // SAFETY: as in `load`; that others see it at any moment is the point.
+        // SAFETY: as in `load`. Others may see the word at any moment, which is intended.
         unsafe { self.word(number).write_volatile(value) }
     }
 
-    /// A copy of all of it.
+    /// Returns a copy of the whole memory.
     pub fn bytes(&self) -> Vec<u8> {
         (0..self.word_count()).flat_map(|number| self.load(number).to_ne_bytes()).collect()
     }
 
-    /// Takes the pages out of the file, as far as the kernel lets it.
+    /// Removes the pages from the file, as far as the kernel permits it.
     pub fn remove_pages(&self) -> io::Result<()> {
-        // SAFETY: what is gone reads as zero, which is as good a word as any.
+        // SAFETY: a removed page reads as zero, which is a valid word.
         unsafe { self.map.unchecked_advise(UncheckedAdvice::Remove) }
     }
 
-    /// Asks for the right to write what was mapped for reading.
+    /// Tries to make a read-only mapping writable.
     pub fn make_writable(file: impl AsFd) -> io::Result<()> {
-        // SAFETY: nothing is read through it.
+        // SAFETY: nothing is read through the mapping.
         let map = unsafe { MmapOptions::new().map(file.as_fd().as_raw_fd())? };
         map.make_mut().map(drop)
     }

@@ -1,4 +1,4 @@
-//! Reading: whatever the tool, whatever the policy, from wherever, and again.
+//! Reading: with every tool and every policy, from every position, and again.
 
 use std::os::fd::AsFd;
 
@@ -15,7 +15,7 @@ fn block() -> ReadOptions {
     ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() }
 }
 
-/// The oldest chunks are kept until somebody reads.
+/// Returns options that keep the oldest chunks until the first reader comes.
 fn held() -> ExecuteOptions {
     ExecuteOptions { hold: Some(Hold::UntilRead { deadline: FAR }), ..ExecuteOptions::default() }
 }
@@ -60,7 +60,7 @@ fn a_file_through_a_small_ring_on_a_threads_hands_is_the_same_at_the_other_end()
     std::fs::remove_dir_all(&folder).unwrap();
     for told in shared.iter().chain([&tcp]) {
         assert_eq!(told.outcome(), Some(Outcome::Completed), "{:?}", told.error);
-        // Who came over TCP may have come late: what it missed it was told of.
+        // The subscriber over TCP may have come late: its counts include what it missed.
         let missed = told.counts[3] as usize;
         assert_eq!(told.bytes.len() + missed, bytes.len());
         assert!(told.bytes == bytes[missed..]);

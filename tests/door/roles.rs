@@ -1,4 +1,4 @@
-//! What the other processes of these tests do.
+//! The roles of the other processes in these tests.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::hostile;
 use crate::house::Told;
 use crate::role::{say, told, wait_for_word};
 
-/// Not a test of its own: what another process runs.
+/// The other process's entry point. It is no test of its own.
 #[test]
 fn plays_its_role() {
     let Some((role, path, about)) = told() else { return };
@@ -28,7 +28,7 @@ fn plays_its_role() {
     }
 }
 
-/// Sends chunks that say which they are, so many; then it waits to be killed.
+/// Sends the given number of numbered chunks, and then waits to be killed.
 fn write(door: Door, about: &str) {
     let mut writer = door.produce("child", &ProduceOptions::default()).unwrap();
     say(&format!("execution {}", writer.execution()));
@@ -44,8 +44,8 @@ fn write(door: Door, about: &str) {
     say(&format!("then {end:?}"));
 }
 
-/// Reads some chunks of an execution under `block` and then nothing more until it is killed; behind
-/// a freeze, all that comes.
+/// Reads some chunks of an execution under `block`, and then nothing until it is killed. If it is
+/// told to continue after a freeze, it reads the rest.
 fn read(door: &Door, about: &str) {
     let (execution, count) = about.split_once(' ').unwrap();
     let options = ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() };
@@ -65,7 +65,7 @@ fn read(door: &Door, about: &str) {
     }
 }
 
-/// What is said to somebody who comes in.
+/// Returns what a client that connects to the door receives.
 fn stranger(path: &Path) -> String {
     use std::io::Read;
     let mut stream = match std::os::unix::net::UnixStream::connect(path) {

@@ -1,9 +1,8 @@
-//! What hostile processes write into memory that they share, where it may hurt: nonsense, numbers
-//! at the ends of their ranges, and above all numbers that could be true and are not, for a moment
-//! or for good.
+//! Values that hostile processes write where they may hurt, into memory that they share. They are
+//! nonsense, limits of ranges, and above all plausible but false numbers, for a moment or for good.
 //!
-//! The word numbers are those of `src/memory/layout.rs`, `control.rs`, `reader_page.rs` and
-//! `owner.rs`, said once more: who attacks has read them, and has none of our checks.
+//! The word numbers repeat those of `src/memory/layout.rs`, `control.rs`, `reader_page.rs` and
+//! `owner.rs`. An attacker knows them, and has none of our checks.
 
 use streamdoor::base::Random;
 
@@ -18,27 +17,28 @@ const RING_TOTAL_BYTES: usize = 33;
 const TAIL_TOTALS: usize = 48;
 const DESCRIPTORS: usize = 128;
 const DESCRIPTOR_WORDS: usize = 8;
-// Words of a descriptor.
+// The words of a descriptor.
 const SEQ: usize = 0;
 const POSITION: usize = 1;
 const TOTAL_BYTES: usize = 2;
 const MONO_NS: usize = 3;
 const META: usize = 4;
 const OFFSET: usize = 5;
-/// Of a producer's page: what is expected, how it ended, progress, its name and version, who owns
-/// it and whether it waits.
+/// The words of a producer's page: expected chunks, exit, end, progress, magic number, version,
+/// owner, and whether it waits.
 const PAGE_WORDS: [usize; 18] =
     [17, 18, 32, 33, 34, 48, 49, 80, 112, 113, 114, 115, 116, 117, 280, 281, 288, 289];
-/// Of a reader's page: cursor, asleep, missed (chunks, bytes), left, its name and version.
+/// The words of a reader's page: cursor, asleep, missed (chunks, bytes), left, magic number,
+/// version.
 const READER_WORDS: [usize; 7] = [0, 1, 2, 3, 4, 8, 9];
 const OWNER_DIED: u64 = 0x4000_0000;
 
-/// Whoever scribbles.
+/// A source of hostile values.
 pub struct Scribbler {
     pub random: Random,
 }
 
-/// A ring and how far its hostile writer has come in being believed.
+/// The state of a hostile writer that the server still believes.
 pub struct Forger {
     next_seq: u64,
     position: u64,
@@ -50,7 +50,7 @@ impl Scribbler {
         Scribbler { random: Random::new(seed) }
     }
 
-    /// Something for a word in which `there` stands: mostly what could stand there, and is wrong.
+    /// Returns a new value for a word that is `there`: mostly a plausible but wrong one.
     fn value(&mut self, there: u64) -> u64 {
         let step = self.random.between(1, 3);
         let shift = self.random.below(64);
@@ -73,15 +73,15 @@ impl Scribbler {
         }
     }
 
-    /// Any word.
+    /// Overwrites any word.
     pub fn anywhere(&mut self, memory: &Memory) {
         let word = self.random.below(memory.word_count() as u64) as usize;
         let value = self.value(memory.load(word));
         memory.store(word, value);
     }
 
-    /// One of these words; now and then it goes back and forth between two values, for who looks
-    /// twice.
+    /// Overwrites one of these words. Now and then it alternates between two values first, against
+    /// code that reads twice.
     fn one_of(&mut self, memory: &Memory, words: &[usize]) {
         let word = words[self.random.below(words.len() as u64) as usize];
         let there = memory.load(word);
@@ -109,7 +109,7 @@ impl Scribbler {
         }
     }
 
-    /// The words that are looked at with each chunk, or any.
+    /// Overwrites a word that is read with each chunk, or any word.
     pub fn ring(&mut self, ring: &Memory) {
         if self.random.chance(1, 4) {
             return self.anywhere(ring);
@@ -133,14 +133,14 @@ impl Scribbler {
         self.one_of(ring, &words);
     }
 
-    /// A sleeper that wakes, sleeps again, and asks to be looked at, faster than anybody answers.
+    /// Acts as a sleeper that wakes, sleeps again and rings, faster than the server can answer.
     pub fn sleep_and_wake(&mut self, page: &Memory, times: u64) {
         for time in 0..self.random.below(times) {
             page.store(READER_WORDS[1], [0, 2, time << 1 | 1, u64::MAX][time as usize % 4]);
         }
     }
 
-    /// A cursor like that of an honest reader, which may be a little ahead of it.
+    /// Moves the cursor like an honest reader, but sometimes a little ahead.
     pub fn creep(&mut self, page: &Memory) {
         let cursor = page.load(READER_WORDS[0]);
         let step = if self.random.chance(1, 50) { self.random.below(3) } else { 0 };
@@ -153,11 +153,11 @@ impl Forger {
         Forger { next_seq: 1, position: 0, total_bytes: 0 }
     }
 
-    /// Publishes a chunk as an honest writer does, but that perhaps (`1 in odds`) one thing about
-    /// it is wrong.
+    /// Publishes a chunk like an honest writer. With a chance of 1 in `odds` one word of it is
+    /// wrong.
     pub fn publish(&mut self, ring: &Memory, scribbler: &mut Scribbler, now_ns: u64, odds: u64) {
         let random = &mut scribbler.random;
-        // What it was given, and not what it has written there since.
+        // These sizes come from the granted memory, not from words that it has overwritten since.
         let bytes = ring.word_count() as u64 * 8;
         let (slot_count, data_bytes) = (bytes / 256, bytes / 4 * 3 - 1_024);
         let length = random.below(data_bytes / 8);

@@ -1,5 +1,6 @@
-//! The kernel gives no more shared memory, descriptors or address space: a clear error, nobody is
-//! killed, everything else goes on, and so does what was refused when there is some again.
+//! The kernel provides no more shared memory, descriptors or address space. The server reports a
+//! clear error, no process is killed, and everything else continues. A refused request succeeds
+//! when the resource is available again.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,7 +20,8 @@ use streamdoor::memory::named::name_of;
 use crate::house::{FAR, House, Told, slow_bytes};
 use crate::raw;
 
-/// A server whose /dev/shm is its own and takes so much; `None` if we cannot give it that.
+/// Starts a server with its own /dev/shm of this size. Returns `None` if this process cannot mount
+/// one.
 fn with_own_shm(bytes: u32, arguments: &[&str]) -> Option<House> {
     let script = format!("mount -t tmpfs -o size={bytes} tmpfs /dev/shm || exit 99; exec \"$@\"");
     let launcher = ["unshare", "-m", "sh", "-c", &script, "sh"].map(str::to_owned);
@@ -31,13 +33,13 @@ fn with_own_shm(bytes: u32, arguments: &[&str]) -> Option<House> {
     Some(House::within(&launcher, arguments))
 }
 
-/// A file of that server's /dev/shm.
+/// Returns the path of a file in that server's /dev/shm.
 fn in_shm(house: &House, name: &str) -> PathBuf {
     let its_root = Path::new("/proc").join(house.process_id().to_string()).join("root");
     its_root.join("dev").join("shm").join(name)
 }
 
-/// Takes all that is left of its /dev/shm.
+/// Fills the rest of the server's /dev/shm.
 fn fill(house: &House) {
     let mut filler = File::create(in_shm(house, "filler")).unwrap();
     for piece in [&[7; 4_096][..], &[7; 1]] {
@@ -63,7 +65,7 @@ fn is_all(told: &Told) -> bool {
     told.bytes == slow_bytes(400, 300) && told.outcome() == Some(Outcome::Completed)
 }
 
-/// Somebody else reads and produces here as ever.
+/// Asserts that other clients can still read and produce.
 fn goes_on(house: &House) {
     let over_http = Told::over_http(&house.client, execute(house), Policy::Block);
     assert!(is_all(&over_http), "{:?}", over_http.state);
@@ -97,7 +99,7 @@ fn on_a_full_dev_shm_there_are_no_names_and_all_else_goes_on() {
 #[test]
 fn who_takes_the_pages_of_a_named_ring_on_a_full_dev_shm_kills_nobody() {
     let Some(house) = with_own_shm(1 << 20, &["--named-doors"]) else { return };
-    let id = execute_at(&house, 10); // It must not be over before its pages are taken.
+    let id = execute_at(&house, 10); // It must not end before its pages are taken.
     let file = File::options().write(true).open(in_shm(&house, &name_of(id))).unwrap();
     let bytes = file.metadata().unwrap().len();
     let told = std::thread::scope(|scope| {
@@ -105,7 +107,7 @@ fn who_takes_the_pages_of_a_named_ring_on_a_full_dev_shm_kills_nobody() {
         house.until("it runs", || house.metric("streamdoor_chunks_published_total") > 5);
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&file, hole, 0, bytes).unwrap();
-        fill(&house); // What is written there now has no page to go to: SIGBUS.
+        fill(&house); // Writes to the hole now find no page: SIGBUS.
         told.join().unwrap()
     });
     assert!(is_all(&told), "{:?}", told.state);
@@ -114,7 +116,7 @@ fn who_takes_the_pages_of_a_named_ring_on_a_full_dev_shm_kills_nobody() {
     goes_on(&house);
 }
 
-/// What a process may have of something.
+/// A resource limit of a process. The previous limit is restored when the value is dropped.
 struct Limit {
     pid: Pid,
     resource: Resource,
@@ -124,7 +126,7 @@ struct Limit {
 impl Limit {
     fn set(house: &House, resource: Resource, value: u64) -> Limit {
         let pid = Pid::from_raw(house.process_id() as i32).unwrap();
-        let maximum = getrlimit(resource).maximum; // Its own is ours, inherited.
+        let maximum = getrlimit(resource).maximum; // The child inherited our maximum.
         let before = prlimit(Some(pid), resource, Rlimit { current: Some(value), maximum });
         Limit { pid, resource, before: before.unwrap() }
     }
@@ -141,11 +143,11 @@ fn descriptors(house: &House) -> Vec<u64> {
     links.map(|link| link.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// The number of the descriptor that is opened when so many more have been, once it has closed
-/// those of connections that are gone.
+/// Returns the number of the descriptor that the server opens after `count` more. Waits first until
+/// the server has closed those of old connections.
 fn descriptor_behind(house: &House, count: usize) -> u64 {
     let (mut taken, mut same_count) = (descriptors(house), 0);
-    // One look like another may be because it does not run at the moment.
+    // Two equal looks are not enough: the server may just not be scheduled.
     house.until("it closes no more", || {
         std::thread::sleep(Duration::from_millis(100));
         let before = std::mem::replace(&mut taken, descriptors(house));
@@ -183,12 +185,12 @@ fn where_the_kernel_gives_no_memory_a_door_is_refused_and_all_else_goes_on() {
             assert_eq!(document["error"]["code"], "no_shared_memory");
             assert!(message.contains(why) && head.to_lowercase().contains("retry-after:"));
         };
-        // Its connection, and one more.
+        // Room for its connection, and one more.
         let descriptors = descriptor_behind(&house, 2);
         refused(Limit::set(&house, Resource::Nofile, descriptors), "Too many open files");
-        // Files of a page, which a ring is more than.
+        // Files may have the size of a page, but not of a ring.
         refused(Limit::set(&house, Resource::Fsize, 8 << 10), "File too large");
-        // Space for a page or two, but for no ring.
+        // Room for a page or two, but for no ring.
         let space = address_space(&house) + (24 << 10);
         refused(Limit::set(&house, Resource::As, space), "Cannot allocate memory");
         refused_count += 3;

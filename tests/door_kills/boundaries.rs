@@ -8,18 +8,18 @@ use crate::role::Role;
 use crate::step::{At, Missing, Stepper};
 use crate::world::{Heard, World};
 
-/// What somebody does in slow motion, and what has to be so when it was killed in the middle.
+/// An operation that a role executes step by step, and is killed in the middle of.
 struct Scene<'a> {
     name: &'a str,
-    /// By single instructions, or by system calls.
+    /// True for steps of single instructions, false for steps of system calls.
     by_instruction: bool,
-    /// At every instruction, and not only at events.
+    /// True to kill at every instruction, and not only at events.
     everywhere: bool,
 }
 
 impl Scene<'_> {
-    /// Plays it again and again, each time with a death one event later, until it comes to its end
-    /// alive. `before` makes a role and what is to be judged; `after` judges.
+    /// Repeats the scene, each time with a death one event later, until the role finishes alive.
+    /// `before` starts the role and makes the state that `after` checks.
     fn play<T>(&self, before: impl Fn() -> (Role, T), mut after: impl FnMut(T, bool)) {
         let mut event_count = 0;
         loop {
@@ -42,7 +42,8 @@ impl Scene<'_> {
         assert!(event_count > 3, "{}: nothing happened", self.name);
     }
 
-    /// True: it came to the end before that event.
+    /// Steps the role to event number `event`, and kills it. Returns true if the scene ended before
+    /// that event.
     fn run_to(&self, role: &mut Role, event: u64) -> Result<bool, Missing> {
         let thread = role.hear("thread ").parse().unwrap();
         let process = Child::id(&role.child);
@@ -62,7 +63,7 @@ impl Scene<'_> {
     }
 }
 
-/// A producer with so many chunks behind it, and two readers that will get them all.
+/// Kills a producer that has published `before` chunks, while two readers read them all.
 fn publishing(name: &str, before: u64) {
     let world = World::new();
     let everywhere = std::env::var_os("STREAMDOOR_KILL_EVERYWHERE").is_some();
@@ -100,7 +101,7 @@ fn publishing(name: &str, before: u64) {
             seen_counts[published as usize] += 1;
         },
     );
-    // Before the chunk was there, and after.
+    // Kills came before the chunk was visible, and after.
     assert!(seen_counts.iter().all(|count| *count > 0), "{seen_counts:?}");
     world.is_sound();
 }
@@ -112,7 +113,7 @@ fn a_producer_dies_between_any_two_steps_of_publishing() {
 
 #[test]
 fn a_producer_dies_between_any_two_steps_of_taking_an_old_chunks_place() {
-    publishing("rotate", 60); // The ring has gone round some times by then.
+    publishing("rotate", 60); // The ring has gone round several times by then.
 }
 
 #[test]
@@ -144,12 +145,12 @@ fn a_producer_dies_between_any_two_calls_of_attaching() {
     let scene = Scene { name: "produce", by_instruction: false, everywhere: false };
     scene.play(
         || (Role::play("begins to produce", &world.path(), ""), ()),
-        |(), _| world.is_sound(), // There are 8 places at the door, and far more have died.
+        |(), _| world.is_sound(), // Far more died than the 8 doors of the server.
     );
 }
 
-/// Somebody reads an execution under `block` and dies; the producer goes on, and another reader has
-/// everything.
+/// Kills a reader of an execution under `block`. The producer continues, and another reader
+/// receives everything.
 fn reading(name: &str, role: &str, by_instruction: bool) {
     let world = World::new();
     let scene = Scene { name, by_instruction, everywhere: false };
@@ -169,7 +170,7 @@ fn reading(name: &str, role: &str, by_instruction: bool) {
             std::thread::scope(|scope| {
                 let reading = scope.spawn(|| Heard::all(&mut reader));
                 let mut buffer = [0; crate::world::LENGTH_MAX];
-                // Many times what the ring holds: who is gone would be in the way.
+                // Many times what the ring holds: a dead reader would block it.
                 for seq in 6..=400 {
                     let length = crate::world::pattern(seq, &mut buffer);
                     writer.send(&buffer[..length]).unwrap();

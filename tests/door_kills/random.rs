@@ -1,4 +1,4 @@
-//! Deaths at random moments, many of them; how soon everybody else knows.
+//! Many deaths at random moments, and the time until every other party notices.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::roles::RING_BYTES;
 use crate::world::{FAR, Heard, LENGTH_MAX, World, pattern};
 
 const KILLS: u32 = 500;
-/// Unless somebody says how many it shall be.
+/// The time after which kills end, unless `STREAMDOOR_KILLS` is set.
 const TIME_MAX: Duration = Duration::from_secs(60);
 const KILLS_MIN: u32 = 10;
-/// By then everybody sleeps.
+/// The time after which all parties sleep.
 const RESTING: Duration = Duration::from_millis(2);
 const WAIT_US_MAX: u64 = 20_000;
 
-/// How long things took.
+/// The measured times of one kind.
 #[derive(Default)]
 struct Times(Vec<Duration>);
 
@@ -43,7 +43,7 @@ impl Times {
     }
 }
 
-/// What happens in one round.
+/// The results of all rounds.
 #[derive(Default)]
 struct Found {
     to_reader: Times,
@@ -90,7 +90,8 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Rings and pages that are shared with other processes, in the server or in a reader of this one.
+/// Number of mappings of rings and pages that are shared with other processes, in the server or in
+/// a reader of this process.
 fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let kinds = ["door", "control", "reader", "producer"];
@@ -113,7 +114,7 @@ fn wait(random: &mut Random) {
     std::thread::sleep(Duration::from_micros(random.below(WAIT_US_MAX)));
 }
 
-/// A producer streams to a reader at the door and to one over HTTP, and dies.
+/// Kills a producer that streams to a reader at the door and to one over HTTP.
 fn kill_producer(world: &World, random: &mut Random, found: &mut Found) {
     let mut role = Role::play("streams", &world.path(), "");
     let execution = role.hear("execution ");
@@ -153,7 +154,7 @@ fn kill_producer(world: &World, random: &mut Random, found: &mut Found) {
     });
 }
 
-/// A producer that has published some chunks and waits dies; so does nobody else, and all sleep.
+/// Kills a producer that has published some chunks and rests, while all others sleep.
 fn kill_resting_producer(world: &World, random: &mut Random, found: &mut Found) {
     let mut role = Role::play("rests", &world.path(), "");
     let execution = role.hear("execution ");
@@ -172,7 +173,7 @@ fn kill_resting_producer(world: &World, random: &mut Random, found: &mut Found) 
     });
 }
 
-/// A producer streams to two readers at the door, and one of them dies.
+/// Kills one of two readers at the door, to which a producer streams.
 fn kill_reader(world: &World, random: &mut Random, found: &mut Found) {
     let options = ProduceOptions { ring_bytes: Some(RING_BYTES), ..ProduceOptions::default() };
     let mut writer = world.door().produce("read", &options).unwrap();
@@ -195,7 +196,7 @@ fn kill_reader(world: &World, random: &mut Random, found: &mut Found) {
         }
         let killed = Clock::now();
         role.kill();
-        (0..100).for_each(|_| send()); // Far more than the ring holds: nobody is in the way.
+        (0..100).for_each(|_| send()); // Far more than the ring holds.
         found.to_writer.0.push(Clock::now().since(killed));
         writer.complete().unwrap();
         let heard = reading.join().unwrap();

@@ -1,4 +1,4 @@
-//! Who is killed: this test binary, run again for one of these jobs.
+//! The roles of the killed processes: this test binary, run again for one of these jobs.
 
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{Door, ProduceOptions, Writer};
@@ -8,10 +8,10 @@ use crate::role::{say, told, wait_for_word};
 use crate::step::{mark, thread_id};
 use crate::world::{FAR, LENGTH_MAX, block, pattern};
 
-/// The smallest ring: some 10 chunks, so that each new one soon takes an old one's place.
+/// Size of the smallest ring: some 10 chunks, so that each new one soon replaces an old one.
 pub const RING_BYTES: u32 = 4 << 10;
 
-/// Not a test of its own: what another process runs.
+/// The other process's entry point. It is no test of its own.
 #[test]
 fn plays_its_role() {
     let Some((role, path, about)) = told() else { return };
@@ -44,13 +44,13 @@ fn send(writer: &mut Writer, seq: u64) {
     assert_eq!(writer.send(&buffer[..length]).unwrap(), seq);
 }
 
-/// Says which thread it is that is to be moved on, and waits for somebody who does.
+/// Prints the id of the thread to step, and waits for the stepper.
 fn is_ready() {
     say(&format!("thread {}", thread_id()));
     wait_for_word();
 }
 
-/// Publishes so many chunks, and then one in slow motion.
+/// Publishes `before` chunks, and then one step by step.
 fn publishes(door: &Door, before: u64) {
     let mut writer = writer(door);
     for seq in 1..=before {
@@ -66,7 +66,7 @@ fn publishes(door: &Door, before: u64) {
     wait_for_word();
 }
 
-/// Says its last word in slow motion.
+/// Completes its execution step by step.
 fn completes(door: &Door) {
     let mut writer = writer(door);
     (1..=3).for_each(|seq| send(&mut writer, seq));
@@ -78,7 +78,7 @@ fn completes(door: &Door) {
     wait_for_word();
 }
 
-/// Becomes a producer in slow motion.
+/// Becomes a producer step by step.
 fn begins_to_produce(door: &Door) {
     is_ready();
     mark();
@@ -88,7 +88,7 @@ fn begins_to_produce(door: &Door) {
     wait_for_word();
 }
 
-/// Becomes a reader in slow motion.
+/// Becomes a reader step by step.
 fn begins_to_read(door: &Door, execution: &str) {
     is_ready();
     mark();
@@ -98,7 +98,7 @@ fn begins_to_read(door: &Door, execution: &str) {
     wait_for_word();
 }
 
-/// Reads some chunks and leaves in slow motion.
+/// Reads some chunks, and detaches step by step.
 fn stops_reading(door: &Door, execution: &str) {
     let mut reader = door.read(execution, &block()).unwrap();
     for _ in 0..3 {
@@ -120,7 +120,7 @@ fn rests(door: &Door) {
     wait_for_word();
 }
 
-/// Publishes for ever.
+/// Publishes forever.
 fn streams(door: &Door) {
     let mut writer = writer(door);
     for seq in 1.. {
@@ -128,7 +128,7 @@ fn streams(door: &Door) {
     }
 }
 
-/// Reads for ever.
+/// Reads forever.
 fn reads(door: &Door, execution: &str) {
     let mut reader = door.read(execution, &block()).unwrap();
     say("reads");

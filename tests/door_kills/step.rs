@@ -1,48 +1,48 @@
-//! Moves one thread of another process on, instruction by instruction or from system call to system
-//! call, and says when something has happened that others can see.
+//! Moves one thread of another process, by instructions or by system calls, and reports when
+//! something has happened that others can see.
 //!
-//! What a process has done to its own memory dies with it. So two moments between which it has made
-//! no system call and has written nothing into memory that it shares are the same death: it is
-//! enough to kill it once between any two *events*, where an event is a change of the shared memory
-//! that it may write, or the entry to or the return from a system call.
+//! The changes of a process to its own memory disappear with it. Therefore two moments are the same
+//! death if no system call and no write to shared memory lies between them. One kill between any
+//! two *events* is enough. An event is a change of shared memory that the process may write, or the
+//! entry to or the return from a system call.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// A process that may be moved on. Its threads other than the one go on as they like.
+/// A process with one thread that is moved step by step. Its other threads run freely.
 pub struct Stepper {
     thread: libc::pid_t,
     process: u32,
     memory: File,
-    /// What the process shares with others and may write: where that is, and what stands there.
+    /// The address and size of each shared mapping that the process may write.
     shared: Vec<(u64, usize)>,
     seen: Vec<u8>,
     look: Vec<u8>,
-    /// Instructions, or system calls, so far.
+    /// Number of instructions or system calls so far.
     pub step_count: u64,
 }
 
-/// Where the thread is.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// Something has happened, or is just about to.
+    /// A change that others can see has happened, or a system call starts or has returned.
     Event,
-    /// Nothing has that anybody else could see.
+    /// No change that others can see has happened.
     Nothing,
-    /// Behind what is looked at.
+    /// The thread has passed the second mark.
     End,
 }
 
-/// Why it can not be done here.
+/// The reason why processes cannot be stepped here.
 pub type Missing = String;
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Of a stop at a system call, where it was asked for.
+/// The signal of a stop at a system call (`PTRACE_O_TRACESYSGOOD`).
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 
 impl Stepper {
-    /// Takes hold of a thread that waits for its standard input; `go_on` gives it that. Afterwards
-    /// it stands at its first mark.
+    /// Attaches to a thread that waits for its standard input, which `go_on` writes. Returns when
+    /// the thread has reached its first mark.
     pub fn take(
         process: u32,
         thread: libc::pid_t,
@@ -68,14 +68,14 @@ impl Stepper {
         Ok(stepper)
     }
 
-    /// One instruction on.
+    /// Executes one instruction.
     pub fn step(&mut self) -> At {
         let is_call = self.is_at_call();
         ask(libc::PTRACE_SINGLESTEP, self.thread, 0).unwrap();
         let signal = self.wait();
         self.step_count += 1;
         if is_call {
-            self.find_shared(); // It may have mapped something.
+            self.find_shared(); // It may have mapped memory.
         }
         match signal {
             MARK => At::End,
@@ -84,7 +84,7 @@ impl Stepper {
         }
     }
 
-    /// To the next entry to a system call, or to the return from it.
+    /// Continues to the next entry to a system call, or to the return from it.
     pub fn call(&mut self) -> At {
         loop {
             ask(libc::PTRACE_SYSCALL, self.thread, 0).unwrap();
@@ -97,7 +97,7 @@ impl Stepper {
         }
     }
 
-    /// Waits until the thread stands; at what signal.
+    /// Waits until the thread stops, and returns the signal.
     fn wait(&self) -> i32 {
         let mut status = 0;
         // SAFETY: the kernel writes one number, into a local.
@@ -107,7 +107,7 @@ impl Stepper {
         libc::WSTOPSIG(status)
     }
 
-    /// The process was killed: takes note of the thread's death, for which its process waits.
+    /// Reaps the thread of a killed process, which waits for that.
     pub fn bury(self) {
         let mut status = 0;
         loop {
@@ -119,18 +119,18 @@ impl Stepper {
         }
     }
 
-    /// Is the next instruction a system call?
+    /// Returns true if the next instruction is a system call.
     fn is_at_call(&self) -> bool {
         let at = std::mem::offset_of!(libc::user, regs)
             + std::mem::offset_of!(libc::user_regs_struct, rip);
-        // SAFETY: gives a word of the registers of a thread that stands.
+        // SAFETY: reads a word of the registers of a stopped thread.
         let address = unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, self.thread, at, 0) } as u64;
         let mut code = [0; 2];
         let read = self.memory.read_at(&mut code, address).unwrap_or(0);
         read == 2 && code == SYSCALL
     }
 
-    /// Which memory the process shares with the server, and may write.
+    /// Finds the memory that the process shares with the server and may write.
     fn find_shared(&mut self) {
         self.shared.clear();
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.process)).unwrap();
@@ -145,13 +145,13 @@ impl Stepper {
         }
     }
 
-    /// Has that memory changed since this was asked last?
+    /// Returns true if that memory has changed since the previous call.
     fn changed(&mut self) -> bool {
         self.look.clear();
         for &(address, size) in &self.shared {
             let start = self.look.len();
             self.look.resize(start + size, 0);
-            // What is not mapped any more is nothing.
+            // Memory that is no longer mapped is left out.
             if self.memory.read_exact_at(&mut self.look[start..], address).is_err() {
                 self.look.truncate(start);
             }
@@ -164,25 +164,25 @@ impl Stepper {
     }
 }
 
-/// What a thread raises where slow motion begins and ends.
+/// The signal that a thread raises where stepping starts and ends.
 const MARK: i32 = libc::SIGUSR1;
 
 fn ask(request: libc::c_uint, thread: libc::pid_t, data: usize) -> std::io::Result<()> {
-    // SAFETY: moves a thread on or takes hold of it; no memory of this process is touched.
+    // SAFETY: moves a thread or attaches to it; no memory of this process is touched.
     let result = unsafe { libc::ptrace(request, thread, 0, data) };
     if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// In the process that is moved on: slow motion begins or ends here. Ends a process that nobody
-/// holds.
+/// Marks the start or the end of stepping, in the stepped process. Ends a process that is not
+/// traced.
 pub fn mark() {
     // SAFETY: sends a signal to this thread.
     let result = unsafe { libc::raise(MARK) };
     assert_eq!(result, 0);
 }
 
-/// Which thread this is.
+/// Returns the id of this thread.
 pub fn thread_id() -> libc::pid_t {
-    // SAFETY: takes nothing, gives a number.
+    // SAFETY: takes no argument and returns a number.
     unsafe { libc::gettid() }
 }

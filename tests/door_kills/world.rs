@@ -1,4 +1,4 @@
-//! A server in this process, and what is read at its door.
+//! A server in this process, and readers at its door.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use streamdoor::engine::{End, EndState, Outcome, Policy};
 use streamdoor::reactor::Clock;
 use streamdoor::shard::{Delivery, Server, ServerConfig, ShardConfig};
 
-/// Nothing here takes so long.
+/// A deadline that no test reaches.
 pub const FAR: Duration = Duration::from_secs(30);
 pub const LENGTH_MAX: usize = 200;
 
@@ -52,7 +52,8 @@ impl World {
         self.door().read(execution, &block()).unwrap()
     }
 
-    /// All that was shared with the dead is given back: there is a place for everybody.
+    /// Asserts that a new producer and a new reader work, so the resources of dead ones were
+    /// released.
     pub fn is_sound(&self) {
         let mut writer = self.door().produce("after", &Default::default()).unwrap();
         let mut reader = self.read(&writer.execution().to_string());
@@ -80,7 +81,7 @@ pub fn block() -> ReadOptions {
     ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() }
 }
 
-/// What chunk `seq` has to be; its length.
+/// Writes the expected data of chunk `seq`, and returns its length.
 pub fn pattern(seq: u64, buffer: &mut [u8; LENGTH_MAX]) -> usize {
     let mut random = Random::new(seq);
     let length = random.below(LENGTH_MAX as u64 + 1) as usize;
@@ -88,13 +89,13 @@ pub fn pattern(seq: u64, buffer: &mut [u8; LENGTH_MAX]) -> usize {
     length
 }
 
-/// What a `block` reader was given: everything from the first chunk on, as it has to be, and an
-/// end.
+/// The deliveries to a `block` reader: every chunk from the first on, with the expected data, and
+/// an end.
 #[derive(Debug, Default)]
 pub struct Heard {
     pub chunk_count: u64,
     pub end: Option<End>,
-    /// When its end was there.
+    /// The time when the end was received.
     pub at: Instant,
 }
 

@@ -1,13 +1,13 @@
-//! A tool that says what it was told, for tests that look for bytes of others.
+//! A tool that repeats its input, for tests that search for bytes of others.
 
 use serde_json::Value;
 use streamdoor::shard::Shard;
 use streamdoor::tool::{Context, EmitError, Step, Tool, ToolError, ToolSpec, Work};
 
-/// The nonce comes in so many chunks, as a whole in each.
+/// Number of chunks of the output. Each holds the whole nonce.
 pub const CHUNKS: usize = 2;
 
-/// Says what it was told.
+/// A tool that repeats its nonce.
 struct Echo {
     nonce: Vec<u8>,
     left: usize,
@@ -27,7 +27,7 @@ impl Tool for Echo {
     }
 }
 
-/// Makes it known.
+/// Registers the tool with a shard.
 pub fn set_up(shard: &mut Shard) {
     let spec = ToolSpec::new("echo", "Says what it is told.");
     let prepare = |arguments: &Value, need| {

@@ -1,11 +1,11 @@
-//! The real clients of AI SDK, AG-UI and LangGraph: they read what fronts write, and they talk to a
-//! server with nothing but its URL.
+//! The real clients of AI SDK, AG-UI and LangGraph. They read what fronts write, and they talk to a
+//! server of which they only know the URL.
 //!
-//! They are installed by the tests, with npm and pip, once and of fixed versions: of AI SDK the
-//! newest of each generation and an old one that refuses what it does not know. In
-//! `understood.rs` each reads recorded streams; in `real.rs` each runs agents of `streamdoor
-//! serve`, whose models follow a script.
-#![cfg(feature = "cli")]
+//! The tests install them with npm and pip, once and in fixed versions. For AI SDK these are the
+//! newest version of each generation and an old one that refuses unknown fields. In `understood.rs`
+//! each reads recorded streams. In `real.rs` each runs agents of `streamdoor serve`, whose models
+//! follow a script.
+#![cfg(all(feature = "cli", feature = "agent"))]
 
 #[path = "../chromium/mod.rs"]
 #[allow(dead_code, reason = "the page is opened by a client of its own")]
@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 
 use installed::Missing;
 
-/// Generations of AI SDK: the name that they are installed under, and the version. The second of
-/// each two is the newest; the first refuses fields and chunks that it does not know.
+/// The generations of AI SDK: the name of the installed package, and the version. The second of
+/// each two is the newest. The first refuses unknown fields and chunks.
 pub const AI_SDKS: [(&str, &str); 6] = [
     ("ai-5-old", "5.0.60"),
     ("ai-5", "5.0.277"),
@@ -38,7 +38,7 @@ pub const AI_SDKS: [(&str, &str); 6] = [
     ("ai-7", "7.0.173"),
 ];
 
-/// The folder with `node_modules`.
+/// Returns the folder with `node_modules`.
 fn node() -> Result<PathBuf, Missing> {
     let sdks = AI_SDKS.map(|(name, version)| format!("{name}@npm:ai@{version}"));
     let others = ["@ag-ui/client@1.0.0", "rxjs@7.8.2"].map(str::to_owned);
@@ -47,7 +47,7 @@ fn node() -> Result<PathBuf, Missing> {
     installed::node(installed::folder("front-clients", "node"), &packages)
 }
 
-/// A Python with LangGraph's packages.
+/// Returns a Python with LangGraph's packages.
 fn python() -> Result<PathBuf, Missing> {
     let packages = ["langgraph-sdk==0.4.14", "langchain-protocol==0.0.20", "langchain-core==1.7.2"];
     installed::python(installed::folder("front-clients", "python"), &packages)

@@ -1,5 +1,5 @@
-//! The example page, `tools/web`: it is built with npm, and a headless Chromium shows what it is
-//! for: text and a growing output, before the run is over.
+//! The example page, `tools/web`. It is built with npm. A headless Chromium shows text and a
+//! growing output before the run is over.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -18,7 +18,7 @@ use crate::{chromium, driver, or_say};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/web");
 
-/// The folder of the built page, with what it was built by.
+/// Builds the page, and returns its folder, which also has the packages.
 fn built() -> Result<PathBuf, Missing> {
     let described = fs::read_to_string(format!("{SOURCE}/package.json")).unwrap();
     let described: Value = serde_json::from_str(&described).unwrap();
@@ -37,14 +37,14 @@ fn built() -> Result<PathBuf, Missing> {
     Ok(folder)
 }
 
-/// Serves the page until the program ends: its origin.
+/// Serves the page until the program ends, and returns its origin.
 fn serve(folder: &Path) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
     let folder = folder.to_owned();
     thread::spawn(move || {
         for connection in listener.incoming().map_while(Result::ok) {
-            let _ = answer(connection, &folder); // A browser may go before it has read all.
+            let _ = answer(connection, &folder); // A browser may leave before it has read all.
         }
     });
     origin
@@ -90,7 +90,7 @@ fn the_page_shows_text_and_a_growing_output_before_the_run_is_over() {
             &origin,
         ]);
         let screenshot = folder.with_file_name("page.png");
-        let _ = fs::remove_file(&screenshot); // Of the last time.
+        let _ = fs::remove_file(&screenshot); // From the previous run.
         let output = Command::new("node")
             .arg(driver("page.mjs"))
             .args([folder, &program])

@@ -1,5 +1,5 @@
-//! The real clients run agents of a real server, whose model follows a script: what each has
-//! understood is what the native stream of the same run says.
+//! The real clients run agents of a real server, whose model follows a script. Each client has
+//! understood the same as the native stream of its run contains.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::scripted::Model;
 use crate::served::Server;
 use crate::{AI_SDKS, driver, node, or_say, python};
 
-/// Each run is played by what its user says.
+/// The script of the model. The user's message selects the run.
 pub const SCRIPT: &str = r#"
 pace = "2ms"
 [[turns]]
@@ -72,7 +72,7 @@ when = { user = "flood", step = 2 }
 events = [{ text = "That was much." }]
 "#;
 
-/// A model, and a server that knows it.
+/// A model, and a server that uses it.
 struct House {
     server: Server,
     _model: Model,
@@ -90,7 +90,7 @@ impl House {
         format!("http://{}", self.server.address())
     }
 
-    /// What a client says of its scenes.
+    /// Returns a client's report on each of its scenes.
     fn play(&self, command: &mut Command) -> BTreeMap<String, Value> {
         let done = command.env("NO_PROXY", "127.0.0.1").output().unwrap();
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -104,7 +104,7 @@ impl House {
         said.lines().map(scene).collect()
     }
 
-    /// What the native stream says of the same run.
+    /// Reads the native stream of the same run.
     fn native(&self, said: &Value) -> Native {
         let execution = said["execution"].as_str().unwrap_or_else(|| panic!("{said:#}"));
         let path = format!("/v1/executions/{execution}/events?format=ndjson");
@@ -128,12 +128,12 @@ impl House {
     }
 }
 
-/// What a run has said.
+/// The texts of a run.
 #[derive(Debug, Default)]
 struct Native {
     text: String,
     reasoning: String,
-    /// By call.
+    /// The output of each call.
     pieces: Value,
 }
 
@@ -144,7 +144,7 @@ fn check_same(said: &Value, native: &Native) {
     assert_eq!(said["gaps"], 0, "{said:#}");
 }
 
-/// What is the same whoever reads.
+/// Asserts everything that is the same for all clients.
 fn check(house: &House, told: &BTreeMap<String, Value>, failure: &str) {
     let whole = &told["whole"];
     let native = house.native(whole);
@@ -179,7 +179,7 @@ fn check(house: &House, told: &BTreeMap<String, Value>, failure: &str) {
 #[test]
 fn every_generation_of_ai_sdk_runs_agents_with_nothing_but_a_url() {
     or_say(node(), |folder| {
-        // All at once: each waits for a tool that takes its time.
+        // All at once: each waits for a slow tool.
         thread::scope(|scope| {
             for (package, version) in AI_SDKS.into_iter().skip(1).step_by(2) {
                 scope.spawn(move || ai_sdk_runs_agents(folder, package, version));
@@ -233,7 +233,7 @@ fn langgraph_runs_agents_with_nothing_but_a_url() {
         let mut command = Command::new(python);
         command.arg(driver("real_langgraph.py")).arg(house.base());
         let mut told = house.play(&mut command);
-        // A thread has no memory of its own: who wants one sends what was said.
+        // A thread has no memory of its own: the client has to send the earlier messages.
         let next = told.get_mut("whole").unwrap().as_object_mut().unwrap();
         assert_eq!(
             next.insert("next".into(), "I remember both.".into()),

@@ -1,21 +1,22 @@
-//! A server that has recorded streams and nothing else.
+//! A server that has only recorded streams.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// A stream: where it is, its headers, and its bytes.
+/// A stream: its path, its headers, and its bytes.
 pub struct Recorded {
     pub path: String,
     pub headers: &'static [(&'static str, &'static str)],
     pub bytes: Vec<u8>,
 }
 
-/// What was asked for: paths and bodies.
+/// The received requests: paths and bodies.
 pub type Bodies = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
-/// Serves these until the program ends; where, and what is asked of it.
+/// Serves the streams until the program ends. Returns the address, and the requests received so
+/// far.
 pub fn serve(streams: Vec<Recorded>) -> (SocketAddr, Bodies) {
     let bodies = Bodies::default();
     let asked = Arc::clone(&bodies);
@@ -23,7 +24,7 @@ pub fn serve(streams: Vec<Recorded>) -> (SocketAddr, Bodies) {
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for connection in listener.incoming().map_while(Result::ok) {
-            // A client may go before it has read all.
+            // A client may leave before it has read all.
             let _ = answer(connection, &streams, &asked);
         }
     });
@@ -60,7 +61,7 @@ fn answer(mut connection: TcpStream, streams: &[Recorded], bodies: &Bodies) -> s
     }
     connection.write_all(head.as_bytes())?;
     connection.write_all(b"\r\n")?;
-    // Cut where it hurts: within lines, names and characters.
+    // The cuts are in difficult places: within lines, names and characters.
     for piece in stream.bytes.chunks(997) {
         connection.write_all(piece)?;
     }

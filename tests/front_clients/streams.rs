@@ -1,22 +1,23 @@
-//! Streams for clients to read: runs as parts, and what is to be understood of them.
+//! Streams for clients to read: runs as parts, with their expected contents.
 
 use serde_json::{Value, json};
 use streamdoor::agent::Part;
 use streamdoor::endpoint::front::{Format, Front, Item, Names, Reader, Source};
 use streamdoor::wire::events::{Chunk, End, EndState, Gap};
 
-/// The scenes that are told in every format.
+/// The scenes that exist in every format.
 pub const SCENES: [&str; 7] =
     ["whole", "failed", "cancelled", "gap", "reopened", "tool", "tool-failed"];
 
-/// What a tool puts out in a run: more than a snapshot's first few sizes, with hard characters.
+/// Returns the output of a tool in a run: more than the first few sizes of a snapshot, with
+/// difficult characters.
 pub fn output() -> String {
     (0..900).map(|number| format!("line {number}: ä€😀\u{2028}\n")).collect()
 }
 
 pub const TEXT: [&str; 2] = ["I look for \"it\".\n", "It is there: 😀 data: [DONE]"];
 
-/// The scene in that format.
+/// Returns the scene in this format.
 pub fn scene(name: &str, format: Format) -> Vec<u8> {
     let mut out = Vec::new();
     if let Some(state) = name.strip_prefix("tool") {
@@ -97,7 +98,7 @@ fn gap(from_seq: u64) -> Gap<'static> {
     Gap { execution: "0abc", from_seq, to_seq, chunk_count, byte_count, reason: "lag" }
 }
 
-/// Numbers parts and gives them what all have.
+/// Numbers the parts, and adds the fields that all have.
 fn parts(documents: Vec<(u32, Value)>) -> Vec<Part> {
     let numbered = (1_u64..).zip(documents);
     let part = |(seq, (step, mut document)): (u64, (u32, Value))| {

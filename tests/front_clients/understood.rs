@@ -1,4 +1,4 @@
-//! What each client has to have understood of each scene.
+//! The expected understanding of each scene by each client.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,13 +14,13 @@ use crate::server::{Recorded, serve};
 use crate::streams::{SCENES, TEXT, output, scene};
 use crate::{AI_SDKS, driver, node, or_say, python};
 
-/// What a client says of each scene, and what it has sent.
+/// A client's report on each scene, and the requests that it has sent.
 struct Told {
     scenes: Vec<(String, Value)>,
     bodies: Vec<(String, Vec<u8>)>,
 }
 
-/// Has a client read all scenes.
+/// Runs a client that reads all scenes.
 fn read(format: Format, client: impl FnOnce(&str, &[String]) -> Command) -> Told {
     let recorded = |name: &&str| Recorded {
         path: format!("/{name}"),
@@ -41,7 +41,7 @@ fn read(format: Format, client: impl FnOnce(&str, &[String]) -> Command) -> Told
     Told { scenes, bodies }
 }
 
-/// What was said in the first scene, as it comes back with the next question.
+/// Asserts that the next question carries the messages of the first scene.
 fn check_conversation(messages: &[Message], has_reasons: bool, context: &str) {
     let [first, one, found, refused, two, last] = messages else {
         panic!("{context}: {messages:?}")
@@ -57,7 +57,7 @@ fn check_conversation(messages: &[Message], has_reasons: bool, context: &str) {
     let Message::Tool(found) = found else { panic!("{context}: {found:?}") };
     assert_eq!((&*found.call_id, found.is_error), ("call_1", false), "{context}");
     let Message::Tool(refused) = refused else { panic!("{context}: {refused:?}") };
-    // AG-UI has no place to say that a result is none.
+    // AG-UI cannot mark a result as an error.
     assert_eq!((&*refused.output, refused.is_error), ("it may not", has_reasons), "{context}");
     assert!(matches!(two, Message::Assistant(two) if two.text == TEXT[1]), "{context}: {two:?}");
 }
@@ -98,7 +98,7 @@ fn ai_sdk(package: &str, sdk: SdkVersion, folder: &Path) {
         let pieces = said["pieces"][id].as_str().unwrap_or_default();
         assert_eq!(pieces == output, scene != "gap", "{context}");
         assert_eq!(said["gaps"], u64::from(scene == "gap"), "{context}");
-        // Its output grew, and that did not take much.
+        // The output grew, and the snapshots were not large.
         assert!(said["snapshots"].as_u64().unwrap() >= 2, "{context}");
         assert!(said["snapshot_bytes"].as_u64().unwrap() <= 2 * output.len() as u64, "{context}");
         match &*scene {
@@ -134,7 +134,7 @@ fn ai_sdk(package: &str, sdk: SdkVersion, folder: &Path) {
 fn ai_sdk_understands_what_every_generation_of_it_is_told() {
     or_say(node(), |folder| {
         for (package, version) in AI_SDKS {
-            // Whoever does not say which he is is told what the fifth understands.
+            // A client that does not name its version receives what version 5 understands.
             ai_sdk(package, SdkVersion::V5, folder);
             match version.as_bytes()[0] {
                 b'6' => ai_sdk(package, SdkVersion::V6, folder),
