@@ -1,5 +1,5 @@
-//! Anything as a chunked body, against a second decoder that is slow and sees all of it at once;
-//! and what our encoder writes is what our decoder reads.
+//! Any bytes as a chunked body, checked against a second decoder that is slow and sees the whole
+//! body at once. The decoder also reads back what the encoder writes.
 
 use streamdoor::limits;
 use streamdoor::wire::http1::{
@@ -10,10 +10,10 @@ use super::draw::{Draw, cuts};
 
 const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// What the body is, and how many bytes it takes; `None` if its end has not come.
+/// The content of a body and the number of bytes it takes. `None` if its end has not come.
 type Decoded = Result<Option<(Vec<u8>, usize)>, Refusal>;
 
-/// Reads a body that comes cut at `cuts`.
+/// Decodes a body that arrives cut at `cuts`.
 fn decoded(body: &[u8], cuts: &[usize]) -> Decoded {
     let mut reader = RequestReader::new();
     assert!(matches!(reader.read(&mut &HEAD[..]), Ok(Some(RequestPart::Head(_)))));
@@ -33,8 +33,8 @@ fn decoded(body: &[u8], cuts: &[usize]) -> Decoded {
     Ok(None)
 }
 
-/// RFC 9112, section 7.1, word by word, and our limits. `Err(())`: it is refused. Bytes that are no
-/// body yet may be one later, or not: only what is whole is judged.
+/// RFC 9112, section 7.1, word by word, with our limits. `Err(())` is a refusal. An incomplete body
+/// may still become valid, so only whole bodies are judged.
 struct Model<'b> {
     rest: &'b [u8],
 }
@@ -95,7 +95,7 @@ impl<'b> Model<'b> {
     }
 }
 
-/// With its semicolon.
+/// True if `bytes`, which start with a semicolon, are a chunk extension within the limits.
 fn is_extension(bytes: &[u8]) -> bool {
     let is_named = bytes.get(1).copied().is_some_and(is_token);
     let fits = bytes.len() <= 1 + limits::HTTP_EXTENSION_BYTES_MAX as usize;
@@ -125,7 +125,7 @@ pub fn check(data: &[u8]) {
     check_round_trip(data);
 }
 
-/// The bytes are content now, in chunks of sizes that they say themselves.
+/// Encodes the bytes as content, in chunks of sizes that they determine, and decodes them again.
 fn check_round_trip(data: &[u8]) {
     let (mut body, mut content) = (Vec::new(), Vec::new());
     let mut draw = Draw::new(data);

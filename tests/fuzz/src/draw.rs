@@ -1,34 +1,34 @@
-//! Numbers and texts out of the fuzzer's bytes, from the front; zeros when there are no more.
+//! Numbers and texts from the fuzzer's bytes, taken from the front. After their end come zeros.
 
-/// What is left of the bytes.
+/// The remaining bytes.
 pub struct Draw<'d> {
     rest: &'d [u8],
 }
 
 impl<'d> Draw<'d> {
-    /// From the first byte on.
+    /// Starts at the first byte.
     pub fn new(data: &'d [u8]) -> Draw<'d> {
         Draw { rest: data }
     }
 
-    /// Is there nothing left?
+    /// Returns true if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// The next `count` bytes, or as many as there are.
+    /// Takes the next `count` bytes, or fewer if fewer remain.
     pub fn bytes(&mut self, count: usize) -> &'d [u8] {
         let (taken, rest) = self.rest.split_at(count.min(self.rest.len()));
         self.rest = rest;
         taken
     }
 
-    /// One byte.
+    /// Takes one byte.
     pub fn byte(&mut self) -> u8 {
         self.bytes(1).first().copied().unwrap_or(0)
     }
 
-    /// Eight bytes, the lowest first.
+    /// Takes eight bytes, the lowest first.
     pub fn word(&mut self) -> u64 {
         let mut word = [0; 8];
         let taken = self.bytes(8);
@@ -36,22 +36,22 @@ impl<'d> Draw<'d> {
         u64::from_le_bytes(word)
     }
 
-    /// Below `bound`, which is at most 256.
+    /// Takes a number below `bound`, which is at most 256.
     pub fn below(&mut self, bound: usize) -> usize {
         usize::from(self.byte()) % bound.max(1)
     }
 
-    /// One of them.
+    /// Takes one of the values.
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
-    /// Yes or no.
+    /// Takes true or false.
     pub fn flag(&mut self) -> bool {
         self.byte() & 1 == 1
     }
 
-    /// A number of any size: how many bits, then those.
+    /// Takes a number of any size: first the number of bits, then the bits.
     pub fn number(&mut self) -> u64 {
         let bits = self.below(65);
         let bytes = self.bytes(bits.div_ceil(8));
@@ -59,14 +59,14 @@ impl<'d> Draw<'d> {
         if bits == 64 { number } else { number & ((1 << bits) - 1) }
     }
 
-    /// Up to 255 bytes, as text.
+    /// Takes up to 255 bytes as text.
     pub fn text(&mut self) -> String {
         let count = usize::from(self.byte());
         String::from_utf8_lossy(self.bytes(count)).into_owned()
     }
 }
 
-/// Where bytes are cut: nowhere, everywhere, and at some places that differ from input to input.
+/// Returns places to cut bytes: none, all, and some that differ from input to input.
 pub fn cuts(bytes: &[u8]) -> [Vec<usize>; 3] {
     let sum = bytes.iter().fold(0x9E37_79B9u32, |sum, byte| {
         sum.rotate_left(5).wrapping_mul(0x0100_0193) ^ u32::from(*byte)

@@ -1,5 +1,5 @@
-//! Any events at any times, from a shard that keeps its side of the contract and callers who need
-//! not: an audit behind each event; what a subscriber is told has no holes, and one end.
+//! Any events at any times, from a shard that keeps its side of the contract and callers that need
+//! not. An audit follows each event. Deliveries to a subscriber have no holes, and one end.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ const RING: RingFacts =
 const RINGS: usize = 2;
 const STEPS_MAX: usize = 200;
 
-/// What the shard knows of an execution.
+/// The shard's knowledge of an execution.
 struct Run {
     id: ExecutionId,
     producer: Producer,
     gate: Gate,
     head_seq: u64,
-    /// The oldest chunk that is held. The engine may not know yet.
+    /// The oldest chunk that is held. The engine may not know it yet.
     tail_seq: u64,
-    /// The oldest that the engine was told to be.
+    /// The oldest chunk according to the last report to the engine.
     told_tail_seq: u64,
     total_bytes: u64,
     is_released: bool,
@@ -39,7 +39,7 @@ enum Producer {
     Gone,
 }
 
-/// What a subscriber was told so far.
+/// The deliveries to a subscriber so far.
 struct Sub {
     id: SubscriberId,
     place: Place,
@@ -96,7 +96,7 @@ impl World {
         self.engine.audit();
     }
 
-    /// A question is answered at once.
+    /// Handles an event that the engine answers at once, and returns the reply.
     fn ask(&mut self, event: Event<'_>) -> Reply {
         self.engine.handle(event, self.now);
         let Some(Action::Reply(reply)) = self.engine.next_action() else {
@@ -128,7 +128,7 @@ impl World {
         sub.expect("it tells subscribers that were there")
     }
 
-    /// As a shard does.
+    /// Executes an action as a shard does.
     fn carry_out(&mut self, action: Action, draw: &mut Draw<'_>) {
         match action {
             Action::Reply(reply) => panic!("{reply:?} to nobody"),
@@ -221,7 +221,8 @@ impl World {
             assert!(!sub.is_all || from_seq == sub.next_seq, "a hole before {from_seq}");
             sub.next_seq = until_seq;
         }
-        // A tool's thread has overwritten some of it, or now does, as far as it is allowed to.
+        // A tool's thread has overwritten some of the chunks, or does so now, as far as the gate
+        // permits.
         let is_gone = tail_seq > from_seq;
         let lost_from = if is_gone { from_seq } else { from_seq + draw.below(4) as u64 };
         let lost_to = if is_gone { tail_seq - 1 } else { lost_from + draw.below(4) as u64 };
@@ -238,7 +239,7 @@ impl World {
         }
     }
 
-    /// Something happens.
+    /// Draws one event, and lets it happen.
     fn step(&mut self, draw: &mut Draw<'_>) {
         match draw.below(20) {
             0 | 1 => _ = self.ask(Event::Open(open_spec(draw))),
@@ -395,7 +396,7 @@ impl World {
     }
 }
 
-/// Of any length, for ever included.
+/// Draws a duration of any length, up to the maximum.
 fn duration(draw: &mut Draw<'_>) -> Duration {
     match draw.below(4) {
         0 => Duration::from_secs(draw.number()),

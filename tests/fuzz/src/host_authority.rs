@@ -1,6 +1,6 @@
-//! Anything as `Host`, as the authority of an absolute target and as `Origin`: what is accepted is
-//! a name or an address and perhaps a port, and both say the same; who comes in is called by a name
-//! of the server, from a page of its own or of a configured origin.
+//! Any bytes as `Host`, as the authority of an absolute target and as `Origin`. An accepted host is
+//! a name or an address with an optional port, and equals the authority. An accepted request names
+//! the server, and its page has the server's own or a configured origin.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use streamdoor::wire::http1::{Refusal, RequestPart, RequestReader};
 use super::peer::Peer;
 use super::request_head::check_exchange;
 
-/// Whom a request asks, or why not.
+/// Returns the host that a request names, or the refusal.
 fn host_of(request: &[u8]) -> Result<Option<String>, Refusal> {
     let mut reader = RequestReader::new();
     let mut input = request;
@@ -20,7 +20,8 @@ fn host_of(request: &[u8]) -> Result<Option<String>, Refusal> {
     }
 }
 
-/// RFC 9112, section 3.2, without what no host of ours has: percent escapes and `!$&'()*+,;=`.
+/// RFC 9112, section 3.2, without the forms that our hosts never have: percent escapes and
+/// `!$&'()*+,;=`.
 fn is_host(text: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(text) else { return false };
     let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
@@ -44,7 +45,7 @@ fn is_host(text: &[u8]) -> bool {
     !name.is_empty() && (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port))
 }
 
-/// The name in lower case, and the port.
+/// Splits an authority into the name in lower case and the port.
 fn split_authority(authority: &str, default_port: u16) -> Option<(String, u16)> {
     let (name, port) = match authority.rsplit_once(':') {
         Some((name, digits)) if !digits.contains(']') => {
@@ -53,12 +54,12 @@ fn split_authority(authority: &str, default_port: u16) -> Option<(String, u16)> 
         }
         _ => (authority, default_port),
     };
-    // An address of IPv6 has its colons between brackets.
+    // An IPv6 address has its colons between brackets.
     let is_whole = !name.is_empty() && (name.ends_with(']') || !name.contains(':'));
     is_whole.then(|| (name.to_ascii_lowercase(), port))
 }
 
-/// Is it a name of a server at loopback that is told to be `app.example` and 192.0.2.7, too?
+/// True for a name of a server at loopback that is also configured as `app.example` and 192.0.2.7.
 fn is_own(host: &str) -> bool {
     let (name, _) = split_authority(host, 80).expect("it is well formed");
     let v6 = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -69,7 +70,7 @@ fn is_own(host: &str) -> bool {
     }
 }
 
-/// May a page of this origin ask that server?
+/// True if a page of this origin may send requests to that server.
 fn may_ask(origin: &str, host: &str) -> bool {
     let of_host = |scheme, port| {
         let authority = origin.strip_prefix(scheme).and_then(|rest| split_authority(rest, port));
@@ -78,7 +79,7 @@ fn may_ask(origin: &str, host: &str) -> bool {
     origin == "https://page.example" || of_host("http://", 80) || of_host("https://", 443)
 }
 
-/// A page asks a server that is called by a well formed host.
+/// Checks a request from a page of `origin` to a server named by a well-formed host.
 fn check_origin(host: &[u8], origin: &[u8]) {
     let access = Access::default()
         .with_hosts(vec!["app.example".parse().unwrap(), "192.0.2.7".parse().unwrap()])
@@ -92,10 +93,10 @@ fn check_origin(host: &[u8], origin: &[u8]) {
     assert!(comes_in || peer.got.out.starts_with(b"HTTP/1.1 403 "));
 }
 
-/// Checks a host; behind a line feed there may be the authority of the target, and behind another
-/// one an origin.
+/// Checks a host. After a line feed may come the authority of the target, and after another one an
+/// origin.
 pub fn check(data: &[u8]) {
-    // What would end the line is the business of another target.
+    // Bytes that would end the line belong to another target.
     let clean = |bytes: &[u8]| -> Vec<u8> {
         bytes.iter().copied().filter(|byte| !byte.is_ascii_control()).collect()
     };
@@ -104,7 +105,7 @@ pub fn check(data: &[u8]) {
     let authority = lines.next().unwrap_or_else(|| host.clone());
     let origin = lines.next().unwrap_or_else(|| [b"http://", &host[..]].concat());
     if host.len() + authority.len() > 4_000 {
-        return; // That there is a limit is the business of another target, too.
+        return; // The length limit belongs to another target, too.
     }
     let plain = [b"GET / HTTP/1.1\r\nHost: ", &host[..], b"\r\n\r\n"].concat();
     let found = host_of(&plain);
@@ -135,7 +136,7 @@ pub fn check(data: &[u8]) {
     check_exchange(&alone);
 }
 
-/// Before the path and the query.
+/// Returns the authority before the path and the query.
 fn authority_of(target: &[u8]) -> &[u8] {
     let end = target.iter().position(|byte| matches!(byte, b'/' | b'?'));
     &target[..end.unwrap_or(target.len())]

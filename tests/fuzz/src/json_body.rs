@@ -1,5 +1,5 @@
-//! Anything as a body of the routes that take one: a call that keeps its bounds, or a refusal that
-//! says why.
+//! Any bytes as a body of the routes that take one. The result is a call within its bounds, or a
+//! refusal with a reason.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const EXECUTE: &str = "/v1/executions";
 const STREAM: &str = "/v1/executions?stream=ndjson&policy=block";
 const ACKNOWLEDGE: &str = "/v1/executions/00000000000000000000000000/subscribers/s1.1/acks";
 
-/// Sends it, with its length or as chunks, cut in several ways.
+/// Sends the body, with its length or as chunks, cut in several ways.
 fn posted(target: &str, body: &[u8], is_chunked: bool) -> Exchange {
     let mut bytes =
         format!("POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
@@ -39,7 +39,7 @@ fn posted(target: &str, body: &[u8], is_chunked: bool) -> Exchange {
     whole
 }
 
-/// The status and the document of the only answer.
+/// Returns the status and the document of the only reply.
 fn answer(out: &[u8]) -> (u16, Value) {
     let (mut input, mut reader) = (out, ResponseReader::new());
     reader.expect(Method::Post);
@@ -56,7 +56,7 @@ fn answer(out: &[u8]) -> (u16, Value) {
     (status, serde_json::from_slice(&body).expect("an error is JSON"))
 }
 
-/// Refused, in words.
+/// Asserts that the body was refused with a code and a message.
 fn check_refusal(got: &Exchange) {
     let (status, document) = answer(&got.out);
     assert!(matches!(status, 400 | 413), "{status} {document}");
@@ -66,7 +66,7 @@ fn check_refusal(got: &Exchange) {
     assert_eq!(got.is_closed, status == 413);
 }
 
-/// What is accepted is what stands there, within its bounds.
+/// Asserts that the accepted call equals the body, within its bounds.
 fn check_execute(execute: &Execute, body: &[u8]) {
     let value: Value = serde_json::from_slice(body).expect("it was accepted as JSON");
     assert_eq!(value["tool"].as_str(), Some(execute.tool.as_str()));
@@ -123,7 +123,7 @@ pub fn check(data: &[u8]) {
     let by_chunks = posted(ACKNOWLEDGE, data, true);
     assert_eq!(by_chunks.calls, by_length.calls);
     if data.is_empty() || data.len() as u64 > limits::HTTP_SMALL_BODY_BYTES_MAX {
-        return; // How much was too much is known earlier or later.
+        return; // The two ways detect the excess at different times.
     }
     assert_eq!(by_chunks.out, by_length.out);
 }

@@ -1,5 +1,5 @@
-//! Any bytes as lines of messages, cut anywhere: the same lines, and of each a message that can be
-//! written and is read again as it was, or a refusal that can be told. Ids are never respelled.
+//! Any bytes as lines of messages, cut anywhere. The lines do not depend on the cuts. Each line is
+//! a message that is read again as written, or a refusal that can be sent. Ids are never respelled.
 
 use serde_json::{Deserializer, Value};
 use streamdoor::limits;
@@ -10,10 +10,10 @@ use streamdoor::wire::{LineSplitter, Split};
 
 use super::draw::cuts;
 
-/// Short enough that the fuzzer reaches it.
+/// A limit that is short enough for the fuzzer to reach.
 const LINE_BYTES_MAX: usize = 300;
 
-/// What stood on a line; `None`: too much.
+/// The content of a line, or `None` if it was too long.
 type Line = Option<Vec<u8>>;
 
 /// Checks a stream of lines.
@@ -28,7 +28,7 @@ pub fn check(data: &[u8]) {
     check_message(data); // As the body of a request, where a message may have several lines.
 }
 
-/// The lines of bytes that come cut at these places.
+/// Returns the lines of bytes that arrive cut at these places.
 pub fn lines(data: &[u8], cuts: &[usize]) -> Vec<Line> {
     let (mut splitter, mut found) = (LineSplitter::new(LINE_BYTES_MAX), Vec::new());
     let ends = cuts.iter().copied().chain([data.len()]);
@@ -48,7 +48,7 @@ pub fn lines(data: &[u8], cuts: &[usize]) -> Vec<Line> {
     found
 }
 
-/// The same, of all bytes at once.
+/// Returns the same lines, from all bytes at once.
 fn lines_by_rule(data: &[u8]) -> Vec<Line> {
     let raw = data.split(|&byte| byte == b'\n');
     let of_line = |line: &[u8]| match line {
@@ -72,7 +72,7 @@ fn check_message(text: &[u8]) {
     }
 }
 
-/// A message as whoever has sent it might have spelled it.
+/// Writes a message as its sender could have spelled it.
 fn write(out: &mut Vec<u8>, message: &Message) {
     match message {
         Message::Request { id, method, params } => {
@@ -96,12 +96,12 @@ fn write(out: &mut Vec<u8>, message: &Message) {
     }
 }
 
-/// One line, whatever stands in it.
+/// Asserts that the output is one line, with any content.
 pub fn check_line(out: &[u8]) {
     assert!(!out.contains(&b'\n') && !out.contains(&b'\r'), "{}", out.escape_ascii());
 }
 
-/// The id is the one that stands there, byte for byte; also in what is answered.
+/// Asserts that the id equals the one in the text byte for byte, also in a reply.
 fn check_id(text: &[u8], message: &Message) {
     let text = str::from_utf8(text).expect("it was accepted");
     let members = members(text);
@@ -130,9 +130,9 @@ fn check_id(text: &[u8], message: &Message) {
     assert_eq!(out, expected.as_bytes());
 }
 
-/// The members of a text that is an object: names, and values as they are spelled.
+/// Returns the members of a text that is an object: names, and values as they are spelled.
 fn members(text: &str) -> Vec<(String, &str)> {
-    /// What `rest` begins with, and what is behind it.
+    /// Returns the first value of `rest`, its text, and the remaining text.
     fn value(rest: &str) -> (Value, &str, &str) {
         let rest = rest.trim_ascii_start();
         let mut values = Deserializer::from_str(rest).into_iter::<Value>();
@@ -151,7 +151,7 @@ fn members(text: &str) -> Vec<(String, &str)> {
     members
 }
 
-/// Refused for a reason that is one, and so that whoever has asked can be told.
+/// Asserts that the refusal has a valid reason, and can be sent to the requester.
 fn check_refusal(text: &[u8], malformed: &Malformed) {
     let is_json = serde_json::from_slice::<Value>(text).is_ok();
     let is_read = is_json && depth(text) <= limits::JSON_DEPTH_MAX;
@@ -173,7 +173,7 @@ fn check_refusal(text: &[u8], malformed: &Malformed) {
     }
 }
 
-/// How deep a JSON text is nested. Of members with one name it counts all.
+/// Returns the nesting depth of a JSON text. Members with equal names all count.
 fn depth(text: &[u8]) -> u32 {
     let (mut depth, mut deepest, mut in_string) = (0u32, 0, false);
     let mut bytes = text.iter();

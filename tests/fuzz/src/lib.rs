@@ -1,7 +1,7 @@
-//! What has to hold for any bytes: a function a target, which panics if it does not.
+//! Properties that hold for any bytes. Each target has a function that panics if they do not.
 //!
-//! libFuzzer calls them through `targets/`. `src/sim/corpus_tests.rs` calls them with the kept
-//! corpus, so each run of the tests looks again for what was found once.
+//! libFuzzer calls these functions through `targets/`. `tests/corpus.rs` calls them with the kept
+//! corpus, so every run of the tests repeats former findings.
 
 pub mod chunked_body;
 pub mod draw;
@@ -22,10 +22,10 @@ pub mod sse_round_trip;
 pub mod upstream_messages;
 pub mod wheel;
 
-/// What is checked of bytes.
+/// A check of any bytes, which panics if it fails.
 pub type Check = fn(&[u8]);
 
-/// All of them, by the names of their targets.
+/// All checks, by the names of their targets.
 pub const CHECKS: &[(&str, Check)] = &[
     ("chunked_body", chunked_body::check),
     ("engine_events", engine_events::check),

@@ -1,7 +1,7 @@
-//! Any bytes on a line to a whole server, in the simulated world: all that it says are messages;
-//! a request has one answer, and nothing else has; nothing is told of a call behind its answer.
+//! Any bytes as lines to a whole server in the simulated world. All output is messages. Each
+//! request has one reply, and nothing else has any. No notification of a call follows its reply.
 //!
-//! A line that begins with `!` is not sent: so many times ten milliseconds pass.
+//! A line that begins with `!` is not sent. It lets a multiple of ten milliseconds pass.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -16,18 +16,18 @@ use streamdoor::sim::reactor::SimReactor;
 use streamdoor::sim::world::{SimFaults, SimWorld};
 use streamdoor::wire::jsonrpc::{self, Id, Message};
 
-/// Longer than any read of a door waits.
+/// The final wait, longer than any read of a door waits.
 const LAST_PASS: Duration = Duration::from_secs(8);
-/// A tool that takes longer need not be through by then.
+/// The work of a tool that must be done by then.
 const WORK_MS_MAX: u64 = 2_000;
-/// So many calls find room, whatever they need.
+/// Number of calls that find room, whatever they need.
 const CALLS_MAX: usize = 2;
-/// Methods that may wait for something.
+/// The methods that may wait for something.
 const WAITING: [&str; 3] = ["tools/call", "tasks/result", "subscriptions/listen"];
-/// Linux's `EAGAIN`: nothing is there yet.
+/// Linux's `EAGAIN`: no data is available yet.
 const AGAIN: IoError = IoError(11);
 
-/// Checks what comes of these bytes.
+/// Checks the output for these bytes.
 pub fn check(data: &[u8]) {
     let settle = Duration::from_millis(25 * (data.len() as u64 % 2));
     let mut peer = Peer::new(settle);
@@ -53,19 +53,19 @@ pub fn check(data: &[u8]) {
     assert!(peer.is_over, "the end of the input is the end of the output");
 }
 
-/// What was asked under one name.
+/// The requests with one id.
 #[derive(Default)]
 struct Asked {
     count: usize,
     spelled: HashSet<String>,
-    /// So many of them were not to wait, or not for long.
+    /// Number of requests that need not wait; `soon_count` includes those that wait only shortly.
     immediate_count: usize,
     soon_count: usize,
     is_cancelled: bool,
     answered_count: usize,
 }
 
-/// Who says lines, and believes nothing.
+/// A client that sends lines, and checks all output.
 struct Peer {
     world: SimWorld,
     shard: Shard<SimReactor>,
@@ -74,10 +74,10 @@ struct Peer {
     is_over: bool,
     asked: HashMap<Id, Asked>,
     call_count: usize,
-    /// Lines that nobody can answer by name, and the errors that came for them.
+    /// Number of lines whose id is unknown, and of the errors received for them.
     nameless_count: usize,
     nameless_answered: usize,
-    /// By token: of which requests, and how far each was told to be.
+    /// The requests of each token, and the last progress reported for it.
     tokens: HashMap<Id, (Vec<Id>, f64)>,
 }
 
@@ -118,7 +118,7 @@ impl Peer {
         }
     }
 
-    /// Time passes.
+    /// Lets time pass.
     fn pass(&mut self, duration: Duration) {
         let until = self.world.now() + duration;
         while self.shard.turn() {}
@@ -131,7 +131,7 @@ impl Peer {
         }
     }
 
-    /// Says a line, in two pieces.
+    /// Sends a line in two pieces.
     fn send(&mut self, line: &[u8]) {
         let (first, second) = line.split_at(line.len() / 2);
         for piece in [first, second] {
@@ -171,7 +171,7 @@ impl Peer {
         }
     }
 
-    /// Somebody waits for an answer.
+    /// Records a request that waits for its reply.
     fn note(&mut self, id: Id, method: &str, params: &Map<String, Value>) {
         let token = params.get("_meta").and_then(|meta| Id::of_value(meta.get("progressToken")?));
         if let Some(token) = token {
@@ -187,7 +187,7 @@ impl Peer {
         asked.spelled.insert(id.to_string());
     }
 
-    /// Hears what there is.
+    /// Receives all available output.
     fn listen(&mut self) {
         let mut buffer = [0; 4_096];
         loop {
@@ -235,14 +235,14 @@ impl Peer {
         let progress = params.get("progress").and_then(Value::as_f64).expect("it has a number");
         let known = self.tokens.get_mut(&token);
         let (ids, told) = known.unwrap_or_else(|| panic!("{token} is nobody's"));
-        let [id] = &ids[..] else { return }; // Whose it is cannot be told.
+        let [id] = &ids[..] else { return }; // The request is ambiguous.
         assert!(progress > *told || *told == 0.0, "{progress} behind {told}");
         *told = progress;
         let asked = &self.asked[id];
         assert!(asked.count > asked.answered_count, "{id} was answered before");
     }
 
-    /// What need not wait was answered.
+    /// Asserts that requests that need not wait were answered.
     fn check_immediate(&self) {
         for (id, asked) in &self.asked {
             let least = if asked.is_cancelled { 0 } else { asked.immediate_count };
@@ -251,7 +251,7 @@ impl Peer {
         assert_eq!(self.nameless_answered, self.nameless_count);
     }
 
-    /// Nothing that can be through by now is still open.
+    /// Asserts that no request is open that must be done by now.
     fn check_all(&self) {
         for (id, asked) in &self.asked {
             let has_room = self.call_count <= CALLS_MAX && !asked.is_cancelled;
@@ -261,7 +261,7 @@ impl Peer {
     }
 }
 
-/// Is that a call that is soon through?
+/// Returns true if the parameters are those of a call that is done soon.
 fn is_short(params: &Map<String, Value>) -> bool {
     let arguments = params.get("arguments");
     let number = |name: &str, default: u64| {

@@ -1,7 +1,7 @@
-//! Any messages into the machines of both eras, as a line of standard input carries them: each
-//! request is answered once, nothing else is, and what was refused has changed nothing.
+//! Any messages into the state machines of both eras, as lines of standard input carry them. Each
+//! request is answered once, and nothing else is. A refused message changes nothing.
 //!
-//! A line that begins with `!` is no message: it says what happens beside them.
+//! A line that begins with `!` is no message: it is an event beside them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,22 +45,22 @@ pub fn check(data: &[u8]) {
     assert_eq!(host.asked_count, host.answered_count);
 }
 
-/// Who has a session and answers, as a shard does.
+/// The owner of a session, which replies as a shard does.
 #[derive(Default)]
 struct Host {
     server: ServerInfo,
     session: Option<Session>,
     subscribed: BTreeSet<String>,
-    /// Requests that were let in, and whether they are the session's.
+    /// The accepted requests, and whether they belong to the session.
     open: Vec<(Id, bool)>,
-    /// Of HTTP, for the next message: its version, its method, its name.
+    /// The HTTP headers of the next message: its version, its method, its name.
     headers: Option<[String; 3]>,
     asked_count: usize,
     answered_count: usize,
 }
 
 impl Host {
-    /// An answer is ready; headers come with the next message; many requests come.
+    /// Executes an event: a reply is ready, the next message has headers, or many requests come.
     fn happen(&mut self, command: &[u8]) {
         match command.split_first() {
             Some((b'h', rest)) => {
@@ -85,7 +85,7 @@ impl Host {
         self.check_active();
     }
 
-    /// The one answer to a request.
+    /// Writes the one reply to a request, and checks it.
     fn answer(&mut self, id: &Id, reply: Result<&Value, &Fault>) {
         self.answered_count += 1;
         assert!(self.answered_count <= self.asked_count, "{id} is answered twice");
@@ -129,7 +129,7 @@ impl Host {
                 check_fault(&fault);
                 self.answer(&id, Err(&fault));
             }
-            (Err(fault), None) => check_fault(&fault), // A status of HTTP tells it, or nothing.
+            (Err(fault), None) => check_fault(&fault), // An HTTP status, or nothing.
             (Ok(Incoming::Told(_) | Incoming::Reply { .. }), None) => {}
             (incoming, id) => panic!("{id:?}: {incoming:?}"),
         }
@@ -157,7 +157,8 @@ impl Host {
         }
     }
 
-    /// In the session: who is refused has changed nothing, and states only go forward.
+    /// Passes a message to the session. Asserts that a refused one changes nothing, and that states
+    /// only go forward.
     fn receive(&mut self, message: &Message, version: Option<&str>) -> Result<Incoming, Fault> {
         let session = self.session.as_mut().expect("it was opened");
         let before = session.clone();
@@ -196,7 +197,7 @@ impl Host {
         assert!(active_count <= limits::MCP_REQUESTS_PER_SESSION_MAX);
     }
 
-    /// More requests at once than a session may have.
+    /// Sends more requests at once than a session may have.
     fn fill(&mut self) {
         if self.session.is_none() || self.asked_count > limits::MCP_REQUESTS_PER_SESSION_MAX {
             return;
@@ -210,7 +211,7 @@ impl Host {
         assert_eq!(session.active_count(), limits::MCP_REQUESTS_PER_SESSION_MAX);
     }
 
-    /// What is let in is of its version, within its bounds.
+    /// Asserts that an accepted request is of its version and within its bounds.
     fn check_ask(&mut self, context: &Context, ask: &Ask) {
         let short = |id: &Id| id.as_json().len() <= limits::MCP_ID_BYTES_MAX;
         assert!(context.progress_token.as_ref().is_none_or(short));
@@ -254,7 +255,7 @@ impl Host {
     }
 }
 
-/// Stands for itself: said twice, it is understood twice in the same way.
+/// Passes a message to the stateless era. Asserts that a second pass gives the same result.
 fn admit(message: &Message, headers: Option<&[String; 3]>) -> Result<Incoming, Fault> {
     let other = |name: &str| (name.eq_ignore_ascii_case("Mcp-Param-Color")).then_some("red");
     let said = |text: &'_ String| -> Option<String> { (!text.is_empty()).then(|| text.clone()) };
@@ -272,7 +273,7 @@ fn admit(message: &Message, headers: Option<&[String; 3]>) -> Result<Incoming, F
         assert_eq!(context.version.era(), Era::Stateless);
         let Message::Request { method, params, .. } = message else { panic!("{message:?}") };
         check_headers(headers.as_ref(), context, method, params);
-        // Over lines what headers say does not matter.
+        // A transport without headers accepts the message, too.
         assert!(mcp::admit(message.clone(), None, &spec_of).is_ok());
     }
     let is_reply = matches!(message, Message::Response { .. });
@@ -280,7 +281,7 @@ fn admit(message: &Message, headers: Option<&[String; 3]>) -> Result<Incoming, F
     incoming
 }
 
-/// Headers that are let through say what the body says.
+/// Asserts that accepted headers agree with the body.
 fn check_headers(
     headers: Option<&Headers<'_>>,
     context: &Context,
@@ -300,7 +301,7 @@ fn check_headers(
     }
 }
 
-/// A tool with an argument in a header.
+/// Returns a tool with an argument in a header.
 fn paint() -> ToolSpec {
     let color = json!({"type": "string", "x-mcp-header": "Color"});
     let arguments = json!({"type": "object", "properties": {"color": color}});

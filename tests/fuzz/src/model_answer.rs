@@ -1,5 +1,5 @@
-//! Any bytes as a model's answer, cut anywhere: the same events in an order that is promised, and
-//! whatever was said can be said to the model again.
+//! Any bytes as a model's answer, cut anywhere. The events do not depend on the cuts, and keep
+//! their promised order. Every answer can be sent back to the model.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use super::draw::cuts;
 
 const KEY: &str = "sk-kept-secret";
 
-/// Checks an answer; the first byte says over which wire it comes.
+/// Checks an answer. The first byte selects the wire format.
 pub fn check(data: &[u8]) {
     let Some((first, body)) = data.split_first() else { return };
     let wire = [Wire::ChatCompletions, Wire::Responses, Wire::Messages][usize::from(first % 3)];
@@ -61,7 +61,8 @@ fn read(
     (events.into(), result)
 }
 
-/// Calls are numbered as they start, complete once, and all of them before the end, which is last.
+/// Asserts the order: calls are numbered as they start and complete once. All calls complete before
+/// the end, which is last.
 fn check_order(events: &[ModelEvent], is_whole: bool) {
     let mut is_complete: Vec<bool> = Vec::new();
     for event in events {
@@ -83,7 +84,7 @@ fn check_order(events: &[ModelEvent], is_whole: bool) {
     assert!(!is_whole || is_complete.iter().all(|is_complete| *is_complete));
 }
 
-/// Over every wire, also those that it did not come over.
+/// Asserts that the answer can be sent back in every wire format, not only its own.
 fn check_spelled_back(events: &[ModelEvent]) {
     let mut assembly = Assembly::default();
     events.iter().for_each(|event| assembly.take(event));

@@ -1,5 +1,5 @@
-//! A peer of the HTTP machine without a socket: bytes go in, cut anywhere, and every call that
-//! comes out is answered.
+//! A peer of the HTTP state machine without a socket. It takes bytes cut anywhere, and answers
+//! every call that the machine returns.
 
 use streamdoor::base::Instant;
 use streamdoor::endpoint::{
@@ -9,18 +9,18 @@ use streamdoor::wire::http1::Status;
 
 const DATE: [u8; 29] = *b"Sun, 06 Nov 1994 08:49:37 GMT";
 
-/// What became of some bytes.
+/// The results for some bytes.
 #[derive(Debug, PartialEq)]
 pub struct Exchange {
-    /// What was asked for, in order.
+    /// The calls, in order.
     pub calls: Vec<Call>,
-    /// All answers.
+    /// All output.
     pub out: Vec<u8>,
-    /// Is the connection to be closed?
+    /// True if the connection has to be closed.
     pub is_closed: bool,
 }
 
-/// What it has to know beside the bytes.
+/// Returns the inputs of the machine besides the bytes.
 fn around(access: &Access) -> Surroundings<'_> {
     Surroundings { date: DATE, now: Instant::from_nanos(0), access }
 }
@@ -29,35 +29,35 @@ fn around(access: &Access) -> Surroundings<'_> {
 pub struct Peer {
     connection: HttpConnection,
     access: Access,
-    /// What came out so far.
+    /// The results so far.
     pub got: Exchange,
 }
 
 impl Peer {
-    /// Nothing was sent yet.
+    /// Opens a connection to a server with the default access rules.
     pub fn new() -> Peer {
         Peer::of(Access::default())
     }
 
-    /// To a server where these may come in.
+    /// Opens a connection to a server with these access rules.
     pub fn of(access: Access) -> Peer {
         let got = Exchange { calls: Vec::new(), out: Vec::new(), is_closed: false };
         Peer { connection: HttpConnection::new(), access, got }
     }
 
-    /// Sends bytes, at once.
+    /// Sends bytes at once.
     pub fn send(&mut self, bytes: &[u8]) {
         let step = self.connection.receive(bytes, &around(&self.access), &mut self.got.out);
         self.serve(step);
     }
 
-    /// Sends no more.
+    /// Ends the input.
     pub fn end(&mut self) {
         let step = self.connection.end_input(&around(&self.access), &mut self.got.out);
         self.serve(step);
     }
 
-    /// Does as the shard does: streams are answered with two pieces, everything else with 204.
+    /// Answers calls like a shard: streams with two pieces, everything else with 204.
     fn serve(&mut self, mut step: Step) {
         loop {
             match step {
@@ -95,7 +95,7 @@ impl Peer {
     }
 }
 
-/// What `bytes` become that come cut at `cuts`, and then end if `ends`.
+/// Returns the results for `bytes` that arrive cut at `cuts`, and then end if `ends`.
 pub fn exchange(bytes: &[u8], cuts: impl IntoIterator<Item = usize>, ends: bool) -> Exchange {
     let mut peer = Peer::new();
     let mut from = 0;

@@ -1,5 +1,5 @@
-//! Anything as a query string, a list of cursors, an id, a media type: what is read is what would
-//! be written, and every error is one.
+//! Any bytes as a query string, a list of cursors, an id and a media type. Parsed values equal what
+//! would be written, and every error is a proper one.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use streamdoor::wire::sse::{Cursors, parse_cursors};
 
 use super::request_head::check_exchange;
 
-/// Checks a text, which is all of these.
+/// Checks a text as each of these.
 pub fn check(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     check_query(&text);
@@ -71,14 +71,14 @@ fn check_cursors(text: &str) {
     }
 }
 
-/// A name is read from its only spelling.
+/// Asserts that an id is parsed only from its one spelling.
 fn check_id<T: FromStr + Display>(text: &str) {
     if let Ok(id) = text.parse::<T>() {
         assert_eq!(id.to_string(), text);
     }
 }
 
-/// As the query and as the cursor of streams, through all of the machine.
+/// Checks a line as the query and as the cursor of streams, through the whole machine.
 fn check_follow(line: &[u8]) {
     let id = "00000000000000000000000000";
     let events = format!("GET /v1/executions/{id}/events?");

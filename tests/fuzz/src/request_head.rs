@@ -1,5 +1,5 @@
-//! Anything as a request, to the reader and then to all of the HTTP machine: what comes out does
-//! not depend on the cuts, and what is accepted is so in one reading only.
+//! Any bytes as a request, to the reader and then to the whole HTTP machine. The result does not
+//! depend on the cuts. An accepted request has one reading only.
 
 use streamdoor::limits;
 use streamdoor::wire::http1::{
@@ -9,7 +9,7 @@ use streamdoor::wire::http1::{
 use super::draw::cuts;
 use super::peer::{Exchange, exchange};
 
-/// What a reader finds in `bytes`, in words, and how that ends.
+/// Returns the parts that a reader finds in `bytes` as texts, and the final result.
 pub fn transcript(bytes: &[u8], cuts: &[usize]) -> (Vec<String>, Result<(), Refusal>) {
     let mut reader = RequestReader::new();
     let mut parts: Vec<String> = Vec::new();
@@ -44,7 +44,7 @@ pub fn transcript(bytes: &[u8], cuts: &[usize]) -> (Vec<String>, Result<(), Refu
     (parts, reader.finish())
 }
 
-/// What is accepted has these properties, whatever it was.
+/// Asserts the properties of every accepted head.
 fn check_head(head: &RequestHead<'_>) {
     let target = head.target;
     let is_all = target.path == "*" && head.method == Method::Options;
@@ -74,7 +74,7 @@ fn check_head(head: &RequestHead<'_>) {
     check_read_again(head);
 }
 
-/// What was understood, written plainly, is understood so again.
+/// Asserts that the parsed head, written in plain form, is parsed to the same head again.
 fn check_read_again(head: &RequestHead<'_>) {
     let mut text = format!("{} {}", head.method, head.target.path);
     if !head.target.query.is_empty() {
@@ -100,7 +100,7 @@ fn check_read_again(head: &RequestHead<'_>) {
     assert_eq!(again.target.path, head.target.path);
     assert_eq!(again.target.query, head.target.query);
     assert!(again.headers.iter().eq(head.headers.iter()));
-    // An absolute target has become a local one: its authority is that of `Host`, or is lost.
+    // An absolute target became a local one: its authority is that of `Host`, or is lost.
     assert!(again.host.is_none() || again.host == head.host);
 }
 
@@ -116,7 +116,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// The same of all of the machine.
+/// Checks the same for the whole machine.
 pub fn check_exchange(data: &[u8]) -> Exchange {
     let [_, _, some] = cuts(data);
     let whole = exchange(data, [], true);
@@ -127,8 +127,8 @@ pub fn check_exchange(data: &[u8]) -> Exchange {
     whole
 }
 
-/// Who is given much at once answers so much at most, and then closes: only that depends on the
-/// cuts.
+/// True if the results do not depend on the cuts. A peer that sends much at once gets replies up to
+/// a limit, and then the connection closes.
 fn is_comparable(whole: &Exchange) -> bool {
     whole.out.len() < limits::HTTP_ANSWERS_BYTES_MAX
 }

@@ -1,5 +1,5 @@
-//! Anything as a `requestState`: nothing is opened but what was sealed, by whom, for what and when
-//! it was; and that is opened as it was.
+//! Any bytes as a `requestState`. Only a sealed state opens, and only for its principal, its
+//! purpose and its time. It opens unchanged.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::draw::Draw;
 const KEY: [u8; 32] = [7; 32];
 const METHODS: [&str; 4] = ["tools/call", "prompts/get", "resources/read", ""];
 
-/// Who asked for what: texts that live long enough.
+/// The principal and the purpose of a state. It owns the texts that [`Bound`] borrows.
 #[derive(Clone, PartialEq)]
 struct Asked {
     principal: Principal,
@@ -27,7 +27,7 @@ impl Asked {
     fn draw(draw: &mut Draw<'_>) -> Asked {
         let principal = Principal(draw.byte().into());
         let (method, name) = (draw.one_of(&METHODS), draw.text());
-        // A name may begin with what a method ends with.
+        // A name may start with the end of a method.
         let cut = draw.below(method.len() + 1);
         let is_moved = draw.flag();
         let (method, moved) = if is_moved { method.split_at(cut) } else { (method, "") };
@@ -45,7 +45,7 @@ impl Asked {
     }
 }
 
-/// Something that a tool may want to remember.
+/// Draws a state that a tool may want to keep.
 fn state(draw: &mut Draw<'_>) -> Value {
     let text = draw.text();
     match draw.below(5) {
@@ -57,7 +57,7 @@ fn state(draw: &mut Draw<'_>) -> Value {
     }
 }
 
-/// Checks what is brought back of a state.
+/// Checks a sealed state, and changed forms of it.
 pub fn check(data: &[u8]) {
     let mut draw = Draw::new(data);
     let seal = Seal::new(&KEY);
@@ -65,7 +65,7 @@ pub fn check(data: &[u8]) {
     let now = Instant::from_nanos(draw.number());
     let state = state(&mut draw);
     let Ok(sealed) = seal.seal(asked.bound(), &state, now) else {
-        // Of these none is too long.
+        // None of these states is too long.
         return assert!(serde_json::from_str::<Value>(&state.to_string()).is_err(), "{state}");
     };
     assert!(sealed.is_ascii());
@@ -83,7 +83,7 @@ pub fn check(data: &[u8]) {
     check_refused(&seal, &asked, &String::from_utf8_lossy(data), now);
 }
 
-/// Is it still good at that time?
+/// Returns true if the state is still valid at `later`.
 fn check_time(
     seal: &Seal,
     asked: &Asked,
@@ -93,7 +93,7 @@ fn check_time(
     later: Instant,
 ) -> bool {
     let opened = |at: Instant| seal.open(asked.bound(), sealed, at);
-    // At the end of time nothing is good for longer.
+    // Near the maximum time the expiry would overflow.
     let has_end = now.nanos() <= u64::MAX - 2 * limits::MCP_STATE_TTL.as_nanos() as u64;
     if has_end {
         assert_eq!(opened(now).as_ref(), Ok(state));
@@ -110,7 +110,7 @@ fn check_time(
     late.is_ok()
 }
 
-/// Changed at a few places, cut or longer; or not at all.
+/// Returns the sealed state changed at a few places, cut or extended, or unchanged.
 fn changed(sealed: &str, draw: &mut Draw<'_>) -> Vec<u8> {
     let mut bytes = sealed.as_bytes().to_vec();
     for _ in 0..draw.below(4) {

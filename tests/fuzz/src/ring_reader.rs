@@ -1,12 +1,12 @@
-//! A ring in memory that somebody hostile writes, also between a poll and its copy: a reader finds
-//! what stands there, or says what is wrong, and never looks outside.
+//! A ring in memory that a hostile writer changes, also between a poll and its copy. A reader
+//! returns what the memory holds, or reports what is wrong. It never reads outside of the memory.
 
 use streamdoor::limits::KINDS_MAX;
 use streamdoor::memory::{Descriptor, HeaderFault, Poll, ReadError, RingReader, Segment};
 
 use super::draw::Draw;
 
-/// A small window of 8 slots, as `memory::layout` says that one looks.
+/// Size of a small window of 8 slots, in the layout of `memory::layout`.
 const WINDOW_WORDS: usize = HEADER_WORDS + SLOTS * SLOT_WORDS + DATA_WORDS;
 const HEADER_WORDS: usize = 128;
 const SLOTS: usize = 8;
@@ -18,14 +18,14 @@ const TAIL_SEQ_WORD: usize = 17;
 const TAIL_VERSION_WORD: usize = 18;
 const HEAD_SEQ_WORD: usize = 32;
 
-/// The memory, and what was written to it.
+/// The memory, and the words written to it.
 struct Window {
     segment: Segment,
     words: Vec<u64>,
 }
 
 impl Window {
-    /// A ring in which a good writer has written six chunks.
+    /// Returns a ring in which a correct writer has written six chunks.
     fn good() -> Window {
         let mut words = vec![0; WINDOW_WORDS];
         let sizes = [WINDOW_WORDS as u64 * 8, SLOTS as u64, DATA_WORDS as u64 * 8];
@@ -51,11 +51,11 @@ impl Window {
         self.segment.overwrite(at, &[value]);
     }
 
-    /// Up to `count` words are changed, to what they nearly were, or to anything.
+    /// Changes up to `count` words, to values near the old ones or to any values.
     fn mutate(&mut self, draw: &mut Draw<'_>, count: usize) {
         for _ in 0..draw.below(count + 1) {
             let at = match draw.byte() {
-                // Most of the header means nothing.
+                // Most words of the header have no meaning.
                 choice @ 0..=15 => {
                     [0, 1, 2, 3, 4, 5, 6, 16, 17, 18, 32, 33, 48, 49, 78, 79][usize::from(choice)]
                 }
@@ -72,13 +72,13 @@ impl Window {
         }
     }
 
-    /// The bytes of a payload, as they were written.
+    /// Returns the bytes of a payload as they were written.
     fn payload(&self, descriptor: &Descriptor, offset: usize) -> Vec<u8> {
         let bytes = self.words[DATA_START..].iter().flat_map(|word| word.to_le_bytes());
         bytes.skip(offset).take(descriptor.length as usize).collect()
     }
 
-    /// May a reader of this generation take what it read of chunk `seq` for whole?
+    /// True if a reader of this generation may return its copy of chunk `seq` as valid.
     fn is_held(&self, generation: u64, seq: u64) -> bool {
         self.words[GENERATION_WORD] == generation && self.words[TAIL_SEQ_WORD] <= seq
     }
@@ -90,7 +90,7 @@ impl Window {
     }
 }
 
-/// Checks what a reader makes of a ring.
+/// Checks a reader of a ring.
 pub fn check(data: &[u8]) {
     let mut draw = Draw::new(data);
     let mut window = Window::good();
@@ -153,7 +153,7 @@ fn check_chunk(window: &mut Window, reader: &RingReader, seq: u64, draw: &mut Dr
     let offset = slot[5] as usize;
     assert!(offset.is_multiple_of(8));
     assert!(offset + descriptor.length as usize <= geometry.data_bytes() as usize);
-    // Somebody writes between the two.
+    // The writer changes words between the poll and the copy.
     if draw.flag() {
         window.mutate(draw, 3);
     }
@@ -181,7 +181,7 @@ fn check_chunk(window: &mut Window, reader: &RingReader, seq: u64, draw: &mut Dr
     }
 }
 
-/// A tail beyond the head.
+/// True if the tail is beyond the head.
 fn is_wild(window: &Window) -> bool {
     window.words[TAIL_SEQ_WORD] > window.words[HEAD_SEQ_WORD].saturating_add(1)
 }

@@ -1,4 +1,4 @@
-//! Anything as a stream that a server sends: our decoders against the standard's own words, and the
+//! Any bytes as a stream from a server: our decoders against the text of the standard, and the
 //! events of our client.
 
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::draw::cuts;
 const LINE_BYTES_MAX: usize = 200;
 const EVENT_BYTES_MAX: usize = 400;
 
-/// Name, data, id.
+/// The name, data and id of a message.
 type Told = (String, String, String);
 
-/// What came of a stream.
+/// The results for a stream.
 #[derive(Debug, PartialEq)]
 struct Read {
     told: Vec<Told>,
@@ -46,7 +46,7 @@ fn read(bytes: &[u8], cuts: &[usize]) -> Read {
     Read { told, last_id: decoder.last_id().into(), retry: decoder.retry(), end }
 }
 
-/// The HTML standard, section 9.2.6, on all of the stream at once; without limits.
+/// The HTML standard, section 9.2.6, on the whole stream at once, without limits.
 fn model(bytes: &[u8]) -> (Vec<Told>, Option<Duration>) {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let (mut told, mut retry) = (Vec::new(), None);
@@ -80,7 +80,7 @@ fn model(bytes: &[u8]) -> (Vec<Told>, Option<Duration>) {
     (told, retry)
 }
 
-/// Lines that have ended, by any of the three ends.
+/// Returns the complete lines, which end in any of the three ways.
 fn lines(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut lines = Vec::new();
     while let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\r' | b'\n')) {
@@ -91,7 +91,7 @@ fn lines(mut bytes: &[u8]) -> Vec<&[u8]> {
     lines
 }
 
-/// The lines of NDJSON, and how they end.
+/// Returns the lines of NDJSON, and the final result.
 fn read_lines(bytes: &[u8], cuts: &[usize]) -> (Vec<Vec<u8>>, Result<(), ndjson::DecodeError>) {
     let mut decoder = ndjson::Decoder::with_limit(LINE_BYTES_MAX);
     let (mut lines, mut from) = (Vec::new(), 0);
@@ -135,7 +135,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// What no honest server says is refused.
+/// Asserts that an accepted event is one that an honest server could send.
 fn check_event(event: &client::Event) {
     match event {
         client::Event::Chunk(chunk) => {

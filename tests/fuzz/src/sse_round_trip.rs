@@ -1,5 +1,5 @@
-//! Any event, through our encoders and back through our decoders, as server-sent events and as
-//! NDJSON, cut anywhere: what a tool says cannot become an event, an id or another line.
+//! Any event through our encoders and back through our decoders, as server-sent events and as
+//! NDJSON, cut anywhere. The output of a tool cannot become an event, an id or another line.
 
 use streamdoor::base::{ExecutionId, Handle};
 use streamdoor::client;
@@ -10,7 +10,7 @@ use streamdoor::wire::{ndjson, sse};
 
 use super::draw::{Draw, cuts};
 
-/// What an event is made of: texts that live long enough.
+/// The contents of an event. It owns the texts that the event borrows.
 struct Parts {
     execution: ExecutionId,
     name: String,
@@ -111,7 +111,7 @@ impl Parts {
         }
     }
 
-    /// Is that what was written?
+    /// Asserts that the event equals what was written.
     fn check(&self, event: &client::Event) {
         let [text, other] = &self.texts;
         match (self.event(), event) {
@@ -156,12 +156,12 @@ impl Parts {
     }
 }
 
-/// A context of `null` is none.
+/// True if a context is present; `null` is none.
 fn is_said(context: &str) -> bool {
     !matches!(serde_json::from_str(context), Ok(serde_json::Value::Null))
 }
 
-/// One that JSON has.
+/// Returns a number that JSON can represent.
 fn float(bits: u64) -> f64 {
     let float = f64::from_bits(bits);
     if float.is_finite() { float } else { bits as f64 }
@@ -194,7 +194,7 @@ pub fn check(data: &[u8]) {
     check_text(data);
 }
 
-/// The pieces of `bytes` that cuts make.
+/// Returns the pieces of `bytes` between the cuts.
 fn pieces<'b>(bytes: &'b [u8], cuts: &'b [usize]) -> impl Iterator<Item = &'b [u8]> {
     let ends = cuts.iter().copied().chain([bytes.len()]);
     let starts = [0].into_iter().chain(cuts.iter().copied());
@@ -240,7 +240,7 @@ fn check_lines(lines: &[u8], cuts: &[usize], all: &[Parts]) {
     decoder.finish().expect("the last line has its end");
 }
 
-/// Any text as data and as a name: one event, with that text.
+/// Checks any text as data and as a name: it is one event with that text.
 fn check_text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut stream = Vec::new();

@@ -1,6 +1,6 @@
-//! Any lines as what another MCP server says to us: each of our requests is answered once at most
-//! and hears nothing afterwards, a result's text is published whole however it came in pieces, and
-//! every tool that is offered has a name that no other has.
+//! Any lines as messages of an upstream MCP server. Each of our requests is answered at most once,
+//! and receives nothing afterwards. A result's text is published whole, however it was split. Every
+//! offered tool has a unique name.
 
 use serde_json::Value;
 use streamdoor::mcp::upstream::{
@@ -57,7 +57,7 @@ enum Request {
 fn greet(answer: &Result<Value, streamdoor::wire::jsonrpc::ErrorObject>) {
     for known in [None, Some(streamdoor::mcp::Era::Handshake)] {
         let (mut greeting, _) = Greeting::begin(known);
-        // Whatever it says, it is asked once more at most.
+        // Whatever it answers, it receives at most one more request.
         if let Ok(Greeted::Ask(_)) = greeting.answered(answer) {
             assert!(!matches!(greeting.answered(answer), Ok(Greeted::Ask(_))));
         }
@@ -83,7 +83,7 @@ fn list(page: &Value) {
     assert!(offers.len() + turned.len() <= tool_count);
 }
 
-/// What is published of one call.
+/// The published output of one call.
 struct Call {
     passing: Passing,
     text: String,

@@ -1,4 +1,4 @@
-//! Any operations on the timer wheel, and the same on a sorted map; an audit behind each.
+//! Any operations on the timer wheel, and the same on a sorted map, with an audit after each.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,23 @@ use super::draw::Draw;
 const CAPACITY: u32 = 24;
 const TICK_NANOS: u128 = 1 << WHEEL_TICK_SHIFT;
 
-/// When a timer is due, in ticks, and which arming it is.
+/// The due time of a timer in ticks, and the number of its arming.
 type Key = (u128, u64);
 
-/// Both, side by side.
+/// The wheel and the map, side by side.
 struct Pair {
     wheel: Wheel<u64>,
     timers: BTreeMap<Key, TimerId>,
-    /// Names of timers, armed or not.
+    /// The ids of timers, armed or not.
     names: Vec<(TimerId, Key)>,
     armed_total: u64,
-    /// Everything due before this tick has fired.
+    /// The tick before which everything due has fired.
     elapsed: u128,
     now: Instant,
 }
 
-/// The tick that `now` is in: all due up to it may fire. The last is moved onto the end of time.
+/// Returns the tick that contains `now`: all timers due up to it may fire. The last tick is moved
+/// to the end of time.
 fn tick_of(now: Instant) -> u128 {
     let is_last = now == Instant::FAR;
     (u128::from(now.nanos()) + u128::from(is_last)) / TICK_NANOS
@@ -42,7 +43,7 @@ impl Pair {
         let id = armed.expect("there is room");
         self.armed_total = payload;
         let due = match deadline <= self.now {
-            true => 0, // It has passed: it fires before what is due later.
+            true => 0, // It has passed: it fires before later ones.
             false => u128::from(deadline.nanos()).div_ceil(TICK_NANOS),
         };
         let key = (due.max(self.elapsed), payload);
