@@ -202,8 +202,8 @@ fn first_notifications_are_timed_after_a_pause_and_of_calls_at_once() {
     std::fs::remove_dir_all(&directory).expect("nobody else has this directory");
 }
 
-/// A slow `block` reader loses nothing and slows the tool down. A slow `drop` reader loses chunks
-/// and is told of it. No other reader loses anything.
+/// A slow `block` reader loses nothing and slows the tool down. A slow `drop` reader loses chunks,
+/// which its gaps count. No other reader loses anything.
 #[test]
 fn slow_readers_hold_the_tool_back_or_lose_alone() {
     if !two_cpus() {

@@ -28,7 +28,8 @@ const CHUNK_BYTES: usize = 100;
 /// Number of bytes kept from the end of the stream. They hold the reply with the beginning of the
 /// output.
 const LAST_BYTES: usize = 24 << 10;
-/// Number of chunks by which the tool may be ahead of the reader, who would miss chunks otherwise.
+/// Number of chunks by which the tool may be ahead of the reader. Further ahead, the reader would
+/// miss chunks.
 const AHEAD_CHUNKS: u64 = 256;
 
 /// Number of bytes that the reader has received.

@@ -357,7 +357,7 @@ fn time_stands_still_while_a_reader_holds_the_tool_back() {
     stage.pass(25 * SECOND); // Longer than the limit, shorter than the block deadline.
     assert_eq!(stage.outcome(id), None);
     while reader.poll().is_some() {}
-    stage.pass(Duration::ZERO); // The reader has rung: the shard reads its position.
+    stage.pass(Duration::ZERO); // The shard handles the wake-up of the reader.
     stage.pass(10 * SECOND - Duration::from_millis(1));
     assert_eq!(stage.outcome(id), None);
     stage.pass(Duration::from_millis(1) + LATE_MAX);
