@@ -1,5 +1,5 @@
-//! Requests that try something (`requests.txt`), through all of the HTTP machine and then through
-//! the program: each has its verdict, however it is cut, and a good request behind it is neither
+//! Hostile requests (`requests.txt`), sent through the whole HTTP machine and then to the program.
+//! Each request has its verdict, wherever its bytes are cut. A good request behind it is neither
 //! lost nor invented.
 #![cfg(feature = "server")]
 
@@ -17,8 +17,8 @@ use table::{Fate, Hostile, requests};
 /// The good request behind each hostile one.
 pub const NEXT: &[u8] = b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// The statuses of all answers in `out`; what is not one is an error. Of the first one it says
-/// whether it has a body; nobody asks for none later.
+/// The statuses of all responses in `out`. Bytes that are not a response are an error. Only the
+/// first request can be a `HEAD`, whose response has no body.
 pub fn statuses(request: &[u8], out: &[u8], is_closed: bool) -> Result<Vec<u16>, String> {
     let mut input = out;
     let mut statuses = Vec::new();
@@ -44,19 +44,21 @@ pub fn statuses(request: &[u8], out: &[u8], is_closed: bool) -> Result<Vec<u16>,
 }
 
 impl Hostile {
-    /// With the good request behind it.
+    /// The bytes of this request, with the good request behind them.
     pub fn with_next(&self) -> Vec<u8> {
         [&self.bytes, NEXT].concat()
     }
 
-    /// Of all answers, that of the good request included if it is to have one.
+    /// The statuses of all responses, with `good` for the good request if the connection stays
+    /// open.
     pub fn all_statuses(&self, good: u16) -> Vec<u16> {
         let mut all = self.statuses.clone();
         all.extend((self.fate == Fate::Open).then_some(good));
         all
     }
 
-    /// Is that what was to become of it? `ended`: the input has ended behind it.
+    /// Checks an exchange against the verdict. `ended` says that the input has ended behind the
+    /// bytes.
     fn check(&self, got: &Exchange, ended: bool) -> Result<(), String> {
         let statuses = statuses(&self.bytes, &got.out, got.is_closed)?;
         let is_over = ended || self.fate != Fate::Waits;
@@ -102,11 +104,11 @@ fn no_verdict_depends_on_how_the_bytes_are_cut() {
     println!("{} requests, {cut_count} cuts", requests().len());
 }
 
-/// Wherever it ends early: no call that was not made, and an answer to all that had begun.
+/// A request that is cut off makes no call. Nothing is sent after the server has closed.
 #[test]
 fn what_ends_early_is_refused_and_asks_for_nothing() {
     for request in requests() {
-        // Long ones are the same letter again and again.
+        // A long request repeats the same letter, so a step skips most of its positions.
         let step = (request.bytes.len() / 200).max(1);
         for end in (0..request.bytes.len()).step_by(step) {
             let mut peer = Peer::new();

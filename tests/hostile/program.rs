@@ -1,4 +1,4 @@
-//! The same requests over sockets, to the program.
+//! The same requests, sent over sockets to the program.
 
 #[path = "../served/mod.rs"]
 mod served;
@@ -12,12 +12,12 @@ use streamdoor::base::Random;
 use crate::table::{Fate, Hostile, requests};
 use crate::{NEXT, statuses};
 
-/// Sends `pieces`, then the end, and reads everything that comes back.
+/// Sends `pieces`, ends the stream, and reads everything that comes back.
 fn told(server: &Server, pieces: [&[u8]; 2]) -> Vec<u8> {
     let mut stream = server.connect();
     stream.set_nodelay(true).unwrap();
     for piece in pieces {
-        // Who is refused may find the connection closed.
+        // The server may have refused the request and closed the connection.
         if stream.write_all(piece).is_err() {
             break;
         }
@@ -57,7 +57,7 @@ fn the_program_gives_each_the_same_verdict() {
     }
     let count = requests.len();
     assert!(wrong.is_empty(), "SEED={seed}: {} are wrong:\n{}", wrong.len(), wrong.join("\n"));
-    // It is as it was: nobody runs anything, and it answers.
+    // The server is unchanged: nothing runs, and it still answers.
     assert!(server.ask("GET", "/v1/executions", "").contains("\"executions\":[]"));
     println!("{count} requests over sockets, SEED={seed}");
 }

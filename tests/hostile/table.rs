@@ -1,27 +1,28 @@
-//! Reads `requests.txt`, which says how it is written.
+//! Reads `requests.txt`, which documents its own format.
 
-/// A request, and what has to become of it.
+/// A request and its verdict.
 pub struct Hostile {
-    /// What it is called; with its number, if there are several of that name.
+    /// The name of the request, with a number if several requests share the name.
     pub name: String,
     pub bytes: Vec<u8>,
-    /// Of all answers, in order; not of the one to the good request behind them.
+    /// The expected statuses of all responses, in order, without the one for the good request
+    /// behind.
     pub statuses: Vec<u16>,
     pub fate: Fate,
 }
 
-/// What becomes of the connection.
+/// The expected state of the connection after the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The next request is answered.
     Open,
     /// Nothing more is read.
     Closed,
-    /// The request is not over: the answers come when the input ends.
+    /// The request is incomplete. Its responses come when the input ends.
     Waits,
 }
 
-/// All requests of the table.
+/// Returns all requests of the table.
 pub fn requests() -> Vec<Hostile> {
     let text = include_str!("requests.txt");
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -42,7 +43,7 @@ pub fn requests() -> Vec<Hostile> {
     entries.iter().flat_map(Entry::requests).collect()
 }
 
-/// An entry as it stands.
+/// An entry as it is written in the file.
 struct Entry<'t> {
     head: &'t str,
     values: Vec<&'t str>,

@@ -13,7 +13,8 @@ use crate::served::Server;
 const DESCRIPTORS: u64 = 64;
 const VISITORS: usize = 100;
 const LOOK: Duration = Duration::from_secs(3);
-/// Of 300: a server that tried again and again would take most of them.
+/// Maximum number of clock ticks (10 ms) that a server may use within [`LOOK`], which has 300. A
+/// server that retries in a loop uses most of them.
 const TICKS_MAX: u64 = 100;
 
 fn allow(server: &Server, descriptors: u64) {
@@ -29,7 +30,7 @@ fn survive(reactor: &str) {
     let mut follower = Follower::new(&server);
     follower.read(5);
     allow(&server, DESCRIPTORS);
-    // More than it can take. Whoever is not accepted waits in the kernel.
+    // More than the server can take. A connection that is not accepted waits in the kernel.
     let mut visitors: Vec<_> = (0..VISITORS).map(|_| server.connect()).collect();
     for visitor in &mut visitors {
         visitor.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
@@ -50,7 +51,7 @@ fn survive(reactor: &str) {
     assert!(ticks <= TICKS_MAX, "it spins");
     follower.read(5);
     client.check();
-    // Everybody who came is served once there is room, though nobody asks again.
+    // Every visitor is served once descriptors are free, without a second request.
     let mut answered = 0;
     while !visitors.is_empty() {
         let mut waiting = Vec::new();
@@ -72,12 +73,13 @@ fn survive(reactor: &str) {
     follower.read(5);
 }
 
-/// It has a few places, all of them taken by requests that do not end.
+/// A server with few places, all of them taken by requests that do not end.
 #[test]
 fn a_server_with_few_descriptors_tells_others_that_it_is_full() {
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
     for reactor in ["uring", "mio"] {
-        // Fifteen are left for connections: the server adds up what it needs at the start.
+        // Fifteen descriptors are left for connections. The server computes its own need at the
+        // start.
         let launcher = ["sh", "-c", "ulimit -n 120; exec \"$@\"", "sh"].map(str::to_owned);
         let arguments = ["--reactor", reactor, "--tool-threads-max", "1"];
         let server = Server::start_by(&launcher, &arguments);
@@ -112,8 +114,8 @@ fn a_server_with_few_descriptors_tells_others_that_it_is_full() {
 #[test]
 fn a_server_without_descriptors_serves_those_that_it_has_and_recovers() {
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
-    // An accept of io_uring keeps the limit that there was when it was armed: this can be done to
-    // the other reactor only. `src/sim/contract/exhaustion.rs` has both, within the process.
+    // An accept of io_uring keeps the limit that held when it was armed. This test works for the
+    // other reactor only. `tests/reactor/exhaustion.rs` tests both reactors within the process.
     survive("mio");
 }
 

@@ -1,5 +1,5 @@
-//! Thousands of connections that send a byte of a head now and then, from processes of their own:
-//! one process could not have them all.
+//! Thousands of connections that send a byte of a request head now and then. They come from
+//! processes of their own, because one process has too few descriptors.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -18,32 +18,33 @@ use streamdoor::limits;
 use streamdoor::reactor::Clock;
 
 const WANTED: u64 = 20_000;
-/// Of one process: descriptors for everything else are left.
+/// Maximum number of connections of one client process. Some descriptors are left for everything
+/// else.
 const EACH_MAX: u64 = 9_000;
 /// The server's own descriptors, with one thread for tools.
 const SERVER_OWN: u64 = limits::DESCRIPTORS_OF_PROCESS + limits::DESCRIPTORS_PER_SHARD + 1 + 8;
-/// Connections that are no dribblers.
+/// Connections that do not dribble.
 const OTHERS: u64 = 64;
-/// Says to this program that it is a client, and of whom: `ADDRESS COUNT`.
+/// The variable that makes this program a client process. Its value is `ADDRESS COUNT`.
 const ROLE: &str = "HOSTILE_NET_DRIBBLES";
-/// A turn of the server looks at the clock before it looks at its sockets, and on a busy machine
-/// something may come in between, for a while.
+/// Tolerance for the server's deadlines. A turn reads the clock before the sockets, and other work
+/// of a busy machine can come in between.
 const TURN: Duration = Duration::from_secs(3);
 const BYTE_EVERY: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Descriptors that this process, and so its children, may have.
+/// Descriptors that this process and its children may have.
 fn descriptors_max() -> u64 {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     line.split_whitespace().nth(3).unwrap().parse().unwrap_or(u64::MAX)
 }
 
-/// One connection that dribbles.
+/// A connection that dribbles.
 struct Dribbler {
     stream: TcpStream,
     begun_at: Instant,
-    /// When it was told that it is too slow, after the beginning.
+    /// The time from the start to the server's response or to the close, whichever came first.
     told: Option<Duration>,
     is_closed: bool,
 }
@@ -59,7 +60,7 @@ impl Dribbler {
 
     fn dribble(&mut self) {
         if self.told.is_none() {
-            let _ = self.stream.write(b"x"); // What comes of it is read.
+            let _ = self.stream.write(b"x"); // An error is seen by the next read.
         }
     }
 
@@ -82,7 +83,7 @@ impl Dribbler {
     }
 }
 
-/// The client's side: what a process of its own does. Without the role there is nothing to do.
+/// The client's side, which runs in a process of its own. Returns at once if [`ROLE`] is not set.
 #[test]
 fn dribblers() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -119,7 +120,7 @@ fn dribblers() {
             }
         }
     }
-    // Those that came a second earlier have gone earlier, too.
+    // A connection that came a second earlier must also have been closed earlier.
     let gone_at = |d: &Dribbler| d.begun_at + d.told.expect("all are closed");
     let mut latest_before = None;
     let mut earlier = dribblers.iter().peekable();
@@ -152,7 +153,7 @@ impl Helper {
         Helper { child, lines }
     }
 
-    /// Waits for what it says: that word, and numbers behind it.
+    /// Waits for a line of the client process with this word, and returns the numbers behind it.
     fn wait_for(&mut self, word: &str) -> Vec<u64> {
         loop {
             let mut line = String::new();
@@ -172,7 +173,7 @@ impl Drop for Helper {
     }
 }
 
-/// So many dribble at once, and everybody else is served.
+/// Checks that a server with `count` dribbling connections still serves all others.
 fn withstand(reactor: &str, count: u64) {
     let server = Server::start(
         &["--reactor", reactor, "--tool-threads-max", "1"]
@@ -183,7 +184,7 @@ fn withstand(reactor: &str, count: u64) {
     let (mut client, mut idle) = (Client::new(&server), Client::new(&server));
     let mut follower = Follower::new(&server);
     idle.check();
-    client.check(); // Who has asked once may be silent for longer.
+    client.check(); // A connection with one finished request may be idle for longer.
     let helpers = count.div_ceil(EACH_MAX);
     let mut helpers: Vec<Helper> =
         (0..helpers).map(|_| Helper::start(server.address(), count / helpers)).collect();
@@ -216,7 +217,7 @@ fn withstand(reactor: &str, count: u64) {
     println!(
         "{reactor}: {total} dribbled, {most} connections at once; {rounds} rounds beside them"
     );
-    idle.check(); // Between its requests it had a minute, and its place.
+    idle.check(); // It was idle within its limit and kept its place.
     client.check();
     follower.read(10);
     assert_eq!(server.metric("streamdoor_connections_evicted_total"), 0);
@@ -227,7 +228,7 @@ fn withstand(reactor: &str, count: u64) {
 #[test]
 fn who_dribbles_is_gone_by_the_deadline_and_nobody_else_notices() {
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
-    // Below the part of the places where idle connections would have to go.
+    // Below the share of places at which idle connections would be evicted.
     let places = descriptors_max().saturating_sub(SERVER_OWN).min(WANTED);
     let at_once = (places * limits::CONNECTIONS_EVICT_PERCENT / 100).saturating_sub(OTHERS);
     if at_once < WANTED {

@@ -1,5 +1,5 @@
-//! A server that somebody wants to fall over: thousands of connections that dribble their requests,
-//! no descriptors left, no memory. It keeps serving those that it has, and recovers.
+//! A server under attack: thousands of connections that dribble their requests, no descriptors
+//! left, no memory. It keeps serving its connections, and recovers.
 #![cfg(all(feature = "cli", feature = "server"))]
 
 mod descriptors;
@@ -15,5 +15,6 @@ mod served;
 
 use std::sync::Mutex;
 
-/// One at a time: they measure, and together they would need too many descriptors.
+/// Lock that runs the tests one at a time. They measure, and together they need too many
+/// descriptors.
 static ALONE: Mutex<()> = Mutex::new(());

@@ -1,4 +1,4 @@
-//! A server in little memory: in a cgroup of 64 MiB, and where /dev/shm is full.
+//! A server with little memory: in a cgroup of 64 MiB, and with a full /dev/shm.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::limited::{Cgroup, LIMIT_BYTES};
 use crate::normal::{Client, Follower};
 use crate::served::Server;
 
-/// Executions that nobody follows, each with a ring, until there is no more.
+/// Maximum number of executions until memory runs out. Each has a ring and no subscriber.
 const EXECUTIONS_MAX: usize = 5_000;
 
 fn survive(name: &str, server: &Server) {
@@ -36,7 +36,7 @@ fn survive(name: &str, server: &Server) {
     let error = &refusal.body["error"];
     assert!(matches!(error["code"].as_str(), Some("busy" | "too_many_executions")), "{error}");
     assert!(!error["message"].as_str().unwrap().is_empty());
-    // Those that are there go on, and new clients come in.
+    // Running executions go on, and new clients are served.
     follower.read(20);
     Client::new(server).check();
     for (at, execution) in executions.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Somebody who does nothing wrong, and must not notice anything.
+//! Well-behaved clients, which the attacks must not affect.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,12 +10,12 @@ use crate::served::Server;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One connection for many requests.
+/// A client that sends all its requests over one connection.
 pub struct Client {
     reader: BufReader<TcpStream>,
 }
 
-/// An answer.
+/// A response, with its body as JSON.
 pub struct Answer {
     pub status: u16,
     pub body: Value,
@@ -28,7 +28,7 @@ impl Client {
         Client { reader: BufReader::new(stream) }
     }
 
-    /// Comes again until it is let in.
+    /// Connects until the server accepts a request. Retries while it answers 503.
     pub fn patient(server: &Server) -> Client {
         loop {
             let mut client = Client::new(server);
@@ -40,14 +40,14 @@ impl Client {
         }
     }
 
-    /// Asks on the same connection as before.
+    /// Sends a request on the same connection and returns the response.
     pub fn ask(&mut self, method: &str, path: &str, body: &str) -> Answer {
         let (status, body) = self.exchange(method, path, body);
         let body = if body.is_empty() { Value::Null } else { json(&body) };
         Answer { status, body }
     }
 
-    /// The text that is there.
+    /// Returns the body of a `GET` as text.
     pub fn ask_text(&mut self, path: &str) -> String {
         let (status, body) = self.exchange("GET", path, "");
         assert_eq!(status, 200, "{path}");
@@ -86,7 +86,7 @@ impl Client {
         answer.body
     }
 
-    /// Asks a few things whose answers are known.
+    /// Sends a few requests with known responses.
     pub fn check(&mut self) {
         assert_eq!(self.expect(200, "GET", "/healthz", "")["status"], "ok");
         let tools = self.expect(200, "GET", "/v1/tools", "");
@@ -100,7 +100,7 @@ fn json(body: &[u8]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Somebody who follows an execution that publishes all the time.
+/// A subscriber of an execution that publishes all the time.
 pub struct Follower {
     lines: BufReader<TcpStream>,
     seq: u64,
@@ -118,13 +118,13 @@ impl Follower {
         Follower { lines: BufReader::new(stream), seq: 0 }
     }
 
-    /// Reads so many chunks: the next ones, all of them.
+    /// Reads the next `count` chunks and checks that none is missing.
     pub fn read(&mut self, count: u64) {
         let until = self.seq + count;
         while self.seq < until {
             let mut line = String::new();
             assert!(self.lines.read_line(&mut line).unwrap() > 0, "the stream was cut");
-            let Ok(event) = serde_json::from_str::<Value>(&line) else { continue }; // The body's.
+            let Ok(event) = serde_json::from_str::<Value>(&line) else { continue }; // Chunk data.
             assert!(!matches!(event["event"].as_str(), Some("gap" | "end")), "{line}");
             if event["event"] == "chunk" {
                 self.seq += 1;

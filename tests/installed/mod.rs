@@ -1,5 +1,5 @@
-//! Programs of others, installed below the target folder: once, of fixed versions, by whoever comes
-//! first.
+//! Programs of other projects, installed below the target folder. Each is installed once, in a
+//! fixed version, by the first test that needs it.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::fs::{self, File};
@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Why a program can not be had here.
+/// The reason for which a program is not available here.
 pub type Missing = String;
 
-/// A program that takes longer than this many seconds is ended: a registry that never answers must
-/// not hold up all tests.
+/// Time limit of a command, in seconds. A registry that never answers must not block all tests.
 const RUN_SECONDS_MAX: u32 = 300;
 /// After a failed installation, the tests of the same run do not try again for this long.
 const FAILED_FOR: Duration = Duration::from_secs(900);
 
-/// Where programs for these tests are put.
+/// The folder of a program for these tests.
 pub fn folder(group: &str, name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target");
     target.join(group).join(name)
 }
 
-/// Has `install` fill a folder, unless it was filled with the same before; others wait meanwhile.
+/// Fills a folder with `install`, unless the stamp shows that `what` is installed there already.
+/// Other callers wait for the lock.
 pub fn once(
     folder: PathBuf,
     what: &str,
@@ -44,17 +44,18 @@ pub fn once(
     Ok(folder)
 }
 
-/// The reason of a failure that was written down less than [`FAILED_FOR`] ago.
+/// The reason of a failure that was recorded less than [`FAILED_FOR`] ago.
 fn failed_lately(file: &Path) -> Option<Missing> {
     let modified = fs::metadata(file).and_then(|metadata| metadata.modified()).ok()?;
     let is_recent = modified.elapsed().is_ok_and(|age| age < FAILED_FOR);
     is_recent.then(|| fs::read_to_string(file).ok()).flatten()
 }
 
-/// Runs a command for at most [`RUN_SECONDS_MAX`]. If it fails, its last line is the reason.
+/// Runs a command for at most [`RUN_SECONDS_MAX`]. If it fails, the last line of its standard error
+/// is the reason.
 pub fn run(command: &Command) -> Result<(), Missing> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let mut limited = Command::new("timeout"); // Of coreutils: it ends the program's children, too.
+    let mut limited = Command::new("timeout"); // From coreutils; it ends children, too.
     limited.args(["--kill-after=5", &RUN_SECONDS_MAX.to_string()]);
     limited.arg(&program).args(command.get_args()).stdin(Stdio::null());
     for (name, value) in command.get_envs() {
@@ -78,7 +79,7 @@ pub fn run(command: &Command) -> Result<(), Missing> {
     Err(format!("{program}: {last}"))
 }
 
-/// `node_modules` with these packages: the folder that it is in.
+/// Installs npm packages and returns the folder that contains their `node_modules`.
 pub fn node(folder: PathBuf, packages: &[&str]) -> Result<PathBuf, Missing> {
     once(folder, &packages.join(" "), |folder| {
         run(Command::new("node").arg("--version"))?;
@@ -90,7 +91,7 @@ pub fn node(folder: PathBuf, packages: &[&str]) -> Result<PathBuf, Missing> {
     })
 }
 
-/// A Python with these packages.
+/// Installs Python packages in a virtual environment and returns its interpreter.
 pub fn python(folder: PathBuf, packages: &[&str]) -> Result<PathBuf, Missing> {
     let folder = once(folder, &packages.join(" "), |folder| {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder))?;

@@ -1,5 +1,5 @@
-//! A cgroup of a test's own: with little memory, for programs that have to live with it; or to see
-//! what one program waits for.
+//! A cgroup of a test's own. It limits the memory of a program, or it measures the time for which
+//! one program waits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,15 @@ use streamdoor::memory::readings::{cgroup_places, path_names};
 
 pub const LIMIT_BYTES: u64 = 64 << 20;
 
-/// A cgroup of the test's own, removed with it.
+/// A cgroup of the test's own, which is removed when it is dropped.
 pub struct Cgroup {
     path: PathBuf,
 }
 
 impl Cgroup {
-    /// Below the one that this process is in, or else below one above that; `None` if nobody lets
-    /// us. Settings of cgroups that are not ours are not touched.
+    /// Creates a cgroup with a limit below that of this process, or else below one of its
+    /// ancestors. Returns `None` without the permission. Settings of existing cgroups are not
+    /// changed.
     pub fn new() -> Option<Cgroup> {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
         let places = cgroup_places(&text);
@@ -38,8 +39,8 @@ impl Cgroup {
         None
     }
 
-    /// One whose waits the kernel counts apart (`io.pressure`), without a limit; `None` if nobody
-    /// lets us.
+    /// Creates a cgroup without a limit, for which the kernel measures waits (`io.pressure`).
+    /// Returns `None` without the permission.
     pub fn with_pressure() -> Option<Cgroup> {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
         let names: Vec<&str> = path_names(cgroup_places(&text).unified.unwrap_or("/")).collect();
@@ -60,29 +61,29 @@ impl Cgroup {
 
     fn made_in(parent: &Path) -> Option<Cgroup> {
         if !parent.join("cgroup.procs").exists() {
-            return None; // Not a cgroup: a directory made there would be one of a tmpfs.
+            return None; // Not a cgroup. `create_dir` would make a directory in a tmpfs.
         }
         let path = parent.join(format!("streamdoor-test-{}", std::process::id()));
         fs::create_dir(&path).ok()?;
-        Some(Cgroup { path }) // From here on it is removed again.
+        Some(Cgroup { path }) // From here on, `drop` removes it.
     }
 
-    /// What stands before a program's words to have it run inside: a shell goes there first and
-    /// becomes it.
+    /// The command prefix that runs a program in the cgroup. A shell moves itself into the cgroup
+    /// and then executes the program.
     pub fn launcher(&self) -> Vec<String> {
         let script = "echo $$ > \"$1/cgroup.procs\" || exit 99; shift; exec \"$@\"";
         let place = self.path.to_str().expect("the kernel's names are plain").to_owned();
         ["sh", "-c", script, "sh"].map(str::to_owned).into_iter().chain([place]).collect()
     }
 
-    /// The time that some task in it has waited for a disk.
+    /// The total time for which some task in the cgroup has waited for a disk.
     pub fn waited_for_disks(&self) -> Duration {
         let text = fs::read_to_string(self.path.join("io.pressure")).expect("it could be read");
         let total = text.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="));
         Duration::from_micros(total.expect("psi has a total").parse().expect("a number"))
     }
 
-    /// The first number in any of these files.
+    /// The first number found in any of these files.
     pub fn number(&self, files: &[&str]) -> Option<u64> {
         let texts = files.iter().filter_map(|file| fs::read_to_string(self.path.join(file)).ok());
         texts.filter_map(|text| text.trim().parse().ok()).next()
@@ -95,7 +96,7 @@ impl Drop for Cgroup {
             if fs::remove_dir(&self.path).is_ok() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(10)); // The child is still being taken down.
+            std::thread::sleep(Duration::from_millis(10)); // The child is not removed yet.
         }
         eprintln!("left behind: {}", self.path.display());
     }
