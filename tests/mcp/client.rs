@@ -1,4 +1,4 @@
-//! An MCP client over HTTP that looks at every byte.
+//! An MCP client over HTTP that checks every byte.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::sse::Decoder;
 
-/// What a request was answered with.
+/// The response to a request.
 pub struct Answer {
     pub status: u16,
     pub session: Option<String>,
-    /// Every message, in its order; of what is no stream the only one.
+    /// Every message, in order. A response that is not a stream has at most one.
     pub messages: Vec<Value>,
-    /// The body as it came.
+    /// The body as it was received.
     pub body: Vec<u8>,
 }
 
-/// The two ways to ask.
+/// The protocol generation of a client: with a handshake or stateless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Era {
     Handshake,
@@ -27,12 +27,12 @@ pub enum Era {
 const HANDSHAKE: &str = "2025-11-25";
 const STATELESS: &str = "2026-07-28";
 
-/// A connection that is kept, and what is known of the server.
+/// A kept connection and the state of the client's session.
 pub struct Client {
     stream: TcpStream,
     era: Era,
     session: Option<String>,
-    /// Ids are 0, 1, 2 …, as those of everybody else.
+    /// Ids are 0, 1, 2 …, as in every other client.
     id_next: u64,
     unread: Vec<u8>,
 }
@@ -68,19 +68,19 @@ impl Client {
         self.session.as_deref().expect("it has one")
     }
 
-    /// Goes on as that session.
+    /// Uses the id of another session from now on.
     pub fn pretend(&mut self, session: String) {
         self.session = Some(session);
     }
 
-    /// The status of the answer.
+    /// Sends a ping and returns the status of the response.
     pub fn ping(&mut self) -> u16 {
         let message = json!({"jsonrpc": "2.0", "id": self.id_next, "method": "ping"});
         self.id_next += 1;
         self.post("ping", None, &message).status
     }
 
-    /// Asks, with the next id; the messages end with the response to it.
+    /// Sends a request with the next id. The last message is its response.
     pub fn request(&mut self, method: &str, mut params: Value) -> Answer {
         let id = self.id_next;
         self.id_next += 1;
@@ -97,7 +97,7 @@ impl Client {
         answer
     }
 
-    /// Calls a tool with its progress: the token is the id, as the SDKs have it.
+    /// Calls a tool with progress. The progress token is the request id, as in the SDKs.
     pub fn call(&mut self, tool: &str, arguments: Value) -> Answer {
         let token = self.id_next;
         let meta = json!({"progressToken": token});
@@ -167,7 +167,7 @@ impl Client {
     }
 }
 
-/// What a stream says; an event without data primes the client.
+/// The messages of a stream. Events without data (they prime the client) are skipped.
 fn messages_of(mut body: &[u8]) -> Vec<Value> {
     let (mut decoder, mut messages) = (Decoder::new(), Vec::new());
     while let Some(event) = decoder.read(&mut body).unwrap() {

@@ -1,6 +1,6 @@
-//! Calls of 2025-11-25 whose connections are cut: the client reads a few events, goes away with
-//! everything that is under way, and comes back at once with the id of the last event it has read.
-//! It keeps its kernel's buffer small: MCP has no acknowledgements.
+//! Calls of 2025-11-25 whose connections are cut. The client reads a few events and drops the
+//! connection with everything in flight. It resumes at once with the id of the last event it has
+//! read. Its receive buffer in the kernel is small, because MCP has no acknowledgements.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -21,11 +21,11 @@ const CUTS_MAX: u32 = 40;
 struct Heard {
     status: u16,
     messages: Vec<Value>,
-    /// The stream came to its end.
+    /// True if the stream came to its end.
     is_whole: bool,
 }
 
-/// A client of one call.
+/// A client that makes one call.
 struct Caller<'s> {
     server: &'s Server,
     session: String,
@@ -33,7 +33,7 @@ struct Caller<'s> {
 }
 
 impl Caller<'_> {
-    /// Sends a request, and reads until so many messages have come or the stream has ended.
+    /// Sends a request and reads until `message_count` messages have come or the stream has ended.
     fn hear(&mut self, head: &str, body: &str, message_count: usize) -> Heard {
         let mut stream = connect_with_small_buffer(self.server.address());
         let id = self.decoder.last_id();
@@ -65,7 +65,7 @@ impl Caller<'_> {
                                 heard.messages.push(serde_json::from_str(&data).unwrap());
                             }
                             if heard.messages.len() == message_count {
-                                return heard; // What else has come is lost with the connection.
+                                return heard; // Unread events are lost with the connection.
                             }
                         }
                     }
@@ -79,7 +79,7 @@ impl Caller<'_> {
     }
 }
 
-/// Sum of the chunks that notifications have told, in their order.
+/// The sum of the chunks in the notifications, in order.
 #[derive(Default)]
 struct Sum {
     next_seq: u64,
@@ -116,7 +116,7 @@ fn text_file() -> PathBuf {
     path
 }
 
-/// Everything is told in its place, nothing is missed, and the answer comes once, at the end.
+/// Every chunk comes in order, none is missed, and the result comes once, at the end.
 #[test]
 fn a_call_that_is_cut_again_and_again_is_told_to_its_end() {
     let path = text_file();
@@ -153,7 +153,7 @@ fn a_call_that_is_cut_again_and_again_is_told_to_its_end() {
         let text = answer["result"]["content"][1]["text"].as_str().unwrap();
         assert!(text.contains("were all of it"), "{text}");
         assert_eq!(sum.missed_chunks, 0, "chunks of {chunk_size} bytes, {cuts} cuts");
-        // It has everything now.
+        // The client has everything now.
         let heard = caller.hear("GET", "", usize::MAX);
         assert!(heard.is_whole && heard.messages.is_empty());
     }

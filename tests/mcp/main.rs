@@ -1,5 +1,5 @@
-//! MCP over HTTP, by clients that look at every byte: what a server has to answer to what, many
-//! clients at once, and those who go away without a word.
+//! MCP over HTTP, with clients that check every byte: the replies to single requests, many clients
+//! at once, and clients that disappear.
 #![cfg(all(feature = "cli", feature = "server"))]
 
 mod client;

@@ -1,5 +1,5 @@
-//! 64 clients of both eras that all use the ids 0, 1, 2 …, over connections that are kept: every
-//! answer has the client's own number, and nobody else's.
+//! 64 clients of both eras that all use the ids 0, 1, 2 …, over kept connections. Every reply has
+//! the client's own nonce and nobody else's.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::echo::{CHUNKS, set_up};
 
 const CLIENTS: usize = 64;
 const CALLS: usize = 100_000;
-/// What all nonces begin with: whose it is, is behind that.
+/// The prefix of all nonces. The number of the client follows it.
 const MARK: &[u8] = b"nonce-";
 const SHARDS: usize = 2;
 
-/// Checks every byte of an answer; which execution it was.
+/// Checks every byte of a reply and returns the id of its execution.
 fn check(answer: &Answer, nonce: &str, token: u64) -> String {
     assert_eq!(answer.status, 200);
     let (response, notifications) = answer.messages.split_last().unwrap();

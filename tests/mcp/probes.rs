@@ -1,5 +1,5 @@
-//! One request after the other that servers answer differently, with what the specification wants:
-//! where it says MUST and others are lax, it is followed.
+//! Single requests that servers answer differently, with the reply that the specification requires.
+//! A MUST of the specification is checked even where other servers are lax.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,14 +13,14 @@ struct House {
     server: Server,
 }
 
-/// Headers of a request, without those that each has.
+/// Headers of a request, without those that every request has.
 type Headers<'a> = &'a [(&'a str, &'a str)];
 
 const ACCEPT: (&str, &str) = ("Accept", "application/json, text/event-stream");
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const MODERN: (&str, &str) = ("MCP-Protocol-Version", "2026-07-28");
 
-/// The status, the head in lower case, and the body.
+/// A response: the status, the head in lower case, and the body.
 struct Said(u16, String, String);
 
 impl Said {
@@ -39,7 +39,7 @@ impl Said {
         lines.filter(|(found, _)| *found == name).map(|(_, value)| value).next()
     }
 
-    /// An error of JSON-RPC, with this status.
+    /// Checks that the response is a JSON-RPC error with this status and this code.
     fn assert_error(&self, status: u16, code: i64) {
         let error = self.json();
         assert_eq!((self.0, &error["error"]["code"]), (status, &json!(code)), "{error}");
@@ -58,7 +58,7 @@ impl House {
         House { server: Server::start(config, Arc::new(|_| {})).unwrap() }
     }
 
-    /// A request as it is.
+    /// Sends a request with exactly these headers and returns the response.
     fn ask(&self, method: &str, host: Option<&str>, headers: Headers<'_>, body: &str) -> Said {
         let address = self.server.addresses()[0].to_string();
         let address = address.trim_start_matches("http://");
@@ -91,7 +91,7 @@ impl House {
         self.post(&[], &request(0, "initialize", params))
     }
 
-    /// The name of a session that is ready.
+    /// Opens a session and returns its id once it is ready.
     fn session(&self, version: &str) -> String {
         let said = self.initialize(version);
         assert_eq!((said.0, &said.json()["result"]["protocolVersion"]), (200, &json!(version)));
@@ -121,7 +121,7 @@ fn request(id: u64, method: &str, params: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-/// A request of the stateless era, with its headers but for `Mcp-Name`.
+/// A request of the stateless era: `params` with the `_meta` that every message needs.
 fn modern(id: u64, method: &str, mut params: Value) -> Value {
     let meta = &mut params["_meta"];
     meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
@@ -236,7 +236,7 @@ fn what_is_no_message_is_refused_without_an_id() {
         assert_eq!((said.0, &error["error"]["code"]), (400, &json!(code)), "{body:.60}: {error}");
         assert_ne!(error.get("id"), Some(&Value::Null), "{error}");
     }
-    // It goes on as if nothing had been.
+    // The session still works.
     assert_eq!(house.ask("POST", None, &headers, &ping.to_string()).0, 200);
 }
 
@@ -299,7 +299,7 @@ fn headers_of_the_stateless_era_say_what_the_message_says() {
     for headers in wrong {
         house.post(headers, &call).assert_error(400, -32_020);
     }
-    // OWS does not count, names have no case, and values may be spelled in base 64.
+    // Optional whitespace does not count, header names have no case, and values may be in base 64.
     for name in ["  slow_data_processor ", "=?base64?c2xvd19kYXRhX3Byb2Nlc3Nvcg==?="] {
         let headers = [("mcp-protocol-version", "2026-07-28"), ("MCP-METHOD", "tools/call")];
         let said = house.post(&[&headers[..], &[("mcp-name", name)]].concat(), &call);

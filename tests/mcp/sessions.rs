@@ -1,9 +1,9 @@
-//! Sessions that are opened and abandoned: they make room for others, and memory stays flat.
+//! Abandoned sessions: they make room for others, and memory stays flat.
 
 use crate::client::{Client, Era};
 use crate::served::Server;
 
-/// A million on command: `STREAMDOOR_SESSIONS=1000000`.
+/// Number of sessions. `STREAMDOOR_SESSIONS=1000000` runs a million of them.
 const SESSIONS: usize = 50_000;
 
 #[test]
@@ -14,7 +14,7 @@ fn abandoned_sessions_leave_nothing_behind() {
     let open = |count: usize| {
         let mut first = None;
         for _ in 0..count {
-            // Its connection ends with it, its session is told nothing.
+            // The client is dropped: its connection closes, and its session stays open.
             let client = Client::connect(server.address(), Era::Handshake);
             first.get_or_insert_with(|| client.session().to_owned());
         }
@@ -25,9 +25,10 @@ fn abandoned_sessions_leave_nothing_behind() {
     open(count - count / 10);
     let after = server.memory_bytes("VmRSS");
     println!("{count} sessions abandoned: {} KiB, then {} KiB", before >> 10, after >> 10);
-    // A tenth has filled the table; a session more of each would be at least 256 bytes.
+    // A tenth has filled the table. One leaked session for each of the others needs at least 256
+    // bytes.
     assert!(after < before + (4 << 20), "{before} bytes, then {after}");
-    // The first one has made room for others.
+    // The first session was evicted.
     let mut client = Client::connect(server.address(), Era::Handshake);
     assert_eq!(client.ping(), 200);
     client.pretend(first);

@@ -1,4 +1,4 @@
-//! The clients, each in all of its ways.
+//! The clients, each in all of its modes and over both transports.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,10 +26,11 @@ fn or_say(installed: Result<std::path::PathBuf, Missing>, then: impl FnOnce(&Pat
     }
 }
 
-/// `package` is the generation of the SDK.
+/// Runs the TypeScript client. `package` selects the generation of the SDK.
 fn typescript(package: &'static str, modes: &[&'static str]) {
     or_say(install::typescript(), |folder| {
-        // Both drop notifications that are read together with the answer from a standard output.
+        // Over standard streams, both generations drop notifications that they read together with
+        // the reply.
         play(&format!("typescript-{package}"), &ways(modes, true), || {
             let mut command = Command::new("node");
             command.arg(script("typescript.mjs")).arg(folder).arg(package);

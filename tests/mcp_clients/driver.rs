@@ -1,9 +1,9 @@
-//! A client that does what it is told: a process, orders in, what it hears out, each a line of
-//! JSON.
+//! A client process that is controlled by the test. It reads commands and writes its events, each
+//! as a line of JSON.
 //!
-//! Orders are `{"do": "connect" | "list" | "close"}`, answered by `{"done": …}`, and
-//! `{"do": "call", "id", "tool", "given"}` and `{"do": "cancel", "id"}`, of which lines
-//! `{"call": id, …}` tell: with `progress`, and at last with `text` or with `error`.
+//! The commands `{"do": "connect" | "list" | "close"}` are answered by `{"done": …}`. The others
+//! are `{"do": "call", "id", "tool", "given"}` and `{"do": "cancel", "id"}`. Their events are lines
+//! `{"call": id, …}`: with `progress` for each notification, and with `text` or `error` at the end.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// A client that hangs is no reason to wait for ever.
+/// Time limit for one event: a client that hangs must not hang the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Driver {
@@ -20,18 +20,18 @@ pub struct Driver {
     child: Child,
     orders: ChildStdin,
     lines: Receiver<Value>,
-    /// What was heard and not asked for yet.
+    /// Events that were received and not yet consumed.
     heard: Vec<Value>,
     next_call: u64,
 }
 
-/// What has become of a call.
+/// The result of a call.
 #[derive(Debug)]
 pub struct Called {
     pub text: String,
     pub failed: bool,
     pub meta: Value,
-    /// What was heard before, in order.
+    /// Progress notifications that came before the result, in order.
     pub progress: Vec<Progress>,
 }
 
@@ -65,7 +65,7 @@ impl Driver {
         writeln!(self.orders, "{order}").unwrap_or_else(|error| panic!("{}: {error}", self.name));
     }
 
-    /// Takes the first line that is wanted, for which it waits.
+    /// Removes and returns the first wanted line. Waits for it if necessary.
     fn wait(&mut self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
         if let Some(at) = self.heard.iter().position(&is_wanted) {
             return self.heard.remove(at);
@@ -81,7 +81,7 @@ impl Driver {
         }
     }
 
-    /// Has something done that is answered once.
+    /// Sends a command that has one reply, and returns the reply.
     fn have(&mut self, what: &str) -> Value {
         self.order(&json!({ "do": what }));
         let done = self.wait(what, |line| line["done"] == what);
@@ -89,7 +89,7 @@ impl Driver {
         done
     }
 
-    /// The version that both have agreed upon.
+    /// Connects and returns the protocol version that was negotiated.
     pub fn connect(&mut self) -> String {
         self.have("connect")["version"].as_str().unwrap_or_default().to_owned()
     }
@@ -104,7 +104,7 @@ impl Driver {
         self.have("close");
     }
 
-    /// Begins a call; its number.
+    /// Begins a call and returns its number.
     pub fn begin(&mut self, tool: &str, given: Value) -> u64 {
         let id = self.next_call;
         self.next_call += 1;
@@ -116,7 +116,7 @@ impl Driver {
         self.order(&json!({"do": "cancel", "id": call}));
     }
 
-    /// Waits for a notification of this call whose message contains that.
+    /// Waits for a notification of this call whose message contains `text`.
     pub fn hear(&mut self, call: u64, text: &str) {
         self.wait(text, |line| {
             let message = line["message"].as_str().unwrap_or_default();
@@ -124,19 +124,19 @@ impl Driver {
         });
     }
 
-    /// Waits until a call has failed on the client's side, and takes all that belongs to it.
+    /// Waits until a call has failed on the client's side, and drops its other events.
     pub fn error(&mut self, call: u64) -> String {
         let line = self.wait("error", |line| line["call"] == call && !line["error"].is_null());
         self.heard.retain(|line| line["call"] != call);
         line["error"].as_str().unwrap().to_owned()
     }
 
-    /// Waits for the answer to a call.
+    /// Waits for the reply to a call.
     pub fn finish(&mut self, call: u64) -> Called {
         let is_last = |line: &Value| !line["text"].is_null() || !line["error"].is_null();
         let last = self.wait("answer", |line| line["call"] == call && is_last(line));
         assert!(last["error"].is_null(), "{}: {last}", self.name);
-        // Whatever comes behind an answer is found by `done`.
+        // Events of this call that come later stay in `heard`, where `assert_quiet` finds them.
         let (mine, others) =
             std::mem::take(&mut self.heard).into_iter().partition(|line| line["call"] == call);
         self.heard = others;
@@ -159,17 +159,17 @@ impl Driver {
         self.finish(call)
     }
 
-    /// At once, as the kernel does it: SIGKILL.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Nothing is left that nobody has asked for: no notification behind its answer, no trouble
-    /// that the client has had.
+    /// Checks that no unconsumed event is left: no notification behind its reply, and no trouble of
+    /// the client.
     ///
-    /// A hasty one has trouble of its own: notifications that it reads together with their answer,
-    /// which on a busy machine is whatever came within a turn of its loop.
+    /// A hasty client has trouble of its own: it drops notifications that it reads together with
+    /// their reply. On a busy machine these are all that came within one turn of its loop.
     pub fn assert_quiet(&mut self, is_hasty: bool) {
         self.heard.extend(self.lines.try_iter());
         let is_its_own = |heard: &Value| {

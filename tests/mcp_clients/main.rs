@@ -1,10 +1,10 @@
 //! Real clients of MCP, over HTTP and over standard streams: the TypeScript SDKs of both
 //! generations, the Python SDK, FastMCP, and rmcp.
 //!
-//! They are installed by the tests, with npm, pip and cargo, once and of fixed versions; where that
-//! does not go a test says so. Each client is a program that does what it is told, line by line
-//! (`driver.rs`); what is told, and what has to come of it, is in `scenes.rs`.
-#![cfg(feature = "cli")]
+//! The tests install them with npm, pip and cargo, once and in fixed versions. A test whose client
+//! cannot be installed says so. Each client is a program that is controlled line by line
+//! (`driver.rs`). Its commands and their expected results are in `scenes.rs`.
+#![cfg(all(feature = "cli", feature = "mcp"))]
 
 mod clients;
 mod driver;

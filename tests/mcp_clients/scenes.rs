@@ -1,4 +1,4 @@
-//! What each client is told to do, and what has to come of it.
+//! The commands for each client, and their expected results.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,40 +11,41 @@ use crate::served::Server;
 
 const CHUNKS: u64 = 20;
 const CHUNK_BYTES: u64 = 40;
-/// So many calls are under way at once.
+/// Number of calls that run at once.
 const CALLS: u64 = 50;
-/// How long a command works until it leaves something behind.
+/// Time that a command works before it writes its file.
 const WORK: Duration = Duration::from_secs(4);
 
-/// How a client reaches the server.
+/// The transport between a client and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Http,
     Stdio,
 }
 
-/// One way to use one client.
+/// One way to run a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
     /// `legacy`, `auto` or a version.
     pub mode: &'static str,
     pub transport: Transport,
-    /// It may lose notifications that come together with an answer, unless that waits for a while.
+    /// True if the client may lose notifications that come together with a reply. A delay before
+    /// the reply prevents the loss.
     pub is_hasty: bool,
 }
 
 impl Way {
-    /// Is it of the era with a handshake?
+    /// True if the protocol version has a handshake.
     fn is_legacy(self) -> bool {
         self.mode == "legacy"
     }
 }
 
-/// Where commands leave what they were not stopped from leaving.
+/// A server, and the folder in which commands write their files.
 pub struct House {
     pub server: Server,
     folder: PathBuf,
-    /// Files that nobody may have written, by what should have stopped him.
+    /// Files that a stopped command must not have written, each with what stopped it.
     forbidden: Vec<(String, PathBuf)>,
 }
 
@@ -59,7 +60,7 @@ impl House {
         House { server, folder, forbidden: Vec::new() }
     }
 
-    /// What a client is started with to reach a server in this way.
+    /// The arguments with which a client reaches the server over this transport.
     fn target(&self, way: Way, settle_ms: u32) -> Vec<String> {
         let root = self.folder.to_str().unwrap();
         match way.transport {
@@ -76,7 +77,7 @@ impl House {
         }
     }
 
-    /// Arguments of a command that says something, works for a while, and leaves this file.
+    /// Arguments of a command that prints a line, works for [`WORK`], and writes this file.
     fn work(&self, file: &Path) -> Value {
         let seconds = WORK.as_secs();
         let script = format!("echo started; sleep {seconds}; echo late > {}", file.display());
@@ -87,7 +88,7 @@ impl House {
         self.folder.join(name)
     }
 
-    /// Nothing of what was stopped has gone on.
+    /// Checks that no stopped command has gone on.
     fn assert_stopped(&self) {
         if !self.forbidden.is_empty() {
             std::thread::sleep(WORK + WORK / 2);
@@ -104,8 +105,8 @@ impl Drop for House {
     }
 }
 
-/// Puts a client through everything, in all of its ways. `command` gives its program, to which mode
-/// and target are added.
+/// Runs all scenes with a client, in all of its ways. `command` gives the program, to which the
+/// mode and the target are added.
 pub fn play(name: &str, ways: &[Way], command: impl Fn() -> Command) {
     let mut house = House::new(name);
     for &way in ways {
@@ -115,7 +116,7 @@ pub fn play(name: &str, ways: &[Way], command: impl Fn() -> Command) {
             command.arg(way.mode).args(house.target(way, settle_ms));
             Driver::start(&who, &mut command)
         };
-        // A hasty one must have read the last notification before its answer comes.
+        // A hasty client must have read the last notification before its reply comes.
         let mut driver = start(&house, if way.is_hasty { 1_000 } else { 25 });
         let version = if way.is_legacy() { "2025-11-25" } else { "2026-07-28" };
         assert_eq!(driver.connect(), version, "{who}");
@@ -133,7 +134,7 @@ pub fn play(name: &str, ways: &[Way], command: impl Fn() -> Command) {
             let mut driver = start(&house, 0);
             driver.connect();
             is_told_in_order(&who, &mut driver);
-            driver.close(); // Not quiet: it complains of what it has dropped itself.
+            driver.close(); // Not quiet: it reports what it has dropped.
         }
     }
     house.assert_stopped();
@@ -156,7 +157,8 @@ fn chunk(seq: u64) -> String {
     format!("{text:.<width$}", width = CHUNK_BYTES as usize)
 }
 
-/// What is true of every call with progress: the answer is whole, and numbers only grow.
+/// Checks what holds for every call with progress: the result is whole, and the progress only
+/// grows.
 fn assert_whole(who: &str, called: &Called) {
     let whole: String = (1..=CHUNKS).map(chunk).collect();
     assert_eq!((called.failed, &called.text), (false, &whole), "{who}");
@@ -178,7 +180,7 @@ fn is_told_everything(who: &str, driver: &mut Driver, way: Way) {
     match way.transport {
         Transport::Http => assert_eq!(told, called.text, "{who}: {:?}", called.progress),
         Transport::Stdio => {
-            // The last may be told by the answer alone.
+            // The last chunk may be in the result only.
             let without_last = called.text.len() - CHUNK_BYTES as usize;
             let is_beginning = called.text.starts_with(&told) && told.len() >= without_last;
             assert!(is_beginning, "{who}: {:?}", called.progress);
@@ -186,7 +188,7 @@ fn is_told_everything(who: &str, driver: &mut Driver, way: Way) {
     }
 }
 
-/// Without a pause before the answer, notifications may be lost, but not out of order.
+/// Without a pause before the reply, notifications may be lost but not reordered.
 fn is_told_in_order(who: &str, driver: &mut Driver) {
     let called = driver.call("slow_data_processor", slow());
     assert_whole(who, &called);
@@ -209,7 +211,7 @@ fn is_cancelled(who: &str, driver: &mut Driver, house: &mut House) {
 }
 
 fn calls_many_at_once(who: &str, driver: &mut Driver) {
-    // How long an answer is tells whose it is.
+    // The length of a result identifies its call.
     let given = |number: u64| json!({"chunks": 1, "delay_ms": 0, "chunk_size": 20 + number});
     let calls: Vec<u64> =
         (0..CALLS).map(|number| driver.begin("slow_data_processor", given(number))).collect();
@@ -224,14 +226,15 @@ fn comes_back(who: &str, driver: &mut Driver, way: Way) {
     let called = driver.call("slow_data_processor", slow());
     assert_whole(who, &called);
     if way.is_legacy() && way.transport == Transport::Http {
-        // The server closes the stream of this call; the client fetches the answer on another.
+        // The server closes the stream of this call. The client fetches the result on another
+        // stream.
         let called = driver.call("test_reconnection", json!({}));
         assert_eq!(called.text, "Reconnection test completed successfully.", "{who}");
     }
 }
 
-/// A lost connection stops a call of the stateless era, and all that came in on a standard input;
-/// with a handshake, over HTTP, the call goes on.
+/// A lost connection stops a call of the stateless era, and every call over standard streams. With
+/// a handshake over HTTP, the call goes on.
 fn is_killed(who: &str, mut driver: Driver, house: &mut House, way: Way) {
     let file = house.file(&format!("{who} killed").replace(' ', "-"));
     let call = driver.begin("run_command", house.work(&file));

@@ -1,4 +1,4 @@
-//! A client of rmcp that does what it is told, line by line: see ../../driver.rs.
+//! A client of rmcp that is controlled line by line, as ../../driver.rs describes.
 //!
 //! `rmcp-driver MODE URL`, or `rmcp-driver MODE -- PROGRAM [ARGUMENT...]`.
 
@@ -26,7 +26,8 @@ fn say(document: Value) {
     println!("{document}");
 }
 
-/// Says what it hears, under the numbers of calls; what comes before a number is known is kept.
+/// Prints notifications under the numbers of their calls. Those that come before the number is
+/// known are kept in `early`.
 #[derive(Clone, Default)]
 struct Listener(Arc<Mutex<Heard>>);
 
@@ -91,7 +92,7 @@ async fn connect(words: &[String]) -> Result<Running, Box<dyn Error>> {
     })
 }
 
-/// One call, from its order to its answer.
+/// One call, from its command to its reply.
 struct Call {
     number: u64,
     handle: RequestHandle<RoleClient>,
@@ -176,7 +177,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             }
             ("cancel", Some(_)) => {
                 if let Some(cancel) = cancels.remove(&order["id"].as_u64().unwrap_or_default()) {
-                    let _ = cancel.send(()); // The call may be over.
+                    let _ = cancel.send(()); // The call may have ended.
                 }
             }
             ("close", Some(running)) => {
