@@ -1,4 +1,4 @@
-//! The kept answers: `NAME.body` is what comes, `NAME.events` what is to be understood, a line for
+//! The kept replies. `NAME.body` is the input. `NAME.events` holds the expected result: a line for
 //! each event and for the fault.
 
 use std::fs;
@@ -13,10 +13,10 @@ struct Kept {
     wire: Wire,
     name: String,
     body: Vec<u8>,
-    /// As it stands in the file, without remarks.
+    /// The expected lines of the file, without comments.
     expected: Vec<String>,
-    /// Cut behind so many frames the answer is complete; where it is not said, behind the frame
-    /// that has the wire's word for it.
+    /// Numbers of frames after which a cut reply is complete. If the file does not say, it is
+    /// complete behind the frame with the wire's end marker.
     complete_after: Option<Vec<usize>>,
 }
 
@@ -47,7 +47,7 @@ fn kept(wire: Wire) -> Vec<Kept> {
     paths.into_iter().map(read).collect()
 }
 
-/// Events and the fault behind them, as the files have them.
+/// Events and the fault behind them, in the format of the files.
 fn spelled(events: &[ModelEvent], result: &Result<(), ModelFault>) -> Vec<String> {
     let quoted = |text: &str| serde_json::to_string(text).expect("a text is JSON");
     let event = |event: &ModelEvent| match event {
@@ -101,14 +101,14 @@ impl Kept {
         self.expected.last().is_some_and(|last| last.starts_with("finished"))
     }
 
-    /// Has the end come, as a reader of the bytes sees it?
+    /// True if the end marker of the wire is in the bytes.
     fn has_end(&self, prefix: &[u8]) -> bool {
         let text = String::from_utf8_lossy(prefix);
         let has = |word: &str| text.contains(word);
         match self.wire {
             Wire::ChatCompletions => {
                 let reasons = text.split("\"finish_reason\":").skip(1);
-                // Of the first choice, and whole.
+                // The value of a finish reason, complete and not null.
                 reasons.into_iter().any(|behind| {
                     let reason = behind.trim_start().strip_prefix('"');
                     reason.is_some_and(|reason| reason.contains('"') && !reason.starts_with('"'))
@@ -165,7 +165,7 @@ fn messages_say_the_same_however_they_are_cut() {
     check_cuts(Wire::Messages);
 }
 
-/// Behind which bytes frames end, whichever way lines end.
+/// Offsets at which frames end, for all kinds of line ends.
 fn frame_ends(body: &[u8]) -> Vec<usize> {
     let mut ends = Vec::new();
     for at in 1..=body.len() {
@@ -193,8 +193,8 @@ fn an_answer_that_ends_before_its_end_is_a_failure() {
             let context = format!("{} {} behind frame {}", kept.wire, kept.name, at + 1);
             let expected = if is_complete { Ok(()) } else { Err(ModelFault::Truncated) };
             assert_eq!(result, expected, "{context}");
-            // What was said until then is how the whole begins, but for the end, and the block
-            // and the counts that come with it.
+            // The events until the cut are a prefix of all events. The end and the blocks are left
+            // out, because they come late.
             let is_late = |event: &&ModelEvent| {
                 matches!(event, ModelEvent::Finished(_) | ModelEvent::Block(_))
             };
@@ -208,7 +208,7 @@ fn an_answer_that_ends_before_its_end_is_a_failure() {
     assert!(cut_count > 300);
 }
 
-/// Calls that are complete, with their arguments.
+/// The complete calls, with their arguments.
 fn complete_calls(events: &[ModelEvent]) -> Vec<(u32, String)> {
     let (mut arguments, mut complete) = (Vec::<String>::new(), Vec::new());
     for event in events {

@@ -1,6 +1,7 @@
-//! Answers of models, over three wires: kept ones, each with a quirk, a fault or a cut, and random
-//! ones. However the bytes are cut, the same is said; and what ends too early is a failure.
-#![cfg(feature = "server")]
+//! Replies of models over three wires: kept ones, each with a quirk, a fault or a cut, and random
+//! ones. The events do not depend on how the bytes are cut. A reply that ends too early is a
+//! failure.
+#![cfg(feature = "agent")]
 
 mod kept;
 mod random;
@@ -30,7 +31,7 @@ fn tools() -> Vec<ToolDescription> {
     ["get_weather", "now", "files.search"].map(tool).to_vec()
 }
 
-/// Reads a body that comes in these pieces, and ends.
+/// Decodes a body that comes in these pieces and then ends.
 fn read<'a>(
     wire: Wire,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -42,14 +43,14 @@ fn read<'a>(
         .and_then(|()| decoder.end(&mut events));
     let (event_count, is_finished) = (events.len(), decoder.is_finished());
     assert_eq!(is_finished, result.is_ok());
-    // What was the end stays the end.
+    // Further input does not change the result.
     assert_eq!(decoder.feed(b"data: {\"choices\":[]}\n\n", &mut events), result);
     assert_eq!(decoder.end(&mut events), result);
     assert_eq!(events.len(), event_count);
     (events.into(), result)
 }
 
-/// A body in pieces of up to 40 bytes, some of them empty.
+/// Cuts a body into pieces of up to 40 bytes, some of them empty.
 fn random_pieces<'a>(body: &'a [u8], random: &mut Random) -> Vec<&'a [u8]> {
     let (mut pieces, mut rest) = (Vec::new(), body);
     while !rest.is_empty() {
@@ -60,7 +61,7 @@ fn random_pieces<'a>(body: &'a [u8], random: &mut Random) -> Vec<&'a [u8]> {
     pieces
 }
 
-/// An answer keeps the order that is promised, whatever was sent.
+/// Checks that the events keep the promised order.
 fn check_order(events: &[ModelEvent]) {
     let mut is_complete: Vec<bool> = Vec::new();
     for (at, event) in events.iter().enumerate() {

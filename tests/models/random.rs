@@ -1,5 +1,5 @@
-//! Random answers: spelled over each wire in one of the ways that servers have, cut at random, and
-//! put together again.
+//! Random replies. Each is written for a wire in one of the valid forms, cut at random, decoded,
+//! and assembled again.
 
 use serde_json::{Map, Value, json};
 use streamdoor::agent::model::{Ask, Assembly, FinishReason, Wire, write_request};
@@ -9,7 +9,7 @@ use streamdoor::base::Random;
 use super::spelled::{Segment, Spelling};
 use super::{WIRES, check_order, endpoint, random_pieces, read, tools};
 
-/// Text of all that can stand in one, also of what has a meaning in a stream of events.
+/// A random text, which also contains sequences with a meaning in an event stream.
 fn text(random: &mut Random) -> String {
     const PIECES: &[&str] = &[
         "a", "hello ", "\n", "\r\n", "data: ", "[DONE]", "\"", "\\", "ä", "€", "😀", "{", "}",
@@ -80,7 +80,7 @@ fn what_a_model_says_is_understood_over_every_wire() {
     }
 }
 
-/// What was understood is what was said.
+/// Checks that the assembled reply has the content of the segments.
 fn check_content(assembly: &Assembly, segments: &[Segment], context: &str) {
     let (mut texts, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
     for segment in segments {
@@ -104,7 +104,7 @@ fn check_content(assembly: &Assembly, segments: &[Segment], context: &str) {
     assert_eq!(made.collect::<Vec<_>>(), calls, "{context}");
 }
 
-/// What the wire wants back stands in the next request, in the same order.
+/// Checks that the next request contains the values that the wire wants back, in the same order.
 fn check_next_request(wire: Wire, assembly: Assembly, wanted_back: &[String], context: &str) {
     let messages = [Message::User("?".to_owned()), Message::Assistant(assembly.message)];
     let tools = tools();

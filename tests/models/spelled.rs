@@ -1,23 +1,23 @@
-//! Answers as servers send them: in one of many ways each, by chance.
+//! Model replies as servers send them: each in a random one of many valid forms.
 
 use serde_json::{Value, json};
 use streamdoor::agent::Usage;
 use streamdoor::agent::model::Wire;
 use streamdoor::base::Random;
 
-/// What a model says, piece by piece.
+/// A segment of a model's reply.
 pub enum Segment {
     Text(String),
     Reasoning(String),
     Call { id: String, name: String, arguments: Value },
 }
 
-/// An answer as a body, and what of it a wire wants back.
+/// A reply as a body, and the parts of it that the wire wants back.
 pub struct Spelling {
     pub body: String,
-    /// Values that are kept.
+    /// Reasoning values that the client keeps.
     pub kept: Vec<Value>,
-    /// What of the next request's text comes from them.
+    /// Texts of the next request that come from these values.
     pub wanted_back: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ impl Spelling {
     }
 }
 
-/// Frames in whatever way lines can be written.
+/// Server-sent event frames, with random line ends and spaces.
 struct Frames<'a> {
     body: String,
     number: u64,
@@ -49,14 +49,14 @@ impl Frames<'_> {
         if let Some(name) = name {
             self.body += &format!("event:{space}{name}{line_end}");
         }
-        // A carriage return as the last thing, and a line feed as the next, would be one.
+        // A `\r` at the end and a `\n` at the start of the next line would be one line end.
         self.body += &format!("data:{space}{data}{line_end}: {line_end}{line_end}");
         if line_end == "\r" {
             self.body += ":\n";
         }
     }
 
-    /// Of the wires that name their frames.
+    /// Pushes a frame of a wire that names its frames.
     fn named(&mut self, name: &str, mut data: Value) {
         data["type"] = json!(name);
         data["sequence_number"] = json!(self.number);
@@ -64,7 +64,7 @@ impl Frames<'_> {
         self.push(Some(name), &data);
     }
 
-    /// A text in pieces.
+    /// Cuts a text into random pieces.
     fn pieces(&mut self, text: &str) -> Vec<String> {
         let mut pieces = vec![String::new()];
         for c in text.chars() {
@@ -79,7 +79,7 @@ impl Frames<'_> {
     fn arguments(&mut self, arguments: &Value) -> String {
         let is_nothing = arguments.as_object().is_some_and(|members| members.is_empty());
         match is_nothing && self.random.chance(1, 2) {
-            true => String::new(), // The tool needs none.
+            true => String::new(), // No arguments at all are valid, too.
             false => arguments.to_string(),
         }
     }
@@ -91,7 +91,7 @@ fn wire_name(name: &str) -> String {
 
 fn chat(segments: &[Segment], usage: Usage, mut frames: Frames<'_>) -> Spelling {
     let field = if frames.random.chance(1, 2) { "reasoning" } else { "reasoning_content" };
-    // 0: as OpenAI, 1: no index, 2: the same index for all, 3: a name that comes late.
+    // 0: as OpenAI; 1: no index; 2: the same index for all calls; 3: a name that comes late.
     let habit = frames.random.below(4);
     let (mut call_count, mut thoughts) = (0, String::new());
     for segment in segments {
@@ -151,7 +151,7 @@ fn responses(segments: &[Segment], usage: Usage, mut frames: Frames<'_>) -> Spel
         "response.created",
         json!({ "response": { "status": "in_progress", "error": null } }),
     );
-    // Reasoning at the end, of which nothing came, does not go back.
+    // Reasoning at the end, with nothing behind it, does not go back.
     let is_thought = |segment: &Segment| matches!(segment, Segment::Reasoning(_));
     let last = segments.iter().rposition(|segment| !is_thought(segment)).map_or(0, |at| at + 1);
     for (at, segment) in segments.iter().enumerate() {
@@ -182,7 +182,8 @@ fn responses(segments: &[Segment], usage: Usage, mut frames: Frames<'_>) -> Spel
             }
         };
         frames.named("response.output_item.added", json!({ "output_index": at, "item": item }));
-        // What is not streamed comes with the end of its item; a call can wait for that of all.
+        // An item that is not streamed comes with its end. A call or a streamed text may lack its
+        // own end, because the end of the response completes it.
         let is_streamed = frames.random.chance(7, 8);
         if is_streamed {
             for piece in frames.pieces(&text) {

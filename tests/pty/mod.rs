@@ -1,4 +1,4 @@
-//! A pseudo terminal: a program is given one end, and a test has the other.
+//! A pseudo terminal. A program has one end, and a test has the other.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::fs::File;
@@ -11,11 +11,11 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 
-/// A test that waits for longer than this hangs.
+/// Time limit of a wait. A test that waits longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Both ends, and what the program has written.
+/// A pseudo terminal: both ends, and the bytes that the program has written.
 pub struct Terminal {
     near: File,
     far: File,
@@ -23,7 +23,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// One of this size.
+    /// Opens a terminal of this size.
     pub fn open(columns: u16, lines: u16) -> Terminal {
         let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&near).unwrap();
@@ -50,7 +50,7 @@ impl Terminal {
         tcsetwinsize(&self.far, size).unwrap();
     }
 
-    /// Starts a program on it.
+    /// Starts a program on this terminal.
     pub fn start(&self, command: &mut Command) -> Program<'_> {
         let end = || Stdio::from(self.far.try_clone().unwrap());
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
@@ -61,29 +61,29 @@ impl Terminal {
         (&self.near).write_all(keys).unwrap();
     }
 
-    /// How it treats what is typed and written.
+    /// The terminal's attributes as text.
     pub fn modes(&self) -> String {
         format!("{:?}", tcgetattr(&self.far).unwrap())
     }
 
-    /// All that was written.
+    /// The whole output of the program, since the last [`Terminal::forget`].
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
     }
 
-    /// Enough of it for the message of a test that fails.
+    /// The end of the output, long enough for the message of a failed test.
     fn end_of_text(&self) -> String {
         let text = self.text();
         let skipped = text.chars().count().saturating_sub(3_000);
         text.chars().skip(skipped).collect()
     }
 
-    /// Forgets what was written until now.
+    /// Discards the output until now.
     pub fn forget(&self) {
         self.written.lock().unwrap().clear();
     }
 
-    /// Waits until what was written is as wanted.
+    /// Waits until the output satisfies `is_there`, and returns it.
     pub fn wait(&self, what: &str, is_there: impl Fn(&str) -> bool) -> String {
         for _ in 0..PATIENCE.as_millis() / LOOK.as_millis() {
             let text = self.text();
@@ -96,7 +96,7 @@ impl Terminal {
     }
 }
 
-/// A program on a terminal. It ends with this value.
+/// A program on a terminal. It is killed when this value is dropped.
 pub struct Program<'a> {
     terminal: &'a Terminal,
     child: Child,
@@ -108,7 +108,7 @@ impl Program<'_> {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    /// The letter of its state in /proc: T if it is stopped.
+    /// The letter of the process state in /proc: T if it is stopped.
     pub fn state(&self) -> char {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         stat.rsplit(") ").next().unwrap().chars().next().unwrap()

@@ -1,4 +1,4 @@
-//! Each thing that can be wrong with the file has words of its own, which name the argument.
+//! Each problem with the file has a message of its own, which names the argument.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ fn a_file_that_is_none_is_told_apart_from_one_that_is_no_database() {
     std::fs::write(text.path(), "not a database, ".repeat(100)).unwrap();
     assert!(problem(text.path()).contains("is not an SQLite database"));
 
-    let empty = File::new("empty"); // To SQLite that is a database without tables.
+    let empty = File::new("empty"); // SQLite reads it as a database without tables.
     std::fs::write(empty.path(), "").unwrap();
     let error = ask(&shard(), empty.path(), "SELECT * FROM t").unwrap_err();
     assert!(error.contains("no such table"), "{error}");
@@ -74,7 +74,7 @@ fn a_file_that_a_crash_left_half_written_is_said_to_need_repair() {
     let writer = file.connection();
     let half = "PRAGMA cache_size = 1; BEGIN; UPDATE items SET name = name || '!'";
     writer.execute_batch(half).unwrap();
-    // As a machine that lost its power would find them.
+    // The state in which a power failure leaves the files.
     let found = File::new("found");
     std::fs::copy(file.path(), found.path()).unwrap();
     let journal = |file: &File| format!("{}-journal", file.path().display());
@@ -88,7 +88,7 @@ fn a_log_without_writer_is_read_and_nothing_is_written_to_it() {
     let before = std::fs::read(file.path()).unwrap();
     assert_eq!(ask(&shard(), file.path(), "SELECT * FROM t"), Ok(vec![]));
     assert!(std::fs::read(file.path()).unwrap() == before);
-    // SQLite leaves the log there, and cannot delete what it opened for reading.
+    // SQLite leaves the log file, because it cannot delete what it opened for reading.
     let log = std::fs::metadata(format!("{}-wal", file.path().display()));
     assert!(log.is_ok_and(|log| log.len() == 0));
 }
@@ -129,7 +129,7 @@ fn a_mistake_in_the_query_reaches_the_subscriber_and_the_next_query_is_answered(
         ("SELECT b FROM t", "no such column: b"),
         ("DELETE FROM t", "only reading is allowed, not a change of table t"),
         ("SELECT ?", "`parameters`: the query takes 1"),
-        ("SELECT abs(-9223372036854775808)", "integer overflow"), // Found while it runs.
+        ("SELECT abs(-9223372036854775808)", "integer overflow"), // Found while the query runs.
     ] {
         let error = ask(&shard, file.path(), query).unwrap_err();
         assert!(error.contains(named), "{error}");

@@ -1,4 +1,4 @@
-//! `query_database` through a shard: what arrives, when, and what is said when nothing can.
+//! `query_database` through a shard: the rows, their timing, and the errors.
 #![cfg(feature = "sqlite")]
 
 mod failures;
@@ -13,7 +13,7 @@ use streamdoor::base::ExecutionId;
 use streamdoor::engine::{EndState, Hold, Kind, Outcome, Policy, SubscribeSpec};
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, ShardThread, Subscriber};
 
-/// A file that goes when it is dropped, with what SQLite puts beside it.
+/// A file that is removed when it is dropped, with the files that SQLite puts beside it.
 struct File(PathBuf);
 
 impl File {
@@ -22,14 +22,14 @@ impl File {
         File(std::env::temp_dir().join(name))
     }
 
-    /// A database.
+    /// Creates a database with these statements.
     fn database(name: &str, tables: &str) -> File {
         let file = File::new(name);
         file.write(tables);
         file
     }
 
-    /// `count` rows of 3 columns.
+    /// Creates a table `items` with `count` rows of 3 columns.
     fn of_rows(name: &str, count: u64) -> File {
         let tables = format!(
             "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;
@@ -68,7 +68,7 @@ fn shard() -> ShardThread {
     Shard::spawn(ShardConfig::default(), |_| {}).unwrap().0
 }
 
-/// Nothing is lost before somebody reads.
+/// Options that hold the stream until a subscriber reads it.
 fn held() -> ExecuteOptions {
     let hold = Hold::UntilRead { deadline: Duration::from_secs(60) };
     ExecuteOptions { hold, ..Default::default() }
@@ -88,10 +88,11 @@ fn start_with(
     (id, shard.subscribe(id, spec).unwrap())
 }
 
-/// How it ended, and what went wrong.
+/// The outcome of an execution, and its error.
 type Ending = (Outcome, Option<String>);
 
-/// Everything until the end: `take` is given the chunks' bytes, and whether they go on.
+/// Reads everything until the end. `take` is given the bytes of each chunk, and true if the row
+/// goes on in the next chunk.
 fn read_all(subscriber: &mut Subscriber, mut take: impl FnMut(&[u8], bool)) -> Ending {
     loop {
         match subscriber.next() {
@@ -111,7 +112,7 @@ fn read_all(subscriber: &mut Subscriber, mut take: impl FnMut(&[u8], bool)) -> E
     }
 }
 
-/// The rows of a query, or what went wrong.
+/// Runs a query and returns its rows or its error.
 fn ask(shard: &ShardThread, path: &Path, query: &str) -> Result<Vec<Value>, String> {
     let arguments = json!({"path": path.to_str().unwrap(), "query": query});
     let (_, mut subscriber) = start(shard, arguments);

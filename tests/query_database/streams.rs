@@ -1,4 +1,4 @@
-//! What arrives of a query that takes long, and that it can be stopped wherever it is.
+//! The stream of a long query, and its cancellation at any moment.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use streamdoor::shard::{Delivery, ExecuteOptions, ShardThread, Subscriber};
 
 use crate::{File, ask, held, read_all, shard, start, start_with};
 
-/// How long a test waits for what should take milliseconds, before it fails instead of hanging.
+/// Time limit of a wait that should take milliseconds. A test fails after it instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A spool, and a ring.
+/// Bytes of a full spool and a full ring.
 const SPOOLED_AND_HELD_BYTES_MAX: usize = (64 + 16) << 20;
-/// Counts for ever, and gives no row.
+/// A query that counts for ever and gives no row.
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) \
     SELECT count(*) FROM n, t";
-/// Gives rows for ever.
+/// A query that gives rows for ever.
 const ENDLESS_ROWS: &str = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) \
     SELECT i FROM n, t";
-/// Sorts for long before it gives its first row.
+/// A query that sorts for long before it gives its first row.
 const SORT: &str =
     "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n LIMIT 30000000)
     SELECT i FROM n, t ORDER BY i % 1000";
@@ -41,14 +41,14 @@ fn end_of(subscriber: &mut Subscriber) -> Outcome {
     }
 }
 
-/// The tool's thread has returned: its lock on the file is gone.
+/// Checks that the tool's thread has returned: its lock on the file is released.
 fn assert_unlocked(file: &File) {
     let connection = file.connection();
     connection.busy_timeout(PATIENCE).unwrap();
     connection.execute_batch("BEGIN EXCLUSIVE; ROLLBACK").unwrap();
 }
 
-/// Reads from the file until the query has its lock there, and so is under way.
+/// Waits until the query holds its lock on the file, which shows that it runs.
 fn wait_until_locked(file: &File) {
     let connection = file.connection();
     connection.busy_timeout(Duration::ZERO).unwrap();
@@ -123,7 +123,7 @@ fn every_thread_is_free_again_after_its_query_was_cancelled() {
         .map(|_| start(&shard, arguments(&file, ENDLESS)))
         .collect();
     wait_until_locked(&file);
-    // Some run, some have not begun, four wait for a thread.
+    // Some queries run, some have not begun, and four wait for a thread.
     started.iter().for_each(|(id, _)| shard.cancel(*id).unwrap());
     for (_, mut subscriber) in started {
         assert_eq!(end_of(&mut subscriber), Outcome::Cancelled);
@@ -176,11 +176,11 @@ fn a_reader_that_is_slow_gets_full_chunks() {
     let ending = read_all(&mut subscriber, |bytes, _| {
         chunk_count += 1;
         byte_count += bytes.len();
-        std::thread::sleep(Duration::from_millis(60)); // Longer than a row waits for company.
+        std::thread::sleep(Duration::from_millis(60)); // Longer than a row waits for others.
     });
     assert_eq!(ending, (Outcome::Completed, None));
     assert_eq!(byte_count, 1_000 * (300 + "{'a':''}\n".len()));
-    // Some 46 rows fill a chunk; a few more chunks if this machine pauses.
+    // About 46 rows fill a chunk. A pause of this machine adds a few chunks.
     assert!(chunk_count < 60, "{chunk_count} chunks for 1000 rows");
 }
 
@@ -216,7 +216,7 @@ fn placeholders_are_filled_in_and_never_taken_for_sql() {
     let mut lines = Vec::new();
     let ending = read_all(&mut subscriber, |bytes, _| lines.extend_from_slice(bytes));
     assert_eq!(ending, (Outcome::Completed, None));
-    let row: Value = serde_json::from_slice(&lines).unwrap(); // One row exactly.
+    let row: Value = serde_json::from_slice(&lines).unwrap(); // Exactly one row.
     assert_eq!(row, json!({"id": 3, "evil": evil}));
 }
 
@@ -228,10 +228,10 @@ fn a_query_without_rows_completes_without_chunks() {
 
 #[test]
 fn a_reader_that_reads_nothing_locks_nobody_out() {
-    const ROWS: u64 = 20_000; // Far more than the ring holds.
+    const ROWS: u64 = 20_000; // Many times the ring's size.
     let (shard, file) = (shard(), File::of_rows("unread", ROWS));
     let (_, mut subscriber) = start(&shard, arguments(&file, "SELECT id, price FROM items"));
-    // It has begun: its first row is there, and belongs to what the file was then.
+    // The query has begun. All its rows come from the state of the file at this time.
     let Some(Delivery::Chunk(first)) = subscriber.next_within(PATIENCE) else { panic!() };
     let mut lines = first.data.to_vec();
     let writer = file.connection();
@@ -252,8 +252,8 @@ fn a_query_with_too_many_rows_for_a_stuck_reader_is_given_up_and_says_so() {
     let (shard, file) = (shard(), table("stuck"));
     let query = ENDLESS_ROWS.replace("SELECT i FROM", "SELECT printf('%.100000c', 'x') FROM");
     let (id, mut subscriber) = start(&shard, arguments(&file, &query));
-    // The query has a lock already while it is prepared, and then none for a moment. Rows that
-    // wait for the reader say that it has the one that it keeps.
+    // A query also holds a lock for a moment while it is prepared. Rows that wait for the reader
+    // show that it holds the later lock.
     while !shard.inspect(id).unwrap().gated {
         std::thread::sleep(Duration::from_millis(1));
     }
