@@ -1,5 +1,5 @@
-//! What only real addresses have: IPv6, and the file of a Unix socket. What a dead server left is
-//! replaced, everything else is respected.
+//! Tests of real addresses only: IPv6, and the file of a Unix socket. The socket of a dead server
+//! is replaced, and every other file is left alone.
 
 use std::fs;
 use std::net::TcpStream;
@@ -52,7 +52,7 @@ fn a_client_of_ipv6_is_known_by_its_address() {
 fn a_socket_that_nobody_answers_is_replaced_by_one_for_its_owner_alone() {
     for_each_backend(|reactor| {
         let path = fresh_path();
-        drop(UnixListener::bind(&path).unwrap()); // As a killed server leaves it.
+        drop(UnixListener::bind(&path).unwrap()); // A killed server leaves this file.
         assert!(UnixStream::connect(&path).is_err());
         let listener = listen(reactor, &path).unwrap();
         UnixStream::connect(&path).unwrap();
@@ -65,7 +65,7 @@ fn a_socket_that_nobody_answers_is_replaced_by_one_for_its_owner_alone() {
         let name = path.file_name().unwrap().to_str().unwrap();
         let left = fs::read_dir(folder).unwrap().flatten();
         let left = left.filter(|entry| entry.file_name().to_str().unwrap().starts_with(name));
-        assert_eq!(left.count(), 0); // No file aside either.
+        assert_eq!(left.count(), 0); // No temporary file is left.
     });
 }
 
@@ -76,7 +76,7 @@ fn a_socket_that_somebody_answers_is_an_error_and_stays() {
         let other = UnixListener::bind(&path).unwrap();
         let address = ListenAddress::Unix(path.clone());
         assert_eq!(listen(reactor, &path), Err(ListenError::InUse { address }));
-        drop(other.accept().unwrap()); // The question whether it lives.
+        drop(other.accept().unwrap()); // The reactor's probe for a live server.
         UnixStream::connect(&path).unwrap();
         drop(other);
         fs::remove_file(path).unwrap();
@@ -91,7 +91,7 @@ fn what_is_not_a_socket_stays() {
         let not_a_socket = ListenError::NotASocket { path: path.clone() };
         assert_eq!(listen(reactor, &path), Err(not_a_socket));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
-        // A link is not followed, wherever it leads.
+        // A symbolic link is not followed, whatever its target.
         let (link, target) = (fresh_path(), fresh_path());
         std::os::unix::fs::symlink(&target, &link).unwrap();
         let not_a_socket = ListenError::NotASocket { path: link.clone() };

@@ -1,4 +1,4 @@
-//! Connections that a reactor asks for: there at once, late, or not at all. R26.
+//! Connections that a reactor opens: at once, late, or not at all. R26.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -16,7 +16,7 @@ use streamdoor::reactor::{
 use super::network::*;
 use super::worlds::{open_fds, pattern};
 
-/// What was told of one connection.
+/// The events of one connection.
 #[derive(Debug, Default)]
 struct Told {
     peer: Option<Peer>,
@@ -26,7 +26,7 @@ struct Told {
     released: Option<ReleasedSocket>,
 }
 
-/// A reactor that connects, and what it told.
+/// A reactor that connects, and the events it reported.
 struct Caller<R> {
     reactor: R,
     told: BTreeMap<ConnectionId, Told>,
@@ -96,10 +96,10 @@ impl<R: Reactor> Caller<R> {
 
     fn close(&mut self, id: ConnectionId) {
         self.reactor.close(id);
-        self.told.remove(&id); // Whatever is told of it now is a failure.
+        self.told.remove(&id); // Any later event of it is a failure.
     }
 
-    /// Connects, and waits for both ends.
+    /// Connects and waits for both ends.
     fn meet<W: Network<R = R>>(
         &mut self,
         world: &W,
@@ -119,7 +119,7 @@ impl<R: Reactor> Caller<R> {
         self.reactor.send(id, &[IoSlice::new(bytes)])
     }
 
-    /// Sends all of `bytes`, and has the other end read them.
+    /// Sends all of `bytes` while the other end reads them.
     fn send_all<W: Network<R = R>>(
         &mut self,
         world: &W,
@@ -149,7 +149,7 @@ pub fn who_is_asked_is_told_of_before_his_bytes<W: Network>(world: &W, seed: u64
             client.is_some()
         });
         let client = client.unwrap();
-        assert_eq!(world.client_send(&client, b"hello"), Ok(5)); // Perhaps before it is told of.
+        assert_eq!(world.client_send(&client, b"hello"), Ok(5)); // Perhaps before its event.
         caller.until("the bytes", |caller| caller.told[&id].bytes.len() == 5);
         if let ConnectAddress::Tcp(internet) = address {
             assert_eq!(caller.told[&id].peer, Some(Peer::Tcp(internet)));
@@ -178,7 +178,7 @@ pub fn nothing_moves_before_it_is_connected<W: Network>(world: &W, _seed: u64) {
                 caller.reactor.finish(id);
                 caller.reactor.release(id);
                 caller.reactor.poll();
-                assert_eq!(caller.send(id, b"still"), Ok(0)); // Known perhaps, and not told.
+                assert_eq!(caller.send(id, b"still"), Ok(0)); // Not reported yet.
                 caller.take();
             }
             client = client.take().or_else(|| world.answer(&far));
@@ -196,7 +196,7 @@ pub fn a_refusal_is_told_once_and_breaks_all_sending<W: Network>(world: &W, _see
     for kind in KINDS {
         let mut caller = Caller::new(world, 4);
         let id = caller.connect(&world.nobody(kind));
-        caller.reactor.set_receiving(id, false); // A refusal is told all the same.
+        caller.reactor.set_receiving(id, false); // A refusal is still reported.
         caller.until("the refusal", |caller| caller.told[&id].end.is_some());
         let error = caller.told[&id].end.flatten().expect("a reason");
         let reasons = [IoError(libc::ECONNREFUSED), IoError(libc::ENOENT)];
@@ -246,7 +246,7 @@ pub fn a_close_gives_the_try_up_and_its_place_back<W: Network>(world: &W, seed: 
             caller.turn();
         }
     }
-    // With the news under way, too.
+    // The same with the event in flight.
     for _ in 0..6 {
         let id = caller.connect(&address);
         for _ in 0..random.below(4) {
@@ -429,7 +429,7 @@ pub fn a_connection_that_was_asked_for_moves_as_any_other<W: Network>(world: &W,
     }
 }
 
-/// Runs alone: it counts descriptors.
+/// Runs alone, because it counts descriptors.
 pub fn a_dropped_reactor_gives_up_what_it_asked_for<W: Network>(world: &W, _seed: u64) {
     let (queue, far, silence) = world.silence();
     let fds_before = open_fds();
@@ -445,7 +445,7 @@ pub fn a_dropped_reactor_gives_up_what_it_asked_for<W: Network>(world: &W, _seed
     drop((queue, far));
 }
 
-/// Runs alone: the limit is that of the whole process.
+/// Runs alone, because the limit is that of the whole process.
 pub fn out_of_descriptors_nothing_is_left_behind<W: Network>(world: &W, _seed: u64) {
     for kind in KINDS {
         let (far, address) = world.far(kind);
@@ -463,7 +463,8 @@ pub fn out_of_descriptors_nothing_is_left_behind<W: Network>(world: &W, _seed: u
     }
 }
 
-/// Tries of all kinds and closes at any moment: whoever is left gets its news, and every byte.
+/// Connects in all ways and closes at any moment. Every remaining connection gets its events and
+/// every byte.
 pub fn a_storm_of_tries_and_closes_loses_nothing<W: Network>(world: &W, seed: u64) {
     let mut random = Random::new(seed);
     let (far, address) = world.far(Kind::Tcp);
@@ -506,7 +507,7 @@ pub fn a_storm_of_tries_and_closes_loses_nothing<W: Network>(world: &W, seed: u6
     }
     assert_eq!(caller.reactor.connection_count(), 0);
     let (client, id) = loop {
-        // Those who were closed wait in the queue still, and their places may be taken.
+        // Closed connections still wait in the queue and may hold places.
         clients.extend(std::iter::from_fn(|| world.answer(&far)));
         caller.turn();
         if let Ok(id) = caller.reactor.connect(&address) {

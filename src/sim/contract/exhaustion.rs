@@ -1,4 +1,5 @@
-//! No descriptor left: nobody is dropped, nothing spins, and it goes on by itself. R16.
+//! No descriptor left: no connection is dropped, nothing spins, and accepting resumes by itself.
+//! R16.
 
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use super::network::*;
 
 const CLIENTS: usize = 6;
 
-/// Runs alone: the limit is that of the whole process.
+/// Runs alone, because the limit is that of the whole process.
 pub fn out_of_descriptors_listeners_pause_and_nobody_is_dropped<W: Network>(world: &W, _seed: u64) {
     for kind in KINDS {
         let mut server = Server::new(world, kind, 64);
-        // They wait in the kernel's queue, so they have their descriptors already.
+        // The clients wait in the kernel's queue, so they have their descriptors already.
         let clients: Vec<_> =
             (0..CLIENTS).map(|_| world.connect(&server.address).unwrap()).collect();
         let limit = world.limit_descriptors(2);
@@ -22,7 +23,7 @@ pub fn out_of_descriptors_listeners_pause_and_nobody_is_dropped<W: Network>(worl
         server.take();
         assert_eq!(server.order.len(), 2);
 
-        // It tries now and then, and sleeps in between.
+        // The reactor retries after each pause and sleeps in between.
         let (tries, entered) = (exhausted(&server), server.reactor.counters().entered_count);
         let begun_at = server.reactor.now();
         let tried = loop {
@@ -42,11 +43,11 @@ pub fn out_of_descriptors_listeners_pause_and_nobody_is_dropped<W: Network>(worl
         assert!(entered <= 60, "{entered} system calls for {tried} tries");
         assert_eq!(server.order.len(), 2);
 
-        // A connection that is closed makes room for one.
+        // A closed connection makes room for one.
         server.close(server.order[0]);
         server.until("the third", |server| server.order.len() == 3);
 
-        // Room that is made elsewhere is found after a pause.
+        // Descriptors that are freed elsewhere are used after a pause.
         drop(limit);
         server.until("all of them", |server| server.order.len() == CLIENTS);
         let counters = server.reactor.counters().sockets.clone();

@@ -1,4 +1,4 @@
-//! Listeners and many connections: limits, pauses, reuse of places, the end. R12, R15, R16, R22.
+//! Listeners and many connections: limits, pauses, reuse of places, shutdown. R12, R15, R16, R22.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -19,7 +19,7 @@ pub fn an_address_in_use_is_an_error_that_names_it<W: Network>(world: &W, _seed:
         let error = other.listen(&address, ListenOptions::default()).unwrap_err();
         assert_eq!(error, ListenError::InUse { address });
         assert!(error.to_string().contains(&server.address.to_string()), "{error}");
-        server.meet(world); // And the first is not disturbed.
+        server.meet(world); // The first is not disturbed.
     }
 }
 
@@ -54,7 +54,7 @@ pub fn a_closed_listener_refuses_and_its_connections_live_on<W: Network>(world: 
     for kind in KINDS {
         let mut server = Server::new(world, kind, 4);
         let (client, id) = server.meet(world);
-        let queued = world.connect(&server.address).unwrap(); // Perhaps never told of.
+        let queued = world.connect(&server.address).unwrap(); // Perhaps never reported.
         server.reactor.close_listener(server.listener);
         assert_eq!(server.reactor.listen_address(server.listener), None);
         server.turn();

@@ -13,8 +13,8 @@ fn pair<W: Network>(world: &W, kind: Kind, connections_max: u32) -> [Server<W::R
     [(); 2].map(|()| Server::new(world, kind, connections_max))
 }
 
-/// What was told before the release and after the adoption is all that was said, whatever was where
-/// when it began.
+/// The bytes received before the release and after the adoption are all bytes that were sent. They
+/// may be anywhere on their way when the move begins.
 pub fn a_request_that_is_cut_by_a_move_arrives_whole<W: Network>(world: &W, seed: u64) {
     for kind in KINDS {
         let mut random = Random::new(seed);
@@ -28,14 +28,14 @@ pub fn a_request_that_is_cut_by_a_move_arrives_whole<W: Network>(world: &W, seed
                 assert_eq!(world.client_send(&client, &said[..cut]), Ok(cut));
             }
             for _ in 0..random.below(4) {
-                poll_all(&mut old.reactor); // Bytes are under way, and nobody has taken them.
+                poll_all(&mut old.reactor); // Bytes are in flight and not yet taken.
             }
             if random.chance(1, 3) {
                 old.turn();
             }
             old.reactor.release(id);
             assert_eq!(old.reactor.send(id, &[IoSlice::new(b"x")]), Err(SendError::Unknown));
-            old.reactor.set_receiving(id, false); // Nothing, too.
+            old.reactor.set_receiving(id, false); // Has no effect either.
             old.reactor.finish(id);
             if cut < said.len() {
                 assert_eq!(world.client_send(&client, &said[cut..]), Ok(said.len() - cut));
@@ -48,7 +48,7 @@ pub fn a_request_that_is_cut_by_a_move_arrives_whole<W: Network>(world: &W, seed
             assert!(new.send_all(world, id, &client, b"200 OK") == b"200 OK");
             assert_eq!((old.reactor.connection_count(), new.reactor.connection_count()), (0, 1));
             new.close(id);
-            new.turn(); // Its place is free when the kernel has answered.
+            new.turn(); // Its place is free once the kernel has answered.
         }
         let counts = |server: &Server<W::R>| {
             let counters = &server.reactor.counters().sockets;
@@ -75,7 +75,7 @@ pub fn a_cut_send_goes_on_where_the_connection_went<W: Network>(world: &W, seed:
         let told = old.seen(id).writable_count;
         let mut got = Vec::new();
         if seed.is_multiple_of(2) {
-            drain(world, &client, &mut got); // The kernel may be about to say: writable.
+            drain(world, &client, &mut got); // A writable event may be due.
             poll_all(&mut old.reactor);
         }
         let (seen, socket) = old.release(id);
@@ -132,7 +132,7 @@ pub fn an_end_that_meets_a_move_is_told_once<W: Network>(world: &W, seed: u64) {
             let id = new.adopt(seen, socket);
             new.until("the end", |new| new.seen(id).end.is_some());
             for _ in 0..3 {
-                new.turn(); // And no second one: `Server` looks.
+                new.turn(); // `Server` checks that no second end comes.
             }
             assert_eq!(new.seen(id).end, Some(None), "round {round}, told before: {was_told}");
             assert_eq!(new.seen(id).bytes, b"last words", "round {round}");
@@ -151,7 +151,7 @@ pub fn a_reset_that_meets_a_move_ends_it_where_it_is<W: Network>(world: &W, seed
         let (client, id) = old.meet(world);
         old.reactor.set_receiving(id, round % 3 != 0);
         if round % 2 == 0 {
-            old.reactor.send(id, &[IoSlice::new(&bytes)]).unwrap(); // Cut.
+            old.reactor.send(id, &[IoSlice::new(&bytes)]).unwrap(); // Sent in part.
         }
         let steps = random.below(4);
         let mut client = Some(client);
@@ -224,7 +224,7 @@ pub fn a_full_reactor_gives_the_socket_back<W: Network>(world: &W, _seed: u64) {
         let id = moved.unwrap();
         new.seen.insert(id, seen);
         new.until("all bytes", |new| new.seen(id).bytes == b"hello");
-        // The place it left is free for another.
+        // The place in the old reactor is free for another connection.
         old.meet(world);
     }
 }
@@ -246,7 +246,7 @@ pub fn a_name_that_was_released_is_nothing_and_never_comes_back<W: Network>(worl
     let mut names = BTreeSet::from([id]);
     for _ in 0..50 {
         server.reactor.release(id);
-        server.reactor.release(id); // Once is enough.
+        server.reactor.release(id); // The second call has no effect.
         let (seen, socket) = server.until_released(id);
         assert_eq!(server.reactor.send(id, &[IoSlice::new(b"x")]), Err(SendError::Unknown));
         server.reactor.release(id);
@@ -255,7 +255,7 @@ pub fn a_name_that_was_released_is_nothing_and_never_comes_back<W: Network>(worl
         assert_eq!(server.reactor.connection_count(), 0);
         let before = std::mem::replace(&mut id, server.adopt(seen, socket));
         assert!(names.insert(id), "a name came twice");
-        server.reactor.close(before); // A stale name does not hit the new tenant.
+        server.reactor.close(before); // A stale id does not affect the new connection.
         assert_eq!(server.reactor.connection_count(), 1);
     }
     server.turn();
@@ -273,7 +273,7 @@ pub fn a_close_during_a_release_is_the_end<W: Network>(world: &W, _seed: u64) {
             for _ in 0..round % 4 {
                 poll_all(&mut server.reactor);
             }
-            server.close(id); // From now on, whatever is told of it is a failure.
+            server.close(id); // Any later event of it is a failure.
             assert_eq!(server.reactor.connection_count(), 0);
             let mut got = Vec::new();
             server.until("the client's end", |_| drain(world, &client, &mut got));
@@ -284,7 +284,7 @@ pub fn a_close_during_a_release_is_the_end<W: Network>(world: &W, _seed: u64) {
     }
 }
 
-/// There and back, with bytes both ways all the time.
+/// Moves a connection there and back, with bytes both ways all the time.
 pub fn a_thousand_moves_lose_no_byte<W: Network>(world: &W, seed: u64) {
     let move_count = if W::IS_REAL { 1_000 } else { 100 };
     let mut random = Random::new(seed);
@@ -331,7 +331,7 @@ pub fn a_dropped_reactor_or_socket_ends_what_was_on_its_way<W: Network>(world: &
         let [mut old, new] = pair(world, kind, 4);
         let (clients, ids): (Vec<_>, Vec<ConnectionId>) = (0..3).map(|_| old.meet(world)).unzip();
         let (_, socket) = old.release(ids[0]);
-        old.reactor.release(ids[1]); // Never taken.
+        old.reactor.release(ids[1]); // The released socket is never taken.
         old.reactor.poll();
         let (seen, moved) = old.release(ids[2]);
         let mut new = new;

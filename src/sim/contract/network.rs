@@ -1,4 +1,5 @@
-//! What the list of sockets needs around a reactor: clients, and a server that keeps what it saw.
+//! The surroundings of a reactor in the socket tests: clients, and a server that records its
+//! events.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -28,32 +29,31 @@ pub enum Kind {
 
 pub const KINDS: [Kind; 2] = [Kind::Tcp, Kind::Unix];
 
-/// A world with clients, and with servers for reactors that are clients themselves. None of their
-/// calls waits.
+/// A world with clients, and with servers for reactors that connect. None of the calls waits.
 pub trait Network: World {
     type Client;
-    /// Who listens, at the other end of a reactor that connects.
+    /// A server for a reactor that connects.
     type Far;
     fn address(&self, kind: Kind) -> ListenAddress;
     fn connect(&self, address: &ListenAddress) -> Result<Self::Client, IoError>;
-    /// Who the server should see.
+    /// The peer that the server should see.
     fn peer(&self, client: &Self::Client) -> Peer;
     fn client_send(&self, client: &Self::Client, bytes: &[u8]) -> Result<usize, IoError>;
     fn client_receive(&self, client: &Self::Client, into: &mut [u8]) -> Result<usize, IoError>;
     fn client_finish(&self, client: &Self::Client);
     fn client_close(&self, client: Self::Client);
-    /// Of TCP alone.
+    /// Closes a client with a reset. TCP only.
     fn client_reset(&self, client: Self::Client);
-    /// Lets the process have so many descriptors more, until the answer is dropped.
+    /// Allows the process `more` descriptors until the returned value is dropped.
     fn limit_descriptors(&self, more: usize) -> Limit;
     fn far(&self, kind: Kind) -> (Self::Far, ConnectAddress);
-    /// The next who has connected.
+    /// Accepts the next connection, if there is one.
     fn answer(&self, far: &Self::Far) -> Option<Self::Client>;
-    /// Where nobody listens.
+    /// An address without a listener.
     fn nobody(&self, kind: Kind) -> ConnectAddress;
-    /// Where no way leads.
+    /// An address without a route.
     fn nowhere(&self) -> ConnectAddress;
-    /// Where nobody ever answers, as long as what comes with it lives. Of TCP alone.
+    /// An address that never answers while the returned clients and server live. TCP only.
     fn silence(&self) -> (Vec<Self::Client>, Self::Far, ConnectAddress);
 }
 
@@ -77,13 +77,13 @@ impl Drop for RealFar {
     }
 }
 
-/// Makes the queue of a listener as short as it can be: one connection fits.
+/// Makes the queue of a listener as short as possible: one connection fits.
 fn shorten_queue(fd: RawFd) {
     // SAFETY: takes numbers.
     assert_eq!(unsafe { libc::listen(fd, 0) }, 0);
 }
 
-/// Ends when it is dropped.
+/// A limit on descriptors. It ends when it is dropped.
 pub enum Limit {
     Real(libc::rlimit),
     Sim(SimWorld),
@@ -103,7 +103,8 @@ fn set_limit(limit: &libc::rlimit) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
 }
 
-/// The kernel gives the lowest free number, below the limit.
+/// Limits the process to `more` free descriptors, and returns the limit before. The kernel gives
+/// out the lowest free number below the limit.
 fn limit_to(more: usize) -> libc::rlimit {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: room for a limit.
@@ -124,7 +125,7 @@ pub enum RealClient {
     Unix(UnixStream),
 }
 
-/// A path of its own for each caller.
+/// A new path for each call.
 pub fn fresh_path() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -239,10 +240,11 @@ impl<R: Reactor> Network for Real<R> {
         }
     }
     fn nobody(&self, kind: Kind) -> ConnectAddress {
-        self.far(kind).1 // Not there any more.
+        self.far(kind).1 // The listener is closed already.
     }
     fn nowhere(&self) -> ConnectAddress {
-        // No stream leads to everybody: connect(2) says so, and sends nothing.
+        // A stream cannot connect to the broadcast address. connect(2) fails without sending
+        // anything.
         ConnectAddress::Tcp("255.255.255.255:9".parse().unwrap())
     }
     fn silence(&self) -> (Vec<RealClient>, RealFar, ConnectAddress) {
@@ -318,7 +320,7 @@ impl Network for SimWorld {
     }
 }
 
-/// What was told of one connection.
+/// The events of one connection.
 #[derive(Debug)]
 pub struct Seen {
     pub peer: Peer,
@@ -327,15 +329,15 @@ pub struct Seen {
     pub writable_count: u32,
 }
 
-/// A reactor that listens, and what it told.
+/// A reactor that listens, and the events it reported.
 pub struct Server<R> {
     pub reactor: R,
     pub listener: ListenerId,
     pub address: ListenAddress,
     pub seen: BTreeMap<ConnectionId, Seen>,
-    /// In the order in which they were told.
+    /// Connections in the order of their events.
     pub order: Vec<ConnectionId>,
-    /// What was given away, with all that was told before.
+    /// Released connections, with the events before their release.
     pub gone: Vec<(ConnectionId, Seen, ReleasedSocket)>,
 }
 
@@ -358,7 +360,7 @@ impl<R: Reactor> Server<R> {
         Server { reactor, listener, address, seen, order, gone }
     }
 
-    /// Waits a little and takes what there is.
+    /// Waits for at most a millisecond and takes all events.
     pub fn turn(&mut self) {
         let until = self.reactor.now() + Duration::from_millis(1);
         self.reactor.wait(Some(until));
@@ -366,7 +368,7 @@ impl<R: Reactor> Server<R> {
         self.take();
     }
 
-    /// Blocks until there is something, a wake-up too, and takes it.
+    /// Blocks until an event or a wake-up comes, and takes all events.
     pub fn turn_until_woken(&mut self) {
         self.reactor.wait(None);
         self.reactor.poll();
@@ -411,7 +413,7 @@ impl<R: Reactor> Server<R> {
         }
     }
 
-    /// Takes turns until it is so.
+    /// Takes turns until `is_so` returns true.
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Server<R>) -> bool) {
         for _ in 0..30_000 {
             if is_so(self) {
@@ -430,7 +432,7 @@ impl<R: Reactor> Server<R> {
         (client, self.order[count])
     }
 
-    /// Releases a connection and waits for it: what was told of it, and the socket.
+    /// Releases a connection and waits for it. Returns its earlier events and the socket.
     pub fn release(&mut self, id: ConnectionId) -> (Seen, ReleasedSocket) {
         self.reactor.release(id);
         self.until_released(id)
@@ -443,7 +445,7 @@ impl<R: Reactor> Server<R> {
         (seen, socket)
     }
 
-    /// Adopts a connection, which then goes on where `seen` ends.
+    /// Adopts a connection, whose events continue those in `seen`.
     pub fn adopt(&mut self, seen: Seen, socket: ReleasedSocket) -> ConnectionId {
         let id = self.reactor.adopt(socket).unwrap();
         assert!(self.seen.insert(id, seen).is_none(), "a name came twice");
@@ -456,10 +458,10 @@ impl<R: Reactor> Server<R> {
 
     pub fn close(&mut self, id: ConnectionId) {
         self.reactor.close(id);
-        self.seen.remove(&id); // Whatever is told of it now is a failure.
+        self.seen.remove(&id); // Any later event of it is a failure.
     }
 
-    /// Sends all of `bytes`, while the client receives it; returns what that got.
+    /// Sends all of `bytes` while the client receives. Returns what the client got.
     pub fn send_all<W: Network<R = R>>(
         &mut self,
         world: &W,
@@ -479,7 +481,7 @@ impl<R: Reactor> Server<R> {
     }
 }
 
-/// Receives what is there; true at the end.
+/// Receives all available bytes. Returns true at the end of the stream.
 pub fn drain<W: Network>(world: &W, client: &W::Client, into: &mut Vec<u8>) -> bool {
     let mut piece = [0; 16_384];
     loop {

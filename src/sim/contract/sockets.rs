@@ -1,4 +1,4 @@
-//! Connections: coming, bytes both ways, back pressure, both ends. R15 to R21.
+//! Connections: accepting, bytes both ways, back pressure, both ends. R15 to R21.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub fn a_slow_reader_cuts_sends_and_one_event_says_when_to_go_on<W: Network>(wor
         let (client, id) = server.meet(world);
         let bytes = pattern(seed, 3 << 20);
         let mut sent = 0;
-        // Until nothing moves any more for some time, whatever we are told.
+        // Sends until no byte has moved for some time, whatever events come.
         let mut quiet = 0;
         server.until("a full buffer", |server| {
             let slice = [IoSlice::new(&bytes[sent..])];
@@ -76,7 +76,7 @@ pub fn a_slow_reader_cuts_sends_and_one_event_says_when_to_go_on<W: Network>(wor
             got.len() == bytes.len()
         });
         assert!(got == bytes);
-        // One event for each cut, no more.
+        // At most one event for each cut.
         let counters = &server.reactor.counters().sockets;
         assert!(u64::from(server.seen(id).writable_count) <= counters.cut_count);
     }
@@ -102,7 +102,7 @@ pub fn a_bound_holds_little_of_what_nobody_reads_and_loses_nothing<W: Network>(
         server.until("nothing moves", |server| {
             let (count, sent) = send(&mut server.reactor);
             quiet = if count == 0 { quiet + 1 } else { 0 };
-            // Over TCP the peer's kernel confirms what nobody has read.
+            // Over TCP the peer's kernel acknowledges bytes that the peer has not read.
             let is_exact = !W::IS_REAL || matches!(kind, Kind::Unix);
             assert!(!is_exact || sent <= 24 << 10, "{sent} bytes are under way");
             quiet == 20
@@ -212,7 +212,7 @@ pub fn a_reset_while_sending_is_told_and_ends_all_sending<W: Network>(world: &W,
             error.is_some()
         });
         assert!(matches!(error, Some(SendError::Broken(_))), "{error:?}");
-        assert_eq!(server.reactor.send(id, &[IoSlice::new(&bytes)]).err(), error); // And stays.
+        assert_eq!(server.reactor.send(id, &[IoSlice::new(&bytes)]).err(), error); // Stays broken.
         if is_receiving {
             server.until("the end", |server| server.seen(id).end.is_some());
         } else {
@@ -242,7 +242,7 @@ pub fn a_pause_of_receiving_tells_nothing_and_loses_nothing<W: Network>(world: &
             }
             if random.chance(1, 3) {
                 if random.chance(1, 2) {
-                    poll_all(&mut server.reactor); // Bytes are under way when the pause comes.
+                    poll_all(&mut server.reactor); // Bytes are in flight when the pause begins.
                 }
                 is_receiving = !is_receiving;
                 server.reactor.set_receiving(id, is_receiving);
@@ -267,7 +267,7 @@ pub fn bytes_and_an_end_that_race_a_pause_are_told_after_it<W: Network>(world: &
         assert_eq!(world.client_send(&client, b"before"), Ok(6));
         world.client_finish(&client);
         for _ in 0..40 {
-            poll_all(&mut server.reactor); // They are under way, and nobody takes them.
+            poll_all(&mut server.reactor); // They are in flight and not yet taken.
         }
         server.reactor.set_receiving(id, false);
         for _ in 0..5 {
@@ -288,7 +288,7 @@ pub fn a_closed_connection_is_never_told_of_again<W: Network>(world: &W, seed: u
         let bytes = pattern(seed, 3 << 20);
         for round in 0..20 {
             let (client, id) = server.meet(world);
-            // With bytes and an end under way, a wait for writability, or nothing at all.
+            // With bytes in flight, a wait for writability, or neither.
             if round % 2 == 0 {
                 let _ = world.client_send(&client, &bytes[..10_000]);
             }
@@ -326,7 +326,8 @@ pub fn a_closed_connection_is_never_told_of_again<W: Network>(world: &W, seed: u
     }
 }
 
-/// Several clients in seeded disorder: every byte arrives, in order, and every end.
+/// Several clients in a random order that the seed decides. Every byte arrives in order, and every
+/// end arrives.
 pub fn nothing_is_lost_in_disorder_of_sockets<W: Network>(world: &W, seed: u64) {
     let mut random = Random::new(seed);
     let mut server = Server::new(world, Kind::Tcp, 8);

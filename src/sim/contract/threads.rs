@@ -1,5 +1,5 @@
-//! Two reactors on two threads: sockets and wake-ups from one to the other. R23 to R25, of real
-//! backends alone.
+//! Two reactors on two threads, with sockets and wake-ups between them. R23 to R25, real backends
+//! only.
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ struct Side<T> {
     waker: Waker,
 }
 
-/// Runs `here` on this thread and `there` on another, each with a reactor and a way to the other.
+/// Runs `here` on this thread and `there` on another, each with a reactor and a [`Side`].
 fn on_two_threads<A: Reactor, B: Reactor, T: Send>(
     make_here: fn() -> A,
     make_there: fn() -> B,
@@ -42,7 +42,7 @@ fn on_two_threads<A: Reactor, B: Reactor, T: Send>(
 
 const ROUNDS: u64 = 3_000;
 
-/// Wakes the other, sleeps until it is woken, and sees what the other wrote before.
+/// Wakes the other thread, sleeps until it is woken, and reads what the other wrote before.
 fn answer<R: Reactor>(mut reactor: R, side: &Side<()>, words: [&AtomicU64; 2], is_first: bool) {
     let [own, others] = words;
     for round in 1..=ROUNDS {
@@ -59,10 +59,10 @@ fn answer<R: Reactor>(mut reactor: R, side: &Side<()>, words: [&AtomicU64; 2], i
         own.store(round, Ordering::Relaxed);
         reactor.wake(&side.waker);
         if round % 7 == 0 {
-            reactor.wake(&side.waker); // Two are one.
+            reactor.wake(&side.waker); // Two wake-ups count as one.
         }
     }
-    // The last one rings when its reactor is dropped, at the latest.
+    // The last wake-up is sent when its reactor is dropped, at the latest.
 }
 
 pub fn wakes_between_threads_are_never_lost<R: Reactor>(world: &Real<R>, _seed: u64) {
@@ -73,7 +73,7 @@ pub fn wakes_between_threads_are_never_lost<R: Reactor>(world: &Real<R>, _seed: 
     let second = |reactor, side| answer::<R>(reactor, &side, [two, one], false);
     on_two_threads(make, make, first, second);
     assert_eq!((one.load(Ordering::Relaxed), two.load(Ordering::Relaxed)), (ROUNDS, ROUNDS));
-    // And with a reactor of the other kind.
+    // The same with a reactor of the other kind.
     let words = [AtomicU64::new(0), AtomicU64::new(0)];
     let [one, two] = &words;
     let polled = || PolledReactor::new().unwrap();
@@ -83,7 +83,8 @@ pub fn wakes_between_threads_are_never_lost<R: Reactor>(world: &Real<R>, _seed: 
     assert_eq!(two.load(Ordering::Relaxed), ROUNDS);
 }
 
-/// A wake through a reactor that then polls once and goes away reaches who sleeps.
+/// A wake-up through a reactor reaches its target, even if that reactor then polls once or is
+/// dropped at once.
 pub fn a_wake_outlives_who_gave_it<R: Reactor>(world: &Real<R>, _seed: u64) {
     for is_polled in [false, true] {
         for _ in 0..50 {
@@ -105,7 +106,8 @@ pub fn a_wake_outlives_who_gave_it<R: Reactor>(world: &Real<R>, _seed: u64) {
 
 const MOVES: usize = 200;
 
-/// Takes the connection, says something, and gives it back, until it was here often enough.
+/// Adopts the connection, sends `ping`, receives a byte, and gives the connection back, `count`
+/// times.
 fn relay<R: Reactor>(mut server: Server<R>, side: &Side<(Seen, ReleasedSocket)>, count: usize) {
     for _ in 0..count {
         let (seen, socket) = loop {

@@ -27,7 +27,7 @@ pub fn a_wake_before_a_wait_ends_it_at_once<W: World>(world: &W, _seed: u64) {
     for _ in 0..3 {
         waker.wake();
         reactor.wait(None);
-        reactor.wait(None); // No poll has seen it yet.
+        reactor.wait(None); // No poll has seen the wake-up yet.
         assert_eq!(reactor.poll(), 1);
         assert_eq!(reactor.poll(), 0);
     }
@@ -84,7 +84,7 @@ pub fn a_poll_never_waits<W: Network>(world: &W, _seed: u64) {
     let (client, _id) = server.meet(world);
     let reactor = &mut server.reactor;
     for _ in 0..1_000 {
-        assert_eq!(reactor.poll(), 0); // Would hang.
+        assert_eq!(reactor.poll(), 0); // A wait would hang.
     }
     world.client_send(&client, b"x").unwrap();
     while reactor.poll() == 0 {} // Without any wait.
@@ -116,7 +116,7 @@ pub fn an_event_ends_a_wait_whatever_the_deadline<W: Network>(world: &W, _seed: 
         reactor.poll();
         match reactor.next_socket_event() {
             Some(SocketEvent::Received { bytes, .. }) => break assert_eq!(bytes, b"x"),
-            other => assert!(other.is_none(), "{other:?}"), // In vain (R17).
+            other => assert!(other.is_none(), "{other:?}"), // A wake-up without an event (R17).
         }
     }
     world.wake_later(reactor.waker(), Duration::from_millis(1));
@@ -125,7 +125,7 @@ pub fn an_event_ends_a_wait_whatever_the_deadline<W: Network>(world: &W, _seed: 
     }
 }
 
-/// A write to a closed pipe is an error value and never the end of the process (R1).
+/// A write to a closed pipe is an error value and never ends the process (R1).
 pub fn sigpipe_is_blocked<W: World>(world: &W, _seed: u64) {
     const SIGPIPE: u32 = 13; // On every Linux but MIPS and SPARC as well.
     let _reactor = world.reactor();
@@ -171,6 +171,6 @@ pub fn a_wake_through_another_reactor_is_as_good<W: World>(world: &W, _seed: u64
     waking.wait(None);
     assert_eq!(waking.poll(), 1);
     drop(sleeper);
-    waking.wake(&waker); // Nobody's: no harm.
+    waking.wake(&waker); // Its reactor is gone; no harm.
     assert_eq!(poll_all(&mut waking), 0);
 }

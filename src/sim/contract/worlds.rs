@@ -1,5 +1,5 @@
-//! The surroundings of the conformance list: reactors, wake-ups from elsewhere, and steps that most
-//! tests share.
+//! The surroundings of the conformance list: reactors, wake-ups from elsewhere, and common steps of
+//! the tests.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use streamdoor::reactor::{Reactor, Waker};
 use streamdoor::sim::reactor::SimReactor;
 use streamdoor::sim::world::SimWorld;
 
-/// What the list needs around a reactor.
+/// The surroundings of a reactor in the conformance list.
 pub trait World {
     type R: Reactor;
     const IS_REAL: bool;
