@@ -1,7 +1,7 @@
-//! Another process of a test: the test's own binary, run again for some job. It is told which by
-//! its environment, and tells how far it is on its standard output.
+//! A second process of a test: the test's own binary, run again in a role. The environment names
+//! the role. The process reports its progress on its standard output.
 //!
-//! The test has a function `roles::plays_its_role`, which asks [`told`] what it is to do.
+//! The test has a function `roles::plays_its_role`, which gets its task from [`told`].
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ const ROLE: &str = "STREAMDOOR_TEST_ROLE";
 const DOOR: &str = "STREAMDOOR_TEST_ROLE_DOOR";
 const ABOUT: &str = "STREAMDOOR_TEST_ROLE_ABOUT";
 
-/// A process in some role. It is killed with this value, if it was not before.
+/// A process in a role. It is killed when this value is dropped, unless it has ended before.
 pub struct Role {
     pub child: Child,
     input: ChildStdin,
@@ -26,7 +26,7 @@ impl Role {
         Role::play_as(None, role, door, about)
     }
 
-    /// As another user.
+    /// Starts a process with this user id, or with that of the test.
     pub fn play_as(uid: Option<u32>, role: &str, door: &Path, about: &str) -> Role {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -45,7 +45,7 @@ impl Role {
         Role { child, input, lines }
     }
 
-    /// What it says behind this word; for which it waits.
+    /// Waits for a line with this word, and returns the text behind the word.
     pub fn hear(&mut self, word: &str) -> String {
         loop {
             let line = self.lines.next().unwrap_or_else(|| panic!("it ended without {word:?}"));
@@ -55,12 +55,12 @@ impl Role {
         }
     }
 
-    /// The next line that it says.
+    /// Waits for the next line and returns it.
     pub fn line(&mut self) -> String {
         self.lines.next().expect("it ended without another word").unwrap()
     }
 
-    /// Lets it go on, where it waits for a word.
+    /// Ends a [`wait_for_word`] of the process.
     pub fn go_on(&mut self) {
         self.input.write_all(b"go on\n").unwrap();
     }
@@ -69,13 +69,13 @@ impl Role {
         self.child.id()
     }
 
-    /// Ends it without giving it a chance, and waits until it is gone.
+    /// Kills the process and waits until it is gone.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits until it has ended by itself, as it should.
+    /// Waits until the process has ended by itself, with success.
     pub fn end(mut self) {
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}");
@@ -89,21 +89,21 @@ impl Drop for Role {
     }
 }
 
-/// Which role this process plays, where the door is, and what else it has to know; `None`: it is
-/// the test itself.
+/// The role of this process, the path of the door, and further text for the role. `None` in the
+/// test itself.
 pub fn told() -> Option<(String, OsString, String)> {
     let role = std::env::var(ROLE).ok()?;
     Some((role, std::env::var_os(DOOR).unwrap(), std::env::var(ABOUT).unwrap()))
 }
 
-/// Tells the test something.
+/// Writes a line to the test.
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}").unwrap();
     out.flush().unwrap();
 }
 
-/// Waits for the test: [`Role::go_on`].
+/// Waits until the test calls [`Role::go_on`].
 pub fn wait_for_word() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();

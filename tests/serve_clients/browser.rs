@@ -1,5 +1,5 @@
-//! `EventSource` in a headless Chromium, through the proxy that cuts: the page writes down what it
-//! was told, and posts it when the browser has given up coming back.
+//! `EventSource` in a headless Chromium, through the proxy that cuts. The page records its events,
+//! and posts them once the browser no longer reconnects.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::events::{self, Sum};
 use crate::proxy::{Cuts, Proxy};
 use crate::server::{Server, slow, slow_data};
 
-/// A browser that hangs is no reason to wait for ever.
+/// Time limit for the page's report: a browser that hangs must not hang the test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Follows an execution until `EventSource` is closed, which it does by itself when it comes back
-/// behind the end and is answered 204.
+/// A page that follows an execution until `EventSource` closes itself. That happens when it
+/// reconnects behind the end and gets a 204.
 const PAGE: &str = r#"<!doctype html><meta charset="utf-8"><title>streamdoor</title><script>
 const events = [];
 let opened = 0;
@@ -47,13 +47,13 @@ source.onerror = () => {
 };
 </script>"#;
 
-/// What the page was told; nothing if there is no browser.
+/// The sums of the page's chunks and gaps. `None` if no browser is available.
 fn follow(name: &str, query: &str) -> Option<(Sum, Sum)> {
     let server = Server::start(&[]);
     let this = server.execute(&slow(CHUNKS, DELAY_MS, CHUNK_BYTES));
     let page = PAGE.replace("STREAM", &format!("{this}/events?{query}")).replace("THIS", &this);
     let page = page.replace("ACKNOWLEDGES", &query.contains("acks").to_string());
-    // Chromium takes half a head for a whole one, and gives up: behind the head, then.
+    // Chromium takes half a head for a whole one and gives up, so cuts come behind the head.
     let random = Random::new(50);
     let (after_bytes, spread_bytes) = (600, SPREAD_BYTES);
     let cuts = Cuts { random, left: CUTS, after_bytes, spread_bytes, hurries: true };
@@ -63,7 +63,7 @@ fn follow(name: &str, query: &str) -> Option<(Sum, Sum)> {
     let report: Value = serde_json::from_str(&report).unwrap();
     let told = report["events"].as_array().unwrap();
     assert_eq!(proxy.cut_count(), CUTS);
-    // Each connection but the last, which was answered 204, was opened, and each of them ended.
+    // Every connection was opened and ended, except the last one, which got a 204.
     assert_eq!((&report["opened"], &report["broken"]), (&json!(CUTS + 1), &json!(CUTS + 1)));
     let (given, missed) = events::check(told, |seq| slow_data(seq, CHUNKS, CHUNK_BYTES));
     assert_eq!(given.chunks + missed.chunks, CHUNKS);

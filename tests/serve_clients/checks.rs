@@ -1,5 +1,5 @@
-//! What every server has to do, whatever its sockets are made of: asked by curl, and over a socket
-//! where curl hides too much.
+//! Checks that hold for every server and any reactor. They use curl, and a plain socket where curl
+//! hides too much.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::{curl, events, http};
 const FORMATS: [&str; 2] = ["sse", "ndjson"];
 const JSON: [&str; 2] = ["-H", "Content-Type: application/json"];
 
-/// All of them. The server also listens at the Unix socket of that path.
+/// Runs all checks. The server also listens on the Unix socket at `unix_path`.
 pub fn run(server: &Server, unix_path: &str) {
     pipelined_requests_are_answered_in_their_order(server);
     who_says_no_more_is_answered_still(server);
@@ -73,7 +73,7 @@ fn events_are_followed_and_gone_on_with(server: &Server) {
     }
     let data = |seq| slow_data(seq, 30, 50);
     events::check_whole(&events::of_sse(&text[head_end..]), "completed", data);
-    // Again, in the other format, which is chosen in three ways; and from the middle.
+    // The stream again in the other format, which is chosen in three ways, and from the middle.
     let accept = ["-N", "-H", "Accept: application/x-ndjson", &url];
     events::check_whole(&events::of_ndjson(&curl::printed(&accept)), "completed", data);
     let from = format!("{url}?format=ndjson&from=21");
@@ -86,7 +86,7 @@ fn events_are_followed_and_gone_on_with(server: &Server) {
         assert!(seqs.eq(&(21..=30).map(Value::from).collect::<Vec<_>>()), "{told:?}");
         assert_eq!(told.last().unwrap()["chunks"], 10);
     }
-    // And behind the end there is nothing.
+    // No event follows the end.
     let last = format!("Last-Event-ID: {id}:31:1500");
     let code = curl::printed(&["-H", &last, "-w", "%{http_code}", &url]);
     assert_eq!(String::from_utf8(code).unwrap(), "204");
@@ -107,7 +107,7 @@ fn output_is_the_file(server: &Server) {
     let result = server.get(&format!("{this}/result?wait_s=30"));
     assert_eq!(result["state"], "completed");
     assert_eq!(result["bytes"], bytes.len());
-    // Its beginning is not held any more, and that is said before any body.
+    // The beginning is no longer held. The error comes before any body.
     let again = curl::json(&[&server.url(&format!("{this}/output"))]);
     assert_eq!(again["error"]["code"], "no_longer_held");
 }
@@ -151,14 +151,14 @@ fn acknowledgements_move_a_window(server: &Server) {
     let into = Scratch::new("window");
     let url = server.url(&format!("{this}/events?policy=block&acks=5&format=ndjson"));
     let mut curl = curl::start(&["-N", &url], into.path());
-    // Its result is there, though somebody has to read it yet.
+    // The result is available before the subscriber has read everything.
     server.wait(&this, |execution| execution["state"] == "draining");
     for _ in 0..2 {
         let result = server.get(&format!("{this}/result?wait_s=30"));
         assert_eq!((&result["state"], &result["chunks"]), (&json!("completed"), &json!(20)));
     }
     let mut subscriber = String::new();
-    // The fourth window is the last: with it comes the end.
+    // The fourth window is the last one and brings the end.
     for acknowledged in [0, 5, 10] {
         let execution = server
             .wait(&this, |execution| execution["subscribers"][0]["next_seq"] == acknowledged + 6);
@@ -182,7 +182,7 @@ fn a_head_is_that_of_the_whole_answer(server: &Server) {
         let length = format!("content-length: {}\r\n", curl::printed(&[&url]).len());
         assert!(head.to_lowercase().contains(&length), "{length} in {head}");
     }
-    // Of a stream: nobody follows it afterwards, so it has not begun either.
+    // The head of a stream leaves no subscriber behind, so the execution has not begun.
     let this = server.execute(&slow(3, 1, 50));
     let head = curl::printed(&["-I", &server.url(&format!("{this}/events"))]);
     assert!(String::from_utf8(head).unwrap().contains("text/event-stream"));
@@ -204,7 +204,7 @@ fn one_connection_serves_many_requests(server: &Server) {
 }
 
 fn a_large_body_waits_for_leave(server: &Server) {
-    // White space is a part of no document.
+    // White space does not change the JSON document.
     let padded = |bytes: usize| format!("{}{}", " ".repeat(bytes), slow(1, 0, 10));
     let (url, file) = (server.url("/v1/executions?stream=ndjson"), Scratch::new("body"));
     let data = format!("@{}", file.path());
@@ -218,7 +218,8 @@ fn a_large_body_waits_for_leave(server: &Server) {
     events::check_whole(&events::of_ndjson(&output.stdout), "completed", |seq| {
         slow_data(seq, 1, 10)
     });
-    // What is too much is refused before it comes: curl asks by itself above a megabyte.
+    // A body that is too large is refused before it comes. curl sends `Expect` itself above a
+    // megabyte.
     std::fs::write(&file.0, padded(3_000_000)).unwrap();
     let size = ["-w", "\n%{http_code} %{size_upload}"];
     let mut arguments = vec![JSON[0], JSON[1], "--data-binary", &data, &url];
@@ -278,7 +279,7 @@ fn pipelined_requests_are_answered_in_their_order(server: &Server) {
         (Get, http::request("GET", "/v1/executions/nonsense", None)),
         (Options, http::request("OPTIONS", "/v1/tools", None)),
         (Delete, http::request("DELETE", "/v1/tools", None)),
-        // This one comes to its end only because the next but one answer is not waited for.
+        // This execution ends only because the response after the next is not waited for.
         (Post, http::request("POST", "/v1/executions?stream=ndjson", Some(&body))),
         (Get, http::request("GET", "/v1/tools", None)),
     ];
@@ -305,7 +306,7 @@ fn pipelined_requests_are_answered_in_their_order(server: &Server) {
         events::check_whole(&events::of_ndjson(&answers[6].body), "completed", |seq| {
             slow_data(seq, 2, 10)
         });
-        // The connection is as good as new.
+        // The connection still works.
         stream.write_all(http::request("GET", "/healthz", None).as_bytes()).unwrap();
         assert_eq!(http::answers(&mut stream, &[Get])[0].status, 200);
         stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();

@@ -1,4 +1,4 @@
-//! curl, as a user has it.
+//! curl as a process.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::ffi::OsStr;
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Is it here? Else it says so.
+/// True if curl is installed. Prints a line otherwise.
 pub fn is_here() -> bool {
     let found = Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !found {
@@ -17,17 +17,17 @@ pub fn is_here() -> bool {
 
 pub fn command<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     let mut command = Command::new("curl");
-    // `-q`: no settings of whoever runs this; and no proxy of theirs.
+    // `-q` ignores the user's settings, and no proxy is used.
     command.args(["-q", "-sS", "--noproxy", "*"]).args(arguments);
     command
 }
 
-/// Runs it to its end.
+/// Runs curl to its end.
 pub fn run<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
     command(arguments).output().unwrap()
 }
 
-/// What it prints, when all is well.
+/// Runs curl and returns its output. Panics if curl fails.
 pub fn printed<S: AsRef<OsStr>>(arguments: &[S]) -> Vec<u8> {
     let output = run(arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -38,7 +38,7 @@ pub fn json<S: AsRef<OsStr>>(arguments: &[S]) -> Value {
     serde_json::from_slice(&printed(arguments)).unwrap()
 }
 
-/// Starts it, writing into a file: a stopped process must not be confused with a full pipe.
+/// Starts curl with a file as its output: a stopped process must not be confused with a full pipe.
 pub fn start(arguments: &[&str], into: &str) -> Child {
     let mut command = command(arguments);
     command.args(["-o", into]).stdout(Stdio::null()).stderr(Stdio::inherit());

@@ -1,9 +1,10 @@
-//! A connection that is cut fifty times while two hundred chunks a second are made: under `block`
-//! the exact sequence once, under `drop` what was given and the gaps are all of it.
+//! A connection that is cut fifty times while two hundred chunks a second are published. Under
+//! `block` each chunk comes exactly once. Under `drop` the chunks and the gaps add up to all of
+//! them.
 //!
-//! What a server has sent may be in any buffer on the way when that is cut. It is read again out of
-//! the ring, which keeps half of itself behind the cursor of a `block` subscriber: 640 ms of these
-//! chunks. Who may have more under way than that acknowledges: that loses nothing, ever.
+//! Bytes in any buffer on the way are lost by a cut. They are read again from the ring, which keeps
+//! half of itself behind the cursor of a `block` subscriber: 640 ms of these chunks. A client with
+//! more bytes in flight acknowledges, and then never loses any.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,32 +20,34 @@ use crate::proxy::{Cuts, Proxy};
 use crate::server::{Server, slow, slow_data};
 
 pub const CUTS: usize = 50;
-/// Twice as many as are made until the last cut: a reader may be late for it.
+/// Twice the number of chunks until the last cut, because a reader may be late for it.
 pub const CHUNKS: u64 = 2_000;
-/// Slow enough for the ring to hold what is on the way to a reader that is late.
+/// Slow enough for the ring to hold all that is in flight to a late reader.
 pub const DELAY_MS: u64 = 5;
 pub const CHUNK_BYTES: u64 = 100;
-/// The ring holds 60 ms of these: a client that comes back has missed some.
+/// The size of large chunks. The ring holds 60 ms of them, so a client that reconnects has missed
+/// some.
 const LARGE_CHUNK_BYTES: u64 = 4_000;
-/// A connection is cut within so many bytes.
+/// A connection is cut within this number of bytes.
 pub const SPREAD_BYTES: u64 = 6_000;
-/// `block`, with a window far within what the ring of these chunks keeps for who comes back.
+/// `block` with acknowledgements. The window is far below the chunks that the ring keeps for a
+/// resumed stream.
 pub const BLOCK_ACKNOWLEDGED: &str = "policy=block&acks=16";
 
-/// As a browser does it: dispatches what is whole, remembers the last id, comes back with it, and
-/// stops when it is told that there is no more.
+/// A client that behaves as a browser: it dispatches complete events, resumes with the last id, and
+/// stops after a 204.
 #[derive(Default)]
 struct Reader {
     decoder: Decoder,
     told: Vec<Value>,
     connections: usize,
-    /// Where to acknowledge, if that was agreed.
+    /// The execution to send acknowledgements to, if they were agreed on.
     acknowledges_at: Option<String>,
     subscriber: String,
 }
 
 impl Reader {
-    /// Follows until it is told to stop.
+    /// Follows until a status other than 200 ends the stream.
     fn follow(&mut self, address: &str, path: &str) {
         while self.connect(address, path).is_none_or(|status| status == 200) {
             self.connections += 1;
@@ -52,7 +55,8 @@ impl Reader {
         }
     }
 
-    /// One connection, until it breaks. The status of the answer, if that much came.
+    /// Reads one connection until it breaks. Returns the status of the response, if it was
+    /// received.
     fn connect(&mut self, address: &str, path: &str) -> Option<u16> {
         let mut stream = TcpStream::connect(address).unwrap();
         let id = self.decoder.last_id();
@@ -91,7 +95,7 @@ impl Reader {
                 && seq % 8 == 0
             {
                 let path = format!("{this}/subscribers/{}/acks", self.subscriber);
-                // It may be lost by now: 404.
+                // The subscriber may be lost by now: 404.
                 http::ask(address, "POST", &path, Some(&json!({"seq": seq})));
             }
             self.told.push(event);
@@ -99,14 +103,15 @@ impl Reader {
     }
 }
 
-/// Were that all chunks, once each, in order, and all that is missing told?
+/// Follows an execution through all cuts. Checks that each chunk comes once and in order, and that
+/// gaps cover the rest.
 fn follow_through_cuts(
     server: &Server,
     (query, chunk_bytes): (&str, u64),
     seed: u64,
 ) -> (Sum, Sum) {
     let random = Random::new(seed);
-    // Anywhere, also in the head and before it.
+    // Cuts may be anywhere, even before the head or in it.
     let (after_bytes, spread_bytes) = (0, SPREAD_BYTES);
     let cuts = Cuts { random, left: CUTS, after_bytes, spread_bytes, hurries: false };
     let proxy = Proxy::new(&server.address, String::new(), cuts);
@@ -115,14 +120,14 @@ fn follow_through_cuts(
     let mut reader = Reader { acknowledges_at, ..Reader::default() };
     reader.follow(&proxy.address, &format!("{this}/events?{query}"));
     assert_eq!(proxy.cut_count(), CUTS, "seed {seed}");
-    // The last of them came to its end, and the question for more was answered: no more.
+    // The last connection came to its end, and the next request was answered with 204.
     assert_eq!(reader.connections, CUTS + 1, "seed {seed}");
     let (given, missed) = events::check(&reader.told, |seq| slow_data(seq, CHUNKS, chunk_bytes));
     assert_eq!(given.chunks + missed.chunks, CHUNKS, "seed {seed}");
     assert_eq!(given.bytes + missed.bytes, CHUNKS * chunk_bytes, "seed {seed}");
     let ends: Vec<&Value> = reader.told.iter().filter(|event| event["event"] == "end").collect();
     assert_eq!((ends.len(), &ends[0]["state"]), (1, &"completed".into()), "seed {seed}");
-    // The end counts the last connection, and the execution over all of them.
+    // The end event counts the last connection, and separately the execution over all connections.
     let end = ends[0];
     let totals = [&end["execution_chunks"], &end["execution_bytes"]];
     assert_eq!(totals, [CHUNKS, CHUNKS * chunk_bytes], "seed {seed}: {end}");
@@ -130,7 +135,7 @@ fn follow_through_cuts(
     (given, missed)
 }
 
-/// Two of them at once: each takes as long as its execution.
+/// Runs two executions at once, because each takes its time.
 fn follow_both((query, chunk_bytes): (&str, u64), check: impl Fn(Sum, Sum, u64) + Sync) {
     let server = Server::start(&[]);
     std::thread::scope(|scope| {
@@ -162,7 +167,7 @@ fn under_block_each_chunk_comes_once_to_who_does_not() {
 #[test]
 fn under_drop_what_is_missing_is_told_to_the_byte() {
     follow_both(("policy=drop", LARGE_CHUNK_BYTES), |given, missed, seed| {
-        // Who comes late is given what the ring holds: some twelve of these, 60 ms.
+        // A late client gets what the ring holds: about twelve of these chunks, 60 ms.
         assert!(given.chunks > 0 && missed.chunks > 0, "{given:?} {missed:?}, seed {seed}");
     });
 }

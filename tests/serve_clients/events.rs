@@ -1,15 +1,15 @@
-//! What a subscriber was told, and whether it is the whole truth.
+//! The events of a subscriber, and checks that they are complete.
 
 use serde_json::Value;
 use streamdoor::wire::sse::Decoder;
 
-/// Lines of NDJSON.
+/// Parses lines of NDJSON.
 pub fn of_ndjson(text: &[u8]) -> Vec<Value> {
     let lines = text.split_inclusive(|byte| *byte == b'\n');
     lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
 
-/// Events of SSE, whose names and `id:`s are as their data says.
+/// Parses SSE. Checks that the name and the `id:` of each event match its data.
 pub fn of_sse(mut text: &[u8]) -> Vec<Value> {
     let mut decoder = Decoder::new();
     let mut events = Vec::new();
@@ -32,7 +32,7 @@ pub fn of_sse(mut text: &[u8]) -> Vec<Value> {
     events
 }
 
-/// Of a stream in that format.
+/// Parses a stream of this format.
 pub fn of(format: &str, text: &[u8]) -> Vec<Value> {
     match format {
         "sse" => of_sse(text),
@@ -40,7 +40,7 @@ pub fn of(format: &str, text: &[u8]) -> Vec<Value> {
     }
 }
 
-/// Chunks and their bytes.
+/// Number of chunks and of their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub chunks: u64,
@@ -54,8 +54,9 @@ impl Sum {
     }
 }
 
-/// Follows chunks and gaps from the first one on: each chunk is the next, with the data that it
-/// should have, and each gap is about exactly what is missing. What was given and what was missed.
+/// Checks that the chunks and gaps are contiguous from the first chunk on. Each chunk must have its
+/// expected data, and each gap must cover exactly the missing chunks. Returns the sums of the
+/// chunks and of the gaps.
 pub fn check(events: &[Value], data: impl Fn(u64) -> Vec<u8>) -> (Sum, Sum) {
     let (mut given, mut missed) = (Sum::default(), Sum::default());
     let mut next_seq = 1;
@@ -76,7 +77,7 @@ pub fn check(events: &[Value], data: impl Fn(u64) -> Vec<u8>) -> (Sum, Sum) {
                 assert!(until > next_seq, "{event}");
                 assert_eq!(event["chunk_count"], until - next_seq, "{event}");
                 assert_eq!(event["byte_count"], bytes, "{event}");
-                // Nothing here asks for `conflate`; the others depend on who was how slow.
+                // No test asks for `conflate`. The other reasons depend on timing.
                 let reasons = ["lag", "late", "overtaken"];
                 assert!(reasons.iter().any(|reason| event["reason"] == *reason), "{event}");
                 missed.add(until - next_seq, bytes);
@@ -89,7 +90,7 @@ pub fn check(events: &[Value], data: impl Fn(u64) -> Vec<u8>) -> (Sum, Sum) {
     (given, missed)
 }
 
-/// As [`check`], of a connection that has lasted from the beginning to the end, in that state.
+/// Like [`check`], for a connection that lasted from the start to an end with this state.
 pub fn check_whole(events: &[Value], state: &str, data: impl Fn(u64) -> Vec<u8>) -> (Sum, Sum) {
     let count = |name: &str| events.iter().filter(|event| event["event"] == name).count();
     assert_eq!((count("started"), count("end")), (1, 1));

@@ -1,4 +1,4 @@
-//! Requests over sockets, without anything in between.
+//! Plain HTTP requests over sockets.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use serde_json::Value;
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 
-/// One whole answer.
+/// A complete response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
@@ -28,7 +28,7 @@ impl Answer {
     }
 }
 
-/// Reads so many answers, one for each method, from one connection; then it may say no more.
+/// Reads one response for each method from a connection. Panics if more bytes follow.
 pub fn answers(stream: &mut TcpStream, methods: &[Method]) -> Vec<Answer> {
     let mut bytes = Vec::new();
     let mut piece = vec![0; 64 << 10];
@@ -76,7 +76,7 @@ pub fn request(method: &str, path: &str, body: Option<&Value>) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{length}\r\n{body}")
 }
 
-/// One request on a connection of its own.
+/// Sends a request on a connection of its own. Returns the status and the document.
 pub fn ask(address: &str, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(request(method, path, body).as_bytes()).unwrap();

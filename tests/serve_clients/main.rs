@@ -1,4 +1,4 @@
-//! `streamdoor serve` as a process, and those who ask it: curl, a browser, sockets that break.
+//! `streamdoor serve` as a process, and its clients: curl, a browser, connections that break.
 #![cfg(all(feature = "cli", feature = "server"))]
 
 mod browser;

@@ -1,5 +1,5 @@
-//! A proxy that cuts streams at bytes of its choice, and serves a page beside: for a browser it is
-//! the same origin. It tells its clients what the server says, and never that it has cut.
+//! A proxy that cuts streams at chosen bytes. It also serves a page, which has the same origin for
+//! a browser. It forwards the server's responses, and never reports a cut.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use streamdoor::base::Random;
 
 use crate::http;
 
-/// A proxy on a port of its own; it ends with this value.
+/// A proxy on a port of its own. It ends when this value is dropped.
 pub struct Proxy {
     pub address: String,
     /// Bodies that were posted to `/report`.
@@ -29,15 +29,15 @@ struct Shared {
     reports: Mutex<Sender<String>>,
 }
 
-/// Where streams are cut.
+/// The plan of the cuts.
 pub struct Cuts {
     pub random: Random,
-    /// How many streams are still to be cut.
+    /// Number of streams that are still to cut.
     pub left: usize,
-    /// After so many bytes of an answer, and one less than that many more.
+    /// A stream is cut after this number of bytes, and less than `spread_bytes` more.
     pub after_bytes: u64,
     pub spread_bytes: u64,
-    /// Clients are told to come back at once: fifty times the half second of a server is long.
+    /// True if clients shall reconnect at once. Fifty times the server's half second is long.
     pub hurries: bool,
 }
 
@@ -70,14 +70,14 @@ impl Proxy {
                     return;
                 }
                 let (own, stream) = (own.clone(), stream.unwrap());
-                // A client that goes away in the middle is no failure of the proxy's.
+                // A client that disconnects is not an error of the proxy.
                 std::thread::spawn(move || own.serve(stream));
             }
         });
         Proxy { address, reports, shared }
     }
 
-    /// How many streams it has cut.
+    /// Number of streams that the proxy has cut.
     pub fn cut_count(&self) -> usize {
         self.shared.cut_count.load(Ordering::Relaxed)
     }
@@ -86,12 +86,12 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
-        let _ = TcpStream::connect(&self.address); // It looks when somebody comes.
+        let _ = TcpStream::connect(&self.address); // Wakes the listener, which ends.
     }
 }
 
 impl Shared {
-    /// One request of a connection, and its answer; then the connection is closed.
+    /// Serves one request of a connection, which is then closed.
     fn serve(&self, mut client: TcpStream) -> Option<()> {
         let mut reader = BufReader::new(client.try_clone().ok()?);
         let mut head = String::new();
@@ -127,19 +127,19 @@ impl Shared {
         client.write_all(format!("{head}{body}").as_bytes()).ok()
     }
 
-    /// Passes an answer on, as far as it may go.
+    /// Forwards a response up to its cut.
     fn forward(&self, path: &str, head: &str, body: &str, mut client: TcpStream) -> Option<()> {
         let (cut_at, hurries) = {
             let mut cuts = self.cuts.lock().unwrap();
             let cut_at = if path.contains("/events") { cuts.next() } else { None };
             (cut_at, cuts.hurries)
         };
-        // Each fourth comes late: it has to be told what it has missed, or has held others back.
+        // One stream in four starts late: it must get a gap, or it has held others back.
         if cut_at.is_some_and(|bytes| bytes % 4 == 0) {
             self.wait_for_progress(path.split("/events").next()?);
         }
         let mut server = TcpStream::connect(&self.server).ok()?;
-        // One answer for each connection: its end is the server's to show.
+        // One response for each connection: the server closes it at the end.
         let head = match head.contains("keep-alive") {
             true => head.replace("keep-alive", "close"),
             false => head.replacen("\r\n", "\r\nConnection: close\r\n", 1),
@@ -152,7 +152,7 @@ impl Shared {
             let wanted_bytes = left_bytes.min(piece.len() as u64) as usize;
             let count = server.read(&mut piece[..wanted_bytes]).ok()?;
             if count == 0 {
-                return None; // The answer is complete, and closed.
+                return None; // The response is complete.
             }
             if std::mem::take(&mut is_first) && hurries {
                 hurry(&mut piece[..count]);
@@ -165,8 +165,8 @@ impl Shared {
         client.shutdown(Shutdown::Both).ok()
     }
 
-    /// Until more was made than a subscriber is owed under `drop`, or nothing more is made, or
-    /// nothing yet.
+    /// Waits until more chunks were published than a subscriber is owed under `drop`. Also returns
+    /// if nothing more is published, or nothing yet.
     fn wait_for_progress(&self, this: &str) {
         let status = || http::ask(&self.server, "GET", this, None).1;
         let begin = status()["head_seq"].as_u64().unwrap();
@@ -176,12 +176,12 @@ impl Shared {
             if begin == 0 || is_enough || now["held_back"] == true || now["state"] != "running" {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(1)); // Others need the processor, too.
+            std::thread::sleep(Duration::from_millis(1)); // Leaves the processor to others.
         }
     }
 }
 
-/// `retry: 731` becomes `retry: 007`: as many bytes, so that no length changes.
+/// Changes `retry: 731` to `retry: 007`: the same number of bytes, so that no length changes.
 fn hurry(bytes: &mut [u8]) {
     let name = b"retry: ";
     let Some(at) = bytes.windows(name.len()).position(|window| window == name) else { return };

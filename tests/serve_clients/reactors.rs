@@ -1,11 +1,12 @@
-//! One list of checks, and the three ways in which a server gets its sockets: io_uring, mio, and
-//! mio because io_uring was refused.
+//! One list of checks for the three ways in which a server gets its sockets: io_uring, mio, and mio
+//! because io_uring is refused.
 
 use crate::checks;
 use crate::refused::refuse_io_uring;
 use crate::server::{Scratch, Server};
 
-/// Starts a server of this thread and checks everything, if it starts at all.
+/// Starts a server from this thread and runs all checks. Returns the log if the server does not
+/// start.
 fn check_all(reactor: &str, report_has: &[&str]) -> Result<(), String> {
     let socket = Scratch::new("socket");
     let unix = format!("unix:{}", socket.path());
@@ -39,7 +40,7 @@ fn everything_where_io_uring_is_refused() {
         refuse_io_uring();
         let said = check_all("uring", &[]).unwrap_err();
         if said.contains("kernel.io_uring_disabled") {
-            println!("not run: {said}"); // Nothing is left to be refused.
+            println!("not run: {said}"); // io_uring is disabled already.
             return;
         }
         assert!(said.contains("no io_uring here") && said.contains("--reactor=auto"), "{said}");

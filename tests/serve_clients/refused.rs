@@ -1,4 +1,4 @@
-//! A machine that refuses io_uring, as the seccomp filters of container runtimes do.
+//! Refuses io_uring, as the seccomp filters of container runtimes do.
 
 /// Makes io_uring_setup fail with EPERM for this thread and for the processes that it starts.
 pub fn refuse_io_uring() {

@@ -1,4 +1,4 @@
-//! The program under test: started, asked, its log read, stopped.
+//! The program under test, with its log.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::http;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 
-/// A server with a JSON log, on a port of the kernel's choice.
+/// A server with a JSON log, on a port that the kernel chooses.
 pub struct Server {
     child: Child,
     log: Mutex<Log>,
@@ -26,7 +26,8 @@ struct Log {
 }
 
 impl Log {
-    /// The first record that `is_wanted`, also among those that were read already.
+    /// The first record that `is_wanted`, even if it was read before. Waits for it, or returns
+    /// `None` at the end of the log.
     fn find(&mut self, is_wanted: impl Fn(&Value) -> bool) -> Option<Value> {
         if let Some(record) = self.read.iter().find(|record| is_wanted(record)) {
             return Some(record.clone());
@@ -46,7 +47,7 @@ impl Server {
         Server::try_start(arguments).unwrap_or_else(|said| panic!("it did not start: {said}"))
     }
 
-    /// As a child of this very thread; or what it has said before it ended.
+    /// Starts a server as a child of this thread. Returns the log if the server does not start.
     pub fn try_start(arguments: &[&str]) -> Result<Server, String> {
         let mut command = Command::new(PROGRAM);
         command.args(["serve", "--log", "json", "--idle", "block", "--listen", "127.0.0.1:0"]);
@@ -60,7 +61,7 @@ impl Server {
                 let line = line.unwrap();
                 let record = serde_json::from_str(&line).unwrap_or_else(|_| json!({"said": line}));
                 if sender.send(record).is_err() {
-                    return; // The test is over.
+                    return; // The test has ended.
                 }
             }
         });
@@ -81,14 +82,14 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// The first such record of its log, for which it waits.
+    /// Waits for the first record with this event that `is_wanted`.
     pub fn record(&self, event: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
         let mut log = self.log.lock().unwrap();
         let found = log.find(|record| record["event"] == event && is_wanted(record));
         found.unwrap_or_else(|| panic!("no such {event} in {:?}", log.read))
     }
 
-    /// A document, and its status.
+    /// Sends a request and returns the status and the document.
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         http::ask(&self.address, method, path, body)
     }
@@ -99,14 +100,14 @@ impl Server {
         document
     }
 
-    /// Has a tool run; gives where it can be asked for.
+    /// Starts an execution and returns its path.
     pub fn execute(&self, body: &Value) -> String {
         let (status, document) = self.ask("POST", "/v1/executions", Some(body));
         assert_eq!(status, 201, "{document}");
         document["links"]["self"].as_str().unwrap().to_owned()
     }
 
-    /// Asks for a document until it is as wanted.
+    /// Polls a document until it `is_wanted`.
     pub fn wait(&self, path: &str, mut is_wanted: impl FnMut(&Value) -> bool) -> Value {
         loop {
             let document = self.get(path);
@@ -117,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Stops it, in order.
+    /// Stops the server with SIGTERM and checks that it ends with success.
     pub fn stop(mut self) {
         signal(&self.child, "TERM");
         self.record("stopped", |_| true);
@@ -127,7 +128,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // Only if a test has failed is it still there.
+        let _ = self.child.kill(); // It is still there only if a test has failed.
         let _ = self.child.wait();
     }
 }
@@ -137,7 +138,7 @@ pub fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
 }
 
-/// Chunks of text at a pace; it begins when somebody follows it.
+/// The body of an execution that publishes chunks at a fixed pace, once it has a subscriber.
 pub fn slow(chunks: u64, delay_ms: u64, chunk_size: u64) -> Value {
     json!({
         "tool": "slow_data_processor",
@@ -146,14 +147,14 @@ pub fn slow(chunks: u64, delay_ms: u64, chunk_size: u64) -> Value {
     })
 }
 
-/// What a chunk of that holds.
+/// The expected data of a chunk of [`slow`].
 pub fn slow_data(seq: u64, chunks: u64, chunk_size: u64) -> Vec<u8> {
     let mut data = format!("chunk {seq} of {chunks} ").into_bytes();
     data.resize(chunk_size as usize, b'.');
     data
 }
 
-/// A path of nobody else; what is there is removed with this value.
+/// A unique path. The file or folder there is removed when this value is dropped.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {

@@ -1,4 +1,4 @@
-//! Two shards: whichever a connection came to, it can do the same.
+//! Two shards: a connection can do the same on either of them.
 
 mod apart;
 
@@ -13,7 +13,7 @@ use crate::{events, http};
 
 const CONNECTIONS: u64 = 20;
 
-/// A server with two of them, if there are two cores.
+/// A server with two shards. `None` on a machine with one core.
 fn two() -> Option<Server> {
     if std::thread::available_parallelism().unwrap().get() < 2 {
         println!("not run: there is only one core");
@@ -22,14 +22,15 @@ fn two() -> Option<Server> {
     Some(Server::start(&["--cpus", "0,1", "--log-level", "debug"]))
 }
 
-/// An execution that its first 20 subscribers start.
+/// The body of an execution that starts at its 20th subscriber.
 fn shared(chunks: u64) -> Value {
     let mut body = slow(chunks, 1, 80);
     body["start"] = json!({"after_subscribers": CONNECTIONS});
     body
 }
 
-/// Did both shards get connections? The kernel spreads them; 40 to one are no accident.
+/// Checks that both shards got connections. The kernel spreads them, so at least one of about 40
+/// goes to each.
 fn check_spread(server: &Server) {
     let has = |shard: u64| move |record: &Value| record["shard"] == shard;
     server.record("connection_opened", has(0));
@@ -74,7 +75,8 @@ fn its_output_is_read_and_it_is_inspected_through_twenty_others() {
                 stream.write_all(output.as_bytes()).unwrap();
                 let answer = http::answers(&mut stream, &[Method::Get]).remove(0);
                 assert!(answer.body == whole);
-                // And on the same connection what became of it: it may have moved for the first.
+                // The same connection then inspects the execution. It may have moved for the first
+                // request.
                 for path in ["", "/result?wait_s=30"] {
                     let request = http::request("GET", &format!("{this}{path}"), None);
                     stream.write_all(request.as_bytes()).unwrap();

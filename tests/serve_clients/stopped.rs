@@ -1,4 +1,5 @@
-//! A curl that is stopped in the middle of its stream: what it is owed when it goes on.
+//! A curl process that is stopped in the middle of its stream: the events that it gets when it
+//! continues.
 
 use std::process::Child;
 
@@ -8,10 +9,10 @@ use crate::curl;
 use crate::events::{self, Sum};
 use crate::server::{Scratch, Server, signal, slow, slow_data};
 
-/// Large, so that the buffers of both ends of a connection are full soon.
+/// Large chunks, so that the buffers of both ends of a connection are full soon.
 const CHUNK_BYTES: u64 = 16 << 10;
 
-/// curl, stopped: it must not be left behind like that.
+/// A stopped curl process. It is killed when this value is dropped.
 struct Stopped(Child);
 
 impl Drop for Stopped {
@@ -21,7 +22,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Follows, is stopped after a few chunks, and stays so until `is_reached` of the execution.
+/// Follows an execution, stops curl after a few chunks, and waits until the execution `is_reached`.
 fn stop_until(
     server: &Server,
     this: &str,
@@ -47,7 +48,7 @@ fn under_drop_it_gets_its_exact_gap() {
         let this = server.execute(&slow(chunks, 1, CHUNK_BYTES));
         let into = Scratch::new(format);
         let query = format!("format={format}&policy=drop");
-        // (`lag_chunks` counts what is still held.)
+        // `lag_chunks` counts only chunks that are still held.
         let lags = |execution: &Value| {
             assert_eq!(execution["held_back"], false);
             let next_seq = execution["subscribers"][0]["next_seq"].as_u64().unwrap();
@@ -64,7 +65,7 @@ fn under_drop_it_gets_its_exact_gap() {
         let (given, missed) = events::check_whole(&told, "completed", data);
         assert_eq!(given.chunks + missed.chunks, chunks);
         assert_eq!(given.bytes + missed.bytes, chunks * CHUNK_BYTES);
-        // All but what a `drop` subscriber is owed from where it stood is in one gap.
+        // One gap covers everything except the chunks that a `drop` subscriber is still owed.
         let longest = told.iter().filter_map(|event| event["chunk_count"].as_u64()).max();
         assert!(longest.unwrap() >= 290, "{longest:?}");
         let first = told.iter().find(|event| event["event"] == "gap").unwrap();
@@ -87,14 +88,14 @@ fn under_block_it_holds_its_producer_until_the_deadline_and_is_let_go() {
 
 fn hold_until_let_go(server: &Server, format: &str) {
     const CHUNKS: u64 = 3_000;
-    // Of the one who goes on reading, too.
+    // The deadline also holds for the subscriber that goes on reading.
     const DEADLINE_MS: u64 = 3_000;
     let data = |seq| slow_data(seq, CHUNKS, CHUNK_BYTES);
-    let mut body = slow(CHUNKS, 1, CHUNK_BYTES); // Not at once: it has to be stopped in time.
+    let mut body = slow(CHUNKS, 1, CHUNK_BYTES); // Slow enough to stop curl in time.
     body["block_deadline_ms"] = json!(DEADLINE_MS);
     body["start"] = json!({"after_subscribers": 2});
     let this = server.execute(&body);
-    // Somebody else follows too, who takes what comes.
+    // Another subscriber reads everything.
     let (into, other_into) = (Scratch::new(format), Scratch::new("other"));
     let other_url = server.url(&format!("{this}/events?format=ndjson&policy=block"));
     let mut other = Stopped(curl::start(&["-N", &other_url], other_into.path()));
@@ -111,7 +112,7 @@ fn hold_until_let_go(server: &Server, format: &str) {
     let (mut curl, execution) = stop_until(server, &this, &query, into.path(), holds);
     let id = holders(&execution).remove(0);
 
-    // While it holds the producer, nothing is made; then it is let go, and the rest is made.
+    // The stopped subscriber blocks the producer. After its detachment, the rest is produced.
     let mut heads = Vec::new();
     server.wait(&this, |execution| {
         let is_held = execution["held_back_by"] == json!([id]);
@@ -130,7 +131,7 @@ fn hold_until_let_go(server: &Server, format: &str) {
     let (given, missed) = events::check_whole(&told, "completed", data);
     assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()));
 
-    // Going on, it finds what it was given, and word of its end.
+    // After it continues, it gets the chunks that were sent to it, and the end.
     signal(&curl.0, "CONT");
     assert!(curl.0.wait().unwrap().success());
     let told = events::of(format, &std::fs::read(&into.0).unwrap());

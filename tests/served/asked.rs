@@ -1,9 +1,10 @@
-//! One request of HTTP on a connection of its own.
+//! One HTTP request on a connection of its own.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// Status and body of the answer. `headers`: lines of further ones, each with its end.
+/// Sends a request and returns the status and the body of the response. `headers` holds further
+/// header lines, each with its line end.
 pub fn ask(address: &str, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();

@@ -1,4 +1,4 @@
-//! `streamdoor serve` as a process, for tests that measure it: what it answers, what it takes.
+//! `streamdoor serve` as a process, for tests that measure its responses and its use of resources.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 mod asked;
@@ -10,12 +10,12 @@ use std::process::{Child, Command, Stdio};
 use rustix::net::{self, AddressFamily, SocketType, sockopt};
 use serde_json::Value;
 
-/// Asks over a connection of its own: status and body of the answer.
+/// Sends a request on a connection of its own. Returns the status and the body of the response.
 pub fn ask(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
     asked::ask(address, method, path, "", body)
 }
 
-/// A connection whose kernel holds little for its program: twice 8 KiB.
+/// Connects with a receive buffer of 8 KiB, which the kernel doubles.
 pub fn connect_with_small_buffer(address: &str) -> TcpStream {
     let Ok(SocketAddr::V4(address)) = address.parse() else { panic!("{address}") };
     let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -24,7 +24,7 @@ pub fn connect_with_small_buffer(address: &str) -> TcpStream {
     socket.into()
 }
 
-/// A server on a port of the kernel's choice. It ends with this value.
+/// A server on a port that the kernel chooses. It is killed when this value is dropped.
 pub struct Server {
     child: Child,
     address: String,
@@ -35,7 +35,7 @@ impl Server {
         Server::start_by(&[], arguments)
     }
 
-    /// As the last words of this command, which becomes the server.
+    /// Starts the server through a launcher, which executes the command behind its own arguments.
     pub fn start_by(launcher: &[String], arguments: &[&str]) -> Server {
         let program = env!("CARGO_BIN_EXE_streamdoor").to_owned();
         let words: Vec<&String> = launcher.iter().chain([&program]).collect();
@@ -54,7 +54,8 @@ impl Server {
                 break address.split_once("://").unwrap().1.to_owned();
             }
         };
-        // What it says later is read and dropped: a pipe that is full would hold its log up.
+        // Later lines of the log are read and dropped, because a full pipe would block the server's
+        // log.
         std::thread::spawn(move || log.for_each(drop));
         Server { child, address }
     }
@@ -67,7 +68,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Has it end in order, and waits for that.
+    /// Stops the server with SIGTERM and waits until it has ended.
     pub fn stop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -79,28 +80,29 @@ impl Server {
         TcpStream::connect(&self.address).unwrap()
     }
 
-    /// The body of the answer to a request, which is a connection of its own.
+    /// Sends a request on a connection of its own and returns the body of the response. Panics if
+    /// the status is not 2xx.
     pub fn ask(&self, method: &str, path: &str, body: &str) -> String {
         let (status, answer) = ask(&self.address, method, path, body);
         assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
         answer
     }
 
-    /// Opens an execution: where its events are.
+    /// Opens an execution and returns the path of its events.
     pub fn execute(&self, body: &Value) -> String {
         let created = self.ask("POST", "/v1/executions", &body.to_string());
         let created: Value = serde_json::from_str(&created).unwrap();
         created["links"]["events"].as_str().unwrap().to_owned()
     }
 
-    /// Asks for a stream.
+    /// Sends a `GET` request for a stream and returns the connection.
     pub fn follow(&self, path: &str) -> TcpStream {
         let mut stream = self.connect();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         stream
     }
 
-    /// A metric, the sum of all shards.
+    /// The value of a metric, summed over all shards.
     pub fn metric(&self, name: &str) -> u64 {
         let text = self.ask("GET", "/metrics", "");
         let samples = text.lines().filter(|line| {
@@ -110,14 +112,14 @@ impl Server {
         values.reduce(|sum, value| sum + value).unwrap_or_else(|| panic!("no {name} in {text}"))
     }
 
-    /// Bytes of memory, now (`VmRSS`) or at the most so far (`VmHWM`).
+    /// Memory of the process in bytes: now (`VmRSS`) or the highest value so far (`VmHWM`).
     pub fn memory_bytes(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
     }
 
-    /// How often its threads have gone to sleep of themselves: each time they woke before.
+    /// Number of voluntary context switches of all threads: how often they went to sleep.
     pub fn sleeps(&self) -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let of_task = |task: std::io::Result<std::fs::DirEntry>| -> u64 {
@@ -128,7 +130,7 @@ impl Server {
         tasks.map(of_task).sum()
     }
 
-    /// User and system time so far, in ticks of 10 ms.
+    /// User and system time so far, in clock ticks of 10 ms.
     pub fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let behind_name = stat.rsplit_once(") ").unwrap().1;

@@ -19,13 +19,13 @@ fn data(seq: u64) -> Vec<u8> {
     slow_data(seq, CHUNKS, CHUNK_BYTES)
 }
 
-/// The name in `/v1/executions/NAME`.
+/// The id in `/v1/executions/ID`.
 fn name_of(this: &str) -> &str {
     this.rsplit_once('/').unwrap().1
 }
 
-/// Two executions of this, the first on the first shard. The kernel spreads connections: sooner or
-/// later each shard is asked.
+/// Starts one execution on each shard, the first on shard 0. The kernel spreads connections, so
+/// each shard gets a request sooner or later.
 fn one_on_each(server: &Server, body: &Value) -> [String; 2] {
     let mut found = [None, None];
     while let [None, _] | [_, None] = found {
@@ -39,7 +39,7 @@ fn one_on_each(server: &Server, body: &Value) -> [String; 2] {
     found.map(Option::unwrap)
 }
 
-/// Where both are followed at once.
+/// The path to follow both executions at once.
 fn path(all: &[String; 2], query: &str) -> String {
     format!("/v1/events?executions={},{}&{query}", name_of(&all[0]), name_of(&all[1]))
 }
@@ -48,17 +48,18 @@ fn of(told: &[Value], this: &str) -> Vec<Value> {
     told.iter().filter(|event| event["execution"] == name_of(this)).cloned().collect()
 }
 
-/// A client of SSE that can leave in the middle, and come back.
+/// An SSE client that can disconnect at any moment and resume.
 #[derive(Default)]
 struct Reader {
     decoder: Decoder,
     told: Vec<Value>,
-    /// Acknowledges each so many chunks.
+    /// The number of chunks between two acknowledgements.
     acknowledges_each: Option<u64>,
 }
 
 impl Reader {
-    /// Follows until the body ends, or so many chunks have come on this connection. The status.
+    /// Follows until the body ends or `chunks_max` chunks have come on this connection. Returns the
+    /// status.
     fn follow(&mut self, server: &Server, path: &str, chunks_max: usize) -> u16 {
         let mut stream = TcpStream::connect(&server.address).unwrap();
         let last = match self.decoder.last_id() {
@@ -115,7 +116,7 @@ impl Reader {
             let (id, subscriber) = (id.as_str().unwrap(), subscriber.as_str().unwrap());
             let path = format!("/v1/executions/{id}/subscribers/{subscriber}/acks");
             let (status, answer) = server.ask("POST", &path, Some(&json!({"seq": seq})));
-            // The last ones come behind the end, when there is nobody any more.
+            // The last acknowledgements come after the end, when the subscriber is gone.
             let is_late = status == 404 && seq + 16 >= CHUNKS;
             assert!(status == 204 || is_late, "{status} to {seq}: {answer}");
         }
@@ -149,7 +150,7 @@ fn executions_of_both_shards_come_whole_on_one_connection() {
             let (given, _) = events::check_whole(&of(&told, this), "completed", data);
             assert_eq!(given.chunks, CHUNKS);
         }
-        // The same connection goes on with other things.
+        // The same connection serves other requests.
         stream.write_all(http::request("GET", &all[1], None).as_bytes()).unwrap();
         let document = http::answers(&mut stream, &[Method::Get]).remove(0).json();
         assert_eq!(
@@ -164,7 +165,7 @@ fn executions_of_both_shards_come_whole_on_one_connection() {
 fn who_is_cut_off_goes_on_in_the_middle_of_both() {
     let Some(server) = two() else { return };
     let all = one_on_each(&server, &slow(CHUNKS, 1, CHUNK_BYTES));
-    // A window that is smaller than what the rings keep for who comes back: nothing gets lost.
+    // The window is smaller than what the rings keep for a resumed stream, so nothing is lost.
     let path = path(&all, "policy=block&acks=16");
     let mut reader = Reader { acknowledges_each: Some(8), ..Reader::default() };
     for chunks_max in [100, 1, 50, 200] {
@@ -219,7 +220,7 @@ fn one_of_them_is_let_go_and_the_other_goes_on() {
                 reader.follow(&server, &path, 1_000_000);
                 reader.told
             });
-            // It is known where each lives, to all who ask.
+            // Both executions show their subscriber to every client.
             for this in &all {
                 let execution = server.wait(this, |execution| {
                     execution["subscribers"].as_array().unwrap().len() == 1
@@ -267,7 +268,7 @@ fn one_that_is_not_there_refuses_all_and_nobody_is_left_behind() {
     let all = one_on_each(&server, &slow(10, 1, CHUNK_BYTES));
     for gone in 0..2 {
         let mut names = all.each_ref().map(|this| name_of(this).to_owned());
-        // The same place, on the same shard, and another nonce.
+        // The same slot on the same shard, with another nonce.
         let other = server.execute(&slow(10, 1, CHUNK_BYTES));
         let mut id: ExecutionId = name_of(&other).parse().unwrap();
         id.shard = gone as u8;
