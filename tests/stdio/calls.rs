@@ -1,4 +1,4 @@
-//! Calls of tools over standard streams, in both eras: what is told of them, and how they end.
+//! Tool calls over standard streams, in both eras: their notifications and their ends.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use streamdoor::reactor::Clock;
 
 use crate::program::{Program, REACTORS, Scratch, assert_quiet_end};
 
-/// The two eras, as clients of them begin and ask.
+/// The two eras, with their way to begin and to call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Era {
     Handshake,
@@ -46,7 +46,7 @@ impl Era {
     }
 }
 
-/// Chunks of a notification of this token: their numbers and texts.
+/// The sequence numbers and texts of the chunks in a progress notification with this token.
 fn chunks(message: &Value, token: &Value) -> Vec<(u64, String)> {
     assert_eq!(message["method"], "notifications/progress", "{message}");
     let params = &message["params"];
@@ -91,24 +91,24 @@ fn a_call_is_told_of_while_it_runs_and_answered_once() {
             assert!(numbers.iter().copied().eq(1..=numbers.len() as u64), "{numbers:?}");
             let texts: String = told.into_iter().map(|(_, text)| text).collect();
             assert!(whole.starts_with(&texts), "{texts}");
-            assert_quiet_end(program.finish()); // And nothing more is said.
+            assert_quiet_end(program.finish()); // Nothing follows the result.
         }
     }
 }
 
-/// A command that has begun, and is to be stopped before it writes a file.
+/// A command that has begun and must be stopped before it writes its file.
 struct Work {
     shell: u32,
     file: Scratch,
 }
 
-/// A command that says `begun` and who it is, takes its time, and writes a file.
+/// Arguments of a command that prints `begun` and its process id, sleeps 5 s, and writes a file.
 fn command(file: &Scratch) -> Value {
     let script = format!("echo begun $$; sleep 5; echo done > {}", file.0.display());
     json!({"argv": ["sh", "-c", script]})
 }
 
-/// Waits until it has begun: its process.
+/// Waits until the command has begun, and returns its process id.
 fn until_begun(program: &mut Program, token: &Value) -> u32 {
     let mut told = String::new();
     while !told.ends_with('\n') {
@@ -119,7 +119,7 @@ fn until_begun(program: &mut Program, token: &Value) -> u32 {
     process.and_then(|process| process.parse().ok()).unwrap_or_else(|| panic!("{told}"))
 }
 
-/// A program whose command, request 1 with token 5, has begun.
+/// Starts a program with a running command: request 1 with the progress token 5.
 fn at_work(name: &str, reactor: &str, era: Era) -> Option<(Program, Work)> {
     let mut program = Program::piped(reactor, &["--allow-commands", "sh"])?;
     era.begin(&mut program);
@@ -130,12 +130,13 @@ fn at_work(name: &str, reactor: &str, era: Era) -> Option<(Program, Work)> {
 }
 
 fn is_alive(process: u32) -> bool {
-    // A zombie does nothing more, whoever has yet to look.
+    // A zombie does no more work, even if its parent has not reaped it.
     std::fs::read_to_string(format!("/proc/{process}/stat"))
         .is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z")))
 }
 
-/// Only the shell writes: when it is gone, nobody does any more.
+/// Checks that no command wrote its file. Only the shell writes, so the check waits until it is
+/// gone.
 fn assert_never_written(works: &[Work]) {
     for Work { shell, file } in works {
         let begun = Clock::now();
@@ -161,7 +162,7 @@ fn the_end_of_its_input_stops_what_runs() {
     assert_never_written(&works);
 }
 
-/// Requests out of a pipe: the input has ended before the file is read, with a newline or without.
+/// The input ends before the file is read, with a newline at its end or without.
 #[test]
 fn a_call_right_before_the_end_of_the_input_is_answered() {
     for reactor in REACTORS {
@@ -194,7 +195,7 @@ fn a_signal_stops_what_runs() {
             continue;
         };
         program.signal("TERM");
-        let (_, status, _) = program.wait(); // The log says of its subscribers why they had to go.
+        let (_, status, _) = program.wait(); // The log says why subscribers were detached.
         assert_eq!(status.code(), Some(0));
         works.push(work);
     }

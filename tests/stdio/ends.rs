@@ -1,4 +1,4 @@
-//! How it ends: by a signal, because nobody reads, because nothing can be written, by a wrong word.
+//! Ends of the program: by a signal, without a reader, after a failed write, by a wrong argument.
 
 use std::fs::File;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn where_nobody_reads_it_ends_quietly() {
             };
             program.ping(1);
             let null = File::open("/dev/null").unwrap();
-            program.output = std::io::BufReader::new(null); // The other was the only reader.
+            program.output = std::io::BufReader::new(null); // Drops the only reader.
             program.say(br#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#);
             let (status, log) = program.ended();
             assert_eq!((status.code(), log.as_str()), (Some(0), ""));

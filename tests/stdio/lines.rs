@@ -1,4 +1,4 @@
-//! What comes on the lines: much of it, too much of it, and what is none.
+//! Input lines: many at once, too long ones, and lines that are not messages.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::program::{Program, REACTORS, assert_quiet_end, pong};
 
-/// Each is refused with an error of this code, and without an id, as none can be read.
+/// Checks that a reply is an error with one of these codes, and without an id, as none can be read.
 #[track_caller]
 fn assert_refused(answer: &Value, codes: &[i64]) {
     assert!(codes.contains(&answer["error"]["code"].as_i64().unwrap()), "{answer}");
@@ -37,7 +37,7 @@ fn ten_thousand_at_once_are_answered_in_order() {
     }
 }
 
-/// Nobody reads while ten thousand ask: it waits, and loses nothing.
+/// The program waits while nobody reads its output, and loses none of ten thousand replies.
 #[test]
 fn whoever_does_not_read_is_waited_for() {
     for reactor in REACTORS {
@@ -46,10 +46,10 @@ fn whoever_does_not_read_is_waited_for() {
         let writing = std::thread::spawn(move || {
             for id in 0..10_000 {
                 let line = format!("{{\"id\":{id},\"method\":\"ping\",\"jsonrpc\":\"2.0\"}}\n");
-                input.write_all(line.as_bytes()).unwrap(); // Waits once all is full.
+                input.write_all(line.as_bytes()).unwrap(); // Blocks once all buffers are full.
             }
         });
-        std::thread::sleep(std::time::Duration::from_millis(50)); // Mostly it is by then.
+        std::thread::sleep(std::time::Duration::from_millis(50)); // Usually they are full by then.
         for id in 0..10_000 {
             assert_eq!(program.next(), pong(id));
         }
@@ -98,7 +98,7 @@ fn what_is_no_message_is_refused_and_the_next_is_not() {
             program.say(line);
             assert_refused(&program.next(), &[*code]);
         }
-        program.say(b""); // Nothing is said of a line with nothing on it.
+        program.say(b""); // An empty line has no reply.
         program.say(b"  \r");
         program.ping(2);
         assert_quiet_end(program.finish());

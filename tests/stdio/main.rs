@@ -1,4 +1,4 @@
-//! `streamdoor stdio` as a process, over everything that standard streams can be.
+//! `streamdoor stdio` as a process, over all kinds of standard streams.
 #![cfg(all(feature = "cli", feature = "server"))]
 
 mod calls;

@@ -1,4 +1,4 @@
-//! The program under test: started with streams of any kind, spoken to, waited for.
+//! The program under test, with standard streams of any kind.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 
-/// Both ways to the kernel.
+/// Both reactors.
 pub const REACTORS: [&str; 2] = ["uring", "mio"];
 
-/// What one standard stream is: the program's side, and ours.
+/// One standard stream: the program's side and the test's side.
 pub struct Side {
     pub theirs: OwnedFd,
     pub ours: File,
@@ -36,32 +36,32 @@ pub fn output_pipe() -> Side {
     side(writer, reader)
 }
 
-/// As Node makes them.
+/// A socket pair, as Node uses for standard streams.
 pub fn socket() -> Side {
     let (theirs, ours) = UnixStream::pair().unwrap();
     side(theirs, ours)
 }
 
-/// One that does not wait, because somebody has it so.
+/// A socket pair whose program side is in non-blocking mode already.
 pub fn restless_socket() -> Side {
     let (theirs, ours) = UnixStream::pair().unwrap();
     theirs.set_nonblocking(true).unwrap();
     side(theirs, ours)
 }
 
-/// A running program, with its log on a pipe.
+/// A running program, with its log in a pipe.
 pub struct Program {
     child: Child,
-    /// Closed: the end of its input.
+    /// The input. Closing it ends the program's input.
     pub input: Option<File>,
     pub output: BufReader<File>,
-    /// The same descriptions as its own, to look at their flags.
+    /// The program's own open file descriptions, to check their flags.
     shared: Option<[OwnedFd; 2]>,
     flags_before: [OFlags; 2],
 }
 
 impl Program {
-    /// `None`, and a word about it, where there is no such way to the kernel.
+    /// Starts the program. Prints a line and returns `None` if this reactor is not available.
     pub fn start(reactor: &str, arguments: &[&str], input: Side, output: Side) -> Option<Program> {
         if reactor == "uring" && !has_uring() {
             println!("not run: there is no io_uring here");
@@ -82,7 +82,7 @@ impl Program {
         })
     }
 
-    /// Over pipes.
+    /// Starts the program over pipes.
     pub fn piped(reactor: &str, arguments: &[&str]) -> Option<Program> {
         Program::start(reactor, arguments, input_pipe(), output_pipe())
     }
@@ -97,7 +97,7 @@ impl Program {
         self.say(request.to_string().as_bytes());
     }
 
-    /// The next message; nothing else may be there.
+    /// Waits for the next message. Panics if the line is not a message.
     pub fn next(&mut self) -> Value {
         self.wait_for_output();
         let mut line = String::new();
@@ -105,7 +105,8 @@ impl Program {
         message(&line)
     }
 
-    /// Our copy of its output keeps that open: its end is seen here only.
+    /// Waits for output. The test's own copy of the output keeps it open, so only the process shows
+    /// its end.
     fn wait_for_output(&mut self) {
         const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         while self.output.buffer().is_empty() {
@@ -123,7 +124,8 @@ impl Program {
         assert_eq!(self.next(), pong(id));
     }
 
-    /// Nobody has changed what others may share.
+    /// Checks that the flags of the open file descriptions, which other processes may share, are
+    /// unchanged.
     pub fn check_flags(&self) {
         assert_eq!(flags(self.shared.as_ref().expect("it runs")), self.flags_before);
     }
@@ -133,23 +135,23 @@ impl Program {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    /// Closes its input, unless that was done, and waits: what it said then, and how it ended.
+    /// Closes the input and waits. Returns the remaining messages, the exit status and the log.
     pub fn finish(mut self) -> (Vec<Value>, ExitStatus, String) {
         self.input = None;
         self.wait()
     }
 
-    /// The same, and its input stays open.
+    /// Like [`Program::finish`], with the input left open.
     pub fn wait(mut self) -> (Vec<Value>, ExitStatus, String) {
         self.check_flags();
-        self.shared = None; // Else its output had no end.
+        self.shared = None; // Otherwise the output would never end.
         let mut text = String::new();
         self.output.read_to_string(&mut text).unwrap();
         let (status, log) = self.ended();
         (text.lines().map(message).collect(), status, log)
     }
 
-    /// Waits for its end, whatever it says.
+    /// Waits until the program has ended. Returns its exit status and its log.
     pub fn ended(&mut self) -> (ExitStatus, String) {
         let mut log = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
@@ -159,7 +161,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // Only if a test has failed is it still there.
+        let _ = self.child.kill(); // It is still there only if a test has failed.
         let _ = self.child.wait();
     }
 }
@@ -168,7 +170,7 @@ fn flags(shared: &[OwnedFd; 2]) -> [OFlags; 2] {
     [0, 1].map(|at| fcntl_getfl(shared[at].as_fd()).unwrap())
 }
 
-/// A line of the protocol.
+/// Parses a line of the protocol.
 pub fn message(line: &str) -> Value {
     let message: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?}"));
     assert_eq!(message["jsonrpc"], "2.0", "{line}");
@@ -179,7 +181,7 @@ pub fn pong(id: u64) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": {}})
 }
 
-/// Nothing is said of an orderly end.
+/// Checks that the program ended with success and wrote nothing, neither messages nor a log.
 #[track_caller]
 pub fn assert_quiet_end((said, status, log): (Vec<Value>, ExitStatus, String)) {
     assert_eq!((said.as_slice(), status.code(), log.as_str()), (&[][..], Some(0), ""));
@@ -194,7 +196,7 @@ fn has_uring() -> bool {
     output.status.success()
 }
 
-/// A path of nobody else; what is there is removed with this value.
+/// A unique path. The file there is removed when this value is dropped.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {

@@ -1,4 +1,4 @@
-//! Spans of what was asked, sent to a collector that stands on this machine.
+//! Spans of requests, sent to a collector on this machine.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::program::{Program, REACTORS, assert_quiet_end};
 
-/// Takes bodies until its listener says that it is over, by a connection without a request.
+/// Collects spans until a connection without a request ends the collector.
 fn collect(listener: TcpListener) -> JoinHandle<Vec<Value>> {
     std::thread::spawn(move || {
         let mut spans = Vec::new();
@@ -85,7 +85,7 @@ fn each_request_is_a_span_of_its_clients_trace() {
             found.first().copied()
         };
         let Some(call) = find("2") else {
-            assert!(spans.is_empty(), "{spans:?}"); // It was not run.
+            assert!(spans.is_empty(), "{spans:?}"); // The program was not run.
             continue;
         };
         assert_eq!(call["name"], "tools/call slow_data_processor");
@@ -99,13 +99,13 @@ fn each_request_is_a_span_of_its_clients_trace() {
         assert_eq!(attribute(call, "error.type"), None);
         assert_eq!(attribute(find("3").unwrap(), "error.type"), Some("tool_error"));
         assert_eq!(attribute(find("4").unwrap(), "error.type"), Some("-32602"));
-        // What a command does is a part of the span of its call.
+        // Work of a command belongs to the span of its call.
         let own = find("5").unwrap()["spanId"].as_str().unwrap();
         assert_eq!(told, format!("00-0af7651916cd43dd8448eb211c80319c-{own}-01,none,none"));
     }
 }
 
-/// Says what a command finds in its environment.
+/// Arguments of a command that prints the trace variables of its environment.
 fn tell_trace() -> Value {
     let script = "printf %s \"$TRACEPARENT,${TRACESTATE-none},${BAGGAGE-none}\"";
     json!({"argv": ["sh", "-c", script]})
@@ -128,7 +128,7 @@ fn without_spans_a_command_is_a_part_of_its_clients() {
 
 #[test]
 fn a_collector_that_is_not_there_holds_nobody_up() {
-    // A port that the kernel gives to nobody.
+    // A port that the kernel never gives out by itself.
     let options = ["--otlp-endpoint", "http://127.0.0.1:9"];
     let Some(mut program) = Program::piped("mio", &options) else { return };
     for id in 0..10 {

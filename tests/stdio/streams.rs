@@ -1,4 +1,4 @@
-//! Everything that standard streams can be, on both ways to the kernel.
+//! All kinds of standard streams, on both reactors.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use crate::program::{
     restless_socket, socket,
 };
 
-/// Asks a few times, and ends.
+/// Sends a few pings and ends the program.
 fn talk(mut program: Program) {
     for id in 0..3 {
         program.ping(id);
@@ -75,7 +75,7 @@ fn from_a_file_and_into_a_file() {
     }
 }
 
-/// What somebody types, and what he sees.
+/// The terminal echoes the typed request and shows the reply.
 #[test]
 fn a_terminal() {
     for reactor in REACTORS {

@@ -1,4 +1,4 @@
-//! Clients that speak TLS: curl, and rustls itself.
+//! Clients over TLS: curl, and rustls itself.
 
 use std::io::Write;
 use std::process::{Command, Output};
@@ -12,7 +12,7 @@ use crate::world::Identity;
 
 const FILE_BYTES: usize = 50 << 20;
 
-/// `None`: there is no curl.
+/// Runs curl. Returns `None` if it is not installed.
 fn curl(identity: &Identity, server: &Server, arguments: &[&str], path: &str) -> Option<Output> {
     let port = server.address().rsplit(':').next().unwrap();
     let mut command = Command::new("curl");
@@ -50,7 +50,7 @@ fn curl_lists_tools_runs_one_and_follows_it() {
         assert_eq!(events.matches("event: chunk\n").count(), 20, "{events}");
         assert!(events.contains("\"state\":\"completed\""), "{events}");
     }
-    // Who does not know the certificate does not talk to it.
+    // A client that does not trust the certificate refuses the connection.
     let port = server.address().rsplit(':').next().unwrap().to_owned();
     let output = Command::new("curl").args(["-sS", &format!("https://localhost:{port}/")]).output();
     assert_eq!(output.unwrap().status.code(), Some(60));
@@ -110,7 +110,7 @@ fn fifty_mebibytes_come_as_they_are() {
         });
         assert_eq!((status, count), (200, FILE_BYTES), "{reactor}");
         assert_eq!(digest.finalize(), expected, "{reactor}");
-        // The connection goes on.
+        // The connection still works.
         assert_eq!(client.ask("GET", "/healthz", "").0, 200);
     }
 }
@@ -120,7 +120,8 @@ fn a_session_goes_along_from_shard_to_shard() {
     let identity = Identity::new("shards");
     for reactor in ["uring", "mio"] {
         let server = identity.serve(&["--reactor", reactor, "--cpus", "0,1"]);
-        // Whichever shard takes them, those of the other have to move, and move again.
+        // The kernel chooses the shard of each connection. Connections of the other shard have to
+        // move, more than once.
         let mut clients: Vec<_> = (0..16).map(|_| identity.connect(&server)).collect();
         let order =
             json!({"tool": "slow_data_processor", "arguments": {"chunks": 3, "delay_ms": 1}});
@@ -171,8 +172,8 @@ fn the_end_is_said_and_a_half_closed_connection_is_answered() {
     let server = identity.serve(&[]);
     let mut client = identity.connect(&server);
     client.send("GET", "/v1/tools", "");
-    client.stream.conn.send_close_notify(); // It has said all.
+    client.stream.conn.send_close_notify(); // The client sends nothing more.
     assert_eq!(client.receive(|_| {}), 200);
-    // rustls makes an error of an end that is not said.
+    // rustls reports an error if the close_notify alert is missing.
     assert!(!client.fill());
 }

@@ -1,4 +1,4 @@
-//! `streamdoor serve` with TLS: curl, streams, several shards, and what is no TLS.
+//! `streamdoor serve` with TLS: curl, streams, several shards, and connections that are not TLS.
 #![cfg(all(feature = "cli", feature = "tls"))]
 
 mod clients;

@@ -1,4 +1,4 @@
-//! What comes to the port and is no TLS, or none that is good enough.
+//! Connections that are not TLS, or that use a version that is too old.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ fn what_is_no_tls_is_told_so_and_others_are_served() {
             stream.write_all(garbage).unwrap();
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer); // A reset behind it is as good as an end.
+            let _ = stream.read_to_end(&mut answer); // A reset may follow the alert.
             if garbage[0] != 0x16 {
                 assert_eq!(answer.first(), Some(&ALERT), "{garbage:?}: {answer:?}");
             }
@@ -45,7 +45,7 @@ fn a_client_of_tls_1_1_gets_no_connection() {
     let run = |version: &str| {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-connect", server.address(), version]);
-        // Else it would not even ask.
+        // Without this level, openssl would not even offer the version.
         command.args(["-cipher", "DEFAULT:@SECLEVEL=0"]).stdin(Stdio::null());
         command.output().map(|output| {
             let text = [output.stdout, output.stderr].concat();

@@ -1,10 +1,10 @@
-//! Certificates and keys that cannot be used: the server does not start, and says which file it is.
+//! Unusable certificates and keys: the server does not start, and names the file.
 
 use std::process::Command;
 
 use crate::world::Identity;
 
-/// What it says, when it does not start.
+/// Starts a server that must refuse to start, and returns its error text.
 fn refusal(arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
     let output = command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments).output();
@@ -52,7 +52,7 @@ fn a_server_says_what_is_wrong_with_which_file() {
     identity.write_key(&text[..text.len() / 2], 0o600);
     assert!(refusal_of(&certificate, &key).contains("not PEM"));
     let nonsense = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-    identity.write_key(nonsense, 0o640); // Its group may read it.
+    identity.write_key(nonsense, 0o640); // Its group may read the key.
     assert!(refusal_of(&certificate, &key).contains("cannot be used"));
     identity.write_key(&"x".repeat(2 << 20), 0o600);
     assert!(refusal_of(&certificate, &key).contains("longer than 1048576 bytes"));

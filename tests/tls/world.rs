@@ -1,4 +1,4 @@
-//! A certificate of its own for each test, a server with it, and a client that trusts it.
+//! A certificate for each test, a server that uses it, and a client that trusts it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::served::Server;
 
-/// A folder with a certificate and its key, removed with it.
+/// A folder with a certificate and its key. It is removed when this value is dropped.
 pub struct Identity {
     folder: PathBuf,
 }
@@ -79,7 +79,7 @@ impl Drop for Identity {
     }
 }
 
-/// One connection.
+/// A client with one connection.
 pub struct Client {
     pub stream: StreamOwned<ClientConnection, TcpStream>,
     kept: Vec<u8>,
@@ -95,7 +95,7 @@ impl Client {
         self.stream.write_all(request.as_bytes()).unwrap();
     }
 
-    /// The next line, without its end.
+    /// Reads the next line, without its line end.
     fn line(&mut self) -> String {
         loop {
             if let Some(end) = self.kept.windows(2).position(|two| two == b"\r\n") {
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// `false`: it has ended, and that was said.
+    /// Reads more bytes. Returns false after a clean end with close_notify.
     pub fn fill(&mut self) -> bool {
         let mut buffer = [0; 32 << 10];
         loop {
@@ -128,7 +128,7 @@ impl Client {
         self.kept.drain(..count).collect()
     }
 
-    /// A response: its status, and its body as `each` is given it.
+    /// Reads a response and returns its status. `each` is called with the pieces of its body.
     pub fn receive(&mut self, mut each: impl FnMut(&[u8])) -> u16 {
         let first = self.line();
         let (mut length, mut is_chunked) = (0, false);
@@ -160,7 +160,7 @@ impl Client {
         (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }
 
-    /// Opens an execution; its name.
+    /// Opens an execution and returns its id.
     pub fn execute(&mut self, body: &Value) -> String {
         let (status, created) = self.ask("POST", "/v1/executions", &body.to_string());
         assert_eq!(status, 201, "{created}");

@@ -1,4 +1,4 @@
-//! A server whose every text is meant for the terminal and not for the reader.
+//! A server whose texts all contain control sequences for the terminal.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -24,7 +24,7 @@ impl Fake {
                 let stream = stream.unwrap();
                 match kept.lock().unwrap().as_mut() {
                     Some(kept) => kept.push(stream.try_clone().unwrap()),
-                    None => return, // And the listener is gone.
+                    None => return, // The listener is dropped, too.
                 }
                 std::thread::spawn(move || serve(stream));
             }
@@ -41,11 +41,11 @@ impl Drop for Fake {
     fn drop(&mut self) {
         let connections = self.connections.lock().unwrap().take().unwrap();
         connections.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
-        let _ = TcpStream::connect(self.address); // Its listener wakes, and ends.
+        let _ = TcpStream::connect(self.address); // Wakes the listener, which ends.
     }
 }
 
-/// Answers requests as long as there are any.
+/// Answers the requests of a connection until it is closed.
 fn serve(mut stream: TcpStream) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     while let Some(Ok(first)) = lines.next() {

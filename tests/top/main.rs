@@ -1,5 +1,5 @@
-//! `streamdoor top` on a pseudo terminal and in a pipe: what it shows of a real server, that the
-//! terminal is as it was before afterwards, and that nobody else commands it.
+//! `streamdoor top` on a pseudo terminal and in a pipe. It shows the state of a real server and
+//! restores the terminal. Texts of a server cannot control the terminal.
 #![cfg(all(feature = "cli", feature = "server"))]
 
 mod fake;
@@ -28,7 +28,7 @@ fn url(server: &Server) -> String {
     format!("http://{}", server.address())
 }
 
-/// Chunks a second, if it is the row of an execution of which they are known.
+/// The chunks per second in a row of an execution. 0 if the row shows none.
 fn rate(row: &str) -> f64 {
     let cells =
         row.split_once("slow_data_proces").and_then(|(_, cells)| cells.split_once("running"));
@@ -36,7 +36,7 @@ fn rate(row: &str) -> f64 {
     rate.unwrap_or(0.0)
 }
 
-/// Everything that the view itself says to the terminal.
+/// Removes the control sequences of the view itself.
 fn without_own_sequences(text: &str) -> String {
     let mut text = text.to_owned();
     for own in [
@@ -71,7 +71,7 @@ fn it_shows_what_runs_and_gives_the_terminal_back() {
     for way_out in ["q", "\x03", "TERM", "HUP", "INT", "QUIT"] {
         terminal.forget();
         let program = terminal.start(&mut top(&url(&server)));
-        // Measured: not the first frame, in which no rate is known.
+        // The first frame does not count, because it has no rate yet.
         terminal.wait("a rate", |text| {
             let last = text.rsplit("\x1b[H").find(|frame| frame.ends_with("\x1b[J"));
             last.is_some_and(|frame| frame.lines().any(|row| rate(row) > 0.0))
@@ -144,7 +144,7 @@ fn no_server_commands_the_terminal_and_one_that_goes_is_told_of() {
     let program = terminal.start(&mut top(&fake.url()));
     let text = terminal.wait("the execution", |text| text.contains("00000000000000000000000000"));
     let foreign = without_own_sequences(&text);
-    // A frame may be cut where it was looked at.
+    // The last frame may be incomplete.
     let foreign = foreign.trim_end_matches(|c: char| c == '\x1b' || "[?1049".contains(c));
     assert!(foreign.chars().all(|c| !c.is_control() && c != '\u{202e}'), "{foreign:?}");
     assert!(foreign.contains("evil"), "{foreign:?}");
@@ -176,7 +176,7 @@ fn in_a_pipe_it_looks_twice_and_prints_what_it_has_seen() {
         assert!(text.contains("\nstalls       ") && text.contains(" since the start"), "{text}");
     }
     drop(server);
-    let _ = std::fs::remove_file(&path); // What a killed server leaves.
+    let _ = std::fs::remove_file(&path); // A killed server leaves the file.
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
     let output = command.args(["top", "--door", &door]).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
