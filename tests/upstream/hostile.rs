@@ -1,5 +1,5 @@
-//! A server that crashes, hangs, floods and lies: each call has one end that says what was wrong,
-//! and the others go on.
+//! An upstream server that crashes, hangs, floods and lies. Each call ends once, with an error that
+//! says what was wrong. Other calls go on.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use streamdoor::reactor::Clock;
 use crate::house::{Folder, House, scripted};
 use crate::served::ask;
 
-/// What does not happen within this does not happen.
+/// Time limit for a process to die.
 const FAR: Duration = Duration::from_secs(60);
 
 #[test]
@@ -27,7 +27,7 @@ fn good_tools_work_in_both_eras_under_names_that_can_be_had_here() {
         let called = house.call("with_slash_and_blanks", json!({"text": "hé\n"}));
         called.assert_ended("completed", "");
         assert_eq!(called.text, "hé\n", "{script}");
-        // What the schema refuses is refused here.
+        // Arguments that violate the schema are refused before the call.
         let body = json!({"tool": "echo", "arguments": {"text": 1}}).to_string();
         let (status, answer) = ask(house.server.address(), "POST", "/v1/executions", &body);
         assert_eq!(status, 400, "{answer}");
@@ -54,7 +54,7 @@ fn a_call_that_goes_wrong_fails_once_and_says_how() {
         ("promise", "promised structured content"),
         ("crash", "`up`: it has ended (exit status: 3)"),
         ("huge", "a line longer than 16777216 bytes"),
-        ("crash", "exit status: 3"), // It was started again for that.
+        ("crash", "exit status: 3"), // The server was restarted for this call.
     ] {
         house.call(tool, json!({})).assert_ended("failed", words);
         let called = house.call("echo", json!({"text": tool}));
@@ -66,7 +66,7 @@ fn a_call_that_goes_wrong_fails_once_and_says_how() {
         (&*crashed.text, &*crashed.messages),
         ("half of a resu", &["about to crash".into()][..])
     );
-    assert_eq!(house.metric("starts"), 4); // Once, and after each end but the last.
+    assert_eq!(house.metric("starts"), 4); // The first, and one after each crash but the last.
     house.call("echo", json!({})).assert_ended("completed", "");
     assert_eq!((house.metric("calls"), house.metric("failures")), (18, 9));
 }
@@ -78,8 +78,9 @@ fn lies_are_ignored_and_counted() {
     let called = house.call("double", json!({}));
     called.assert_ended("completed", "");
     assert_eq!((&*called.text, called.messages.len()), ("the first", 0));
-    // Two lines that are no messages, two wrong ids, a wrong token, three notifications without
-    // sense; and behind the end an answer and two notifications, which may come late.
+    // Before the result: two lines that are not messages, two wrong ids, a wrong token, three
+    // notifications without sense. Behind it: a second result and two notifications, which may come
+    // late.
     let ignored = || house.metric("ignored") - before;
     while ignored() < 11 {
         std::thread::sleep(Duration::from_millis(5));
@@ -95,7 +96,7 @@ fn a_call_that_hangs_has_its_time_and_can_be_cancelled() {
     let hung = house.call_within("hang", Timeouts { total, ..Timeouts::NONE });
     hung.assert_ended("timed_out", "");
     assert_eq!(hung.messages, ["hanging"]);
-    // Its server was told.
+    // The upstream server received the cancellation.
     let cancelled = || house.call("cancelled", json!({})).text;
     while cancelled() != "1" {
         std::thread::sleep(Duration::from_millis(5));
@@ -131,7 +132,7 @@ fn a_flood_is_held_back_takes_no_memory_and_disturbs_nobody() {
         let options = ExecuteOptions { timeouts: Some(timeouts), ..ExecuteOptions::default() };
         let house = &house;
         let flood = scope.spawn(move || {
-            // One that wants everything, and takes nothing for a while.
+            // A subscriber under `block` that reads nothing for a while.
             let wishes = streamdoor::endpoint::Wishes {
                 policy: Some(streamdoor::engine::Policy::Block),
                 ..Default::default()
@@ -170,8 +171,8 @@ fn tools_that_come_later_are_offered_on_every_shard() {
     let has_added = || house.client.tools().unwrap().iter().any(|tool| tool.name == "added");
     assert!(!has_added());
     house.call("change", json!({})).assert_ended("completed", "");
-    // Each connection comes to any of the shards: all of several have to know it, one later than
-    // the other.
+    // Each connection can come to any shard. All shards must know the tool, but not at the same
+    // time.
     let mut seen = 0;
     while seen < 16 {
         let client = streamdoor::client::Client::new(&format!("http://{}", house.server.address()));
@@ -208,7 +209,7 @@ fn what_cannot_be_there_is_told_at_the_start() {
     }
 }
 
-/// Processes whose parent is this one.
+/// Ids of the child processes of `parent`.
 fn children(parent: u32) -> Vec<u32> {
     let all = std::fs::read_dir("/proc")
         .unwrap()
@@ -231,7 +232,7 @@ fn nothing_of_it_is_left_when_the_server_ends() {
     assert!(!lives, "it has outlived the server");
 }
 
-/// One that does not mind that nobody speaks to it any more.
+/// The stubborn server goes on after its standard input has ended.
 #[test]
 fn nothing_of_it_is_left_when_the_server_is_killed() {
     let house = House::scripted("stubborn");
@@ -239,10 +240,10 @@ fn nothing_of_it_is_left_when_the_server_is_killed() {
     let before = children(house.server.process_id());
     assert_eq!(before.len(), 1, "{before:?}");
     let folder = format!("/proc/{}", before[0]);
-    drop(house); // By SIGKILL.
+    drop(house); // Sends SIGKILL to the server.
     let is_dead = || {
         let stat = std::fs::read_to_string(format!("{folder}/stat")).unwrap_or_default();
-        // A zombie waits for whoever takes orphans here.
+        // A zombie still waits for the process that reaps orphans here.
         stat.rsplit_once(") ").is_none_or(|(_, behind)| behind.starts_with('Z'))
     };
     let begun = Clock::now();

@@ -1,4 +1,4 @@
-//! A server of ours with others behind it, and what is seen of it from outside.
+//! A streamdoor server with upstream servers behind it, as its clients see it.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use streamdoor::engine::{Policy, Timeouts};
 use crate::roles::ROLE;
 use crate::served::Server;
 
-/// A folder for one test, which goes with it.
+/// A folder for one test. It is removed when this value is dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -21,7 +21,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// A file of settings.
+    /// Writes a settings file and returns its path.
     pub fn settings(&self, text: &str) -> String {
         let path = self.0.join("settings.toml");
         std::fs::write(&path, text).unwrap();
@@ -35,7 +35,7 @@ impl Drop for Folder {
     }
 }
 
-/// The table of settings for a scripted server.
+/// The settings table of a scripted server.
 pub fn scripted(name: &str, script: &str) -> String {
     let program = std::env::current_exe().unwrap();
     let program = json!(format!("'{}'", program.display()));
@@ -46,13 +46,13 @@ pub fn scripted(name: &str, script: &str) -> String {
     )
 }
 
-/// Of a follower that misses nothing, however busy the machine is.
+/// Options of a subscriber that misses nothing, even on a busy machine.
 pub fn waited_for() -> FollowOptions {
     let wishes = Wishes { policy: Some(Policy::Block), ..Wishes::default() };
     FollowOptions { wishes, ..FollowOptions::default() }
 }
 
-/// A server of ours with one scripted one behind it.
+/// A streamdoor server with upstream servers behind it.
 pub struct House {
     pub server: Server,
     pub client: Client,
@@ -68,7 +68,7 @@ impl House {
         House::by(&[], name, settings, arguments)
     }
 
-    /// Started by this command.
+    /// Starts the server through a launcher.
     pub fn by(launcher: &[String], name: &str, settings: &str, arguments: &[&str]) -> House {
         let folder = Folder::new(name);
         let file = folder.settings(settings);
@@ -79,12 +79,12 @@ impl House {
         House { server, client, _folder: folder }
     }
 
-    /// Calls a tool, and follows it to its end.
+    /// Calls a tool and follows the call to its end.
     pub fn call(&self, tool: &str, arguments: Value) -> Called {
         self.call_with(tool, arguments, ExecuteOptions::default())
     }
 
-    /// The same with a limit to how long it takes.
+    /// Like [`House::call`], with time limits.
     pub fn call_within(&self, tool: &str, timeouts: Timeouts) -> Called {
         let options = ExecuteOptions { timeouts: Some(timeouts), ..ExecuteOptions::default() };
         self.call_with(tool, json!({}), options)
@@ -100,24 +100,24 @@ impl House {
         called
     }
 
-    /// A number of the server's, once it is at least that.
+    /// The value of a counter of the upstream servers.
     pub fn metric(&self, name: &str) -> u64 {
         self.server.metric(&format!("streamdoor_upstream_{name}_total"))
     }
 }
 
-/// What has come of a call.
+/// The result of a call.
 #[derive(Debug, Default)]
 pub struct Called {
     pub state: String,
     pub error: String,
-    /// Of all chunks of the kind `output`.
+    /// The text of all chunks of the kind `output`.
     pub text: String,
-    /// All others: kind and payload.
+    /// All other chunks: kind and payload.
     pub others: Vec<(String, String)>,
     pub messages: Vec<String>,
     pub ends: u32,
-    /// Of a flood some is missed.
+    /// Number of gaps. A flood leaves some.
     pub gaps: u32,
 }
 
@@ -143,7 +143,7 @@ impl Called {
         }
     }
 
-    /// It has ended once, in this way and with these words in its error.
+    /// Checks that the call ended once, in this state and with `words` in its error.
     pub fn assert_ended(&self, state: &str, words: &str) {
         assert_eq!((self.ends, &*self.state), (1, state), "{self:?}");
         assert!(self.gaps == 0 || state == "timed_out", "{self:?}");

@@ -1,5 +1,5 @@
-//! Our own server behind our own server, over both transports: what comes through is what came out
-//! of it; and one call that many follow.
+//! A streamdoor server behind another one, over both transports. Results come through unchanged.
+//! One call can have many followers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::served::{Server, ask};
 
 const VERSION: &str = "2026-07-28";
 
-/// A request of the stateless era, as it is sent.
+/// The bytes of a request of the stateless era.
 fn request(method: &str, name: &str, mut params: Value, token: Option<u64>) -> String {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": VERSION,
@@ -33,7 +33,7 @@ fn request(method: &str, name: &str, mut params: Value, token: Option<u64>) -> S
     )
 }
 
-/// Messages of the answer to a call, to the last.
+/// Calls a tool and returns all messages of the response.
 fn call(address: &str, tool: &str, arguments: Value, token: Option<u64>) -> Vec<Value> {
     let mut stream = TcpStream::connect(address).unwrap();
     let params = json!({"name": tool, "arguments": arguments});
@@ -87,7 +87,7 @@ fn what_comes_through_is_what_came_out_over_both_transports() {
         }
     }
     for house in [&over_http, &over_lines] {
-        // Chunks there are chunks here, one by one and while it runs.
+        // Chunks of the upstream server come as chunks, one by one, while the call runs.
         let arguments = json!({"chunks": 20, "delay_ms": 2});
         let stream = house.client.call(
             "far_slow_data_processor",
@@ -116,7 +116,7 @@ fn a_tool_that_asks_first_fails_and_says_what_for() {
     assert!(!called.error.is_empty());
 }
 
-/// Reads a stream to its end on a thread, and tells when it has had its first chunk.
+/// Reads a stream to its end on a thread. Sends to `seen` for each chunk.
 fn follow(
     house: &House,
     format: StreamFormat,
@@ -130,7 +130,7 @@ fn follow(
         for event in stream {
             let event = event.unwrap();
             if let Event::Chunk(_) = event {
-                let _ = seen.send(()); // The test waits for the first.
+                let _ = seen.send(()); // The test waits for the first one.
             }
             called.take(event);
         }
@@ -183,7 +183,7 @@ fn three_follow_one_call_and_each_is_told_once_when_its_server_is_killed() {
                 assert!(texts[0].ends_with("part 100\n"));
             }
         }
-        // The next call finds it started again.
+        // The upstream server has been restarted for the next call.
         house.call("echo", json!({"text": "again"})).assert_ended("completed", "");
     }
 }
@@ -225,7 +225,7 @@ fn its_tools_can_be_run_without_a_server_too() {
 
 #[test]
 fn a_page_that_does_not_speak_the_protocol_is_no_upstream() {
-    // Our own server, at a path where nothing is.
+    // A streamdoor server, at an unknown path.
     let direct = Server::start(&[]);
     let (status, _) = ask(direct.address(), "GET", "/v1/tools", "");
     assert_eq!(status, 200);
@@ -238,7 +238,7 @@ fn a_page_that_does_not_speak_the_protocol_is_no_upstream() {
     assert!(said.contains("404"), "{said}");
 }
 
-/// The program around it is a shell, which leaves a process behind and tells what it was given.
+/// The upstream command is a shell that leaves a process behind and records its environment.
 #[test]
 fn an_upstream_leaves_nothing_behind_and_gets_what_was_chosen() {
     let program = env!("CARGO_BIN_EXE_streamdoor");

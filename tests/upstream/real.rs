@@ -1,6 +1,6 @@
-//! Servers of others behind ours, and each of them called by clients of others: those of
-//! `tests/mcp_clients`. All of them are installed by the tests, of fixed versions; where that does
-//! not go a test says so.
+//! MCP servers of other projects behind streamdoor, called by the clients of `tests/mcp_clients`.
+//! The tests install all of them in fixed versions. A test whose programs cannot be installed says
+//! so.
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use crate::install::{self, Missing};
 use crate::installed;
 use crate::ours::result;
 
-/// `@modelcontextprotocol/server-everything`: its program.
+/// The program of `@modelcontextprotocol/server-everything`.
 fn everything() -> Result<PathBuf, Missing> {
     let package = "@modelcontextprotocol/server-everything";
     let folder = installed::folder("mcp-servers", "node");
@@ -28,7 +28,7 @@ fn python_server() -> String {
     format!("{}/tests/upstream/python_server.py", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A server over HTTP, at a port that was free a moment ago.
+/// A server over HTTP, at a port that was free shortly before.
 struct Web {
     child: Child,
     port: u16,
@@ -69,13 +69,13 @@ fn or_say<T>(installed: Result<T, Missing>) -> Option<T> {
     installed.map_err(|reason| println!("not run: {reason}")).ok()
 }
 
-/// Types of the blocks of a result.
+/// The types of the content blocks of a result.
 fn types(result: &Value) -> Vec<&str> {
     let content = result["content"].as_array().unwrap_or_else(|| panic!("{result}"));
     content.iter().map(|block| block["type"].as_str().unwrap()).collect()
 }
 
-/// What every tool of it has to give, however it is reached.
+/// Checks the results of all tools of server-everything, over any transport.
 fn check_everything(house: &House) {
     let call = |tool: &str, arguments: Value| result(house.server.address(), tool, arguments);
     assert_eq!(call("echo", json!({"message": "é"}))["content"][0]["text"], "Echo: é");
@@ -105,7 +105,7 @@ fn check_everything(house: &House) {
     }
     let zipped = call("gzip-file-as-resource", json!({"data": "data:text/plain,hi"}));
     assert!(zipped["content"].is_array(), "{zipped}");
-    // What the schema refuses, ours refuses.
+    // Arguments that violate the schema are refused.
     assert_eq!(call("get-sum", json!({"a": "x"}))["isError"], true);
 
     let long = json!({"duration": 0.5, "steps": 4});
@@ -114,7 +114,8 @@ fn check_everything(house: &House) {
     assert!(called.text.contains("Long running operation completed"), "{called:?}");
 }
 
-/// A tool of server-everything that is run as a task only; it is there once that has said so.
+/// Waits for the tool of server-everything that runs as a task only. It is announced after the
+/// start.
 fn wait_for_research(house: &House) {
     let has_it = || {
         let tools = house.client.tools().unwrap();
@@ -161,7 +162,7 @@ fn check_python(house: &House) {
     counted.assert_ended("completed", "");
     assert_eq!(counted.text, "counted to 5");
     assert_eq!(counted.messages.last().map(String::as_str), Some("number 5"));
-    // It keeps the reason to itself.
+    // The Python SDK does not reveal the reason.
     house.call("fail", json!({"reason": "x"})).assert_ended("failed", "Error executing tool fail");
 }
 
@@ -186,11 +187,11 @@ fn a_python_server_is_there_over_http_and_its_end_fails_the_call() {
     let house = House::with("python-http", &web.settings(), &[]);
     check_python(&house);
     house.call("die", json!({})).assert_ended("failed", "MCP server `it`: ");
-    web.child.wait().unwrap(); // Until then its port may still take connections.
+    web.child.wait().unwrap(); // Until then its port may still accept.
     house.call("greet", json!({"name": "x"})).assert_ended("failed", "cannot be reached");
 }
 
-/// One of each kind of client.
+/// One client of each kind.
 fn clients() -> Vec<(&'static str, Command)> {
     let script =
         |name: &str| format!("{}/tests/mcp_clients/drivers/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -255,7 +256,7 @@ fn every_client_calls_every_tool() {
             ("toggle-simulated-logging", json!({}), "Stopped simulated logging"),
             ("toggle-subscriber-updates", json!({}), "Started simulated resource"),
             ("toggle-subscriber-updates", json!({}), "Stopped simulated resource"),
-            ("gzip-file-as-resource", json!({"data": "data:text/plain,hi"}), ""), // It is a link.
+            ("gzip-file-as-resource", json!({"data": "data:text/plain,hi"}), ""), // A link.
             ("simulate-research-query", json!({"topic": "rings"}), "rings"),
             ("greet", json!({"name": "Ada"}), "Hello, Ada!"),
             ("add", json!({"a": 1, "b": 2}), "3"),

@@ -1,5 +1,5 @@
-//! A server of MCP on standard streams that does what its tools are called: the good ones work, the
-//! others break rules. Which era it is of, and how it begins, its script says.
+//! An MCP server on standard streams whose tools behave as their names say: the good ones work, the
+//! others break rules. Its script decides its era and how it begins.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What the server has heard, and what it waits for.
+/// The state of the server.
 #[derive(Default)]
 struct Heard {
-    /// Answers to what it has asked, by the ids of that.
+    /// Replies to the server's own requests, by request id.
     answers: BTreeMap<String, Value>,
-    /// Calls that were cancelled.
+    /// Ids of the requests that were cancelled.
     cancelled: Vec<u64>,
-    /// It has one tool more.
+    /// True if the server has one more tool.
     has_more: bool,
 }
 
@@ -32,7 +32,7 @@ fn say(message: &Value) {
 
 fn say_text(text: &str) {
     let mut out = std::io::stdout().lock();
-    // Whoever does not listen any more has ended it.
+    // The client has closed the stream, which ends the server.
     if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }
@@ -56,7 +56,8 @@ fn text(text: &str) -> Value {
     json!({"content": [{"type": "text", "text": text}]})
 }
 
-/// Is the server of this script; returns when its standard input ends, unless it is stubborn.
+/// Runs the server of this script. Returns when its standard input ends, unless the script is
+/// `stubborn`.
 pub fn serve(script: &str) {
     if script == "never" {
         std::process::exit(8);
@@ -143,7 +144,7 @@ fn list(id: &Value, params: &Value) {
         }
         tool
     };
-    // Two pages.
+    // The list has two pages.
     let (first, second) = TOOLS.split_at(5);
     let mut page = match params["cursor"].as_str() {
         None => json!({"tools": first.iter().map(|name| tool(name)).collect::<Vec<_>>(),
@@ -203,7 +204,7 @@ fn call(id: &Value, params: &Value) {
         "promise" => answer(id, text("without what was promised")),
         "partial" => {
             partial(token, 0, "one ");
-            partial(token, 0, "one "); // Said twice.
+            partial(token, 0, "one "); // A duplicate.
             partial(token, 1, "two ");
             answer(id, text("one two three"));
         }
@@ -222,7 +223,7 @@ fn call(id: &Value, params: &Value) {
     }
 }
 
-/// Everything that nobody asked for, and the answer twice.
+/// Sends messages that nobody asked for, and the result twice.
 fn double(id: &Value, token: &Value) {
     say_text("{\"jsonrpc\": \"2.0\", \"id\":");
     say_text("[]");
@@ -238,7 +239,7 @@ fn double(id: &Value, token: &Value) {
     partial(token, 0, "behind the end");
 }
 
-/// Asks its client for something, and says what it was told.
+/// Sends requests to the client and returns its replies as the result.
 fn ask(id: &Value) {
     for (name, method) in [("p", "ping"), ("s", "sampling/createMessage"), ("r", "roots/list")] {
         say(&json!({"jsonrpc": "2.0", "id": name, "method": method, "params": {}}));
@@ -262,7 +263,7 @@ fn slow(id: &Value, token: &Value) {
         partial(token, number - 1, &format!("part {number}\n"));
         std::thread::sleep(Duration::from_millis(20));
         if heard().cancelled.contains(&id.as_u64().unwrap()) {
-            return; // B17: nothing more is said of it.
+            return; // B17: nothing follows a cancellation.
         }
     }
     let all: String = (1..=100).map(|number| format!("part {number}\n")).collect();

@@ -1,5 +1,5 @@
-//! A server of MCP over HTTP that does what its tools are called: of the handshake era, with
-//! sessions that end, streams that break off, and answers that are none.
+//! An MCP server over HTTP whose tools behave as their names say. It is of the handshake era, with
+//! sessions that end, streams that break off, and invalid responses.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,29 +8,29 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What is asked of everybody.
+/// The key that every request must have.
 pub const KEY: &str = "sesame";
 
-/// What it has heard, and what there is.
+/// The state of the server.
 #[derive(Debug, Default)]
 pub struct Heard {
-    /// Sessions that were begun.
+    /// Number of sessions that were opened.
     pub sessions: u64,
-    /// The one that is not over.
+    /// The id of the open session.
     session: Option<String>,
-    /// Requests whose calls were cancelled.
+    /// Ids of the requests that were cancelled.
     pub cancelled: Vec<u64>,
-    /// Sessions that were taken leave of.
+    /// Number of sessions that were deleted by the client.
     pub left: u64,
-    /// Exchanges that were ended in the middle.
+    /// Number of streams that the client closed before their end.
     pub closed: u64,
-    /// The call whose stream was broken off, and is to be gone on with.
+    /// The request whose stream was broken off and will be resumed.
     broken: Option<Value>,
-    /// It has one tool more.
+    /// True if the server has one more tool.
     has_more: bool,
 }
 
-/// A server; it ends with the test.
+/// A server. It runs until the test process ends.
 pub struct Web {
     heard: Arc<Mutex<Heard>>,
     pub port: u16,
@@ -95,7 +95,7 @@ impl Web {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it has heard that.
+    /// Waits until the state satisfies `what`.
     pub fn wait(&self, what: impl Fn(&Heard) -> bool) {
         while !what(&self.heard()) {
             std::thread::sleep(Duration::from_millis(2));
@@ -253,7 +253,7 @@ impl Answering {
         }
     }
 
-    /// The rest of what was broken off.
+    /// Sends the rest of the stream that was broken off.
     fn go_on(&mut self, last: &str) {
         assert_eq!(last, "one");
         let broken = self.heard().broken.take().expect("something was");
@@ -262,7 +262,7 @@ impl Answering {
         self.event(Some("two"), &json!({"jsonrpc": "2.0", "id": broken["id"], "result": result}));
     }
 
-    /// The stream on which it says that its tools are others.
+    /// Sends the notification for a changed tool list, once the list has changed.
     fn tell_news(&mut self) {
         self.begin_stream();
         while !self.heard().has_more {

@@ -1,5 +1,5 @@
-//! A server over HTTP whose sessions end, whose streams break off, and that answers with what is no
-//! answer.
+//! An upstream server over HTTP whose sessions end, whose streams break off, and whose responses
+//! are invalid.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn a_session_that_is_over_is_begun_anew_and_left_at_the_end() {
     }
     assert_eq!((web.heard().sessions, house.metric("starts")), (3, 3));
     house.server.stop();
-    web.wait(|heard| heard.left > 0); // It does not wait for long to be heard.
+    web.wait(|heard| heard.left > 0); // The server does not wait long for this request.
     assert_eq!(web.heard().left, 1);
 }
 
@@ -74,7 +74,7 @@ fn a_call_that_is_stopped_ends_its_exchange_and_is_cancelled_there() {
         "{last:?}"
     );
     web.wait(|heard| heard.closed == 1 && heard.cancelled.len() == 1);
-    // What takes too long, too; and a flood is held back until then.
+    // A timeout also ends the exchange. A flood is held back until then.
     let total = Some(Duration::from_millis(500));
     let before = house.server.memory_bytes("VmHWM");
     let flood = house.call_within("flood", Timeouts { total, ..Timeouts::NONE });

@@ -1,5 +1,5 @@
-//! Long bodies: cut anywhere, broken off and sent again; and workers that are faster than those who
-//! read.
+//! Long bodies: cut anywhere, and broken off and sent again. Workers that are faster than their
+//! readers.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -33,7 +33,8 @@ fn head(session: &str) -> String {
     )
 }
 
-/// A server with one call under way, and who reads all of its output.
+/// Starts a call on a server. Returns its worker, its id, and a thread that reads all of its
+/// output.
 fn begin(server: &Server) -> (Worker, String, std::thread::JoinHandle<Vec<u8>>) {
     put_tool(server, "echo");
     let mut worker = Worker::connect(server, "w");
@@ -48,7 +49,7 @@ fn begin(server: &Server) -> (Worker, String, std::thread::JoinHandle<Vec<u8>>) 
     (worker, id, reader)
 }
 
-/// The body of an answer in chunks, which is whole.
+/// The body of a complete response in chunked encoding.
 fn unchunked(answer: &[u8]) -> Vec<u8> {
     let at = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
     let (mut rest, mut body) = (&answer[at + 4..], Vec::new());
@@ -113,8 +114,9 @@ fn a_body_that_breaks_off_is_sent_again_and_nothing_is_lost_or_doubled() {
             duplicates += answer.body["duplicates"].as_u64().unwrap_or(0);
             break;
         }
-        drop(stream); // In the middle of a line, most probably.
-        // A part too far says which one comes next; some before it are sent again.
+        drop(stream); // Probably in the middle of a line.
+        // The error for a part too far ahead names the next part. Some earlier parts are sent
+        // again.
         std::thread::sleep(Duration::from_millis(20));
         let far = json!({"tool_call_id": id, "seq": PARTS + 5});
         let answer = worker.deliver(&server, &far);
@@ -136,7 +138,7 @@ fn a_worker_that_is_too_fast_is_made_to_wait_and_nothing_is_lost() {
     put_tool(&server, "echo");
     let mut worker = Worker::connect(&server, "w");
     let id = execute(&server, &json!({"tool": "echo", "start": {"after_subscribers": 1}}));
-    // It asks, and reads nothing.
+    // This client requests the output and reads nothing.
     let mut stream = send(&server, "GET", &format!("/v1/executions/{id}/output"), "", &Value::Null);
     assert_eq!(worker.call()["id"], *id);
     let content = "x".repeat(8 << 10);

@@ -1,4 +1,4 @@
-//! What clients of the server do: ask, call, follow; and a worker of a few lines.
+//! Clients of the server: requests, executions, streams, and a minimal worker.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use crate::served::Server;
 
-/// An answer: its status, its head, and its body as JSON.
+/// A response: its status, its head, and its body as JSON.
 pub struct Answer {
     pub status: u16,
     pub head: String,
     pub body: Value,
 }
 
-/// Reads the answer to one request, behind which the connection is closed.
+/// Reads the response to one request, after which the server closes the connection.
 pub fn read_answer(mut stream: TcpStream) -> Answer {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
@@ -24,7 +24,7 @@ pub fn read_answer(mut stream: TcpStream) -> Answer {
     Answer { status, head: head.to_owned(), body }
 }
 
-/// Sends a request on a connection of its own; the answer is read by who wants it.
+/// Sends a request on a connection of its own. The caller reads the response.
 pub fn send(server: &Server, method: &str, path: &str, session: &str, body: &Value) -> TcpStream {
     let mut stream = server.connect();
     let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -52,7 +52,7 @@ pub fn put_tool(server: &Server, name: &str) {
     assert!(answer.status < 300, "{}", answer.body);
 }
 
-/// Opens an execution: its id.
+/// Opens an execution and returns its id.
 pub fn execute(server: &Server, body: &Value) -> String {
     let answer = ask(server, "POST", "/v1/executions", "", body);
     assert_eq!(answer.status, 201, "{}", answer.body);
@@ -63,7 +63,7 @@ pub fn state(server: &Server, id: &str) -> Value {
     ask(server, "GET", &format!("/v1/executions/{id}"), "", &Value::Null).body
 }
 
-/// Waits until an execution is in that state.
+/// Waits until the state of an execution satisfies `wanted`, and returns the state.
 pub fn wait_for(server: &Server, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     loop {
         let document = state(server, id);
@@ -74,7 +74,7 @@ pub fn wait_for(server: &Server, id: &str, wanted: impl Fn(&Value) -> bool) -> V
     }
 }
 
-/// A stream of lines of NDJSON or SSE.
+/// The lines of a stream, in NDJSON or SSE.
 pub struct Lines(BufReader<TcpStream>);
 
 impl Lines {
@@ -82,7 +82,7 @@ impl Lines {
         Lines(BufReader::new(stream))
     }
 
-    /// The next line that is wanted; `None` at the end.
+    /// The next line that `is_wanted`. `None` at the end of the stream.
     pub fn find(&mut self, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
         let mut line = String::new();
         loop {
@@ -97,11 +97,11 @@ impl Lines {
     }
 }
 
-/// Follows an execution to its end on a thread: its events.
+/// Follows an execution to its end on a thread, which returns the events.
 pub fn follow(server: &Server, id: &str) -> std::thread::JoinHandle<Vec<Value>> {
     let path = format!("/v1/executions/{id}/events?format=ndjson&policy=block");
     let mut lines = Lines::new(send(server, "GET", &path, "", &Value::Null));
-    assert!(lines.find(|line| line.contains("\"started\"")).is_some()); // It will miss nothing.
+    assert!(lines.find(|line| line.contains("\"started\"")).is_some()); // It is subscribed.
     std::thread::spawn(move || {
         let mut events = Vec::new();
         while let Some(line) = lines.find(|line| line.starts_with("{\"event\"")) {
@@ -111,7 +111,7 @@ pub fn follow(server: &Server, id: &str) -> std::thread::JoinHandle<Vec<Value>> 
     })
 }
 
-/// A worker without a mind: it hears of its calls.
+/// A minimal worker, which receives its calls.
 pub struct Worker {
     pub session: String,
     lines: Lines,
@@ -125,7 +125,7 @@ impl Worker {
         Worker { session: session.to_owned(), lines }
     }
 
-    /// The next call that it is told of.
+    /// Waits for the next call.
     pub fn call(&mut self) -> Value {
         let line = self.lines.find(|line| line.starts_with("data: ")).expect("there is a call");
         serde_json::from_str(&line["data: ".len()..]).unwrap()

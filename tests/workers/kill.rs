@@ -1,5 +1,5 @@
-//! Workers that are killed at random moments: what they were doing fails, once and everywhere, and
-//! nobody else hears of it.
+//! Workers that are killed at random moments: their calls fail exactly once for every follower, and
+//! other calls go on.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn what_a_killed_worker_was_doing_fails_once_and_everywhere() {
         victims.push(worker);
     }
     let _survivor = NodeWorker::start(&server, "survivor", &[]).unwrap();
-    // As many for each: calls go to who has the fewest.
+    // A call goes to the worker with the fewest calls, so each worker gets two.
     let body = json!({
         "tool": "monitor_events",
         "arguments": {"every_ms": 2, "bytes": 50},

@@ -1,5 +1,5 @@
-//! Virtual tools with the real server: the example worker under Node, workers that are killed, and
-//! long bodies over sockets.
+//! Virtual tools with the real server: the example worker under Node, killed workers, and long
+//! bodies over sockets.
 #![cfg(all(feature = "cli", feature = "server"))]
 
 mod bodies;

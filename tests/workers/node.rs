@@ -13,7 +13,7 @@ pub struct NodeWorker {
 }
 
 impl NodeWorker {
-    /// Started and connected; `None` if there is no Node.
+    /// Starts a worker that is connected. Returns `None` if Node is not available.
     pub fn start(server: &Server, session: &str, arguments: &[&str]) -> Option<NodeWorker> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/node/worker.mjs");
         let mut command = Command::new("node");
@@ -28,18 +28,18 @@ impl NodeWorker {
         let (sender, log) = channel();
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                let _ = sender.send(line); // The test may be over.
+                let _ = sender.send(line); // The test may have ended.
             }
         });
         let worker = NodeWorker { child, log };
         worker.wait_for("connected");
-        // Its tools are known, whoever asks.
+        // The tools of the worker are known to every client.
         let tools = ask(server, "GET", "/v1/tools", "", &serde_json::Value::Null).body;
         assert!(tools.to_string().contains("\"search_large_dataset\""));
         Some(worker)
     }
 
-    /// Waits until it has said something that begins so.
+    /// Waits for a line of the worker that begins with `beginning`.
     pub fn wait_for(&self, beginning: &str) -> String {
         let mut said = Vec::new();
         while let Ok(line) = self.log.recv() {
@@ -51,7 +51,7 @@ impl NodeWorker {
         panic!("it never said {beginning:?}, but {said:?}")
     }
 
-    /// At once, as the kernel does it: SIGKILL.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -1,5 +1,5 @@
-//! The three scenes of the seed, with the example worker, in both of its ways to deliver: a search
-//! in batches, an analysis with progress, and live events until they are cancelled.
+//! Three scenes with the example worker: a search in batches, an analysis with progress, and live
+//! events until they are cancelled. Each runs in both of the worker's ways to deliver.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::client::{ask, execute, follow};
 use crate::node::NodeWorker;
 use crate::served::Server;
 
-/// It begins when it is followed.
+/// Runs a tool, which begins once it is followed, and returns its id and events.
 fn call(server: &Server, tool: &str, arguments: Value) -> (String, Vec<Value>) {
     let start = json!({"after_subscribers": 1});
     let id = execute(server, &json!({"tool": tool, "arguments": arguments, "start": start}));
@@ -50,7 +50,7 @@ fn analysis(server: &Server) {
         .iter()
         .map(|event| (event["progress"].as_f64().unwrap(), event["message"].as_str().unwrap()))
         .collect();
-    // Two that come close together may be told as one; the last one is always told.
+    // Two notifications close together may be merged. The last one always comes.
     let all = [
         (0.2, "Analyzing files..."),
         (0.5, "Processing data..."),
@@ -77,7 +77,7 @@ fn live_events(server: &Server, worker: &NodeWorker) {
     let events = follower.join().unwrap();
     assert_eq!(end(&events)["state"], "cancelled");
     worker.wait_for(&format!("cancelled {id}"));
-    // Gathered as lines, and each event once, in order.
+    // The events come as lines, each once and in order.
     let text: String =
         of_kind(&events, "chunk").iter().map(|chunk| chunk["data"].as_str().unwrap()).collect();
     for (index, line) in text.lines().enumerate() {
@@ -94,7 +94,7 @@ fn play(mode: &str) {
     live_events(&server, &worker);
     let bad = json!({"tool": "analyze_files", "arguments": {"files": "many"}});
     assert_eq!(ask(&server, "POST", "/v1/executions", "", &bad).status, 400);
-    search(&server); // It goes on after all of that.
+    search(&server); // The worker still works.
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Several shards: whatever connection is used, tools are known and calls find their workers.
+//! Several shards: on every connection, tools are known and calls find their workers.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn tools_and_workers_are_found_from_every_shard() {
     put_tool(&server, "echo");
     let mut worker = Worker::connect(&server, "w");
     for round in 0..12 {
-        // Each of these is a connection of its own: the kernel chooses the shard.
+        // Each request has a connection of its own, whose shard the kernel chooses.
         let tools = ask(&server, "GET", "/v1/tools", "", &Value::Null).body.to_string();
         assert!(tools.contains("\"name\":\"echo\""), "{tools}");
         let id = execute(&server, &json!({"tool": "echo", "arguments": {"round": round}}));
