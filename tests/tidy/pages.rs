@@ -1,13 +1,13 @@
-//! The rules for the pages that people read: links lead somewhere, numbers have a recorded run.
+//! The rules for Markdown pages: links have a target, and numbers have a recorded run.
 
 use std::collections::BTreeSet;
 
 use crate::rules::Finding;
 
-/// Where recorded runs live, one folder each.
+/// The folder of the recorded runs. Each run has a folder of its own.
 pub const RUNS: &str = "bench/runs/";
 
-/// Relative links of a page that lead nowhere. `exists` answers for a path from the root.
+/// Relative links of a page without a target. `exists` takes a path from the root.
 pub fn broken_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, prose) in prose_lines(text) {
@@ -25,8 +25,8 @@ pub fn broken_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Ve
     findings
 }
 
-/// Rows of tables with numbers in a section that names no recorded run, and names of runs that
-/// are not there. A section inherits the runs of the sections around it.
+/// Table rows with numbers in a section that names no recorded run, and names of runs that do not
+/// exist. A section inherits the runs of the sections around it.
 pub fn unfounded_numbers(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let finding = |line, text| Finding { path: path.to_string(), line, text };
     let mut findings = Vec::new();
@@ -63,7 +63,7 @@ pub fn unfounded_numbers(path: &str, text: &str, exists: impl Fn(&str) -> bool) 
     findings
 }
 
-/// The folders of recorded runs that a line names. `<…>` stands for a name, and is none.
+/// The recorded runs that a line names. A placeholder `<…>` is not a name.
 fn run_names(line: &str) -> BTreeSet<&str> {
     let is_name = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     let names = line.split(RUNS).skip(1).map(|rest| {
@@ -73,7 +73,7 @@ fn run_names(line: &str) -> BTreeSet<&str> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// The lines of a page outside of fenced blocks, numbered from 1, without what is in backticks.
+/// The lines of a page outside of fenced blocks, numbered from 1, without the text in backticks.
 fn prose_lines(text: &str) -> Vec<(usize, String)> {
     let mut fenced = false;
     let mut lines = Vec::new();

@@ -1,8 +1,9 @@
-//! The rules for Rust files. Each takes a path and a text, and gives back what is wrong.
+//! The rules for Rust files. Each takes a path and a text, and returns findings.
 
 use crate::source::{Path, Token, paths, tokens, without_comments_and_strings};
 
-/// Who may import whom: only strictly lower numbers, and [`IMPORTS_SIDEWAYS`].
+/// The strata of the modules. A module may import modules with strictly lower numbers, and those in
+/// [`IMPORTS_SIDEWAYS`].
 pub const STRATA: &[(&str, u32)] = &[
     ("base", 0),
     ("trace", 0),
@@ -19,46 +20,46 @@ pub const STRATA: &[(&str, u32)] = &[
     ("door", 6),
     ("upstream", 6),
     ("sim", 7),
-    ("cli", 7), // Of the program, not of the library.
+    ("cli", 7), // In the program, not in the library.
 ];
-/// Allowed although the numbers are equal.
+/// Imports that are allowed although the numbers are equal.
 const IMPORTS_SIDEWAYS: &[(&str, &str)] =
     &[("trace", "base"), ("door", "client"), ("upstream", "client")];
-/// Forbidden although the number is lower: these machines never see the kernel.
+/// Imports that are forbidden although the number is lower: these machines never see the kernel.
 const IMPORTS_FORBIDDEN: &[(&str, &str)] =
     &[("mcp", "reactor"), ("agent", "reactor"), ("endpoint", "reactor")];
-/// May be imported by everybody, and imports nobody.
+/// The module that every module may import and that imports none.
 pub const LIMITS: &str = "limits";
 
-/// Files and folders where `unsafe` is at home, and the tests of these.
+/// Files and folders that may contain `unsafe`, and their tests.
 const UNSAFE_AT_HOME: &[&str] = &[
     "src/memory/",
     "src/reactor/",
-    "src/tool/child.rs", // What a child does between fork and exec: `pre_exec` is unsafe.
+    "src/tool/child.rs", // Code between fork and exec: `pre_exec` is unsafe.
     "bench/common/machine.rs",
     "bench/door/ring.rs",
     "bench/floor/bell.rs",
     "bench/floor/ring.rs",
-    "bench/peers/src/timer.rs", // Since 1.54 tokio takes a descriptor by an unsafe function only.
+    "bench/peers/src/timer.rs", // Since 1.54, tokio takes a descriptor in an unsafe call.
     "bench/peers/src/tokio_broadcast.rs",
-    "tests/door_kills/step.rs", // Moves another process on, by ptrace.
+    "tests/door_kills/step.rs", // Steps another process, by ptrace.
     "tests/counting/mod.rs",    // A global allocator is unsafe by its trait.
-    "tests/door/raw.rs",        // Memory that others share, without our checks.
-    "src/sim/contract/",        // Descriptors and limits of the process.
+    "tests/door/raw.rs",        // Shared memory, without our checks.
+    "tests/reactor/",
     "tests/serve_clients/refused.rs", // A seccomp filter for a server.
-    "tools/c/src/",             // What C hands over is a pointer.
-    "tests/ring_process.rs",    // Attacks a ring through raw system calls.
+    "tools/c/src/",                   // C passes pointers.
+    "tests/ring_process.rs",          // Attacks a ring through raw system calls.
 ];
 /// Files and folders that may name the standard library's atomics.
 const ATOMICS_AT_HOME: &[&str] =
-    &["src/memory/atomic.rs", "src/reactor/waker.rs", "src/sim/", "tests/", "bench/"];
-/// Folders in which nothing may depend on a random seed of the process.
+    &["src/memory/atomic.rs", "src/reactor/waker.rs", "tests/", "bench/"];
+/// Folders whose code must not depend on a random seed of the process.
 const DETERMINISTIC: &[&str] = &["src/engine/", "src/sim/"];
 
 const FILE_LINES_MAX: usize = 800;
 const LINE_COLUMNS_MAX: usize = 100;
 
-/// What is wrong, and where.
+/// A violation of a rule, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub path: String,
@@ -72,7 +73,7 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// One Rust file, read once for all rules.
+/// One Rust file, parsed once for all rules.
 pub struct File<'a> {
     path: &'a str,
     text: &'a str,
@@ -88,7 +89,7 @@ impl<'a> File<'a> {
         File { path, text, tokens, paths }
     }
 
-    /// Everything that is wrong with it.
+    /// All violations in this file.
     pub fn findings(&self) -> Vec<Finding> {
         let rules = [
             File::imports,
@@ -159,7 +160,7 @@ impl<'a> File<'a> {
     }
 
     fn unfinished(&self) -> Vec<Finding> {
-        // In two parts, so that this file does not find itself.
+        // Each mark is in two parts, so that this file does not find itself.
         let marks = [
             concat!("TO", "DO"),
             concat!("FIX", "ME"),
@@ -203,7 +204,7 @@ fn stratum_of(module: &str) -> Option<u32> {
     STRATA.iter().find(|(name, _)| *name == module).map(|(_, stratum)| *stratum)
 }
 
-/// The top-level module that a file is in; `None` for crate roots and what is outside of `src`.
+/// The top-level module of a file. `None` for crate roots and files outside of `src`.
 fn module_of(path: &str) -> Option<&str> {
     let inside = path.strip_prefix("src/")?;
     let module = inside.split('/').next()?;
@@ -211,7 +212,8 @@ fn module_of(path: &str) -> Option<&str> {
     (!matches!(module, "lib" | "main")).then_some(module)
 }
 
-/// 1 for `src/engine/mod.rs`, 2 for `src/engine/wheel.rs`, 0 for a crate's root.
+/// The number of modules around the items of a file: 1 for `src/engine/mod.rs`, 2 for
+/// `src/engine/wheel.rs`, 0 for a crate root.
 fn module_depth(path: &str) -> usize {
     let Some(inside) = path.strip_prefix("src/") else { return 0 };
     let parts = inside.trim_end_matches(".rs").split('/');
@@ -244,10 +246,10 @@ mod tests {
         File::new(path, text).findings().iter().map(|finding| finding.line).collect()
     }
 
-    /// Behind a first line that has what every file needs.
+    /// The lines with findings in `text`, behind a valid first line.
     fn wrong_lines(path: &str, text: &str) -> Vec<usize> {
         let mut lines = lines_of(path, &format!("//! Job.\n{text}"));
-        lines.dedup(); // One statement can be wrong twice.
+        lines.dedup(); // One statement can have two findings.
         lines
     }
 

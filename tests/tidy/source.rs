@@ -1,22 +1,22 @@
-//! Reads a Rust file as the rules need it: tokens without comments and strings, and every path
-//! that is written in it, groups spelled out. Not a compiler: what a macro makes is not seen.
+//! Reads a Rust file for the rules: its tokens without comments and strings, and every path in it,
+//! with groups expanded. It is not a compiler: the output of macros is not seen.
 
-/// A word or a sign, and the line (from 1) that it stands on.
+/// A word or a sign, with its line (from 1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     pub line: usize,
     pub text: String,
 }
 
-/// A path as written, groups spelled out: `use crate::{a, b::c}` is `crate::a` and `crate::b::c`.
-/// A leading `super` that leaves the file's own top-level module is written as `crate`.
+/// A path as written, with groups expanded: `use crate::{a, b::c}` is `crate::a` and `crate::b::c`.
+/// A leading `super` that leaves the file's own top-level module becomes `crate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     pub line: usize,
     pub names: Vec<String>,
 }
 
-/// `text` with comments and the insides of strings and characters blanked out. Lines stay lines.
+/// Returns `text` with comments, strings and characters replaced by spaces. Line breaks stay.
 pub fn without_comments_and_strings(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut blanked = String::with_capacity(text.len());
@@ -53,7 +53,7 @@ fn line_comment_end(chars: &[char], start: usize) -> usize {
     chars[start..].iter().position(|c| *c == '\n').map_or(chars.len(), |length| start + length)
 }
 
-/// Block comments nest.
+/// The end of a block comment. Block comments nest.
 fn block_comment_end(chars: &[char], start: usize) -> usize {
     let mut depth = 0;
     let mut place = start;
@@ -74,7 +74,7 @@ fn block_comment_end(chars: &[char], start: usize) -> usize {
     chars.len()
 }
 
-/// `start` is behind the opening quote.
+/// The end of a string. `start` is behind the opening quote.
 fn string_end(chars: &[char], start: usize) -> usize {
     let mut place = start;
     while place < chars.len() {
@@ -87,7 +87,8 @@ fn string_end(chars: &[char], start: usize) -> usize {
     chars.len()
 }
 
-/// `r"…"`, `br#"…"#`, `b"…"`, `c"…"`, `b'…'`; `start` itself if it is none of these.
+/// The end of `r"…"`, `br#"…"#`, `b"…"`, `c"…"` or `b'…'`. Returns `start` itself if it is none of
+/// these.
 fn prefixed_end(chars: &[char], start: usize) -> usize {
     let letters = chars[start..].iter().take(3).take_while(|c| "rbc".contains(**c)).count();
     let raw = chars[start..start + letters].contains(&'r');
@@ -111,7 +112,7 @@ fn prefixed_end(chars: &[char], start: usize) -> usize {
     }
 }
 
-/// The end of a character; `start` itself if the quote opens a lifetime.
+/// The end of a character. Returns `start` itself if the quote opens a lifetime.
 fn character_end(chars: &[char], start: usize) -> usize {
     match (chars.get(start + 1), chars.get(start + 2)) {
         (Some('\\'), Some(_)) => chars[start + 3..]
@@ -123,7 +124,7 @@ fn character_end(chars: &[char], start: usize) -> usize {
     }
 }
 
-/// The words and signs of a blanked text; `::` is one sign, every other sign one character.
+/// The words and signs of a blanked text. `::` is one sign, every other sign is one character.
 pub fn tokens(blanked: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     for (number, line) in blanked.lines().enumerate() {
@@ -141,7 +142,7 @@ pub fn tokens(blanked: &str) -> Vec<Token> {
     tokens
 }
 
-/// Every path in `tokens`. `module_depth` is how many modules the file itself is in: 1 for
+/// Every path in `tokens`. `module_depth` is the number of modules around the file's items: 1 for
 /// `src/engine/mod.rs`, 2 for `src/engine/wheel.rs`.
 pub fn paths(tokens: &[Token], module_depth: usize) -> Vec<Path> {
     let mut paths = Vec::new();
@@ -183,7 +184,7 @@ fn starts_a_path(word: &str, tokens: &[Token], place: usize) -> bool {
     word.starts_with(is_word) && !inside && (leads_on || used_alone)
 }
 
-/// Reads the path or group at `place` behind `prefix`; gives back where it ends.
+/// Reads the path or group at `start` behind `prefix`, and returns its end.
 fn read_path(tokens: &[Token], start: usize, prefix: &[String], paths: &mut Vec<Path>) -> usize {
     let line = tokens[start].line;
     let mut names = prefix.to_vec();
@@ -215,7 +216,8 @@ fn read_path(tokens: &[Token], start: usize, prefix: &[String], paths: &mut Vec<
     place.max(start + 1)
 }
 
-/// `super::super::x`, written in a module that is two deep, is `crate::x`.
+/// Replaces leading `super`s that reach the crate root: `super::super::x`, written two modules
+/// deep, is `crate::x`.
 fn resolve_super(path: &mut Path, depth: usize) {
     let selves = path.names.iter().take_while(|name| *name == "self").count();
     let supers = path.names[selves..].iter().take_while(|name| *name == "super").count();
