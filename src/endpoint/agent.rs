@@ -17,70 +17,78 @@ use crate::trace::TraceContext;
 const TEXT: Shape = Shape::Text { bytes_max: limits::AGENT_TEXT_BYTES_MAX as u64 };
 const EFFORTS: &[&str] = &["low", "medium", "high"];
 
-const TASK: Field = Field::new("task", TEXT, "What is to be done; or it is the last message.");
+const TASK: Field =
+    Field::new("task", TEXT, "The task. If it is absent, the last message is the task.");
 const MESSAGES: Field = Field::new(
     "messages",
     Shape::Messages,
-    "What was said so far, the oldest first; the task comes behind it.",
+    "The conversation so far, oldest message first. The task follows it.",
 );
-const MODEL: Field =
-    Field::new("model", Shape::ToolName, "Which model of the server's; absent: the first.");
+const MODEL: Field = Field::new(
+    "model",
+    Shape::ToolName,
+    "The name of one of the server's models. Default: the first one.",
+);
 const TOOLS: Field = Field::new(
     "tools",
     Shape::Either(&[Shape::Choice(&["all"]), Shape::AgentTools]),
-    "What it may call: names out of /v1/tools, or all but agents; absent: what the server says.",
+    "The tools that the agent may call: names from /v1/tools, or all except agents. Default: set \
+     by the server.",
 );
-const SYSTEM: Field = Field::new("system", TEXT, "Said to the model before everything else.");
+const SYSTEM: Field =
+    Field::new("system", TEXT, "The instructions that the model receives before everything else.");
 const STRATEGY: Field = Field::new(
     "strategy",
     Shape::Choice(&["after_turn", "eager"]),
-    "When tools start: when the model's turn is over, or each as soon as its arguments are there.",
+    "The time at which tools start: after the model's turn, or each as soon as its arguments are \
+     complete.",
 )
 .or(Preset::Text("after_turn"));
 const PARALLEL: Field = Field::new(
     "parallel",
     Shape::Number { min: 1, max: limits::AGENT_CALLS_PER_STEP_MAX as u64 },
-    "So many tools run at once.",
+    "The maximum number of tools that run at once.",
 )
 .or(Preset::Number(limits::AGENT_PARALLEL_CALLS as u64));
 const STEPS: Field = Field::new(
     "max_steps",
     Shape::Number { min: 1, max: limits::AGENT_STEPS_MAX as u64 },
-    "So many turns of the model at most, with the calls that each makes.",
+    "The maximum number of turns of the model, each with the calls that it makes.",
 )
 .or(Preset::Number(limits::AGENT_STEPS as u64));
 const TOKENS: Field = Field::new(
     "max_tokens",
     Shape::Number { min: 1, max: u32::MAX as u64 },
-    "So many tokens the model writes in one turn at most; absent: as its provider has it.",
+    "The maximum number of tokens that the model writes in one turn. Default: set by its provider.",
 );
 const TOTAL_TOKENS: Field = Field::new(
     "max_total_tokens",
     Shape::Number { min: 1, max: u64::MAX },
-    "So many tokens of all turns, read and written, are enough; absent: any number.",
+    "The number of tokens, read and written in all turns, at which the run stops. Default: no \
+     limit.",
 );
 const TEMPERATURE: Field =
-    Field::new("temperature", Shape::Real, "How freely it chooses its words, from 0 to 2.");
+    Field::new("temperature", Shape::Real, "The sampling temperature of the model, from 0 to 2.");
 const EFFORT: Field =
-    Field::new("reasoning_effort", Shape::Choice(EFFORTS), "How much it is to think.");
+    Field::new("reasoning_effort", Shape::Choice(EFFORTS), "The amount of reasoning.");
 const TIMEOUT: Field = Field::new(
     "timeout_ms",
     Shape::Number { min: 1, max: limits::AGENT_DURATION_MAX.as_millis() as u64 },
-    "How long it may take; it is completed then, and says so.",
+    "The time limit. A run that reaches it is completed and reports the reason.",
 )
 .or(Preset::Number(limits::AGENT_DURATION.as_millis() as u64));
 const ACCUMULATE: Field =
-    Field::new("accumulate", Shape::Flag, "Each delta also says the whole text so far.");
+    Field::new("accumulate", Shape::Flag, "Each delta also contains the whole text so far.");
 const DEPTH: Field = Field::new(
     "depth",
     Shape::Number { min: 0, max: limits::AGENT_DEPTH_MAX as u64 },
-    "So many levels of agents it may start, if `agent` is among its tools.",
+    "The number of levels of agents that the agent may start, if `agent` is among its tools.",
 )
 .or(Preset::Number(0));
 const CANCEL: Field = Field::new(
     "cancel_on_disconnect",
     Shape::Flag,
-    "It is cancelled when this connection breaks; absent: it goes on, and can be followed.",
+    "The run is cancelled when this connection breaks. Default: it continues and can be followed.",
 );
 
 /// The members of a request: [`RUN`], and the options of every execution.
@@ -114,13 +122,13 @@ pub(super) const STREAMED: &[Field] = &[
 const RUN: &[Field] = STREAMED.split_at(15).0;
 /// The arguments of `llm_generate`.
 const GENERATE: &[Field] = &[
-    Field::new("prompt", TEXT, "What is asked.").required(),
+    Field::new("prompt", TEXT, "The prompt for the model.").required(),
     MODEL,
     SYSTEM,
     TOKENS,
     TEMPERATURE,
     EFFORT,
-    Field::new("stream", Shape::Flag, "It does so in any case: each delta is a chunk."),
+    Field::new("stream", Shape::Flag, "No effect: each delta is always a chunk."),
 ];
 
 /// Returns the schema of the arguments of `agent`.

@@ -14,23 +14,24 @@ const RING_BYTES_MAX: u32 = limits::RING_CLASS_BYTES[limits::RING_CLASS_BYTES.le
 
 /// The fields of an execution whose chunks another process writes.
 pub(super) const PRODUCE: &[Field] = &[
-    Field::new("name", Shape::ToolName, "What it is called, as a tool would be.").required(),
+    Field::new("name", Shape::ToolName, "The name of the execution, in the form of a tool name.")
+        .required(),
     Field::new(
         "ring_bytes",
         Shape::Number { min: 1, max: RING_BYTES_MAX as u64 },
-        "Bytes of its ring; the smallest that there is from there on is taken.",
+        "The minimum size of the ring, in bytes. The next available size is used.",
     )
     .or(Preset::Number(limits::DOOR_RING_BYTES_DEFAULT as u64)),
     Field::new(
         "chunk_bytes",
         Shape::Number { min: 0, max: Geometry::of_class(RING_BYTES_MAX).length_max() as u64 },
-        "The longest chunk that must fit.",
+        "The length of the longest chunk that must fit, in bytes.",
     )
     .or(Preset::Number(0)),
     Field::new(
         "estimated_bytes",
         Shape::Number { min: 0, max: u64::MAX },
-        "About how many bytes there will be; absent: that is not known.",
+        "The approximate length of the whole output, in bytes. Default: unknown.",
     ),
     AGREED,
     BEGINNING,
@@ -49,7 +50,7 @@ pub(super) fn produce(body: &[u8]) -> Result<Produce, ApiError> {
     let name = members.get("name").and_then(|name| name.as_str()).filter(|name| is_tool_name(name));
     let Some(name) = name else {
         let chars_max = limits::TOOL_NAME_CHARS_MAX;
-        let problem = format!("it is not 1 to {chars_max} letters, digits, `_`, `-` and `.`");
+        let problem = format!("it must be 1 to {chars_max} letters, digits, `_`, `-` and `.`");
         return Err(members.error("name", &problem).limit(chars_max as u64));
     };
     let bytes = |name: &str| Ok::<_, ApiError>(members.number(name)?.map(|bytes| bytes as u32));

@@ -16,10 +16,14 @@ pub(super) const EXECUTE: &[Field] = &[
     Field::new(
         "tool",
         Shape::Text { bytes_max: limits::TOOL_NAME_CHARS_MAX as u64 },
-        "Which tool runs: a name out of /v1/tools.",
+        "The name of the tool to run, from /v1/tools.",
     )
     .required(),
-    Field::new("arguments", Shape::Anything, "What its input schema allows; absent: nothing."),
+    Field::new(
+        "arguments",
+        Shape::Anything,
+        "The arguments of the tool, as its input schema allows. Default: none.",
+    ),
     AGREED,
     BEGINNING,
     KEPT,
@@ -35,54 +39,57 @@ pub(super) const EXECUTE: &[Field] = &[
 pub(super) const AGREED: Field = Field::new(
     "policy",
     Shape::Either(&[Shape::Choice(POLICIES), Shape::Members(POLICY)]),
-    "What its subscribers get that do not choose; absent: what the tool says.",
+    "The policy for subscribers that do not choose one. Default: set by the tool.",
 );
 pub(super) const BEGINNING: Field = Field::new(
     "start",
     Shape::Either(&[Shape::Choice(&["now"]), Shape::Members(START)]),
-    "When it starts.",
+    "The condition for the start: at once, or after a number of subscribers.",
 )
 .or(Preset::Text("now"));
 pub(super) const KEPT: Field = Field::new(
     "hold",
     Shape::Either(&[Shape::Choice(&["newest", "until_read"]), Shape::Members(HOLD)]),
-    "What is kept until somebody reads: the newest chunks, or the oldest (the tool waits).",
+    "The chunks that are kept until a reader comes: the newest, or the oldest (the tool waits).",
 )
 .or(Preset::Text("newest"));
 pub(super) const ALLOWED: Field = Field::new(
     "timeouts",
     Shape::Members(TIMEOUTS),
-    "How long it may take, where null is for ever; absent: what the tool says.",
+    "The time limits, where null means no limit. Default: set by the tool.",
 );
 pub(super) const RETAINED: Field =
-    Field::ms("retention_ms", 0, "How long it can be read after its end.")
+    Field::ms("retention_ms", 0, "The time for which the execution can be read after its end.")
         .or(Preset::Number(limits::RETENTION.as_millis() as u64));
-pub(super) const HELD_BACK: Field =
-    Field::ms("block_deadline_ms", 1, "How long a block subscriber may hold it back.")
-        .or(Preset::Number(limits::BLOCK_DEADLINE.as_millis() as u64));
+pub(super) const HELD_BACK: Field = Field::ms(
+    "block_deadline_ms",
+    1,
+    "The longest time that a block subscriber may hold the execution back.",
+)
+.or(Preset::Number(limits::BLOCK_DEADLINE.as_millis() as u64));
 pub(super) const STALLED: Field = Field::new(
     "on_stall",
     Shape::Choice(&["detach", "fail"]),
-    "What happens then: the subscriber is detached, or the execution fails.",
+    "The action at the block deadline: the subscriber is detached, or the execution fails.",
 )
 .or(Preset::Text("detach"));
 pub(super) const MEASURED: Field = Field::new(
     "progress",
     Shape::Choice(&["tool", "chunks", "bytes"]),
-    "Where its progress comes from; absent: what the tool says.",
+    "The source of the progress. Default: set by the tool.",
 );
 
 pub(super) const POLICY: &[Field] = &[
-    Field::new("name", Shape::Choice(POLICIES), "Which policy.").required(),
+    Field::new("name", Shape::Choice(POLICIES), "The name of the policy.").required(),
     Field::new(
         "max_chunks",
         Shape::Number { min: 1, max: u32::MAX as u64 },
-        "How far a subscriber may lag, in chunks.",
+        "The maximum lag of a subscriber, in chunks.",
     ),
     Field::new(
         "max_bytes",
         Shape::Number { min: 1, max: u64::MAX },
-        "How far it may lag, in bytes.",
+        "The maximum lag of a subscriber, in bytes.",
     ),
 ];
 
@@ -90,21 +97,31 @@ const START: &[Field] = &[
     Field::new(
         "after_subscribers",
         Shape::Number { min: 1, max: limits::SUBSCRIBERS_PER_EXECUTION_MAX as u64 },
-        "So many subscribers have to be there first.",
+        "The number of subscribers to wait for.",
     )
     .required(),
-    Field::ms("deadline_ms", 1, "It starts with fewer after this long.").or(ATTACH),
+    Field::ms(
+        "deadline_ms",
+        1,
+        "The time after which the execution starts with fewer subscribers.",
+    )
+    .or(ATTACH),
 ];
 
 const HOLD: &[Field] =
-    &[Field::ms("until_read_ms", 1, "The oldest are kept for so long at most.").required()];
+    &[Field::ms("until_read_ms", 1, "The longest time for which the oldest chunks are kept.")
+        .required()];
 
 pub(super) const TIMEOUTS: &[Field] = &[
-    Field::new("first_chunk_ms", MS_OR_NULL, "Until its first chunk or progress report.")
+    Field::new("first_chunk_ms", MS_OR_NULL, "The time until the first chunk or progress report.")
         .or(Preset::Number(limits::TIMEOUT_FIRST_CHUNK.as_millis() as u64)),
-    Field::new("inactivity_ms", MS_OR_NULL, "From each to the next.")
-        .or(Preset::Number(limits::TIMEOUT_INACTIVITY.as_millis() as u64)),
-    Field::new("total_ms", MS_OR_NULL, "In all; absent: for ever."),
+    Field::new(
+        "inactivity_ms",
+        MS_OR_NULL,
+        "The time from one chunk or progress report to the next.",
+    )
+    .or(Preset::Number(limits::TIMEOUT_INACTIVITY.as_millis() as u64)),
+    Field::new("total_ms", MS_OR_NULL, "The total time. Default: no limit."),
 ];
 
 const MS_OR_NULL: Shape = Shape::Either(&[milliseconds(1), Shape::Null]);
@@ -114,7 +131,7 @@ const ATTACH: Preset = Preset::Number(limits::ATTACH_DEADLINE.as_millis() as u64
 pub(super) const ACKNOWLEDGE: &[Field] = &[Field::new(
     "seq",
     Shape::Number { min: 0, max: u64::MAX },
-    "Everything through this chunk has been dealt with.",
+    "The number of the last chunk that the subscriber has processed.",
 )
 .required()];
 
@@ -155,7 +172,7 @@ pub(super) fn opening(members: &Members<'_>) -> Result<Opening, ApiError> {
 pub(super) fn acknowledge(body: &[u8]) -> Result<u64, ApiError> {
     let body = parse(body)?;
     let seq = Members::of(&body, ACKNOWLEDGE)?.number("seq")?;
-    Ok(seq.expect("it is required"))
+    Ok(seq.expect("the field is required"))
 }
 
 fn tool(members: &Members<'_>) -> Result<String, ApiError> {
@@ -163,7 +180,7 @@ fn tool(members: &Members<'_>) -> Result<String, ApiError> {
     match members.get("tool") {
         Some(Value::String(name)) if (1..=chars_max).contains(&name.len()) => Ok(name.clone()),
         _ => {
-            let problem = format!("it is not a name of 1 to {chars_max} characters");
+            let problem = format!("it must be a name of 1 to {chars_max} characters");
             Err(members.error("tool", &problem).limit(chars_max as u64))
         }
     }
@@ -173,7 +190,7 @@ fn arguments(members: &Members<'_>) -> Result<Value, ApiError> {
     match members.get("arguments") {
         None => Ok(Value::Object(Map::new())),
         Some(arguments @ Value::Object(_)) => Ok(arguments.clone()),
-        Some(_) => Err(members.error("arguments", "it is not an object")),
+        Some(_) => Err(members.error("arguments", "it must be an object")),
     }
 }
 
@@ -183,7 +200,7 @@ pub(super) fn policy(members: &Members<'_>) -> Result<Option<PolicyWish>, ApiErr
         return Ok(name.map(|name| PolicyWish { policy: policy_named(name), ..<_>::default() }));
     };
     Ok(Some(PolicyWish {
-        policy: policy_named(parts.choice("name")?.expect("it is required")),
+        policy: policy_named(parts.choice("name")?.expect("the field is required")),
         limit_chunks: parts.number("max_chunks")?.map(|chunks| chunks as u32),
         limit_bytes: parts.number("max_bytes")?,
     }))
@@ -195,7 +212,7 @@ fn start(members: &Members<'_>) -> Result<Start, ApiError> {
         return Ok(Start::Now);
     };
     Ok(Start::AfterSubscribers {
-        count: parts.number("after_subscribers")?.expect("it is required") as u32,
+        count: parts.number("after_subscribers")?.expect("the field is required") as u32,
         deadline: duration(&parts, "deadline_ms")?.unwrap_or(limits::ATTACH_DEADLINE),
     })
 }
@@ -213,7 +230,7 @@ pub(super) fn timeouts(members: &Members<'_>) -> Result<Option<Timeouts>, ApiErr
     let Some(parts) = members.members("timeouts")? else {
         return match members.get("timeouts") {
             None => Ok(None),
-            Some(_) => Err(members.error("timeouts", "it is not an object")),
+            Some(_) => Err(members.error("timeouts", "it must be an object")),
         };
     };
     let timeout = |name: &str, default: Option<Duration>| match parts.get(name) {

@@ -60,6 +60,10 @@ pub(super) enum Shape {
     /// The messages of a conversation with a model.
     Messages,
     /// A list of texts.
+    #[cfg_attr(
+        not(feature = "agent"),
+        allow(dead_code, reason = "only LangGraph clients send texts")
+    )]
     Texts,
     /// The name that a worker gives itself.
     Session,
@@ -247,19 +251,23 @@ fn messages_schema() -> Value {
                 "role": {"enum": ["user", "assistant", "system", "tool"]},
                 "content": {
                     "type": "string",
-                    "description": "May be empty where tools are called, and of their results.",
+                    "description": "The text. It may be empty in messages with calls and in \
+                                    results.",
                 },
                 "tool_calls": {
                     "type": "array",
                     "items": call,
                     "maxItems": limits::AGENT_CALLS_PER_STEP_MAX,
-                    "description": "What the assistant has called; the results come next.",
+                    "description": "The calls of the assistant. Their results are the next \
+                                    messages.",
                 },
                 "tool_call_id": {
                     "type": "string",
-                    "description": "Which call a message of the role tool is the result of.",
+                    "description": "The id of the call that a message with the role `tool` replies \
+                                    to.",
                 },
-                "is_error": {"type": "boolean", "description": "The result is an error's text."},
+                "is_error": {"type": "boolean", "description": "The content is the text of an \
+                                                                error."},
             },
             "required": ["role"],
             "additionalProperties": false,

@@ -52,51 +52,68 @@ pub enum McpWish {
 
 /// The members of a JSON-RPC message.
 pub(super) const MESSAGE: &[Field] = &[
-    Field::new("jsonrpc", Shape::Choice(&["2.0"]), "Which protocol it is.").required(),
-    Field::new("method", Shape::Text { bytes_max: 256 }, "What is asked for, or told."),
+    Field::new("jsonrpc", Shape::Choice(&["2.0"]), "The version of JSON-RPC.").required(),
+    Field::new(
+        "method",
+        Shape::Text { bytes_max: 256 },
+        "The method of a request or a notification.",
+    ),
     Field::new(
         "id",
         Shape::Either(&[Shape::Text { bytes_max: 256 }, Shape::Whole]),
-        "What the answer is known by; absent: none is wanted.",
+        "The id that the reply repeats. Default: no reply is wanted.",
     ),
-    Field::new("params", Shape::Anything, "About what."),
-    Field::new("result", Shape::Anything, "What a question of the server is answered with."),
-    Field::new("error", Shape::Anything, "Why it is not."),
+    Field::new("params", Shape::Anything, "The parameters of the method."),
+    Field::new("result", Shape::Anything, "The result of a request of the server."),
+    Field::new("error", Shape::Anything, "The error of a request of the server."),
 ];
 
 const SESSION: Field = Field::new(
     "Mcp-Session-Id",
     Shape::Session,
-    "Which session it belongs to, where the protocol has them.",
+    "The id of the session, if the protocol version has sessions.",
 );
 const VERSION: Field = Field::new(
     "MCP-Protocol-Version",
     Shape::Text { bytes_max: 64 },
-    "Which version of the protocol is spoken.",
+    "The version of the protocol.",
 );
 /// The headers of a request with a message.
 pub(super) const SAID: &[Field] = &[
     Field::new(
         "Accept",
         Shape::Choice(&["application/json, text/event-stream"]),
-        "Both are named: the answer is one message, or a stream of several.",
+        "The client must accept both: the reply is one message, or a stream of several.",
     )
     .required(),
     SESSION,
     VERSION,
-    Field::new("Mcp-Method", Shape::Text { bytes_max: 256 }, "The method, from 2026-07-28 on."),
+    Field::new(
+        "Mcp-Method",
+        Shape::Text { bytes_max: 256 },
+        "The method of the message, from version 2026-07-28 on.",
+    ),
     Field::new(
         "Mcp-Name",
         Shape::Text { bytes_max: 4_096 },
-        "What the method is about, from 2026-07-28 on.",
+        "The object of the method, from version 2026-07-28 on.",
     ),
 ];
 /// The headers of a request for a stream.
 pub(super) const HEARD: &[Field] = &[
-    Field::new("Accept", Shape::Choice(&["text/event-stream"]), "It is named.").required(),
+    Field::new(
+        "Accept",
+        Shape::Choice(&["text/event-stream"]),
+        "The client must accept this type.",
+    )
+    .required(),
     SESSION,
     VERSION,
-    Field::new("Last-Event-ID", Shape::Cursors, "The id of the last event seen."),
+    Field::new(
+        "Last-Event-ID",
+        Shape::Cursors,
+        "The id of the last event that the client received.",
+    ),
 ];
 /// The headers of a request that ends a session.
 pub(super) const LEFT: &[Field] = &[SESSION, VERSION];
@@ -191,7 +208,7 @@ fn require(headers: Headers<'_>, media_types: &[&str]) -> Result<(), ApiError> {
     if missing.is_empty() {
         return Ok(());
     }
-    let text = format!("accept: it has to name {}", media_types.join(" and "));
+    let text = format!("accept: it must name {}", media_types.join(" and "));
     Err(ApiError::new(Status::NOT_ACCEPTABLE, "not_acceptable", text).field("accept"))
 }
 

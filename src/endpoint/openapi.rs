@@ -41,7 +41,8 @@ fn describe() -> Value {
             "securitySchemes": {"bearer": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "A line of the file of tokens, if the server was given one.",
+                "description": "A token from the server's token file. It is required if the server \
+                                has such a file.",
             }},
         },
         "security": [{"bearer": []}, {}],
@@ -69,17 +70,17 @@ fn operation(route: &Route) -> Value {
     if let Some(body) = &route.body {
         let mut schema = object_schema(body.fields);
         if body.has_others {
-            let schema = schema.as_object_mut().expect("it is one");
+            let schema = schema.as_object_mut().expect("a schema is an object");
             schema.insert("additionalProperties".into(), true.into());
         }
         let mut description = format!("At most {} bytes.", body.bytes_max);
         let mut content = json!({JSON: {"schema": schema}});
         if body.has_others {
-            description += " What a client of a front end says more is passed over.";
+            description += " Additional members from front-end clients are ignored.";
         }
         if body.takes_lines {
-            let text = "Any number of such objects, each on a line of its own.";
-            description += " Of several, each.";
+            let text = "Any number of such objects, one per line.";
+            description += " If the body has several objects, the limit applies to each.";
             content[ndjson::MEDIA_TYPE] =
                 json!({"schema": {"type": "string", "description": text}});
         }
@@ -94,12 +95,12 @@ fn operation(route: &Route) -> Value {
         let name = if route.path == mcp::PATH { "McpError" } else { "Error" };
         responses.insert(status.into(), response(why, &Content::Json(name)));
     };
-    refusal("401", "No token was shown, or one that nobody has.");
-    refusal("403", "The server may not be called so, or not from such a page.");
+    refusal("401", "The request has no token, or an unknown one.");
+    refusal("403", "The host name or the origin of the page is not allowed.");
     if route.body.is_some() {
         refusal("415", "The body is not application/json.");
     }
-    refusal("default", "Why it was not done.");
+    refusal("default", "The reason why the request failed.");
     operation["responses"] = responses.into();
     operation
 }
@@ -127,7 +128,7 @@ fn response(description: &str, content: &Content) -> Value {
     let reference = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
     let mut response = json!({ "description": description });
     let events = |media_type: &str| {
-        let text = "Each event is one of `Event`, or what the client of a front end reads.";
+        let text = "Each event is an `Event`, or an event in the format of a front end.";
         (media_type.to_owned(), json!({"schema": {"type": "string", "description": text}}))
     };
     let content: Map<String, Value> = match content {
@@ -137,17 +138,17 @@ fn response(description: &str, content: &Content) -> Value {
         }
         Content::Events => [sse::MEDIA_TYPE, ndjson::MEDIA_TYPE].map(events).into_iter().collect(),
         Content::WorkerEvents => {
-            let text = "Each event is one of `WorkerEvent`.";
+            let text = "Each event is a `WorkerEvent`.";
             let schema = json!({"schema": {"type": "string", "description": text}});
             [(sse::MEDIA_TYPE.to_owned(), schema)].into_iter().collect()
         }
         Content::DoorLines => {
-            let text = "Each line is a `DoorLine`, the first one a grant.";
+            let text = "Each line is a `DoorLine`. The first one is a grant.";
             let schema = json!({"schema": {"type": "string", "description": text}});
             [(ndjson::MEDIA_TYPE.to_owned(), schema)].into_iter().collect()
         }
         Content::Mcp => {
-            let text = "Each event is a message.";
+            let text = "Each event is an MCP message.";
             let events = json!({"schema": {"type": "string", "description": text}});
             let message = json!({"schema": reference("McpMessage")});
             [(JSON.to_owned(), message), (sse::MEDIA_TYPE.to_owned(), events)].into_iter().collect()

@@ -23,57 +23,62 @@ pub(super) const WISHES: &[Field] = &[
     Field::new(
         "policy",
         Shape::Choice(POLICIES),
-        "What happens when the subscriber lags; absent: what the execution or its tool says.",
+        "The policy for a subscriber that lags. Default: set by the execution or its tool.",
     ),
     Field::new(
         "max_chunks",
         Shape::Number { min: 1, max: u32::MAX as u64 },
-        "How far it may lag, in chunks; absent: what the policy says.",
+        "The maximum lag of the subscriber, in chunks. Default: set with the policy.",
     ),
     Field::new(
         "max_bytes",
         Shape::Number { min: 1, max: u64::MAX },
-        "How far it may lag, in bytes; absent: only chunks count.",
+        "The maximum lag of the subscriber, in bytes. Default: only chunks count.",
     ),
     KIND,
     Field::new(
         "coalesce_us",
         Shape::Number { min: 0, max: limits::COALESCE_DELAY_MAX.as_micros() as u64 },
-        "So long a chunk may wait for company, in microseconds.",
+        "The longest time that a chunk waits to be sent with others, in microseconds.",
     ),
     Field::new(
         "coalesce_bytes",
         Shape::Number { min: 1, max: u64::MAX },
-        "So many bytes are company enough.",
+        "The number of waiting bytes that are sent without further delay.",
     ),
     Field::new(
         "acks",
         Shape::Number { min: 1, max: u32::MAX as u64 },
-        "Nothing is sent beyond the last acknowledged chunk and so many more.",
+        "The maximum number of chunks that are sent beyond the last acknowledged one.",
     ),
 ];
 /// The delivery options of a reader in another process: [`WISHES`] without coalescing and
 /// acknowledgements.
 pub(super) const DOOR_WISHES: &[Field] = WISHES.split_at(4).0;
 const KIND: Field =
-    Field::new("kinds", Shape::Kinds, "Chunks of these kinds only; absent: of every kind.");
+    Field::new("kinds", Shape::Kinds, "The kinds of chunks to deliver. Default: all kinds.");
 pub(super) const KINDS: &[Field] = &[KIND];
 
 const FORMATS: &[&str] = &["sse", "ndjson", "ai-sdk", "ag-ui", "langgraph"];
 const SDK_VERSION: Field = Field::new(
     "sdk_version",
     Shape::Choice(&["5", "6", "7"]),
-    "Of format ai-sdk: which generation of it reads; what 5 is told the others read, too.",
+    "The version of the AI SDK client, for format ai-sdk. Later versions read the stream for 5, \
+     too.",
 )
 .or(Preset::Text("5"));
 const SPELLING: Field = Field::new(
     "spelling",
     Shape::Choice(&["snake", "camel"]),
-    "Of format langgraph: how names of several words are spelled.",
+    "The spelling of names of several words, for format langgraph.",
 )
 .or(Preset::Text("snake"));
 pub(super) const FORMAT: &[Field] = &[
-    Field::new("format", Shape::Choice(FORMATS), "As what it comes; absent: by Accept."),
+    Field::new(
+        "format",
+        Shape::Choice(FORMATS),
+        "The format of the stream. Default: negotiated by Accept.",
+    ),
     SDK_VERSION,
     SPELLING,
 ];
@@ -84,7 +89,8 @@ pub(super) const STREAM: &[Field] = &[
     Field::new(
         "stream",
         Shape::Choice(FORMATS),
-        "The answer is the stream itself, from its start; the other parameters are about it.",
+        "The format of the stream that is the reply, from its start. The other parameters \
+         configure it.",
     ),
     SDK_VERSION,
     SPELLING,
@@ -92,23 +98,24 @@ pub(super) const STREAM: &[Field] = &[
 pub(super) const FROM: &[Field] = &[Field::new(
     "from",
     Shape::Either(&[Shape::Choice(FROM_NAMES), Shape::Number { min: 1, max: u64::MAX }]),
-    "The first chunk wanted: the first of all, the next one that there is, or by its number.",
+    "The first chunk to deliver: the first one, the next one that is published, or its number.",
 )
 .or(Preset::Text("start"))];
 /// The parameters of a stream of several executions.
 pub(super) const FROM_ALL: &[Field] = &[Field::new(
     "from",
     Shape::Choice(FROM_NAMES),
-    "Where each begins: with its first chunk, or with the next one that there is.",
+    "The start of each execution's events: its first chunk, or the next one that is published.",
 )
 .or(Preset::Text("start"))];
 const FROM_NAMES: &[&str] = &["start", "live"];
 pub(super) const EXECUTIONS: &[Field] =
-    &[Field::new("executions", Shape::Executions, "Which executions.").required()];
+    &[Field::new("executions", Shape::Executions, "The ids of the executions to follow.")
+        .required()];
 pub(super) const WAIT: &[Field] = &[Field::new(
     "wait_s",
     Shape::Number { min: 0, max: limits::RESULT_WAIT_MAX.as_secs() },
-    "How long to wait for the end, in seconds.",
+    "The time to wait for the end, in seconds.",
 )
 .or(Preset::Number(limits::RESULT_WAIT_DEFAULT.as_secs()))];
 
@@ -117,13 +124,14 @@ pub(super) const WAIT: &[Field] = &[Field::new(
 pub(super) const TICKETS: &[Field] = &[Field::new(
     TICKET,
     Shape::Ticket,
-    "Instead of a token, for who cannot send one: as it stands in the links of an execution.",
+    "A ticket from the links of an execution, for clients that cannot send a token.",
 )];
 /// The header of requests that resume a stream.
 pub(super) const LAST_EVENT_ID: &[Field] = &[Field::new(
     "Last-Event-ID",
     Shape::Cursors,
-    "The id of the last event seen: the stream goes on behind it, whatever `from` says.",
+    "The id of the last event that the client received. The stream continues after it and ignores \
+     `from`.",
 )];
 
 /// The headers of requests that start work. Malformed values are ignored.
@@ -131,24 +139,29 @@ pub(super) const TRACE: &[Field] = &[
     Field::new(
         "traceparent",
         Shape::Text { bytes_max: 512 },
-        "What it is a part of, as W3C Trace Context spells it: tools, their commands and workers \
-         are told.",
+        "The trace context of the request (W3C Trace Context). Tools, their commands and workers \
+         receive it.",
     ),
-    Field::new("tracestate", Shape::Text { bytes_max: 512 }, "Of those who trace along the way."),
+    Field::new(
+        "tracestate",
+        Shape::Text { bytes_max: 512 },
+        "The vendor-specific trace state (W3C Trace Context).",
+    ),
     Field::new(
         "baggage",
         Shape::Text { bytes_max: 512 },
-        "For whoever it concerns, as W3C Baggage spells it.",
+        "The baggage of the request (W3C Baggage).",
     ),
 ];
 
 /// The header of requests of workers.
 pub(super) const SESSION: &[Field] =
-    &[Field::new("X-Session-ID", Shape::Session, "What the worker calls itself.").required()];
+    &[Field::new("X-Session-ID", Shape::Session, "The name that the worker gives itself.")
+        .required()];
 pub(super) const WORKER_TOOLS: &[Field] = &[Field::new(
     "tools",
     Shape::ToolNames,
-    "It takes calls of these tools alone; absent: of all virtual tools.",
+    "The virtual tools whose calls the worker takes. Default: all virtual tools.",
 )];
 
 /// The parameters of one request, of which none is unknown.
@@ -180,16 +193,16 @@ impl<'a> Parameters<'a> {
 
     fn shape(&self, name: &str) -> &'static Shape {
         let mut fields = self.groups.iter().copied().flatten();
-        &fields.find(|field| field.name == name).expect("what is read has a field").shape
+        &fields.find(|field| field.name == name).expect("the field is declared").shape
     }
 
     fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
-        let (min, max) = self.shape(name).number().expect("it is read as its field says");
+        let (min, max) = self.shape(name).number().expect("the field has this shape");
         Ok(self.query.number(name, min..=max)?)
     }
 
     fn choice(&self, name: &str) -> Result<Option<&'static str>, ApiError> {
-        let choices = self.shape(name).choices().expect("it is read as its field says");
+        let choices = self.shape(name).choices().expect("the field has this shape");
         Ok(self.query.choice(name, choices)?)
     }
 
@@ -244,7 +257,7 @@ impl<'a> Parameters<'a> {
         }
         let is_there = |field: &&Field| self.query.all(field.name).next().is_some();
         match WISHES.iter().chain(&STREAM[1..]).find(is_there) {
-            Some(field) => Err(invalid(field.name, "it is about a stream, and `stream` is absent")),
+            Some(field) => Err(invalid(field.name, "it requires the parameter `stream`")),
             None => Ok(None),
         }
     }
@@ -268,8 +281,10 @@ impl<'a> Parameters<'a> {
             None | Some("start") => Ok(From::Start),
             Some("live") => Ok(From::Live),
             Some(_) => match self.number("from") {
-                Ok(seq) => Ok(From::Seq { seq: seq.expect("it is there"), seen: None }),
-                Err(_) => Err(invalid("from", "it is neither start, live nor a number from 1 on")),
+                Ok(seq) => {
+                    Ok(From::Seq { seq: seq.expect("the parameter is present"), seen: None })
+                }
+                Err(_) => Err(invalid("from", "it must be start, live or a number from 1 on")),
             },
         }
     }
@@ -279,13 +294,13 @@ impl<'a> Parameters<'a> {
         let mut executions: SmallVec<[ExecutionId; 8]> = SmallVec::new();
         for text in self.query.list("executions") {
             let id: ExecutionId =
-                text.parse().map_err(|_| invalid("executions", "it is not a list of ids"))?;
+                text.parse().map_err(|_| invalid("executions", "it must be a list of ids"))?;
             if executions.contains(&id) {
-                return Err(invalid("executions", "it names one twice"));
+                return Err(invalid("executions", "it names an execution twice"));
             }
             if executions.len() == limits::STREAM_CURSORS_MAX {
                 let most = limits::STREAM_CURSORS_MAX;
-                let problem = format!("it names more than {most}");
+                let problem = format!("it names more than {most} executions");
                 return Err(invalid("executions", &problem).limit(most as u64));
             }
             executions.push(id);
@@ -331,7 +346,10 @@ impl<'a> Parameters<'a> {
         since: Option<u64>,
     ) -> Result<Follow, ApiError> {
         if executions.len() > 1 {
-            return Err(invalid("format", "it tells of one execution, and here are several"));
+            return Err(invalid(
+                "format",
+                "it is for one execution only, but the request names several",
+            ));
         }
         Ok(Follow {
             executions: executions.iter().map(|id| (*id, from)).collect(),
@@ -354,7 +372,7 @@ impl<'a> Parameters<'a> {
             Some(sse::MEDIA_TYPE) => Ok(StreamFormat::Sse),
             Some(_) => Ok(StreamFormat::Ndjson),
             None => {
-                let text = format!("there is {} and {}", offered[0], offered[1]);
+                let text = format!("the header Accept must allow {} or {}", offered[0], offered[1]);
                 let error = ApiError::new(Status::NOT_ACCEPTABLE, "not_acceptable", text);
                 Err(error.field("accept"))
             }
@@ -370,7 +388,7 @@ impl<'a> Parameters<'a> {
                 let (sdk, spelling) = (self.choice("sdk_version")?, self.choice("spelling")?);
                 let format = front::Format::from_parameters(name, sdk, spelling);
                 let wrong = |error: front::FormatError| {
-                    invalid(error.parameter, &format!("it may be {}", error.allowed))
+                    invalid(error.parameter, &format!("it must be {}", error.allowed))
                 };
                 format.map(StreamFormat::Front).map_err(wrong)
             }
@@ -399,7 +417,9 @@ impl<'a> Parameters<'a> {
     /// Refuses the parameters that belong only to formats of front ends.
     fn refuse_format_details(&self) -> Result<(), ApiError> {
         match STREAM[1..].iter().find(|field| self.query.all(field.name).next().is_some()) {
-            Some(field) => Err(invalid(field.name, "it belongs to the format of a front end")),
+            Some(field) => {
+                Err(invalid(field.name, "it is valid only with the format of a front end"))
+            }
             None => Ok(()),
         }
     }
@@ -421,14 +441,14 @@ impl<'a> Parameters<'a> {
             ApiError::new(Status::BAD_REQUEST, code, text).field("x-session-id")
         };
         let Some(name) = self.headers.only("x-session-id")? else {
-            let text = "x-session-id: it is missing: a worker says what it calls itself";
+            let text = "x-session-id: it is missing; set it to a name for the worker";
             return Err(wrong("missing_header", text.to_owned()));
         };
         let is_name = (1..=chars_max).contains(&name.len());
         match is_name && name.bytes().all(|byte| byte.is_ascii_graphic()) {
             true => Ok(name.into()),
             false => {
-                let text = format!("x-session-id: it is not 1 to {chars_max} visible characters");
+                let text = format!("x-session-id: it must be 1 to {chars_max} visible characters");
                 Err(wrong("invalid_header", text).limit(chars_max as u64))
             }
         }
@@ -442,14 +462,14 @@ impl<'a> Parameters<'a> {
         let mut names: Vec<Box<str>> = Vec::new();
         for name in self.query.list("tools") {
             if !is_tool_name(name) {
-                return Err(invalid("tools", "it is not a list of names of tools"));
+                return Err(invalid("tools", "it must be a list of tool names"));
             }
             if names.iter().any(|other| **other == *name) {
-                return Err(invalid("tools", "it names one twice"));
+                return Err(invalid("tools", "it names a tool twice"));
             }
             if names.len() == limits::WORKER_TOOLS_MAX {
                 let most = limits::WORKER_TOOLS_MAX;
-                let problem = format!("it names more than {most}");
+                let problem = format!("it names more than {most} tools");
                 return Err(invalid("tools", &problem).limit(most as u64));
             }
             names.push(name.into());
@@ -503,7 +523,7 @@ fn behind(reached: Reached) -> Option<From> {
 /// Returns the number of the event that the client saw last, in the format of a front end.
 fn event_of(format: front::Format, id: &str, execution: ExecutionId) -> Result<u64, ApiError> {
     format.event_of(id, &execution.to_string()).ok_or_else(|| {
-        let text = "last-event-id: no event of this stream is called so, in this format";
+        let text = "last-event-id: no event of this stream has this id in this format";
         ApiError::new(Status::BAD_REQUEST, "invalid_cursor", text).field("last-event-id")
     })
 }

@@ -83,13 +83,13 @@ pub(super) const PATH_FIELDS: &[Field] = &[
     Field::new(
         "thread",
         Shape::Text { bytes_max: limits::THREAD_ID_BYTES_MAX as u64 },
-        "What a client calls a conversation. Everybody has threads of his own.",
+        "The client's name of a conversation. Each principal has its own threads.",
     )
     .required(),
     Field::new("execution", Shape::Execution, "The execution's id.").required(),
     Field::new("subscriber", Shape::Subscriber, "The subscriber's id.").required(),
     Field::new("token", Shape::Token, "A progress token.").required(),
-    Field::new("name", Shape::ToolName, "What a tool is called.").required(),
+    Field::new("name", Shape::ToolName, "The name of a tool.").required(),
 ];
 
 const PLAIN: Route = Route {
@@ -111,31 +111,44 @@ const AI_SDK: StreamFormat =
 const THREAD: &[Field] = &[Field::new(
     "thread_id",
     Shape::Text { bytes_max: limits::THREAD_ID_BYTES_MAX as u64 },
-    "What it is to be called; absent: as the server likes.",
+    "The name of the thread. Default: a name that the server chooses.",
 )];
 const COMMAND: &[Field] = &[
-    Field::new("id", Shape::Whole, "What the answer refers to.").required(),
-    Field::new("method", Shape::Text { bytes_max: 64 }, "Which command.").required(),
-    Field::new("params", Shape::Anything, "What it takes."),
+    Field::new("id", Shape::Whole, "The number that the reply repeats.").required(),
+    Field::new("method", Shape::Text { bytes_max: 64 }, "The name of the command.").required(),
+    Field::new("params", Shape::Anything, "The parameters of the command."),
 ];
 const FOLLOWED: &[Field] = &[
     Field::new(
         "channels",
         Shape::Texts,
-        "Which: messages, tools, lifecycle, custom, custom:NAME; nothing is said on others.",
+        "The channels to follow: messages, tools, lifecycle, custom, custom:NAME. Others are \
+         ignored.",
     )
     .required(),
     Field::new("since", Shape::Whole, "The number of the last event that the client has."),
 ];
 
 /// The parameter of a request for a state. It has no effect.
-const OF_SUBGRAPHS: &[Field] =
-    &[Field::new("subgraphs", Shape::Choice(&["true", "false"]), "There are none here.")];
+#[cfg(feature = "agent")]
+const OF_SUBGRAPHS: &[Field] = &[Field::new(
+    "subgraphs",
+    Shape::Choice(&["true", "false"]),
+    "No effect: runs have no subgraphs.",
+)];
 
 /// The parameters of a request that cancels a run. They have no effect.
 const CANCELLED: &[Field] = &[
-    Field::new("wait", Shape::Number { min: 0, max: 1 }, "The answer never waits for the end."),
-    Field::new("action", Shape::Choice(&["interrupt", "rollback"]), "What is there stays."),
+    Field::new(
+        "wait",
+        Shape::Number { min: 0, max: 1 },
+        "No effect: the reply never waits for the end.",
+    ),
+    Field::new(
+        "action",
+        Shape::Choice(&["interrupt", "rollback"]),
+        "No effect: the existing output is kept.",
+    ),
 ];
 
 const FOLLOW_THREAD: Route = Route {
@@ -157,7 +170,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/tools",
         name: "listTools",
-        summary: "Which tools there are.",
+        summary: "Lists all tools.",
         answers: &[(Status::OK, Content::Json("Tools"))],
         begin: |_| Ok(Asked::Call(Call::Tools)),
         ..PLAIN
@@ -166,7 +179,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/v1/executions",
         name: "execute",
-        summary: "Runs a tool. With `stream` the answer is its stream.",
+        summary: "Runs a tool. With `stream`, the reply is the stream of its execution.",
         query: &[STREAM, WISHES],
         headers: TRACE,
         body: Some(Body::new(execute::EXECUTE, limits::HTTP_BODY_BYTES_MAX)),
@@ -180,7 +193,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/v1/agent/stream",
         name: "runAgent",
-        summary: "Runs an agent, whose parts are the answer: an execution of the tool `agent`.",
+        summary: "Runs an agent as an execution of the tool `agent`. The reply streams its parts.",
         query: &[FORMAT, WISHES],
         headers: TRACE,
         body: Some(Body {
@@ -199,7 +212,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/agent/stream/{thread}/stream",
         name: "rejoinThread",
-        summary: "Follows the run of a thread from its start; 204 if none is under way.",
+        summary: "Follows the run of a thread from its start. Returns 204 if no run is active.",
         query: &[FORMAT, WISHES],
         answers: &[(Status::OK, Content::Events), (Status::NO_CONTENT, Content::Empty)],
         begin: |request| {
@@ -214,7 +227,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/v1/agent/stream/{thread}",
         name: "cancelThread",
-        summary: "Makes the run of a thread stop: 202, or 200 if it had ended already.",
+        summary: "Cancels the run of a thread. Returns 202, or 200 if it had ended already.",
         answers: &[
             (Status::ACCEPTED, Content::Json("State")),
             (Status::OK, Content::Json("State")),
@@ -228,7 +241,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/executions",
         name: "listExecutions",
-        summary: "Which executions there are, running and retained.",
+        summary: "Lists all executions, running and retained.",
         answers: &[(Status::OK, Content::Json("Executions"))],
         begin: |_| Ok(Asked::Call(Call::Executions)),
         ..PLAIN
@@ -236,7 +249,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/executions/{execution}",
         name: "inspectExecution",
-        summary: "What an execution is doing, and how each of its subscribers stands.",
+        summary: "Returns the state of an execution and of each of its subscribers.",
         answers: &[(Status::OK, Content::Json("Execution"))],
         begin: |request| Ok(Asked::Call(Call::Inspect(request.execution()?))),
         ..PLAIN
@@ -245,7 +258,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/v1/executions/{execution}",
         name: "cancelExecution",
-        summary: "Makes an execution stop: 202, or 200 if it had ended already.",
+        summary: "Cancels an execution. Returns 202, or 200 if it had ended already.",
         answers: &[
             (Status::ACCEPTED, Content::Json("State")),
             (Status::OK, Content::Json("State")),
@@ -256,7 +269,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/executions/{execution}/result",
         name: "getResult",
-        summary: "How an execution ended, and what it gave; 202 if it has not ended in time.",
+        summary: "Returns the outcome and the output of an execution, or 202 if it has not ended \
+                  in time.",
         query: &[WAIT],
         answers: &[
             (Status::OK, Content::Json("Result")),
@@ -271,7 +285,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/executions/{execution}/output",
         name: "getOutput",
-        summary: "The payload of an execution as it is, from the start; cut off if it fails.",
+        summary: "Returns the raw payload of an execution from the start. It is cut off if the \
+                  execution fails.",
         query: &[KINDS],
         answers: &[(Status::OK, Content::Bytes)],
         begin: |request| {
@@ -283,7 +298,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/executions/{execution}/events",
         name: "followExecution",
-        summary: "Follows an execution; 204 if its end was seen already.",
+        summary: "Follows an execution. Returns 204 if the client has already seen its end.",
         query: &[FORMAT, FROM, WISHES, TICKETS],
         headers: LAST_EVENT_ID,
         answers: &[(Status::OK, Content::Events), (Status::NO_CONTENT, Content::Empty)],
@@ -307,7 +322,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/v1/executions/{execution}/subscribers/{subscriber}/acks",
         name: "acknowledge",
-        summary: "Says how far a subscriber with acknowledgements has come.",
+        summary: "Acknowledges chunks, for a subscriber with acknowledgements.",
         body: Some(Body::new(execute::ACKNOWLEDGE, limits::HTTP_SMALL_BODY_BYTES_MAX)),
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| Ok(Asked::Acknowledge(request.execution()?, request.subscriber()?)),
@@ -317,7 +332,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/v1/executions/{execution}/subscribers/{subscriber}",
         name: "unsubscribe",
-        summary: "Lets a subscriber go.",
+        summary: "Removes a subscriber.",
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| {
             let (id, subscriber) = (request.execution()?, request.subscriber()?);
@@ -329,7 +344,8 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/v1/executions/{execution}/door",
         name: "readDoor",
-        summary: "Another process reads the ring itself. At the door alone: with descriptors.",
+        summary: "Lets another process read the ring of an execution. Works only at the door, with \
+                  descriptors.",
         query: &[FROM, DOOR_WISHES],
         answers: &[(Status::OK, Content::DoorLines)],
         begin: |request| {
@@ -342,7 +358,8 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/v1/door/executions",
         name: "produceAtDoor",
-        summary: "Another process writes the ring itself. At the door alone: with descriptors.",
+        summary: "Lets another process write the ring of a new execution. Works only at the door, \
+                  with descriptors.",
         body: Some(Body::new(door::PRODUCE, limits::HTTP_SMALL_BODY_BYTES_MAX)),
         answers: &[(Status::OK, Content::DoorLines)],
         begin: |_| Ok(Asked::Produce),
@@ -351,7 +368,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/progress",
         name: "listProgress",
-        summary: "How far all executions are that have not ended.",
+        summary: "Returns the progress of all executions that have not ended.",
         answers: &[(Status::OK, Content::Json("AllProgress"))],
         begin: |_| Ok(Asked::Call(Call::AllProgress)),
         ..PLAIN
@@ -359,7 +376,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/progress/{token}",
         name: "getProgress",
-        summary: "How far the execution of a token is.",
+        summary: "Returns the progress of the execution with this token.",
         answers: &[(Status::OK, Content::Json("TokenProgress"))],
         begin: |request| Ok(Asked::Call(Call::Progress(request.token()?))),
         ..PLAIN
@@ -367,7 +384,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/virtual-tools",
         name: "listVirtualTools",
-        summary: "Which tools there are whose work is done by clients.",
+        summary: "Lists all virtual tools. Workers carry out their calls.",
         answers: &[(Status::OK, Content::Json("VirtualTools"))],
         begin: |_| Ok(Asked::Call(Call::VirtualTools)),
         ..PLAIN
@@ -376,7 +393,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Put,
         path: "/v1/virtual-tools/{name}",
         name: "putVirtualTool",
-        summary: "Adds a tool whose work is done by clients, or replaces it. What runs goes on.",
+        summary: "Adds or replaces a virtual tool. Running calls continue.",
         body: Some(Body::new(workers::VIRTUAL_TOOL, limits::VIRTUAL_TOOL_BYTES_MAX)),
         answers: &[
             (Status::CREATED, Content::Json("VirtualTool")),
@@ -389,7 +406,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/v1/virtual-tools/{name}",
         name: "deleteVirtualTool",
-        summary: "Takes such a tool away. What runs of it goes on.",
+        summary: "Removes a virtual tool. Running calls continue.",
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| Ok(Asked::Call(Call::DeleteVirtualTool(request.tool_name()?))),
         ..PLAIN
@@ -397,7 +414,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/tool-calls/stream",
         name: "takeCalls",
-        summary: "A worker is given calls of virtual tools, as server-sent events.",
+        summary: "Streams calls of virtual tools to a worker, as server-sent events.",
         query: &[WORKER_TOOLS],
         headers: SESSION,
         answers: &[(Status::OK, Content::WorkerEvents)],
@@ -412,7 +429,8 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/v1/tool-results/stream",
         name: "deliverResult",
-        summary: "A worker delivers a part of a result, or, on lines, many. Without room it waits.",
+        summary: "Delivers one part of a result, or many parts, one per line. Waits while there is \
+                  room.",
         headers: SESSION,
         body: Some(Body { takes_lines: true, ..Body::new(workers::PART, limits::PART_BYTES_MAX) }),
         answers: &[(Status::OK, Content::Json("Delivered"))],
@@ -429,7 +447,8 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/mcp",
         name: "sayMcp",
-        summary: "A message of the Model Context Protocol: a request, a notification or an answer.",
+        summary: "Receives a message of the Model Context Protocol: a request, a notification or a \
+                  response.",
         headers: mcp::SAID,
         body: Some(Body::new(mcp::MESSAGE, limits::MCP_BODY_BYTES_MAX)),
         answers: &[(Status::OK, Content::Mcp), (Status::ACCEPTED, Content::Empty)],
@@ -439,7 +458,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/mcp",
         name: "hearMcp",
-        summary: "What a session of that protocol is told beside its answers, or more of a stream.",
+        summary: "Streams the messages of an MCP session that are not replies, or resumes a \
+                  stream.",
         headers: mcp::HEARD,
         answers: &[(Status::OK, Content::Mcp)],
         begin: |request| Ok(Asked::Call(mcp::heard(request.parameters.headers())?)),
@@ -449,7 +469,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/mcp",
         name: "leaveMcp",
-        summary: "Ends a session of that protocol. What it runs is stopped.",
+        summary: "Ends an MCP session. Everything that it runs is stopped.",
         headers: mcp::LEFT,
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| Ok(Asked::Call(mcp::left(request.parameters.headers())?)),
@@ -459,7 +479,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/langgraph/threads",
         name: "createThread",
-        summary: "Names a thread for a client of LangGraph. It comes to be with its first run.",
+        summary: "Names a thread for a LangGraph client. The first run creates the thread.",
         body: Some(Body {
             has_others: true,
             ..Body::new(THREAD, limits::HTTP_SMALL_BODY_BYTES_MAX)
@@ -471,7 +491,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/langgraph/threads/{thread}",
         name: "getThread",
-        summary: "A thread, as a client of LangGraph knows it.",
+        summary: "Returns a thread in the form of the LangGraph protocol.",
         answers: &[(Status::OK, Content::Json("Thread"))],
         begin: |request| thread_call(request, ThreadAsk::Describe),
         ..PLAIN
@@ -479,7 +499,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/langgraph/threads/{thread}/state",
         name: "getThreadState",
-        summary: "What came of the last run of a thread.",
+        summary: "Returns the result of the last run of a thread.",
         query: &[OF_SUBGRAPHS],
         answers: &[(Status::OK, Content::Json("ThreadState"))],
         begin: |request| {
@@ -492,7 +512,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/langgraph/threads/{thread}/commands",
         name: "commandThread",
-        summary: "A command of LangGraph's protocol: run.start.",
+        summary: "Carries out a command of the LangGraph protocol: run.start.",
         body: Some(Body {
             has_others: true,
             ..Body::new(COMMAND, limits::CONVERSATION_BODY_BYTES_MAX)
@@ -505,7 +525,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/langgraph/threads/{thread}/stream",
         name: "followThread",
-        summary: "Follows a thread, run after run, until the client goes.",
+        summary: "Follows a thread, run after run, until the client disconnects.",
         query: &[SPELLED],
         ..FOLLOW_THREAD
     },
@@ -513,7 +533,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/langgraph/threads/{thread}/stream/events",
         name: "followThreadEvents",
-        summary: "The same, where clients of LangGraph ask for it.",
+        summary: "Does the same at the path that LangGraph clients use.",
         query: &[SPELLED],
         ..FOLLOW_THREAD
     },
@@ -521,7 +541,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/langgraph/threads/{thread}/runs/{execution}/cancel",
         name: "cancelThreadRun",
-        summary: "Makes a run stop, as clients of LangGraph ask for it.",
+        summary: "Cancels a run, at the path that LangGraph clients use.",
         query: &[CANCELLED],
         answers: &[
             (Status::ACCEPTED, Content::Json("State")),
@@ -536,7 +556,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/langgraph/info",
         name: "getLangGraphInfo",
-        summary: "What clients of LangGraph may count on.",
+        summary: "Returns the version and the supported features, for LangGraph clients.",
         answers: &[(Status::OK, Content::Json("LangGraphInfo"))],
         begin: |_| Ok(Asked::Here(Answer::json(Status::OK, &bodies::about()))),
         ..PLAIN
@@ -544,7 +564,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/metrics",
         name: "getMetrics",
-        summary: "What has happened so far, in numbers, for Prometheus.",
+        summary: "Returns the metrics of the server, for Prometheus.",
         answers: &[(Status::OK, Content::Text(METRICS_TYPES))],
         begin: |request| Ok(Asked::Call(Call::Metrics(request.parameters.metrics_format()))),
         ..PLAIN
@@ -552,7 +572,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/healthz",
         name: "getHealth",
-        summary: "Does the server live?",
+        summary: "Returns 200 while the server is alive.",
         answers: &[(Status::OK, Content::Json("Health"))],
         begin: |_| Ok(Asked::Here(Answer::json(Status::OK, &documents::health("ok")))),
         ..PLAIN
@@ -560,7 +580,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/readyz",
         name: "getReadiness",
-        summary: "May clients be sent here? 503 if the server stops or a shard of it has died.",
+        summary: "Returns 200 if clients may be sent here, or 503 if the server is stopping or a \
+                  shard has died.",
         answers: &[(Status::OK, Content::Json("Health"))],
         begin: |_| Ok(Asked::Call(Call::Ready)),
         ..PLAIN
@@ -568,7 +589,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/openapi.json",
         name: "getDescription",
-        summary: "This description.",
+        summary: "Returns this description.",
         answers: &[(Status::OK, Content::Json("Description"))],
         begin: |_| Ok(Asked::Here(Answer::text(Status::OK, JSON, openapi::document()))),
         ..PLAIN

@@ -218,7 +218,8 @@ fn delivered() -> Value {
 
 /// Returns the schema of what a worker receives: the data of an event.
 fn worker_event() -> Value {
-    let timeouts = json!({"type": "object", "description": "As of the tool, where they are set."});
+    let timeouts =
+        json!({"type": "object", "description": "The timeouts of the tool that are set."});
     let call = [
         ("id", id()),
         ("name", text()),
@@ -229,9 +230,9 @@ fn worker_event() -> Value {
     let described = |text: &str| json!({"type": "string", "description": text});
     let perhaps = [
         ("timeouts", timeouts),
-        ("traceparent", described("What it is a part of, as W3C Trace Context spells it.")),
-        ("tracestate", described("Of those who trace along the way.")),
-        ("baggage", described("For whoever it concerns, as W3C Baggage spells it.")),
+        ("traceparent", described("The trace context of the call (W3C Trace Context).")),
+        ("tracestate", described("The vendor-specific trace state (W3C Trace Context).")),
+        ("baggage", described("The baggage of the call (W3C Baggage).")),
     ];
     let named = |name: &str, mut schema: Value| {
         schema["title"] = name.into();
@@ -372,7 +373,7 @@ fn progress_fields() -> Vec<(&'static str, Value)> {
         ("total", number()),
         ("percentage", json!({"type": "number", "minimum": 0, "maximum": 100})),
         ("message", text()),
-        ("context", json!({"description": "What else the tool said."})),
+        ("context", json!({"description": "Further values that the tool reported."})),
     ]
 }
 

@@ -15,29 +15,30 @@ pub(super) const VIRTUAL_TOOL: &[Field] = &[
     Field::new(
         "description",
         Shape::Text { bytes_max: limits::VIRTUAL_DESCRIPTION_BYTES_MAX },
-        "What it does, for a reader who has to choose.",
+        "The purpose of the tool, for a caller that chooses among tools.",
     )
     .required(),
     Field::new(
         "input_schema",
         Shape::Anything,
-        "A JSON Schema (2020-12) of its arguments, of type object, that does not refer to itself.",
+        "The JSON Schema (2020-12) of the arguments. Its type is object, and it does not refer to \
+         itself.",
     )
     .required(),
     Field::new(
         "timeouts",
         Shape::Members(TIMEOUTS),
-        "How long a call may take, where null is for ever.",
+        "The time limits of a call, where null means no limit.",
     ),
     Field::new(
         "policy",
         Shape::Either(&[Shape::Choice(POLICIES), Shape::Members(POLICY)]),
-        "What subscribers get that do not choose.",
+        "The policy for subscribers that do not choose one.",
     ),
     Field::new(
         "coalesce",
         Shape::Members(COALESCE),
-        "Small parts are gathered into one chunk; values that are not text then end their line.",
+        "Gathers small parts into one chunk. Values that are not text then end their line.",
     ),
 ];
 
@@ -45,46 +46,47 @@ const COALESCE: &[Field] = &[
     Field::new(
         "delay_ms",
         Shape::Number { min: 1, max: limits::GATHER_DELAY_MAX.as_millis() as u64 },
-        "So long the first part waits for others.",
+        "The longest time that the first part waits for others.",
     )
     .or(Preset::Number(limits::GATHER_DELAY_DEFAULT.as_millis() as u64)),
     Field::new(
         "max_bytes",
         Shape::Number { min: 1, max: limits::GATHER_BYTES_MAX },
-        "So many bytes are not waited with.",
+        "The number of bytes that are published without further delay.",
     )
     .or(Preset::Number(limits::GATHER_BYTES_DEFAULT)),
 ];
 
 /// The fields of a part of a result.
 pub(super) const PART: &[Field] = &[
-    Field::new("tool_call_id", Shape::Execution, "Which call it answers.").required(),
+    Field::new("tool_call_id", Shape::Execution, "The id of the call.").required(),
     Field::new(
         "content",
         Shape::Any,
-        "What comes next: a text, or any other value, which is passed on as its JSON text.",
+        "The next piece of the result: a text, or any other value, which is passed on as JSON \
+         text.",
     ),
-    Field::new("complete", Shape::Flag, "It is the last part: the work is done."),
+    Field::new("complete", Shape::Flag, "This is the last part: the work is done."),
     Field::new(
         "seq",
         Shape::Number { min: 1, max: u64::MAX },
-        "Which part of the call it is, from 1 on: what comes twice is ignored; absent: the next.",
+        "The number of the part, from 1 on. A repeated part is ignored. Default: the next number.",
     ),
     Field::new(
         "error",
         Shape::Text { bytes_max: limits::PART_ERROR_BYTES_MAX },
-        "It is the last part: the work has failed, and this is why.",
+        "The reason why the work failed. This is the last part.",
     ),
-    Field::new("progress", Shape::Members(PROGRESS), "How far it is."),
+    Field::new("progress", Shape::Members(PROGRESS), "The progress of the call."),
 ];
 
 const PROGRESS: &[Field] = &[
-    Field::new("progress", Shape::Real, "So much is done.").required(),
-    Field::new("total", Shape::Real, "Of so much, in the same unit."),
+    Field::new("progress", Shape::Real, "The amount of work that is done.").required(),
+    Field::new("total", Shape::Real, "The total amount of work, in the same unit."),
     Field::new(
         "message",
         Shape::Text { bytes_max: limits::PROGRESS_MESSAGE_BYTES_MAX as u64 },
-        "The same in words.",
+        "The progress in words.",
     ),
 ];
 
@@ -103,7 +105,7 @@ pub fn virtual_tool(name: &str, document: &Value) -> Result<VirtualTool, ApiErro
     let mut spec = ToolSpec::new(name, members.text("description")?.unwrap_or_default());
     spec.arguments = match members.get("input_schema") {
         Some(schema @ Value::Object(_)) => schema.clone(),
-        _ => return Err(members.error("input_schema", "it is not an object")),
+        _ => return Err(members.error("input_schema", "it must be an object")),
     };
     if let Some(timeouts) = execute::timeouts(&members)? {
         spec.timeouts = timeouts;
@@ -118,7 +120,7 @@ pub fn virtual_tool(name: &str, document: &Value) -> Result<VirtualTool, ApiErro
                 .unwrap_or(limits::GATHER_DELAY_DEFAULT),
             bytes_max: parts.number("max_bytes")?.unwrap_or(limits::GATHER_BYTES_DEFAULT) as u32,
         }),
-        (None, Some(_)) => return Err(members.error("coalesce", "it is not an object")),
+        (None, Some(_)) => return Err(members.error("coalesce", "it must be an object")),
         (None, None) => None,
     };
     Ok(VirtualTool { spec, gather })
@@ -130,7 +132,7 @@ pub(super) fn part(body: &[u8]) -> Result<Part, ApiError> {
     let members = Members::of(&body, PART)?;
     let id = members.get("tool_call_id").and_then(Value::as_str);
     let call = id.and_then(|id| id.parse().ok());
-    let call = call.ok_or_else(|| members.error("tool_call_id", "it is not the id of a call"))?;
+    let call = call.ok_or_else(|| members.error("tool_call_id", "it must be the id of a call"))?;
     let content = members.get("content").map(|content| match content {
         Value::String(text) => (Kind::Output, text.as_bytes().to_vec()),
         value => (Kind::Json, value.to_string().into_bytes()),
@@ -143,14 +145,14 @@ pub(super) fn part(body: &[u8]) -> Result<Part, ApiError> {
     };
     let progress = match (members.members("progress")?, members.get("progress")) {
         (Some(parts), _) => Some(report(&parts)?),
-        (None, Some(_)) => return Err(members.error("progress", "it is not an object")),
+        (None, Some(_)) => return Err(members.error("progress", "it must be an object")),
         (None, None) => None,
     };
     Ok(Part { call, seq: members.number("seq")?, content, progress, end })
 }
 
 fn report(members: &Members<'_>) -> Result<Report, ApiError> {
-    let current = members.real("progress")?.expect("it is required");
+    let current = members.real("progress")?.expect("the field is required");
     let report = Report::amount(current, members.real("total")?);
     Ok(match members.text("message")? {
         Some(text) => report.with_message(text),
