@@ -185,7 +185,7 @@ impl Answer {
             ("connection", manner.says_keep_alive()),
         ] {
             if let Some(value) = value {
-                head.header(name, value).expect("ours are one line each");
+                head.header(name, value).expect("the server's own headers are valid");
             }
         }
         manner.write_origin(around, &mut head);
@@ -193,7 +193,7 @@ impl Answer {
             let max_age_s = limits::PREFLIGHT_MAX_AGE.as_secs().to_string();
             let headers = ("access-control-allow-headers", HEADERS_OF_PAGES);
             for (name, value) in [headers, ("access-control-max-age", &max_age_s)] {
-                head.header(name, value).expect("ours are one line each");
+                head.header(name, value).expect("the server's own headers are valid");
             }
         }
         head.finish(Framing::Length(self.body.len() as u64), manner.keeps_alive);
@@ -228,7 +228,7 @@ impl Manner {
             ("access-control-expose-headers", "location, retry-after, mcp-session-id"),
             ("vary", "origin"),
         ] {
-            head.header(name, value).expect("ours are one line each");
+            head.header(name, value).expect("the server's own headers are valid");
         }
     }
 

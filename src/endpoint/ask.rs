@@ -90,7 +90,7 @@ pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
     let here = ROUTES.iter().filter(|route| is_at(route.path, &segments));
     let here: SmallVec<[&Route; Method::ALL.len()]> = here.collect();
     if here.is_empty() {
-        let text = "there is nothing at this path; /openapi.json says what there is";
+        let text = "this path does not exist; see /openapi.json for all paths";
         return (error(ApiError::new(Status::NOT_FOUND, "unknown_path", text)), dropped_max);
     }
     if head.method == Method::Options {
@@ -98,7 +98,7 @@ pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
     }
     let method = if head.method == Method::Head { Method::Get } else { head.method };
     let Some(route) = here.iter().find(|route| route.method == method) else {
-        let text = format!("{} is not allowed here", head.method);
+        let text = format!("{} is not allowed at this path", head.method);
         let error = ApiError::new(Status::METHOD_NOT_ALLOWED, "method_not_allowed", text);
         return (Asked::Here(allow(Answer::error_in(words, &error), here)), dropped_max);
     };
@@ -187,11 +187,13 @@ fn check_body(head: &RequestHead<'_>, has_lines: bool) -> Result<(), ApiError> {
     let media_type = head.headers.only("content-type")?;
     let is_json = media_type.is_some_and(|media_type| is_media_type(media_type, JSON));
     if !is_json && !has_lines {
-        return Err(unsupported("content-type", format!("a body here is {JSON}")));
+        return Err(unsupported("content-type", format!("the body must be {JSON}")));
     }
     match head.headers.only("content-encoding")? {
         None | Some("identity") => Ok(()),
-        Some(_) => Err(unsupported("content-encoding", "a body here has none".to_owned())),
+        Some(_) => {
+            Err(unsupported("content-encoding", "the body must have no encoding".to_owned()))
+        }
     }
 }
 
@@ -216,7 +218,7 @@ impl Request<'_> {
             return Ok(name.as_ref().into());
         }
         let chars_max = limits::TOOL_NAME_CHARS_MAX;
-        let text = format!("name: it is not 1 to {chars_max} letters, digits, `_`, `-` and `.`");
+        let text = format!("name: it must be 1 to {chars_max} letters, digits, `_`, `-` and `.`");
         let error = ApiError::new(Status::BAD_REQUEST, "invalid_parameter", text);
         Err(error.field("name").limit(chars_max as u64))
     }
@@ -256,7 +258,7 @@ impl Asked {
             Asked::Part(session) => workers::part(body)
                 .map(|part| Call::Deliver(Deliver { session, part, is_of_many: false }.into())),
             Asked::Mcp(head) => return mcp::complete(*head, body),
-            Asked::Parts(_) => unreachable!("it is read line by line"),
+            Asked::Parts(_) => unreachable!("the body is read line by line"),
         };
         call.map_err(|error| Answer::error(&error))
     }

@@ -43,7 +43,7 @@ impl<'v> Members<'v> {
         match body {
             Value::Object(members) => Members::checked(members, fields, ""),
             _ => {
-                let text = "the body is not a JSON object";
+                let text = "the body must be a JSON object";
                 Err(ApiError::new(Status::BAD_REQUEST, "invalid_body", text))
             }
         }
@@ -78,7 +78,7 @@ impl<'v> Members<'v> {
     /// Returns a whole number within the bounds of its field.
     pub fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let (min, max) = self.field(name).shape.number().expect("it is read as its field says");
+        let (min, max) = self.field(name).shape.number().expect("the field has this shape");
         match value.as_u64().filter(|number| (min..=max).contains(number)) {
             Some(number) => Ok(Some(number)),
             None => Err(self.fault(name, QueryFault::NotANumber(min, max))),
@@ -90,7 +90,7 @@ impl<'v> Members<'v> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.as_f64() {
             Some(number) => Ok(Some(number)),
-            None => Err(self.error(name, "it is not a number")),
+            None => Err(self.error(name, "it must be a number")),
         }
     }
 
@@ -99,7 +99,7 @@ impl<'v> Members<'v> {
         match self.get(name) {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(_) => Err(self.error(name, "it is neither true nor false")),
+            Some(_) => Err(self.error(name, "it must be true or false")),
         }
     }
 
@@ -107,13 +107,13 @@ impl<'v> Members<'v> {
     pub fn text(&self, name: &str) -> Result<Option<&'v str>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let Shape::Text { bytes_max } = self.field(name).shape else {
-            unreachable!("it is read as its field says");
+            unreachable!("the field has this shape");
         };
         let is_right = |text: &&str| (1..=bytes_max).contains(&(text.len() as u64));
         match value.as_str().filter(is_right) {
             Some(text) => Ok(Some(text)),
             None => {
-                let problem = format!("it is not a text of 1 to {bytes_max} bytes");
+                let problem = format!("it must be a text of 1 to {bytes_max} bytes");
                 Err(self.error(name, &problem).limit(bytes_max))
             }
         }
@@ -123,7 +123,7 @@ impl<'v> Members<'v> {
     pub fn choice(&self, name: &str) -> Result<Option<&'static str>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let shape = &self.field(name).shape;
-        let choices = shape.choices().expect("it is read as its field says");
+        let choices = shape.choices().expect("the field has this shape");
         if let Some(choice) = choices.iter().find(|choice| value.as_str() == Some(**choice)) {
             return Ok(Some(choice));
         }
@@ -132,14 +132,14 @@ impl<'v> Members<'v> {
         };
         let members: Vec<&str> = members.iter().map(|field| field.name).collect();
         let (choices, members) = (choices.join(", "), members.join(", "));
-        let problem = format!("it is none of {choices}, and no object with {members}");
+        let problem = format!("it must be one of {choices}, or an object with {members}");
         Err(self.error(name, &problem))
     }
 
     /// Returns an object with the members of its field; `None` if it is absent or not an object.
     pub fn members(&self, name: &'static str) -> Result<Option<Members<'v>>, ApiError> {
         let Some(Value::Object(members)) = self.get(name) else { return Ok(None) };
-        let fields = self.field(name).shape.members().expect("it is read as its field says");
+        let fields = self.field(name).shape.members().expect("the field has this shape");
         Members::checked(members, fields, name).map(Some)
     }
 
@@ -165,7 +165,7 @@ impl<'v> Members<'v> {
 
     fn field(&self, name: &str) -> &'static Field {
         let mut fields = self.fields.iter();
-        fields.find(|field| field.name == name).expect("what is read has a field")
+        fields.find(|field| field.name == name).expect("the field is declared")
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
         let table = [
             (deep.as_str(), Some(limits::JSON_DEPTH_MAX.into()), "deeper than 64"),
             ("{", None, "is not JSON"),
-            (r#"{"a":1,"a":2}"#, None, "one name twice"),
+            (r#"{"a":1,"a":2}"#, None, "repeated name"),
         ];
         for (body, limit, words) in table {
             let error = parse(body.as_bytes()).unwrap_err();

@@ -64,7 +64,7 @@ fn bad_values(shape: &Shape) -> Vec<String> {
         Shape::ToolNames => texts(&["", ",", "a%20b", "a,a", "%C3%A4"]),
         Shape::Ticket => Vec::new(), // Checked before all others: access/matrix_tests.rs.
         Shape::Either(_) => texts(&["", "x", "-1", "0"]),
-        other => panic!("no query has {other:?}"),
+        other => panic!("no query parameter has the shape {other:?}"),
     }
 }
 

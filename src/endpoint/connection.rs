@@ -304,7 +304,9 @@ impl HttpConnection {
         let State::Part(mut pending) = std::mem::replace(&mut self.state, State::Closed) else {
             panic!("no part is being carried out");
         };
-        let Asked::Parts(lines) = &mut pending.asked else { unreachable!("it is one of many") };
+        let Asked::Parts(lines) = &mut pending.asked else {
+            unreachable!("only a body of lines has parts")
+        };
         lines.count(is_duplicate);
         self.state = State::Body(pending);
     }
@@ -318,7 +320,7 @@ impl HttpConnection {
         let answer = match &self.state {
             State::Part(pending) => match &pending.asked {
                 Asked::Parts(lines) => Answer::error(&lines.in_its_place(error.clone())),
-                _ => unreachable!("it is one of many"),
+                _ => unreachable!("only a body of lines has parts"),
             },
             State::Answer(manner) => Answer::error_in(manner.words, error),
             _ => Answer::error(error),
@@ -361,7 +363,7 @@ impl HttpConnection {
             ("x-accel-buffering", "no"), // nginx passes it on at once.
         ];
         for (name, value) in own.into_iter().chain(headers.iter().copied()) {
-            head.header(name, value).expect("ours are one line each");
+            head.header(name, value).expect("the server's own headers are valid");
         }
         manner.write_origin(around, &mut head);
         head.finish(framing, manner.keeps_alive);
@@ -379,7 +381,7 @@ impl HttpConnection {
     /// # Panics
     /// If no stream was begun.
     pub fn end_stream(&mut self, out: &mut Vec<u8>) {
-        let State::Stream(manner, is_chunked) = self.state else { panic!("there is no stream") };
+        let State::Stream(manner, is_chunked) = self.state else { panic!("no stream was begun") };
         if is_chunked {
             out.extend_from_slice(BODY_END);
         }
@@ -483,7 +485,7 @@ impl HttpConnection {
         match lines.next_call() {
             Some(Ok(call)) => {
                 let State::Body(pending) = std::mem::replace(&mut self.state, State::Closed) else {
-                    unreachable!("it was just there");
+                    unreachable!("the state was checked above");
                 };
                 self.state = State::Part(pending);
                 Some(Step::Call(call))
@@ -535,7 +537,7 @@ impl HttpConnection {
         out: &mut Vec<u8>,
     ) -> Option<Step> {
         let State::Body(pending) = std::mem::replace(&mut self.state, State::Head) else {
-            unreachable!("a request has a head");
+            unreachable!("the head of a request comes before its end");
         };
         let keeps_alive = self.reader.keeps_alive();
         let mut manner = Manner { keeps_alive, is_old: pending.is_old, ..pending.last_manner() };

@@ -36,7 +36,7 @@ fn pipelined_requests_are_answered_in_their_order() {
     let statuses: Vec<u16> = responses.iter().map(|response| response.status).collect();
     assert_eq!(statuses, [204, 200, 200, 200, 204, 200, 200, 404, 404, 204, 204]);
     for (at, body) in [(1, "one,two"), (3, ""), (4, ""), (5, "one,two"), (6, "")] {
-        assert_eq!(responses[at].body, body.as_bytes(), "answer {at}");
+        assert_eq!(responses[at].body, body.as_bytes(), "reply {at}");
     }
     assert_eq!(responses[2].json(), json!({"status": "ok"}));
     // HEAD has the same headers as GET.

@@ -66,7 +66,7 @@ pub fn tool_call(
     }
     let mut text = Vec::new();
     write_json(&mut text, &document.0.into());
-    String::from_utf8(text).expect("JSON is text")
+    String::from_utf8(text).expect("JSON is UTF-8")
 }
 
 /// Returns the data of the event that tells a worker that a call has ended without it.

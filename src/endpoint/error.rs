@@ -80,7 +80,7 @@ impl ApiError {
         assert!(!shards.is_empty());
         let names: Vec<String> = shards.iter().map(u8::to_string).collect();
         let (names, noun) = (names.join(", "), if shards.len() == 1 { "shard" } else { "shards" });
-        let text = format!("{noun} {names} died with all executions there: restart the server");
+        let text = format!("{noun} {names} died with all executions there; restart the server");
         ApiError::new(Status::SERVICE_UNAVAILABLE, "shard_dead", text)
     }
 

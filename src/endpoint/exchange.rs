@@ -104,13 +104,13 @@ impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut all = self.headers.iter().filter(|(other, _)| other == name);
         let value = all.next().map(|(_, value)| value.as_str());
-        assert!(all.next().is_none(), "{name} is there twice");
+        assert!(all.next().is_none(), "the header {name} occurs twice");
         value
     }
 
     pub fn json(&self) -> serde_json::Value {
         assert_eq!(self.header("content-type"), Some(JSON));
-        serde_json::from_slice(&self.body).expect("it says that it is JSON")
+        serde_json::from_slice(&self.body).expect("the media type is JSON")
     }
 
     /// Does the same as [`Response::error`], for a JSON-RPC error without an id.
@@ -121,7 +121,7 @@ impl Response {
         assert!(error["code"].is_i64(), "{document}");
         assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{document}");
         let text = |name: &str| error["data"][name].as_str().map(str::to_owned);
-        (text("code").expect("it has a code"), text("field"), error["data"]["limit"].as_u64())
+        (text("code").expect("an error has a code"), text("field"), error["data"]["limit"].as_u64())
     }
 
     /// Returns the code, the field and the limit of an error.
@@ -142,7 +142,7 @@ pub fn responses(methods: &[Method], out: &[u8], is_closed: bool) -> Vec<Respons
         reader.expect(*method);
         let mut response = Response::default();
         loop {
-            match reader.read(&mut input).expect("what is written can be read") {
+            match reader.read(&mut input).expect("the response is valid") {
                 Some(ResponsePart::Head(head)) => {
                     response.status = head.status.code();
                     let header = |header: crate::wire::http1::Header<'_>| {
@@ -155,7 +155,7 @@ pub fn responses(methods: &[Method], out: &[u8], is_closed: bool) -> Vec<Respons
                 Some(ResponsePart::End) => return response,
                 None => {
                     assert!(is_closed, "{response:?} is cut off");
-                    reader.finish().expect("it may end here");
+                    reader.finish().expect("the response may end here");
                     return response;
                 }
             }

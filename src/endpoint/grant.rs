@@ -205,10 +205,10 @@ impl std::fmt::Display for GrantFault {
         match self {
             GrantFault::NoObject => out.write_str("the grant is not a JSON object"),
             GrantFault::Version => {
-                write!(out, "the grant is not of version {DOOR_VERSION} of doors")
+                write!(out, "the grant does not have version {DOOR_VERSION} of the door protocol")
             }
             GrantFault::Field(name) => {
-                write!(out, "`{name}` of the grant is missing, or not what it has to be")
+                write!(out, "`{name}` of the grant is missing or invalid")
             }
         }
     }

@@ -7,7 +7,7 @@ use super::openapi;
 use super::routes::ROUTES;
 
 pub fn document() -> Value {
-    serde_json::from_slice(openapi::document()).expect("it is JSON")
+    serde_json::from_slice(openapi::document()).expect("the document is JSON")
 }
 
 /// Calls `look` with every object in a value.
@@ -33,7 +33,7 @@ fn the_description_names_every_route_and_nothing_else() {
         assert_eq!(operation["operationId"], route.name, "{}", route.path);
         assert_eq!(operation["summary"], route.summary);
         assert_eq!(operation.get("requestBody").is_some(), route.body.is_some());
-        let responses = operation["responses"].as_object().expect("it is answered");
+        let responses = operation["responses"].as_object().expect("the operation has responses");
         let refusals = 3 + usize::from(route.body.is_some());
         assert_eq!(responses.len(), route.answers.len() + refusals, "{}", route.path);
         for response in responses.values() {
@@ -50,7 +50,7 @@ fn the_description_names_every_route_and_nothing_else() {
     assert_eq!(count, ROUTES.len());
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), ROUTES.len(), "a name is there twice");
+    assert_eq!(names.len(), ROUTES.len(), "a name occurs twice");
 }
 
 #[test]
@@ -83,13 +83,13 @@ fn every_reference_leads_somewhere_and_every_schema_is_of_use() {
     let mut used: Vec<String> = words.map(str::to_owned).into();
     each_object(&document, &mut |object| {
         let Some(Value::String(reference)) = object.get("$ref") else { return };
-        let pointer = reference.strip_prefix('#').expect("it is in this document");
+        let pointer = reference.strip_prefix('#').expect("the reference is within this document");
         assert!(document.pointer(pointer).is_some(), "{reference}");
         used.push(pointer.rsplit('/').next().unwrap().to_owned());
     });
     let schemas = document["components"]["schemas"].as_object().unwrap();
     for name in schemas.keys() {
-        assert!(used.contains(name), "{name} is of no use");
+        assert!(used.contains(name), "{name} is not used");
     }
 }
 
@@ -118,7 +118,7 @@ mod checked {
         root.as_object_mut().unwrap().retain(|name, _| name == "components");
         root["allOf"] = json!([schema]);
         let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
-        options.build(&root).expect("it is a schema")
+        options.build(&root).expect("the schema is valid")
     }
 
     fn assert_is(name: &str, told: &Value) {

@@ -217,7 +217,7 @@ fn nothing_more_is_read_while_a_part_waits() {
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     let (now, later) = request.as_bytes().split_at(request.len() - 3);
     let Step::Call(Call::Deliver(_)) = connection.receive(now, &around(), &mut out) else {
-        panic!("the first line is there")
+        panic!("expected the part of the first line")
     };
     assert!(!connection.wants_bytes() && connection.due() == Due::Answer);
     assert_eq!(connection.receive(later, &around(), &mut out), Step::Wait);
@@ -225,7 +225,7 @@ fn nothing_more_is_read_while_a_part_waits() {
     connection.take_part(true);
     assert_eq!((connection.due(), connection.wants_bytes()), (Due::Parts, true));
     let Step::Call(Call::Deliver(_)) = connection.resume(&around(), &mut out) else {
-        panic!("the second line is there")
+        panic!("expected the part of the second line")
     };
     let error = ApiError::new(Status::GONE, "call_ended", "it is over");
     connection.answer_error(&error, &around(), &mut out);

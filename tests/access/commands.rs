@@ -157,9 +157,9 @@ fn files_that_others_can_read_or_that_are_wrong_are_refused() {
         }
     }
     let table = [
-        (format!("{good}\nbob short\n"), "line 3: the token has less than 32 characters"),
-        (format!("{good}bob {ANN}\n"), "line 2: the token stands in line 1 already"),
-        (format!("# {ANN}\n"), "there is no token in it"),
+        (format!("{good}\nbob short\n"), "line 3: the token has fewer than 32 characters"),
+        (format!("{good}bob {ANN}\n"), "line 2: the token is already in line 1"),
+        (format!("# {ANN}\n"), "it contains no token"),
         (ANN.to_owned(), "line 1: must be PRINCIPAL TOKEN"),
         ("\u{e9} ".repeat(200_000), "is longer than 262144 bytes"),
     ];

@@ -49,7 +49,7 @@ impl Access {
         if let Some(host) = head.host
             && !self.knows_host(host)
         {
-            let text = "this server is not called so; --allow-host adds names";
+            let text = "this host name is not allowed; --allow-host adds names";
             return Err(forbidden("host_not_allowed", text, "host"));
         }
         let origin = match shown.origin.text("origin")? {
@@ -58,7 +58,8 @@ impl Access {
                 let place = self.find_origin(origin);
                 let is_own = || head.host.is_some_and(|host| is_same_origin(origin, host));
                 if place.is_none() && !is_own() {
-                    let text = "pages of this origin may not ask; --allow-origin adds origins";
+                    let text =
+                        "requests from this origin are not allowed; --allow-origin adds origins";
                     return Err(forbidden("origin_not_allowed", text, "origin"));
                 }
                 place
@@ -66,7 +67,7 @@ impl Access {
         };
         // A request of a page may have no origin. An image has none, for example.
         if origin.is_none() && shown.is_cross_site {
-            let text = "pages of other sites may not ask; --allow-origin adds origins";
+            let text = "requests from other sites are not allowed; --allow-origin adds origins";
             return Err(forbidden("origin_not_allowed", text, "sec-fetch-site"));
         }
         Ok(origin)

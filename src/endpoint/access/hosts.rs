@@ -180,7 +180,7 @@ impl fmt::Display for HostError {
 
 impl fmt::Display for OriginError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("must be an origin, as https://example.com or http://localhost:3000")
+        out.write_str("must be an origin, such as https://example.com or http://localhost:3000")
     }
 }
 

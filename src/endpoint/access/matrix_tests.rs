@@ -55,10 +55,10 @@ impl Asking {
         let mut target = route.path.to_owned();
         for field in PATH_FIELDS {
             let value = example(&field.shape);
-            let value = value.as_str().expect("a part of a path is a text");
+            let value = value.as_str().expect("the example of a path field is a text");
             target = target.replace(&format!("{{{}}}", field.name), value);
         }
-        assert!(!target.contains('{'), "{}: what is its example?", route.path);
+        assert!(!target.contains('{'), "{}: a field has no example", route.path);
         let required = |field: &&Field| field.is_required;
         for field in route.query.iter().copied().flatten().filter(required) {
             target += &format!("?{}={}", field.name, example(&field.shape).as_str().unwrap());
@@ -77,7 +77,7 @@ impl Asking {
         let mut asking = Asking { body, ..Asking::new(route.method, target) };
         for field in route.headers.iter().filter(required) {
             let value = example(&field.shape);
-            let value = value.as_str().expect("a header is a text");
+            let value = value.as_str().expect("the example of a header is a text");
             asking.headers.push(format!("{}: {value}", field.name));
         }
         asking
@@ -272,7 +272,7 @@ fn whoever_may_not_come_in_is_refused_by_every_route_and_method() {
     }
     unauthorized.sort();
     unauthorized.dedup(); // One document, and the same as a JSON-RPC error.
-    assert_eq!(unauthorized.len(), 2, "nobody learns which paths there are");
+    assert_eq!(unauthorized.len(), 2, "all refusals must have the same body");
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn pages_of_configured_origins_may_ask_and_read_the_answers() {
     }
     let nowhere = page(Asking::new(Method::Options, "/nowhere").without_token());
     let (_, response) = nowhere.with("Access-Control-Request-Method: GET").ask(&access);
-    assert_eq!(response.status, 204, "what it is told then is for the page to read");
+    assert_eq!(response.status, 204, "the page may read the reply");
     assert_readable(&page(Asking::new(Method::Get, "/nowhere")).is_refused(
         &access,
         404,
@@ -375,7 +375,7 @@ fn a_ticket_opens_the_stream_of_its_execution_and_nothing_else() {
             assert_eq!(response.status, 200);
         }
         let (calls, response) = asking.ask_at(&access, begin + TTL + Duration::from_secs(1));
-        assert_eq!((calls.len(), response.status), (0, 401), "it has expired");
+        assert_eq!((calls.len(), response.status), (0, 401), "the ticket has expired");
     }
     let refused = [
         events(id(2), &shown),

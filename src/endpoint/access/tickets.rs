@@ -29,7 +29,7 @@ const _: () = assert!(TICKET_BYTES.is_multiple_of(3)); // Base 64 needs no paddi
 
 impl Tickets {
     pub fn new(key: &[u8; 32], ttl: Duration) -> Tickets {
-        let mac = Hmac::new_from_slice(key).expect("every length is a key's");
+        let mac = Hmac::new_from_slice(key).expect("a key may have any length");
         Tickets { mac, ttl }
     }
 

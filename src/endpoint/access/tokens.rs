@@ -94,7 +94,7 @@ impl Tokens {
             self.names.push(name.into());
             self.names.len() - 1
         });
-        Principal(u16::try_from(place + 1).expect("there are not so many tokens"))
+        Principal(u16::try_from(place + 1).expect("the number of tokens is limited"))
     }
 
     /// Returns the number of principals that have a token.
@@ -186,18 +186,24 @@ impl fmt::Display for TokenFault {
         match self {
             TokenFault::NotTwoWords => out.write_str("must be PRINCIPAL TOKEN"),
             TokenFault::BadName => {
-                write!(out, "the principal must be at most {name_longest} of A-Z a-z 0-9 - . _ @ +")
+                write!(
+                    out,
+                    "the principal must have at most {name_longest} characters of A-Z a-z 0-9 - . \
+                     _ @ +"
+                )
             }
-            TokenFault::BadToken => {
-                out.write_str("the token must be of A-Z a-z 0-9 - . _ ~ + /, with = at its end")
-            }
-            TokenFault::TooShort => write!(out, "the token has less than {shortest} characters"),
+            TokenFault::BadToken => out.write_str(
+                "the token must have only A-Z a-z 0-9 - . _ ~ + /, and = only at its end",
+            ),
+            TokenFault::TooShort => write!(out, "the token has fewer than {shortest} characters"),
             TokenFault::TooLong => write!(out, "the token has more than {longest} characters"),
             TokenFault::Repeated { first_line } => {
-                write!(out, "the token stands in line {first_line} already")
+                write!(out, "the token is already in line {first_line}")
             }
-            TokenFault::TooMany => write!(out, "there are more than {} tokens", limits::TOKENS_MAX),
-            TokenFault::None => out.write_str("there is no token in it"),
+            TokenFault::TooMany => {
+                write!(out, "the file may have at most {} tokens", limits::TOKENS_MAX)
+            }
+            TokenFault::None => out.write_str("it contains no token"),
         }
     }
 }

@@ -84,7 +84,7 @@ pub(in crate::endpoint) fn spelled(messages: &[Message]) -> Value {
 }
 
 /// The result of a call that has none.
-const NO_RESULT: &str = "there is no result of this call";
+const NO_RESULT: &str = "this call has no result";
 
 fn error<T>(field: impl Into<String>, problem: &'static str) -> Result<T, AskError> {
     Err(AskError { field: field.into(), problem })
@@ -93,8 +93,8 @@ fn error<T>(field: impl Into<String>, problem: &'static str) -> Result<T, AskErr
 fn object(body: &[u8]) -> Result<Map<String, Value>, AskError> {
     match serde_json::from_slice(body) {
         Ok(Value::Object(members)) => Ok(members),
-        Ok(_) => error("", "the body is no object"),
-        Err(_) => error("", "the body is no JSON"),
+        Ok(_) => error("", "the body must be an object"),
+        Err(_) => error("", "the body must be JSON"),
     }
 }
 
@@ -102,7 +102,7 @@ fn object(body: &[u8]) -> Result<Map<String, Value>, AskError> {
 fn list(members: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, AskError> {
     match members.remove(name) {
         Some(Value::Array(list)) => Ok(list),
-        Some(_) => error(name, "is no list"),
+        Some(_) => error(name, "must be a list"),
         None => error(name, "is missing"),
     }
 }
@@ -112,7 +112,7 @@ fn text_if(members: &mut Map<String, Value>, name: &str) -> Result<Option<String
     match members.remove(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => error(name, "is no text"),
+        Some(_) => error(name, "must be a text"),
     }
 }
 

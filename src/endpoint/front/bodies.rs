@@ -70,7 +70,7 @@ pub(in crate::endpoint) fn named(field: &str, name: &str) -> Result<Box<str>, Ap
     if (1..=bytes_max).contains(&name.len()) {
         return Ok(name.into());
     }
-    let text = format!("{field}: it has not 1 to {bytes_max} bytes");
+    let text = format!("{field}: it must have 1 to {bytes_max} bytes");
     let error = ApiError::new(Status::BAD_REQUEST, "invalid_field", text);
     Err(error.field(field).limit(bytes_max as u64))
 }
@@ -89,7 +89,7 @@ pub(in crate::endpoint) fn command(body: &[u8], thread: Box<str>) -> Result<Call
     match ask::read_command(body, &thread) {
         Err(error) => Err(command_refused(None, "invalid_argument", &error.to_string())),
         Ok(ask::Command::Refused { id, reason }) => {
-            Err(command_refused(Some(id), reason, "this server does not carry it out"))
+            Err(command_refused(Some(id), reason, "this server does not support this command"))
         }
         Ok(ask::Command::Start { id, assistant, asked }) => {
             let front =
@@ -144,7 +144,7 @@ pub(in crate::endpoint) fn create(body: &[u8]) -> Result<Call, ApiError> {
         None | Some(Value::Null) => Box::default(),
         Some(Value::String(name)) => named("thread_id", name)?,
         Some(_) => {
-            let text = "thread_id: it is no text";
+            let text = "thread_id: it must be a text";
             let error = ApiError::new(Status::BAD_REQUEST, "invalid_field", text);
             return Err(error.field("thread_id"));
         }

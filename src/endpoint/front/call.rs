@@ -136,7 +136,7 @@ impl Tail {
                 Ok(good) => return text.push_str(good),
                 Err(error) => {
                     let (good, bad) = rest.split_at(error.valid_up_to());
-                    text.push_str(std::str::from_utf8(good).expect("it was checked"));
+                    text.push_str(std::str::from_utf8(good).expect("the prefix is valid UTF-8"));
                     let Some(length) = error.error_len() else {
                         self.bytes.extend_from_slice(bad);
                         return;

@@ -217,7 +217,7 @@ fn a_command_starts_a_run_or_is_refused_in_the_protocols_words() {
     let run = executed(&post(path, &start("agent", json!({"max_steps": 2, "page": 1}))));
     assert_eq!(run.arguments, json!({"messages": messages, "max_steps": 2}));
     assert_eq!((run.stream, run.tool.as_str()), (None, "agent"));
-    assert!(matches!(run.opening.hold, Hold::UntilRead { .. }), "it waits to be read");
+    assert!(matches!(run.opening.hold, Hold::UntilRead { .. }), "the run must wait for a reader");
     let front = FrontRun { thread_id: Some("t".into()), command: Some(3), ..FrontRun::default() };
     assert_eq!(run.front, Some(front.into()));
     let run = executed(&post(path, &start("fast", json!({"hold": "newest"}))));
@@ -225,7 +225,7 @@ fn a_command_starts_a_run_or_is_refused_in_the_protocols_words() {
 
     let said = |body: &str| {
         let response = answered(&post(path, body));
-        assert_eq!(response.status, 200, "else its clients do not read why");
+        assert_eq!(response.status, 200, "LangGraph clients read the reason only with status 200");
         let said = response.json();
         assert_eq!(said["type"], "error");
         (said["id"].clone(), said["error"].as_str().unwrap().to_owned())

@@ -69,7 +69,7 @@ impl Seen {
     /// Returns the call of this id, which must exist.
     fn known(&mut self, id: &Value) -> Result<&mut SeenCall, String> {
         let calls = self.steps.iter_mut().flat_map(|step| &mut step.calls);
-        calls.into_iter().find(|call| *id == *call.id).ok_or(format!("no call {id}"))
+        calls.into_iter().find(|call| *id == *call.id).ok_or(format!("the call {id} is unknown"))
     }
 }
 
@@ -100,7 +100,8 @@ impl Checker {
     /// Reads bytes, cut into pieces of random sizes.
     pub fn read(&mut self, bytes: &[u8], random: &mut Random) -> Result<(), String> {
         if bytes.contains(&b'\r') {
-            return Err("a carriage return".to_owned()); // One client searches for line feeds only.
+            // One client searches for line feeds only.
+            return Err("the stream contains a carriage return".to_owned());
         }
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -124,7 +125,7 @@ impl Checker {
         }
         let json: Value = serde_json::from_str(data).map_err(|error| error.to_string())?;
         if !json.is_object() {
-            return Err("no object".to_owned());
+            return Err("the data is not an object".to_owned());
         }
         match &mut self.client {
             Client::AiSdk(client) => client.chunk(&json),
@@ -155,7 +156,7 @@ impl Checker {
 
 /// Returns a field that must be a string.
 fn text<'a>(json: &'a Value, name: &str) -> Result<&'a str, String> {
-    json[name].as_str().ok_or(format!("`{name}` is no string"))
+    json[name].as_str().ok_or(format!("`{name}` is not a string"))
 }
 
 /// Returns a field that must be a string that is not empty.

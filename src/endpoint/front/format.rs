@@ -65,10 +65,10 @@ impl Format {
         let misplaced = |parameter, allowed| Err(FormatError { parameter, allowed });
         match parsed {
             Format::AgUi | Format::LangGraph { .. } if sdk_version.is_some() => {
-                misplaced("sdk_version", "nothing: it belongs to format=ai-sdk")
+                misplaced("sdk_version", "absent: it belongs to format=ai-sdk")
             }
             Format::AgUi | Format::AiSdk { .. } if spelling.is_some() => {
-                misplaced("spelling", "nothing: it belongs to format=langgraph")
+                misplaced("spelling", "absent: it belongs to format=langgraph")
             }
             Format::AiSdk { sdk } => {
                 Ok(Format::AiSdk { sdk: sdk_version.map_or(Ok(sdk), str::parse)? })
@@ -145,7 +145,7 @@ impl FromStr for Spelling {
 
 impl fmt::Display for FormatError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "`{}` may be {}", self.parameter, self.allowed)
+        write!(out, "`{}` must be {}", self.parameter, self.allowed)
     }
 }
 

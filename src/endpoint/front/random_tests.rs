@@ -202,7 +202,7 @@ fn a_stream_that_starts_in_the_middle_has_all_that_was_open_and_all_that_comes()
             // Calls of the interrupted step that had not ended are complete.
             for step in &seen.steps {
                 for call in &step.calls {
-                    let meant = meant.call(&call.id).expect("it is one of the run's");
+                    let meant = meant.call(&call.id).expect("the call belongs to the run");
                     assert_eq!(call, meant, "{context}");
                 }
             }

@@ -79,7 +79,7 @@ impl Run {
         writer.run();
         let mut order = Order::default();
         for part in &writer.parts {
-            order.take(part).expect("it is a run");
+            order.take(part).expect("the parts are a valid run");
         }
         assert!(order.is_over());
         Run { parts: writer.parts, seen: writer.seen }
@@ -394,7 +394,7 @@ impl Writer<'_> {
 
     fn seen_call(&mut self, id: &str) -> &mut SeenCall {
         let mut calls = self.seen_step().calls.iter_mut();
-        calls.find(|call| call.id == id).expect("it was begun")
+        calls.find(|call| call.id == id).expect("the call has begun")
     }
 
     /// Returns some words, with everything that needs escaping; never empty.

@@ -171,7 +171,7 @@ impl Story {
             tell(&Op::Open(block), self.time_us);
             self.block = Some((block, String::new()));
         }
-        let (block, kept) = self.block.as_mut().expect("it was opened");
+        let (block, kept) = self.block.as_mut().expect("a block is open");
         if self.is_priming {
             kept.push_str(text); // Not more than a ring holds.
         }
@@ -277,7 +277,7 @@ impl Story {
             is_truncated: true,
             output_bytes: None,
             exit: None,
-            error: Some("how it ended was lost"),
+            error: Some("the end of the call was lost"),
             duration_us: None,
         };
         tell(&Op::CallEnd { call, end: end.unwrap_or(lost) }, time_us);

@@ -31,7 +31,7 @@ pub(in crate::endpoint) fn of_ag_ui(mut members: Map<String, Value>) -> Result<A
             // The content of an activity is an object, which is not for the model.
             match message["role"].as_str() {
                 Some("activity") => continue,
-                _ => return error(format!("messages[{at}].content"), "is no text"),
+                _ => return error(format!("messages[{at}].content"), "must be a text"),
             }
         };
         match message["role"].as_str() {
@@ -45,13 +45,13 @@ pub(in crate::endpoint) fn of_ag_ui(mut members: Map<String, Value>) -> Result<A
                 conversation.result(call_id, output, failed.is_some());
             }
             Some("activity" | "reasoning") => {}
-            _ => return error(format!("messages[{at}].role"), "is none that is known"),
+            _ => return error(format!("messages[{at}].role"), "is not a known role"),
         }
     }
     let client_tools = match members.remove("tools") {
         Some(Value::Array(tools)) => tools.into_iter().filter_map(tool).collect(),
         None | Some(Value::Null) => Vec::new(),
-        Some(_) => return error("tools", "is no list"),
+        Some(_) => return error("tools", "must be a list"),
     };
     let options = match members.remove("forwardedProps") {
         Some(Value::Object(options)) => options,

@@ -22,7 +22,7 @@ pub(in crate::endpoint) fn of_ai_sdk(mut members: Map<String, Value>) -> Result<
     let mut conversation = Conversation::default();
     for (at, message) in messages.iter().enumerate() {
         let Some(parts) = message["parts"].as_array() else {
-            return error(format!("messages[{at}].parts"), "is no list");
+            return error(format!("messages[{at}].parts"), "must be a list");
         };
         match message["role"].as_str() {
             Some("system") => conversation.system(texts(parts)),
@@ -32,7 +32,7 @@ pub(in crate::endpoint) fn of_ai_sdk(mut members: Map<String, Value>) -> Result<
                     read_step(step, &mut conversation);
                 }
             }
-            _ => return error(format!("messages[{at}].role"), "is none that is known"),
+            _ => return error(format!("messages[{at}].role"), "is not a known role"),
         }
     }
     let thread_id = text_if(&mut members, "id")?;
@@ -74,12 +74,12 @@ fn read_call(part: &Value) -> Option<(CallMade, Outcome)> {
     let result = match part["state"].as_str()? {
         "output-available" if part["preliminary"] != true => Some(Ok(result_text(&part["output"]))),
         "output-error" => {
-            Some(Err(part["errorText"].as_str().unwrap_or("it has failed").to_owned()))
+            Some(Err(part["errorText"].as_str().unwrap_or("the tool failed").to_owned()))
         }
-        "output-denied" => Some(Err("the user did not allow it".to_owned())),
+        "output-denied" => Some(Err("the user denied the call".to_owned())),
         // The tool was still running when the page lost the stream.
         "output-available" => {
-            Some(Err(format!("it was cut off: {}", result_text(&part["output"]))))
+            Some(Err(format!("the output was cut off: {}", result_text(&part["output"]))))
         }
         _ => None,
     };

@@ -59,7 +59,7 @@ const NOT_SUPPORTED: [&str; 9] = [
 pub fn read_command(body: &[u8], thread_id: &str) -> Result<Command, AskError> {
     let mut command = object(body)?;
     let Some(id) = command.get("id").and_then(Value::as_u64) else {
-        return error("id", "is no number");
+        return error("id", "must be a number");
     };
     let method = command.get("method").and_then(Value::as_str).unwrap_or_default().to_owned();
     match method.as_str() {
@@ -70,12 +70,12 @@ pub fn read_command(body: &[u8], thread_id: &str) -> Result<Command, AskError> {
         _ => return Ok(Command::Refused { id, reason: "unknown_command" }),
     }
     let Some(Value::Object(mut params)) = command.remove("params") else {
-        return error("params", "is no object");
+        return error("params", "must be an object");
     };
     let assistant =
         ["assistant_id", "assistantId"].into_iter().find_map(|name| params.remove(name));
     let Some(Value::String(assistant)) = assistant else {
-        return error("params.assistant_id", "is no text");
+        return error("params.assistant_id", "must be a text");
     };
     let messages = read_input(params.remove("input"))?;
     // Applications of LangGraph put the options of a run here.
@@ -97,11 +97,11 @@ fn read_input(input: Option<Value>) -> Result<Vec<crate::agent::Message>, AskErr
             return Ok(conversation.end());
         }
         Some(Value::Object(members)) => members,
-        _ => return error("params.input", "is no object and no text"),
+        _ => return error("params.input", "must be an object or a text"),
     };
     for (at, message) in list(&mut members, "messages")?.iter().enumerate() {
         let Some(text) = content(&message["content"]) else {
-            return error(format!("params.input.messages[{at}].content"), "is no text");
+            return error(format!("params.input.messages[{at}].content"), "must be a text");
         };
         // Both names are in use.
         let role = message["role"].as_str().or(message["type"].as_str());
@@ -115,7 +115,7 @@ fn read_input(input: Option<Value>) -> Result<Vec<crate::agent::Message>, AskErr
             }
             _ => {
                 let field = format!("params.input.messages[{at}].role");
-                return error(field, "is none that is known");
+                return error(field, "is not a known role");
             }
         }
     }
@@ -143,12 +143,12 @@ pub fn read_follow(body: &[u8]) -> Result<Follow, AskError> {
     let mut members = object(body)?;
     let channels = list(&mut members, "channels")?;
     let names: Option<Vec<&str>> = channels.iter().map(Value::as_str).collect();
-    let Some(names) = names else { return error("channels", "is no list of texts") };
+    let Some(names) = names else { return error("channels", "must be a list of texts") };
     let since = match members.get("since") {
         None | Some(Value::Null) => None,
         Some(since) => match since.as_u64() {
             Some(since) => Some(since),
-            None => return error("since", "is no number"),
+            None => return error("since", "must be a number"),
         },
     };
     let has_root = match members.get("namespaces") {
@@ -157,7 +157,7 @@ pub fn read_follow(body: &[u8]) -> Result<Follow, AskError> {
             // An empty prefix matches every namespace.
             namespaces.is_empty() || namespaces.iter().any(|prefix| *prefix == json!([]))
         }
-        Some(_) => return error("namespaces", "is no list"),
+        Some(_) => return error("namespaces", "must be a list"),
     };
     Ok(Follow { channels: Channels::new(names), since, has_root })
 }

@@ -134,7 +134,7 @@ fn commands_of_langgraph_start_runs_or_are_refused_by_name() {
     let Command::Start { id: 1, assistant: which, asked } =
         read_command(&bytes(&body), "t").unwrap()
     else {
-        panic!("it starts a run");
+        panic!("expected the start of a run");
     };
     let expected = [
         user("count"),
@@ -193,8 +193,8 @@ fn what_is_not_understood_is_refused_by_the_name_of_its_field() {
         assert_eq!(read(&bytes(&body)).unwrap_err().field, field, "{body}");
     }
     for read in [ai_sdk, ag_ui, command, follow] {
-        assert_eq!(read(b"{\"messages\":").unwrap_err().to_string(), "the body is no JSON");
+        assert_eq!(read(b"{\"messages\":").unwrap_err().to_string(), "the body must be JSON");
         let deep = "[".repeat(100_000);
-        assert!(read(deep.as_bytes()).is_err(), "it is too deep, and nothing falls over");
+        assert!(read(deep.as_bytes()).is_err(), "a body that is nested too deeply must be refused");
     }
 }

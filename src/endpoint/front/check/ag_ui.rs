@@ -38,13 +38,16 @@ impl Client {
 
     pub fn event(&mut self, event: &Value) -> Result<(), String> {
         let name = some_text(event, "type")?;
-        require(!self.has_ended, "behind the end")?;
-        require(self.has_started != (name == "RUN_STARTED"), "one start, and first")?;
+        require(!self.has_ended, "an event comes after the end")?;
+        require(
+            self.has_started != (name == "RUN_STARTED"),
+            "the start must be the first event and the only start",
+        )?;
         if let Some(time) = event.get("timestamp") {
-            require(time.is_u64(), "no time")?;
+            require(time.is_u64(), "the timestamp is not a number")?;
         }
-        let nulls = event.as_object().expect("it is one").values().any(Value::is_null);
-        require(!nulls, "a null")?;
+        let nulls = event.as_object().expect("an event is an object").values().any(Value::is_null);
+        require(!nulls, "a field is null")?;
         match name {
             "RUN_STARTED" => {
                 self.has_started = true;
@@ -70,14 +73,14 @@ impl Client {
                     self.names.push(step.clone());
                     self.seen.steps.push(SeenStep::default());
                 }
-                require(self.steps.insert(step), "the step is active")
+                require(self.steps.insert(step), "the step is already open")
             }
             "STEP_FINISHED" => {
-                require(self.steps.remove(some_text(event, "stepName")?), "no such step")
+                require(self.steps.remove(some_text(event, "stepName")?), "the step is not open")
             }
             "CUSTOM" => {
                 self.seen.gap_count += usize::from(some_text(event, "name")? == "gap");
-                require(event["value"].is_object(), "no value")
+                require(event["value"].is_object(), "the value is not an object")
             }
             _ if name.starts_with("TOOL_CALL") => self.call(name, event),
             _ if name.starts_with("ACTIVITY") => self.activity(name, event),
@@ -89,7 +92,7 @@ impl Client {
         let id = some_text(event, "messageId")?;
         // The id of a message names its step. The message may have been begun before.
         let number = id.split('-').nth(2).and_then(|number| number.parse::<usize>().ok());
-        require(number.is_some(), "a message of no step")?;
+        require(number.is_some(), "the message id names no step")?;
         let (open, is_opening) = match name {
             "TEXT_MESSAGE_START" => (&mut self.messages, Some(true)),
             "TEXT_MESSAGE_END" => (&mut self.messages, Some(false)),
@@ -99,14 +102,14 @@ impl Client {
             "REASONING_MESSAGE_START" => (&mut self.reasoning, Some(true)),
             "REASONING_MESSAGE_END" => (&mut self.reasoning, Some(false)),
             "REASONING_MESSAGE_CONTENT" => (&mut self.reasoning, None),
-            _ => return Err("an unknown event".to_owned()),
+            _ => return Err("the event is unknown".to_owned()),
         };
         match is_opening {
-            Some(true) => require(open.insert(id.to_owned()), "it is open already"),
+            Some(true) => require(open.insert(id.to_owned()), "it is already open"),
             Some(false) => require(open.remove(id), "it is not open"),
             None => {
                 require(open.contains(id), "it is not open")?;
-                let step = self.seen.steps.get_mut(self.current).ok_or("outside of a step")?;
+                let step = self.seen.steps.get_mut(self.current).ok_or("no step is open")?;
                 let is_text = name == "TEXT_MESSAGE_CONTENT";
                 let told = if is_text { &mut step.text } else { &mut step.reasoning };
                 told.push_str(some_text(event, "delta")?);
@@ -119,11 +122,11 @@ impl Client {
         let id = some_text(event, "toolCallId")?;
         match name {
             "TOOL_CALL_START" => {
-                require(self.calls.insert(id.to_owned()), "it is open already")?;
+                require(self.calls.insert(id.to_owned()), "it is already open")?;
                 let name = some_text(event, "toolCallName")?.to_owned();
                 some_text(event, "parentMessageId")?;
                 if self.seen.call(id).is_none() {
-                    let step = self.seen.steps.get_mut(self.current).ok_or("outside of a step")?;
+                    let step = self.seen.steps.get_mut(self.current).ok_or("no step is open")?;
                     step.calls.push(SeenCall { id: id.to_owned(), name, ..SeenCall::default() });
                 }
             }
@@ -139,34 +142,37 @@ impl Client {
                     arguments(told.unwrap_or_default());
             }
             "TOOL_CALL_RESULT" => {
-                require(!self.calls.contains(id), "its arguments are not there yet")?;
+                require(!self.calls.contains(id), "the arguments of the call are not complete")?;
                 some_text(event, "messageId")?;
                 let call = self.seen.known(&event["toolCallId"])?;
-                require(call.result.is_none(), "a second result")?;
+                require(call.result.is_none(), "the call has a result already")?;
                 call.result = Some(Ok(text(event, "content")?.to_owned()));
             }
-            _ => return Err("an unknown event".to_owned()),
+            _ => return Err("the event is unknown".to_owned()),
         }
         Ok(())
     }
 
     fn activity(&mut self, name: &str, event: &Value) -> Result<(), String> {
         let id = some_text(event, "messageId")?;
-        let call = id.strip_suffix("-output").ok_or("an activity of no call")?;
+        let call = id.strip_suffix("-output").ok_or("the activity belongs to no call")?;
         some_text(event, "activityType")?;
         if name == "ACTIVITY_SNAPSHOT" {
             let is_known = !self.activities.insert(id.to_owned());
-            require(event["content"]["pieces"] == serde_json::json!([]), "it is not empty")?;
+            require(
+                event["content"]["pieces"] == serde_json::json!([]),
+                "the activity is not empty",
+            )?;
             let is_kept = is_known && event["replace"] == false;
             if !is_kept {
                 self.seen.known(&call.into())?.pieces.clear();
             }
             return Ok(());
         }
-        require(name == "ACTIVITY_DELTA", "an unknown event")?;
-        require(self.activities.contains(id), "no such activity")?;
-        for change in event["patch"].as_array().ok_or("no patch")? {
-            require(change["op"] == "add", "it does not add")?;
+        require(name == "ACTIVITY_DELTA", "the event is unknown")?;
+        require(self.activities.contains(id), "the activity is unknown")?;
+        for change in event["patch"].as_array().ok_or("the patch is not a list")? {
+            require(change["op"] == "add", "the patch must only add")?;
             if change["path"] == "/pieces/-" {
                 let piece = some_text(change, "value")?;
                 self.seen.known(&call.into())?.pieces.push_str(piece);
@@ -183,10 +189,10 @@ impl Client {
             require(open.is_empty(), &format!("{open:?} is open"))?;
         }
         let outcome = serde_json::json!({"type": "success"}); // Strict: no other fields.
-        require(event["outcome"] == outcome, "an unknown outcome")?;
+        require(event["outcome"] == outcome, "the outcome is unknown")?;
         for usage in event.get("usage").and_then(Value::as_array).into_iter().flatten() {
-            for (name, value) in usage.as_object().ok_or("no usage")? {
-                require(name == "model" || value.is_u64(), "no count")?;
+            for (name, value) in usage.as_object().ok_or("a usage is not an object")? {
+                require(name == "model" || value.is_u64(), "a count is not a number")?;
             }
         }
         self.seen.end = SeenEnd::Completed;
@@ -194,10 +200,10 @@ impl Client {
     }
 
     pub fn finish(self) -> Result<Seen, String> {
-        require(self.has_ended, "no end")?;
+        require(self.has_ended, "the stream has no end")?;
         if self.seen.end != SeenEnd::Detached {
             let mut calls = self.seen.steps.iter().flat_map(|step| &step.calls);
-            require(calls.all(|call| call.result.is_some()), "a call without a result")?;
+            require(calls.all(|call| call.result.is_some()), "a call has no result")?;
         }
         Ok(self.seen)
     }

@@ -74,24 +74,24 @@ impl Client {
     }
 
     pub fn done(&mut self) -> Result<(), String> {
-        require(!self.is_done, "[DONE] twice")?;
+        require(!self.is_done, "[DONE] comes twice")?;
         self.is_done = true;
         Ok(())
     }
 
     pub fn chunk(&mut self, chunk: &Value) -> Result<(), String> {
-        require(!self.is_done, "behind [DONE]")?;
-        require(!self.has_finished, "behind the end")?;
+        require(!self.is_done, "a chunk comes after [DONE]")?;
+        require(!self.has_finished, "a chunk comes after the end")?;
         let name = some_text(chunk, "type")?;
         self.check_fields(name, chunk)?;
-        require(self.has_started || name == "start", "before the start")?;
-        require(!self.has_failed || name == "finish", "behind an error")?;
+        require(self.has_started || name == "start", "a chunk comes before the start")?;
+        require(!self.has_failed || name == "finish", "a chunk comes after an error")?;
         if let Some(data) = name.strip_prefix("data-") {
             return self.data(data, chunk);
         }
         match name {
             "start" => {
-                require(!self.has_started, "a second start")?;
+                require(!self.has_started, "the start comes twice")?;
                 self.has_started = true;
                 some_text(chunk, "messageId").map(drop)
             }
@@ -104,13 +104,13 @@ impl Client {
             }
             "finish" | "abort" => self.end(name, chunk),
             "start-step" => {
-                require(!self.is_in_step, "a step in a step")?;
+                require(!self.is_in_step, "a step begins within a step")?;
                 self.is_in_step = true;
                 self.seen.steps.push(SeenStep::default());
                 Ok(())
             }
             _ => {
-                require(self.is_in_step, "outside of a step")?;
+                require(self.is_in_step, "no step is open")?;
                 self.in_step(name, chunk)
             }
         }
@@ -123,17 +123,17 @@ impl Client {
             "abort" if self.sdk < SdkVersion::V7 => &[],
             _ => {
                 let known = KNOWN.iter().find(|known| known.0 <= self.sdk && known.1 == name);
-                known.ok_or("an unknown chunk")?.2
+                known.ok_or("the chunk is unknown")?.2
             }
         };
-        for field in chunk.as_object().expect("it is one").keys() {
+        for field in chunk.as_object().expect("a chunk is an object").keys() {
             let is_known = fields.iter().any(|known| known.trim_end_matches('!') == field);
-            require(field == "type" || is_known, &format!("an unknown field `{field}`"))?;
+            require(field == "type" || is_known, &format!("the field `{field}` is unknown"))?;
         }
         for needed in fields.iter().filter_map(|field| field.strip_suffix('!')) {
-            require(chunk.get(needed).is_some(), &format!("no `{needed}`"))?;
+            require(chunk.get(needed).is_some(), &format!("`{needed}` is missing"))?;
             let is_free = ["input", "output", "data"].contains(&needed);
-            require(is_free || chunk[needed].is_string(), &format!("`{needed}` is no string"))?;
+            require(is_free || chunk[needed].is_string(), &format!("`{needed}` is not a string"))?;
         }
         Ok(())
     }
@@ -153,25 +153,25 @@ impl Client {
         }
         let id = some_text(chunk, "toolCallId")?;
         // Some generations look among dynamic calls only if the chunk says so.
-        require(name == "tool-input-delta" || chunk["dynamic"] == true, "it is not dynamic")?;
+        require(name == "tool-input-delta" || chunk["dynamic"] == true, "the call is not dynamic")?;
         match name {
             "tool-input-start" => {
-                require(self.seen.call(id).is_none(), "this call was begun before")?;
+                require(self.seen.call(id).is_none(), "the call has already begun")?;
                 self.inputs.insert(id.to_owned(), String::new());
                 let name = some_text(chunk, "toolName")?.to_owned();
-                let step = self.seen.steps.last_mut().expect("it is in a step");
+                let step = self.seen.steps.last_mut().expect("a step is open");
                 step.calls.push(SeenCall { id: id.to_owned(), name, ..SeenCall::default() });
             }
             "tool-input-delta" => {
-                let input = self.inputs.get_mut(id).ok_or("no such input")?;
+                let input = self.inputs.get_mut(id).ok_or("the input has not begun")?;
                 input.push_str(some_text(chunk, "inputTextDelta")?);
             }
             "tool-input-available" | "tool-input-error" => {
-                let told = self.inputs.remove(id).ok_or("no such input")?;
+                let told = self.inputs.remove(id).ok_or("the input has not begun")?;
                 let told = arguments(&told);
                 let input = chunk["input"].as_str().map_or(chunk["input"].clone(), arguments);
                 // Input that is not an object was not sent to its end.
-                require(!told.is_object() || told == input, "the input is not what was told")?;
+                require(!told.is_object() || told == input, "the input differs from its deltas")?;
                 let call = self.seen.known(&chunk["toolCallId"])?;
                 some_text(chunk, "toolName")?.clone_into(&mut call.name);
                 call.arguments = input;
@@ -182,23 +182,26 @@ impl Client {
                 }
             }
             "tool-output-available" | "tool-output-error" => {
-                require(!self.inputs.contains_key(id), "its input is not there yet")?;
+                require(!self.inputs.contains_key(id), "the input of the call is not complete")?;
                 let call = self.seen.known(&chunk["toolCallId"])?;
                 // The fault of its arguments may be repeated in another text.
                 let is_error = name == "tool-output-error";
                 let was_wrong = matches!(call.result, Some(Err(_))) && self.wrong.contains(id);
                 let is_first = call.result.is_none() || is_error && was_wrong;
-                require(is_first, "it has a result already")?;
+                require(is_first, "the call has a result already")?;
                 if chunk["preliminary"] == true {
                     let output = some_text(chunk, "output")?;
-                    require(call.pieces.starts_with(output), "a snapshot of something else")?;
+                    require(
+                        call.pieces.starts_with(output),
+                        "the snapshot differs from the output so far",
+                    )?;
                 } else if is_error {
                     call.result = Some(Err(some_text(chunk, "errorText")?.to_owned()));
                 } else {
                     call.result = Some(Ok(text(chunk, "output")?.to_owned()));
                 }
             }
-            _ => return Err("it has no place in a step".to_owned()),
+            _ => return Err("the chunk is not valid in a step".to_owned()),
         }
         Ok(())
     }
@@ -213,17 +216,24 @@ impl Client {
     ) -> Result<(), String> {
         match (what, at) {
             ("start", None) => {
-                require(!self.used.iter().any(|used| used == id), "its id was used before")?;
+                require(
+                    !self.used.iter().any(|used| used == id),
+                    "the id of the block was used before",
+                )?;
                 self.used.push(id.to_owned());
                 self.open.push((prose.to_owned(), id.to_owned()));
             }
             ("delta", Some(_)) => {
-                let step = self.seen.steps.last_mut().expect("it is in a step");
+                let step = self.seen.steps.last_mut().expect("a step is open");
                 let told = if prose == "text" { &mut step.text } else { &mut step.reasoning };
                 told.push_str(some_text(chunk, "delta")?);
             }
             ("end", Some(at)) => drop(self.open.remove(at)),
-            _ => return Err("a block that is not open, or is".to_owned()),
+            _ => {
+                return Err(
+                    "the block must not be open at its start, and must be open later".to_owned()
+                );
+            }
         }
         Ok(())
     }
@@ -231,11 +241,14 @@ impl Client {
     fn data(&mut self, name: &str, chunk: &Value) -> Result<(), String> {
         let data = &chunk["data"];
         let is_kept = name == "tool";
-        require((chunk["transient"] == true) != is_kept, "it stays, or does not")?;
+        require(
+            (chunk["transient"] == true) != is_kept,
+            "only data of tools may stay in the message",
+        )?;
         match name {
             "tool-output" => {
                 let call = self.seen.known(&data["toolCallId"])?;
-                require(call.result.is_none(), "output behind the result")?;
+                require(call.result.is_none(), "output comes after the result")?;
                 call.pieces.push_str(some_text(data, "delta")?);
             }
             "gap" => self.seen.gap_count += 1,
@@ -255,8 +268,11 @@ impl Client {
         }
         if self.sdk >= SdkVersion::V6 {
             let reason = some_text(chunk, "finishReason")?;
-            require(FINISH_REASONS.contains(&reason), "an unknown reason")?;
-            require((reason == "error") == self.has_failed, "it is an error, or is not")?;
+            require(FINISH_REASONS.contains(&reason), "the reason is unknown")?;
+            require(
+                (reason == "error") == self.has_failed,
+                "the reason must be an error only after an error",
+            )?;
         }
         if !self.has_failed {
             self.seen.end = SeenEnd::Completed;
@@ -265,12 +281,12 @@ impl Client {
     }
 
     pub fn finish(self) -> Result<Seen, String> {
-        require(self.is_done, "no [DONE]")?;
+        require(self.is_done, "[DONE] is missing")?;
         require(self.open.is_empty(), "a block is open")?;
         if self.seen.end != SeenEnd::Detached {
-            require(self.has_finished, "no end")?;
+            require(self.has_finished, "the stream has no end")?;
             let mut calls = self.seen.steps.iter().flat_map(|step| &step.calls);
-            require(calls.all(|call| call.result.is_some()), "a call without a result")?;
+            require(calls.all(|call| call.result.is_some()), "a call has no result")?;
         }
         Ok(self.seen)
     }

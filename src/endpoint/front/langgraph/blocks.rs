@@ -233,7 +233,9 @@ impl Waiting {
                     content.text("error", problem);
                 });
             }
-            (What::Call { .. }, Some(End::Plain) | None) => unreachable!("calls end as calls"),
+            (What::Call { .. }, Some(End::Plain) | None) => {
+                unreachable!("a call has the end of a call")
+            }
         });
     }
 

@@ -157,7 +157,7 @@ impl Story {
                 is_truncated: true,
                 output_bytes: None,
                 exit: None,
-                error: (!is_known).then_some("why it failed was lost"),
+                error: (!is_known).then_some("the reason of the failure was lost"),
                 duration_us: None,
             };
             self.open(at, Some(&said.name), tell);
