@@ -129,21 +129,21 @@ impl fmt::Display for AddressError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             AddressError::UnknownScheme => {
-                "an address is http://HOST:PORT, https://HOST:PORT or unix:PATH"
+                "an address must be http://HOST:PORT, https://HOST:PORT or unix:PATH"
             }
             AddressError::Encrypted => {
-                "for https it has to be said who vouches for the server: --cacert FILE, Trust; and \
-                 the program has to be built with TLS"
+                "https requires trusted certificates (--cacert FILE, Trust) and a program built \
+                 with TLS"
             }
-            AddressError::BadHost => "the host is neither a name nor an address",
-            AddressError::BadPort => "the port is not a number from 1 to 65535",
-            AddressError::Trailing => "nothing may stand behind HOST:PORT",
-            AddressError::Credentials => "names and passwords before the host are not sent",
+            AddressError::BadHost => "the host must be a name or an address",
+            AddressError::BadPort => "the port must be a number from 1 to 65535",
+            AddressError::Trailing => "nothing may follow HOST:PORT",
+            AddressError::Credentials => "an address must not contain a user name or password",
             AddressError::BadPath => {
                 return write!(
                     out,
-                    "behind unix: stands the path of a socket, of at most {UNIX_PATH_BYTES_MAX} \
-                     bytes"
+                    "unix: must be followed by the path of a socket, of at most \
+                     {UNIX_PATH_BYTES_MAX} bytes"
                 );
             }
         })

@@ -237,7 +237,7 @@ impl Connection {
                     Some(ResponsePart::Body(piece)) => out.extend_from_slice(piece),
                     Some(ResponsePart::End) => break true,
                     Some(ResponsePart::Head(_)) => {
-                        return Err(ClientError::protocol("a response came within another"));
+                        return Err(ClientError::protocol("a response began within another"));
                     }
                     None => break false,
                 }
@@ -292,7 +292,10 @@ pub(super) enum Security {
 }
 
 impl Security {
-    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "TLS alone asks who it is"))]
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(unused_variables, reason = "only TLS checks the name of the host")
+    )]
     fn over(&self, host: &str, stream: TcpStream) -> io::Result<Socket> {
         match self {
             Security::None => Ok(Socket::Tcp(stream)),

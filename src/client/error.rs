@@ -129,15 +129,15 @@ impl fmt::Display for ClientError {
             ClientError::Protocol(text) => write!(out, "the server breaks the rules: {text}"),
             ClientError::Hole { expected_seq, found_seq } => write!(
                 out,
-                "chunk {expected_seq} is missing, and no gap tells of it: {found_seq} came next"
+                "chunk {expected_seq} is missing, and no gap reports it: {found_seq} came next"
             ),
             ClientError::Broken { attempts: 0, cause } => {
                 write!(out, "the stream broke off before its end: {cause}")
             }
             ClientError::Broken { attempts, cause } => write!(
                 out,
-                "the stream broke off before its end, and {attempts} attempts to take it up again \
-                 failed: {cause}"
+                "the stream broke off before its end, and {attempts} attempts to resume it failed: \
+                 {cause}"
             ),
         }
     }
@@ -147,8 +147,8 @@ impl fmt::Display for Cut {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cut::Closed => out.write_str("the connection was closed in the middle of the answer"),
-            Cut::Unended => out.write_str("the server closed the stream without telling its end"),
-            Cut::Silent(time) => write!(out, "nothing came from the server for {time:?}"),
+            Cut::Unended => out.write_str("the server closed the stream before its end"),
+            Cut::Silent(time) => write!(out, "the server sent nothing for {time:?}"),
             Cut::Failed(error) => write!(out, "the connection broke: {error}"),
         }
     }
@@ -164,7 +164,7 @@ impl fmt::Display for Refused {
             write!(out, " ({field})")?;
         }
         match self.retry_after {
-            Some(wait) => write!(out, "; again in {wait:?}"),
+            Some(wait) => write!(out, "; try again in {wait:?}"),
             None => Ok(()),
         }
     }

@@ -137,7 +137,7 @@ impl Event {
             "gap" => Event::Gap(gap(&mut fields)?),
             "progress" => Event::Progress(progress(&mut fields)?),
             "end" => Event::End(end(&mut fields)?),
-            _ => return Err(fields.wrong("event", "the name of one")),
+            _ => return Err(fields.wrong("event", "the name of an event")),
         };
         Ok((execution, event))
     }
@@ -184,7 +184,7 @@ fn chunk(fields: &mut Fields) -> Result<Chunk, ClientError> {
     };
     match chunk.offset.checked_add(chunk.data.len() as u64) {
         Some(_) => Ok(chunk),
-        None => Err(fields.wrong("offset", "one that the chunk fits behind")),
+        None => Err(fields.wrong("offset", "an offset that leaves room for the chunk")),
     }
 }
 
@@ -216,10 +216,10 @@ fn gap(fields: &mut Fields) -> Result<Gap, ClientError> {
             .named("reason", |name| REASONS.into_iter().find(|reason| reason.name() == name))?,
     };
     if gap.to_seq < gap.from_seq {
-        return Err(fields.wrong("to_seq", "behind `from_seq`"));
+        return Err(fields.wrong("to_seq", "at least `from_seq`"));
     }
     if gap.chunk_count - u64::from(gap.chunk_count > 0) > gap.to_seq - gap.from_seq {
-        return Err(fields.wrong("chunk_count", "so few that there is room for them"));
+        return Err(fields.wrong("chunk_count", "at most the number of chunks in the gap"));
     }
     Ok(gap)
 }
@@ -245,7 +245,7 @@ fn end(fields: &mut Fields) -> Result<Ended, ClientError> {
             })?,
             resume_from: seq(fields, "resume_from")?,
         },
-        _ => return Err(fields.wrong("state", "one in which a subscriber ends")),
+        _ => return Err(fields.wrong("state", "a state in which a subscription ends")),
     };
     let end = End {
         state,

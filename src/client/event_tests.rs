@@ -48,7 +48,7 @@ fn chunks_of_any_bytes_come_through() {
             data.iter_mut().for_each(|byte| *byte &= 0x7F); // Text, with all control characters.
         }
         let Event::Chunk(read) = read(events::Event::Chunk(chunk(&execution, &data))) else {
-            panic!("it is a chunk")
+            panic!("expected a chunk")
         };
         assert_eq!((read.data, read.seq, read.total_chunks), (data, 7, Some(9)));
         assert_eq!((read.kind, read.key, read.offset), (Kind::Stderr, Some(3), 50));
@@ -138,7 +138,7 @@ fn every_end_comes_through() {
             }),
             error: Some("why"),
         };
-        let Event::End(read) = read(events::Event::End(sent)) else { panic!("it is an end") };
+        let Event::End(read) = read(events::Event::End(sent)) else { panic!("expected an end") };
         assert_eq!((read.end.state, read.end.exit), (state, exit));
         assert_eq!(read.end.given, Totals { chunks: 1, bytes: 2 });
         assert_eq!(read.end.missed, Totals { chunks: 3, bytes: 4 });
@@ -208,6 +208,6 @@ fn what_is_no_event_is_refused_by_name() {
         assert!(fault.contains(&format!("`{named}`")), "{text}: {fault}");
     }
     for event in [&chunk, &gap, &end] {
-        assert_eq!(fault(event, "unknown", json!([1])), "", "newer servers may say more");
+        assert_eq!(fault(event, "unknown", json!([1])), "", "unknown fields must be ignored");
     }
 }

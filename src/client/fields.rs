@@ -92,7 +92,7 @@ impl Fields {
     /// A number that fits into `T`.
     pub fn small<T: TryFrom<u64>>(&mut self, name: &str) -> Result<T, ClientError> {
         let number = self.number(name)?;
-        T::try_from(number).map_err(|_| self.wrong(name, "a number that small"))
+        T::try_from(number).map_err(|_| self.wrong(name, "a number in its range"))
     }
 
     pub fn flag(&mut self, name: &str) -> Result<bool, ClientError> {
@@ -127,7 +127,7 @@ impl Fields {
             None => {
                 let text = printable(&text);
                 let of = self.of;
-                Err(ClientError::protocol(format!("`{name}` of {of} can not be \"{text}\"")))
+                Err(ClientError::protocol(format!("`{name}` of {of} cannot be \"{text}\"")))
             }
         }
     }
@@ -200,8 +200,8 @@ mod tests {
             (|f| f.text("number").err(), "`number` of a thing is not a string"),
             (|f| f.number("minus").err(), "`minus` of a thing is not a whole number of 64 bits"),
             (|f| f.number("float").err(), "`float` of a thing is not a whole number of 64 bits"),
-            (|f| f.small::<u8>("number").err(), "`number` of a thing is not a number that small"),
-            (|f| f.parsed::<u8>("text").err(), "`text` of a thing can not be \"a\""),
+            (|f| f.small::<u8>("number").err(), "`number` of a thing is not a number in its range"),
+            (|f| f.parsed::<u8>("text").err(), "`text` of a thing cannot be \"a\""),
             (|f| f.object("list").err(), "list is not a JSON object"),
             (|f| f.list("object").err(), "`object` of a thing is not an array"),
             (|f| f.flag("text").err(), "`text` of a thing is not true or false"),

@@ -21,10 +21,11 @@ struct Sample {
 impl Metrics {
     pub(super) fn parse(text: &[u8]) -> Result<Metrics, ClientError> {
         let text = std::str::from_utf8(text)
-            .map_err(|_| ClientError::protocol("the metrics are no UTF-8"))?;
+            .map_err(|_| ClientError::protocol("the metrics are not UTF-8"))?;
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let samples = lines.map(|line| {
-            sample(line).ok_or_else(|| ClientError::protocol("a line of the metrics is no sample"))
+            sample(line)
+                .ok_or_else(|| ClientError::protocol("a line of the metrics is not a sample"))
         });
         Ok(Metrics { samples: samples.collect::<Result<_, _>>()? })
     }

@@ -413,7 +413,7 @@ impl Client {
             }
             HttpStatus::NO_CONTENT => Ok(None),
             status if status.is_success() => Err(ClientError::protocol(format!(
-                "the answer is no {}, but {} {}",
+                "the answer is not {}, but {} {}",
                 format.media_type(),
                 status.code(),
                 printable(&head.media_type)

@@ -159,12 +159,12 @@ impl Order {
             return Ok(false);
         }
         if gap.from_seq <= self.told() {
-            return Err(ClientError::protocol("a gap tells of chunks that were given"));
+            return Err(ClientError::protocol("a gap reports chunks that have already come"));
         }
         self.advance(gap.from_seq)?;
         let others = gap.to_seq - gap.from_seq; // It is not less: that was checked.
         if self.is_whole && gap.chunk_count.checked_sub(1) != Some(others) {
-            return Err(ClientError::protocol("a gap tells of fewer chunks than are missing"));
+            return Err(ClientError::protocol("a gap reports fewer chunks than are missing"));
         }
         let counted = self.seen.and_then(|seen| plus(seen, gap.chunk_count, gap.byte_count));
         let seen = agreed(counted, id)?;
@@ -202,7 +202,7 @@ impl Order {
         let (given, told) = (self.given, ended.end.given);
         if !self.is_resumed && given != told {
             return Err(ClientError::protocol(format!(
-                "{} chunks of {} bytes came, and the end tells of {} of {}",
+                "{} chunks of {} bytes came, but the end reports {} of {}",
                 given.chunks, given.bytes, told.chunks, told.bytes
             )));
         }
@@ -211,8 +211,8 @@ impl Order {
             && published != (Totals { chunks: seen.chunks, bytes: seen.bytes })
         {
             return Err(ClientError::protocol(format!(
-                "{} chunks of {} bytes came or were told missing, and the execution has published \
-                 {} of {}",
+                "{} chunks of {} bytes came or were reported missing, but the execution has \
+                 published {} of {}",
                 seen.chunks, seen.bytes, published.chunks, published.bytes
             )));
         }
@@ -222,7 +222,7 @@ impl Order {
         let agrees = |said: Seen| self.seen.is_none_or(|seen| seen.bytes == said.bytes);
         if !said.is_none_or(agrees) {
             return Err(ClientError::protocol(
-                "the cursor of the end counts other bytes than came",
+                "the cursor of the end counts a different number of bytes than came",
             ));
         }
         self.end_seq = is_own.then_some(behind_seq);
@@ -254,7 +254,7 @@ impl Order {
 fn check_seq(id: Option<Reached>, seq: u64) -> Result<(), ClientError> {
     match id {
         Some(id) if id.seq != seq => {
-            Err(ClientError::protocol(format!("the cursor of chunk {seq} is {}", id.seq)))
+            Err(ClientError::protocol(format!("the cursor of chunk {seq} names chunk {}", id.seq)))
         }
         _ => Ok(()),
     }
@@ -265,7 +265,7 @@ fn agreed(counted: Option<Seen>, id: Option<Reached>) -> Result<Option<Seen>, Cl
     let said = id.and_then(|reached| reached.seen);
     match (counted, said) {
         (Some(counted), Some(said)) if counted != said => Err(ClientError::protocol(format!(
-            "{} chunks of {} bytes came or were told missing, and the cursor counts {} of {}",
+            "{} chunks of {} bytes came or were reported missing, but the cursor counts {} of {}",
             counted.chunks, counted.bytes, said.chunks, said.bytes
         ))),
         _ => Ok(counted.or(said)),

@@ -96,7 +96,7 @@ fn chunks_and_gaps_follow_each_other_without_a_hole() {
     let detached = |resume_from| EndState::Detached { reason: DetachReason::Lag, resume_from };
     assert_eq!(hole(order.end(&end(detached(10), 4, 8), None)), (9, 10));
     assert!(order.end(&end(detached(9), 4, 8), None).is_ok());
-    assert_eq!(order.told_seq(), Some(8), "what was refused changes nothing");
+    assert_eq!(order.told_seq(), Some(8), "a refused event must change nothing");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn what_is_told_again_is_left_out() {
     assert!(!order.gap(&gap(4, 5), at(5)).unwrap());
     assert!(order.chunk(&chunk(6), at(6)).unwrap());
     assert!(is_protocol_error(order.gap(&gap(6, 9), at(9))));
-    assert!(order.end(&completed(1, 6), at(7)).is_ok(), "sums are not compared any more");
+    assert!(order.end(&completed(1, 6), at(7)).is_ok(), "the totals are no longer compared");
 }
 
 #[test]
@@ -140,9 +140,12 @@ fn with_a_filter_only_the_order_and_the_sums_count() {
     order.passed(at(20)).unwrap();
     assert_eq!(order.told_seq(), Some(20));
     order.passed(at(3)).unwrap();
-    assert_eq!(order.told_seq(), Some(20), "it never goes back");
+    assert_eq!(order.told_seq(), Some(20), "the position must never go back");
     assert!(order.end(&completed(3, 3), at(31)).is_ok());
-    assert!(is_protocol_error(order.end(&completed(4, 3), at(31))), "one has got lost");
+    assert!(
+        is_protocol_error(order.end(&completed(4, 3), at(31))),
+        "a lost chunk must be detected"
+    );
 }
 
 #[test]
@@ -202,9 +205,9 @@ fn what_was_seen_is_summed_up_where_the_server_does_not_say_it() {
     assert_eq!(whole.reached(), seen(4, 4, 40));
     whole.chunk(&chunk(5), None).unwrap();
     assert!(!whole.chunk(&chunk(3), None).unwrap());
-    assert_eq!(whole.reached(), seen(5, 5, 50), "what is told again counts once");
+    assert_eq!(whole.reached(), seen(5, 5, 50), "a repeated event must count once");
     whole.end(&completed(2, 5), None).unwrap();
-    assert_eq!(whole.reached(), seen(6, 5, 50), "behind the end");
+    assert_eq!(whole.reached(), seen(6, 5, 50), "the position after the end");
     assert_eq!(whole.told_seq(), Some(5));
 
     let mut filtered = order(false, 2);
@@ -216,7 +219,11 @@ fn what_was_seen_is_summed_up_where_the_server_does_not_say_it() {
     let mut last_word = end(detached, 3, 5);
     last_word.end.published.bytes = 37;
     filtered.end(&last_word, None).unwrap();
-    assert_eq!(filtered.reached(), seen(19, 5, 37), "a detached one goes on behind that");
+    assert_eq!(
+        filtered.reached(),
+        seen(19, 5, 37),
+        "a detached stream must continue after its last chunk"
+    );
 }
 
 #[test]
@@ -226,14 +233,18 @@ fn what_was_seen_before_a_beginning_in_the_middle_is_known_from_the_server_or_th
     live.started(&started(7)).unwrap();
     assert_eq!(live.reached(), at(6));
     live.gap(&gap(7, 8), None).unwrap();
-    assert_eq!(live.reached(), at(8), "nobody knows what was before the gap");
+    assert_eq!(live.reached(), at(8), "the counts before the gap are unknown");
     live.chunk(&chunk(9), None).unwrap();
-    assert_eq!(live.reached(), seen(9, 9, 90), "a chunk says where it stands");
+    assert_eq!(live.reached(), seen(9, 9, 90), "a chunk must give its position");
 
     let mut filtered = Order::new(false, None);
     filtered.started(&started(7)).unwrap();
     filtered.chunk(&chunk(9), None).unwrap();
-    assert_eq!(filtered.reached(), at(9), "with a filter it does not say how many came before");
+    assert_eq!(
+        filtered.reached(),
+        at(9),
+        "with a filter, a chunk does not give the counts before it"
+    );
 
     for is_whole in [true, false] {
         let mut order = Order::new(is_whole, None);
@@ -263,14 +274,17 @@ fn cursors_count_what_came_or_are_not_believed() {
         assert!(is_protocol_error(order().end(&completed(2, 2), seen(3, 3, 21))));
         let mut refused = order();
         assert!(is_protocol_error(refused.gap(&gap(3, 5), seen(5, 4, 50))));
-        assert_eq!(refused.reached(), seen(2, 2, 20), "what was refused changes nothing");
+        assert_eq!(refused.reached(), seen(2, 2, 20), "a refused event must change nothing");
     }
     let mut filtered = order(false, 2);
     filtered.passed(seen(9, 2, 20)).unwrap();
     assert_eq!(filtered.reached(), seen(9, 2, 20));
     for chunk_count in [0, 2] {
         let few = Gap { chunk_count, ..gap(3, 5) };
-        assert!(is_protocol_error(order(true, 2).gap(&few, None)), "of three chunks");
+        assert!(
+            is_protocol_error(order(true, 2).gap(&few, None)),
+            "a gap must report all three chunks"
+        );
     }
 }
 

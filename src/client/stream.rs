@@ -209,16 +209,16 @@ impl Stream {
 
     /// Checks an event. Returns it if it is new.
     fn check(&mut self, (execution, event, id): Told) -> Result<Option<Event>, ClientError> {
-        let link = self.link.as_mut().expect("an event came on it");
+        let link = self.link.as_mut().expect("an event needs a connection");
         let is_first = link.started_at.is_none();
         if is_first != matches!(event, Event::Started(_)) {
             return Err(ClientError::protocol(match is_first {
                 true => "the first event of a stream is not `started`",
-                false => "a stream has started twice",
+                false => "the event `started` came twice",
             }));
         }
         if self.execution.is_some_and(|expected| expected != execution) {
-            return Err(ClientError::protocol("an event is of another execution"));
+            return Err(ClientError::protocol("an event belongs to another execution"));
         }
         let is_new = match &event {
             Event::Started(started) => {
@@ -304,7 +304,7 @@ impl Stream {
                 Ok(())
             }
             Ok(None) => {
-                Err(ClientError::protocol("there is nothing more, but the end was not told"))
+                Err(ClientError::protocol("the server has nothing more, but the end did not come"))
             }
             Err(error) if error.is_transient() => {
                 self.cut = Some(error);
@@ -423,7 +423,7 @@ fn cursor(id: &str, execution: ExecutionId) -> Result<Option<Reached>, ClientErr
         return Ok(None);
     }
     let wrong = |error: sse::CursorError| {
-        ClientError::protocol(format!("the `id:` of an event is no cursor: {error}"))
+        ClientError::protocol(format!("the `id:` of an event is not a cursor: {error}"))
     };
     let cursors = sse::parse_cursors(id).map_err(wrong)?;
     let reached = cursors.of(&[execution]).map_err(wrong)?.next();

@@ -81,7 +81,7 @@ impl Trust {
             roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
         }
         if roots.is_empty() {
-            return Err(wrong("there is no certificate in it".to_owned()));
+            return Err(wrong("it contains no certificate".to_owned()));
         }
         Trust::of(roots).map_err(wrong)
     }

@@ -49,7 +49,8 @@ impl Talk {
         let stream = connect(path).map_err(|error| absent(error.into()))?;
         let peer = socket_peercred(&stream).map_err(io::Error::from)?;
         if !super::is_trusted(peer.uid.as_raw()) {
-            let error = io::Error::new(ErrorKind::PermissionDenied, "another user listens there");
+            let error =
+                io::Error::new(ErrorKind::PermissionDenied, "the server belongs to another user");
             return Err(absent(error));
         }
         Talk::on(stream, request)
@@ -85,7 +86,7 @@ impl Talk {
                 return Err(DoorError::ServerGone);
             }
         }
-        let status = self.status.expect("it was just there");
+        let status = self.status.expect("the status was checked above");
         if status == Status::OK {
             return Ok(());
         }
@@ -129,7 +130,7 @@ impl Talk {
                 Ok(Some(ResponsePart::Body(piece))) => {
                     self.body.extend(piece);
                     if self.body.len() > limits::DOOR_GRANT_BYTES_MAX {
-                        return Err(unsound("a line without end"));
+                        return Err(unsound("a line is too long"));
                     }
                 }
                 Ok(Some(ResponsePart::End)) => {
@@ -160,7 +161,7 @@ impl Talk {
                         }
                     }
                     if self.descriptors.len() > DESCRIPTORS {
-                        return Err(unsound("more descriptors than a grant has"));
+                        return Err(unsound("it has more descriptors than a grant"));
                     }
                     return Ok(received.bytes);
                 }

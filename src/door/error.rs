@@ -117,9 +117,9 @@ impl fmt::Display for DoorError {
             DoorError::ServerGone => out.write_str("the server has gone"),
             DoorError::Stopped(outcome) => write!(out, "the execution has ended: {outcome}"),
             DoorError::TooLarge { chunk_bytes_max } => {
-                write!(out, "a chunk of this ring has at most {chunk_bytes_max} bytes")
+                write!(out, "a chunk of this ring may have at most {chunk_bytes_max} bytes")
             }
-            DoorError::Named(error) => write!(out, "the named ring is not believed: {error}"),
+            DoorError::Named(error) => write!(out, "the named ring is not valid: {error}"),
             DoorError::Unfit(text) => out.write_str(text),
             DoorError::Os(error) => error.fmt(out),
         }
@@ -129,13 +129,15 @@ impl fmt::Display for DoorError {
 impl fmt::Display for Unsound {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unsound::Answer(text) => write!(out, "the server's answer is none of a door: {text}"),
+            Unsound::Answer(text) => {
+                write!(out, "the server's answer is not valid for a door: {text}")
+            }
             Unsound::Grant(fault) => fault.fmt(out),
             Unsound::Descriptor { of, error: None } => {
                 write!(out, "the descriptor of the {of} did not come with the grant")
             }
             Unsound::Descriptor { of, error: Some(error) } => {
-                write!(out, "the descriptor of the {of} is not to be trusted: {error}")
+                write!(out, "the descriptor of the {of} cannot be trusted: {error}")
             }
             Unsound::Memory(flaw) => flaw.fmt(out),
         }
@@ -151,7 +153,7 @@ impl fmt::Display for WriteError {
             WriteError::Stopped(None) => out.write_str("the execution was stopped"),
             WriteError::ServerGone => out.write_str("the server has gone"),
             WriteError::TooLarge { chunk_bytes_max } => {
-                write!(out, "a chunk of this ring has at most {chunk_bytes_max} bytes")
+                write!(out, "a chunk of this ring may have at most {chunk_bytes_max} bytes")
             }
         }
     }

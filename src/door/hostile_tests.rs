@@ -62,7 +62,7 @@ fn an_answer_that_is_none_is_refused() {
         refusal.len()
     );
     let DoorError::Refused(refused) = raw(format!("{head}{refusal}").as_bytes()) else {
-        panic!("it was a refusal");
+        panic!("expected a refusal");
     };
     assert_eq!((refused.status.code(), refused.limit), (429, Some(8)));
     assert_eq!((&*refused.code, &*refused.message), ("too_many_doors", "no more"));
@@ -244,7 +244,7 @@ fn a_producer_that_died_while_it_counted_is_counted_for() {
         // The producer's death is not detected yet, so nothing is due, and no wait hangs.
         assert!(reader.next_within(Duration::from_millis(5)).unwrap().is_none());
         host.end(Outcome::Failed, "the producer died");
-        let Ok(Some(Delivery::Gap(gap))) = reader.next() else { panic!("there is a gap") };
+        let Ok(Some(Delivery::Gap(gap))) = reader.next() else { panic!("expected a gap") };
         assert_eq!((gap.from_seq, gap.to_seq, gap.reason), (1, tail_seq - 1, GapReason::Overtaken));
         let wanted = |seq: &u64| kinds.is_all() || !seq.is_multiple_of(2);
         let missed = (1..tail_seq).filter(wanted).count() as u64;
@@ -288,9 +288,9 @@ fn chunks_that_a_broken_ring_never_had_are_a_gap_before_the_end() {
         spoil(&host.ring.writer.segment());
         host.control.page.finish(&record, "the producer broke the ring's rules");
         host.knock();
-        let Ok(Some(Delivery::Gap(gap))) = reader.next() else { panic!("there is a gap") };
+        let Ok(Some(Delivery::Gap(gap))) = reader.next() else { panic!("expected a gap") };
         assert_eq!((gap.from_seq, gap.to_seq, gap.chunk_count, gap.byte_count), (3, 5, 3, 30));
-        let Ok(Some(Delivery::End(ended))) = reader.next() else { panic!("there is an end") };
+        let Ok(Some(Delivery::End(ended))) = reader.next() else { panic!("expected an end") };
         assert_eq!(ended.end.state, EndState::Ended(Outcome::Failed));
         assert!(reader.next().unwrap().is_none());
     }

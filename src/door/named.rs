@@ -63,12 +63,12 @@ impl NamedReader {
         let policy = options.policy.unwrap_or(Policy::Drop);
         if matches!(policy, Policy::Block | Policy::Disconnect) {
             return Err(DoorError::Unfit(
-                "by name, nobody waits for a reader or lets it go: \
-                 the policy cannot be block or disconnect",
+                "a reader by name cannot have the policy block or disconnect, because the producer \
+                 ignores such a reader",
             ));
         }
         if !options.kinds.is_all() {
-            return Err(DoorError::Unfit("by name, all kinds are read"));
+            return Err(DoorError::Unfit("a reader by name reads all kinds; remove the filter"));
         }
         let path = folder.join(name_of(execution));
         let view = NamedView::open(&path).map_err(|error| match error {
@@ -130,7 +130,10 @@ impl NamedReader {
     /// # Errors
     /// The same as those of [`NamedReader::poll`]. [`DoorError::ServerGone`]: the owner has gone,
     /// and all that could be delivered was.
-    #[expect(clippy::should_implement_trait, reason = "a lending iterator, which std has not")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a lending iterator, which std does not have"
+    )]
     pub fn next(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         self.next_until(Instant::FAR)
     }
@@ -183,9 +186,11 @@ fn begin(ring: &RingReader, from: From) -> Result<Cursor, DoorError> {
             let seen = Totals { chunks: before_seq, bytes: descriptor.total_bytes };
             Ok(Cursor::new(before_seq + 1, seen))
         }
-        Poll::Pending => Err(DoorError::Unfit("by name, what has not come yet is `live`")),
+        Poll::Pending => Err(DoorError::Unfit(
+            "a reader by name cannot begin at a chunk that has not come yet; use `live`",
+        )),
         Poll::Overtaken { .. } => {
-            Err(DoorError::Unfit("the chunk before the one to begin with is no longer held"))
+            Err(DoorError::Unfit("the chunk before the first wanted one is no longer held"))
         }
         Poll::Gone | Poll::Corrupt => Err(Flaw::Ring.into()),
     }

@@ -238,7 +238,7 @@ impl<B: Bell> Pen<B> {
 
     /// Reports the end of the output, with its outcome and an error text.
     pub fn finish(&self, outcome: Outcome, text: &str) {
-        let verdict = NonZeroU8::new(code_of_outcome(outcome)).expect("codes begin with 1");
+        let verdict = NonZeroU8::new(code_of_outcome(outcome)).expect("codes are never 0");
         let (head_seq, totals) = (self.writer.head_seq(), KindTotals::default());
         self.page.finish(&FinalRecord { verdict, head_seq, totals }, text);
         self.bell.knock();

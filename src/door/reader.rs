@@ -178,7 +178,10 @@ impl Reader {
     ///
     /// # Errors
     /// The same as those of [`Reader::poll`].
-    #[expect(clippy::should_implement_trait, reason = "a lending iterator, which std has not")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a lending iterator, which std does not have"
+    )]
     pub fn next(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         self.next_until(Instant::FAR)
     }

@@ -293,7 +293,7 @@ fn who_wants_no_bytes_gets_none() {
     let terms = terms(Policy::Block, 1, Kinds::ALL);
     let (mut host, mut reader) = ReadHost::of_ring(ring, terms, cursor, &options);
     host.publish(ChunkHeader::default(), b"bytes");
-    let Some(Delivery::Chunk(chunk)) = reader.next().unwrap() else { panic!("a chunk is there") };
+    let Some(Delivery::Chunk(chunk)) = reader.next().unwrap() else { panic!("expected a chunk") };
     assert_eq!((chunk.seq, chunk.data), (1, &b""[..]));
 }
 
@@ -369,7 +369,7 @@ fn an_end_that_was_told_counts_although_the_server_has_gone() {
     host.end(Outcome::Failed, "it broke");
     drop(host);
     assert!(matches!(reader.next(), Ok(Some(Delivery::Chunk(_)))));
-    let Some(Delivery::End(ended)) = reader.next().unwrap() else { panic!("the end was told") };
+    let Some(Delivery::End(ended)) = reader.next().unwrap() else { panic!("expected the end") };
     assert_eq!(ended.end.state, EndState::Ended(Outcome::Failed));
     assert_eq!((ended.end.exit, ended.error), (Some(Exit::Signal(9)), Some("it broke")));
     assert!(matches!(reader.next(), Ok(None)));
@@ -382,7 +382,9 @@ fn a_reader_that_is_let_go_hears_why() {
     publish(&mut host);
     host.slot.detach(code_of_detach(DetachReason::Stall));
     assert!(matches!(reader.next(), Ok(Some(Delivery::Chunk(_)))));
-    let Some(Delivery::End(ended)) = reader.next().unwrap() else { panic!("it was let go") };
+    let Some(Delivery::End(ended)) = reader.next().unwrap() else {
+        panic!("expected the end of the detached reader")
+    };
     let state = EndState::Detached { reason: DetachReason::Stall, resume_from: 2 };
     assert_eq!(ended.end.state, state);
 }
@@ -394,7 +396,9 @@ fn progress_comes_with_its_words() {
     let told = ProgressRecord { progress: 3.0, total: Some(6.0), reports: 1, message, context };
     host.control.page.set_progress(&told);
     host.knock();
-    let Some(Delivery::Progress(report)) = reader.next().unwrap() else { panic!("a report") };
+    let Some(Delivery::Progress(report)) = reader.next().unwrap() else {
+        panic!("expected a report")
+    };
     assert_eq!((report.progress.progress, report.progress.total), (3.0, Some(6.0)));
     assert_eq!((report.message, report.context), (Some("half"), Some("{\"a\":1}")));
     assert!(reader.poll().unwrap().is_none());
@@ -411,7 +415,7 @@ fn a_descriptor_can_be_waited_for() {
         publish(&mut host); // One sleep gets one signal.
         assert!(is_readable(&reader));
         assert!(reader.poll().unwrap().is_some());
-        assert!(!reader.watch(), "round {round}: there is one more");
+        assert!(!reader.watch(), "round {round}: one more chunk must come");
         assert!(reader.poll().unwrap().is_some());
         assert!(reader.poll().unwrap().is_none());
         assert!(reader.watch());

@@ -168,7 +168,7 @@ impl Writer {
             let epoch = self.pen.gate_epoch();
             if self.pen.try_lend(length)?.is_some() {
                 let room = self.pen.try_lend(length)?;
-                return Ok(room.expect("it was just there"));
+                return Ok(room.expect("the room was checked above"));
             }
             self.wait_for_room(epoch)?;
         }

@@ -249,7 +249,7 @@ impl<'a> Event<'a> {
         match self {
             Event::Started(started) => fields.started(started),
             Event::Chunk(chunk) => fields.chunk(chunk),
-            Event::Part(_) => unreachable!("written above"),
+            Event::Part(_) => unreachable!("parts are written above"),
             Event::Gap(gap) => fields.gap(gap),
             Event::Progress(progress) => fields.progress(progress),
             Event::End(end) => fields.end(end),

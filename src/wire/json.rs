@@ -106,7 +106,7 @@ fn write_escape(out: &mut Vec<u8>, char_bytes: &[u8]) {
             out.extend([control >> 4, control & 15].map(|digit| DIGITS[digit as usize]));
             return;
         }
-        _ => unreachable!("only what needs it is escaped"),
+        _ => unreachable!("all characters to escape are handled above"),
     };
     out.extend_from_slice(short);
 }
@@ -114,13 +114,13 @@ fn write_escape(out: &mut Vec<u8>, char_bytes: &[u8]) {
 /// Appends an unsigned integer.
 #[inline]
 pub(crate) fn write_u64(out: &mut Vec<u8>, number: u64) {
-    serde_json::to_writer(out, &number).expect("a vector takes everything");
+    serde_json::to_writer(out, &number).expect("writing to a vector cannot fail");
 }
 
 /// Appends a signed integer.
 #[inline]
 pub(super) fn write_i64(out: &mut Vec<u8>, number: i64) {
-    serde_json::to_writer(out, &number).expect("a vector takes everything");
+    serde_json::to_writer(out, &number).expect("writing to a vector cannot fail");
 }
 
 /// Appends a number in the shortest form that reads as the same number, without an empty fraction.
@@ -129,7 +129,7 @@ pub(crate) fn write_f64(out: &mut Vec<u8>, number: f64) {
     if number.fract() == 0.0 && number.abs() < EXACT_BELOW {
         write_i64(out, number as i64);
     } else {
-        serde_json::to_writer(out, &number).expect("a vector takes everything");
+        serde_json::to_writer(out, &number).expect("writing to a vector cannot fail");
     }
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn write_value(out: &mut Vec<u8>, value: &Value) {
             out.push(b'}');
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {
-            serde_json::to_writer(out, value).expect("a vector takes everything");
+            serde_json::to_writer(out, value).expect("writing to a vector cannot fail");
         }
     }
 }

@@ -86,12 +86,12 @@ impl Id {
     pub fn as_text(&self) -> Option<String> {
         self.raw
             .starts_with('"')
-            .then(|| serde_json::from_str(&self.raw).expect("it was read, or made of a text"))
+            .then(|| serde_json::from_str(&self.raw).expect("an id is valid JSON"))
     }
 
     /// The id as a JSON value.
     pub fn to_value(&self) -> Value {
-        serde_json::from_str(&self.raw).expect("it was read, or made of a text or a number")
+        serde_json::from_str(&self.raw).expect("an id is valid JSON")
     }
 
     fn key(&self) -> &str {
@@ -100,7 +100,7 @@ impl Id {
 }
 
 fn canonical(text: &str) -> Box<str> {
-    serde_json::to_string(text).expect("a text can be spelled").into()
+    serde_json::to_string(text).expect("a text is valid JSON").into()
 }
 
 impl PartialEq for Id {
@@ -221,9 +221,10 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
         return message(Envelope::read(text).map_err(refused)?);
     }
     match strict::read(bytes).map_err(refused)? {
-        Value::Array(_) => {
-            Err(unreadable(INVALID_REQUEST, "messages come one by one, not in a batch".to_owned()))
-        }
+        Value::Array(_) => Err(unreadable(
+            INVALID_REQUEST,
+            "batches are not supported; send messages one by one".to_owned(),
+        )),
         _ => Err(unreadable(INVALID_REQUEST, "the message is not an object".to_owned())),
     }
 }
@@ -269,10 +270,10 @@ fn message(envelope: Envelope<'_>) -> Result<Message, Malformed> {
     let method = match method {
         Some(Value::String(method)) => method,
         Some(_) => return Err(error("`method` is not a string")),
-        None => return Err(error("it has none of `method`, `result` and `error`")),
+        None => return Err(error("it has no `method`, `result` or `error`")),
     };
     if has_answer {
-        return Err(error("it has a `method` and an answer"));
+        return Err(error("it has a `method` and a `result` or `error`"));
     }
     let params = match params {
         Some(Value::Object(params)) => params,
@@ -309,7 +310,7 @@ fn response(
         }
         (None, Some(_)) => Err("`error` is not an object"),
         (Some(_), Some(_)) => Err("it has a `result` and an `error`"),
-        (None, None) => unreachable!("the caller saw one of them"),
+        (None, None) => unreachable!("the caller has checked that one is present"),
     }
 }
 

@@ -47,7 +47,7 @@ pub fn write_traces(out: &mut Vec<u8>, spans: &[Span]) {
 fn write_span(out: &mut Vec<u8>, span: &Span) {
     let Span { trace_id, span_id, begun_us, ended_us, .. } = span;
     let mut put = |text: std::fmt::Arguments<'_>| {
-        out.write_fmt(text).expect("memory takes everything");
+        out.write_fmt(text).expect("writing to memory cannot fail");
     };
     put(format_args!("{{\"traceId\":\"{trace_id:032x}\",\"spanId\":\"{span_id:016x}\""));
     if let Some(parent_id) = span.parent_id {

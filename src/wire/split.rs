@@ -103,7 +103,7 @@ mod tests {
                     Split::TooLong => None,
                 });
             }
-            assert!(input.is_empty(), "all is taken");
+            assert!(input.is_empty(), "the input must be consumed");
         }
         (found, splitter.end().map(<[u8]>::to_vec))
     }

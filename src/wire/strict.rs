@@ -30,7 +30,7 @@ impl fmt::Display for Unreadable {
             Unreadable::TooDeep => {
                 write!(out, "is nested deeper than {}", limits::JSON_DEPTH_MAX)
             }
-            Unreadable::NameTwice => out.write_str("has an object with one name twice"),
+            Unreadable::NameTwice => out.write_str("has an object with a repeated name"),
         }
     }
 }
@@ -96,7 +96,7 @@ impl<'f> Strict<'f> {
             Some(depth_left) => Ok(Strict { depth_left, ..self }),
             None => {
                 self.found.is_too_deep.set(true);
-                Err(E::custom("it is nested too deep"))
+                Err(E::custom("it is nested too deeply"))
             }
         }
     }
@@ -114,7 +114,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
     type Value = Value;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a value of JSON")
+        out.write_str("a JSON value")
     }
 
     fn visit_unit<E>(self) -> Result<Value, E> {

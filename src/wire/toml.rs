@@ -40,9 +40,9 @@ fn at_depth(value: &DeValue<'_>, depth: u32) -> Result<Value, String> {
         DeValue::Float(number) => {
             let number: Result<f64, _> = number.as_str().parse();
             let finite = number.ok().filter(|number| number.is_finite());
-            finite.ok_or("has a number that is none in JSON")?.into()
+            finite.ok_or("has a number that JSON cannot represent")?.into()
         }
-        DeValue::Datetime(_) => return Err("has a date, which is no value of JSON".to_owned()),
+        DeValue::Datetime(_) => return Err("has a date, which JSON cannot represent".to_owned()),
         DeValue::Array(values) => {
             let values = values.iter().map(|value| at_depth(value.get_ref(), depth + 1));
             values.collect::<Result<Vec<Value>, String>>()?.into()
@@ -80,7 +80,7 @@ mod tests {
         assert!(error.starts_with("line 2: "), "{error}");
         for (text, problem) in [
             ("a = 2020-01-01", "a date"),
-            ("a = nan", "none in JSON"),
+            ("a = nan", "JSON cannot represent"),
             ("a = 99999999999999999999", "too large"),
         ] {
             let error = parse(text).unwrap_err();

@@ -183,7 +183,7 @@ fn an_execution_is_never_asked_for_twice() {
 fn answers_that_are_too_much_or_no_answers_are_errors() {
     let too_long = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n".to_vec();
     let table = [
-        (too_long, "the response is bad"),
+        (too_long, "the response is malformed"),
         (b"SSH-2.0-server\r\n\r\n".to_vec(), "first line"),
         (answer(200, "{"), "not JSON"),
         (answer(200, "[]"), "not a JSON object"),

@@ -334,7 +334,7 @@ fn what_is_not_right_is_not_passed_on() {
         begin(out);
         tell(out, sse, Some(2), &ended(2));
     });
-    protocol(result, "the end tells of");
+    protocol(result, "the end reports");
     protocol(told(|out| body_chunk(out, b"data: {\n\n")), "JSON");
     protocol(told(|out| body_chunk(out, b"data: {\"event\":\"end\"}\n\n")), "`execution`");
     let renamed = told(|out| {

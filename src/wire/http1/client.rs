@@ -272,14 +272,20 @@ impl<'a> ResponseInfo<'a> {
 impl fmt::Display for ResponseError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ResponseError::Malformed(refusal) => write!(out, "the response is bad: {refusal}"),
-            ResponseError::BadStatusLine => out.write_str("the first line is not one of HTTP/1.1"),
-            ResponseError::Upgraded => out.write_str("the server changed the protocol unasked"),
+            ResponseError::Malformed(refusal) => {
+                write!(out, "the response is malformed: {refusal}")
+            }
+            ResponseError::BadStatusLine => {
+                out.write_str("the first line is not a status line of HTTP/1.1")
+            }
+            ResponseError::Upgraded => {
+                out.write_str("the server changed the protocol without a request")
+            }
             ResponseError::TooManyInterim => {
                 let count_max = limits::HTTP_INTERIM_RESPONSES_MAX;
-                write!(out, "there were more than {count_max} interim responses")
+                write!(out, "the server sent more than {count_max} interim responses")
             }
-            ResponseError::Unasked => out.write_str("a response came that was not asked for"),
+            ResponseError::Unasked => out.write_str("the server sent a response without a request"),
             ResponseError::Truncated => {
                 out.write_str("the connection ended before the response did")
             }

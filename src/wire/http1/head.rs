@@ -154,7 +154,7 @@ impl fmt::Display for Method {
 
 impl fmt::Display for HeaderFault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "the header {} is there more than once, or is not ASCII", self.name)
+        write!(out, "the header {} occurs more than once or is not ASCII", self.name)
     }
 }
 
@@ -188,7 +188,7 @@ impl<'a> Headers<'a> {
         let mut rest = self.lines;
         std::iter::from_fn(move || {
             let lines = rest;
-            let length = rest.skip_until(b'\n').expect("memory can be read");
+            let length = rest.skip_until(b'\n').expect("reading from memory cannot fail");
             (length > 0).then(|| &lines[..length])
         })
     }

@@ -24,7 +24,7 @@ use crate::limits;
 /// assert_eq!(query.list("executions").collect::<Vec<_>>(), ["a", "b"]);
 /// assert_eq!(query.text("from")?, None);
 /// let error = query.number("max_chunks", 100..=1_000).unwrap_err();
-/// assert_eq!(error.to_string(), "max_chunks: it is not a number from 100 to 1000");
+/// assert_eq!(error.to_string(), "max_chunks: it must be a number from 100 to 1000");
 /// # Ok::<(), streamdoor::wire::http1::QueryError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -174,17 +174,17 @@ impl fmt::Display for QueryError {
         match &self.fault {
             QueryFault::Undecodable(fault) => fault.fmt(out),
             QueryFault::TooMany => {
-                write!(out, "there are more than {} fields", limits::HTTP_QUERY_PAIRS_MAX)
+                write!(out, "the query has more than {} fields", limits::HTTP_QUERY_PAIRS_MAX)
             }
-            QueryFault::Repeated => out.write_str("it is there more than once"),
-            QueryFault::Unknown => out.write_str("no such field is known"),
+            QueryFault::Repeated => out.write_str("it occurs more than once"),
+            QueryFault::Unknown => out.write_str("it is not a known field"),
             QueryFault::NotANumber(low, high) => {
-                write!(out, "it is not a number from {low} to {high}")
+                write!(out, "it must be a number from {low} to {high}")
             }
             QueryFault::NotAChoice(choices) => {
-                write!(out, "it is none of {}", choices.join(", "))
+                write!(out, "it must be one of {}", choices.join(", "))
             }
-            QueryFault::NotABool => out.write_str("it is neither true nor false"),
+            QueryFault::NotABool => out.write_str("it must be true or false"),
         }
     }
 }
@@ -246,6 +246,6 @@ mod tests {
         let many = "a&".repeat(65);
         assert_eq!(Query::parse(&many).unwrap_err(), error("", QueryFault::TooMany));
         assert!(Query::parse(&many[2..]).is_ok());
-        assert_eq!(check("f=x").unwrap_err().to_string(), "f: it is none of sse, ndjson");
+        assert_eq!(check("f=x").unwrap_err().to_string(), "f: it must be one of sse, ndjson");
     }
 }

@@ -136,7 +136,7 @@ pub struct HeaderError;
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "a head needs its end"]
+#[must_use = "a head must be finished"]
 #[derive(Debug)]
 pub struct ResponseHead<'a> {
     out: &'a mut Vec<u8>,
@@ -205,7 +205,7 @@ pub fn write_chunk_size(out: &mut Vec<u8>, content_bytes: usize) {
 }
 
 /// A chunk whose content is being appended.
-#[must_use = "a chunk needs its end"]
+#[must_use = "a chunk must be ended"]
 #[derive(Debug)]
 pub struct OpenChunk {
     content_at: usize,
@@ -250,7 +250,7 @@ impl fmt::Display for Status {
 
 impl fmt::Display for HeaderError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a header has control characters, or a name that is none")
+        out.write_str("a header has control characters or an invalid name")
     }
 }
 

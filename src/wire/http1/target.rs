@@ -142,8 +142,8 @@ impl fmt::Display for DecodeError {
         out.write_str(match self {
             DecodeError::BadEscape => "a `%` is not followed by two hexadecimal digits",
             DecodeError::NotUtf8 => "it is not UTF-8",
-            DecodeError::ControlCharacter => "it has a control character",
-            DecodeError::Slash => "a segment has a slash or backslash in it",
+            DecodeError::ControlCharacter => "it contains a control character",
+            DecodeError::Slash => "a segment contains a slash or backslash",
             DecodeError::Dots => "a segment is `.` or `..`",
         })
     }

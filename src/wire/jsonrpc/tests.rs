@@ -153,7 +153,7 @@ fn a_name_that_comes_twice_is_refused_wherever_it_is() {
     for text in table {
         let error = parse(text.as_bytes()).expect_err(text);
         assert_eq!((error.code, error.id), (INVALID_REQUEST, None), "{text}");
-        assert!(error.message.contains("one name twice"), "{text}: {}", error.message);
+        assert!(error.message.contains("a repeated name"), "{text}: {}", error.message);
     }
     // If a text is not JSON and has a name twice, the first is reported.
     assert_eq!(code_of(r#"{"jsonrpc":"2.0","id":1,"id":1,"method":"m""#), PARSE_ERROR);

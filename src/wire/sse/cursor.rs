@@ -193,13 +193,17 @@ impl fmt::Display for CursorError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             CursorError::Malformed => {
-                "a cursor is EXECUTION:SEQ:BYTES or EXECUTION:SEQ:BYTES:CHUNKS, with commas \
+                "a cursor must be EXECUTION:SEQ:BYTES or EXECUTION:SEQ:BYTES:CHUNKS, with commas \
                  between several"
             }
-            CursorError::BadNumber => "the numbers of a cursor have at most 64 bits",
+            CursorError::BadNumber => "a number of a cursor has more than 64 bits",
             CursorError::Repeated => "a cursor names an execution twice",
             CursorError::TooMany => {
-                return write!(out, "there are more than {} cursors", limits::STREAM_CURSORS_MAX);
+                return write!(
+                    out,
+                    "the list has more than {} cursors",
+                    limits::STREAM_CURSORS_MAX
+                );
             }
             CursorError::Missing => "the cursor of an execution is missing",
             CursorError::Foreign => "a cursor names an execution that this stream does not follow",

@@ -80,7 +80,7 @@ fn write_lines(out: &mut Vec<u8>, field: &[u8], mut text: &[u8]) {
 
 impl fmt::Display for FieldError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("the name of an event has no line feed, carriage return or NUL")
+        out.write_str("the name of an event must not contain a line feed, carriage return or NUL")
     }
 }
 
