@@ -180,7 +180,7 @@ mod tests {
         let table = [
             (deep.as_str(), Some(limits::JSON_DEPTH_MAX.into()), "deeper than 64"),
             ("{", None, "is not JSON"),
-            (r#"{"a":1,"a":2}"#, None, "repeated name"),
+            (r#"{"a":1,"a":2}"#, None, "a repeated name"),
         ];
         for (body, limit, words) in table {
             let error = parse(body.as_bytes()).unwrap_err();
