@@ -309,7 +309,7 @@ impl Ask {
                 }
             }
             "subscriptions/listen" => Ask::Listen(params.filter(context.client.tasks)?),
-            _ => unreachable!("`is_method` knows no other"),
+            _ => unreachable!("`is_method` accepts no other method"),
         })
     }
 }

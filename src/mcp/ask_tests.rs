@@ -226,7 +226,7 @@ fn a_result_is_wanted_as_a_stream_in_meta_or_among_the_arguments() {
         params["arguments"]["a"] = 1.into();
         let (context, ask) = ask_with(OLD, json!({}), "tools/call", params).unwrap();
         assert_eq!(context.wants_stream, wanted);
-        let Ask::CallTool { arguments, .. } = ask else { panic!("it is a call") };
+        let Ask::CallTool { arguments, .. } = ask else { panic!("expected a call") };
         assert_eq!(arguments, map(json!({"a": 1}))); // The tool never sees this member.
     }
     for (mut params, name) in [
@@ -237,7 +237,7 @@ fn a_result_is_wanted_as_a_stream_in_meta_or_among_the_arguments() {
         params["name"] = "t".into();
         let fault = ask_with(OLD, json!({}), "tools/call", params).unwrap_err();
         assert_eq!(fault.code, -32602);
-        assert_eq!(fault.message, format!("{name} is neither true nor false"));
+        assert_eq!(fault.message, format!("{name} must be true or false"));
     }
 }
 

@@ -192,11 +192,11 @@ impl Rest<'_> {
     }
 
     fn in_words(self, is_all: bool) -> String {
-        let begins = "This is how the result begins";
+        let begins = "This is the beginning of the result";
         let stream_read = |stream_id: &str| {
             format!(
-                "{{\"stream_id\": \"{stream_id}\"}}, again and again until it says \"done\": \
-                 true. Close it with stream_close."
+                "{{\"stream_id\": \"{stream_id}\"}}. Repeat this until it returns \"done\": true. \
+                 Then close the stream with stream_close."
             )
         };
         match self {
@@ -204,26 +204,26 @@ impl Rest<'_> {
                 let rest = stream_read(stream_id);
                 let how = match is_all {
                     true => "The result is a stream.",
-                    false => &format!("{begins}; all of it is a stream."),
+                    false => &format!("{begins}. The whole result is a stream."),
                 };
-                format!("{how} Read it with the tool stream_read, from the beginning: {rest}")
+                format!("{how} Read it from the beginning with the tool stream_read: {rest}")
             }
             Rest::Held(stream_id) => format!(
-                "{begins}. It is too long for one answer, and only its end is still held. Read \
-                 that with the tool stream_read: {}",
+                "{begins}. It is too long for one answer, and only its end is still held. Read the \
+                 end with the tool stream_read: {}",
                 stream_read(stream_id)
             ),
             Rest::Told => format!(
-                "{begins}. It is too long for one answer. The notifications of this call were all \
-                 of it, except for what their gaps name; there is no stream to read."
+                "{begins}. It is too long for one answer. The notifications of this call contained \
+                 all of it, except for their gaps. There is no stream to read."
             ),
             Rest::CutShort => format!(
-                "{begins}. It is too long for one answer, and the notifications of this call were \
-                 only a part of it: they ended when they were not read for too long."
+                "{begins}. It is too long for one answer. The notifications of this call contained \
+                 only a part of it, because the client did not read them for too long."
             ),
             Rest::Lost => format!(
-                "{begins}. It is longer than one answer can be ({} bytes), and the rest was not \
-                 kept: this call wanted no stream (\"{META_STREAM}\": false), and no \
+                "{begins}. It is longer than the limit of one answer ({} bytes). The rest was not \
+                 kept, because this call wanted no stream (\"{META_STREAM}\": false) and no \
                  notifications (\"progressToken\").",
                 limits::MCP_RESULT_BYTES_MAX
             ),
@@ -285,9 +285,8 @@ impl Results<'_> {
             match fits(&value) {
                 Ok(()) => drop(members.insert("structuredContent".to_owned(), value)),
                 Err(text) => {
-                    problem = Some(format!(
-                        "The output of the tool is not what its schema promises: {text}"
-                    ));
+                    problem =
+                        Some(format!("The output of the tool does not match its schema: {text}"));
                 }
             }
         }
@@ -330,7 +329,7 @@ impl Results<'_> {
         let has_schema = output_schema(spec, self.version()).is_some();
         content.push(text_block(&rest.in_words(text.is_empty())));
         if has_schema {
-            content.push(text_block("It is too long to be given as structured content."));
+            content.push(text_block("The result is too long for structured content."));
         }
         let is_error = has_schema || rest.is_lost();
         let mut document = finish(Map::new(), content, is_error, meta, self);
@@ -392,16 +391,17 @@ fn structured(
     output: &[u8],
     fits: &dyn Fn(&Value) -> Result<(), String>,
 ) -> Result<Value, String> {
-    let value: Value = serde_json::from_slice(output)
-        .map_err(|error| format!("The output of the tool is not the JSON it promises: {error}"))?;
+    let value: Value = serde_json::from_slice(output).map_err(|error| {
+        format!("The output of the tool is not JSON, which its schema requires: {error}")
+    })?;
     if version.era() == Era::Handshake && !value.is_object() {
-        return Err("The output of the tool is not the object it promises.".to_owned());
+        return Err(
+            "The output of the tool is not an object, which its schema requires.".to_owned()
+        );
     }
     match fits(&value) {
         Ok(()) => Ok(value),
-        Err(problem) => {
-            Err(format!("The output of the tool is not what its schema promises: {problem}"))
-        }
+        Err(problem) => Err(format!("The output of the tool does not match its schema: {problem}")),
     }
 }
 
@@ -427,7 +427,9 @@ fn output_block(output: &[u8], execution: &str) -> Value {
 fn beginning_text(bytes: &[u8]) -> &str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,
-        Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).expect("it is valid"),
+        Err(error) => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).expect("the prefix is valid UTF-8")
+        }
     }
 }
 

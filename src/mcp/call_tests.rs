@@ -227,9 +227,9 @@ fn a_result_that_is_too_long_is_how_it_begins_and_a_stream() {
 fn a_result_without_a_stream_says_at_once_where_the_rest_is() {
     let plain = ToolSpec::new("a", "b");
     for (rest, words, is_error) in [
-        (Rest::Told, "The notifications of this call were all of it", false),
+        (Rest::Told, "The notifications of this call contained all of it", false),
         (Rest::CutShort, "only a part of it", true),
-        (Rest::Lost, "the rest was not kept", true),
+        (Rest::Lost, "The rest was not kept", true),
     ] {
         for (_, document) in
             each("CallToolResult", |results| results.call_in_part(b"ab", rest, &plain, META))

@@ -160,7 +160,7 @@ pub fn contents(uri: &str, mime_type: Option<&str>, read: &Contents) -> Value {
 pub(super) fn encoded(bytes: &[u8]) -> String {
     let mut out = Vec::new();
     base64::write(&mut out, bytes);
-    String::from_utf8(out).expect("its digits are ASCII")
+    String::from_utf8(out).expect("base 64 is ASCII")
 }
 
 impl Prompt {
@@ -422,7 +422,7 @@ mod tests {
         let Ok(Rendered::Messages(messages)) =
             (prompt.render)(&arguments, &Replies::default(), &client)
         else {
-            panic!("it asks nothing");
+            panic!("expected messages");
         };
         let result = json!({"messages": messages, "resultType": "complete"});
         check(Version::LATEST, "GetPromptResult", &result);

@@ -38,7 +38,7 @@ pub fn asks_for_executions(wanted: &Complete) -> bool {
 /// The owner of the argument does not exist, or has no such argument (A39, B34).
 pub fn complete(wanted: &Complete, sources: &Sources<'_>) -> Result<Completion, Fault> {
     let unknown = |sort: &str, name: &str| {
-        Fault::invalid_params(format!("there is no {sort} `{name}` to complete an argument of"))
+        Fault::invalid_params(format!("the {sort} `{name}` does not exist"))
     };
     match &wanted.target {
         Target::Tool(name) => match (sources.tool)(name) {

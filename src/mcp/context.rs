@@ -92,7 +92,7 @@ impl Level {
     pub(super) fn of(value: &Value) -> Result<Level, Fault> {
         value.as_str().and_then(Level::parse).ok_or_else(|| {
             let names = Level::ALL.map(Level::name).join(", ");
-            Fault::invalid_params(format!("the log level is none of {names}"))
+            Fault::invalid_params(format!("the log level must be one of {names}"))
         })
     }
 }
@@ -227,7 +227,7 @@ fn wants_stream(
     let flag = |name: &str, value: Option<&Value>| match value {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Bool(flag)) => Ok(Some(*flag)),
-        Some(_) => Err(Fault::invalid_params(format!("`{name}` is neither true nor false"))),
+        Some(_) => Err(Fault::invalid_params(format!("`{name}` must be true or false"))),
     };
     let arguments = params.get_mut("arguments").and_then(Value::as_object_mut);
     let said = arguments.and_then(|arguments| arguments.shift_remove("_stream"));

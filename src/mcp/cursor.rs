@@ -67,13 +67,14 @@ pub fn page<T>(
 fn write(list: List, key: &str) -> String {
     let mut out = Vec::new();
     base64::write(&mut out, format!("{}{key}", list.mark()).as_bytes());
-    String::from_utf8(out).expect("its digits are ASCII")
+    String::from_utf8(out).expect("base 64 is ASCII")
 }
 
 fn read(list: List, cursor: &str) -> Result<String, Fault> {
     let text = base64::read(cursor).and_then(|bytes| String::from_utf8(bytes).ok());
     let key = text.as_deref().and_then(|text| text.strip_prefix(list.mark()));
-    key.map(str::to_owned).ok_or_else(|| Fault::invalid_params("`cursor` is not one of ours"))
+    key.map(str::to_owned)
+        .ok_or_else(|| Fault::invalid_params("`cursor` was not issued by this server"))
 }
 
 #[cfg(test)]

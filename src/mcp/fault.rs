@@ -91,7 +91,7 @@ impl Fault {
 
     /// The task does not exist, no longer exists, or belongs to another principal.
     pub fn task_not_found() -> Fault {
-        Fault::invalid_params("there is no such task")
+        Fault::invalid_params("the task does not exist")
     }
 
     /// A header contradicts the body.

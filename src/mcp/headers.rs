@@ -53,7 +53,7 @@ impl Headers<'_> {
         match member(params, parameter).and_then(Value::as_str) {
             Some(body) => check("Mcp-Name", self.name, decode, body),
             None if self.name.is_none() => Ok(()), // The fault is in the body.
-            None => Err(mismatch("Mcp-Name", "names what the body does not")),
+            None => Err(mismatch("Mcp-Name", "has a value, but the body has none")),
         }
     }
 
@@ -76,10 +76,10 @@ impl Headers<'_> {
                 None if body.is_null() => {}
                 None => return Err(mismatch(&header, "is missing")),
                 Some(_) if body.is_null() => {
-                    return Err(mismatch(&header, "says what the body does not"));
+                    return Err(mismatch(&header, "has a value, but the body has none"));
                 }
                 Some(value) if says(&decode(&header, value)?, body) => {}
-                Some(_) => return Err(mismatch(&header, "says something else than the body")),
+                Some(_) => return Err(mismatch(&header, "differs from the body")),
             }
         }
         Ok(())
@@ -99,7 +99,7 @@ fn check(
     let value = value.ok_or_else(|| mismatch(header, "is missing"))?;
     match read(header, value)? == body {
         true => Ok(()),
-        false => Err(mismatch(header, "says something else than the body")),
+        false => Err(mismatch(header, "differs from the body")),
     }
 }
 
@@ -108,7 +108,7 @@ fn plain(header: &str, value: &str) -> Result<String, Fault> {
     let value = value.trim_matches([' ', '\t']);
     match value.bytes().all(|byte| matches!(byte, b'\t' | 0x20..0x7F)) {
         true => Ok(value.to_owned()),
-        false => Err(mismatch(header, "has characters that it may not have")),
+        false => Err(mismatch(header, "has invalid characters")),
     }
 }
 
@@ -158,11 +158,11 @@ pub fn declared(schema: &Value) -> Result<Vec<Declared>, String> {
     walk(schema, &mut path, &mut found)?;
     let wish_count = count_wishes(schema, 0);
     if wish_count != found.len() {
-        return Err("`x-mcp-header` stands where no property of the arguments is".to_owned());
+        return Err("`x-mcp-header` is allowed only in a property of the arguments".to_owned());
     }
     for (at, one) in found.iter().enumerate() {
         if found[..at].iter().any(|other| other.name.eq_ignore_ascii_case(&one.name)) {
-            return Err(format!("`x-mcp-header`: {} is there twice", one.name));
+            return Err(format!("`x-mcp-header`: {} occurs twice", one.name));
         }
     }
     Ok(found)
@@ -177,7 +177,7 @@ fn walk(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Declared>) -> Re
         path.push(property.clone());
         if let Some(wish) = each.get("x-mcp-header") {
             let name = wish.as_str().filter(|name| is_token(name)).ok_or_else(|| {
-                format!("`x-mcp-header` of `{}` is not a header's name", path.join("."))
+                format!("`x-mcp-header` of `{}` is not a header name", path.join("."))
             })?;
             let is_plain = matches!(
                 each.get("type").and_then(Value::as_str),
@@ -186,7 +186,7 @@ fn walk(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Declared>) -> Re
             if !is_plain {
                 let path = path.join(".");
                 return Err(format!(
-                    "`{path}` is no string, integer or boolean: no header's value"
+                    "`{path}` must be a string, integer or boolean to be a header value"
                 ));
             }
             found.push(Declared { name: name.to_owned(), path: path.clone() });

@@ -46,7 +46,7 @@ impl Params {
         match self.value("cursor") {
             Value::Null => Ok(None),
             Value::String(cursor) if cursor.len() <= limits::MCP_URI_BYTES_MAX => Ok(Some(cursor)),
-            _ => Err(Fault::invalid_params("`cursor` is not one of ours")),
+            _ => Err(Fault::invalid_params("`cursor` was not issued by this server")),
         }
     }
 
@@ -77,7 +77,7 @@ impl Params {
                 Target::Resource(reference.text("uri", limits::MCP_URI_BYTES_MAX)?)
             }
             _ => {
-                let text = "`ref.type` is none of ref/prompt, ref/resource, ref/tool";
+                let text = "`ref.type` must be one of ref/prompt, ref/resource, ref/tool";
                 return Err(Fault::invalid_params(text));
             }
         };
@@ -100,12 +100,14 @@ impl Params {
         let flag = |name: &str| match wanted.get(name) {
             None | Some(Value::Null) => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(_) => Err(Fault::invalid_params(format!("`notifications.{name}` is no boolean"))),
+            Some(_) => {
+                Err(Fault::invalid_params(format!("`notifications.{name}` is not a boolean")))
+            }
         };
         let texts = |name: &str| list_of_texts(&wanted, name);
         let uris = texts("resourceSubscriptions")?;
         if uris.iter().any(|uri| !is_uri(uri)) {
-            let text = "`notifications.resourceSubscriptions` has something that is not a URI";
+            let text = "`notifications.resourceSubscriptions` has an item that is not a URI";
             return Err(Fault::invalid_params(text));
         }
         let mut tasks = texts("taskIds")?;

@@ -19,11 +19,11 @@ pub fn check(
     questions: &[Question],
 ) -> Result<(), Fault> {
     if questions.len() > limits::MCP_QUESTIONS_MAX {
-        return Err(Fault::internal("the tool asks too much at once"));
+        return Err(Fault::internal("the tool asks too many questions at once"));
     }
     for (at, question) in questions.iter().enumerate() {
         if questions[..at].iter().any(|other| other.key == question.key) {
-            return Err(Fault::internal("the tool asks two things under one key"));
+            return Err(Fault::internal("the tool asks two questions with the same key"));
         }
     }
     let denied: Vec<&Question> =
@@ -42,7 +42,7 @@ pub fn check(
         }
     }
     let names: Vec<&str> = denied.iter().map(|question| question.method.name()).collect();
-    let text = format!("the client has not declared that it answers {}", names.join(", "));
+    let text = format!("the client has not declared that it supports {}", names.join(", "));
     match version.era() {
         Era::Stateless => Err(Fault::missing_capability(text, required)),
         Era::Handshake => Err(Fault::invalid_params(text)),

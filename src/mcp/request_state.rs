@@ -42,7 +42,7 @@ const EXPIRY_BYTES: usize = 8;
 impl Seal {
     /// Returns a seal with this secret key.
     pub fn new(key: &[u8; 32]) -> Seal {
-        Seal { mac: Hmac::new_from_slice(key).expect("every length is a key's") }
+        Seal { mac: Hmac::new_from_slice(key).expect("a key may have any length") }
     }
 
     /// Seals a state into the text that the client gets.
@@ -52,10 +52,10 @@ impl Seal {
     pub fn seal(&self, bound: Bound<'_>, state: &Value, now: Instant) -> Result<String, Fault> {
         let state = state.to_string();
         if state.len() > limits::MCP_STATE_BYTES_MAX {
-            return Err(Fault::internal("what the tool has to remember is too long"));
+            return Err(Fault::internal("the state of the tool is too long"));
         }
         if serde_json::from_str::<Value>(&state).is_err() {
-            return Err(Fault::internal("what the tool has to remember is nested too deep"));
+            return Err(Fault::internal("the state of the tool is nested too deeply"));
         }
         let expiry_s = (now + limits::MCP_STATE_TTL).nanos().div_ceil(1_000_000_000);
         let tag = self.tag(bound, expiry_s, state.as_bytes()).finalize().into_bytes();
@@ -65,7 +65,7 @@ impl Seal {
         bytes.extend_from_slice(state.as_bytes());
         let mut text = Vec::new();
         base64::write(&mut text, &bytes);
-        Ok(String::from_utf8(text).expect("its digits are ASCII"))
+        Ok(String::from_utf8(text).expect("base 64 is ASCII"))
     }
 
     /// Opens a sealed state.
@@ -73,7 +73,7 @@ impl Seal {
     /// # Errors
     /// The text was not sealed here, was sealed for another principal or call, or has expired.
     pub fn open(&self, bound: Bound<'_>, text: &str, now: Instant) -> Result<Value, Fault> {
-        let refused = || Fault::invalid_params("`requestState` is not what was given, or too old");
+        let refused = || Fault::invalid_params("`requestState` is invalid or has expired");
         let text = Some(text).filter(|text| text.len() <= 2 * limits::MCP_STATE_BYTES_MAX);
         let bytes = text.and_then(base64::read).ok_or_else(refused)?;
         let (tag, rest) = bytes.split_first_chunk::<TAG_BYTES>().ok_or_else(refused)?;
@@ -84,7 +84,7 @@ impl Seal {
         if now.nanos() / 1_000_000_000 >= expiry_s {
             return Err(refused());
         }
-        Ok(serde_json::from_slice(state).expect("it was spelled here"))
+        Ok(serde_json::from_slice(state).expect("the server wrote the state as JSON"))
     }
 
     /// The answers and the state of a request that may be a retry.

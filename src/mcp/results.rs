@@ -259,7 +259,7 @@ pub fn execution_templates() -> [Value; 2] {
         json!({
             "uriTemplate": super::completion::OUTPUT_TEMPLATE,
             "name": "output",
-            "description": "All output of one execution of a tool that is still there.",
+            "description": "The output of one execution of a tool, as far as it is still held.",
         }),
     ]
 }

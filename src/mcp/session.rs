@@ -44,7 +44,7 @@ impl Session {
     pub fn open(request: &Message, server: &ServerInfo) -> Result<(Session, Value), Fault> {
         let params = match request {
             Message::Request { method, params, .. } if method == "initialize" => params,
-            _ => return Err(Fault::invalid_request("the first request is `initialize`")),
+            _ => return Err(Fault::invalid_request("the first request must be `initialize`")),
         };
         let wrong = |problem: &str| Fault::invalid_params(problem.to_owned()).status(400);
         let requested = params.get("protocolVersion").and_then(Value::as_str);
@@ -103,18 +103,19 @@ impl Session {
         mut params: Map<String, Value>,
     ) -> Result<Incoming, Fault> {
         if method == "initialize" {
-            return Err(Fault::invalid_request("`initialize` was answered before"));
+            return Err(Fault::invalid_request("the session is already initialized"));
         }
         let is_listed = method != "tasks/list" || self.lists_tasks;
         if !is_method(method, self.version) || !is_listed {
             return Err(Fault::method_not_found(method, Era::Handshake));
         }
         if self.active.contains(&id) {
-            return Err(Fault::invalid_request("a request with this `id` is still under way"));
+            return Err(Fault::invalid_request("a request with this `id` is still active"));
         }
         let count_max = limits::MCP_REQUESTS_PER_SESSION_MAX;
         if self.active.len() >= count_max {
-            let text = format!("{count_max} requests of this session are under way");
+            let text =
+                format!("{count_max} requests of this session are active, which is the limit");
             return Err(Fault::busy(text).status(429));
         }
         let asker = Asker {
@@ -157,7 +158,7 @@ impl Session {
     pub fn subscribe(&mut self, uri: &str) -> Result<(), Fault> {
         let count_max = limits::MCP_SUBSCRIPTIONS_MAX;
         if self.subscriptions.len() >= count_max && !self.subscriptions.contains(uri) {
-            let text = format!("this session has {count_max} subscriptions");
+            let text = format!("this session has {count_max} subscriptions, which is the limit");
             return Err(Fault::busy(text).status(429));
         }
         self.subscriptions.insert(uri.to_owned());
@@ -220,7 +221,8 @@ fn check_version(header: Option<&str>) -> Result<(), Fault> {
     match known {
         Some(_) => Ok(()),
         None => {
-            let text = "the header `MCP-Protocol-Version` names no version of this session";
+            let text =
+                "the header `MCP-Protocol-Version` does not name a version that has sessions";
             Err(Fault::invalid_request(text))
         }
     }

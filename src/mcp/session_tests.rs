@@ -272,7 +272,7 @@ fn the_level_of_log_messages_is_kept() {
     assert_eq!(session.level(), Level::Emergency);
     let Incoming::Ask(context, _) = session.receive(request(98, "ping", json!({})), None).unwrap()
     else {
-        panic!("it is a request");
+        panic!("expected a request");
     };
     assert_eq!(context.log_level, Some(Level::Emergency));
 }

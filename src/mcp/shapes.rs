@@ -18,7 +18,7 @@ pub fn check(version: Version, shape: &str, document: &Value) {
 
 /// Checks bytes in the same way. They have to be one line of JSON, which is returned.
 pub fn check_bytes(version: Version, shape: &str, bytes: &[u8]) -> Value {
-    let text = std::str::from_utf8(bytes).expect("it is UTF-8");
+    let text = std::str::from_utf8(bytes).expect("the message is UTF-8");
     assert!(!text.contains(|c: char| c.is_control() || "\u{2028}\u{2029}".contains(c)), "{text}");
     let document = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
     check(version, shape, &document);
@@ -40,7 +40,10 @@ impl Shapes {
 
     fn definition(&self, name: &str) -> &'static str {
         let mut lines = self.text.lines().filter_map(|line| line.split_once(' '));
-        lines.find(|(shape, _)| *shape == name).unwrap_or_else(|| panic!("no shape {name}")).1
+        lines
+            .find(|(shape, _)| *shape == name)
+            .unwrap_or_else(|| panic!("the shape {name} is missing"))
+            .1
     }
 
     fn check(&self, of_type: &str, value: &Value, place: &str) -> Result<(), String> {
@@ -65,16 +68,16 @@ impl Shapes {
             "null" => value.is_null(),
             _ => return self.check_compound(of_type, value, place),
         };
-        is_right.then_some(()).ok_or_else(|| format!("{place} is no {of_type}"))
+        is_right.then_some(()).ok_or_else(|| format!("{place} is not {of_type}"))
     }
 
     fn check_compound(&self, of_type: &str, value: &Value, place: &str) -> Result<(), String> {
         let inside = || &of_type[1..of_type.len() - 1];
-        let wrong = || format!("{place} is no {of_type}");
+        let wrong = || format!("{place} is not {of_type}");
         match of_type.as_bytes()[0] {
             b'\'' => (value == inside()).then_some(()).ok_or_else(wrong),
             b'#' => {
-                let number: i64 = of_type[1..].parse().expect("it is a number");
+                let number: i64 = of_type[1..].parse().expect("a type with # has a number");
                 (value.as_i64() == Some(number)).then_some(()).ok_or_else(wrong)
             }
             b'[' => {
@@ -95,10 +98,11 @@ impl Shapes {
         if let Some(choices) = definition.strip_prefix("= ") {
             return self.check(choices, value, place);
         }
-        let members = value.as_object().ok_or_else(|| format!("{place} is no object"))?;
+        let members = value.as_object().ok_or_else(|| format!("{place} is not an object"))?;
         let fields = definition.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-        for field in split(fields.expect("it is in braces").trim(), ',') {
-            let (name, of_type) = field.trim().split_once(": ").expect("a name and a type");
+        for field in split(fields.expect("a definition is in braces").trim(), ',') {
+            let (name, of_type) =
+                field.trim().split_once(": ").expect("a member has a name and a type");
             let (name, is_required) = match name.strip_suffix('!') {
                 Some(name) => (name, true),
                 None => (name, false),
@@ -143,10 +147,10 @@ mod tests {
         let good = json!({"content": [{"type": "text", "text": ""}], "resultType": "complete"});
         assert_eq!(shapes.check("CallToolResult", &good, "it"), Ok(()));
         for (path, value, problem) in [
-            ("/content", json!({}), "it.content is no ["),
-            ("/content/0/text", json!(1), "it.content[0].text is no string"),
+            ("/content", json!({}), "it.content is not ["),
+            ("/content/0/text", json!(1), "it.content[0].text is not string"),
             ("/content/0/type", json!("image"), "it.content[0].data is missing"),
-            ("/resultType", json!(null), "it.resultType is no string"),
+            ("/resultType", json!(null), "it.resultType is not string"),
         ] {
             let mut bad = good.clone();
             *bad.pointer_mut(path).unwrap() = value;

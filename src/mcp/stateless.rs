@@ -64,7 +64,9 @@ pub fn admit(
             return Ok(Incoming::Told(Told::parse(&method, &params)));
         }
         Message::Response { .. } => {
-            return Err(Fault::invalid_request("this server asks nothing: there is no request"));
+            return Err(Fault::invalid_request(
+                "this server sends no requests, so it accepts no responses",
+            ));
         }
     };
     let version = version_of(&params, headers)?;
@@ -91,7 +93,7 @@ pub fn admit(
 }
 
 fn missing(name: &str) -> Fault {
-    Fault::invalid_params(format!("`_meta` does not say `{name}` as it has to")).status(400)
+    Fault::invalid_params(format!("`{name}` of `_meta` is missing or invalid")).status(400)
 }
 
 fn meta_of(params: &Map<String, Value>) -> Option<&Map<String, Value>> {

@@ -155,7 +155,7 @@ pub fn placement(context: &Context, support: TaskSupport) -> Result<Placement, F
     let has_tasks = context.version == Version::V2025_11_25;
     let refused = |text: &str| Err(Fault::new(super::codes::METHOD_NOT_FOUND, text));
     match (support, context.task.is_some()) {
-        (TaskSupport::Required, false) if has_tasks => refused("this tool runs as a task only"),
+        (TaskSupport::Required, false) if has_tasks => refused("this tool runs only as a task"),
         (TaskSupport::Forbidden, true) => refused("this tool does not run as a task"),
         (_, true) => Ok(Placement::Task),
         (_, false) => Ok(Placement::Direct),

@@ -49,8 +49,8 @@ fn a_call_that_goes_wrong_fails_once_and_says_how() {
     for (tool, words) in [
         ("fail", "it cannot be done"),
         ("refuse", "these arguments are wrong"),
-        ("broken", "its answer is none"),
-        ("shapeless", "content block that is none"),
+        ("broken", "its answer is invalid"),
+        ("shapeless", "invalid content block"),
         ("promise", "promised structured content"),
         ("crash", "`up`: it has ended (exit status: 3)"),
         ("huge", "a line longer than 16777216 bytes"),

@@ -202,9 +202,9 @@ pub fn opened(stream_id: &str, tool: &str) -> Value {
 pub fn read_problem(error: ReadError) -> Option<String> {
     match error {
         ReadError::Empty => None,
-        ReadError::Gone { oldest } => {
-            Some(format!("`offset`: what was there is gone; the stream is there from {oldest} on"))
-        }
+        ReadError::Gone { oldest } => Some(format!(
+            "`offset`: these bytes are gone; the stream is available from {oldest} on"
+        )),
         ReadError::Ahead { total_written } => {
             Some(format!("`offset`: the stream has only {total_written} bytes so far"))
         }
@@ -217,7 +217,7 @@ mod tests {
     use crate::base::Random;
 
     fn read(window: &mut Window, offset: Option<u64>) -> (u64, Vec<u8>, bool) {
-        let reading = window.read(offset).expect("something is there");
+        let reading = window.read(offset).expect("expected something to read");
         let bytes = match reading.piece {
             Piece::Text(text) => text.as_bytes(),
             Piece::Bytes(bytes) => bytes,

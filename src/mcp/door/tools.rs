@@ -73,7 +73,7 @@ impl DoorCall {
                 };
                 let tool = text("tool")?;
                 match is_tool(&tool) {
-                    true => Err("argument `tool`: is a tool for streams itself".to_owned()),
+                    true => Err("argument `tool`: is itself a tool for streams".to_owned()),
                     false => Ok(DoorCall::Open { tool, arguments: inner }),
                 }
             }
@@ -113,18 +113,18 @@ fn spec(name: &str, title: &str, text: impl Into<String>) -> ToolSpec {
 }
 
 fn stream_id() -> Value {
-    json!({ "type": "string", "description": "What the stream is called." })
+    json!({ "type": "string", "description": "The id of the stream." })
 }
 
 fn open_spec() -> ToolSpec {
-    let text = "Runs another tool and gives back a stream at once, from which its result is read \
-                piece by piece with stream_read.";
+    let text = "Starts another tool and returns a stream at once. Read the result piece by piece \
+                with stream_read.";
     ToolSpec {
         arguments: json!({
             "type": "object",
             "properties": {
-                "tool": { "type": "string", "description": "Which tool to run." },
-                "arguments": { "type": "object", "description": "Its arguments." },
+                "tool": { "type": "string", "description": "The tool to run." },
+                "arguments": { "type": "object", "description": "The arguments of the tool." },
             },
             "required": ["tool"],
             "additionalProperties": false,
@@ -145,9 +145,9 @@ fn open_spec() -> ToolSpec {
 fn read_spec() -> ToolSpec {
     let (read_kib, wait_s) = (limits::MCP_READ_BYTES_MAX >> 10, limits::MCP_READ_WAIT.as_secs());
     let text = format!(
-        "Reads the next piece of a stream, {read_kib} KiB at most. Waits up to {wait_s} s for \
-         something to come: with \"timed_out\": true nothing has, and it can be read again. A lost \
-         answer can be had again by its offset. \"error\" says why a stream is not whole."
+        "Reads the next piece of a stream, {read_kib} KiB at most. Waits up to {wait_s} s for new \
+         bytes. If \"timed_out\" is true, none came: read again. To repeat a lost answer, pass its \
+         offset. \"error\" says why a stream is incomplete."
     );
     let count = json!({ "type": "integer", "minimum": 0 });
     ToolSpec {
@@ -158,7 +158,8 @@ fn read_spec() -> ToolSpec {
                 "offset": {
                     "type": "integer",
                     "minimum": 0,
-                    "description": "Where to read; without it, behind what was read last.",
+                    "description": "The position to read at, in bytes. Default: after the last \
+                                    piece that was read.",
                 },
             },
             "required": ["stream_id"],
@@ -187,7 +188,7 @@ fn read_spec() -> ToolSpec {
 }
 
 fn close_spec() -> ToolSpec {
-    let text = "Closes a stream. If its tool still runs it is stopped.";
+    let text = "Closes a stream. If its tool is still running, it is stopped.";
     ToolSpec {
         arguments: json!({
             "type": "object",
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(parse(STREAM_CLOSE, json!({"stream_id": "s"})), Some(Ok(close)));
         for (name, arguments, words) in [
             (STREAM_OPEN, json!({}), "`tool`: is missing"),
-            (STREAM_OPEN, json!({"tool": "stream_open"}), "for streams itself"),
+            (STREAM_OPEN, json!({"tool": "stream_open"}), "itself a tool for streams"),
             (STREAM_OPEN, json!({"tool": "t", "arguments": 1}), "`arguments`"),
             (STREAM_READ, json!({}), "`stream_id`: is missing"),
             (STREAM_READ, json!({"stream_id": 1}), "`stream_id`"),

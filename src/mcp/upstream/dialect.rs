@@ -69,7 +69,7 @@ pub fn initialized(out: &mut Vec<u8>) {
 
 /// Appends `notifications/cancelled`.
 pub fn cancelled(out: &mut Vec<u8>, id: u64) {
-    let params = json!({"requestId": id, "reason": "nobody wants the result any more"});
+    let params = json!({"requestId": id, "reason": "the result is no longer needed"});
     jsonrpc::write_notification(out, "notifications/cancelled", &params);
 }
 
@@ -211,7 +211,7 @@ fn header_value(text: &str) -> String {
     let mut encoded = b"=?base64?".to_vec();
     base64::write(&mut encoded, text.as_bytes());
     encoded.extend_from_slice(b"?=");
-    String::from_utf8(encoded).expect("its digits are ASCII")
+    String::from_utf8(encoded).expect("base 64 is ASCII")
 }
 
 #[cfg(test)]

@@ -69,13 +69,20 @@ impl Greeting {
         match (self.asked, answer) {
             (Era::Stateless, Ok(result)) => match discovered(result) {
                 Some(dialect) => Ok(Greeted::Ready(dialect)),
-                None => Ok(Greeted::Ask(self.fall_back().expect("it has not yet"))),
+                None => {
+                    Ok(Greeted::Ask(self.fall_back().expect("the handshake has not been tried")))
+                }
             },
-            (Era::Stateless, Err(_)) => Ok(Greeted::Ask(self.fall_back().expect("it has not yet"))),
+            (Era::Stateless, Err(_)) => {
+                Ok(Greeted::Ask(self.fall_back().expect("the handshake has not been tried")))
+            }
             (Era::Handshake, Ok(result)) => initialized(result).map(Greeted::Ready),
             (Era::Handshake, Err(error)) => {
-                let text =
-                    format!("it refuses to begin: {} ({})", shown(&error.message), error.code);
+                let text = format!(
+                    "it refuses to start a session: {} ({})",
+                    shown(&error.message),
+                    error.code
+                );
                 Err(GreetingError(text))
             }
         }
@@ -102,14 +109,14 @@ fn discovered(result: &Value) -> Option<Dialect> {
 
 fn initialized(result: &Value) -> Result<Dialect, GreetingError> {
     let said = result.get("protocolVersion").and_then(Value::as_str);
-    let said = said.ok_or_else(|| GreetingError("it says no version".to_owned()))?;
+    let said = said.ok_or_else(|| GreetingError("it names no protocol version".to_owned()))?;
     let version = Version::parse(said).filter(|version| version.era() == Era::Handshake);
     let version = version.ok_or_else(|| {
-        GreetingError(format!("it speaks version {:?}, which is not spoken here", shown(said)))
+        GreetingError(format!("it speaks version {:?}, which is not supported", shown(said)))
     })?;
     let capabilities = result.get("capabilities").filter(|value| value.is_object());
     let capabilities = capabilities
-        .ok_or_else(|| GreetingError("it does not say what it can (`capabilities`)".to_owned()))?;
+        .ok_or_else(|| GreetingError("it does not declare its `capabilities`".to_owned()))?;
     Ok(dialect(version, result.get("serverInfo").unwrap_or(&Value::Null), capabilities))
 }
 
@@ -198,7 +205,7 @@ mod tests {
                     assert_eq!((dialect.version, &*dialect.server), (version, "n ?"));
                     assert!(dialect.has_tools && dialect.has_tasks && !dialect.tells_changes);
                 }
-                Era::Stateless => assert!(greeted.is_err(), "it was not asked for"),
+                Era::Stateless => assert!(greeted.is_err(), "this version was not requested"),
             }
         }
         for bad in [

@@ -124,7 +124,7 @@ impl<T: Clone> Exchanges<T> {
                 // The owner of this request gets an error, so it does not wait in vain.
                 match self.take(jsonrpc::answered_number(bytes)) {
                     Some(whose) => {
-                        let message = format!("its answer is none: {}", malformed.message);
+                        let message = format!("its answer is invalid: {}", malformed.message);
                         let error = ErrorObject { code: malformed.code, message, data: None };
                         Heard::Answer(whose, Err(error))
                     }
@@ -178,7 +178,7 @@ impl<T: Clone> Exchanges<T> {
         let id = params.get("requestId").and_then(Value::as_u64);
         match self.take(id) {
             Some(whose) => {
-                let message = "its server has cancelled it".to_owned();
+                let message = "its server cancelled it".to_owned();
                 let error = ErrorObject { code: codes::INTERNAL, message, data: None };
                 Heard::Answer(whose, Err(error))
             }
@@ -208,8 +208,8 @@ fn reply(id: &Id, method: &str) -> Vec<u8> {
     match method {
         "ping" => jsonrpc::write_result(&mut out, id, &Value::Object(Map::new())),
         _ => {
-            let text = "streamdoor stands between this server and whoever calls: it has declared \
-                        no such capability";
+            let text = "streamdoor does not support this method, because it did not declare the \
+                        capability";
             jsonrpc::write_error(&mut out, Some(id), codes::METHOD_NOT_FOUND, text, None);
         }
     }
@@ -262,7 +262,7 @@ mod tests {
             let mut exchanges = with_two();
             let heard = hear(&mut exchanges, &broken);
             let Heard::Answer("a", Err(error)) = heard else { panic!("{broken}: {heard:?}") };
-            assert!(error.message.contains("its answer is none"), "{error:?}");
+            assert!(error.message.contains("its answer is invalid"), "{error:?}");
         }
     }
 
@@ -278,7 +278,7 @@ mod tests {
                 let mut exchanges = with_two();
                 let heard = exchanges.hear(format!("{{{members}}}").as_bytes());
                 let Heard::Answer("a", Err(error)) = heard else { panic!("{depth}: {heard:?}") };
-                assert!(error.message.contains("its answer is none"), "{error:?}");
+                assert!(error.message.contains("its answer is invalid"), "{error:?}");
             }
             // A request of its own is no answer to ours.
             let mut exchanges = with_two();

@@ -61,7 +61,7 @@ impl Listing {
     /// The page is no page of a list of tools, or the list has no end.
     pub fn take(&mut self, page: &Value) -> Result<Option<String>, String> {
         let tools = page.get("tools").and_then(Value::as_array);
-        let tools = tools.ok_or("its list of tools (`tools`) is not a list")?;
+        let tools = tools.ok_or("its `tools` are not a list")?;
         for tool in tools {
             if let Err(turned) = self.offer(tool) {
                 // The number of names left out is limited too.
@@ -73,7 +73,7 @@ impl Listing {
         let cursor = match page.get("nextCursor") {
             None | Some(Value::Null) => return Ok(None),
             Some(Value::String(cursor)) => cursor.clone(),
-            Some(_) => return Err("where its list goes on (`nextCursor`) is no text".to_owned()),
+            Some(_) => return Err("its `nextCursor` is not a string".to_owned()),
         };
         if self.cursors.contains(&cursor) || self.cursors.len() >= limits::UPSTREAM_PAGES_MAX {
             return Err("its list of tools does not end".to_owned());
@@ -104,12 +104,12 @@ impl Listing {
             return Err(turn("its description is too long"));
         }
         let Some(Value::Object(schema)) = tool.get("inputSchema") else {
-            return Err(turn("it has no schema of its arguments"));
+            return Err(turn("it has no schema for its arguments"));
         };
         let as_task = tool.pointer("/execution/taskSupport").and_then(Value::as_str);
         let as_task = as_task == Some("required");
         if as_task && !self.has_tasks {
-            return Err(turn("it is run as a task only, which its server cannot do"));
+            return Err(turn("it runs only as a task, which its server does not support"));
         }
         let spec = ToolSpec {
             arguments: with_plain_texts(Value::Object(of_object(schema))),
@@ -126,11 +126,11 @@ impl Listing {
             return Err(turn(&problem));
         }
         if self.offers.iter().any(|other| other.name == name) {
-            return Err(turn("its server has two of that name"));
+            return Err(turn("its server has two tools of this name"));
         }
         if let Some(other) = self.offers.iter().find(|other| other.spec.name == spec.name) {
             let other = shown(&other.name);
-            return Err(turn(&format!("here it would be called as `{other}` is, too")));
+            return Err(turn(&format!("it would have the same name here as `{other}`")));
         }
         self.offers.push(Offer { name: name.to_owned(), spec, as_task });
         Ok(())
@@ -307,7 +307,7 @@ mod tests {
             (json!({"name": "a", "inputSchema": []}), "no schema"),
             (json!({"name": "a", "inputSchema": {"type": "object"}, "description": long}), "long"),
             (json!({"name": "a", "inputSchema": schema}), "x-mcp-header"),
-            (tool("good"), "two of that name"),
+            (tool("good"), "two tools of this name"),
             (
                 json!({"name": "t", "inputSchema": {}, "execution": {"taskSupport": "required"}}),
                 "task",

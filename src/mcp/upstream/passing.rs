@@ -155,7 +155,7 @@ impl Passing {
             Ok(_) => Passed::Failed(Vec::new(), "its result is not an object".to_owned()),
             Err(error) => {
                 let text = match error.message.trim() {
-                    "" => format!("its server has refused the call with code {}", error.code),
+                    "" => format!("its server refused the call with code {}", error.code),
                     said => shown(said),
                 };
                 Passed::Failed(Vec::new(), text)
@@ -170,7 +170,7 @@ impl Passing {
             Some("input_required") => return fail(asked_for(&result)),
             Some(other) => {
                 return fail(format!(
-                    "its result is of the type {:?}, which is unknown",
+                    "its result has the type {:?}, which is unknown",
                     shown(other)
                 ));
             }
@@ -189,7 +189,7 @@ impl Passing {
             _ => return fail("its result has no list of content".to_owned()),
         };
         if content.iter().any(|block| kind_of(block).is_none()) {
-            return fail("its result has a content block that is none".to_owned());
+            return fail("its result has an invalid content block".to_owned());
         }
         if result.get("isError") == Some(&Value::Bool(true)) {
             return self.failed(content);
@@ -203,7 +203,7 @@ impl Passing {
         match structured {
             Some(value) => pieces.push(Piece::Structured(value)),
             None if self.owes_structure => {
-                let text = "it has promised structured content, and its result has none";
+                let text = "it promised structured content, but its result has none";
                 return Passed::Failed(pieces, text.to_owned());
             }
             None => {}
@@ -219,7 +219,7 @@ impl Passing {
         let texts: Vec<&str> = content.iter().filter_map(plain_text).collect();
         let text = texts.join("\n");
         if text.trim().is_empty() {
-            let text = "the tool has failed, and does not say why".to_owned();
+            let text = "the tool failed without a reason".to_owned();
             return Passed::Failed(self.rest(content), text);
         }
         if text.len() <= REASON_BYTES_MAX {
@@ -341,7 +341,7 @@ fn asked_for(result: &Map<String, Value>) -> String {
         true => "to be called again".to_owned(),
         false => methods.join(", "),
     };
-    format!("its server asks its caller for something first, which is not passed on: {what}")
+    format!("its server requires input from the client first, which is not passed on: {what}")
 }
 
 #[cfg(test)]
@@ -471,11 +471,11 @@ mod tests {
     fn a_tool_that_says_it_failed_has_failed_with_its_words() {
         let result = json!({"content": texts(&["no such file", "sorry"]), "isError": true});
         assert_eq!(reason(result), "no such file\nsorry");
-        assert!(reason(json!({"content": [], "isError": true})).contains("does not say why"));
+        assert!(reason(json!({"content": [], "isError": true})).contains("without a reason"));
         let long = "é".repeat(1_000);
         let result = json!({"content": texts(&[&long]), "isError": true});
         let Passed::Failed(pieces, reason) = Passing::new(true).answered(Ok(result)) else {
-            panic!("it failed")
+            panic!("expected a failure")
         };
         assert_eq!(pieces, [text(&long, false)]);
         assert!(reason.len() <= limits::ERROR_TEXT_BYTES_MAX && reason.ends_with("é…"));
@@ -487,8 +487,8 @@ mod tests {
             (json!([]), "not an object"),
             (json!({}), "no list of content"),
             (json!({"content": {}}), "no list of content"),
-            (json!({"content": ["a"]}), "content block that is none"),
-            (json!({"content": [{"text": "a"}]}), "content block that is none"),
+            (json!({"content": ["a"]}), "invalid content block"),
+            (json!({"content": [{"text": "a"}]}), "invalid content block"),
             (json!({"content": [], "resultType": "strange"}), "\"strange\", which is unknown"),
             (json!({"task": {"taskId": 1}}), "no id"),
             (
