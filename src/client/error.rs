@@ -147,7 +147,7 @@ impl fmt::Display for Cut {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cut::Closed => out.write_str("the connection was closed in the middle of the answer"),
-            Cut::Unended => out.write_str("the server closed the stream before its end"),
+            Cut::Unended => out.write_str("the server closed the stream without an end event"),
             Cut::Silent(time) => write!(out, "the server sent nothing for {time:?}"),
             Cut::Failed(error) => write!(out, "the connection broke: {error}"),
         }

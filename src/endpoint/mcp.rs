@@ -61,7 +61,7 @@ pub(super) const MESSAGE: &[Field] = &[
     Field::new(
         "id",
         Shape::Either(&[Shape::Text { bytes_max: 256 }, Shape::Whole]),
-        "The id that the reply repeats. Default: no reply is wanted.",
+        "The id that the reply repeats. A message without an id gets no reply.",
     ),
     Field::new("params", Shape::Anything, "The parameters of the method."),
     Field::new("result", Shape::Anything, "The result of a request of the server."),

@@ -430,7 +430,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/tool-results/stream",
         name: "deliverResult",
         summary: "Delivers one part of a result, or many parts, one per line. Waits while there is \
-                  room.",
+                  no room.",
         headers: SESSION,
         body: Some(Body { takes_lines: true, ..Body::new(workers::PART, limits::PART_BYTES_MAX) }),
         answers: &[(Status::OK, Content::Json("Delivered"))],
