@@ -334,7 +334,7 @@ fn a_full_device_is_a_failure_that_names_the_file() {
 #[test]
 fn bad_usage_names_what_is_wrong_and_exits_with_2() {
     let cases: [(&[&str], &str); 20] = [
-        (&["run"], "which tool?"),
+        (&["run"], "no tool is given"),
         (&["run", "nothing"], "no tool is called `nothing`; there are:"),
         (&["run", "slow_data_processor", "more"], "more"),
         (&["run", "slow_data_processor", "--arg", "chunks"], "--arg chunks: must be KEY=VALUE"),

@@ -307,17 +307,17 @@ fn settings_come_from_a_file_and_the_command_line_and_are_printed_as_a_file() {
 fn what_is_wrong_is_refused_with_its_name_and_place() {
     let file = File::new("unknown", "log = \"text\"\nspin_ms = 5\n");
     let said = refusal(&["--config", file.path()], 2);
-    let expected = "line 2: \"spin_ms\": there is no such setting; is `spin_us` meant?";
+    let expected = "line 2: \"spin_ms\": unknown setting; did you mean `spin_us`?";
     assert!(said.contains(expected) && said.contains(file.path()), "{said}");
     let said = refusal(&["--spin-ms", "5"], 2);
-    assert!(said.contains("--spin-ms: there is no such setting; is --spin-us meant?"), "{said}");
+    assert!(said.contains("--spin-ms: unknown setting; did you mean --spin-us?"), "{said}");
     for (arguments, expected) in [
         (&["--idle", "rest"][..], "--idle rest: "),
         (&["--executions-max", "0"], "--executions-max 0: must be a whole number from 1 to"),
         (&["--listen", "localhost:1"], "ADDRESS:PORT"),
         (&["--allow-commands="], "--allow-commands : must not be empty"),
         (&["--config", "/nowhere/at/all"], "--config /nowhere/at/all: "),
-        (&["--cpus", "0,0"], "--cpus 0,0: core 0 is there twice"),
+        (&["--cpus", "0,0"], "--cpus 0,0: core 0 is given twice"),
         (&["more"], "more"),
     ] {
         let said = refusal(arguments, 2);

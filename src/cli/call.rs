@@ -15,55 +15,55 @@ use super::remote::{self, FollowArguments};
 use super::signals::stop_on_interrupt;
 
 const HELP: &str = "\
-streamdoor call: run a tool of a server, and show its results as they come
+streamdoor call: run a tool of a server, and show its results as they arrive
 
 Usage: streamdoor call [OPTIONS] URL TOOL
 
-URL is http://HOST:PORT, https://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
-  --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
-                      anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
-  --cacert FILE       for https: the certificate of the server, or of who vouches for it, in PEM
+URL is the address of a `streamdoor serve`: http://HOST:PORT, https://HOST:PORT or unix:PATH.
+  --token-file FILE   the client's token, for a server that requires one: a file that only its
+                      owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
+  --cacert FILE       for https: the certificate of the server or of its issuer, in PEM
 
 Arguments of the tool:
-  --arg KEY=VALUE     one of them; where the tool wants a string, VALUE is one, else JSON
-  --args-json JSON    several as a JSON object; --arg goes over them
+  --arg KEY=VALUE     one argument; VALUE is JSON, or a string if the tool takes a string
+  --args-json JSON    several arguments as a JSON object; --arg overrides them
 
 Results:
-  --format F          raw: the bytes, as they are
+  --format F          raw: the bytes unchanged
                       ndjson (or json): all events, one JSON object a line
-                      text: what a terminal can show of them
-                      table: no chunks, only the sums at the end
+                      text: the chunks as far as a terminal can show them
+                      table: no chunks, only the totals at the end
   --out FILE|-        write them to FILE, or to standard output
-  --hash              print the SHA-256 of what came
-  --progress          print how far it is, also where standard error is no terminal
+  --hash              print the SHA-256 of the received bytes
+  --progress          print the progress even if standard error is no terminal
 
-  Without --format and --out, a terminal shows what is text in the chunks; a pipe is given the bytes
-  (raw); with --hash there are only the sums. With --out alone, the format is raw. The sums are on
-  standard error where chunks are on standard output.
+  Without --format and --out, a terminal shows the text in the chunks, and a pipe receives the bytes
+  (raw); with --hash, only the totals are printed. With --out alone, the format is raw. The totals
+  are on standard error if chunks are on standard output.
 
-How it is followed:
-  --policy P          what happens when we lag: drop, drop_oldest, buffer, block,
-                      conflate, disconnect                        [what the tool says]
+Subscription:
+  --policy P          the behaviour when this reader lags: drop, drop_oldest, buffer, block,
+                      conflate, disconnect                        [the tool's default]
   --max-chunks N, --max-bytes N
-                      how far we may lag                          [what the policy says]
+                      how far this reader may lag                 [the policy's default]
   --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
-  --coalesce T        chunks may wait so long for company: 500us, 2ms
-  --reconnects N      how often in a row to come back when the connection breaks; 0: never  [8]
+  --coalesce T        the longest time that chunks wait to be sent together: 500us, 2ms
+  --reconnects N      reconnect at most N times in a row; 0: never               [8]
   --first-chunk-timeout T, --inactivity-timeout T, --timeout T
-                      how long until the first chunk, between chunks, and in all:
-                      500ms, 30s, 2m, 1h, or none                 [what the tool says]
-  -h, --help          this text
+                      the longest time until the first chunk, between chunks, and in total:
+                      500ms, 30s, 2m, 1h, or none                 [the tool's default]
+  -h, --help          show this text
 
-A connection that breaks is taken up again where it broke: nothing comes twice, and what is lost is
-told. Under block the results are acknowledged as they are written, so that the server keeps what
-a broken connection lost. The sums are over all connections.
+After a broken connection, the client resumes at the same place: nothing arrives twice, and losses
+are reported. With block, results are acknowledged once they are written, so that the server keeps
+those that a broken connection lost. The totals cover all connections.
 
-Ctrl-C (or SIGTERM) cancels the execution, and the sums are still printed; a second one ends the
-program. If the reader of the results goes away (`| head -1`), the execution is cancelled, and that
-is no failure.
+Ctrl-C (or SIGTERM) cancels the execution, and the totals are still printed. A second one ends the
+program. If the reader of the results exits (`| head -1`), the execution is cancelled, and that is
+no failure.
 
 Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stream broke off, or
-chunks are missing under block; 2 bad usage or not let in; 3 the server cannot be reached.
+chunks are missing with block; 2 bad usage or access denied; 3 the server cannot be reached.
 ";
 
 #[derive(Debug, Default)]
@@ -99,10 +99,10 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     match (options.url.as_str(), options.tool.as_str()) {
-        ("", _) => {
-            Err(CliError::Usage("which server? http(s)://HOST:PORT or unix:PATH".to_owned()))
-        }
-        (_, "") => Err(CliError::Usage("which tool?".to_owned())),
+        ("", _) => Err(CliError::Usage(
+            "no server is given: add http(s)://HOST:PORT or unix:PATH".to_owned(),
+        )),
+        (_, "") => Err(CliError::Usage("no tool is given: add TOOL".to_owned())),
         _ => Ok(Some(options)),
     }
 }
@@ -140,7 +140,7 @@ pub fn tool(client: &Client, name: &str) -> Result<Tool, CliError> {
             let known: Vec<String> =
                 tools.iter().map(|tool| remote::printable(&tool.name)).collect();
             let known = known.join(", ");
-            Err(CliError::Call(format!("no tool is called {name}; the server has: {known}")))
+            Err(CliError::Call(format!("unknown tool {name}; the server has: {known}")))
         }
     }
 }

@@ -27,56 +27,56 @@ use super::watch::Begin;
 use super::{CliError, call, parsed};
 
 const HELP: &str = "\
-streamdoor cat: read an execution through a door: from memory that is shared with the server
+streamdoor cat: read an execution through a door: memory that is shared with the server
 
-Usage: streamdoor cat [OPTIONS] EXECUTION              one that is there, from its start
-       streamdoor cat [OPTIONS] --tool NAME            run a tool, and read what it gives
+Usage: streamdoor cat [OPTIONS] EXECUTION              read an existing one, from its start
+       streamdoor cat [OPTIONS] --tool NAME            run a tool, and read its results
        streamdoor cat [OPTIONS] --named EXECUTION      by its name in /dev/shm, without the server
 
   --door PATH         the socket of the server's door   [$XDG_RUNTIME_DIR/streamdoor.sock]
-  --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
-                      anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
+  --token-file FILE   the client's token, for a server that requires one: a file that only its
+                      owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
 
 Arguments of the tool:
-  --arg KEY=VALUE     one of them; where the tool wants a string, VALUE is one, else JSON
-  --args-json JSON    several as a JSON object; --arg goes over them
+  --arg KEY=VALUE     one argument; VALUE is JSON, or a string if the tool takes a string
+  --args-json JSON    several arguments as a JSON object; --arg overrides them
   --first-chunk-timeout T, --inactivity-timeout T, --timeout T
-                      how long until the first chunk, between chunks, and in all:
-                      500ms, 30s, 2m, 1h, or none                 [what the tool says]
+                      the longest time until the first chunk, between chunks, and in total:
+                      500ms, 30s, 2m, 1h, or none                 [the tool's default]
 
-How it is read:
+Subscription:
   --from F            start: with the first chunk; live: with the next one; or a chunk's number
                                                                   [start]
-  --policy P          what happens when we lag: drop, drop_oldest, buffer, block,
-                      conflate, disconnect                        [what the execution says]
+  --policy P          the behaviour when this reader lags: drop, drop_oldest, buffer, block,
+                      conflate, disconnect                        [the execution's default]
   --max-chunks N, --max-bytes N
-                      how far we may lag                          [what the policy says]
+                      how far this reader may lag                 [the policy's default]
   --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
 
 Results:
-  --format F          raw: the bytes, as they are
+  --format F          raw: the bytes unchanged
                       ndjson (or json): all events, one JSON object a line
-                      text: what a terminal can show of them
+                      text: the chunks as far as a terminal can show them
                       table: no chunks, only the table at the end
   --out FILE|-        write them to FILE, or to standard output
-  --hash              print the SHA-256 of what came
-  --progress          print how far it is, also where standard error is no terminal
-  -h, --help          this text
+  --hash              print the SHA-256 of the received bytes
+  --progress          print the progress even if standard error is no terminal
+  -h, --help          show this text
 
-  Without --format and --out, a terminal shows what is text in the chunks; a pipe is given the bytes
-  (raw); with --hash there is only the table. The table is on standard error where chunks are on
-  standard output; its latencies are from the moment of publishing until we have the chunk.
+  Without --format and --out, a terminal shows the text in the chunks, and a pipe receives the bytes
+  (raw); with --hash, only the table is printed. The table is on standard error if chunks are on
+  standard output. Its latencies are from the publication of a chunk until this reader has it.
 
-Ctrl-C ends the program; with --tool it cancels the execution, the table is still printed, and a
-second one ends the program. If the reader of the results goes away (`| head -1`), that is no
-failure, and what --tool has started is cancelled. With `block`, a slow reader of the results slows
+Ctrl-C ends the program. With --tool it cancels the execution, and the table is still printed; a
+second one ends the program. If the reader of the results exits (`| head -1`), that is no failure,
+and an execution that --tool started is cancelled. With `block`, a slow reader of the results slows
 the tool.
 
---named: of a server with --named-doors. It does not know that we read: nobody waits for us, so the
-policy can be neither block nor disconnect, and all kinds are read.
+--named works with a server that has --named-doors. The server does not know this reader, so nobody
+waits for it: the policy can be neither block nor disconnect, and all kinds are read.
 
 Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the server has gone, or
-chunks are missing under block; 2 bad usage or not let in; 3 there is no server.
+chunks are missing with block; 2 bad usage or access denied; 3 no server was found.
 ";
 
 #[derive(Debug, Default)]
@@ -126,13 +126,13 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
     }
     let usage = |text: &str| Err(CliError::Usage(text.to_owned()));
     match (&options.execution, &options.tool) {
-        (None, None) => usage("which execution? EXECUTION, or --tool NAME"),
-        (Some(_), Some(_)) => usage("EXECUTION or --tool NAME, not both"),
-        (_, Some(_)) if has_from => usage("--from: a tool is read from its start"),
-        (_, Some(_)) if options.by_name => usage("--named: a tool is run by a server"),
-        (Some(_), None) if options.timeouts.is_some() => {
-            usage("timeouts are those of a tool that is run: --tool NAME")
+        (None, None) => usage("no execution is given: add EXECUTION, or --tool NAME"),
+        (Some(_), Some(_)) => usage("EXECUTION and --tool NAME cannot be given together"),
+        (_, Some(_)) if has_from => usage("--from: a tool is always read from its start"),
+        (_, Some(_)) if options.by_name => {
+            usage("--named: only a server runs a tool; leave out --tool")
         }
+        (Some(_), None) if options.timeouts.is_some() => usage("timeouts need --tool NAME"),
         _ => Ok(Some(options)),
     }
 }

@@ -16,26 +16,27 @@ use super::session::{self, Session, Watcher};
 use super::{CliError, parsed, results};
 
 const HELP: &str = "\
-streamdoor demo: several subscribers on one execution, with their latencies
+streamdoor demo: run one execution with several subscribers, and show their latencies
 
 Usage: streamdoor demo [OPTIONS]
 
-  --chunks N          how many chunks the tool makes                        [10]
-  --delay-ms MS       how long it takes over each                           [200]
-  --chunk-size BYTES  how long each is                        [100; of a file 32768]
-  --subscribers N     how many follow it, each a thread of its own          [3]
-  --process-ms LIST   how long they take over a chunk, in turn   [0,10,50; of a file 0]
-  --policy P          what happens when one lags: drop, drop_oldest, buffer, block,
+  --chunks N          the number of chunks that the tool makes              [10]
+  --delay-ms MS       the time it takes for each chunk                      [200]
+  --chunk-size BYTES  the size of each chunk                 [100; of a file 32768]
+  --subscribers N     the number of subscribers, each with its own thread   [3]
+  --process-ms LIST   the time each subscriber takes for a chunk, in turn
+                                                             [0,10,50; of a file 0]
+  --policy P          the behaviour when a subscriber lags: drop, drop_oldest, buffer, block,
                       conflate, disconnect                    [drop; of a file block]
-  --limit-chunks N    how far it may lag                      [what the policy says]
+  --limit-chunks N    how far it may lag                      [the policy's default]
   --file PATH         stream this file instead, and print each subscriber's SHA-256
-  --receipts WHICH    print each receipt: all, none, or auto (if not above 1,000)  [auto]
+  --receipts WHICH    print each receipt: all, none, or auto (up to 1,000)  [auto]
   --reactor R         auto, uring or mio                                    [auto]
   --idle I            spin, backoff or block                                [backoff]
-  -h, --help          this text
+  -h, --help          show this text
 
-Latency is from the moment the chunk is published to the moment the subscriber has it. A subscriber
-that takes its time over a chunk finds the next ones waiting: that wait is in its latency.
+Latency is the time from the publication of a chunk until a subscriber has it. A subscriber that is
+slow with a chunk finds the next ones waiting: that wait counts as latency.
 ";
 
 const RECEIPTS_AUTO_MAX: u64 = 1_000;
@@ -111,7 +112,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         say!("{}", HELP.trim_end());
         return Ok(());
     };
-    say!("=== streamdoor: the results of a tool, while it runs ===\n");
+    say!("=== streamdoor: the results of a running tool ===\n");
     let (tool, arguments) = call(&options)?;
     let prepared = session::prepare(&session::tools(false), tool, &arguments)?;
     let Common { subscribers, reactor, idle, .. } = options.common;

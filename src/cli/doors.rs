@@ -29,7 +29,7 @@ impl DoorArguments {
     /// Opens the door at the given path, or else at the default path.
     pub fn open(&self) -> Result<Door, CliError> {
         let path = self.path.clone().or_else(Door::default_path).ok_or_else(|| {
-            let text = "which door? --door PATH (there is no XDG_RUNTIME_DIR to look for one in)";
+            let text = "no door is given, and XDG_RUNTIME_DIR is not set: add --door PATH";
             CliError::Usage(text.to_owned())
         })?;
         let door = Door::open(path).map_err(failure)?;

@@ -40,29 +40,29 @@ use lexopt::prelude::*;
 use console::{note, say};
 
 const HELP: &str = "\
-streamdoor: the results of tools, streamed to many subscribers while the tools still run
+streamdoor: stream the results of tools to many subscribers while the tools still run
 
 Usage: streamdoor COMMAND [OPTIONS]
 
 Commands:
-  run       run a tool, and show its results as they come
+  run       run a tool, and show its results as they arrive
   serve     let clients run tools and follow them, over HTTP
-  stdio     be the MCP server of the client that has started this program
-  tools     the tools there are, and what they take
-  demo      several subscribers on one slow tool, or on a file, with their latencies
-  call      run a tool of a server, and show its results as they come
-  watch     what a server runs, or one execution of it
-  cat       read an execution through a door: from memory that is shared with the server
-  pipe      make an execution of standard input, through a door
-  top       what a server runs, over the whole terminal: rates, lag, losses
-  agent     a model that calls tools until its task is done, shown while it happens
+  stdio     serve the client that started this program, as its MCP server
+  tools     list the tools and their arguments
+  demo      run a slow tool or stream a file with several subscribers, and show their latencies
+  call      run a tool of a server, and show its results as they arrive
+  watch     list the executions of a server, or follow one of them
+  cat       read an execution through a door: memory that is shared with the server
+  pipe      turn standard input into an execution, through a door
+  top       show the state of a server on the whole terminal: rates, lag, losses
+  agent     run a model that calls tools until its task is done, and show its progress
   model-script
-            a model's server that says what a file tells it to
-  doctor    what this machine gives streamdoor, and what to do about what it does not
+            serve a model whose answers come from a file
+  doctor    check what this machine offers streamdoor, and suggest improvements
 
 Options:
-  -h, --help       this text; `streamdoor COMMAND --help` for a command's
-  -V, --version    the version
+  -h, --help       show this text; `streamdoor COMMAND --help` shows a command's
+  -V, --version    show the version
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 the environment lacks something, or the server cannot
 be reached.
@@ -124,7 +124,7 @@ pub fn run() -> Result<(), CliError> {
     signals::survive_file_limits()?;
     let mut parser = lexopt::Parser::from_env();
     let Some(argument) = parser.next()? else {
-        return Err(CliError::Usage("which command?".to_owned()));
+        return Err(CliError::Usage("no command is given".to_owned()));
     };
     match argument {
         Short('h') | Long("help") => {
@@ -153,7 +153,7 @@ pub fn run() -> Result<(), CliError> {
                 say!("{}", HELP.trim_end());
                 Ok(())
             }
-            _ => Err(CliError::Usage(format!("no command is called {command:?}"))),
+            _ => Err(CliError::Usage(format!("unknown command {command:?}"))),
         },
         other => Err(other.unexpected().into()),
     }

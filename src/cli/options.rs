@@ -99,7 +99,7 @@ const UNITS_SECONDS: [(&str, f64); 5] =
 impl FromStr for TimeLimit {
     type Err = &'static str;
     fn from_str(text: &str) -> Result<TimeLimit, &'static str> {
-        const PROBLEM: &str = "must be a number with us, ms, s, m or h behind it, or `none`";
+        const PROBLEM: &str = "must be a number followed by us, ms, s, m or h, or `none`";
         if text == "none" {
             return Ok(TimeLimit(None));
         }
@@ -111,7 +111,7 @@ impl FromStr for TimeLimit {
         match Duration::try_from_secs_f64(number * unit_seconds) {
             Ok(Duration::ZERO) => Err("must be above 0, or `none`"),
             Ok(duration) => Ok(TimeLimit(Some(duration))),
-            Err(_) => Err("is too long; `none` is for ever"),
+            Err(_) => Err("is too long; `none` sets no limit"),
         }
     }
 }

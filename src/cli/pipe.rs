@@ -22,35 +22,35 @@ use super::signals::stop_on_interrupt;
 use super::{CliError, parsed};
 
 const HELP: &str = "\
-streamdoor pipe: make an execution of standard input, through a door
+streamdoor pipe: turn standard input into an execution, through a door
 
 Usage: PROGRAM | streamdoor pipe [OPTIONS] NAME
 
-NAME is what the execution is listed under. Its id is printed on standard output, at once; others
-follow it with `streamdoor cat ID`, over HTTP, or through MCP, as any other.
+NAME is the tool name in lists of executions. The execution's id is printed on standard output at
+once. Others follow it with `streamdoor cat ID`, over HTTP, or through MCP, like any other.
 
   --door PATH         the socket of the server's door   [$XDG_RUNTIME_DIR/streamdoor.sock]
-  --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
-                      anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
+  --token-file FILE   the client's token, for a server that requires one: a file that only its
+                      owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
 
   --as F              bytes: a chunk is what can be read at once
                       lines: a chunk is a line, with its end      [bytes]
-  --chunk-bytes N     the longest chunk; a longer line is several [32768]
-  --kind K            what chunks are: output, stdout, stderr, log, row, json …  [output]
-  --policy P          what readers get that do not say what they want: drop, drop_oldest, buffer,
-                      block, conflate, disconnect                 [block]
-  --hold T            keep the beginning until somebody reads, at most so long: 30s, 5m
+  --chunk-bytes N     the longest chunk; a longer line is split   [32768]
+  --kind K            the kind of the chunks: output, stdout, stderr, log, row, json …   [output]
+  --policy P          the default policy of readers: drop, drop_oldest, buffer, block, conflate,
+                      disconnect                                  [block]
+  --hold T            keep the beginning until somebody reads, at most this long: 30s, 5m
                                                                   [do not wait for readers]
   --inactivity-timeout T
-                      how long nothing may come                   [none]
-  -h, --help          this text
+                      the longest time without input              [none]
+  -h, --help          show this text
 
-Who reads with `block` slows us, and we slow PROGRAM: nothing is read here before there is room for
-it. Ctrl-C (or SIGTERM) cancels the execution; a second one ends the program. A cancelled execution
-ends this program, and PROGRAM with SIGPIPE when it writes on.
+A reader with `block` slows this program, which then slows PROGRAM: input is read only when there is
+room for it. Ctrl-C (or SIGTERM) cancels the execution; a second one ends the program. If the
+execution is cancelled, this program ends, and PROGRAM gets SIGPIPE at its next write.
 
-Exit codes: 0 completed, 1 failed, cancelled or timed out, or the server has gone, 2 bad usage or
-not let in, 3 there is no server.
+Exit codes: 0 completed; 1 failed, cancelled or timed out, or the server has gone; 2 bad usage or
+access denied; 3 no server was found.
 ";
 
 const CHUNK_BYTES_DEFAULT: u32 = 32 << 10; // The size of the reads of the sift seed.
@@ -121,7 +121,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     if options.name.is_empty() {
-        return Err(CliError::Usage("under which name?".to_owned()));
+        return Err(CliError::Usage("no name is given: add NAME".to_owned()));
     }
     if !(1..=CHUNK_BYTES_MAX).contains(&options.chunk_bytes) {
         let text = format!("--chunk-bytes: must be from 1 to {CHUNK_BYTES_MAX}");

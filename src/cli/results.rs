@@ -112,8 +112,8 @@ pub fn verdict_of(who: &str, state: EndState, error: Option<&str>) -> Result<(),
 pub fn whole(policy: Policy, missed: Totals) -> Result<(), CliError> {
     match (policy, missed) {
         (Policy::Block, Totals { chunks: chunks @ 1.., bytes }) => Err(CliError::Failed(format!(
-            "{chunks} chunks of {bytes} bytes are missing from the results, although the policy is \
-             block"
+            "{chunks} chunks with {bytes} bytes are missing from the results, although the policy \
+             is block"
         ))),
         _ => Ok(()),
     }

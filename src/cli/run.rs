@@ -22,46 +22,47 @@ use super::upstreams::McpOptions;
 use super::view::{Counter, Writer};
 
 const HELP: &str = "\
-streamdoor run: run a tool, and show its results as they come
+streamdoor run: run a tool, and show its results as they arrive
 
 Usage: streamdoor run [OPTIONS] TOOL
 
 Arguments of the tool (`streamdoor tools TOOL` lists them):
-  --arg KEY=VALUE     one of them; where the tool wants a string, VALUE is one, else JSON
-  --args-json JSON    several as a JSON object; --arg goes over them
-  --allow-commands    have the tools that run other programs, too
+  --arg KEY=VALUE     one argument; VALUE is JSON, or a string if the tool takes a string
+  --args-json JSON    several arguments as a JSON object; --arg overrides them
+  --allow-commands    also offer the tools that run other programs
   --mcp [NAME=]COMMAND|URL
-                      have the tools of another MCP server, too; may be repeated
+                      also offer the tools of another MCP server; may be repeated
 
 Results:
-  --format F          raw: the bytes, as they are
+  --format F          raw: the bytes unchanged
                       ndjson (or json): all events, one JSON object a line
-                      text: what a terminal can show of them
+                      text: the chunks as far as a terminal can show them
                       table: no chunks, only the table at the end
   --out FILE|-        write them to FILE, or to standard output
-  --hash              print the SHA-256 of what each subscriber was given
-  --progress          print how far it is, also where standard error is no terminal
+  --hash              print the SHA-256 of the bytes that each subscriber received
+  --progress          print the progress even if standard error is no terminal
 
-  Without --format and --out, a terminal shows what is text in the chunks; a pipe is given the bytes
-  (raw); with --hash there is only the table. With --out alone, the format is raw. The table is on
-  standard error where chunks are on standard output.
+  Without --format and --out, a terminal shows the text in the chunks, and a pipe receives the bytes
+  (raw); with --hash, only the table is printed. With --out alone, the format is raw. The table is
+  on standard error if chunks are on standard output.
 
-How it runs:
-  --subscribers N     how many follow it, each a thread; the first one's results are shown  [1]
-  --policy P          what happens when one lags: drop, drop_oldest, buffer, block,
-                      conflate, disconnect                        [what the tool says]
-  --limit-chunks N    how far it may lag                          [what the policy says]
+Execution:
+  --subscribers N     the number of subscribers, each with its own thread; only the first one's
+                      results are shown                           [1]
+  --policy P          the behaviour when a subscriber lags: drop, drop_oldest, buffer, block,
+                      conflate, disconnect                        [the tool's default]
+  --limit-chunks N    how far it may lag                          [the policy's default]
   --first-chunk-timeout T, --inactivity-timeout T, --timeout T
-                      how long until the first chunk, between chunks, and in all:
-                      500ms, 30s, 2m, 1h, or none                 [what the tool says]
+                      the longest time until the first chunk, between chunks, and in total:
+                      500ms, 30s, 2m, 1h, or none                 [the tool's default]
   --reactor R         auto, uring or mio                          [auto]
   --idle I            spin, backoff or block                      [backoff]
-  -h, --help          this text
+  -h, --help          show this text
 
-Ctrl-C (or SIGTERM) stops the tool, and the table is still printed; a second one ends the program.
-If who reads the results goes away (`| head -1`), the tool is stopped and that is no failure.
+Ctrl-C (or SIGTERM) stops the tool, and the table is still printed. A second one ends the program.
+If the reader of the results exits (`| head -1`), the tool is stopped, and that is no failure.
 
-Exit codes: 0 completed, 1 failed, cancelled or timed out, 2 bad usage, 3 the environment lacks
+Exit codes: 0 completed; 1 failed, cancelled or timed out; 2 bad usage; 3 the environment lacks
 something.
 ";
 
@@ -108,7 +109,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     if options.tool.is_empty() {
-        return Err(CliError::Usage("which tool? `streamdoor tools` lists them".to_owned()));
+        return Err(CliError::Usage("no tool is given; `streamdoor tools` lists them".to_owned()));
     }
     Ok(Some(options))
 }

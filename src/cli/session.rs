@@ -39,7 +39,7 @@ pub fn spec<'a>(tools: &'a Tools, name: &str) -> Result<&'a Arc<ToolSpec>, CliEr
         let known = tools.specs().map(|spec| spec.name.clone()).collect();
         let text = StartError::UnknownTool { name: name.to_owned(), known }.to_string();
         let hint = match name {
-            "run_command" => "; it is there with --allow-commands",
+            "run_command" => "; add --allow-commands to offer it",
             _ => "",
         };
         CliError::Call(text + hint)
@@ -132,8 +132,8 @@ impl Session {
             format!(" (the cgroup's limit is {:.2} MiB)", mib(bytes))
         });
         Ok(format!(
-            "rings take at most {:.2} MiB{limit}, {:.2} MiB of it touched; the largest ring has {} \
-             KiB; pressure: {}",
+            "rings take at most {:.2} MiB{limit}, {:.2} MiB of it allocated; the largest ring has \
+             {} KiB; pressure: {}",
             mib(memory.rings_bytes_max),
             mib(memory.usage.committed_bytes),
             memory.largest_class_bytes >> 10,
@@ -171,9 +171,12 @@ impl Session {
                     checksum: Checksum::new(with_checksum),
                 };
                 let builder = std::thread::Builder::new().name(format!("subscriber-{}", at + 1));
-                builder
-                    .spawn(move || reader.follow(subscriber))
-                    .map_err(|error| CliError::Failed(format!("no thread to read on: {error}")))
+                builder.spawn(move || reader.follow(subscriber)).map_err(|error| {
+                    CliError::Failed(format!(
+                        "no thread can be started for a \
+                                                               subscriber: {error}"
+                    ))
+                })
             })
             .collect::<Result<_, _>>()?;
         let died = |_| CliError::Failed("a subscriber died".to_owned());

@@ -29,7 +29,7 @@ pub fn stop_on_interrupt(stop: impl FnOnce() + Send + 'static) -> Result<(), Cli
 pub fn survive_file_limits() -> Result<(), CliError> {
     flag::register(SIGXFSZ, Arc::default())
         .map(drop)
-        .map_err(|error| CliError::Environment(format!("SIGXFSZ can not be caught: {error}")))
+        .map_err(|error| CliError::Environment(format!("SIGXFSZ cannot be caught: {error}")))
 }
 
 /// Calls `first` at the first SIGINT or SIGTERM, and `second` at the second one. Both run on one
@@ -38,9 +38,7 @@ pub fn on_interrupt(
     first: impl FnOnce() + Send + 'static,
     second: impl FnOnce() + Send + 'static,
 ) -> Result<(), CliError> {
-    let failed = |error| {
-        CliError::Environment(format!("signals can not be waited for on a thread: {error}"))
-    };
+    let failed = |error| CliError::Environment(format!("signals cannot be waited for: {error}"));
     let (mut receiver, sender) = UnixStream::pair().map_err(failed)?;
     // A signal handler may do next to nothing: it writes a byte, and a thread does the rest.
     pipe::register(SIGINT, sender.try_clone().map_err(failed)?).map_err(failed)?;

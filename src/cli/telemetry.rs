@@ -30,7 +30,7 @@ impl FromStr for Collector {
     type Err = &'static str;
     fn from_str(text: &str) -> Result<Collector, &'static str> {
         const PROBLEM: &str =
-            "must be http://ADDRESS:PORT of this machine, as http://127.0.0.1:4318";
+            "must be http://ADDRESS:PORT of this machine, such as http://127.0.0.1:4318";
         if text.is_empty() {
             return Ok(Collector(None));
         }
@@ -79,7 +79,12 @@ impl Exporter {
             sending.run(&queue, dropped);
             drop(sender);
         });
-        spawned.map_err(|error| CliError::Environment(format!("a thread for spans: {error}")))?;
+        spawned.map_err(|error| {
+            CliError::Environment(format!(
+                "no thread can be started for spans: \
+                                                               {error}"
+            ))
+        })?;
         Ok((spans, Exporter { ended: Some(ended) }))
     }
 

@@ -13,17 +13,17 @@ use super::upstreams::McpOptions;
 use super::{CliError, session};
 
 const HELP: &str = "\
-streamdoor tools: which tools there are, and what they take
+streamdoor tools: list the tools and their arguments
 
 Usage: streamdoor tools [OPTIONS] [NAME]
 
-  --json            as a JSON array, with the whole schemas of the arguments
-  --allow-commands  those that run other programs, too
+  --json            print them as a JSON array, with the full schemas of the arguments
+  --allow-commands  also list the tools that run other programs
   --mcp [NAME=]COMMAND|URL
-                    those of another MCP server, too; may be repeated
-  -h, --help        this text
+                    also list the tools of another MCP server; may be repeated
+  -h, --help        show this text
 
-`streamdoor run NAME --arg KEY=VALUE` runs one.
+`streamdoor run NAME --arg KEY=VALUE` runs a tool.
 ";
 
 /// Carries out `streamdoor tools`.

@@ -33,8 +33,12 @@ pub fn start(
                 None => None,
                 Some(variable) => {
                     let text = std::env::var(variable);
-                    let text =
-                        text.map_err(|_| problem(&format!("the variable {variable} has no key")))?;
+                    let text = text.map_err(|_| {
+                        problem(&format!(
+                            "the variable {variable} has no key; set \
+                                                           it"
+                        ))
+                    })?;
                     Some(Key::new(&text).map_err(|error| problem(&error.to_string()))?)
                 }
             };

@@ -15,40 +15,41 @@ use super::remote::{self, FollowArguments, printable};
 use super::{CliError, parsed};
 
 const HELP: &str = "\
-streamdoor watch: what a server runs, or one execution of it
+streamdoor watch: list the executions of a server, or follow one of them
 
-Usage: streamdoor watch [OPTIONS] URL               which executions there are, and how far they are
-       streamdoor watch [OPTIONS] URL EXECUTION     the results of one, as they come
+Usage: streamdoor watch [OPTIONS] URL               list the executions and their progress
+       streamdoor watch [OPTIONS] URL EXECUTION     show the results of one as they arrive
 
-URL is http://HOST:PORT, https://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
-  --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
-                      anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
-  --cacert FILE       for https: the certificate of the server, or of who vouches for it, in PEM
+URL is the address of a `streamdoor serve`: http://HOST:PORT, https://HOST:PORT or unix:PATH.
+  --token-file FILE   the client's token, for a server that requires one: a file that only its
+                      owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
+  --cacert FILE       for https: the certificate of the server or of its issuer, in PEM
 
-The list is renewed on a terminal, until Ctrl-C; elsewhere it is printed once.
-  --interval T        how often it is renewed                     [1s]
-  --once              print it once on a terminal, too
+On a terminal, the list is updated until Ctrl-C; elsewhere it is printed once.
+  --interval T        the time between two updates                [1s]
+  --once              print the list once, even on a terminal
 
 One execution:
   --from F            start: with the first chunk; live: with the next one; or a chunk's number
                                                                   [start]
-  --policy P          what happens when we lag: drop, drop_oldest, buffer, block,
-                      conflate, disconnect                        [what the execution says]
+  --policy P          the behaviour when this reader lags: drop, drop_oldest, buffer, block,
+                      conflate, disconnect                        [the execution's default]
   --max-chunks N, --max-bytes N
-                      how far we may lag                          [what the policy says]
+                      how far this reader may lag                 [the policy's default]
   --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
-  --coalesce T        chunks may wait so long for company: 500us, 2ms
-  --reconnects N      how often in a row to come back when the connection breaks; 0: never  [8]
+  --coalesce T        the longest time that chunks wait to be sent together: 500us, 2ms
+  --reconnects N      reconnect at most N times in a row; 0: never               [8]
   --format F, --out FILE|-, --hash, --progress
-                      as `streamdoor call --help` says
-  -h, --help          this text
+                      the same as for `streamdoor call`
+  -h, --help          show this text
 
-A connection that breaks is taken up again where it broke. Under block the results are acknowledged
-as they are written, and chunks that are missing are a failure: also those that were gone before we
-came, unless --from begins behind them. Ctrl-C ends the program, not the execution.
+After a broken connection, the client resumes at the same place. With block, results are
+acknowledged once they are written, and missing chunks are a failure. That includes chunks that were
+gone before this client connected, unless --from begins after them. Ctrl-C ends the program, not the
+execution.
 
 Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stream broke off, or
-chunks are missing under block; 2 bad usage or not let in; 3 the server cannot be reached.
+chunks are missing with block; 2 bad usage or access denied; 3 the server cannot be reached.
 ";
 
 /// Moves to the top left of the terminal and clears everything after it.
@@ -117,7 +118,9 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     match options.url.as_str() {
-        "" => Err(CliError::Usage("which server? http(s)://HOST:PORT or unix:PATH".to_owned())),
+        "" => Err(CliError::Usage(
+            "no server is given: add http(s)://HOST:PORT or unix:PATH".to_owned(),
+        )),
         _ => Ok(Some(options)),
     }
 }

@@ -267,8 +267,8 @@ fn what_can_not_be_done_is_said_before_anything_is_asked() {
     };
     let url = model.base_url.as_str();
     for (arguments, code, words) in [
-        (&["--model", "m", "--base-url", url][..], 2, "what is to be done?"),
-        (&["--base-url", url, "task"], 2, "which model?"),
+        (&["--model", "m", "--base-url", url][..], 2, "no task is given"),
+        (&["--base-url", url, "task"], 2, "no model is given"),
         (&["--model", "m", "task"], 3, "OPENAI_API_KEY"),
         (&["--model", "m", "--base-url", "nowhere", "task"], 2, "--base-url nowhere"),
         (&["--model", "m", "--base-url", url, "--tools", "none_such", "task"], 2, "none_such"),
@@ -290,6 +290,6 @@ fn what_can_not_be_done_is_said_before_anything_is_asked() {
         .unwrap();
     let text = text(&told.stderr);
     assert_eq!(told.status.code(), Some(2), "{text}");
-    assert!(text.contains("for everybody to read") && !text.contains("sk-secret"), "{text}");
+    assert!(text.contains("unencrypted") && !text.contains("sk-secret"), "{text}");
     assert!(model.requests.try_recv().is_err());
 }

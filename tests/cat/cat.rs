@@ -71,10 +71,10 @@ fn exit_codes_say_whose_fault_it_was() {
     };
     let id = "0".repeat(26);
     for (words, expected, word) in [
-        (&["cat"][..], 2, "which execution"),
+        (&["cat"][..], 2, "no execution is given"),
         (&["cat", "nonsense"], 2, "nonsense"),
         (&["cat", &id], 2, "not found"),
-        (&["cat", &id, "--tool", "x"], 2, "not both"),
+        (&["cat", &id, "--tool", "x"], 2, "given together"),
         (&["cat", "--tool", "other"], 2, "slow_data_processor"),
         (&["cat", "--tool", "process_file", "--arg", "other=1"], 2, "other"),
         (&["cat", "--tool", "process_file", "--arg", "file_path=none"], 1, "none"),
@@ -82,7 +82,7 @@ fn exit_codes_say_whose_fault_it_was() {
         (&["cat", &id, "--policy", "later"], 2, "policy"),
         (&["cat", "--named", &id], 3, "No such file"),
         (&["cat", "--named", &id, "--policy", "block"], 2, "block"),
-        (&["pipe"], 2, "which name"),
+        (&["pipe"], 2, "no name is given"),
     ] {
         let (found, text) = code(words);
         assert_eq!(found, Some(expected), "{words:?}: {text}");

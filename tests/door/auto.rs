@@ -127,7 +127,7 @@ fn without_such_a_folder_there_is_no_door_and_where_it_was_refused_the_log_says_
     let open = Folder::new();
     for mode in [0o777, 0o770, 0o702] {
         std::fs::set_permissions(&open.0, std::fs::Permissions::from_mode(mode)).unwrap();
-        Server::start(Some(&open.0), &[]).has_none("that others may write");
+        Server::start(Some(&open.0), &[]).has_none("is writable by others");
         assert!(!open.socket().exists());
     }
     let missing = open.0.join("missing");

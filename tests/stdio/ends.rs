@@ -58,10 +58,10 @@ fn words_are_looked_at_and_nothing_is_said_on_the_way_of_the_protocol() {
     };
     for (arguments, expected) in [
         (&["--stdio-settle-ms", "-1"][..], "--stdio-settle-ms"),
-        (&["--stdio-settle-ms", "10001"], "must be 10000 at most"),
+        (&["--stdio-settle-ms", "10001"], "must be at most 10000"),
         (&["--cpus", "0,1"], "one shard"),
-        (&["--listen", "0.0.0.0:0"], "nobody would be asked who he is"),
-        (&["--lisen", "127.0.0.1:0"], "is --listen meant?"),
+        (&["--listen", "0.0.0.0:0"], "without a token: give --token-file"),
+        (&["--lisen", "127.0.0.1:0"], "did you mean --listen?"),
         (&["word"], "word"),
     ] {
         let output = run(arguments);

@@ -177,11 +177,15 @@ impl Here {
         let variable = self.key_variable();
         let key = std::env::var(variable).ok().filter(|key| !key.is_empty());
         if let (None, Some(asked), false) = (&key, &self.key_env, variable == NO_KEY) {
-            return Err(CliError::Environment(format!("--key-env {asked}: it has no key")));
+            return Err(CliError::Environment(format!(
+                "--key-env {asked}: this variable has no key; \
+                                                      set it, or give --key-env none"
+            )));
         }
         if key.is_none() && self.base_url.is_none() {
             return Err(CliError::Environment(format!(
-                "there is no key in {variable}; `streamdoor model-script` is a model without one"
+                "the variable {variable} has no key; set it, or use `streamdoor model-script`, \
+                 which needs none"
             )));
         }
         let wire = self.wire.to_string();
@@ -193,8 +197,9 @@ impl Here {
         if key.is_some() && self.key_env.is_none() && !asked.is_tls && !is_this_machine(&asked.host)
         {
             return Err(CliError::Usage(format!(
-                "--base-url {base_url}: the key in {variable} would be sent for everybody to read; \
-                 --key-env {variable} sends it all the same, --key-env none sends none"
+                "--base-url {base_url}: the key in {variable} would be sent unencrypted; use \
+                 https, or give --key-env none to send no key, or --key-env {variable} to send it \
+                 anyway"
             )));
         }
         Ok(settings)
@@ -223,7 +228,12 @@ fn guarded(address: &ListenAddress) -> Result<Access, CliError> {
         let error = ListenError::Unguarded { address: address.clone() };
         return Err(CliError::Usage(error.to_string()));
     }
-    let no_randomness = |error| CliError::Environment(format!("randomness for tickets: {error}"));
+    let no_randomness = |error| {
+        CliError::Environment(format!(
+            "no random bytes for tickets: \
+                                                               {error}"
+        ))
+    };
     let (mut token, mut ticket_key) = ([0; 32], [0; 32]);
     random_bytes(&mut token).map_err(no_randomness)?;
     random_bytes(&mut ticket_key).map_err(no_randomness)?;
@@ -275,8 +285,12 @@ fn follow(
 ) -> Result<(), CliError> {
     let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
     let subscribed = shard.subscribe(id, spec);
-    let mut subscriber =
-        subscribed.map_err(|error| CliError::Failed(format!("not followed: {error}")))?;
+    let mut subscriber = subscribed.map_err(|error| {
+        CliError::Failed(format!(
+            "the run cannot be followed: \
+                                                             {error}"
+        ))
+    })?;
     let names = Names { has_parts: true, ..Names::new(id, None) };
     let (id, terms) = (subscriber.id(), subscriber.terms());
     let agreed = Agreed { subscriber: id, terms, from_seq: 1, replay: None };

@@ -23,63 +23,63 @@ use here::Here;
 use show::{Format, Show};
 
 const HELP: &str = "\
-streamdoor agent: a model that calls tools until its task is done, shown while it happens
+streamdoor agent: run a model that calls tools until its task is done, and show its progress
 
 Usage: streamdoor agent [OPTIONS] TASK
 
-TASK is what is to be done; `-` takes it from standard input.
+TASK is the task in words; `-` reads it from standard input.
 
 The model:
-  --model M           what it is called there; on a server of ours: what it is called in its
-                      settings                                [on a server: its first one]
-  --base-url URL      where it is: http(s)://HOST[:PORT]/PATH. OpenAI's or Anthropic's own if
-                      left out
-  --wire W            how it is spoken to: chat (OpenAI's chat completions, and what is compatible
-                      with them), responses (OpenAI's) or messages (Anthropic's)         [chat]
-  --key-env NAME      the environment variable with the key; none: there is no key
+  --model M           the model's name at its provider; with --server, its name in the server's
+                      settings                          [with --server: the server's first model]
+  --base-url URL      the model's address: http(s)://HOST[:PORT]/PATH. The default is OpenAI's or
+                      Anthropic's own
+  --wire W            the model's protocol: chat (OpenAI's chat completions and compatible ones),
+                      responses (OpenAI's) or messages (Anthropic's)                     [chat]
+  --key-env NAME      the environment variable that holds the key; none: send no key
                                           [OPENAI_API_KEY, or ANTHROPIC_API_KEY for messages]
-  --system TEXT       what it is told before the task
-  --max-tokens N      of one answer
+  --system TEXT       instructions for the model, before the task
+  --max-tokens N      the most tokens of one answer
   --temperature T, --reasoning-effort low|medium|high
-                      as the model has it                                 [the model's own]
+                      passed to the model                               [the model's default]
 
 The tools:
-  --tools a,b         which it may call; all: every one but agents; none       [none]
-  --allow-commands    have the tools that run other programs, too
+  --tools a,b         the tools the model may call; all: every one except agents; none     [none]
+  --allow-commands    also offer the tools that run other programs
   --command-env NAME[=VALUE]
-                      give these programs this environment variable, too; may be repeated
+                      also pass this environment variable to these programs; may be repeated
   --mcp [NAME=]COMMAND|URL
-                      have the tools of another MCP server, too; may be repeated
-  --files-root DIR    files are those below DIR                               [all]
-  --strategy S        after_turn: tools run when the model has finished its turn; eager: each as
-                      soon as its arguments are whole                    [after_turn]
-  --parallel N        so many of them at once
+                      also offer the tools of another MCP server; may be repeated
+  --files-root DIR    offer only files below DIR                              [all]
+  --strategy S        after_turn: run tools when the model has finished its turn; eager: run each
+                      tool as soon as its arguments are complete         [after_turn]
+  --parallel N        the most tool calls at once
 
 Limits:
   --max-steps N, --max-total-tokens N, --timeout T (90s, 10m, 1h)
 
 Results:
-  --format F          text: for a person: what the model says on standard output; all else (what
-                      it thinks, a line for each tool, sums at the end) on standard error
+  --format F          text: for people: the model's text on standard output; the rest (reasoning,
+                      a line for each tool, totals at the end) on standard error
                       ndjson: all events, one JSON object a line; sse: as server-sent events
-  --accumulate        each piece of text comes with all of the step's text before it
+  --accumulate        repeat all earlier text of the step with each piece of text
 
 Where it runs:
   (nothing)           in this process
-  --listen ADDRESS    in this process, and others can follow it: the command for that is on
-                      standard error. ADDRESS:PORT of this machine, or unix:PATH
-  --server URL        on a server of ours: http(s)://HOST:PORT or unix:PATH
+  --listen ADDRESS    in this process, and let others follow it: standard error shows the command
+                      to do so. ADDRESS:PORT of this machine, or unix:PATH
+  --server URL        on a streamdoor server: http(s)://HOST:PORT or unix:PATH
   --token-file FILE, --cacert FILE, --reconnects N
-                      for a server: as `streamdoor call` has them
+                      for --server: the same as for `streamdoor call`
   --reactor R, --idle I
-                      as `streamdoor run` has them
-  -h, --help          this text
+                      the same as for `streamdoor run`
+  -h, --help          show this text
 
-Ctrl-C (or SIGTERM) cancels the run: the model's connection is closed, tools are stopped, and the
-sums are still printed; a second one ends the program. A key is in the environment alone, is sent
-nowhere but to the model, and no tool can read it there.
+Ctrl-C (or SIGTERM) cancels the run: the model's connection is closed, the tools are stopped, and
+the totals are still printed. A second one ends the program. The key is read only from the
+environment and sent only to the model, and no tool can read it.
 
-Exit codes: 0 completed, 1 failed, cancelled or timed out, 2 bad usage, 3 the environment lacks
+Exit codes: 0 completed; 1 failed, cancelled or timed out; 2 bad usage; 3 the environment lacks
 something, or the server cannot be reached.
 ";
 
@@ -118,11 +118,11 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     if options.server.is_some() && options.is_here {
-        let text = "--server: where the model is, and what tools may do, is the server's to say";
+        let text = "--server: only the server sets the model's address and the limits of tools";
         return Err(CliError::Usage(text.to_owned()));
     }
     if options.server.is_none() && options.is_there {
-        let text = "--token-file, --cacert and --reconnects are for --server";
+        let text = "--token-file, --cacert and --reconnects need --server";
         return Err(CliError::Usage(text.to_owned()));
     }
     Ok(Some(options))
@@ -190,7 +190,11 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     };
     let Options { task, mut arguments, format, model, here, server, follow, .. } = options;
     let task = match task.as_deref() {
-        None => return Err(CliError::Usage("what is to be done?".to_owned())),
+        None => {
+            return Err(CliError::Usage(
+                "no task is given: add TASK, or `-` to read it from standard input".to_owned(),
+            ));
+        }
         Some("-") => read_task()?,
         Some(task) => task.to_owned(),
     };
@@ -204,8 +208,8 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
             there::run(&url, &follow, &Value::Object(arguments), show)
         }
         None => {
-            let model =
-                model.ok_or_else(|| CliError::Usage("which model? --model M".to_owned()))?;
+            let model = model
+                .ok_or_else(|| CliError::Usage("no model is given: add --model M".to_owned()))?;
             here.run(&model, Value::Object(arguments), show)
         }
     }

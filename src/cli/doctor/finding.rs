@@ -111,9 +111,9 @@ pub fn to_text(findings: &[Finding], columns: usize) -> String {
     }
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let last_words = match (count(Level::Hindrance), count(Level::Note)) {
-        (0, 0) => "All is well.".to_owned(),
-        (0, notes) => format!("All is well enough; {notes} to note."),
-        (bad, _) => format!("{bad} of {} hinder: those marked BAD.", findings.len()),
+        (0, 0) => "Everything works.".to_owned(),
+        (0, notes) => format!("Nothing hinders; {notes} to note."),
+        (bad, _) => format!("{bad} of {} hinder (marked BAD).", findings.len()),
     };
     text.push('\n');
     text.push_str(&last_words);
@@ -161,7 +161,7 @@ note  psi    absent
              seven eight nine ten.
              What to do: Boot with psi=1.
 
-All is well enough; 1 to note.";
+Nothing hinders; 1 to note.";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.chars().count() <= 44), "{text}");
         let narrow = to_text(&findings, 1);
@@ -178,6 +178,6 @@ All is well enough; 1 to note.";
         assert_eq!(document["ok"], false);
         assert_eq!(document["findings"][0]["advice"], Value::Null);
         assert_eq!(document["findings"][1]["level"], "hindrance");
-        assert!(to_text(&findings, 80).ends_with("1 of 2 hinder: those marked BAD."));
+        assert!(to_text(&findings, 80).ends_with("1 of 2 hinder (marked BAD)."));
     }
 }

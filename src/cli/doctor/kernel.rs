@@ -33,7 +33,7 @@ fn io_uring() -> Finding {
                 .to_string()
                 .replace("reactor: io_uring, ", "works: ")
                 .replace(" (asked for: uring)", ""),
-            "The server talks to the kernel in the fastest way that there is.",
+            "The server uses the fastest kernel interface.",
         ),
         Err(error) => {
             let text = error.to_string();
@@ -41,12 +41,12 @@ fn io_uring() -> Finding {
             Finding::note(
                 SUBJECT,
                 reason,
-                "The server works without it, over epoll (`--reactor auto` chooses by itself); \
-                 under load it takes more processor time.",
+                "The server then uses epoll (`--reactor auto` chooses it automatically). It takes \
+                 more processor time under load.",
             )
             .advise(
-                "Linux 6.1 or newer is best. If a sysctl or a container's seccomp profile forbids \
-                 it, that is a decision of whoever runs the machine: ask them, or leave it.",
+                "Use Linux 6.1 or newer. If a sysctl or a container's seccomp profile forbids it, \
+                 ask the administrator of the machine, or stay with epoll.",
             )
         }
     }
@@ -55,7 +55,7 @@ fn io_uring() -> Finding {
 fn operations() -> Finding {
     const SUBJECT: &str = "operations";
     let Ok(operations) = uring_operations() else {
-        let means = "Without io_uring there is nothing to ask.";
+        let means = "Without io_uring its operations cannot be checked.";
         return Finding::note(SUBJECT, "not known", means);
     };
     let missing: Vec<String> = operations
@@ -66,13 +66,13 @@ fn operations() -> Finding {
         })
         .collect();
     let known_count = operations.len() - missing.len();
-    let found = format!("{known_count} of the {} of io_uring that are asked for", operations.len());
+    let found = format!("{known_count} of {} io_uring operations are known", operations.len());
     if missing.is_empty() {
-        let means = "This kernel's io_uring has everything that streamdoor can use.";
+        let means = "This kernel's io_uring has every operation that streamdoor can use.";
         return Finding::good(SUBJECT, found, means);
     }
-    let means = format!("Missing: {}. Something slower takes their place.", missing.join(", "));
-    Finding::note(SUBJECT, found, means).advise("A newer Linux has them.")
+    let means = format!("Missing: {}. The server uses slower ways instead.", missing.join(", "));
+    Finding::note(SUBJECT, found, means).advise("Use a newer Linux, which has them.")
 }
 
 fn waitv() -> Finding {
@@ -81,19 +81,19 @@ fn waitv() -> Finding {
         Ok(()) => Finding::good(
             SUBJECT,
             "works",
-            "Who waits for one of several things in shared memory is woken by each, and the death \
-             of a process at the other end of a door is noticed within microseconds.",
+            "A reader or writer that waits for several words of shared memory is woken by each. It \
+             notices within microseconds if the process at the other end of a door dies.",
         ),
         Err(error) => Finding::note(
             SUBJECT,
             error.to_string(),
             format!(
-                "Who waits for one of several things in shared memory looks again every {} ms \
-                 instead of being woken.",
+                "A reader or writer that waits for several words of shared memory checks them \
+                 every {} ms instead of being woken.",
                 limits::WAIT_EITHER_FALLBACK.as_millis()
             ),
         )
-        .advise("Linux 5.16 or newer has it; a container's seccomp profile may forbid it."),
+        .advise("Use Linux 5.16 or newer. A container's seccomp profile may also forbid it."),
     }
 }
 
@@ -109,11 +109,12 @@ fn memfd() -> Finding {
                 SUBJECT,
                 format!("a ring of {class_bytes} bytes cannot be made and sealed: {error}"),
                 "Results stream through rings of anonymous memory, which are sealed so that no \
-                 other process can cut them off or change them. Without that there are no doors.",
+                 other process can truncate or change them. Doors cannot work without sealed \
+                 memory.",
             )
             .advise(
-                "Linux 5.1 or newer is needed, with /proc mounted; a container's seccomp profile \
-                 must allow memfd_create and fallocate, and there must be some free memory.",
+                "Use Linux 5.1 or newer, mount /proc, and free some memory. A container's seccomp \
+                 profile must allow memfd_create and fallocate.",
             );
         }
     };
@@ -121,14 +122,14 @@ fn memfd() -> Finding {
         Ok(_) => Finding::good(
             SUBJECT,
             "works, with all seals",
-            "Rings can be given to other processes, which can neither change nor cut them off.",
+            "Rings can be shared with other processes, which can neither change nor truncate them.",
         ),
         Err(error) => Finding::bad(
             SUBJECT,
             format!("a sealed ring cannot be opened again: {error}"),
             "Readers in other processes would refuse it.",
         )
-        .advise("Linux 5.1 or newer is needed (F_SEAL_FUTURE_WRITE)."),
+        .advise("Use Linux 5.1 or newer (F_SEAL_FUTURE_WRITE)."),
     }
 }
 
@@ -139,15 +140,15 @@ fn noexec() -> Finding {
         Ok(_) => Finding::good(
             SUBJECT,
             "works",
-            "Nobody can make shared memory executable (MFD_NOEXEC_SEAL).",
+            "No process can make shared memory executable (MFD_NOEXEC_SEAL).",
         ),
         Err(error) => Finding::note(
             SUBJECT,
             std::io::Error::from(error).to_string(),
-            "Shared memory is made without MFD_NOEXEC_SEAL. It is still never mapped executable \
-             here, and has mode 0600.",
+            "Shared memory is made without MFD_NOEXEC_SEAL. The server still never maps it \
+             executable, and it has mode 0600.",
         )
-        .advise("Linux 6.3 or newer has it; nothing depends on it."),
+        .advise("Nothing depends on it. Linux 6.3 or newer has it."),
     }
 }
 
@@ -157,18 +158,18 @@ fn pidfd() -> Finding {
         Ok(_) => Finding::good(
             SUBJECT,
             "works",
-            "A process is never mistaken for another that has got its number, and its end is told \
+            "A process is never mistaken for another that got its number, and its end is noticed \
              at once.",
         ),
         Err(error) => Finding::note(
             SUBJECT,
             std::io::Error::from(error).to_string(),
             format!(
-                "Whether a program that a tool has started still runs is looked at every {} ms.",
+                "The server checks every {} ms if a program that a tool started still runs.",
                 limits::COMMAND_LOOK_WITHOUT_PIDFD.as_millis()
             ),
         )
-        .advise("Linux 5.3 or newer has it; a container's seccomp profile may forbid it."),
+        .advise("Use Linux 5.3 or newer. A container's seccomp profile may also forbid it."),
     }
 }
 
@@ -176,26 +177,26 @@ fn pressure(readings: &Readings) -> Finding {
     const SUBJECT: &str = "psi";
     let Some(some) = readings.memory_some_avg10 else {
         let why = match std::fs::metadata("/proc/pressure/memory") {
-            Err(error) if error.kind() == ErrorKind::NotFound => "/proc/pressure is not there",
+            Err(error) if error.kind() == ErrorKind::NotFound => "/proc/pressure does not exist",
             _ => "/proc/pressure/memory cannot be read",
         };
         return Finding::note(
             SUBJECT,
             why,
-            "How short memory is can be seen from what is available only, not from how long \
-             processes wait for it. Rings then shrink a little late.",
+            "The server sees only the available memory, not how long processes wait for memory. \
+             Rings then shrink a little late.",
         )
         .advise("Boot with psi=1, on a kernel with CONFIG_PSI (Linux 4.20 or newer).");
     };
     let diagnosis = Diagnosis::of(readings);
-    let found = format!("memory was waited for in {some} % of the last 10 s: {diagnosis}");
+    let found = format!("processes waited for memory in {some} % of the last 10 s: {diagnosis}");
     let Diagnosis { pressure, .. } = diagnosis;
     let largest_kib = pressure.largest_class_bytes() >> 10;
-    let means = format!("Rings may be as large as {largest_kib} KiB now.");
+    let means = format!("Rings may now have up to {largest_kib} KiB.");
     match pressure {
         Pressure::Normal => Finding::good(SUBJECT, found, means),
         _ => Finding::note(SUBJECT, found, means)
-            .advise("Memory is short: give the machine or the container more, or run less on it."),
+            .advise("Memory is short. Give the machine or the container more, or run less on it."),
     }
 }
 
@@ -209,7 +210,7 @@ fn cgroup(readings: &Readings) -> Finding {
     let share_bytes = rings_bytes_under(limit_bytes);
     let found = format!("{} of {} MiB used", used_bytes >> 20, limit_bytes >> 20);
     let means = format!(
-        "All rings together may take a tenth of that: {}.",
+        "All rings together may take a tenth of the limit: {}.",
         match share_bytes {
             ..0x10_0000 => format!("{} KiB", share_bytes >> 10),
             _ => format!("{} MiB", share_bytes >> 20),

@@ -17,7 +17,7 @@ pub fn findings(folder: &Path, removes: bool) -> Vec<Finding> {
     let found = match sweep(folder, removes) {
         Ok(found) => found,
         Err(error) => {
-            let means = "Whether dead servers have left something there cannot be seen.";
+            let means = "The files that dead servers left there cannot be listed.";
             return vec![Finding::note(SUBJECT, format!("{name}: {error}"), means)];
         }
     };
@@ -33,29 +33,28 @@ pub fn findings(folder: &Path, removes: bool) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     if gone.count > 0 {
-        let means = "Servers that were killed had left them. Nobody can have used them any more: \
-                     the kernel had let go of their locks.";
+        let means = "Killed servers had left them. No process could use them any more: the kernel \
+                     had released their locks.";
         findings.push(Finding::note(SUBJECT, format!("{gone} removed from {name}"), means));
     }
     if stale.count > 0 {
-        let means = "Servers that were killed have left them. Each takes memory until it is \
-                     removed.";
+        let means = "Killed servers left them. Each takes memory until it is removed.";
         let finding = Finding::note(SUBJECT, format!("{stale} left over in {name}"), means);
         findings.push(finding.advise(
-            "`streamdoor doctor` without --keep removes them, and so does the next `serve \
-             --named-doors`.",
+            "Run `streamdoor doctor` without --keep to remove them. The next `serve --named-doors` \
+             also removes them.",
         ));
     }
     let untold_count = foreign.len().saturating_sub(FOREIGN_TOLD_MAX);
     for (file, why) in foreign.into_iter().take(FOREIGN_TOLD_MAX) {
-        let means = "It is called as a named ring is and is none of this user's: it was not \
-                     touched, and no reader takes it for one.";
+        let means = "The file has the name of a named ring but is not a ring of this user. It was \
+                     not touched, and readers reject it.";
         let file: String = file.chars().map(|c| if is_command(c) { '?' } else { c }).collect();
         let finding = Finding::note(SUBJECT, format!("{name}/{file}: {why}"), means);
-        findings.push(finding.advise("Find out who has put it there."));
+        findings.push(finding.advise("Find out which user or program created it."));
     }
     if untold_count > 0 {
-        let found = format!("{untold_count} more that are none of this user's");
+        let found = format!("{untold_count} more that are not rings of this user");
         findings.push(Finding::note(SUBJECT, found, "As above."));
     }
     if findings.is_empty() || held_count > 0 {
@@ -63,7 +62,7 @@ pub fn findings(folder: &Path, removes: bool) -> Vec<Finding> {
             0 => "none left over".to_owned(),
             count => format!("{count} in use"),
         };
-        let means = "Those of running servers go with them.";
+        let means = "A server removes its named rings when it ends.";
         findings.push(Finding::good(SUBJECT, found, means));
     }
     findings

@@ -32,21 +32,24 @@ pub fn findings(sockets: &[PathBuf]) -> Vec<Finding> {
 
 fn descriptors() -> Finding {
     const SUBJECT: &str = "descriptors";
-    let advice = "`ulimit -n` raises it for a shell, LimitNOFILE= for a service of systemd, \
+    let advice = "Raise the limit: `ulimit -n` for a shell, LimitNOFILE= for a service of systemd, \
                   `--ulimit nofile=` for a container.";
     match Bill::new(&Settings::default(), Allowance::raise()) {
-        Err(error) => {
-            Finding::bad(SUBJECT, error.to_string(), "The server does not start with so few.")
-                .advise(advice)
-        }
+        Err(error) => Finding::bad(
+            SUBJECT,
+            error.to_string(),
+            "The server does not start with so few \
+                                                      descriptors.",
+        )
+        .advise(advice),
         Ok(bill) => {
-            let found = format!("{} may be open (RLIMIT_NOFILE)", bill.allowance.allowed);
-            let means = format!("Room for {} connections.", bill.connections_max);
+            let found = format!("{} may be open at once (RLIMIT_NOFILE)", bill.allowance.allowed);
+            let means = format!("That is enough for {} connections.", bill.connections_max);
             match bill.is_shrunk() {
                 false => Finding::good(SUBJECT, found, means),
                 true => {
                     let wanted = bill.connections_wanted;
-                    let means = format!("{means} The server would like to have {wanted}.");
+                    let means = format!("{means} The settings ask for {wanted}.");
                     Finding::note(SUBJECT, found, means).advise(advice)
                 }
             }
@@ -70,8 +73,8 @@ fn locked_memory() -> Finding {
     match allowed_bytes < needed_bytes {
         false => Finding::good(SUBJECT, found, means),
         true => Finding::note(SUBJECT, found, means).advise(
-            "`ulimit -l`, LimitMEMLOCK= or `--ulimit memlock=` raise it. Where it is too small, \
-             the server says so and uses epoll.",
+            "Raise the limit with `ulimit -l`, LimitMEMLOCK= or `--ulimit memlock=`. If it is too \
+             small, the server logs that and uses epoll.",
         ),
     }
 }
@@ -82,7 +85,7 @@ fn shared_memory(folder: &Path) -> Finding {
     let absent = |found: String| {
         let means = "Named doors (`serve --named-doors`) cannot be made. Everything else works.";
         Finding::note(SUBJECT, found, means)
-            .advise("Mount a tmpfs there, or do without named doors; all other doors need no name.")
+            .advise("Mount a tmpfs there, or leave out --named-doors. Other doors do not need it.")
     };
     let name = folder.display();
     let StatVfs { f_blocks, f_bavail, f_frsize, .. } = match statvfs(folder) {
@@ -100,26 +103,25 @@ fn shared_memory(folder: &Path) -> Finding {
     };
     let mib = |bytes: u64| bytes >> 20;
     let found = match all_bytes {
-        0 => format!("{name} is as large as memory"),
+        0 => format!("{name} has no size limit"),
         _ => format!(
-            "{name} has {} MiB, {} MiB of them free ({used_percent} % used)",
+            "{name} has {} MiB, of which {} MiB are free ({used_percent} % used)",
             mib(all_bytes),
             mib(free_bytes)
         ),
     };
     let doors_count = free_bytes / NAMED_DOOR_BYTES;
     let doors_max = u64::from(limits::DOORS_MAX);
-    let advice = "Remove files that nobody needs there (`ls -l /dev/shm`; this command removes \
-                  what dead servers have left), or make it larger: `mount -o remount,size=1G \
-                  /dev/shm`, `--shm-size` for a container.";
+    let advice = "Remove unneeded files from /dev/shm (`ls -l /dev/shm`; this command removes \
+                  those of dead servers), or make it larger: `mount -o remount,size=1G /dev/shm`, \
+                  `--shm-size` for a container.";
     match doors_count {
         _ if all_bytes == 0 || doors_count >= doors_max => {
-            let means = format!("There is room for the {doors_max} named doors that there can be.");
+            let means = format!("There is room for all {doors_max} named doors.");
             Finding::good(SUBJECT, found, means)
         }
         0 => {
-            let means = "A named door of full size does not fit any more. Other doors, and all \
-                         else, do not depend on it.";
+            let means = "A named door of full size does not fit any more. Everything else works.";
             Finding::bad(SUBJECT, found, means).advise(advice)
         }
         _ => {
@@ -138,7 +140,7 @@ fn default_socket(runtime: Option<&Path>) -> Result<PathBuf, String> {
     let metadata = folder.metadata().map_err(|error| format!("XDG_RUNTIME_DIR {name}: {error}"))?;
     let uid = geteuid().as_raw();
     if !metadata.is_dir() || metadata.uid() != uid {
-        return Err(format!("XDG_RUNTIME_DIR {name} is no folder of this user ({uid})"));
+        return Err(format!("XDG_RUNTIME_DIR {name} is not a folder of this user ({uid})"));
     }
     if metadata.mode() & 0o022 != 0 {
         let mode = metadata.mode() & 0o777;
@@ -152,20 +154,20 @@ fn door(runtime: Option<&Path>, default: Result<&PathBuf, &String>) -> Finding {
     match default {
         Ok(path) => Finding::good(
             SUBJECT,
-            format!("{} is where a server's door is", path.display()),
-            "`serve` opens it, and `cat` and `pipe` find it, without being told.",
+            format!("the default door is {}", path.display()),
+            "`serve`, `cat` and `pipe` use it by default.",
         ),
         Err(why) => Finding::note(
             SUBJECT,
             why.as_str(),
-            "`serve` opens no door unless it is told where, and `cat` and `pipe` have to be told.",
+            "`serve` opens no door without --door, and `cat` and `pipe` need --door.",
         )
         .advise(match runtime {
             None => {
-                "Give `--door PATH` to both sides; or log in so that there is such a folder \
+                "Give `--door PATH` to both sides, or log in in a way that creates the folder \
                  (systemd makes /run/user/UID)."
             }
-            Some(_) => "Give `--door PATH` to both sides, with a folder that is yours alone.",
+            Some(_) => "Give `--door PATH` to both sides, in a folder that only you can write to.",
         }),
     }
 }
@@ -178,31 +180,33 @@ fn socket(path: &Path) -> Option<Finding> {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
-            let means = "Nobody can tell from here whether a server is there.";
+            let means = "This program cannot check if a server listens there.";
             return Some(Finding::note(SUBJECT, format!("{name}: {error}"), means));
         }
     };
     if !metadata.file_type().is_socket() {
-        let means = "A server that is to listen there does not start: it removes nothing but dead \
-                     sockets.";
-        let finding = Finding::bad(SUBJECT, format!("{name} is no socket"), means);
+        let means = "A server cannot listen there: it removes only dead sockets.";
+        let finding = Finding::bad(SUBJECT, format!("{name} is not a socket"), means);
         return Some(finding.advise("Move it away, or choose another path."));
     }
     Some(match UnixStream::connect(path) {
-        Ok(_) => {
-            Finding::good(SUBJECT, format!("{name} is answered"), "A server is running there.")
-        }
+        Ok(_) => Finding::good(
+            SUBJECT,
+            format!(
+                "{name} accepts \
+                                            connections"
+            ),
+            "A server is running there.",
+        ),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Finding::note(
             SUBJECT,
-            format!("{name} is left over: nobody listens there"),
-            "Its server has ended without removing it. The next one replaces it by itself.",
+            format!("{name} is left over: no server listens there"),
+            "Its server ended without removing it. The next server replaces it.",
         )
-        .advise("Nothing; or remove the file."),
-        Err(error) => Finding::note(
-            SUBJECT,
-            format!("{name}: {error}"),
-            "A socket is there that this user may not use.",
-        ),
+        .advise("Do nothing, or remove the file."),
+        Err(error) => {
+            Finding::note(SUBJECT, format!("{name}: {error}"), "This user may not use the socket.")
+        }
     })
 }
 

@@ -16,21 +16,21 @@ use super::CliError;
 use super::console::say;
 
 const HELP: &str = "\
-streamdoor doctor: what this machine gives streamdoor, what that means, and what to do about it
+streamdoor doctor: check what this machine offers streamdoor, and suggest improvements
 
 Usage: streamdoor doctor [OPTIONS]
 
-  --door PATH       look at this socket, too, beside the default one; may be repeated
-  --keep            remove nothing: only tell what dead servers have left in /dev/shm
+  --door PATH       also check this socket, besides the default one; may be repeated
+  --keep            remove nothing: only report what dead servers left in /dev/shm
   --json            print the findings as JSON
-  -h, --help        this text
+  -h, --help        show this text
 
-What is looked at: io_uring and its operations, futex_waitv, memfd with its seals, pidfd, memory
-pressure and cgroup limits, limits of descriptors and of locked memory, /dev/shm, and sockets. Named
-rings (`serve --named-doors`) of servers that were killed are removed from /dev/shm: those of this
-user alone, and only if the kernel says that nobody holds them.
+It checks io_uring and its operations, futex_waitv, memfd with its seals, pidfd, memory pressure and
+cgroup limits, limits of descriptors and of locked memory, /dev/shm, and sockets. It removes named
+rings (`serve --named-doors`) of killed servers from /dev/shm: only those of this user, and only if
+the kernel reports that no process holds them.
 
-Exit codes: 0 all is well enough, 1 something hinders (those marked BAD), 2 bad usage.
+Exit codes: 0 nothing hinders, 1 something hinders (marked BAD), 2 bad usage.
 ";
 
 const COLUMNS: usize = 100;

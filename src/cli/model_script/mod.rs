@@ -19,23 +19,23 @@ use super::{CliError, parsed};
 use serve::Serving;
 
 const HELP: &str = "\
-streamdoor model-script: a model's server that follows a script
+streamdoor model-script: serve a model whose answers come from a script
 
 Usage: streamdoor model-script [OPTIONS] FILE
 
 It speaks OpenAI's chat completions (POST /v1/chat/completions), OpenAI's Responses (POST
 /v1/responses) and Anthropic's Messages (POST /v1/messages), as streams and as plain answers, and
-GET /v1/models. What it says, how fast, and how it fails is in FILE.
+GET /v1/models. FILE sets its answers, their speed, and its failures.
 
-  --listen ADDRESS    where: ADDRESS:PORT, port 0 for any free one, or unix:PATH
+  --listen ADDRESS    listen on ADDRESS:PORT (port 0: any free one) or unix:PATH
                                                                         [127.0.0.1:8809]
-  --quiet             no line on standard error for each request
-  --check             read FILE, and end
+  --quiet             print no line for each request on standard error
+  --check             read FILE, and exit
   --reactor R         auto, uring or mio                                [auto]
-  -h, --help          this text
+  -h, --help          show this text
 
-The first line on standard output says where it listens. Ctrl-C (or SIGTERM) ends it. An address
-that other machines can reach is refused unless the script asks for a key.
+The first line on standard output is its address. Ctrl-C (or SIGTERM) ends it. An address that other
+machines can reach is refused unless the script requires a key.
 
 Exit codes: 0 stopped, 1 failed, 2 bad usage or a wrong script, 3 the environment lacks something.
 
@@ -75,7 +75,8 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         say!("{HELP}{}", FORMAT.trim_end());
         return Ok(());
     };
-    let file = options.file.ok_or_else(|| CliError::Usage("which script?".to_owned()))?;
+    let file =
+        options.file.ok_or_else(|| CliError::Usage("no script is given: add FILE".to_owned()))?;
     let script = read(&file)?;
     if options.is_check {
         say!("{}: {} turns", file.display(), script.turns.len());

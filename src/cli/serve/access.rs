@@ -23,9 +23,8 @@ pub fn access(settings: &Settings) -> Result<Arc<Access>, CliError> {
         return match settings.listen.iter().find(|address| is_open(address)) {
             None => Ok(Arc::new(access)),
             Some(address) => Err(CliError::Usage(format!(
-                "listen: other machines can reach {address}, and nobody would be asked who he is: \
-                 give --token-file FILE, with lines of PRINCIPAL TOKEN, or listen on 127.0.0.1, \
-                 [::1] or unix:PATH"
+                "listen: other machines could reach {address} without a token: give --token-file \
+                 FILE, with lines of PRINCIPAL TOKEN, or listen on 127.0.0.1, [::1] or unix:PATH"
             ))),
         };
     };
@@ -33,7 +32,7 @@ pub fn access(settings: &Settings) -> Result<Arc<Access>, CliError> {
     let tokens = Tokens::read(&text).map_err(|error| token_file::problem(path, error))?;
     let mut ticket_key = [0; 32];
     random_bytes(&mut ticket_key)
-        .map_err(|error| CliError::Environment(format!("randomness for tickets: {error}")))?;
+        .map_err(|error| CliError::Environment(format!("no random bytes for tickets: {error}")))?;
     let ttl = Duration::from_secs(settings.ticket_ttl_s.0);
     Ok(Arc::new(access.with_tokens(tokens, ticket_key, ttl)))
 }

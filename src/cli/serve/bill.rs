@@ -68,8 +68,9 @@ impl Bill {
         if u64::from(connections_max) < shards {
             let allowed = allowance.allowed;
             let text = format!(
-                "the process may have {allowed} descriptors, and needs {own_descriptors} without \
-                 any connection: raise its limit (`ulimit -n`), or lower tool_threads_max or cpus"
+                "the process may open {allowed} descriptors, but needs {own_descriptors} even \
+                 without connections: raise its limit (`ulimit -n`), or lower tool_threads_max or \
+                 cpus"
             );
             return Err(CliError::Environment(text));
         }

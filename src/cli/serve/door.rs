@@ -59,10 +59,10 @@ fn default_path() -> Option<PathBuf> {
 fn fault_of(folder: &Path) -> Option<String> {
     let fault = match fs::metadata(folder) {
         _ if !folder.is_absolute() => "is not an absolute path".to_owned(),
-        Err(error) => format!("cannot be looked at: {error}"),
+        Err(error) => format!("cannot be read: {error}"),
         Ok(found) if !found.is_dir() => "is not a directory".to_owned(),
         Ok(found) if found.uid() != geteuid().as_raw() => "belongs to another user".to_owned(),
-        Ok(found) if found.mode() & 0o022 != 0 => "is one that others may write to".to_owned(),
+        Ok(found) if found.mode() & 0o022 != 0 => "is writable by others".to_owned(),
         Ok(_) => return None,
     };
     Some(format!("XDG_RUNTIME_DIR {fault}"))

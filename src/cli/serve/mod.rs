@@ -49,19 +49,19 @@ streamdoor serve: let clients run tools and follow them, over HTTP
 
 Usage: streamdoor serve [OPTIONS]
 
-  --config FILE                   settings from a file of TOML: the names below, with _ for -
-  --print-config                  print the settings as such a file, and end
-  --conformance                   have the tools, prompts and resources, too, that the public
-                                  conformance suite of MCP asks for: see tools/conformance
-  -h, --help                      this text
+  --config FILE                   read settings from a TOML file: the names below, with _ for -
+  --print-config                  print the settings as such a file, and exit
+  --conformance                   also offer the tools, prompts and resources that the public
+                                  conformance suite of MCP needs: see tools/conformance
+  -h, --help                      show this text
 
-Settings, which win over those of the file:
+Settings, which override those of the file:
 ";
 
 const HELP_TAIL: &str = "
-SIGTERM and Ctrl-C stop it in order: nobody is accepted any more, what runs is stopped, subscribers
-are told `detached: shutdown`, and what was said is still sent, until the deadline passes. A second
-one ends it at once.
+SIGTERM and Ctrl-C stop the server in order: it accepts no more connections, stops all executions,
+and tells subscribers `detached: shutdown`. Until the deadline, it still sends pending events and
+replies. A second signal ends it at once.
 
 Exit codes: 0 stopped, 1 failed, 2 bad usage, 3 the environment lacks something.
 ";
@@ -78,7 +78,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Help),
             Long("config") if file.is_some() => {
-                return Err(CliError::Usage("--config: one file only".to_owned()));
+                return Err(CliError::Usage("--config: give one file only".to_owned()));
             }
             Long("config") => file = Some(PathBuf::from(parser.value()?)),
             Long("print-config" | "print_config") => is_print = true,
@@ -183,7 +183,9 @@ fn serve_until_told(settings: &Settings, ground: &Ground, server: Server) -> Res
         line.text("drained", if is_drained { "all" } else { "in part" });
     });
     match ends.has_death() {
-        true => Err(CliError::Failed("a shard has died: the log says which, and why".to_owned())),
+        true => Err(CliError::Failed(
+            "a shard has died; see the log for its number and the reason".to_owned(),
+        )),
         false => Ok(()),
     }
 }
@@ -235,7 +237,10 @@ pub fn start(
         #[cfg(not(feature = "tls"))]
         {
             let (certificate, key) = (certificate.display(), key.display());
-            let text = format!("TLS with {certificate} and {key}: this program is built without");
+            let text = format!(
+                "TLS with {certificate} and {key}: this program was built without \
+                                TLS; leave out tls_cert and tls_key"
+            );
             return Err(CliError::Environment(text));
         }
     }
@@ -308,7 +313,7 @@ pub fn agents(settings: &Settings) -> Result<AgentSettings, CliError> {
         let key = match model.key_env.as_str() {
             "" => None,
             variable => Some(std::env::var(variable).map_err(|_| {
-                problem(&model.name, &format!("the variable {variable} has no key"))
+                problem(&model.name, &format!("the variable {variable} has no key; set it"))
             })?),
         };
         let known = model.with_key(key.as_deref());
@@ -407,7 +412,7 @@ pub fn announce(settings: &Settings, ground: &Ground, server: &Server) {
     }
     if poll_idle.is_some() {
         tell(log, Level::Info, "poll_idle", |line| {
-            line.text("report", "all processors are kept out of deep sleep");
+            line.text("report", "no processor may enter deep sleep");
         });
     }
     let level = if bill.is_shrunk() { Level::Warn } else { Level::Info };
@@ -418,8 +423,8 @@ pub fn announce(settings: &Settings, ground: &Ground, server: &Server) {
     let is_tls = settings.tls_cert.0.is_some();
     for address in server.addresses() {
         if is_open(address) && !is_tls {
-            let report = "other machines can reach this address, where tokens and results are \
-                          sent as plain text";
+            let report = "other machines can reach this address, and tokens and results are sent \
+                          unencrypted";
             tell(log, Level::Warn, "open_to_others", |line| {
                 line.text("address", &address.to_string());
                 line.text("report", report);

@@ -45,9 +45,9 @@ impl Settings {
             let name: &str = key.get_ref();
             let Some(place) = place_of(name) else {
                 let hint = nearest(name, TABLE.iter().map(|(name, _)| *name));
-                let hint = hint.map(|name| format!("; is `{name}` meant?")).unwrap_or_default();
+                let hint = hint.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
                 let name: String = name.chars().take(64).collect();
-                let problem = format!("{name:?}: there is no such setting{hint}");
+                let problem = format!("{name:?}: unknown setting{hint}");
                 return Err(at(key.span().start, &problem));
             };
             let read = self.values_mut()[place].read_toml(value.get_ref());

@@ -200,7 +200,7 @@ impl FromStr for Cpus {
             }
             for cpu in first..=last {
                 if cpus.contains(&cpu) {
-                    return Err(format!("core {cpu} is there twice"));
+                    return Err(format!("core {cpu} is given twice"));
                 }
                 if cpus.len() == SHARDS_MAX {
                     return Err(format!("at most {SHARDS_MAX} cores can be used"));

@@ -183,7 +183,7 @@ impl Named for McpServer {
                 let number = number.and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok());
                 self.timeout_s = number.filter(|n| *n > 0).ok_or("is not a number of seconds")?;
             }
-            _ => return Err(format!("is none of {FIELDS}")),
+            _ => return Err(format!("is not one of {FIELDS}")),
         }
         Ok(())
     }
@@ -192,20 +192,20 @@ impl Named for McpServer {
         let problem = |text: &str| Err(format!("{}: {text}", self.name));
         let is_variable = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if self.words.is_empty() == self.url.is_empty() {
-            return problem("it has a command or a url, and not both");
+            return problem("give either a command or a url");
         }
         if !self.key_env.chars().all(is_variable) {
-            return problem("key_env is the name of a variable, not a key");
+            return problem("key_env must be the name of a variable, not a key");
         }
         if self.url.is_empty() && !self.key_env.is_empty() {
-            return problem("key_env is for a url; a command has env");
+            return problem("key_env needs a url; give a command its env");
         }
         if !self.url.is_empty() && !self.env.is_empty() {
-            return problem("env is for a command");
+            return problem("env needs a command");
         }
         if self.timeout_s > UPSTREAM_CALL_DEADLINE_MAX.as_secs() {
             let most = UPSTREAM_CALL_DEADLINE_MAX.as_secs();
-            return problem(&format!("timeout_s is at most {most}"));
+            return problem(&format!("timeout_s must be at most {most}"));
         }
         // The rules for the URL depend on whether the server has a key.
         let key = self.key_variable().map(|_| Key::new("k").expect("it could be one"));
@@ -318,13 +318,13 @@ mod tests {
         for (text, problem) in [
             ("mcp = 1", "must be tables"),
             ("[mcp.a]", "a command or a url"),
-            ("[mcp.a]\ncommand = 'x'\nurl = 'http://h'", "not both"),
-            ("[mcp.a]\ncommand = 'x'\nkey_env = 'K'", "for a url"),
+            ("[mcp.a]\ncommand = 'x'\nurl = 'http://h'", "either a command or a url"),
+            ("[mcp.a]\ncommand = 'x'\nkey_env = 'K'", "needs a url"),
             ("[mcp.a]\nurl = 'http://127.0.0.1'\nkey_env = 'sk-123'", "not a key"),
             ("[mcp.a]\nurl = 'http://example.com'\nkey_env = 'K'", "https is needed"),
             ("[mcp.a]\ncommand = 'x'\ntimeout_s = 0", "\"timeout_s\" is not a number"),
             ("[mcp.a]\ncommand = 'x'\ntimeout_s = 999999999", "at most"),
-            ("[mcp.a]\ncommand = 'x'\nfoo = 0", "is none of command"),
+            ("[mcp.a]\ncommand = 'x'\nfoo = 0", "is not one of command"),
             ("[mcp.a]\ncommand = \"'x\"", "no end"),
             ("[mcp.'a b']\ncommand = 'x'", "a name is"),
             ("[mcp.a]\nurl = 'ftp://h'", "its URL"),

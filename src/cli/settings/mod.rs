@@ -212,16 +212,16 @@ impl Settings {
     fn settle(&mut self) -> Result<(), CliError> {
         let usage = |text: String| Err(CliError::Usage(text));
         if self.tls_cert.0.is_some() != self.tls_key.0.is_some() {
-            return usage("tls_cert and tls_key are given together or not at all".to_owned());
+            return usage("tls_cert and tls_key must be given together".to_owned());
         }
         let listeners_max = limits::LISTENERS_MAX as usize;
         if self.listen.len() > listeners_max {
-            return usage(format!("listen: there can be {listeners_max} addresses at most"));
+            return usage(format!("listen: at most {listeners_max} addresses can be given"));
         }
         for (at, address) in self.listen.iter().enumerate() {
             let is_chosen = matches!(address, ListenAddress::Tcp(tcp) if tcp.port() == 0);
             if !is_chosen && self.listen[..at].contains(address) {
-                return usage(format!("listen: {address} is there twice"));
+                return usage(format!("listen: {address} is given twice"));
             }
         }
         self.prealloc_bytes.0 = self.prealloc_bytes.0.min(self.rings_bytes_max.0);
@@ -263,9 +263,15 @@ pub fn find_flag(flag: &str) -> Result<&'static str, CliError> {
         None => {
             let others = ["config", "print_config", "help"];
             let names = TABLE.iter().map(|(name, _)| *name).chain(others);
-            let hint = nearest(&name, names).map(|name| format!("; is --{} meant?", flag_of(name)));
+            let hint = nearest(&name, names).map(|name| {
+                format!(
+                    "; did you mean \
+                                                                 --{}?",
+                    flag_of(name)
+                )
+            });
             let hint = hint.unwrap_or_default();
-            Err(CliError::Usage(format!("--{flag}: there is no such setting{hint}")))
+            Err(CliError::Usage(format!("--{flag}: unknown setting{hint}")))
         }
     }
 }

@@ -75,7 +75,7 @@ impl Named for Model {
 
     fn set(&mut self, field: &str, value: &DeValue<'_>) -> Result<(), String> {
         let place = self.field(field);
-        let place = place.ok_or_else(|| format!("is none of {}", FIELDS.join(", ")))?;
+        let place = place.ok_or_else(|| format!("is not one of {}", FIELDS.join(", ")))?;
         *place = value.as_str().ok_or("is not a text in quotes")?.to_owned();
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Named for Model {
         let Model { name, key_env, .. } = self;
         let is_variable = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if !key_env.chars().all(is_variable) {
-            return Err(format!("{name}: key_env is the name of a variable, not a key"));
+            return Err(format!("{name}: key_env must be the name of a variable, not a key"));
         }
         self.with_key(None).map(|_| ()).map_err(|problem| format!("{name}: {problem}"))?;
         Ok(())
@@ -204,8 +204,9 @@ mod tests {
         let table = [
             ("models = 1", "must be tables"),
             ("[models.a]\nwire = 1", "a: \"wire\" is not a text"),
-            ("[models.a]\nkey = 'sk-123'", "a: \"key\" is none of wire"),
-            ("[models.a]\nkey_env = 'sk-123'", "a: key_env is the name of a variable"),
+            ("[models.a]\nkey = 'sk-123'", "a: \"key\" is not one of wire"),
+            ("[models.a]\nkey_env = 'sk-123'", "a: key_env must be the name of a variable"),
+            #[cfg(feature = "agent")]
             ("[models.a]\nwire = 'x'\nmodel = 'm'\nbase_url = 'http://a'", "a: a wire is"),
             ("[models.'a b']\nwire = 'chat'\nmodel = 'm'\nbase_url = 'http://a'", "a name is"),
         ];

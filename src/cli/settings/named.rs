@@ -25,10 +25,10 @@ pub(super) trait Named: Sized {
 pub(super) fn push<T: Named>(all: &mut Vec<T>, one: T) -> Result<(), String> {
     one.check()?;
     if all.iter().any(|other| other.name() == one.name()) {
-        return Err(format!("{} is there twice", one.name()));
+        return Err(format!("{} is given twice", one.name()));
     }
     if all.len() == T::COUNT_MAX {
-        return Err(format!("there can be {} at most", T::COUNT_MAX));
+        return Err(format!("at most {} can be given", T::COUNT_MAX));
     }
     all.push(one);
     Ok(())

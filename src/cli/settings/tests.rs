@@ -75,18 +75,18 @@ fn an_unknown_name_is_told_with_its_line_and_the_nearest() {
     for (text, expected) in [
         (
             "spin_us = 1\n\nspin_uss = 2",
-            "line 3: \"spin_uss\": there is no such setting; is `spin_us` meant?",
+            "line 3: \"spin_uss\": unknown setting; did you mean `spin_us`?",
         ),
-        ("spin-us = 1", "line 1: \"spin-us\": there is no such setting; is `spin_us` meant?"),
-        ("Listen = []", "line 1: \"Listen\": there is no such setting; is `listen` meant?"),
-        ("# a\n[server]\nlisten = []", "line 2: \"server\": there is no such setting"),
-        ("zzzzzzzz = 1", "line 1: \"zzzzzzzz\": there is no such setting"),
+        ("spin-us = 1", "line 1: \"spin-us\": unknown setting; did you mean `spin_us`?"),
+        ("Listen = []", "line 1: \"Listen\": unknown setting; did you mean `listen`?"),
+        ("# a\n[server]\nlisten = []", "line 2: \"server\": unknown setting"),
+        ("zzzzzzzz = 1", "line 1: \"zzzzzzzz\": unknown setting"),
     ] {
         assert_eq!(from_toml(text).unwrap_err(), expected, "{text}");
     }
     let error = find_flag("retention").unwrap_err().to_string();
     assert!(
-        error.contains("--retention: ") && error.contains("is --retention-s meant?"),
+        error.contains("--retention: ") && error.contains("did you mean --retention-s?"),
         "{error}"
     );
     assert!(find_flag("print-confg").unwrap_err().to_string().contains("--print-config"));
@@ -115,7 +115,7 @@ fn a_wrong_value_is_told_with_its_name_and_line() {
         ("listen = [\n\"127.0.0.1:1\",\n 3]", "line 1: listen: must be a text in quotes, not 3"),
         ("listen = \"localhost\"", "line 1: listen: listen address \"localhost\""),
         ("cpus = \"0,x\"", "line 1: cpus: must be numbers of cores"),
-        ("cpus = \"0-2,1\"", "line 1: cpus: core 1 is there twice"),
+        ("cpus = \"0-2,1\"", "line 1: cpus: core 1 is given twice"),
         ("cpus = \"0-9999999999\"", "line 1: cpus: at most 64 cores"),
         ("cpus = \"3-1\"", "line 1: cpus: must be numbers of cores"),
         ("a = 1\na = 2", "line 2: "),
@@ -171,10 +171,10 @@ fn the_command_line_wins_over_the_file() {
 #[test]
 fn what_contradicts_itself_is_refused() {
     for (words, expected) in [
-        (vec![("listen", "127.0.0.1:1"), ("listen", "127.0.0.1:1")], "127.0.0.1:1 is there twice"),
-        (vec![("listen", "127.0.0.1:0"); 17], "16 addresses at most"),
-        (vec![("tls-cert", "c.pem")], "tls_cert and tls_key are given together"),
-        (vec![("tls-key", "k.pem")], "tls_cert and tls_key are given together"),
+        (vec![("listen", "127.0.0.1:1"), ("listen", "127.0.0.1:1")], "127.0.0.1:1 is given twice"),
+        (vec![("listen", "127.0.0.1:0"); 17], "at most 16 addresses"),
+        (vec![("tls-cert", "c.pem")], "tls_cert and tls_key must be given together"),
+        (vec![("tls-key", "k.pem")], "tls_cert and tls_key must be given together"),
     ] {
         let error = from_words(&words).unwrap_err();
         assert!(error.contains(expected), "{error}");

@@ -27,12 +27,12 @@ impl VirtualTools {
     fn set(&mut self, tools: Map<String, Value>) -> Result<(), String> {
         let most = VIRTUAL_TOOLS_PER_PRINCIPAL_MAX;
         if tools.len() > most {
-            return Err(format!("there are more than {most}"));
+            return Err(format!("at most {most} can be given"));
         }
         let built_in = Tools::built_in();
         for (name, document) in &tools {
             if built_in.spec(name).is_some() || name == "run_command" {
-                return Err(format!("{name}: there is a built-in tool of this name"));
+                return Err(format!("{name}: this is the name of a built-in tool"));
             }
             let tool = virtual_tool(name, document);
             let tool = tool.map_err(|error| format!("{name}: {}", error.message))?;

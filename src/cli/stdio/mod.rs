@@ -22,25 +22,25 @@ use super::{CliError, parsed};
 use streams::{Carriers, open};
 
 const HELP_HEAD: &str = "\
-streamdoor stdio: be the MCP server of the client that has started this program
+streamdoor stdio: serve the client that started this program, as its MCP server
 
 Usage: streamdoor stdio [OPTIONS]
 
-  --stdio-settle-ms N             how long the answer to a call waits behind its last notification,
-                                  for clients that drop what comes together with it [0]
-  --conformance                   have the tools, prompts and resources of the public conformance
-                                  suite, too
-  --config FILE                   settings from a file of TOML: the names below, with _ for -
-  -h, --help                      this text
+  --stdio-settle-ms N             send the reply to a call N ms after its last notification, for
+                                  clients that drop what arrives together with it [0]
+  --conformance                   also offer the tools, prompts and resources of the public
+                                  conformance suite
+  --config FILE                   read settings from a TOML file: the names below, with _ for -
+  -h, --help                      show this text
 
-Settings, which win over those of the file:
+Settings, which override those of the file:
 ";
 
 const HELP_TAIL: &str = "
-Messages of JSON-RPC come in on standard input and go out on standard output, each on a line. With
---listen others can follow over HTTP what runs here, and run tools. The end of standard input ends
-it: what runs is cancelled, and what was answered is still written. So do SIGTERM and Ctrl-C; a
-second one ends it at once.
+Standard input and standard output carry JSON-RPC messages, one a line. With --listen, others can
+follow executions over HTTP, and run tools. The program ends with standard input, or with SIGTERM or
+Ctrl-C: running executions are cancelled, and pending replies are still written. A second signal
+ends it at once.
 
 Exit codes: 0 ended, 1 failed, 2 bad usage, 3 the environment lacks something.
 ";
@@ -69,7 +69,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Help),
             Long("config") if file.is_some() => {
-                return Err(CliError::Usage("--config: one file only".to_owned()));
+                return Err(CliError::Usage("--config: give one file only".to_owned()));
             }
             Long("config") => file = Some(PathBuf::from(parser.value()?)),
             Long("stdio-settle-ms" | "stdio_settle_ms") => settle = settle_time(&mut parser)?,
@@ -84,7 +84,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
     let settings = Box::new(defaults().with(file.as_deref(), &words)?);
     match settings.cpus.0.len() {
         0 | 1 => Ok(Command::Serve { settings, settle, fixtures }),
-        _ => Err(CliError::Usage("cpus: one shard serves one client, on one core".to_owned())),
+        _ => Err(CliError::Usage("cpus: stdio has one shard; give one core only".to_owned())),
     }
 }
 
@@ -94,7 +94,7 @@ fn settle_time(parser: &mut lexopt::Parser) -> Result<Duration, CliError> {
         return Ok(settle);
     }
     let max_ms = limits::STDIO_SETTLE_MAX.as_millis();
-    Err(CliError::Usage(format!("--stdio-settle-ms: must be {max_ms} at most")))
+    Err(CliError::Usage(format!("--stdio-settle-ms: must be at most {max_ms}")))
 }
 
 /// Carries out `streamdoor stdio`.

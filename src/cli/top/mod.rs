@@ -27,35 +27,35 @@ use sample::Sample;
 use screen::{Input, Screen};
 
 const HELP: &str = "\
-streamdoor top: what a server is doing, as a view of the whole terminal
+streamdoor top: show the state of a server on the whole terminal
 
 Usage: streamdoor top [OPTIONS] [URL]
 
-URL is http://HOST:PORT, https://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+URL is the address of a `streamdoor serve`: http://HOST:PORT, https://HOST:PORT or unix:PATH.
                       [the default door, if a server is there; else http://127.0.0.1:8808]
   --door PATH         the same as unix:PATH
-  --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
-                      anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
-  --cacert FILE       for https: the certificate of the server, or of who vouches for it, in PEM
-  --interval T        how often to look: 500ms, 2s, 1m            [1s]
-  --once              look twice, an interval apart, and print what was seen, as also where
+  --token-file FILE   the client's token, for a server that requires one: a file that only its
+                      owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
+  --cacert FILE       for https: the certificate of the server or of its issuer, in PEM
+  --interval T        the time between two updates: 500ms, 2s, 1m  [1s]
+  --once              look twice, an interval apart, and print the state; this is the default if
                       standard output is no terminal
-  -h, --help          this text
+  -h, --help          show this text
 
 Keys: q or Ctrl-C quits; arrows, j, k, PageUp and PageDown move the table. NO_COLOR is respected.
 
-  published, delivered   by tools, and to subscribers: each subscriber counts
-  missed                 what subscribers were told that they have not been given
-  held back              how often a tool was made to wait for a `block` subscriber
-  latency                from a chunk's publication until the server has handed it on; those between
-                         the two looks, estimated from the buckets of its metrics
-  stalls                 turns of the server's loops that took too long: everybody waits meanwhile;
-                         with what these turns did, the most frequent first
-  lag                    how far subscribers are behind: P50 means that half of them are at most so
-                         far; in the table the one that is farthest
-  held by N              the tool waits for N subscribers at this moment
+  published, delivered   chunks of tools, and those handed to subscribers: each subscriber counts
+  missed                 chunks that subscribers did not receive; they were told so
+  held back              the times a tool had to wait for a `block` subscriber
+  latency                from a chunk's publication until the server has handed it on; only chunks
+                         between two updates, estimated from the buckets of the server's metrics
+  stalls                 turns of the server's loops that took too long and made everything wait;
+                         with the work of these turns, the most frequent first
+  lag                    how far subscribers are behind: P50 means that half of them lag at most
+                         this far; the table shows the farthest one
+  held by N              the tool is waiting for N subscribers now
 
-Exit codes: 0 done, 1 failed, 2 bad usage or not let in, 3 the server cannot be reached.
+Exit codes: 0 done; 1 failed; 2 bad usage or access denied; 3 the server cannot be reached.
 ";
 
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
@@ -158,8 +158,12 @@ fn look(client: &Client, interval: Duration) -> io::Result<(Looks, UnixStream)> 
 }
 
 fn view(client: &Client, first: Sample, interval: Duration) -> Result<(), CliError> {
-    let (looks, news) = look(client, interval)
-        .map_err(|error| CliError::Environment(format!("a thread that looks: {error}")))?;
+    let (looks, news) = look(client, interval).map_err(|error| {
+        CliError::Environment(format!(
+            "no thread can be started to read the \
+                                                        server: {error}"
+        ))
+    })?;
     let terminal = |error: io::Error| CliError::Failed(format!("the terminal: {error}"));
     let mut screen = Screen::enter(news).map_err(terminal)?;
     let viewed = View { address: client.address().to_string(), before: None, now: first };
@@ -190,7 +194,7 @@ impl View {
                     Ok(Err(error)) => trouble = Some(error.to_string()),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => {
-                        return Err(io::Error::other("the thread that looks has ended"));
+                        return Err(io::Error::other("the thread that reads the server has ended"));
                     }
                 }
             }

@@ -54,7 +54,7 @@ fn answer(out: &mut Output, replies: &Replies, key: &str, label: &str) -> Result
 }
 
 fn add_forms(tools: &mut Tools) -> Result<(), SpecError> {
-    let message = json!({"message": {"type": "string", "description": "What to ask."}});
+    let message = json!({"message": {"type": "string", "description": "The question."}});
     tools.insert_asking(
         taking("test_elicitation", "Asks the user.", message),
         |arguments, replies, _| {
@@ -192,7 +192,7 @@ fn sampled<'a>(replies: &'a Replies, key: &str) -> &'a str {
 }
 
 fn add_models(tools: &mut Tools) -> Result<(), SpecError> {
-    let prompt = json!({"prompt": {"type": "string", "description": "What to ask the model."}});
+    let prompt = json!({"prompt": {"type": "string", "description": "The prompt for the model."}});
     tools.insert_asking(
         taking("test_sampling", "Asks the caller's model.", prompt),
         |arguments, replies, _| {
@@ -221,7 +221,11 @@ fn add_models(tools: &mut Tools) -> Result<(), SpecError> {
         },
     )?;
     tools.insert_asking(
-        ToolSpec::new("test_input_required_result_capabilities", "Asks for what can be asked for."),
+        ToolSpec::new(
+            "test_input_required_result_capabilities",
+            "Asks for everything that can be \
+                                                                  asked for.",
+        ),
         |_, replies, abilities| until_answered(possible(abilities), replies, None),
         |_, replies, out| say(out, &format!("{} answers were given.", replies.answers.len())),
     )
@@ -244,7 +248,7 @@ fn add_states(tools: &mut Tools) -> Result<(), SpecError> {
         ["test_input_required_result_request_state", "test_input_required_result_tampered_state"];
     for name in names {
         tools.insert_asking(
-            ToolSpec::new(name, "Asks, and has its state brought back."),
+            ToolSpec::new(name, "Asks, and gets its state back."),
             |_, replies, _| {
                 let question = form("confirm", "Please confirm.", "ok", "boolean");
                 let state = json!({"asked": "confirm"});

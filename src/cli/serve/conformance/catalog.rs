@@ -16,8 +16,8 @@ type Say = fn(&Map<String, Value>, &Replies) -> Rendered;
 pub fn catalog(has_changed: bool) -> Catalog {
     let mut prompts = prompts();
     if has_changed {
-        let say: Say = |_, _| said(&[text("This prompt comes and goes.")]);
-        prompts.insert(0, prompt("test_changing_prompt", "Comes and goes.", &[], say));
+        let say: Say = |_, _| said(&[text("This prompt exists only at times.")]);
+        prompts.insert(0, prompt("test_changing_prompt", "Exists only at times.", &[], say));
     }
     Catalog { prompts, resources: resources(), templates: vec![template()] }
 }
@@ -49,7 +49,7 @@ fn prompts() -> Vec<Prompt> {
         ),
         (
             "test_prompt_with_embedded_resource",
-            "Has a resource in it.",
+            "Contains a resource.",
             &["resourceUri"],
             |arguments, _| {
                 let resource = json!({
@@ -61,11 +61,11 @@ fn prompts() -> Vec<Prompt> {
                 said(&[block, text("Please process the embedded resource above.")])
             },
         ),
-        ("test_prompt_with_image", "Has a picture in it.", &[], |_, _| {
+        ("test_prompt_with_image", "Contains a picture.", &[], |_, _| {
             let image = json!({"type": "image", "data": IMAGE, "mimeType": "image/png"});
             said(&[image, text("Please analyze the image above.")])
         }),
-        ("test_simple_prompt", "Says the same each time.", &[], |_, _| {
+        ("test_simple_prompt", "Returns the same text each time.", &[], |_, _| {
             said(&[text("This is a simple prompt for testing.")])
         }),
     ];

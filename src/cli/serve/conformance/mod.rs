@@ -56,13 +56,13 @@ impl Fixtures {
 
     fn add_triggers(&self, tools: &mut Tools) -> Result<(), SpecError> {
         let fixtures = self.clone();
-        let text = "Adds a tool to the list, or takes it away again.";
+        let text = "Adds a tool to the list, or removes it.";
         tools.insert_closure(ToolSpec::new("test_trigger_tool_change", text), move |_, out| {
             fixtures.change(change_tools)?;
             say(out, "The list of tools has changed.")
         })?;
         let fixtures = self.clone();
-        let text = "Adds a prompt to the list, or takes it away again.";
+        let text = "Adds a prompt to the list, or removes it.";
         tools.insert_closure(ToolSpec::new("test_trigger_prompt_change", text), move |_, out| {
             let has_changed = {
                 let mut places = fixtures.places();
@@ -92,7 +92,7 @@ fn change_tools(shard: &mut Shard) {
     let tools = shard.tools_mut();
     if !tools.remove(CHANGING_TOOL) {
         tools
-            .insert_closure(ToolSpec::new(CHANGING_TOOL, "Comes and goes."), |_, _| Ok(()))
+            .insert_closure(ToolSpec::new(CHANGING_TOOL, "Exists only at times."), |_, _| Ok(()))
             .expect("it is described right");
     }
 }

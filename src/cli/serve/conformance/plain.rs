@@ -20,12 +20,17 @@ pub fn add(tools: &mut Tools) -> Result<(), SpecError> {
     })?;
     let schema = ToolSpec {
         arguments: full_schema(),
-        ..ToolSpec::new("json_schema_2020_12_tool", "Takes what a rich schema describes.")
+        ..ToolSpec::new("json_schema_2020_12_tool", "Takes arguments with a rich schema.")
     };
     tools
         .insert_closure(schema, |arguments, out| say(out, &format!("It was given {arguments}")))?;
     let value = json!({"value": {"type": "string", "x-mcp-header": "Value"}});
-    let mirrored = taking("test_x_mcp_header", "Takes what also stands in a header.", value);
+    let mirrored = taking(
+        "test_x_mcp_header",
+        "Takes an argument that is also in a \
+                                                header.",
+        value,
+    );
     tools.insert_closure(mirrored, |arguments, out| {
         say(out, arguments["value"].as_str().unwrap_or_default())
     })?;
@@ -74,7 +79,7 @@ fn add_contents(tools: &mut Tools) -> Result<(), SpecError> {
 
 fn add_slow(tools: &mut Tools) -> Result<(), SpecError> {
     for name in ["test_tool_with_logging", "test_logging_tool"] {
-        tools.insert_closure(ToolSpec::new(name, "Tells what it does."), |_, out| {
+        tools.insert_closure(ToolSpec::new(name, "Logs its steps."), |_, out| {
             log(out, "Tool execution started")?;
             std::thread::sleep(STEP);
             log(out, "Tool processing data")?;
@@ -83,7 +88,7 @@ fn add_slow(tools: &mut Tools) -> Result<(), SpecError> {
             say(out, "Tool with logging executed successfully")
         })?;
     }
-    let progress = ToolSpec::new("test_tool_with_progress", "Tells how far it is.");
+    let progress = ToolSpec::new("test_tool_with_progress", "Reports its progress.");
     tools.insert_closure(progress, |_, out| {
         for step in [0, 50, 100] {
             let report = Report::amount(f64::from(step), Some(100.0));
@@ -94,7 +99,11 @@ fn add_slow(tools: &mut Tools) -> Result<(), SpecError> {
     })?;
     let reconnection = ToolSpec {
         polls: true,
-        ..ToolSpec::new("test_reconnection", "Sends its caller away, to come back for the result.")
+        ..ToolSpec::new(
+            "test_reconnection",
+            "Closes the stream, so that the caller reconnects for \
+                                              the result.",
+        )
     };
     tools.insert_closure(reconnection, |_, out| {
         std::thread::sleep(2 * STEP);

@@ -29,7 +29,7 @@ pub fn add(tools: &mut Tools) -> Result<(), SpecError> {
             "required": ["seconds"],
         }),
         timeouts: Timeouts::NONE,
-        ..ToolSpec::new("slow_compute", "Takes so many seconds.")
+        ..ToolSpec::new("slow_compute", "Runs for the given seconds.")
     };
     tools.insert_closure(preferred(slow), |arguments, out| {
         let seconds = arguments["seconds"].as_f64().unwrap_or(0.0).clamp(0.0, SECONDS_MAX);
@@ -78,7 +78,7 @@ pub fn add(tools: &mut Tools) -> Result<(), SpecError> {
         greet,
     )?;
     tools.insert_asking(
-        required(ToolSpec::new("test_tool_with_task", "Asks first, and is a task then.")),
+        required(ToolSpec::new("test_tool_with_task", "Asks first, and then becomes a task.")),
         |_, replies, _| match filled_in(replies, "user_name", "name") {
             Some(_) => Asking::Run,
             None => Asking::Ask { questions: vec![ask_name()], state: None },
