@@ -172,10 +172,7 @@ impl Session {
                 };
                 let builder = std::thread::Builder::new().name(format!("subscriber-{}", at + 1));
                 builder.spawn(move || reader.follow(subscriber)).map_err(|error| {
-                    CliError::Failed(format!(
-                        "no thread can be started for a \
-                                                               subscriber: {error}"
-                    ))
+                    CliError::Failed(format!("no thread can be started for a subscriber: {error}"))
                 })
             })
             .collect::<Result<_, _>>()?;

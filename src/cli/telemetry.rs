@@ -80,10 +80,7 @@ impl Exporter {
             drop(sender);
         });
         spawned.map_err(|error| {
-            CliError::Environment(format!(
-                "no thread can be started for spans: \
-                                                               {error}"
-            ))
+            CliError::Environment(format!("no thread can be started for spans: {error}"))
         })?;
         Ok((spans, Exporter { ended: Some(ended) }))
     }

@@ -34,10 +34,7 @@ pub fn start(
                 Some(variable) => {
                     let text = std::env::var(variable);
                     let text = text.map_err(|_| {
-                        problem(&format!(
-                            "the variable {variable} has no key; set \
-                                                           it"
-                        ))
+                        problem(&format!("the variable {variable} has no key; set it"))
                     })?;
                     Some(Key::new(&text).map_err(|error| problem(&error.to_string()))?)
                 }

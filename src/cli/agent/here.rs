@@ -178,8 +178,7 @@ impl Here {
         let key = std::env::var(variable).ok().filter(|key| !key.is_empty());
         if let (None, Some(asked), false) = (&key, &self.key_env, variable == NO_KEY) {
             return Err(CliError::Environment(format!(
-                "--key-env {asked}: this variable has no key; \
-                                                      set it, or give --key-env none"
+                "--key-env {asked}: this variable has no key; set it, or give --key-env none"
             )));
         }
         if key.is_none() && self.base_url.is_none() {
@@ -228,12 +227,8 @@ fn guarded(address: &ListenAddress) -> Result<Access, CliError> {
         let error = ListenError::Unguarded { address: address.clone() };
         return Err(CliError::Usage(error.to_string()));
     }
-    let no_randomness = |error| {
-        CliError::Environment(format!(
-            "no random bytes for tickets: \
-                                                               {error}"
-        ))
-    };
+    let no_randomness =
+        |error| CliError::Environment(format!("no random bytes for tickets: {error}"));
     let (mut token, mut ticket_key) = ([0; 32], [0; 32]);
     random_bytes(&mut token).map_err(no_randomness)?;
     random_bytes(&mut ticket_key).map_err(no_randomness)?;
@@ -285,12 +280,8 @@ fn follow(
 ) -> Result<(), CliError> {
     let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
     let subscribed = shard.subscribe(id, spec);
-    let mut subscriber = subscribed.map_err(|error| {
-        CliError::Failed(format!(
-            "the run cannot be followed: \
-                                                             {error}"
-        ))
-    })?;
+    let mut subscriber = subscribed
+        .map_err(|error| CliError::Failed(format!("the run cannot be followed: {error}")))?;
     let names = Names { has_parts: true, ..Names::new(id, None) };
     let (id, terms) = (subscriber.id(), subscriber.terms());
     let agreed = Agreed { subscriber: id, terms, from_seq: 1, replay: None };

@@ -38,8 +38,7 @@ fn descriptors() -> Finding {
         Err(error) => Finding::bad(
             SUBJECT,
             error.to_string(),
-            "The server does not start with so few \
-                                                      descriptors.",
+            "The server does not start with so few descriptors.",
         )
         .advise(advice),
         Ok(bill) => {
@@ -192,10 +191,7 @@ fn socket(path: &Path) -> Option<Finding> {
     Some(match UnixStream::connect(path) {
         Ok(_) => Finding::good(
             SUBJECT,
-            format!(
-                "{name} accepts \
-                                            connections"
-            ),
+            format!("{name} accepts connections"),
             "A server is running there.",
         ),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Finding::note(

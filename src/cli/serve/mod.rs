@@ -238,8 +238,8 @@ pub fn start(
         {
             let (certificate, key) = (certificate.display(), key.display());
             let text = format!(
-                "TLS with {certificate} and {key}: this program was built without \
-                                TLS; leave out tls_cert and tls_key"
+                "TLS with {certificate} and {key}: this program was built without TLS; leave out \
+                 tls_cert and tls_key"
             );
             return Err(CliError::Environment(text));
         }

@@ -263,13 +263,8 @@ pub fn find_flag(flag: &str) -> Result<&'static str, CliError> {
         None => {
             let others = ["config", "print_config", "help"];
             let names = TABLE.iter().map(|(name, _)| *name).chain(others);
-            let hint = nearest(&name, names).map(|name| {
-                format!(
-                    "; did you mean \
-                                                                 --{}?",
-                    flag_of(name)
-                )
-            });
+            let hint =
+                nearest(&name, names).map(|name| format!("; did you mean --{}?", flag_of(name)));
             let hint = hint.unwrap_or_default();
             Err(CliError::Usage(format!("--{flag}: unknown setting{hint}")))
         }

@@ -159,10 +159,7 @@ fn look(client: &Client, interval: Duration) -> io::Result<(Looks, UnixStream)> 
 
 fn view(client: &Client, first: Sample, interval: Duration) -> Result<(), CliError> {
     let (looks, news) = look(client, interval).map_err(|error| {
-        CliError::Environment(format!(
-            "no thread can be started to read the \
-                                                        server: {error}"
-        ))
+        CliError::Environment(format!("no thread can be started to read the server: {error}"))
     })?;
     let terminal = |error: io::Error| CliError::Failed(format!("the terminal: {error}"));
     let mut screen = Screen::enter(news).map_err(terminal)?;

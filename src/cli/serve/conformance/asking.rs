@@ -223,8 +223,7 @@ fn add_models(tools: &mut Tools) -> Result<(), SpecError> {
     tools.insert_asking(
         ToolSpec::new(
             "test_input_required_result_capabilities",
-            "Asks for everything that can be \
-                                                                  asked for.",
+            "Asks for everything that can be asked for.",
         ),
         |_, replies, abilities| until_answered(possible(abilities), replies, None),
         |_, replies, out| say(out, &format!("{} answers were given.", replies.answers.len())),

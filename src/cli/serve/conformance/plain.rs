@@ -25,12 +25,8 @@ pub fn add(tools: &mut Tools) -> Result<(), SpecError> {
     tools
         .insert_closure(schema, |arguments, out| say(out, &format!("It was given {arguments}")))?;
     let value = json!({"value": {"type": "string", "x-mcp-header": "Value"}});
-    let mirrored = taking(
-        "test_x_mcp_header",
-        "Takes an argument that is also in a \
-                                                header.",
-        value,
-    );
+    let mirrored =
+        taking("test_x_mcp_header", "Takes an argument that is also in a header.", value);
     tools.insert_closure(mirrored, |arguments, out| {
         say(out, arguments["value"].as_str().unwrap_or_default())
     })?;
@@ -101,8 +97,7 @@ fn add_slow(tools: &mut Tools) -> Result<(), SpecError> {
         polls: true,
         ..ToolSpec::new(
             "test_reconnection",
-            "Closes the stream, so that the caller reconnects for \
-                                              the result.",
+            "Closes the stream, so that the caller reconnects for the result.",
         )
     };
     tools.insert_closure(reconnection, |_, out| {
