@@ -335,7 +335,7 @@ fn a_full_device_is_a_failure_that_names_the_file() {
 fn bad_usage_names_what_is_wrong_and_exits_with_2() {
     let cases: [(&[&str], &str); 20] = [
         (&["run"], "no tool is given"),
-        (&["run", "nothing"], "no tool is called `nothing`; there are:"),
+        (&["run", "nothing"], "unknown tool `nothing`; the tools are:"),
         (&["run", "slow_data_processor", "more"], "more"),
         (&["run", "slow_data_processor", "--arg", "chunks"], "--arg chunks: must be KEY=VALUE"),
         (&["run", "slow_data_processor", "--arg", "chunks=-1"], "argument `chunks`"),
@@ -352,7 +352,7 @@ fn bad_usage_names_what_is_wrong_and_exits_with_2() {
         (&["run", "slow_data_processor", "--timeout", "30"], "--timeout 30: must be"),
         (&["run", "slow_data_processor", "--format", "xml"], "--format xml: must be"),
         (&["run", "slow_data_processor", "--format", "table", "--out", "-"], "--out -"),
-        (&["tools", "nothing"], "no tool is called `nothing`"),
+        (&["tools", "nothing"], "unknown tool `nothing`"),
         (&["tools", "--frobnicate"], "--frobnicate"),
     ];
     for (arguments, words) in cases {

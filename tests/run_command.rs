@@ -210,10 +210,10 @@ fn what_can_not_be_run_fails_with_the_name_of_the_argument() {
     drop(file);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     for (arguments, field, problem) in [
-        (json!({"argv": ["no-such-command"]}), "`argv` no-such-command", "no such command"),
-        (json!({"argv": ["/no/such/command"]}), "`argv` /no/such", "no such command"),
-        (json!({"argv": [path]}), "`argv` ", "must not be run"),
-        (json!({"argv": ["/"]}), "`argv` /", "must not be run"),
+        (json!({"argv": ["no-such-command"]}), "`argv` no-such-command", "does not exist"),
+        (json!({"argv": ["/no/such/command"]}), "`argv` /no/such", "does not exist"),
+        (json!({"argv": [path]}), "`argv` ", "may not be run"),
+        (json!({"argv": ["/"]}), "`argv` /", "may not be run"),
         (json!({"argv": ["true"], "cwd": "/no/such"}), "`cwd` /no/such", "No such file"),
         (json!({"argv": ["true"], "cwd": path}), "`cwd` ", "is not a directory"),
     ] {

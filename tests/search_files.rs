@@ -331,7 +331,7 @@ fn an_ignore_file_that_is_a_pipe_is_not_waited_for() {
     tree.fifo("sub/.gitignore");
     let found = search(tree.arguments(json!({})));
     assert_eq!(tree.files(&found), ["z"]);
-    assert!(found.problem_with("/sub").unwrap().contains("no regular file"));
+    assert!(found.problem_with("/sub").unwrap().contains("not a regular file"));
     let found = search(tree.arguments(json!({"no_ignore": true})));
     assert_eq!(tree.files(&found), ["sub/a", "z"]);
 }

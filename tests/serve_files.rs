@@ -110,7 +110,7 @@ fn assert_refused(server: &Server, tool: &str, arguments: Value) {
     assert_eq!((&end["event"], &end["state"]), (&json!("end"), &json!("failed")), "{arguments}");
     assert!(!payload.contains("outside"), "{arguments}: {payload}");
     let error = end["error"].as_str().unwrap();
-    assert!(error.contains("is outside of what may be read here"), "{arguments}: {error}");
+    assert!(error.contains("is outside the folder that may be read"), "{arguments}: {error}");
 }
 
 #[test]

@@ -169,7 +169,7 @@ impl Folder {
 }
 
 fn refused() -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, "is outside of what may be read here")
+    io::Error::new(io::ErrorKind::PermissionDenied, "is outside the folder that may be read")
 }
 
 #[cfg(all(test, feature = "server"))]

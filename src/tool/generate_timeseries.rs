@@ -90,8 +90,8 @@ pub(super) fn spec() -> ToolSpec {
             "description": description,
         })
     };
-    let duration = "How long the series is, in seconds.";
-    let rate = "How many samples there are in each second. Fractions are allowed.";
+    let duration = "The length of the series, in seconds.";
+    let rate = "The number of samples per second. Fractions are allowed.";
     ToolSpec {
         arguments: json!({
             "type": "object",
@@ -105,7 +105,7 @@ pub(super) fn spec() -> ToolSpec {
         timeouts: Timeouts::NONE,
         ..ToolSpec::new(
             "generate_timeseries",
-            "Makes samples of a noisy sine in real time, each one when it is due.",
+            "Makes samples of a noisy sine in real time, each one at its time.",
         )
     }
 }
@@ -181,7 +181,9 @@ impl GenerateTimeseries {
                 Ok(_) => self.index += 1,
                 Err(EmitError::Blocked) => return Step::Blocked,
                 Err(EmitError::TooLarge { chunk_bytes_max }) => {
-                    let text = format!("a sample is longer than {chunk_bytes_max}, a whole chunk");
+                    let text = format!(
+                        "a sample is longer than the longest chunk, {chunk_bytes_max} bytes"
+                    );
                     return Step::Failed(ToolError::new(text));
                 }
             }

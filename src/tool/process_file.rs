@@ -27,22 +27,24 @@ pub(super) fn spec() -> ToolSpec {
                 "file_path": {
                     "type": "string",
                     "minLength": 1,
-                    "description": "Which file: absolute, or relative to where the program runs.",
+                    "description": "The path of the file: absolute, or relative to the folder of \
+                                    the program.",
                 },
                 "chunk_size": {
                     "type": "integer",
                     "minimum": 1,
                     "maximum": CHUNK_BYTES_MAX,
                     "default": CHUNK_BYTES_DEFAULT,
-                    "description": "Bytes of one chunk. If it is given, every chunk but the last \
-                        is as long, or the call is refused while memory is too short for that.",
+                    "description": "The bytes of one chunk. If given, every chunk except the last \
+                                    has this size; the call is refused while memory is too short \
+                                    for it.",
                 },
             },
             "required": ["file_path"],
             "additionalProperties": false,
         }),
         subscribers: SubscribeDefaults { policy: Policy::Block, ..Default::default() },
-        ..ToolSpec::new("process_file", "Streams the bytes of a file as they are read.")
+        ..ToolSpec::new("process_file", "Streams the bytes of a file while reading it.")
     }
 }
 

@@ -82,11 +82,11 @@ impl fmt::Display for StartError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::UnknownTool { name, known } => {
-                write!(out, "no tool is called `{name}`; there are: {}", known.join(", "))
+                write!(out, "unknown tool `{name}`; the tools are: {}", known.join(", "))
             }
             StartError::Argument(error) => error.fmt(out),
             StartError::Asks { name } => {
-                write!(out, "`{name}` asks its caller before it runs: it is called over MCP only")
+                write!(out, "`{name}` asks its caller before it runs; call it over MCP")
             }
             StartError::Panicked { name, panicked } => {
                 write!(out, "`{name}` panicked before it ran: {panicked}")
@@ -292,10 +292,10 @@ impl Tools {
             return Err(error(text));
         }
         if spec.arguments.get("type").and_then(Value::as_str) != Some("object") {
-            return Err(error("the schema of its arguments is not of type object".to_owned()));
+            return Err(error("the schema of its arguments must have the type object".to_owned()));
         }
         if !spec.annotations.is_null() && !spec.annotations.is_object() {
-            return Err(error("its annotations are not an object".to_owned()));
+            return Err(error("its annotations must be an object".to_owned()));
         }
         let compile = |schema: &Value, is_checked: bool| match is_checked {
             true => Schema::compile(schema, patterns),

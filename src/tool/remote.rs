@@ -69,7 +69,10 @@ pub(super) fn check_cost(schema: &Value) -> Result<(), String> {
 fn spread(root: &Value, part: &Value, left: &mut u32, depth: u32) -> Result<(), String> {
     let too_many = || {
         let most = limits::VIRTUAL_SCHEMA_PARTS_MAX;
-        format!("its schema has more than {most} parts, with all that it refers to in its place")
+        format!(
+            "its schema has more than {most} parts, counted with each reference replaced by its \
+             target"
+        )
     };
     *left = left.checked_sub(1).ok_or_else(too_many)?;
     if depth > limits::JSON_DEPTH_MAX {
@@ -82,13 +85,14 @@ fn spread(root: &Value, part: &Value, left: &mut u32, depth: u32) -> Result<(), 
         Value::Object(members) => {
             for word in ["$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor"] {
                 if members.get(word).is_some_and(Value::is_string) {
-                    return Err(format!("its schema has `{word}`, which is not taken here"));
+                    return Err(format!("its schema has `{word}`, which is not supported"));
                 }
             }
             if let Some(Value::String(reference)) = members.get("$ref") {
                 let pointer = reference.strip_prefix('#');
                 let target = pointer.and_then(|pointer| root.pointer(pointer));
-                let missing = || format!("its schema refers to {reference:?}, which is not in it");
+                let missing =
+                    || format!("its schema refers to {reference:?}, which it does not contain");
                 spread(root, target.ok_or_else(missing)?, left, depth + 1)?;
             }
             members.values().try_for_each(|part| spread(root, part, left, depth + 1))

@@ -58,20 +58,21 @@ pub(super) fn spec(policy: &CommandPolicy) -> ToolSpec {
         "description": "The command and its arguments. There is no shell.",
     });
     let mut properties = json!({
-        "cwd": {"type": "string", "description": "The folder that it runs in."},
-        "stdin": {"type": "string", "description": "What it can read; nothing by default."},
+        "cwd": {"type": "string", "description": "The folder that the command runs in."},
+        "stdin": {"type": "string", "description": "The standard input of the command. By default \
+                                                    it is empty."},
     });
     match policy {
         CommandPolicy::Any => {
             properties["env"] = json!({
                 "type": "object",
                 "additionalProperties": {"type": "string"},
-                "description": "Environment variables, beside those that every command gets.",
+                "description": "Environment variables, besides those that every command gets.",
             });
             properties["clear_env"] = json!({
                 "type": "boolean",
                 "default": false,
-                "description": "It gets no other environment variables than those of `env`.",
+                "description": "Pass only the environment variables in `env`.",
             });
         }
         CommandPolicy::Only(programs) => {
@@ -90,7 +91,7 @@ pub(super) fn spec(policy: &CommandPolicy) -> ToolSpec {
         timeouts: Timeouts { first_chunk: silence, inactivity: silence, total: None },
         subscribers: SubscribeDefaults { policy: Policy::Block, ..Default::default() },
         progress: ProgressSource::Bytes,
-        ..ToolSpec::new("run_command", "Runs a command, and streams what it writes as it comes.")
+        ..ToolSpec::new("run_command", "Runs a command, and streams its output.")
     }
 }
 
@@ -141,7 +142,7 @@ impl Plan {
         arguments.finish()?;
         if *policy != CommandPolicy::Any && (clears_env || !env.is_empty()) {
             let field = if clears_env { "clear_env" } else { "env" };
-            let problem = "is refused where only listed commands are allowed";
+            let problem = "is refused, because only listed commands are allowed";
             return Err(ArgumentError::new(field, problem));
         }
         let variable_bytes = env.iter().map(|(name, value)| name.len() + value.len() + 2);
@@ -208,10 +209,10 @@ impl Plan {
         let name = &self.argv[0];
         ToolError::new(match error.kind() {
             ErrorKind::NotFound => {
-                format!("`argv` {name}: there is no such command, or what would interpret it")
+                format!("`argv` {name}: the command or its interpreter does not exist")
             }
             ErrorKind::PermissionDenied => {
-                format!("`argv` {name}: is no command, or must not be run ({error})")
+                format!("`argv` {name}: is not a command, or may not be run ({error})")
             }
             _ => format!("`argv` {name}: {error}"),
         })
@@ -222,7 +223,8 @@ fn words(value: Option<Value>) -> Result<Vec<String>, ArgumentError> {
     let values = match value {
         Some(Value::Array(values)) => values,
         Some(other) => {
-            let problem = format!("must be a list of strings, not {other}: there is no shell");
+            let problem =
+                format!("must be a list of strings, not {other}, because there is no shell");
             return Err(ArgumentError::new("argv", problem));
         }
         None => return Err(ArgumentError::new("argv", "is missing")),
@@ -264,7 +266,7 @@ fn variables(value: Option<Value>) -> Result<Vec<(String, String)>, ArgumentErro
     let variable = |(name, value): (String, Value)| {
         let field = format!("env.{name}");
         if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(ArgumentError::new(field, "is no name of a variable"));
+            return Err(ArgumentError::new(field, "is not the name of a variable"));
         }
         let Value::String(value) = value else {
             return Err(ArgumentError::new(field, format!("must be a string, not {value}")));

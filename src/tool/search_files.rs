@@ -63,23 +63,24 @@ pub(super) fn spec() -> ToolSpec {
         })
     };
     let glob = concat!(
-        "Which files, as a line of a .gitignore has it: `*.rs`, `src/**`; with `!` in front, ",
-        "which not. Or a list of these, of which the last one that fits counts.",
+        "The files to search, as in a .gitignore: `*.rs`, `src/**`; `!` in front excludes files. ",
+        "In a list, the last pattern that matches a file counts.",
     );
     ToolSpec {
         arguments: json!({
             "type": "object",
             "properties": {
-                "root": text("Which folder."),
-                "pattern": text("What to look for in each line: a regular expression."),
+                "root": text("The folder to search."),
+                "pattern": text("The regular expression to find in each line."),
                 "glob": {
                     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
                     "description": glob,
                 },
-                "fixed_strings": switch("The pattern is no regular expression but plain text."),
-                "ignore_case": switch("Capital and small letters are the same."),
-                "hidden": switch("Also files and folders whose names begin with a dot."),
-                "no_ignore": switch("Also what .gitignore and .ignore files name."),
+                "fixed_strings": switch("Treat the pattern as plain text instead of a regular \
+                                         expression."),
+                "ignore_case": switch("Ignore the case of letters."),
+                "hidden": switch("Also search files and folders with names that begin with a dot."),
+                "no_ignore": switch("Also search what .gitignore and .ignore files exclude."),
             },
             "required": ["root", "pattern"],
             "additionalProperties": false,
@@ -134,7 +135,7 @@ fn check_pattern(pattern: &str, fixed_strings: bool) -> Result<(), ArgumentError
     let error = |problem| Err(ArgumentError::new("pattern", problem));
     check_length("pattern", pattern)?;
     if pattern.contains('\n') {
-        return error("holds the end of a line, and lines are searched one by one".to_owned());
+        return error("contains the end of a line, but lines are searched one by one".to_owned());
     }
     if fixed_strings {
         return Ok(());
@@ -345,7 +346,7 @@ fn tell_refused(refused: &Refused, report: &mut Report<'_>) -> Result<(), Stoppe
     refused.drain(..).try_for_each(|path| report.problem(Some(&path), &STRANGE_IGNORE_FILE))
 }
 
-const STRANGE_IGNORE_FILE: &str = "has a .gitignore or .ignore that is no regular file";
+const STRANGE_IGNORE_FILE: &str = "has a .gitignore or .ignore that is not a regular file";
 
 /// True if an ignore file of the folder is neither a file nor a folder. `ignore` would read it to
 /// its end, which a named pipe may never reach.

@@ -182,7 +182,7 @@ impl Sink for Matches<'_, '_> {
 
     fn finish(&mut self, _: &Searcher, finish: &SinkFinish) -> io::Result<()> {
         if let Some(at) = finish.binary_byte_offset() {
-            let problem = format!("is binary from byte {at} on: not searched from there");
+            let problem = format!("is binary from byte {at} on; the rest was not searched");
             // If the search was stopped, the caller finds that out itself.
             let _ = self.report.borrow_mut().problem(Some(self.path), &problem);
         }

@@ -38,9 +38,10 @@ pub(super) fn spec() -> ToolSpec {
         arguments: json!({
             "type": "object",
             "properties": {
-                "chunks": number(0, CHUNKS_MAX, 10, "How many chunks it makes."),
-                "delay_ms": number(0, DELAY_MS_MAX, 200, "How long it takes over each."),
-                "chunk_size": number(1, CHUNK_BYTES_MAX, 100, "How long each is, in bytes."),
+                "chunks": number(0, CHUNKS_MAX, 10, "The number of chunks."),
+                "delay_ms": number(0, DELAY_MS_MAX, 200, "The time to make each chunk, in \
+                                                          milliseconds."),
+                "chunk_size": number(1, CHUNK_BYTES_MAX, 100, "The size of each chunk, in bytes."),
             },
             "additionalProperties": false,
         }),
@@ -95,7 +96,7 @@ impl Tool for SlowDataProcessor {
             Ok(_) => {}
             Err(EmitError::Blocked) => return Step::Blocked,
             Err(EmitError::TooLarge { chunk_bytes_max }) => {
-                let text = format!("`chunk_size` is above {chunk_bytes_max}, what the ring takes");
+                let text = format!("`chunk_size` must be at most {chunk_bytes_max} for this ring");
                 return Step::Failed(ToolError::new(text));
             }
         }

@@ -87,7 +87,7 @@ impl Watch {
             self.stopped |= pipe.send_kept(out, self.stopped).is_err();
         }
         if !self.group.kill() {
-            let text = "what it has started multiplies faster than it can be killed";
+            let text = "the programs that it started multiply faster than they can be killed";
             return Err(ToolError::new(text));
         }
         match self.exit {

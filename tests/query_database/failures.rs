@@ -55,7 +55,7 @@ fn a_file_that_may_not_be_read_is_said_to_be_so() {
         println!("not run: this user may read everything");
         return;
     }
-    assert!(problem(file.path()).contains("can not be opened"));
+    assert!(problem(file.path()).contains("cannot be opened"));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_file_that_a_crash_left_half_written_is_said_to_need_repair() {
     std::fs::copy(file.path(), found.path()).unwrap();
     let journal = |file: &File| format!("{}-journal", file.path().display());
     std::fs::copy(journal(&file), journal(&found)).unwrap();
-    assert!(problem(found.path()).contains("has to be repaired"));
+    assert!(problem(found.path()).contains("must be repaired"));
 }
 
 #[test]

@@ -44,9 +44,8 @@ impl Failure {
             Failure::File(text) => of_path(text, path),
             Failure::Stuck => {
                 let text = format!(
-                    "was locked against writers for a reader that has taken nothing for \
-                     {STUCK_MAX:?}: the query was given up; in WAL mode it would not lock others \
-                     out"
+                    "was locked against writers for a reader that took nothing for {STUCK_MAX:?}, \
+                     so the query was ended; use WAL mode, in which readers do not lock out writers"
                 );
                 of_path(&text, path)
             }
@@ -69,25 +68,26 @@ fn of_sqlite(error: &rusqlite::Error, path: &Path) -> String {
         other => return format!("`query`: {other}"),
     };
     match code {
-        ErrorCode::NotADatabase => of_path("is not an SQLite database, or an encrypted one", path),
+        ErrorCode::NotADatabase => of_path("is not an SQLite database, or is encrypted", path),
         ErrorCode::DatabaseCorrupt => of_path(&format!("is damaged ({text})"), path),
         ErrorCode::DatabaseBusy
         | ErrorCode::DatabaseLocked
         | ErrorCode::FileLockingProtocolFailed => {
-            of_path(&format!("somebody else had it locked for {BUSY_WAIT:?} ({text})"), path)
+            of_path(&format!("was locked by another process for {BUSY_WAIT:?} ({text})"), path)
         }
         ErrorCode::CannotOpen | ErrorCode::PermissionDenied => {
-            let text = "can not be opened; may it be read, and if it has a write-ahead log, may \
-                its folder be written to?";
+            let text = "cannot be opened; check that it can be read, and if it has a write-ahead \
+                        log, that its folder can be written to";
             of_path(text, path)
         }
         ErrorCode::ReadOnly => {
-            let text =
-                format!("has to be repaired by who may write to it before it is read ({text})");
+            let text = format!(
+                "must be repaired by a user with write access before it can be read ({text})"
+            );
             of_path(&text, path)
         }
         ErrorCode::SystemIoFailure | ErrorCode::NoLargeFileSupport => {
-            of_path(&format!("can not be read ({text})"), path)
+            of_path(&format!("cannot be read ({text})"), path)
         }
         ErrorCode::TooBig => {
             format!("`query`: {text}; a value has at most {VALUE_BYTES_MAX} bytes")

@@ -174,14 +174,14 @@ impl Guard {
         // `Connection::prepare` would compile all following statements, each within the one before.
         let mut statements = Batch::new(&self.connection, query);
         let Some(statement) = self.said(statements.next())? else {
-            return refused("is empty: there is no statement in it");
+            return refused("is empty; give one statement");
         };
         if !matches!(statements.next(), Ok(None)) {
-            return refused("does not end with its first statement; give one statement only");
+            return refused("has more than one statement; give one statement only");
         }
         lock(&self.refused).take(); // A virtual table was refused something that it can do without.
         if statement.column_count() == 0 || !statement.readonly() {
-            return refused("only reading is allowed, and this statement does not give rows");
+            return refused("only reading is allowed, and this statement returns no rows");
         }
         Ok(statement)
     }
@@ -248,7 +248,7 @@ fn refusal_of(action: &AuthAction<'_>) -> Option<String> {
         AuthAction::Savepoint { .. } => "a savepoint".to_owned(),
         AuthAction::Analyze { .. } => "ANALYZE".to_owned(),
         AuthAction::Reindex { .. } => "REINDEX".to_owned(),
-        AuthAction::Unknown { code, .. } => format!("what SQLite counts as action {code}"),
+        AuthAction::Unknown { code, .. } => format!("SQLite action {code}"),
         _ => "a change of the schema (CREATE, DROP, ALTER …)".to_owned(),
     };
     Some(refused)

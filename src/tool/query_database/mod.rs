@@ -57,9 +57,10 @@ const FLUSH_AFTER: Duration = Duration::from_millis(50);
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 pub(super) fn spec() -> ToolSpec {
-    let description = "Runs one SQL query, which may only read, on an SQLite file, and streams its \
-        rows as they are found: each one line, a JSON object with the columns in order. BLOBs are \
-        {\"base64\": \"…\"}, columns of equal names get _2, _3 … appended.";
+    let description = "Runs one read-only SQL query on an SQLite file, and streams its rows as \
+                       they are found. Each row is a line: a JSON object with the columns in \
+                       order. BLOBs are {\"base64\": \"…\"}; columns with equal names get the \
+                       suffixes _2, _3 …";
     ToolSpec {
         arguments: arguments_schema(),
         timeouts: Timeouts {
@@ -80,15 +81,15 @@ fn arguments_schema() -> Value {
             "path": {
                 "type": "string",
                 "minLength": 1,
-                "description": "Which SQLite file: absolute, or relative to where the program \
-                    runs.",
+                "description": "The path of the SQLite file: absolute, or relative to the folder \
+                                of the program.",
             },
             "query": {
                 "type": "string",
                 "minLength": 1,
                 "maxLength": QUERY_BYTES_MAX,
-                "description": "One statement that only reads: SELECT, WITH, VALUES, EXPLAIN, or \
-                    a PRAGMA such as table_info.",
+                "description": "One read-only statement: SELECT, WITH, VALUES, EXPLAIN, or a \
+                                PRAGMA such as table_info.",
             },
             "parameters": {
                 "type": ["array", "object"],
@@ -96,16 +97,16 @@ fn arguments_schema() -> Value {
                 "additionalProperties": scalar,
                 "maxItems": guard::PARAMETERS_MAX,
                 "maxProperties": guard::PARAMETERS_MAX,
-                "description": "What the query's placeholders stand for: a list for `?`, an object \
-                    for `:name`, `@name` and `$name`.",
+                "description": "The values of the query's placeholders: a list for `?`, an object \
+                                for `:name`, `@name` and `$name`.",
             },
             "batch_size": {
                 "type": "integer",
                 "minimum": 1,
                 "maximum": BATCH_ROWS_MAX,
                 "default": BATCH_ROWS_DEFAULT,
-                "description": "Rows of one chunk, at most; fewer where a chunk's bytes or time \
-                    are up.",
+                "description": "The most rows of one chunk. A chunk has fewer rows if its size or \
+                                time limit is reached first.",
             },
         },
         "required": ["path", "query"],

@@ -45,7 +45,7 @@ impl Parameters {
             Some(_) => return Err(ArgumentError::new(FIELD, "must be a list or an object")),
         };
         if count > PARAMETERS_MAX {
-            let problem = format!("must not be more than {PARAMETERS_MAX}");
+            let problem = format!("must have at most {PARAMETERS_MAX} values");
             return Err(ArgumentError::new(FIELD, problem));
         }
         Ok(parameters)
@@ -66,7 +66,7 @@ impl Parameters {
 fn bind_positional(values: &[SqlValue], statement: &mut Statement<'_>) -> Result<(), Failure> {
     let (expected, given) = (statement.parameter_count(), values.len());
     if expected != given {
-        let text = format!("`{FIELD}`: the query takes {expected} of them, and {given} were given");
+        let text = format!("`{FIELD}`: the query takes {expected} values, but {given} were given");
         return Err(Failure::Refused(text));
     }
     for (at, value) in values.iter().enumerate() {
@@ -84,7 +84,7 @@ fn bind_named(
     for index in 1..=statement.parameter_count() {
         let placeholder = statement.parameter_name(index).map(str::to_owned);
         let Some(name) = placeholder.as_deref().and_then(|name| name.get(1..)) else {
-            let text = format!("`{FIELD}`: must be a list, for the query has a `?`");
+            let text = format!("`{FIELD}`: must be a list, because the query has a `?`");
             return Err(Failure::Refused(text));
         };
         let Some(value) = values.get(name) else {
@@ -153,8 +153,8 @@ mod tests {
     #[test]
     fn each_mistake_is_named() {
         for (query, parameters, named) in [
-            ("SELECT ?", json!([]), "takes 1 of them, and 0 were given"),
-            ("SELECT 1", json!([1]), "takes 0 of them, and 1 were given"),
+            ("SELECT ?", json!([]), "takes 1 values, but 0 were given"),
+            ("SELECT 1", json!([1]), "takes 0 values, but 1 were given"),
             ("SELECT :a", json!({}), "`parameters.a`: is missing"),
             ("SELECT :a", json!({"a": 1, "b": 2}), "`parameters.b`: the query has no such"),
             ("SELECT ?", json!({"a": 1}), "must be a list"),
@@ -162,7 +162,7 @@ mod tests {
             ("SELECT ?", json!([u64::MAX]), "`parameters.0`: must fit"),
             ("SELECT :a", json!({"a": {}}), "`parameters.a`: must be a number"),
             ("SELECT 1", json!("x"), "`parameters`: must be a list or an object"),
-            ("SELECT 1", json!(vec![0; PARAMETERS_MAX + 1]), "must not be more than"),
+            ("SELECT 1", json!(vec![0; PARAMETERS_MAX + 1]), "must have at most"),
         ] {
             let error = bound(query, parameters).unwrap_err();
             assert!(error.contains(named), "{query}: {error}");

@@ -179,5 +179,5 @@ fn unnamed_file() -> io::Result<File> {
 }
 
 fn of_spool(error: io::Error) -> Failure {
-    Failure::Refused(format!("`query`: rows that wait for their reader cannot be kept: {error}"))
+    Failure::Refused(format!("`query`: rows for a slow reader cannot be kept: {error}"))
 }
