@@ -86,7 +86,7 @@ pub(super) fn greet(
             Err(NoAnswer::Late) => {
                 was_late = is_probe;
                 let waited = until.since(now);
-                format!("it does not answer to `{}` within {waited:.0?}", asked.method)
+                format!("it does not answer `{}` within {waited:.0?}", asked.method)
             }
         };
         match greeting.fall_back() {

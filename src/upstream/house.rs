@@ -76,8 +76,8 @@ impl fmt::Display for UpstreamsError {
             UpstreamsError::Start { upstream, why } => write!(out, "{upstream}: {why}"),
             UpstreamsError::Clash { tool, upstream, other } => write!(
                 out,
-                "{upstream}: its tool `{tool}` would have the name of one of {other}; with a name \
-                 of its own before it (NAME=…) it would be NAME_{tool}"
+                "{upstream}: its tool `{tool}` has the same name as one of {other}; give the \
+                 server a name (NAME=…) to call the tool NAME_{tool}"
             ),
         }
     }
@@ -104,14 +104,14 @@ impl Upstreams {
     /// [`UpstreamsError`] of the first one that fails. All others are ended then.
     pub fn start(specs: Vec<UpstreamSpec>, log: &Log) -> Result<Upstreams, UpstreamsError> {
         if specs.len() > limits::UPSTREAMS_MAX {
-            let text = format!("there can be {} at most", limits::UPSTREAMS_MAX);
+            let text = format!("at most {} can be given", limits::UPSTREAMS_MAX);
             return Err(UpstreamsError::Names(text));
         }
         for (at, spec) in specs.iter().enumerate() {
             let upstream = spec.name.clone();
             spec.check().map_err(|error| UpstreamsError::Spec { upstream, error })?;
             if specs[..at].iter().any(|other| other.name == spec.name) {
-                return Err(UpstreamsError::Names(format!("{} is there twice", spec.name)));
+                return Err(UpstreamsError::Names(format!("{} is given twice", spec.name)));
             }
         }
         let all = specs.into_iter().map(|spec| Upstream::new(spec, log.clone())).collect();

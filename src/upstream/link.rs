@@ -121,11 +121,11 @@ impl Upstream {
         let mut state = self.state();
         loop {
             if is_stopped() {
-                return Err("it was stopped before it began".to_owned());
+                return Err("it was stopped before it started".to_owned());
             }
             let wait = match &state.link {
                 Link::Up(ready) => return Ok(Arc::clone(ready)),
-                Link::Ended => return Err("its server is not asked any more".to_owned()),
+                Link::Ended => return Err("its server was stopped".to_owned()),
                 Link::Starting => LOOK,
                 Link::Down => {
                     let now = Clock::now();
@@ -159,7 +159,7 @@ impl Upstream {
                 if matches!(state.link, Link::Ended) {
                     drop(state);
                     ready.way.end();
-                    return Err("its server is not asked any more".to_owned());
+                    return Err("its server was stopped".to_owned());
                 }
                 state.known = Some(ready.dialect.era());
                 state.up_since = Some(Clock::now());
@@ -259,7 +259,7 @@ impl Upstream {
         let start = Start { words, variables, environment };
         let (meter, say) = (self.meter.clone(), Arc::clone(&self.say));
         let spawned = Program::spawn(&start, meter, say, self.news());
-        spawned.map_err(|error| format!("`{}` does not start: {error}", shown(&words[0])))
+        spawned.map_err(|error| format!("`{}` cannot be started: {error}", shown(&words[0])))
     }
 
     fn news(self: &Arc<Upstream>) -> Arc<dyn News> {

@@ -303,14 +303,14 @@ impl Program {
         let status = self.state().child.take().and_then(|mut child| child.wait().ok());
         let ended = match status {
             Some(status) => status.to_string(), // Like `exit status: 1` or `signal: 9 (SIGKILL)`.
-            None => "how is not known".to_owned(),
+            None => "status unknown".to_owned(),
         };
         match why {
             Why::Ended => format!("it has ended ({ended})"),
             Why::Failed(error) => format!("it cannot be read: {error}"),
             Why::TooLong => {
                 let bytes_max = limits::UPSTREAM_MESSAGE_BYTES_MAX;
-                format!("it has said a line longer than {bytes_max} bytes, and was ended")
+                format!("it was ended, because it wrote a line longer than {bytes_max} bytes")
             }
         }
     }

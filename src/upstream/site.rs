@@ -184,10 +184,12 @@ impl Web {
         let said: Option<Value> = serde_json::from_slice(&body).ok();
         let message = said.as_ref().and_then(|said| said.pointer("/error/message")?.as_str());
         Err(Fail::Refused(match (status, message) {
-            (_, Some(message)) => format!("the server says {status}: {}", shown(message)),
-            (200..=299, None) => "the server has answered with what is no answer".to_owned(),
-            (401 | 403, None) => format!("the server lets nobody in without a key ({status})"),
-            (status, None) => format!("the server has answered with the status {status}"),
+            (_, Some(message)) => {
+                format!("the server replies with status {status}: {}", shown(message))
+            }
+            (200..=299, None) => "the server has sent an invalid reply".to_owned(),
+            (401 | 403, None) => format!("the server requires a key ({status})"),
+            (status, None) => format!("the server replies with status {status}"),
         }))
     }
 
@@ -207,7 +209,7 @@ impl Web {
             });
             let why = match read {
                 Ok(Some(answer)) => return Ok(answer),
-                Ok(None) => "the server has closed the stream before its answer".to_owned(),
+                Ok(None) => "the server has closed the stream before its reply".to_owned(),
                 Err(fail @ (Fail::Stopped | Fail::Refused(_))) => return Err(fail),
                 Err(Fail::Broken(why) | Fail::Unreachable(why)) => why,
                 Err(Fail::SessionGone) => unreachable!("a stream says nothing of sessions"),
@@ -224,7 +226,7 @@ impl Web {
             decoder.reconnect();
             exchange = self.resume(last_id, wait, customer)?;
         }
-        Err(Fail::Broken("its stream breaks off again and again".to_owned()))
+        Err(Fail::Broken("its stream broke off too often".to_owned()))
     }
 
     /// Resumes a stream of the handshake era (A22).
@@ -242,7 +244,7 @@ impl Web {
         match status.map_err(|error| broken(&error, customer))? {
             200 if exchange.is("text/event-stream") => Ok(exchange),
             status => Err(Fail::Broken(format!(
-                "its stream broke off, and the server answers {status} to whoever comes back"
+                "its stream broke off, and the server replies to the reconnect with status {status}"
             ))),
         }
     }
@@ -326,7 +328,7 @@ impl Web {
         });
         match told {
             Ok(200..=299) => Ok(()),
-            Ok(status) => Err(format!("the server has answered with the status {status}")),
+            Ok(status) => Err(format!("the server replies with status {status}")),
             Err(Fail::Unreachable(why) | Fail::Broken(why)) => Err(why),
             Err(other) => Err(format!("{other:?}")),
         }

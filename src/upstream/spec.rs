@@ -66,8 +66,8 @@ impl Key {
         match is_fit {
             true => Ok(Key(text.into())),
             false => Err(SpecError(
-                "the key cannot be sent: it has characters beside visible \
-                                    ASCII, or none, or too many"
+                "the key cannot be sent: it is empty, too long, or has characters other than \
+                 visible ASCII"
                     .to_owned(),
             )),
         }
@@ -100,7 +100,7 @@ impl UpstreamSpec {
         }
         match &self.place {
             Place::Program { words, .. } if words.first().is_none_or(String::is_empty) => {
-                wrong("there is no command")
+                wrong("its command is missing")
             }
             Place::Program { words, .. } if words.len() > limits::UPSTREAM_WORDS_MAX => {
                 wrong("its command has too many words")
@@ -111,7 +111,10 @@ impl UpstreamSpec {
                         name.is_empty() || name.contains(['\0', '=']) || value.contains('\0')
                     });
                 match has_nul {
-                    true => wrong("a word or a variable of its command cannot be given to it"),
+                    true => wrong(
+                        "a word or a variable of its command has a NUL character, or a variable \
+                         has a wrong name",
+                    ),
                     false => Ok(()),
                 }
             }
@@ -119,7 +122,7 @@ impl UpstreamSpec {
                 let site = Site::parse(url);
                 let site = site.map_err(|error| SpecError(format!("its URL: {error}")))?;
                 match key.is_some() && !site.is_private() {
-                    true => wrong("its key would be sent for everybody to read: https is needed"),
+                    true => wrong("its key would be sent unencrypted: use https"),
                     false => Ok(()),
                 }
             }
@@ -163,7 +166,7 @@ pub fn words_of(command: &str) -> Result<Vec<String>, SpecError> {
         }
     }
     if quote.is_some() {
-        return Err(SpecError("a quotation in the command has no end".to_owned()));
+        return Err(SpecError("a quotation in the command is not closed".to_owned()));
     }
     words.extend(word);
     Ok(words)

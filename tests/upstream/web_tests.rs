@@ -48,9 +48,9 @@ fn what_is_no_answer_fails_the_call_and_says_how() {
     let web = Web::start();
     let house = behind(&web, "no-answer");
     for (tool, words) in [
-        ("cut", "closed the stream before its answer"),
-        ("page", "the status 502"),
-        ("nothing", "what is no answer"),
+        ("cut", "closed the stream before its reply"),
+        ("page", "replies with status 502"),
+        ("nothing", "an invalid reply"),
     ] {
         let called = house.call(tool, json!({}));
         called.assert_ended("failed", words);
@@ -101,7 +101,7 @@ fn without_its_key_nobody_gets_in() {
     let web = Web::start();
     let folder = Folder::new("key");
     let file = folder.settings(&settings(web.port));
-    for (key, words) in [(None, "WEB_KEY has no key"), (Some("wrong"), "without a key (401)")] {
+    for (key, words) in [(None, "WEB_KEY has no key"), (Some("wrong"), "requires a key (401)")] {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_streamdoor"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--config", &file]).env_remove("WEB_KEY");
         command.envs(key.map(|key| ("WEB_KEY", key)));

@@ -321,7 +321,7 @@ mod tests {
             ("[mcp.a]\ncommand = 'x'\nurl = 'http://h'", "either a command or a url"),
             ("[mcp.a]\ncommand = 'x'\nkey_env = 'K'", "needs a url"),
             ("[mcp.a]\nurl = 'http://127.0.0.1'\nkey_env = 'sk-123'", "not a key"),
-            ("[mcp.a]\nurl = 'http://example.com'\nkey_env = 'K'", "https is needed"),
+            ("[mcp.a]\nurl = 'http://example.com'\nkey_env = 'K'", "use https"),
             ("[mcp.a]\ncommand = 'x'\ntimeout_s = 0", "\"timeout_s\" is not a number"),
             ("[mcp.a]\ncommand = 'x'\ntimeout_s = 999999999", "at most"),
             ("[mcp.a]\ncommand = 'x'\nfoo = 0", "is not one of command"),
