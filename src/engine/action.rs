@@ -352,7 +352,7 @@ pub enum AcknowledgeError {
 
 impl fmt::Display for NotFound {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("not found: it is over and forgotten, or was never there")
+        out.write_str("not found: it never existed, or it ended and its retention is over")
     }
 }
 
@@ -360,10 +360,10 @@ impl fmt::Display for OpenError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Busy { retry_after_ms } => {
-                write!(out, "all rings are taken; try again in {retry_after_ms} ms")
+                write!(out, "all rings are in use; try again in {retry_after_ms} ms")
             }
             OpenError::TooMany { executions_max } => {
-                write!(out, "{executions_max} executions are running, as many as are allowed")
+                write!(out, "{executions_max} executions are running, which is the maximum")
             }
             OpenError::Invalid { field } => write!(out, "`{field}` is out of bounds"),
             OpenError::ShuttingDown => out.write_str("shutting down"),
@@ -378,18 +378,19 @@ impl fmt::Display for SubscribeError {
             SubscribeError::Limit { limit_chunks, limit_chunks_max } => {
                 write!(
                     out,
-                    "a limit of {limit_chunks} chunks; this ring allows 1 to {limit_chunks_max}"
+                    "the limit of {limit_chunks} chunks does not fit this ring, which allows 1 to \
+                     {limit_chunks_max}"
                 )
             }
             SubscribeError::Invalid { field } => write!(out, "`{field}` is out of bounds"),
             SubscribeError::NotYet { next_seq } => {
-                write!(out, "that chunk is not there yet; the next one is {next_seq}")
+                write!(out, "this chunk is not published yet; the next one is {next_seq}")
             }
             SubscribeError::NoLongerHeld { tail_seq } => {
-                write!(out, "that chunk is no longer held; the oldest is {tail_seq}")
+                write!(out, "this chunk is no longer held; the oldest is {tail_seq}")
             }
             SubscribeError::TooMany { subscribers_max } => {
-                write!(out, "there are {subscribers_max} subscribers, as many as are allowed")
+                write!(out, "all {subscribers_max} places for subscribers are taken")
             }
             SubscribeError::ShuttingDown => out.write_str("shutting down"),
         }
@@ -409,9 +410,11 @@ impl fmt::Display for AcknowledgeError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AcknowledgeError::NotFound => NotFound.fmt(out),
-            AcknowledgeError::NotAsked => out.write_str("it did not ask for acknowledgements"),
+            AcknowledgeError::NotAsked => {
+                out.write_str("this subscriber did not ask for acknowledgements")
+            }
             AcknowledgeError::NotGiven { next_seq } => {
-                write!(out, "it was given nothing from chunk {next_seq} on yet")
+                write!(out, "this subscriber was not yet given chunk {next_seq} or a later one")
             }
         }
     }
