@@ -129,7 +129,9 @@ impl std::fmt::Display for HeaderFault {
             HeaderFault::Version { found } => {
                 write!(out, "ring layout version {found}; this program reads {LAYOUT_VERSION}")
             }
-            HeaderFault::Sizes => write!(out, "the sizes in the header fit no ring of this size"),
+            HeaderFault::Sizes => {
+                write!(out, "the sizes in the header do not fit a ring of this size")
+            }
             HeaderFault::Generation => write!(out, "the ring was never written"),
         }
     }

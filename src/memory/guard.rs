@@ -82,7 +82,9 @@ impl Guarded {
             slot.state.compare_exchange(FREE, TAKEN, taken, Ordering::Relaxed).is_ok()
         });
         let slot = free.ok_or_else(|| {
-            io::Error::other(format!("there are {GUARDED_MAPPINGS_MAX} named rings already"))
+            io::Error::other(format!(
+                "the maximum of {GUARDED_MAPPINGS_MAX} named rings is reached"
+            ))
         })?;
         let start = mapping.as_ptr().expose_provenance();
         slot.start.store(start, Ordering::Relaxed);

@@ -250,15 +250,11 @@ impl fmt::Display for OpenError {
                 write!(out, "not a sealed memfd: seals {found:#x}, needed {needed:#x}")
             }
             OpenError::WrongSize { bytes } => {
-                write!(out, "neither a ring nor a page: nothing of ours has {bytes} bytes")
+                write!(out, "neither a ring nor a page, which never have {bytes} bytes")
             }
             OpenError::Header(fault) => fault.fmt(out),
-            OpenError::WrongPage => write!(
-                out,
-                "not the page that it has to be, or of another \
-                                                 version"
-            ),
-            OpenError::NotEmpty => write!(out, "a ring to be written that is not empty"),
+            OpenError::WrongPage => write!(out, "not the expected page, or of another version"),
+            OpenError::NotEmpty => write!(out, "a ring to write that is not empty"),
             OpenError::Os(error) => error.fmt(out),
         }
     }

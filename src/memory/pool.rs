@@ -148,8 +148,8 @@ impl RingPool {
         let window_bytes_min = u64::from(RING_CLASS_BYTES[0]);
         if bytes_max < window_bytes_min || bytes_max < prealloc_bytes {
             let text = format!(
-                "rings_bytes_max is {bytes_max}: less than one window of {window_bytes_min} bytes \
-                 or than the {prealloc_bytes} bytes touched at start"
+                "rings_bytes_max is {bytes_max}, less than one window of {window_bytes_min} bytes \
+                 or than the {prealloc_bytes} bytes allocated at the start"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
@@ -477,11 +477,16 @@ impl fmt::Display for LeaseError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LeaseError::TooLarge { chunk_bytes, chunk_bytes_max } => {
-                write!(out, "chunks of {chunk_bytes} bytes; a ring now takes {chunk_bytes_max}")
+                write!(
+                    out,
+                    "chunks of {chunk_bytes} bytes are too long; a ring now takes at most \
+                     {chunk_bytes_max}"
+                )
             }
             LeaseError::Exhausted { window_bytes, leased_bytes, bytes_max } => write!(
                 out,
-                "no room for a ring of {window_bytes} bytes: {leased_bytes} of {bytes_max} leased"
+                "no room for a ring of {window_bytes} bytes: {leased_bytes} of {bytes_max} are in \
+                 use"
             ),
             LeaseError::Os(error) => write!(out, "no memory for rings: {error}"),
         }

@@ -196,7 +196,7 @@ impl fmt::Display for Diagnosis {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.decided_by {
             Some(reading) => write!(out, "{} ({reading})", self.pressure),
-            None => write!(out, "{} (the kernel says nothing)", self.pressure),
+            None => write!(out, "{} (the kernel reports nothing)", self.pressure),
         }
     }
 }

@@ -395,10 +395,12 @@ impl fmt::Display for ReadError {
             ReadError::Overtaken { tail_seq } => {
                 write!(out, "the chunk has been overwritten; the oldest held is {tail_seq}")
             }
-            ReadError::Gone => write!(out, "the ring has ended and its memory serves another"),
-            ReadError::Corrupt => write!(out, "the ring holds what no writer can have written"),
+            ReadError::Gone => write!(out, "the ring has ended, and its memory now serves another"),
+            ReadError::Corrupt => {
+                write!(out, "the ring contains values that no writer can have written")
+            }
             ReadError::BufferTooSmall { length } => {
-                write!(out, "the payload has {length} bytes, the buffer fewer")
+                write!(out, "the payload has {length} bytes, and the buffer is smaller")
             }
         }
     }

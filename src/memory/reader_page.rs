@@ -194,7 +194,7 @@ impl ReaderPageView {
 impl fmt::Display for WildCursor {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let WildCursor { cursor, cursor_before } = self;
-        write!(out, "a reader's cursor went from {cursor_before} to {cursor}, where it cannot be")
+        write!(out, "a reader's cursor went from {cursor_before} to {cursor}, which is impossible")
     }
 }
 

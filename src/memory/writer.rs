@@ -572,10 +572,13 @@ impl fmt::Display for WriteError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WriteError::TooLarge { length, length_max } => {
-                write!(out, "a chunk of {length} bytes; this ring takes at most {length_max}")
+                write!(
+                    out,
+                    "a chunk of {length} bytes is too long; this ring takes at most {length_max}"
+                )
             }
             WriteError::Gated { gate_seq } => {
-                write!(out, "the ring is full: chunk {gate_seq} has yet to be read")
+                write!(out, "the ring is full: chunk {gate_seq} is not read yet")
             }
         }
     }

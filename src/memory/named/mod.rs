@@ -214,15 +214,15 @@ impl NamedView {
 impl fmt::Display for NamedFault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NamedFault::Taken => write!(out, "something of that name is there already"),
-            NamedFault::Name => write!(out, "no named ring is called like that"),
+            NamedFault::Taken => write!(out, "a file of this name already exists"),
+            NamedFault::Name => write!(out, "this is not the name of a named ring"),
             NamedFault::Link => write!(out, "a symbolic link, which is not followed"),
-            NamedFault::Kind => write!(out, "no plain file"),
+            NamedFault::Kind => write!(out, "not a regular file"),
             NamedFault::Owner { uid } => write!(out, "it belongs to user {uid}"),
             NamedFault::Mode { mode } => write!(out, "its mode is {mode:03o} instead of 600"),
             NamedFault::Names { count } => write!(out, "it has {count} names instead of 1"),
             NamedFault::Size { bytes } => write!(out, "no named ring has {bytes} bytes"),
-            NamedFault::Head => write!(out, "it does not begin as a named ring of this version"),
+            NamedFault::Head => write!(out, "it does not begin like a named ring of this version"),
             NamedFault::Epoch => write!(out, "it is the ring of another execution"),
         }
     }
