@@ -69,7 +69,7 @@ impl End {
             let is_stream = calls::is_stream(fd.as_raw_fd());
             return match is_stream.map_err(|error| io::Error::from_raw_os_error(error.0))? {
                 true => Ok(End { fd, kind: Kind::SharedSocket }),
-                false => Err(io::Error::other("a socket that is no stream")),
+                false => Err(io::Error::other("a socket that is not a stream")),
             };
         }
         if !kind.is_fifo() {

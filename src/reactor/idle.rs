@@ -34,7 +34,7 @@ pub struct IdleParseError {
 
 impl fmt::Display for IdleParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "idle strategy {:?}: expected spin, backoff or block", self.given)
+        write!(f, "idle strategy {:?}: must be spin, backoff or block", self.given)
     }
 }
 

@@ -24,12 +24,12 @@ pub struct UringOperation {
 
 /// The operations to look for: code, name, since, purpose, `is_needed`.
 const OPERATIONS: [(u8, &str, &str, &str, bool); 9] = [
-    (opcode::Nop::CODE, "NOP", "5.1", "trying whether anything works", true),
+    (opcode::Nop::CODE, "NOP", "5.1", "checking that io_uring works", true),
     (opcode::Read::CODE, "READ", "5.6", "wake-ups by an eventfd", true),
-    (opcode::PollAdd::CODE, "POLL_ADD", "5.1", "waiting until a socket takes more", true),
-    (opcode::AsyncCancel::CODE, "ASYNC_CANCEL", "5.5", "giving up what is under way", true),
+    (opcode::PollAdd::CODE, "POLL_ADD", "5.1", "waiting until a socket accepts more data", true),
+    (opcode::AsyncCancel::CODE, "ASYNC_CANCEL", "5.5", "cancelling pending operations", true),
     (opcode::Accept::CODE, "ACCEPT", "5.5", "taking connections", true),
-    (opcode::Recv::CODE, "RECV", "5.6", "what clients send", true),
+    (opcode::Recv::CODE, "RECV", "5.6", "receiving data from clients", true),
     (
         opcode::MsgRingData::CODE,
         "MSG_RING",

@@ -31,7 +31,7 @@ pub struct ChoiceParseError {
 
 impl fmt::Display for ChoiceParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "reactor {:?}: expected auto, uring or mio", self.given)
+        write!(f, "reactor {:?}: must be auto, uring or mio", self.given)
     }
 }
 
@@ -72,9 +72,9 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Uring(reason) => {
-                write!(f, "no io_uring here: {reason}; --reactor=auto or mio works without it")
+                write!(f, "io_uring cannot be used: {reason}; use --reactor=auto or mio")
             }
-            OpenError::Mio(source) => write!(f, "no epoll here: {source}"),
+            OpenError::Mio(source) => write!(f, "epoll cannot be used: {source}"),
         }
     }
 }

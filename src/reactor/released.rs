@@ -148,7 +148,7 @@ impl fmt::Display for AdoptError {
         match self {
             AdoptError::Full { socket, connections_max } => write!(
                 f,
-                "the connection of {} finds no place: a shard has at most {connections_max}",
+                "the connection of {} was refused: a shard has at most {connections_max}",
                 socket.past.peer
             ),
             #[cfg(any(test, fuzzing))]
@@ -156,7 +156,7 @@ impl fmt::Display for AdoptError {
                 write!(f, "the connection of {} is of another world", socket.past.peer)
             }
             AdoptError::Refused { socket, error } => {
-                write!(f, "the connection of {} was not taken: {error}", socket.past.peer)
+                write!(f, "the connection of {} cannot be taken: {error}", socket.past.peer)
             }
         }
     }

@@ -65,11 +65,7 @@ pub struct AddressParseError {
 
 impl fmt::Display for AddressParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "listen address {:?}: expected ADDRESS:PORT, [IPV6]:PORT or unix:PATH",
-            self.given
-        )
+        write!(f, "listen address {:?}: must be ADDRESS:PORT, [IPV6]:PORT or unix:PATH", self.given)
     }
 }
 
@@ -208,7 +204,7 @@ pub enum SendError {
 impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SendError::Unknown => f.write_str("there is no such connection any more"),
+            SendError::Unknown => f.write_str("this connection does not exist any more"),
             SendError::Broken(error) => write!(f, "the connection is broken: {error}"),
         }
     }
@@ -262,7 +258,7 @@ impl fmt::Display for ConnectError {
             }
             ConnectError::BadPath { path, bytes_max } => write!(
                 f,
-                "connect to unix:{}: a path of 1 to {bytes_max} bytes without zeros is needed",
+                "connect to unix:{}: the path must have 1 to {bytes_max} bytes and no zero bytes",
                 path.display()
             ),
             ConnectError::Failed { address, call, error } => {
@@ -338,25 +334,23 @@ impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ListenError::InUse { address } => {
-                write!(f, "listen on {address}: somebody else listens there already")
+                write!(f, "listen on {address}: another program already listens there")
             }
             ListenError::Permission { address } => {
-                write!(f, "listen on {address}: not allowed to this user")
+                write!(f, "listen on {address}: this user may not listen there")
             }
             ListenError::NotHere { address } => {
-                write!(f, "listen on {address}: no such address on this machine")
+                write!(f, "listen on {address}: this machine has no such address")
             }
-            ListenError::Unguarded { address } => write!(
-                f,
-                "listen on {address}: other machines can reach it, and nobody there would be asked \
-                 for a token"
-            ),
+            ListenError::Unguarded { address } => {
+                write!(f, "listen on {address}: other machines could reach it without a token")
+            }
             ListenError::NotASocket { path } => {
-                write!(f, "listen on unix:{}: what is there is not a socket", path.display())
+                write!(f, "listen on unix:{}: the existing file is not a socket", path.display())
             }
             ListenError::BadPath { path, bytes_max } => write!(
                 f,
-                "listen on unix:{}: a path of 1 to {bytes_max} bytes without zeros is needed",
+                "listen on unix:{}: the path must have 1 to {bytes_max} bytes and no zero bytes",
                 path.display()
             ),
             ListenError::TooMany { listeners_max } => {

@@ -30,7 +30,7 @@ impl fmt::Display for PinError {
                 write!(f, "cpu {cpu}: the largest possible number is {}", cpus_max() - 1)
             }
             PinError::Refused { cpu, source } => {
-                write!(f, "cpu {cpu} is offline or not allowed to this process: {source}")
+                write!(f, "cpu {cpu} is offline, or this process may not use it: {source}")
             }
         }
     }
@@ -119,12 +119,12 @@ impl fmt::Display for PollIdleError {
             PollIdleError::NotAllowed => {
                 write!(
                     f,
-                    "{IDLE_LATENCY_DEVICE} is for root, and in a container only if that device is \
-                     allowed: run as root or without poll-idle"
+                    "{IDLE_LATENCY_DEVICE} needs root, and in a container also access to the \
+                     device: run as root, or without poll-idle"
                 )
             }
             PollIdleError::Missing => {
-                write!(f, "{IDLE_LATENCY_DEVICE} does not exist here: run without poll-idle")
+                write!(f, "{IDLE_LATENCY_DEVICE} does not exist: run without poll-idle")
             }
             PollIdleError::Other(source) => write!(f, "{IDLE_LATENCY_DEVICE}: {source}"),
         }

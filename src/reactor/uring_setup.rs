@@ -79,7 +79,7 @@ impl fmt::Display for UringError {
                 write!(f, "the kernel's io_uring lacks {}", missing.join(", "))
             }
             UringError::NoSockets(source) => {
-                write!(f, "its receives of many into registered buffers do not work: {source}")
+                write!(f, "its multishot receives into registered buffers do not work: {source}")
             }
             UringError::Other(source) => write!(f, "{source}"),
         }

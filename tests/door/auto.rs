@@ -152,14 +152,17 @@ fn what_a_killed_server_left_is_replaced_and_what_a_living_one_has_is_not() {
     first.has_door(&folder.socket());
     let inode = |path: &Path| std::fs::symlink_metadata(path).unwrap().ino();
     let living = inode(&folder.socket());
-    Server::start(Some(&folder.0), &[]).has_none("somebody else listens");
+    Server::start(Some(&folder.0), &[]).has_none("another program already listens");
     let path = folder.socket();
     let asked_for = Command::new(PROGRAM)
         .args(["serve", "--listen", "127.0.0.1:0", "--door", path.to_str().unwrap()])
         .output()
         .unwrap();
     let said = String::from_utf8(asked_for.stderr).unwrap();
-    assert!(!asked_for.status.success() && said.contains("somebody else listens"), "{said}");
+    assert!(
+        !asked_for.status.success() && said.contains("another program already listens"),
+        "{said}"
+    );
     assert_eq!(inode(&path), living);
     assert!(Door::open(&path).unwrap().client().unwrap().executions().is_ok());
     first.child.kill().unwrap();

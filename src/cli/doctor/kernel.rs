@@ -37,7 +37,7 @@ fn io_uring() -> Finding {
         ),
         Err(error) => {
             let text = error.to_string();
-            let reason = text.split("; --reactor").next().unwrap_or(&text);
+            let reason = text.split("; use --reactor").next().unwrap_or(&text);
             Finding::note(
                 SUBJECT,
                 reason,
