@@ -235,22 +235,24 @@ impl fmt::Display for ConfigError {
         match self {
             ConfigError::AgentId => write!(
                 out,
-                "`agent_id` must be letters, digits, `_`, `-`, `.` and `:`, at most {} of them",
+                "`agent_id` must have only letters, digits, `_`, `-`, `.` and `:`, at most {} of \
+                 them",
                 limits::AGENT_ID_BYTES_MAX
             ),
             ConfigError::Number { field, value, min, max } if *value < *min => {
-                write!(out, "`{field}` must be at least {min}, and is {value}; at most {max}")
+                write!(out, "`{field}` must be at least {min}, not {value}; at most {max}")
             }
             ConfigError::Number { field, value, max, .. } => {
-                write!(out, "`{field}` must be at most {max}, and is {value}")
+                write!(out, "`{field}` must be at most {max}, not {value}")
             }
             ConfigError::Temperature => out.write_str("`temperature` must be from 0 to 2"),
             ConfigError::ToolName { name } => write!(
                 out,
-                "`tools`: {name:?} is not letters, digits, `_`, `-` and `.`, at most {} of them",
+                "`tools`: {name:?} must have only letters, digits, `_`, `-` and `.`, at most {} of \
+                 them",
                 limits::AGENT_TOOL_NAME_BYTES_MAX
             ),
-            ConfigError::ToolTwice { name } => write!(out, "`tools`: {name:?} is there twice"),
+            ConfigError::ToolTwice { name } => write!(out, "`tools`: {name:?} is given twice"),
         }
     }
 }

@@ -26,8 +26,8 @@ impl Fields {
     pub fn parse(json: &[u8]) -> Result<Fields, PartError> {
         match serde_json::from_slice(json) {
             Ok(Value::Object(fields)) => Ok(Fields(fields)),
-            Ok(_) => Err(PartError("a part is a JSON object".to_owned())),
-            Err(error) => Err(PartError(format!("a part is JSON: {error}"))),
+            Ok(_) => Err(PartError("a part must be a JSON object".to_owned())),
+            Err(error) => Err(PartError(format!("a part is not JSON: {error}"))),
         }
     }
 
@@ -36,7 +36,7 @@ impl Fields {
     }
 
     pub fn wrong(name: &str, must: &str) -> PartError {
-        PartError(format!("`{name}` of a part is not {must}"))
+        PartError(format!("`{name}` of a part must be {must}"))
     }
 
     fn present<T>(name: &str, value: Option<T>) -> Result<T, PartError> {
@@ -99,7 +99,7 @@ impl Fields {
 
     pub fn parsed_if<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, PartError> {
         let Some(text) = self.text_if(name)? else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| Fields::wrong(name, "what it has to be"))
+        text.parse().map(Some).map_err(|_| Fields::wrong(name, "a valid value"))
     }
 
     pub fn parsed<T: FromStr>(&mut self, name: &str) -> Result<T, PartError> {
@@ -112,7 +112,7 @@ impl Fields {
         name: &str,
         find: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T, PartError> {
-        find(&self.text(name)?).ok_or_else(|| Fields::wrong(name, "one of those that there are"))
+        find(&self.text(name)?).ok_or_else(|| Fields::wrong(name, "a known value"))
     }
 
     pub fn object_if(&mut self, name: &str) -> Result<Option<Fields>, PartError> {

@@ -31,7 +31,7 @@ impl Part {
             body: body(&name, &mut fields)?,
         };
         match part.seq {
-            0 => Err(Fields::wrong("seq", "the number of a part: they count from 1")),
+            0 => Err(Fields::wrong("seq", "the number of a part, from 1 on")),
             _ => Ok(part),
         }
     }
@@ -43,7 +43,7 @@ fn body(name: &str, fields: &mut Fields) -> Result<Body, PartError> {
     }
     match last(name, fields)? {
         Some(last) => Ok(Body::Final(last)),
-        None => Err(Fields::wrong("type", "the name of one that is known")),
+        None => Err(Fields::wrong("type", "the name of a known part")),
     }
 }
 
@@ -264,7 +264,7 @@ fn reason(fields: &mut Fields) -> Result<Reason, PartError> {
     match name.as_str() {
         "other" => Ok(Reason::Other(detail)),
         "hook" => Ok(Reason::Hook(detail)),
-        _ => plain().ok_or_else(|| Fields::wrong("reason", "one of those that there are")),
+        _ => plain().ok_or_else(|| Fields::wrong("reason", "a known value")),
     }
 }
 

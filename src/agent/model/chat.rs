@@ -162,7 +162,7 @@ impl Chat {
         let call = match self.find(&part, speaker).filter(|_| !self.is_document) {
             Some(call) => call,
             None if is_nameless && arguments.is_empty() => return Ok(()),
-            None if is_nameless => return Err(malformed("has arguments of no call")),
+            None if is_nameless => return Err(malformed("has arguments without a call")),
             None => self.open(index, speaker)?,
         };
         if !id.is_empty() {

@@ -136,7 +136,7 @@ impl Decoder {
                 Ok(())
             }
             Form::Unknown(_) | Form::Stream(_) => {
-                self.read_frames(bytes, || malformed("has a frame that is no JSON"))
+                self.read_frames(bytes, || malformed("has a frame that is not JSON"))
             }
         }
     }

@@ -241,12 +241,16 @@ impl fmt::Display for EndpointError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             EndpointError::UnknownWire => "a wire is `chat`, `responses` or `messages`",
-            EndpointError::UnknownScheme => "a base URL begins with `http://` or `https://`",
-            EndpointError::BadHost => "the host of the base URL is none",
+            EndpointError::UnknownScheme => "a base URL must begin with `http://` or `https://`",
+            EndpointError::BadHost => "the host of the base URL is invalid",
             EndpointError::BadPort => "the port of the base URL is not a number from 1 to 65535",
-            EndpointError::BadPath => "the path of the base URL is too long, or is none",
-            EndpointError::Credentials => "a base URL has no name and password: there are keys",
-            EndpointError::BadKey => "the key is empty, too long, or has characters of no header",
+            EndpointError::BadPath => "the path of the base URL is too long or invalid",
+            EndpointError::Credentials => {
+                "a base URL must not contain a name or password; use a key"
+            }
+            EndpointError::BadKey => {
+                "the key is empty, too long, or has characters that a header cannot have"
+            }
         })
     }
 }

@@ -53,7 +53,9 @@ impl fmt::Display for ModelFault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ModelFault::Malformed(problem) => write!(out, "the model's answer {problem}"),
-            ModelFault::Truncated => out.write_str("the model's answer ended without its end"),
+            ModelFault::Truncated => {
+                out.write_str("the model's answer ended before it was complete")
+            }
             ModelFault::Said { code, message, .. } if message.is_empty() => {
                 write!(out, "the model's server failed: {code}")
             }

@@ -181,7 +181,9 @@ impl Speaker {
         if self.calls[at].is_complete {
             return match piece.trim_ascii().is_empty() {
                 true => Ok(()),
-                false => Err(ModelFault::Malformed("adds to arguments that were whole".to_owned())),
+                false => {
+                    Err(ModelFault::Malformed("adds to arguments that were complete".to_owned()))
+                }
             };
         }
         self.count(piece.len())?;

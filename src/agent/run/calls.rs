@@ -129,7 +129,7 @@ fn parse_arguments(text: &str) -> Result<Value, String> {
     match serde_json::from_str(text) {
         Ok(value @ Value::Object(_)) => Ok(value),
         Ok(_) => Err("the arguments are not a JSON object".to_owned()),
-        Err(_) if text.is_empty() => Err("there are no arguments".to_owned()),
+        Err(_) if text.is_empty() => Err("the arguments are missing".to_owned()),
         Err(error) => Err(format!("the arguments are not JSON: {error}")),
     }
 }
@@ -175,18 +175,21 @@ impl Run {
         let is_known = |name: &str| self.config.tools.iter().any(|tool| tool.name == name);
         if call.raw_name.is_some() || !is_known(&call.name) {
             let name = call.raw_name.as_deref().unwrap_or(&call.name);
-            let mut problem = format!("there is no tool {name:?}");
+            let mut problem = format!("unknown tool {name:?}");
             if let Some(first) = self.config.tools.first() {
                 let names = self.config.tools[1..].iter().map(|tool| tool.name.as_str());
-                problem.push_str("; there are: ");
+                problem.push_str("; the tools are: ");
                 problem.push_str(&first.name);
                 names.for_each(|name| problem.extend([", ", name]));
             }
             return Some(words(&problem, limits::AGENT_WORDS_BYTES_MAX));
         }
         let calls_max = self.config.calls_per_step_max;
-        (step.accepted_count >= calls_max)
-            .then(|| format!("only {calls_max} calls are carried out in one turn: call again"))
+        (step.accepted_count >= calls_max).then(|| {
+            format!(
+                "only {calls_max} calls are allowed in one turn; call it again in the next turn"
+            )
+        })
     }
 
     /// Refuses the arguments of a call that may be incomplete, after the turn ended for this
@@ -195,7 +198,7 @@ impl Run {
         let problem = match &self.call_at(at).state {
             CallState::Writing => "the arguments were cut off".to_owned(),
             CallState::Broken { .. } if *reason == FinishReason::Length => {
-                "the arguments were cut off: there was no room for more".to_owned()
+                "the arguments were cut off, because the turn reached its length limit".to_owned()
             }
             CallState::Broken { problem } => problem.clone(),
             CallState::Ready(_) | CallState::Running(_) | CallState::Over { .. } => return,

@@ -253,7 +253,7 @@ fn finish_shown(reason: FinishReason) -> FinishReason {
 /// Returns the error for calls that are given up.
 fn why_stopped(how: &Ended, reason: &Reason) -> String {
     match how {
-        Ended::Completed => format!("the run came to its limit {}", reason.name()),
+        Ended::Completed => format!("the run reached its limit {}", reason.name()),
         Ended::Failed(failure) => format!("the model's turn failed: {failure}"),
         Ended::Cancelled(_) => format!("the run was stopped: {}", reason.name()),
     }

@@ -110,9 +110,9 @@ fn bad_calls_reach_no_tool_and_are_told_the_model() {
             ("read", r#"{"path": "#, "tool_calls", "not JSON"),
             ("read", r#"{"path": "#, "length", "cut off"),
             ("read", r#"{"path": "a"} {"#, "tool_calls", "not JSON"),
-            ("wipe", "{}", "tool_calls", r#"there is no tool "wipe"; there are: read, list"#),
-            ("rm -rf /\n", "{}", "tool_calls", "there is no tool"),
-            ("", "{}", "tool_calls", "there is no tool"),
+            ("wipe", "{}", "tool_calls", r#"unknown tool "wipe"; the tools are: read, list"#),
+            ("rm -rf /\n", "{}", "tool_calls", "unknown tool"),
+            ("", "{}", "tool_calls", "unknown tool"),
         ];
         for (name, arguments, finish, expected) in table {
             let mut driver = Driver::begun(Config { strategy, ..config() });

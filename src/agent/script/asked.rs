@@ -74,7 +74,7 @@ impl Asked {
                 Some("system" | "developer") => self.add_system(&message["content"]),
                 Some("assistant") => self.step += 1,
                 Some("tool") => self.add_result(&message["content"]),
-                _ => return Err("messages: role: must be a known one".to_owned()),
+                _ => return Err("messages: role: must be a known role".to_owned()),
             }
         }
         Ok(())
@@ -82,7 +82,7 @@ impl Asked {
 
     fn read_responses(&mut self, fields: &Map<String, Value>) -> Result<(), String> {
         if fields.get("previous_response_id").is_some_and(|id| !id.is_null()) {
-            return Err("previous_response_id: no answer is kept here".to_owned());
+            return Err("previous_response_id: this server keeps no answers".to_owned());
         }
         self.add_system(fields.get("instructions").unwrap_or(&Value::Null));
         if let Some(Value::String(text)) = fields.get("input") {
@@ -175,7 +175,7 @@ fn beginning(text: &str) -> &str {
 fn list<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<&'a [Value], String> {
     match fields.get(name) {
         Some(Value::Array(values)) if !values.is_empty() => Ok(values),
-        _ => Err(format!("{name}: must be a list of at least one")),
+        _ => Err(format!("{name}: must be a list with at least one item")),
     }
 }
 

@@ -264,7 +264,7 @@ impl Connection {
             }
             What::Nothing | What::WrongMethod => {
                 let status = if request.what == What::Nothing { 404 } else { 405 };
-                let message = "here are POST /v1/chat/completions, /v1/responses and \
+                let message = "this server knows POST /v1/chat/completions, /v1/responses and \
                                /v1/messages, and GET /v1/models";
                 let body = refused(Wire::ChatCompletions, status, None, message).to_string();
                 let cut_at = request.is_head.then_some(0);

@@ -63,9 +63,9 @@ fn script(fields: &mut Fields) -> Checked<Script> {
     let plain = fields.take("plain", flag)?.unwrap_or(false);
     let pace = pace(fields, Pace { tokens: Tokens::Words, pace: Duration::ZERO })?;
     let turns = fields.take("turns", |value| items(value, |value| turn(value, pace)))?;
-    let turns = turns.filter(|turns| !turns.is_empty()).ok_or("turns: there is none")?;
+    let turns = turns.filter(|turns| !turns.is_empty()).ok_or("turns: at least one is needed")?;
     if turns.len() > SCRIPT_TURNS_MAX {
-        return Err(format!("turns: there are more than {SCRIPT_TURNS_MAX}"));
+        return Err(format!("turns: at most {SCRIPT_TURNS_MAX} are allowed"));
     }
     Ok(Script { models, key, plain, turns })
 }
@@ -76,11 +76,14 @@ fn turn(value: Value, pace_of_script: Pace) -> Checked<Turn> {
     let cut_after_bytes = fields.take("cut_after_bytes", number)?;
     let pace = pace(&mut fields, pace_of_script)?;
     let events = fields.take("events", |value| items(value, |value| event(value, pace)))?;
-    let events = events.ok_or("events: there are none")?;
+    let events = events.ok_or("events: is missing")?;
     let mut is_begun = false;
     for (at, event) in events.iter().enumerate() {
         if matches!(event, Event::Status(_)) && is_begun {
-            return Err(format!("events[{}]: status: the answer has begun", at + 1));
+            return Err(format!(
+                "events[{}]: status: must come before all other events except pauses",
+                at + 1
+            ));
         }
         is_begun |= !matches!(event, Event::Pause(_));
     }
@@ -190,10 +193,10 @@ fn call(fields: &mut Fields, name: String, pace: Pace) -> Checked<Event> {
     let spelled = fields.take("arguments_text", text)?;
     let arguments = fields.take("arguments", |value| match value {
         Value::Object(_) => Ok(value.to_string()),
-        _ => Err("must be a table; `arguments_text` is sent as it is".to_owned()),
+        _ => Err("must be a table; `arguments_text` can be any text".to_owned()),
     })?;
     if spelled.is_some() && arguments.is_some() {
-        return Err("there are `arguments` and `arguments_text`".to_owned());
+        return Err("`arguments` and `arguments_text` cannot be given together".to_owned());
     }
     let arguments = spelled.or(arguments).unwrap_or_else(|| "{}".to_owned());
     // JSON has few words, so arguments are cut into characters.
@@ -239,7 +242,7 @@ fn headers(value: Value) -> Checked<Vec<(String, String)>> {
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         let is_name = !name.is_empty() && name.bytes().all(is_token);
         if !is_name || OUR_HEADERS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
-            return Err(format!("{name:?} is no header of the script's"));
+            return Err(format!("{name:?} is not a header that a script can set"));
         }
         Ok((name.clone(), text(value).map_err(|problem| format!("{name}: {problem}"))?))
     };
@@ -283,7 +286,7 @@ impl Fields {
 
     fn end<T>(&self, value: T) -> Checked<T> {
         match self.0.keys().next() {
-            Some(name) => Err(format!("{:?} is no field here", shortened(name))),
+            Some(name) => Err(format!("{:?} is not a field here", shortened(name))),
             None => Ok(value),
         }
     }
@@ -345,7 +348,7 @@ fn one_of<T: Copy>(value: Value, known: &[(&str, T)]) -> Checked<T> {
 const UNITS_SECONDS: [(&str, f64); 4] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0)];
 
 fn duration(value: Value) -> Checked<Duration> {
-    const PROBLEM: &str = "must be a text as 500us, 20ms, 1.5s or 2m";
+    const PROBLEM: &str = "must be a text such as 500us, 20ms, 1.5s or 2m";
     let text = text(value)?;
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(PROBLEM)?;
     let (number, unit) = text.split_at(unit_at);

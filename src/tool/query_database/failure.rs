@@ -73,7 +73,7 @@ fn of_sqlite(error: &rusqlite::Error, path: &Path) -> String {
         ErrorCode::DatabaseBusy
         | ErrorCode::DatabaseLocked
         | ErrorCode::FileLockingProtocolFailed => {
-            of_path(&format!("was locked by another process for {BUSY_WAIT:?} ({text})"), path)
+            of_path(&format!("was locked by another connection for {BUSY_WAIT:?} ({text})"), path)
         }
         ErrorCode::CannotOpen | ErrorCode::PermissionDenied => {
             let text = "cannot be opened; check that it can be read, and if it has a write-ahead \
