@@ -15,19 +15,19 @@ use crate::ours::{Asleep, Ours};
 const PROGRAM: Program = Program { implementations: &["streamdoor", "floor"], has_payload: false };
 
 const HELP: &str = "\
-bench fanout: one producer, N subscribers, every subscriber gets every chunk
+bench fanout: measure one producer and N subscribers; each subscriber gets each chunk
 
-Open loop: send times are planned in advance, and latency counts from the planned time to the moment
-at which a subscriber holds the chunk; one value per subscriber and chunk. A run whose deliveries do
-not add up fails.
+Open loop: send times are planned in advance. Latency counts from the planned time until a
+subscriber holds the chunk, with one value per subscriber and chunk. A run fails if its deliveries
+do not add up.
 
 Usage: bench fanout [options]
 
-  --impl NAME         what is measured (streamdoor):
+  --impl NAME         the implementation to measure (streamdoor):
                       streamdoor  a shard driven by hand, one execution, `block` subscribers
-                                  Who blocks polls for 50 µs first
-                      floor       a bare ring with bare cursors, see `bench floor --help`; who
-                                  blocks does it with a futex, at once
+                                  Subscribers that block poll for 50 µs first
+                      floor       a bare ring with bare cursors, see `bench floor --help`;
+                                  subscribers that block use a futex, without polling first
                       Other crates: bench/peers
 ";
 

@@ -25,22 +25,22 @@ use crate::common::report::{Outcome, latency_json, latency_text, machine_line};
 use crate::common::{Failure, files, print};
 
 const HELP: &str = "\
-bench floor: what the machine allows
+bench floor: measure the limits of the machine
 
-Measures the cost of reading the clock, a cache line's way to another cpu and back, and a bare
-cursor over a bare ring: on one thread and across two, at a rate (latency) and flat out
-(throughput).
+It measures the cost of reading the clock, the round trip of a cache line to another cpu, and a bare
+cursor over a bare ring. The ring is measured on one thread and across two, at a rate (latency) and
+at full speed (throughput).
 
 Usage: bench floor [options]
        bench floor tcp [options]     a bare server, see bench floor tcp --help
 
   --size B            bytes of a payload (100)
-  --rate R            chunks per second where latency is measured (10000)
+  --rate R            chunks per second for latency (10000)
   --duration S        seconds for each of the five parts (1)
-  --touch none|copy   what the cursor's owner does with the bytes (copy)
-  --seed N            of arrivals and payload (1)
+  --touch none|copy   the cursor's owner ignores the bytes, or copies them (copy)
+  --seed N            the seed of arrivals and payload (1)
   --cpus A,B          the two cpus (the first two allowed)
-  --out DIR           write .hgrm and .hlog of the two latency parts there
+  --out DIR           write .hgrm and .hlog of the two latency parts to DIR
   --json              print one line of JSON instead of text
   --smoke             a tiny run
   --help
@@ -105,7 +105,9 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Fanout>
         }
     }
     if params.rate == Rate::Max {
-        return Err(Failure::Usage("--rate: a number; flat out is measured anyway".into()));
+        return Err(Failure::Usage(
+            "--rate: must be a number; full speed is measured anyway".into(),
+        ));
     }
     params.check()?;
     Ok(Some(params))

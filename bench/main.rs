@@ -22,22 +22,22 @@ use std::process::ExitCode;
 use common::{Failure, exit_code, print};
 
 const HELP: &str = "\
-bench: benchmarks of streamdoor
+bench: run the benchmarks of streamdoor
 
 Usage: bench <command> [options]
 
-  floor     what the machine allows: clock, cache line, a bare ring
-  fanout    one producer, N subscribers: latency of an open loop, or throughput
-  serve     a streaming server and its subscribers over TCP: the same of a server
-  server    streamdoor's server as serve starts it
-  door      one producer, N readers in another process, through shared memory
-  agent     deltas of models through runs of agents, beside a straight pipe
-  mcp       calls of MCP with progress, over HTTP and over standard streams
-  overload  readers of a server that are too slow, and what they cost the others
-  soak      short executions of every kind, and the server's memory meanwhile
-  idle      a server with nothing to do, and what the kernel counts meanwhile
+  floor     measure the limits of the machine: clock, cache line, a bare ring
+  fanout    measure one producer and N subscribers: latency of an open loop, or throughput
+  serve     measure the same for a streaming server and its subscribers over TCP
+  server    run streamdoor's server as serve starts it
+  door      measure one producer and N readers in another process, through shared memory
+  agent     measure deltas of models through runs of agents, beside a plain pipe
+  mcp       measure calls of MCP with progress, over HTTP and over standard streams
+  overload  measure the cost of slow readers for the other readers of a server
+  soak      run short executions of every kind, and record the server's memory
+  idle      run an idle server, and record the counters of the kernel
   instructions
-            how many instructions the hot operations take, and whether that is as recorded
+            count the instructions of hot operations, and compare them with the record
 
 Each command has --help. `tools/bench` runs them interleaved with other crates and compares.
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 this machine lacks something.
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
                 Ok(())
             }
             Some(other) => Err(Failure::Usage(format!("\"{other}\" is not a command"))),
-            None => Err(Failure::Usage("which command?".into())),
+            None => Err(Failure::Usage("no command is given".into())),
         },
     )
 }

@@ -38,18 +38,18 @@ const SLOW_READ_BYTES: usize = 4 << 10;
 const OVERDUE_NS: u64 = 60_000_000_000;
 
 const HELP: &str = "\
-bench overload: fast readers of streamdoor's server, without slow ones and beside them
+bench overload: measure fast readers of streamdoor's server, with and without slow readers
 
 Usage: bench overload [options]
 
-  --policy block|drop what all readers ask for (drop); with block the tool publishes as fast as it
-                      goes, with drop 5000 chunks/s unless --rate says otherwise
-  --connections N     fast readers (4)
-  --slow N            slow readers (1)
-  --slow-bytes B      that each of these reads in a second (500000)
-  --impl streamdoor   there is no other
-  --cpus A,B          where server and readers are pinned (the first two allowed)
-  --out DIR           is taken, and nothing is written there
+  --policy block|drop the policy of all readers (drop); with block, the tool publishes as fast as
+                      possible; with drop, 5000 chunks/s unless --rate is given
+  --connections N     the number of fast readers (4)
+  --slow N            the number of slow readers (1)
+  --slow-bytes B      the bytes that each slow reader reads in a second (500000)
+  --impl streamdoor   the only implementation
+  --cpus A,B          pin the server to A, and the readers to B (the first two allowed)
+  --out DIR           accepted, but nothing is written
   --json              print one line of JSON instead of text
 ";
 
@@ -148,8 +148,9 @@ impl Overload {
     fn measure(&self, slow: u32) -> Result<Half, Failure> {
         let fast = self.load.connections;
         let load = Load { connections: fast + slow, ..self.load.clone() };
-        let program = std::env::current_exe()
-            .map_err(|error| Failure::Environment(format!("where am I? {error}")))?;
+        let program = std::env::current_exe().map_err(|error| {
+            Failure::Environment(format!("the path of this program is unknown: {error}"))
+        })?;
         let words = ["server", "--child"].map(str::to_owned).into_iter();
         let words: Vec<String> = words.chain(load.to_arguments()).collect();
         let server = Server::start(&program, &words)?;
@@ -175,7 +176,7 @@ impl Overload {
         loop {
             let now = now_ns();
             if now - start_ns > planned_ns + OVERDUE_NS {
-                return Err(Failure::Failed("readers were not told of an end in time".into()));
+                return Err(Failure::Failed("readers got no end event in time".into()));
             }
             let hurries = readers.iter().all(|reader| reader.is_slow || reader.has_ended());
             for reader in readers.iter_mut().filter(|reader| !reader.has_ended()) {
@@ -345,7 +346,7 @@ impl Reader {
     /// Reads once.
     fn read(&mut self, buffer: &mut [u8], counted_from_seq: u64) -> Result<(), Failure> {
         let count = match self.socket.read(buffer) {
-            Ok(0) => return Err(Failure::Failed("a stream ended in the middle".into())),
+            Ok(0) => return Err(Failure::Failed("a stream ended too early".into())),
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(Failure::Failed(format!("a stream: {error}"))),

@@ -131,7 +131,7 @@ impl<'a> Ends<'a> {
                 }
                 None if now > deadline_ns => {
                     let left = self.readers.len() - ended;
-                    return Err(Failure::Failed(format!("{left} runs do not end")));
+                    return Err(Failure::Failed(format!("{left} runs have not ended")));
                 }
                 None => {}
             }
@@ -210,7 +210,7 @@ impl<'a> Ends<'a> {
                 let is_missing = self.way != Way::Iterate && reader.heard < said;
                 if is_missing {
                     let (heard, way) = (reader.heard, self.way.name());
-                    let text = format!("{way}: run {index}: {heard} of {said} deltas came");
+                    let text = format!("{way}: run {index}: {heard} of {said} deltas arrived");
                     return Err(Failure::Failed(text));
                 }
                 return Ok(true);
@@ -238,7 +238,7 @@ impl<'a> Ends<'a> {
             }
         };
         if deltas == 0 {
-            return Err(Failure::Failed("nothing was said in the time that is counted".into()));
+            return Err(Failure::Failed("no delta arrived in the counted time".into()));
         }
         let means =
             self.sums.iter().filter(|(_, count)| *count > 0).map(|(sum, count)| sum / count);

@@ -37,27 +37,26 @@ const ROUNDS_MAX: u32 = 100;
 const RUNS_MAX: u32 = 4_096;
 
 const HELP: &str = "\
-bench agent: deltas of models through runs of agents, beside a straight pipe
+bench agent: measure deltas of models through runs of agents, beside a plain pipe
 
-Open loop: send times are planned in advance, and latency counts from the planned time to the moment
-at which the reader, which polls, holds the delta. In each round the pipe and streamdoor take turns
-with the same plan; the last lines are what streamdoor adds. Each delta is received, or the run
-fails.
+Open loop: send times are planned in advance. Latency counts from the planned time until the reader,
+which polls, holds the delta. In each round the pipe and streamdoor take turns with the same plan.
+The last lines show what streamdoor adds. The run fails if a delta is missing.
 
 Usage: bench agent [options]
 
   --mode stream|iterate
-                      readers are given each part, or only what is told of steps; then latency is
-                      that of the run's end (stream)
-  --runs N            at once (1)
-  --rounds N          how often both are run (2)
-  --only NAME         streamdoor or pipe alone
-  --cpus A,B          where what is between, and where both ends are pinned (the first two allowed)
-  --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there
+                      readers receive each part, or only the events of steps; latency is then that
+                      of the run's end (stream)
+  --runs N            the number of runs at once (1)
+  --rounds N          the number of times that both are run (2)
+  --only NAME         measure only streamdoor or pipe
+  --cpus A,B          pin the middle to A, and both ends to B (the first two allowed)
+  --out DIR           write a histogram (.hgrm) and an HDR interval log, version 2 (.hlog), to DIR
   --json              print one line of JSON for each run instead of text
 
-  --rate is of all runs together; with max models say as much as is taken, and deltas per second are
-  counted. One run holds 8 MiB of text at most: then --duration is to be short.
+  --rate is the total of all runs. With max, models send as fast as readers accept, and deltas per
+  second are counted. One run holds at most 8 MiB of text: keep --duration short then.
 ";
 
 /// The options of `bench agent`.
@@ -180,8 +179,8 @@ impl Agent {
 
     fn check(&self) -> Result<(), Failure> {
         if self.load.cpu == self.ends_cpu {
-            let text = "two cpus are needed: both ends poll, and on one cpu what stands between \
-                        would wait for its time slice";
+            let text = "two cpus are needed: both ends poll, and on one cpu the middle would wait \
+                        for its time slice";
             return Err(Failure::Environment(text.into()));
         }
         Ok(())
@@ -193,8 +192,9 @@ impl Agent {
         allow_descriptors(2 * u64::from(load.connections) + DESCRIPTORS_OTHER)?;
         pin_thread(self.ends_cpu)?;
         let mut ends = Ends::open(load, way)?;
-        let program = std::env::current_exe()
-            .map_err(|error| Failure::Environment(format!("where am I? {error}")))?;
+        let program = std::env::current_exe().map_err(|error| {
+            Failure::Environment(format!("the path of this program is unknown: {error}"))
+        })?;
         let kind = if way == Way::Pipe { "pipe" } else { "server" };
         let model = ends.model_address().to_string();
         let words = ["agent", kind, "--child", "--model", &model].map(str::to_owned);

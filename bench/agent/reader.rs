@@ -86,7 +86,7 @@ impl Reader {
     ) -> Result<usize, Failure> {
         let count = match self.socket.read(buffer) {
             Ok(0) if !self.has_ended => {
-                return Err(Failure::Failed("a run's stream ended in the middle".to_owned()));
+                return Err(Failure::Failed("a run's stream ended too early".to_owned()));
             }
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => 0,

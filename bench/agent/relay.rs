@@ -21,14 +21,14 @@ use crate::common::machine::{allow_descriptors, now_ns, pin_thread};
 use crate::common::serve::child;
 
 const HELP: &str = "\
-bench agent pipe: a straight pipe between models and their readers, for one run
+bench agent pipe: run a plain pipe between models and their readers, for one run
 
-Listens on a port of 127.0.0.1 that the kernel chooses, and prints it. `bench agent` runs it.
+Listens on a free port of 127.0.0.1, and prints it. `bench agent` runs it.
 
 Usage: bench agent pipe --model ADDRESS [options]
 
-  --cpu N             where it is pinned (the first allowed)
-  --child             answer each line of standard input with what was used so far, end with it
+  --cpu N             pin it to cpu N (the first allowed)
+  --child             reply to each line of standard input with the usage so far; exit at its end
 ";
 const DESCRIPTORS_OTHER: u64 = 64;
 const READ_BYTES: usize = 64 << 10;

@@ -20,14 +20,14 @@ use crate::common::{Failure, print};
 pub const MODEL: &str = "demo";
 
 const HELP: &str = "\
-bench agent server: streamdoor's server with one model, for one run
+bench agent server: run streamdoor's server with one model, for one run
 
-Listens on a port of 127.0.0.1 that the kernel chooses, and prints it. `bench agent` runs it.
+Listens on a free port of 127.0.0.1, and prints it. `bench agent` runs it.
 
 Usage: bench agent server --model ADDRESS [options]
 
-  --cpu N             where it is pinned (the first allowed)
-  --child             answer each line of standard input with what was used so far, end with it
+  --cpu N             pin it to cpu N (the first allowed)
+  --child             reply to each line of standard input with the usage so far; exit at its end
 ";
 const DESCRIPTORS_OTHER: u64 = 64;
 
@@ -57,7 +57,8 @@ pub fn parse(
         print(help);
         return Ok(None);
     };
-    let model = model.ok_or_else(|| Failure::Usage("--model: where is it?".to_owned()))?;
+    let model = model
+        .ok_or_else(|| Failure::Usage("--model: the address of the model is needed".to_owned()))?;
     if is_child {
         child::answer_standard_input();
     }

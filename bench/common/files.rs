@@ -101,8 +101,7 @@ pub fn write_table(
 }
 
 fn create(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<(), Failure> {
-    make(path)
-        .map_err(|error| Failure::Failed(format!("can not write {}: {error}", path.display())))
+    make(path).map_err(|error| Failure::Failed(format!("cannot write {}: {error}", path.display())))
 }
 
 /// Returns the table that HdrHistogram's plotters read.

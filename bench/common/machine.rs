@@ -63,7 +63,7 @@ pub fn pin_thread(cpu: usize) -> Result<(), Failure> {
     let result = unsafe { libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set) };
     if result != 0 {
         let error = std::io::Error::last_os_error();
-        return Err(Failure::Environment(format!("can not pin a thread to cpu {cpu}: {error}")));
+        return Err(Failure::Environment(format!("cannot pin a thread to cpu {cpu}: {error}")));
     }
     Ok(())
 }
@@ -113,7 +113,8 @@ pub fn allow_descriptors(count: u64) -> Result<(), Failure> {
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
     }
     if limit.rlim_max < count {
-        let text = format!("{count} descriptors are needed, {} are allowed", limit.rlim_max);
+        let text =
+            format!("{count} descriptors are needed, but only {} are allowed", limit.rlim_max);
         return Err(Failure::Environment(text));
     }
     Ok(())

@@ -107,19 +107,19 @@ pub struct Program {
 pub const OPTIONS_HELP: &str = "\
   --subscribers N     subscribers, each with a cursor of its own (1)
   --size B            bytes of a payload, 8 or more (100)
-  --rate R|max        chunks per second, planned with jittered gaps, latency is measured from the
-                      planned time; or as fast as it goes, throughput is measured (10000; blocked
-                      1000, so that everybody sleeps between two chunks)
+  --rate R|max        chunks per second, planned with jittered gaps: latency is measured from the
+                      planned time; max: as fast as possible, throughput is measured (10000; blocked
+                      1000, so that subscribers sleep between two chunks)
   --duration S        seconds that are counted (5)
-  --warmup S          seconds before that which are not (0.2)
+  --warmup S          seconds before them that are not counted (0.2)
   --mode inline|threads|blocked
-                      subscribers on the producer's thread; or all on one other thread which polls
-                      them round robin and never blocks; or there, but it sleeps in the kernel while
-                      there is nothing (inline)
+                      subscribers on the producer's thread; or all on one other thread, which polls
+                      them round robin and never blocks; or on that thread, which sleeps in the
+                      kernel while there is no chunk (inline)
   --touch none|copy   a subscriber reads the first 8 bytes, or copies the payload (copy)
-  --seed N            of arrivals and payload (1)
-  --cpus A,B          where producer and subscribers are pinned (the first two allowed)
-  --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there
+  --seed N            the seed of arrivals and payload (1)
+  --cpus A,B          pin the producer to A, and the subscribers to B (the first two allowed)
+  --out DIR           write a histogram (.hgrm) and an HDR interval log, version 2 (.hlog), to DIR
   --json              print one line of JSON instead of text
   --smoke             a tiny run: 2,000 chunks/s or max for 0.05 s, no warm-up
   --help
@@ -133,7 +133,7 @@ impl Fanout {
     pub fn new(implementation: &'static str) -> Result<Fanout, Failure> {
         let cpus = cpus_allowed();
         let Some(&producer_cpu) = cpus.first() else {
-            return Err(Failure::Environment("can not find out which cpus are allowed".into()));
+            return Err(Failure::Environment("cannot find out which cpus are allowed".into()));
         };
         Ok(Fanout {
             implementation,
@@ -257,8 +257,8 @@ impl Fanout {
     pub fn check(&self) -> Result<(), Failure> {
         if self.mode != Mode::Inline && self.producer_cpu == self.subscribers_cpu {
             return Err(Failure::Environment(format!(
-                "--mode {} needs two cpus: who polls would have the other side wait for a time \
-                 slice",
+                "--mode {} needs two cpus: the side that polls would make the other wait for a \
+                 time slice",
                 self.mode_name()
             )));
         }
@@ -268,7 +268,7 @@ impl Fanout {
             if samples > SAMPLES_MAX {
                 return Err(Failure::Usage(format!(
                     "{samples} deliveries are more than the {SAMPLES_MAX} that can be recorded: \
-                     less of --duration, --rate or --subscribers"
+                     lower --duration, --rate or --subscribers"
                 )));
             }
         }
@@ -338,7 +338,7 @@ pub fn choice(
 ) -> Result<&'static str, Failure> {
     let text = text(parser, option)?;
     names.iter().find(|name| **name == text).copied().ok_or_else(|| {
-        Failure::Usage(format!("{option}: one of {}, not \"{text}\"", names.join(", ")))
+        Failure::Usage(format!("{option}: must be one of {}, not \"{text}\"", names.join(", ")))
     })
 }
 
@@ -355,7 +355,9 @@ where
 pub fn two_cpus(parser: &mut Parser) -> Result<(usize, usize), Failure> {
     let text = text(parser, "--cpus")?;
     let Some((first, second)) = text.split_once(',') else {
-        return Err(Failure::Usage(format!("--cpus: two numbers like 0,1, not \"{text}\"")));
+        return Err(Failure::Usage(format!(
+            "--cpus: must be two numbers like 0,1, not \"{text}\""
+        )));
     };
     Ok((in_range("--cpus", first, 0, 1_023)?, in_range("--cpus", second, 0, 1_023)?))
 }
@@ -367,7 +369,7 @@ where
 {
     let value = text.parse().ok().filter(|value| *value >= low && *value <= high);
     value.ok_or_else(|| {
-        Failure::Usage(format!("{option}: a number from {low} to {high}, not \"{text}\""))
+        Failure::Usage(format!("{option}: must be a number from {low} to {high}, not \"{text}\""))
     })
 }
 

@@ -25,20 +25,20 @@ use crate::common::{Failure, print};
 const IMPLEMENTATIONS: &[&str] = &["streamdoor", "floor"];
 
 const HELP: &str = "\
-bench door: one producer, N readers in another process, every reader gets every chunk
+bench door: measure one producer and N readers in another process; every reader gets all
 
-Open loop: send times are planned in advance, and latency counts from the planned time to the moment
-at which a reader holds the chunk; one value per reader and chunk. In each round streamdoor and the
-floor take turns. A run whose deliveries do not add up fails.
+Open loop: send times are planned in advance. Latency counts from the planned time until a reader
+holds the chunk, with one value per reader and chunk. In each round streamdoor and the floor take
+turns. A run fails if its deliveries do not add up.
 
 Usage: bench door [options]
 
-  --impl NAME         only this one:
+  --impl NAME         measure only this one:
                       streamdoor  a door::Writer and `block` door::Readers; its server is a third
-                                  process on the producer's cpu, which blocks when it has nothing
-                                  to do. Readers that block poll for 50 µs first
-                      floor       a bare ring with bare cursors in shared memory; where readers
-                                  block, with a futex, which they do at once
+                                  process on the producer's cpu, which blocks while it has no work.
+                                  Readers that block poll for 50 µs first
+                      floor       a bare ring with bare cursors in shared memory; readers that
+                                  block use a futex, without polling first
                       Other crates: bench/peers
 ";
 
@@ -97,7 +97,7 @@ fn produce(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
         Ok(name == "word")
     })?;
     let Some(load) = load else {
-        print(&format!("bench door producer: is started by bench door\n\n{LOAD_HELP}"));
+        print(&format!("bench door producer: used by bench door\n\n{LOAD_HELP}"));
         return Ok(());
     };
     match (load.plan.implementation, load.plan.size_bytes) {

@@ -32,13 +32,13 @@ const RING_BYTES_MAX: usize = 1 << 20;
 const CHUNK_BYTES_MIN: usize = 256;
 
 const SERVER_HELP: &str = "\
-bench door server: streamdoor's server with a door and nothing else
+bench door server: run streamdoor's server with only a door
 
 `bench door` runs it.
 
 Usage: bench door server --door PATH [options]
 
-  --cpu N             where it is pinned (anywhere)
+  --cpu N             pin it to cpu N (any)
 ";
 
 /// A server and the folder of its door.

@@ -30,16 +30,16 @@ use crate::common::{Failure, print};
 const DESCRIPTORS_OTHER: u64 = 64;
 
 const HELP: &str = "\
-bench floor tcp: the least writer of events over TCP, as a server for one run
+bench floor tcp: run a minimal writer of events over TCP, as a server for one run
 
-Listens on a port of 127.0.0.1 that the kernel chooses, prints it, waits for all connections
+Listens on a free port of 127.0.0.1, prints it, waits for all connections
 (GET /v1/executions/NUMBER/events), and publishes. `bench serve --impl floor` runs it.
 
 Usage: bench floor tcp [options]
 
-  --batch N           events of one write, with --rate max (1)
-  --cpu N             where it is pinned (the first allowed)
-  --child             answer each line of standard input with what was used so far, end with it
+  --batch N           the number of events in one write, with --rate max (1)
+  --cpu N             pin it to cpu N (the first allowed)
+  --child             reply to each line of standard input with the usage so far; exit at its end
 ";
 
 /// Runs `bench floor tcp` with the arguments after these words.
@@ -256,7 +256,7 @@ fn read_request(connection: &TcpStream) -> io::Result<usize> {
         if line?.is_empty() {
             let number = first.strip_prefix("GET /v1/executions/");
             let number = number.and_then(|rest| rest.split_once('/')?.0.parse().ok());
-            return number.ok_or_else(|| io::Error::other(format!("can not serve {first}")));
+            return number.ok_or_else(|| io::Error::other(format!("cannot serve {first}")));
         }
     }
     Err(io::ErrorKind::UnexpectedEof.into())

@@ -76,8 +76,9 @@ struct Counted {
 
 impl Counted {
     fn start(name: &'static str, times: u64) -> Result<Counted, Failure> {
-        let program = std::env::current_exe()
-            .map_err(|error| Failure::Environment(format!("where am I? {error}")))?;
+        let program = std::env::current_exe().map_err(|error| {
+            Failure::Environment(format!("the path of this program is unknown: {error}"))
+        })?;
         let file = format!("streamdoor-instructions-{}-{times}", std::process::id());
         let path = std::env::temp_dir().join(file);
         let mut command = Command::new("valgrind");

@@ -25,25 +25,26 @@ use records::Records;
 const TIMES_MAX: u64 = 10_000_000;
 
 const HELP: &str = "\
-bench instructions: instructions of one hot operation each, counted by valgrind's callgrind
+bench instructions: count the instructions of hot operations, with valgrind's callgrind
 
 Usage: bench instructions [options]
-       bench instructions run NAME --times N     does one so often; what is counted
+       bench instructions run NAME --times N     run one N times; this is what is counted
 
-  --check FILE        compare with what FILE says; fails if an operation takes more or fewer than
-                      its tolerance allows, if one is not recorded, or one that is does not exist
-  --record FILE       write the counts there, to be compared with
-  --only WORDS        only operations whose names contain one of these, such as encode,publish
+  --check FILE        compare with FILE; fail if the count of an operation differs by more than the
+                      tolerance, if one is not recorded, or if a recorded one does not exist
+  --record FILE       write the counts to FILE
+  --only WORDS        count only operations whose names contain one of these, such as
+                      encode,publish
   --help
 
-How to record anew, after a change that is meant to cost what it costs: what tools/test compares,
-and what is shipped:
+To record again after an intended change of the costs, for the profile that tools/test compares and
+for the release profile:
   cargo run --profile test --all-features --bin bench -- \\
       instructions --record bench/instructions/counts.toml
   cargo run --release --bin bench -- instructions --record bench/instructions/release.toml
 
-Counts of one compiler and one profile say nothing about another's: with these nothing is compared,
-and the last line says so (\"not run: …\"), as it does where valgrind is missing.
+Counts are only comparable for one compiler and one profile. With others, or without valgrind,
+nothing is compared, and the last line reports it (\"not run: …\").
 ";
 
 /// The use of the counts.
@@ -84,7 +85,10 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     };
     let wanted: Vec<&Operation> = ALL.iter().filter(is_wanted).collect();
     if wanted.is_empty() {
-        return Err(Failure::Usage(format!("--only {}: no operation has it", words.join(","))));
+        return Err(Failure::Usage(format!(
+            "--only {}: no operation has such a name",
+            words.join(",")
+        )));
     }
     carry_out(&task, &wanted)
 }
@@ -122,7 +126,8 @@ fn carry_out(task: &Task, wanted: &[&Operation]) -> Result<(), Failure> {
             let is_whole = wanted.len() == ALL.len();
             let (report, is_good) = recorded.compare(&counts, is_whole);
             print(&report);
-            let text = "instructions have changed; if that is meant, record them anew (see --help)";
+            let text = "the numbers of instructions have changed; if this is intended, record them \
+                        again (see --help)";
             if is_good { Ok(()) } else { Err(Failure::Failed(text.into())) }
         }
     }
@@ -136,7 +141,7 @@ fn run_one(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
         match argument {
             Arg::Value(name) if operation.is_none() => {
                 let found = ALL.iter().find(|operation| name == operation.name);
-                let unknown = || Failure::Usage(format!("{name:?} is no operation"));
+                let unknown = || Failure::Usage(format!("{name:?} is not an operation"));
                 operation = Some(found.ok_or_else(unknown)?);
             }
             Arg::Long("times") => times = Some(number(&mut parser, "--times", 1, TIMES_MAX)?),
@@ -144,7 +149,7 @@ fn run_one(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
         }
     }
     let (Some(operation), Some(times)) = (operation, times) else {
-        return Err(Failure::Usage("run: the name of an operation, and --times".into()));
+        return Err(Failure::Usage("run: the name of an operation and --times are needed".into()));
     };
     (operation.run)(times).map_err(Failure::Environment)
 }

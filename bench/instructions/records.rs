@@ -41,16 +41,16 @@ impl Records {
 
     fn parse(text: &str) -> Result<Records, String> {
         let value = toml::parse(text)?;
-        let made_by = value["made_by"].as_str().ok_or("made_by: a text is needed")?.to_owned();
+        let made_by = value["made_by"].as_str().ok_or("made_by: must be a text")?.to_owned();
         let tolerance = value["tolerance_percent"].as_f64().filter(|percent| *percent > 0.0);
-        let tolerance_percent = tolerance.ok_or("tolerance_percent: a number above 0 is needed")?;
+        let tolerance_percent = tolerance.ok_or("tolerance_percent: must be a number above 0")?;
         let Value::Object(members) = &value["instructions"] else {
             return Err("[instructions] is needed".to_owned());
         };
         let mut counts = BTreeMap::new();
         for (name, count) in members {
             let count = count.as_f64().filter(|count| *count > 0.0);
-            let count = count.ok_or_else(|| format!("{name}: a number above 0 is needed"))?;
+            let count = count.ok_or_else(|| format!("{name}: must be a number above 0"))?;
             counts.insert(name.clone(), count);
         }
         Ok(Records { made_by, tolerance_percent, counts })

@@ -26,30 +26,30 @@ use server::Server;
 use work::Workers;
 
 const SOAK_HELP: &str = "\
-bench soak: short executions of every kind, and the server's memory meanwhile
+bench soak: run short executions of every kind, and record the server's memory
 
 Usage: bench soak [options]
 
-  --executions N        so many in all (1000000)
-  --workers N           clients at once (4)
-  --samples N           looks at the memory, evenly over the run (200)
-  --reactor uring|mio   of the server (uring)
-  --malloc-arenas N     MALLOC_ARENA_MAX of the server; 0: the C library's own choice (0)
+  --executions N        the number of executions (1000000)
+  --workers N           the number of clients at once (4)
+  --samples N           the number of memory samples, evenly over the run (200)
+  --reactor uring|mio   the server's kernel interface (uring)
+  --malloc-arenas N     MALLOC_ARENA_MAX of the server; 0: the C library's default (0)
   --smoke               a size that fits into a test
-  --out DIR             write soak-REACTOR.csv and soak-REACTOR.svg there
+  --out DIR             write soak-REACTOR.csv and soak-REACTOR.svg to DIR
   --help
 ";
 
 const IDLE_HELP: &str = "\
-bench idle: a server with nothing to do, and what the kernel counts meanwhile
+bench idle: run an idle server, and record the counters of the kernel
 
 Usage: bench idle [options]
 
-  --seconds N           how long it is looked at, once a second (600)
+  --seconds N           the duration; one sample a second (600)
   --reactor uring|mio|none
-                        of the server (uring); none: no server, for comparison
+                        the server's kernel interface (uring); none: no server, for comparison
   --smoke               a size that fits into a test
-  --out DIR             write idle-REACTOR.csv there
+  --out DIR             write idle-REACTOR.csv to DIR
   --help
 ";
 

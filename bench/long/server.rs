@@ -32,7 +32,8 @@ impl Server {
     pub fn start(reactor: &str, arenas: u32) -> Result<Server, Failure> {
         let failed =
             |what: &str, error: std::io::Error| Failure::Failed(format!("{what}: {error}"));
-        let own = std::env::current_exe().map_err(|error| failed("where am I?", error))?;
+        let own = std::env::current_exe()
+            .map_err(|error| failed("the path of this program is unknown", error))?;
         let program = own.with_file_name("streamdoor");
         let folder = std::env::temp_dir().join(format!("streamdoor-long-{}", std::process::id()));
         fs::create_dir_all(&folder).map_err(|error| failed("its folder", error))?;
@@ -50,7 +51,7 @@ impl Server {
         }
         let spawned = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
         let process = spawned.map_err(|error| {
-            Failure::Usage(format!("can not start {}: {error}", program.display()))
+            Failure::Usage(format!("cannot start {}: {error}", program.display()))
         })?;
         let cgroup = own_cgroup(process.id());
         let mut server = Server { process, folder, cgroup };
@@ -63,7 +64,7 @@ impl Server {
         let mut lines = BufReader::new(log).lines().map_while(Result::ok);
         let is_there = |line: &String| line.contains("\"listening\"");
         if !lines.by_ref().any(|line| is_there(&line)) {
-            return Err(Failure::Failed("the server has ended, and did not listen".into()));
+            return Err(Failure::Failed("the server ended before it listened".into()));
         }
         // A full pipe would block its log.
         std::thread::spawn(move || lines.for_each(drop));

@@ -97,7 +97,7 @@ fn follow(client: &Client, Call(tool, arguments): &Call, chunks_max: u32) -> Res
         Some(ended) if ended.end.state != EndState::Ended(Outcome::Completed) => {
             Err(format!("{:?}", ended.end.state))
         }
-        None if chunks_max == u32::MAX => Err("its stream has no end".into()),
+        None if chunks_max == u32::MAX => Err("its stream has no end event".into()),
         _ => Ok(()),
     }
 }
@@ -135,5 +135,5 @@ fn patiently<T>(mut ask: impl FnMut() -> Result<T, ClientError>) -> Result<T, St
             Err(error) => return Err(error.to_string()),
         }
     }
-    Err("the server is full for ever".into())
+    Err("the server stays full".into())
 }

@@ -94,7 +94,7 @@ impl AtOnce {
         while left > 0 {
             left -= self.look()?;
             if now_ns() > deadline_ns {
-                return Err(failed(&format!("{left} calls at once are not answered in time")));
+                return Err(failed(&format!("{left} calls at once got no reply in time")));
             }
         }
         for (index, call) in self.calls.iter().enumerate() {

@@ -42,15 +42,15 @@ const BACKLOG: i32 = 4_096;
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
     cache-control: no-cache, no-transform\r\ntransfer-encoding: chunked\r\n\r\n";
 const HELP: &str = "\
-bench mcp floor: the least writer of notifications, as a server for one run
+bench mcp floor: run a minimal writer of notifications, as a server for one run
 
-`bench mcp` runs it: over HTTP on a port of 127.0.0.1 that the kernel chooses and which it prints;
-with the word stdio over standard streams.
+`bench mcp` runs it over HTTP, on a free port of 127.0.0.1 that it prints. With the word stdio, it
+uses standard streams.
 
 Usage: bench mcp floor [stdio] [options]
 
-  --cpu N             where it is pinned (the first allowed)
-  --child             answer each line of standard input with what was used so far, end with it
+  --cpu N             pin it to cpu N (the first allowed)
+  --child             reply to each line of standard input with the usage so far; exit at its end
   --first-at-once N   the first N connections call the tool of one chunk at once
 ";
 

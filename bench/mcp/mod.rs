@@ -46,34 +46,34 @@ const FIRST_CALLS_MAX: u32 = 100_000;
 const AT_ONCE_MAX: u32 = 1_000;
 
 const HELP: &str = "\
-bench mcp: calls of MCP with a progress token, and their notifications
+bench mcp: measure calls of MCP with a progress token, and their notifications
 
-Open loop: send times are planned in advance, and latency counts from the planned time to the moment
-at which the receiver, which polls, has found the chunk in its notification; one value per chunk. In
-each round streamdoor and the floor, which writes preformatted notifications, take turns. With
---rate max notifications per second are counted instead. Every chunk is received, or counted as
-missed because a gap was told or it came with the answer, or the run fails.
+Open loop: send times are planned in advance. Latency counts from the planned time until the
+receiver, which polls, has found the chunk in its notification, with one value per chunk. In each
+round streamdoor and the floor, which writes preformatted notifications, take turns. With --rate
+max, notifications per second are counted instead. Each chunk must be received, or counted as missed
+because of a gap or because it came with the reply; otherwise the run fails.
 
 Usage: bench mcp [options]
 
-  --transport NAME    http: a connection for each session, answers are server-sent events; pipe or
+  --transport NAME    http: a connection for each session, replies are server-sent events; pipe or
                       socket: standard streams that are pipes or sockets, all calls in one session
                       (http)
   --sessions N        calls at once (1); the same as --connections N --executions N
-  --rounds N          how often both are run (2)
-  --first N           calls one after the other that the time to the first notification is taken
-                      of, before each run (200)
-  --first-pause S     seconds before each of them in which the server has nothing to do (0)
-  --first-at-once N   of those calls so many at once, each on a connection of its own, as often as
-                      --first needs, and a pause before each time: all are written one behind the
-                      other, and time counts from a call's own request. With --transport http
-  --only NAME         streamdoor or floor alone; floor-16, which writes 16 at once where there is
-                      no rate; or a peer, with --peer: rmcp and python in the
-                      stateless era, rmcp-sessions, typescript and python-sessions with a handshake
+  --rounds N          the number of times that both are run (2)
+  --first N           before each run, make N calls one after the other, and measure the time to
+                      their first notification (200)
+  --first-pause S     idle seconds of the server before each of them (0)
+  --first-at-once N   make N of those calls at once, each on its own connection, as often as --first
+                      needs, with a pause before each time. All are written one after the other, and
+                      time counts from a call's own request. Needs --transport http
+  --only NAME         measure only streamdoor or floor; floor-16, which writes 16 at once without a
+                      rate; or a peer, with --peer: rmcp and python in the stateless era,
+                      rmcp-sessions, typescript and python-sessions with a handshake
   --peer 'WORDS'      the program of the peer and its first arguments, such as 'node server.mjs'
-  --cpus A,B          where server and receiver are pinned (the first two allowed)
-  --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there; with
-                      --first-pause or --first-at-once the histogram of the first notifications
+  --cpus A,B          pin the server to A, and the receiver to B (the first two allowed)
+  --out DIR           write a histogram (.hgrm) and an HDR interval log, version 2 (.hlog), to DIR;
+                      with --first-pause or --first-at-once, the histogram of first notifications
   --json              print one line of JSON for each run instead of text
 ";
 
@@ -209,14 +209,14 @@ impl Mcp {
     fn check(&self) -> Result<(), Failure> {
         let refused = |text: &str| Err(Failure::Usage(text.to_owned()));
         if self.load.connections != self.load.executions {
-            return refused("--executions: each session has one, give --sessions alone");
+            return refused("--executions: each session has one; give only --sessions");
         }
         let is_peer = self.only.is_some_and(peer::is_peer);
         if is_peer == self.peer.is_empty() {
-            return refused("--peer: goes with --only and the name of a peer, and only with that");
+            return refused("--peer: needs --only with the name of a peer, which needs --peer");
         }
         if self.first.at_once > 0 && self.is_stdio() {
-            return refused("--first-at-once: each call needs a connection, so --transport http");
+            return refused("--first-at-once: each call needs a connection; give --transport http");
         }
         if self.load.cpu == self.client_cpu {
             let text = "two cpus are needed: the receiver polls, and on one cpu the server would \

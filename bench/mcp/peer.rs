@@ -140,7 +140,7 @@ fn read_answer(socket: &mut TcpStream) -> io::Result<Option<String>> {
     loop {
         let count = socket.read(&mut buffer)?;
         if count == 0 {
-            return Err(io::Error::other("the server has left"));
+            return Err(io::Error::other("the server has ended"));
         }
         let mut bytes = &buffer[..count];
         while let Some(part) = reader.read(&mut bytes).map_err(io::Error::other)? {

@@ -29,13 +29,13 @@ use crate::serve::client::{Connection, Incoming};
 use crate::serve::{first, ours, server};
 
 const HELP: &str = "\
-bench mcp server: streamdoor's server with the tools of benchmarks, over standard streams
+bench mcp server: run streamdoor's server with the benchmark tools, over standard streams
 
 `bench mcp` runs it.
 
 Usage: bench mcp server [options]
 
-  --cpu N             where it is pinned (the first allowed)
+  --cpu N             pin it to cpu N (the first allowed)
 ";
 /// Maximum time of one call.
 const CALL_NS_MAX: u64 = 10_000_000_000;
@@ -117,7 +117,7 @@ impl Server {
     fn shake_hands(&mut self) -> Result<(), Failure> {
         let Reached::Stdio { input, output, .. } = &mut self.reached else { return Ok(()) };
         if self.era == Era::Handshake {
-            let input = input.as_mut().expect("it was not told to leave");
+            let input = input.as_mut().expect("it was not told to end");
             peer::shake_hands(input, output).map_err(|error| failed(&error.to_string()))?;
         }
         // This end is not shared.
@@ -158,7 +158,7 @@ impl Server {
                 read_first(socket, Stream::of_response(self.dialect, 0, 1), begun_ns)
             }
             Reached::Stdio { input, output, .. } => {
-                let input = input.as_mut().expect("it was not told to leave");
+                let input = input.as_mut().expect("it was not told to end");
                 let begun_ns = now_ns();
                 input.write_all(format!("{call}\n").as_bytes()).map_err(broken)?;
                 read_first(output, Stream::of_lines(self.dialect, 1, 1), begun_ns)
@@ -204,7 +204,7 @@ impl Server {
                 calls.map(connect_for).collect::<std::io::Result<_>>().map_err(broken)
             }
             Reached::Stdio { input, output, .. } => {
-                let input = input.as_mut().expect("it was not told to leave");
+                let input = input.as_mut().expect("it was not told to end");
                 let lines: String = calls.map(|(_, call)| call + "\n").collect();
                 input.write_all(lines.as_bytes()).map_err(broken)?;
                 let socket = output.try_clone().map_err(broken)?;
@@ -227,8 +227,9 @@ fn command_of(
             peer::words(&mcp.load_of_server(), peer::era_of(implementation), mcp.is_stdio(), plan);
         return Ok((PathBuf::from(program), own.iter().cloned().chain(words).collect()));
     }
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::Environment(format!("where am I? {error}")))?;
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::Environment(format!("the path of this program is unknown: {error}"))
+    })?;
     let is_floor = implementation.starts_with("floor");
     let words: &[&str] = match (is_floor, mcp.is_stdio()) {
         (true, true) => &["mcp", "floor", "stdio"],
@@ -305,11 +306,11 @@ fn read_first(from: &mut impl Read, mut stream: Stream, begun_ns: u64) -> Result
     let mut first_ns = None;
     while !stream.is_complete() {
         let count = match from.read(&mut buffer) {
-            Ok(0) => return Err(failed("the server has left")),
+            Ok(0) => return Err(failed("the server has ended")),
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 if now_ns() - begun_ns > CALL_NS_MAX {
-                    return Err(failed("a call is not answered"));
+                    return Err(failed("a call got no reply"));
                 }
                 continue;
             }

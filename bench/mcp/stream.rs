@@ -190,7 +190,7 @@ impl Calls {
         let token = self.token_place.number(json, usize::MAX);
         let track = token.and_then(index_of).and_then(|index| self.track_of(index));
         let Some(track) = track.filter(|at| !self.tracks[*at].has_ended) else {
-            return Err(format!("a notification of no call: {}", text()));
+            return Err(format!("a notification without a call: {}", text()));
         };
         let mut rest = json;
         if self.seq_place.number(rest, usize::MAX).is_none() {
@@ -246,7 +246,7 @@ impl Calls {
         }
         let index = value["id"].as_u64().and_then(index_of);
         let Some(track) = index.and_then(|index| self.track_of(index)) else {
-            return Err(format!("an answer to nobody: {}", text()));
+            return Err(format!("a reply without a call: {}", text()));
         };
         if value["result"]["content"].is_null() || value["result"]["isError"] == true {
             return Err(format!("a call has failed: {}", text()));

@@ -105,7 +105,7 @@ impl<'a> Client<'a, Stream> {
             .map(|index| connect(load, address, &targets[(index % load.executions) as usize]));
         let connections: io::Result<Vec<Connection<Stream>>> = connections.collect();
         let connections = connections
-            .map_err(|error| Failure::Failed(format!("can not connect to {address}: {error}")))?;
+            .map_err(|error| Failure::Failed(format!("cannot connect to {address}: {error}")))?;
         Ok(Client::new(load, connections))
     }
 }
@@ -194,7 +194,7 @@ impl<'a, S: Incoming> Client<'a, S> {
             return Ok(false);
         }
         let bytes = match connection.socket.read(&mut self.buffer) {
-            Ok(0) => return Err(failed_on(index, "it ended in the middle")),
+            Ok(0) => return Err(failed_on(index, "it ended too early")),
             Ok(count) => &self.buffer[..count],
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
@@ -216,7 +216,7 @@ impl<'a, S: Incoming> Client<'a, S> {
             return Ok(());
         }
         let count = self.open_count;
-        Err(Failure::Failed(format!("{count} connections were not told of an end in time")))
+        Err(Failure::Failed(format!("{count} connections got no end event in time")))
     }
 }
 
@@ -283,7 +283,7 @@ impl Recorder {
                 let elapsed_ns = last_ns - from_ns;
                 Ok(Measured::Throughput { chunks, deliveries, elapsed_ns })
             }
-            _ => Err(Failure::Failed("no chunk came in the time that is counted".into())),
+            _ => Err(Failure::Failed("no chunk arrived in the counted time".into())),
         }
     }
 }

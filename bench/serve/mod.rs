@@ -32,24 +32,24 @@ const IMPLEMENTATIONS: &[&str] =
     &["streamdoor", "floor", "floor-16", "floor-64", "axum", "axum-threads"];
 
 const HELP: &str = "\
-bench serve: a streaming server on one cpu, its subscribers on another
+bench serve: measure a streaming server on one cpu, and its subscribers on another
 
-Open loop: send times are planned in advance, and latency counts from the planned time to the moment
-at which the receiver, which polls, holds the event; one value per connection and event. Every chunk
-is received or told of in a gap, or the run fails.
+Open loop: send times are planned in advance. Latency counts from the planned time until the
+receiver, which polls, holds the event, with one value per connection and event. The run fails if a
+chunk is neither received nor reported in a gap.
 
 Usage: bench serve [options]
 
-  --impl NAME         what is measured (streamdoor):
+  --impl NAME         the implementation to measure (streamdoor):
                       streamdoor    the library's server, one shard, a tool that keeps the plan
-                      floor         the least writer of preformatted events: bench floor tcp
+                      floor         a minimal writer of preformatted events: bench floor tcp
                       floor-16, floor-64
-                                    the same, as many events in each write where there is no rate
+                                    the same with 16 or 64 events in each write, without a rate
                       axum          axum's Sse over tokio's broadcast, current-thread runtime
                       axum-threads  the same on the multi-thread runtime (both: SSE only)
   --peers PATH        the program of bench/peers, for axum
-  --cpus A,B          where server and receiver are pinned (the first two allowed)
-  --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there
+  --cpus A,B          pin the server to A, and the receiver to B (the first two allowed)
+  --out DIR           write a histogram (.hgrm) and an HDR interval log, version 2 (.hlog), to DIR
   --json              print one line of JSON instead of text
 ";
 
@@ -154,7 +154,7 @@ impl Serve {
 
     fn check(&self) -> Result<(), Failure> {
         if self.is_axum() && self.load.format != Format::Sse {
-            return Err(Failure::Usage("--format: axum has server-sent events only".into()));
+            return Err(Failure::Usage("--format: axum supports only sse".into()));
         }
         if self.is_axum() && self.peers.is_none() {
             let text = "--impl axum needs --peers, the program that bench/peers builds";
@@ -177,8 +177,9 @@ impl Serve {
     /// Returns the program of the server, and its arguments.
     fn server_command(&self) -> Result<(PathBuf, Vec<String>), Failure> {
         let own_program = || {
-            std::env::current_exe()
-                .map_err(|error| Failure::Environment(format!("where am I? {error}")))
+            std::env::current_exe().map_err(|error| {
+                Failure::Environment(format!("the path of this program is unknown: {error}"))
+            })
         };
         let (program, words) = match &self.peers {
             Some(peers) if self.is_axum() => {

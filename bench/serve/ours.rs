@@ -45,14 +45,14 @@ const RING_CHUNKS_OF_MANY: usize = (RING_NEED_BYTES_DEFAULT / RING_BYTES_PER_SLO
 const RING_BYTES_MAX: usize = 1 << 20;
 
 const HELP: &str = "\
-bench server: streamdoor's server with the tool of `bench serve`
+bench server: run streamdoor's server with the tool of `bench serve`
 
-Listens on a port of 127.0.0.1 that the kernel chooses, and prints it. `bench serve` runs it.
+Listens on a free port of 127.0.0.1, and prints it. `bench serve` runs it.
 
 Usage: bench server [options]
 
-  --cpu N             where it is pinned (the first allowed)
-  --child             answer each line of standard input with what was used so far, end with it
+  --cpu N             pin it to cpu N (the first allowed)
+  --child             reply to each line of standard input with the usage so far; exit at its end
 ";
 
 /// Runs `bench server` with the arguments after these words.
@@ -120,7 +120,7 @@ fn spec() -> ToolSpec {
         }),
         timeouts: Timeouts::NONE,
         subscribers: SubscribeDefaults { policy: Policy::Block, ..Default::default() },
-        ..ToolSpec::new(TOOL, "Publishes what a benchmark has planned.")
+        ..ToolSpec::new(TOOL, "Publishes the planned chunks of a benchmark.")
     }
 }
 
@@ -211,7 +211,8 @@ impl Tool for Paced {
                 Ok(_) => self.go_on(now),
                 Err(EmitError::Blocked) => return Step::Blocked,
                 Err(EmitError::TooLarge { chunk_bytes_max }) => {
-                    let text = format!("--size: a chunk has at most {chunk_bytes_max} bytes");
+                    let text =
+                        format!("--size: must be at most {chunk_bytes_max}, the longest chunk");
                     return Step::Failed(ToolError::new(text));
                 }
             }
@@ -240,10 +241,10 @@ fn start_execution(load: &Load, address: SocketAddr, index: u32) -> Result<Strin
     let arguments = json!({"index": index});
     let body = json!({"tool": TOOL, "arguments": arguments, "policy": "block", "start": start});
     let answer = post(address, "/v1/executions", &body.to_string())
-        .map_err(|text| Failure::Failed(format!("can not start an execution: {text}")))?;
+        .map_err(|text| Failure::Failed(format!("cannot start an execution: {text}")))?;
     let answer: Option<Value> = serde_json::from_slice(&answer).ok();
     let id = answer.as_ref().and_then(|answer| answer["execution"].as_str());
-    let id = id.ok_or_else(|| Failure::Failed("an answer names no execution".into()))?;
+    let id = id.ok_or_else(|| Failure::Failed("a reply names no execution".into()))?;
     Ok(format!("/v1/executions/{id}/events"))
 }
 

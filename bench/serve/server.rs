@@ -29,7 +29,7 @@ impl Server {
         let spawned =
             Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut process = spawned.map_err(|error| {
-            Failure::Usage(format!("can not start {}: {error}", program.display()))
+            Failure::Usage(format!("cannot start {}: {error}", program.display()))
         })?;
         let questions = process.stdin.take();
         let answers = BufReader::new(process.stdout.take().expect("it was piped"));
@@ -53,11 +53,11 @@ impl Server {
     /// # Errors
     /// [`Failure::Failed`] if it does not reply.
     pub fn usage(&mut self) -> Result<Usage, Failure> {
-        let questions = self.questions.as_mut().expect("it was not told to leave");
+        let questions = self.questions.as_mut().expect("it was not told to end");
         let asked = questions.write_all(b"\n");
-        asked.map_err(|error| Failure::Failed(format!("the server has left: {error}")))?;
+        asked.map_err(|error| Failure::Failed(format!("the server has ended: {error}")))?;
         let line = self.line()?;
-        Usage::parse(&line).ok_or_else(|| Failure::Failed(format!("the server said \"{line}\"")))
+        Usage::parse(&line).ok_or_else(|| Failure::Failed(format!("the server wrote \"{line}\"")))
     }
 
     fn line(&mut self) -> Result<String, Failure> {

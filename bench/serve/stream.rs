@@ -143,7 +143,7 @@ impl Events {
             format!("a chunk without seq or stamp: {}", String::from_utf8_lossy(json))
         })?;
         if seq != self.last_seq + 1 || self.has_ended {
-            return Err(format!("chunk {seq} came behind chunk {}", self.last_seq));
+            return Err(format!("chunk {seq} arrived after chunk {}", self.last_seq));
         }
         self.last_seq = seq;
         self.given_chunks += 1;
@@ -170,7 +170,10 @@ impl Events {
                 let is_whole = chunks == self.given_chunks;
                 if value["state"] != "completed" || !is_whole || missed != self.missed_chunks {
                     let (given, missed) = (self.given_chunks, self.missed_chunks);
-                    return Err(format!("{given} chunks came, {missed} did not, but: {}", text()));
+                    return Err(format!(
+                        "{given} chunks arrived, {missed} did not, but: {}",
+                        text()
+                    ));
                 }
                 self.has_ended = true;
             }

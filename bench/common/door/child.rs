@@ -30,7 +30,7 @@ impl Child {
         let mut command = Command::new(program);
         command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| {
-            Failure::Environment(format!("can not start {}: {error}", program.display()))
+            Failure::Environment(format!("cannot start {}: {error}", program.display()))
         })?;
         let input = process.stdin.take();
         let output = BufReader::new(process.stdout.take().expect("it was piped"));
@@ -42,8 +42,9 @@ impl Child {
     /// # Errors
     /// The same as those of [`Child::start`].
     pub fn of_this_program(name: &'static str, words: &[String]) -> Result<Child, Failure> {
-        let program = std::env::current_exe()
-            .map_err(|error| Failure::Environment(format!("where am I? {error}")))?;
+        let program = std::env::current_exe().map_err(|error| {
+            Failure::Environment(format!("the path of this program is unknown: {error}"))
+        })?;
         Child::start(name, &program, words)
     }
 
@@ -62,7 +63,7 @@ impl Child {
         }
         match line.trim_end().strip_prefix(word) {
             Some(rest) => Ok(rest.trim_start().to_owned()),
-            None => failed(format!("it said \"{}\" instead of {word}", line.trim_end())),
+            None => failed(format!("it wrote \"{}\" instead of {word}", line.trim_end())),
         }
     }
 
@@ -73,7 +74,7 @@ impl Child {
     pub fn tell(&mut self, line: &str) -> Result<(), Failure> {
         let input = self.input.as_mut().expect("it is open until this is dropped");
         writeln!(input, "{line}")
-            .map_err(|error| Failure::Failed(format!("{} has left: {error}", self.name)))
+            .map_err(|error| Failure::Failed(format!("{} has ended: {error}", self.name)))
     }
 
     /// Waits until the child has exited by itself.
@@ -84,7 +85,7 @@ impl Child {
         let failed = |text: String| Err(Failure::Failed(format!("{}: {text}", self.name)));
         match self.process.wait() {
             Ok(status) if status.success() => Ok(()),
-            Ok(status) => failed(format!("it left with {status}")),
+            Ok(status) => failed(format!("it ended with {status}")),
             Err(error) => failed(error.to_string()),
         }
     }

@@ -37,19 +37,19 @@ pub struct Load {
 pub const LOAD_HELP: &str = "\
   --readers N         readers (1)
   --size B            bytes of a payload, 8 or more (100)
-  --rate R|max        chunks per second, planned with jittered gaps, latency is measured from the
-                      planned time; or as fast as it goes, throughput is measured (10000 polled,
+  --rate R|max        chunks per second, planned with jittered gaps: latency is measured from the
+                      planned time; max: as fast as possible, throughput is measured (10000 polled,
                       1000 blocked)
   --wait polled|blocked
                       one thread polls all readers round robin; or each reader has a thread of its
-                      own, which sleeps in the kernel until there is something (polled)
-  --touch none|copy   a reader does not look at the bytes, or ends with a copy (copy)
+                      own, which sleeps in the kernel until there is a chunk (polled)
+  --touch none|copy   a reader ignores the bytes, or copies them (copy)
   --duration S        seconds that are counted (5)
-  --warmup S          seconds before that which are not (0.2)
-  --seed N            of arrivals and payload (1)
-  --rounds N          how often each implementation is run (2)
-  --cpus A,B          where producer and readers are pinned (the first two allowed)
-  --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there
+  --warmup S          seconds before them that are not counted (0.2)
+  --seed N            the seed of arrivals and payload (1)
+  --rounds N          the number of runs of each implementation (2)
+  --cpus A,B          pin the producer to A, and the readers to B (the first two allowed)
+  --out DIR           write a histogram (.hgrm) and an HDR interval log, version 2 (.hlog), to DIR
   --json              print one line of JSON for each run instead of text
   --smoke             a tiny run: 2,000 chunks/s or max for 0.05 s, no warm-up
 ";
@@ -116,8 +116,8 @@ impl Load {
     fn check(&self) -> Result<(), Failure> {
         match self.plan.check() {
             Err(Failure::Environment(_)) => Err(Failure::Environment(
-                "two cpus are needed: producer and readers poll, on one they would wait for \
-                 each other's time slice"
+                "two cpus are needed: producer and readers poll, and on one cpu they would wait \
+                 for each other's time slice"
                     .into(),
             )),
             result => result,

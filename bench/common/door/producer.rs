@@ -44,7 +44,7 @@ pub fn run<C: Carrier>(load: &Load, words: &[String]) -> Result<(), Failure> {
     let line = lines.recv().map_err(|_| Failure::Failed("nobody says when to begin".into()))?;
     let origin = line.strip_prefix(GO).and_then(|rest| rest.trim().parse().ok());
     let origin_ns: u64 =
-        origin.ok_or_else(|| Failure::Failed(format!("\"{line}\" is no moment to begin")))?;
+        origin.ok_or_else(|| Failure::Failed(format!("\"{line}\" is not a time to begin")))?;
     match load.plan.rate {
         Rate::PerSecond(rate) => {
             let mut source = open_loop(&load.plan, rate);

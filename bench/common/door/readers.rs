@@ -90,7 +90,7 @@ where
     let preemptions = preemption_count() - before;
     let line = producer.hear(PUBLISHED)?;
     let published = Published::parse(&line)
-        .ok_or_else(|| Failure::Failed(format!("the producer said \"{line}\"")))?;
+        .ok_or_else(|| Failure::Failed(format!("the producer wrote \"{line}\"")))?;
     producer.tell(END)?;
     producer.wait()?; // Before its host is dropped.
     judge(load, &published, &received, preemptions + published.preemptions)

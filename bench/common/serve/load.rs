@@ -52,19 +52,19 @@ pub struct Load {
 /// The options of [`Load::accept`] for `--help`, without those of the cpus.
 pub const LOAD_HELP: &str = "\
   --connections N     connections, one subscriber each (1)
-  --executions N      executions, each followed by as many of the connections (1)
+  --executions N      executions, each followed by the same number of connections (1)
   --size B            bytes of a payload, 20 or more (100)
-  --rate R|max        chunks per second of all executions together, planned with jittered gaps; or
-                      as fast as it goes (1000)
+  --rate R|max        chunks per second of all executions together, planned with jittered gaps;
+                      max: as fast as possible (1000)
   --duration S        seconds that are counted (5)
-  --warmup S          seconds before that which are not (0.2)
-  --format sse|ndjson how events are spelled (sse)
+  --warmup S          seconds before them that are not counted (0.2)
+  --format sse|ndjson the format of events (sse)
   --idle spin|backoff|block
-                      what the server does while nothing is due; in the last 60 µs before something
-                      is, all of them poll (backoff)
+                      the server's behaviour while nothing is due; all of them poll in the last
+                      60 µs before something is due (backoff)
   --reactor auto|uring|mio
-                      the server's way to the kernel (auto)
-  --seed N            of the arrivals (1)
+                      the server's kernel interface (auto)
+  --seed N            the seed of the arrivals (1)
   --smoke             a tiny run: 1,000 chunks/s or max for 0.05 s, no warm-up
 ";
 
@@ -75,7 +75,7 @@ impl Load {
     /// [`Failure::Environment`] if the kernel names no cpu.
     pub fn new() -> Result<Load, Failure> {
         let Some(&cpu) = cpus_allowed().first() else {
-            return Err(Failure::Environment("can not find out which cpus are allowed".into()));
+            return Err(Failure::Environment("cannot find out which cpus are allowed".into()));
         };
         Ok(Load {
             connections: 1,
@@ -196,7 +196,7 @@ impl Load {
     pub fn check(&self) -> Result<(), Failure> {
         if !self.connections.is_multiple_of(self.executions) {
             return Err(Failure::Usage(format!(
-                "--executions: {} do not divide {} connections among them",
+                "--executions: {} executions cannot share {} connections equally",
                 self.executions, self.connections
             )));
         }
@@ -204,8 +204,8 @@ impl Load {
         let samples = (warmup + counted) * u64::from(self.followers());
         if samples > SAMPLES_MAX {
             return Err(Failure::Usage(format!(
-                "{samples} deliveries are more than the {SAMPLES_MAX} that can be recorded: \
-                 less of --duration, --rate or --connections"
+                "{samples} deliveries are more than the {SAMPLES_MAX} that can be recorded: lower \
+                 --duration, --rate or --connections"
             )));
         }
         Ok(())

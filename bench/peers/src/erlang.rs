@@ -31,13 +31,13 @@ const FLAGS: [&str; 3] = ["ERL_AFLAGS", "ERL_FLAGS", "ERL_ZFLAGS"];
 pub fn measure(params: &Fanout) -> Result<(Outcome, u64), Failure> {
     let only = |text: &str| Err(Failure::Usage(format!("--impl erlang {text}")));
     let Rate::PerSecond(rate) = params.rate else {
-        return only("has no --rate max: mailboxes have no end");
+        return only("does not support --rate max, because mailboxes are unbounded");
     };
     if params.mode != Mode::Inline {
-        return only("is --mode inline only");
+        return only("needs --mode inline");
     }
     if params.payload.is_some() {
-        return only("has no --payload: a binary is what Erlang makes of it");
+        return only("does not support --payload: the payload is always an Erlang binary");
     }
     let (plan, tally) = plan(params, rate);
     let folder = Folder::new()?;

@@ -45,11 +45,11 @@ const PROGRAM: Program = Program {
 };
 
 const HELP: &str = "\
-peers fanout: other crates under the loop of `bench fanout`
+peers fanout: measure other crates with the loop of `bench fanout`
 
 Usage: peers fanout [options]
 
-  --impl NAME         what is measured (disruptor):
+  --impl NAME         the implementation to measure (disruptor):
                       disruptor                one ring, single producer, an EventPoller per
                                                subscriber; filled in place
                       tokio-broadcast          sync::broadcast, try_recv on the producer's thread
@@ -118,7 +118,7 @@ macro_rules! by_value {
             4_096 => $go!(Value<4_096>),
             32_768 => $go!(Value<32_768>),
             other => Err(Failure::Usage(format!(
-                "--size {other}: by value there are 16, 64, 100, 256, 1024, 4096 and 32768"
+                "--size {other}: by value, the sizes are 16, 64, 100, 256, 1024, 4096 and 32768"
             ))),
         }
     };
@@ -155,7 +155,7 @@ fn measure_as<P: payload::Carry>(params: &Fanout) -> Result<Outcome, Failure> {
         if params.mode == mode {
             return Ok(());
         }
-        Err(Failure::Usage(format!("--impl {} is --mode {name} only", params.implementation)))
+        Err(Failure::Usage(format!("--impl {} needs --mode {name}", params.implementation)))
     };
     match params.implementation {
         "tokio-broadcast" => {

@@ -41,14 +41,14 @@ const DESCRIPTORS_OTHER: u64 = 64;
 const LINGER_NS: u64 = 2_000_000;
 
 pub const HELP: &str = "\
-peers mcp: a server of rmcp's for one run of `bench mcp --only rmcp`
+peers mcp: run a server of rmcp for one run of `bench mcp --only rmcp`
 
 Usage: peers mcp [options]
 
   --transport NAME    http or stdio (http)
-  --era NAME          what the client will speak; it is the same program (stateless)
-  --plan FILE         when chunks are due, as bench mcp writes it
-  --cpu N             where it is pinned (the first allowed)
+  --era NAME          the client's era; the program is the same (stateless)
+  --plan FILE         the times of the chunks, as bench mcp writes them
+  --cpu N             pin it to cpu N (the first allowed)
 ";
 
 struct Options {

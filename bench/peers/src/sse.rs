@@ -41,14 +41,14 @@ use crate::timer::Timer;
 const DESCRIPTORS_OTHER: u64 = 64;
 
 pub const HELP: &str = "\
-peers sse: a server of axum's for one run of `bench serve --impl axum`
+peers sse: run a server of axum for one run of `bench serve --impl axum`
 
 Usage: peers sse [options]
 
-  --impl NAME         axum: current-thread runtime; axum-threads: multi-thread runtime, with as many
-                      workers as it has cpus (axum)
-  --cpu N             where it is pinned (the first allowed)
-  --child             answer each line of standard input with what was used so far, end with it
+  --impl NAME         axum: current-thread runtime; axum-threads: multi-thread runtime, with one
+                      worker for each cpu (axum)
+  --cpu N             pin it to cpu N (the first allowed)
+  --child             reply to each line of standard input with the usage so far; exit at its end
 ";
 
 /// Runs `peers sse` with the arguments after these words.
@@ -72,7 +72,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         return Ok(());
     };
     if load.format != Format::Sse {
-        return Err(Failure::Usage("--format: there are server-sent events only".into()));
+        return Err(Failure::Usage("--format: must be sse".into()));
     }
     if is_child {
         child::answer_standard_input();

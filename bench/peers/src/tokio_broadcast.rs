@@ -95,7 +95,7 @@ pub struct Tasks<P>(PhantomData<P>);
 
 fn runtime() -> Result<Runtime, String> {
     let runtime = Builder::new_current_thread().build();
-    runtime.map_err(|error| format!("can not start a tokio runtime: {error}"))
+    runtime.map_err(|error| format!("cannot start a tokio runtime: {error}"))
 }
 
 /// Lets tasks of a current-thread runtime share the receiver. Otherwise they would have to be local

@@ -38,7 +38,7 @@ impl Process {
         words: impl Fn(u16) -> Vec<String>,
     ) -> Result<Process, Failure> {
         if load.wait == Wait::Polled {
-            return Err(Failure::Usage("--wait: readers of brokers block".into()));
+            return Err(Failure::Usage("--wait: readers of brokers must block".into()));
         }
         let lacking = |text: String| Failure::Environment(format!("{program}: {text}"));
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
@@ -94,7 +94,7 @@ pub fn ask(socket: &mut TcpStream, bytes: &[u8], answer: &[u8]) -> Result<(), St
     let (mut came, mut buffer) = (Vec::new(), [0; 4_096]);
     while !came.ends_with(answer) {
         match socket.read(&mut buffer).map_err(in_words)? {
-            0 => return Err(format!("the broker has left: {}", String::from_utf8_lossy(&came))),
+            0 => return Err(format!("the broker has ended: {}", String::from_utf8_lossy(&came))),
             count => came.extend_from_slice(&buffer[..count]),
         }
     }
@@ -129,7 +129,7 @@ impl Frames {
             let frame = &self.buffer[self.from..self.from + whole];
             if !frame.starts_with(&self.head) {
                 let text = String::from_utf8_lossy(&frame[..frame.len().min(60)]);
-                return Err(format!("the broker says {text}"));
+                return Err(format!("the broker replied {text}"));
             }
             let payload = &frame[head..head + self.size];
             self.from += whole;
@@ -147,7 +147,7 @@ impl Frames {
         self.buffer.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
         match self.socket.read(&mut self.buffer[self.to..]) {
-            Ok(0) => return Err("the broker has left".into()),
+            Ok(0) => return Err("the broker has ended".into()),
             Ok(count) => self.to += count,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(in_words(error)),

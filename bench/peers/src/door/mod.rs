@@ -35,21 +35,21 @@ const IMPLEMENTATIONS: &[&str] = &[
 const BROKERS: &[&str] = &["redis", "redis-streams", "nats"];
 
 pub const HELP: &str = "\
-peers door: other ways between processes under the loop of `bench door`
+peers door: measure other ways between processes with the loop of `bench door`
 
 Usage: peers door [options]
 
-  --impl NAME         what is measured (all):
-                      iceoryx2  publish-subscribe of byte slices, nothing is lost; where readers
-                                block, an event with each batch and a listener each
+  --impl NAME         the implementation to measure (all):
+                      iceoryx2  publish-subscribe of byte slices, nothing is lost; if readers
+                                block, an event with each batch and a listener for each reader
                       socket    a Unix socket for each reader, chunks of equal length one after
                                 the other; polled readers do not block in it
                       pipe      the same over pipes of 1 MiB
-                      aeron     aeron:ipc, polled only; if this was built with the feature
-                                `aeron`, which needs cmake and libclang
+                      aeron     aeron:ipc, polled only; needs the feature `aeron`, whose build
+                                needs cmake and libclang
                       redis, redis-streams, nats
-                                a broker of its own, on the readers' cpu; --wait blocked only, and
-                                not among all: they must be installed
+                                a separate broker on the readers' cpu; --wait blocked only; must be
+                                installed, and is not part of all
 
 ";
 
@@ -109,7 +109,7 @@ fn produce(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
         Ok(name == "word")
     })?;
     let Some(load) = load else {
-        print(&format!("peers door producer: is started by peers door\n\n{LOAD_HELP}"));
+        print(&format!("peers door producer: used by peers door\n\n{LOAD_HELP}"));
         return Ok(());
     };
     match load.plan.implementation {

@@ -72,7 +72,7 @@ impl Produce for Producer {
                 return Err(format!("redis: {}", String::from_utf8_lossy(&buffer[..read])));
             }
             let ends = buffer[..read].iter().filter(|byte| **byte == b'\n').count();
-            left = left.checked_sub(ends).ok_or("redis has answered more than it was asked")?;
+            left = left.checked_sub(ends).ok_or("redis sent more replies than expected")?;
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Entries {
             self.buffer.resize(2 * self.length, 0);
         }
         match self.socket.read(&mut self.buffer[self.length..]).map_err(in_words)? {
-            0 => Err("redis has left".into()),
+            0 => Err("redis has ended".into()),
             count => {
                 self.length += count;
                 Ok(())
@@ -183,7 +183,7 @@ impl Entries {
             Err(Broken::NotWhole) => return Ok(None),
             Err(Broken::Wrong) => {
                 let text = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]);
-                return Err(format!("redis says {text}"));
+                return Err(format!("redis replied {text}"));
             }
         };
         let mut count = 0;

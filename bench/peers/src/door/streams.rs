@@ -181,7 +181,7 @@ impl<T: io::Read + AsFd> Stream<T> {
             (self.from, self.to) = (0, self.to - self.from);
         }
         match self.input.read(&mut self.buffer[self.to..]) {
-            Ok(0) => Err("the producer has left".into()),
+            Ok(0) => Err("the producer has ended".into()),
             Ok(count) => {
                 self.to += count;
                 Ok(true)
