@@ -61,7 +61,7 @@ impl Fault {
     fn text(&self) -> String {
         match self {
             Fault::Argument(text) | Fault::Door { text, .. } => text.clone(),
-            Fault::Name => "there is no such thing: it was closed, or is something else".into(),
+            Fault::Name => "the handle is invalid: it was closed, or is of another type".into(),
             Fault::Busy => "another thread is using it".into(),
             Fault::TooMany => "too many doors, readers and writers are open".into(),
             Fault::Internal(text) => format!("a bug of the library: {text}"),
@@ -106,7 +106,7 @@ pub fn guarded(work: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
     let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(Fault::Internal(text.unwrap_or_else(|| "a panic without words".into())))
+        Err(Fault::Internal(text.unwrap_or_else(|| "a panic without a message".into())))
     });
     result.unwrap_or_else(|fault| {
         let text = fault.text().replace('\0', " ");

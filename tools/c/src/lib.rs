@@ -62,7 +62,7 @@ pub unsafe extern "C" fn sd_open(
         let opened = match path {
             Some(path) => Door::open(path)?,
             None => {
-                let why = "path: there is no XDG_RUNTIME_DIR that a default could be in";
+                let why = "path: XDG_RUNTIME_DIR is not set, so a path must be given";
                 Door::open(Door::default_path().ok_or_else(|| Fault::Argument(why.into()))?)?
             }
         };
@@ -104,6 +104,6 @@ fn policy(number: u32) -> Result<Option<Policy>, Fault> {
         4 => Policy::Block,
         5 => Policy::Conflate,
         6 => Policy::Disconnect,
-        _ => return Err(Fault::Argument(format!("policy: {number} is none"))),
+        _ => return Err(Fault::Argument(format!("policy: {number} is not a policy"))),
     }))
 }

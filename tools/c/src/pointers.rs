@@ -50,7 +50,7 @@ pub unsafe fn bytes<'a>(data: *const c_void, size: usize) -> Result<&'a [u8], Fa
         return wrong("data", "it is NULL");
     }
     if size > isize::MAX as usize {
-        return wrong("size", "nothing is as long as that");
+        return wrong("size", "it is too long");
     }
     // SAFETY: not NULL, and of a possible length; the caller guarantees the rest.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), size) })
@@ -62,7 +62,7 @@ pub unsafe fn bytes<'a>(data: *const c_void, size: usize) -> Result<&'a [u8], Fa
 /// NULL, or memory of the caller for a `T`, for as long as `'a`.
 pub unsafe fn place<'a, T>(place: *mut T, what: &str) -> Result<&'a mut T, Fault> {
     if place.is_null() || !place.is_aligned() {
-        return wrong(what, "it is NULL, or points between things");
+        return wrong(what, "it is NULL, or is not aligned");
     }
     // SAFETY: not NULL and aligned; `T` is plain data, and the caller guarantees the rest.
     Ok(unsafe { &mut *place })

@@ -178,7 +178,11 @@ fn outcome(state: EndState) -> (u32, u64) {
 /// Converts the options of a reader.
 fn wishes(options: Option<sd_read_options>) -> Result<ReadOptions, Fault> {
     let Some(options) = options else { return Ok(ReadOptions::default()) };
-    let wrong = |what: &str, number: u32| Err(Fault::Argument(format!("{what}: {number} is none")));
+    let wrong = |what: &str, number: u32| {
+        Err(Fault::Argument(format!(
+            "{what}: {number} is not a valid value"
+        )))
+    };
     let from = match options.from {
         0 => From::Start,
         1 => From::Live,

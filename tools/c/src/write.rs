@@ -61,7 +61,7 @@ fn wishes(options: Option<sd_produce_options>) -> Result<ProduceOptions, Fault> 
 /// Converts a kind and a key. Fails if either is invalid.
 fn header(kind: u32, key: u32) -> Result<(Kind, u8), Fault> {
     let known = u8::try_from(kind).ok().and_then(Kind::new);
-    let known = known.ok_or_else(|| Fault::Argument(format!("kind: {kind} is none")))?;
+    let known = known.ok_or_else(|| Fault::Argument(format!("kind: {kind} is not a kind")))?;
     match u8::try_from(key) {
         Ok(small) if usize::from(small) < KEYS_MAX => Ok((known, small)),
         _ => Err(Fault::Argument(format!("key: {key} is more than {}", KEYS_MAX - 1))),
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn sd_progress(
         // SAFETY: the header requires it of the caller.
         let message = unsafe { pointers::text_or_none(message, "message") }?.unwrap_or("");
         if !progress.is_finite() || !total.is_finite() || total < 0.0 {
-            return Err(Fault::Argument("progress: it is no number".into()));
+            return Err(Fault::Argument("progress: it is not a number".into()));
         }
         with(writer, |writer| {
             writer.progress(progress, (total > 0.0).then_some(total), message);
