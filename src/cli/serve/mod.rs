@@ -237,10 +237,7 @@ pub fn start(
         #[cfg(not(feature = "tls"))]
         {
             let (certificate, key) = (certificate.display(), key.display());
-            let text = format!(
-                "TLS with {certificate} and {key}: this program was built without TLS; leave out \
-                 tls_cert and tls_key"
-            );
+            let text = format!("TLS with {certificate} and {key}: this program has no TLS support");
             return Err(CliError::Environment(text));
         }
     }
