@@ -1,6 +1,6 @@
 //! Agent runs embedded in a program: on the program's own shard, over real sockets, with a scripted
 //! model.
-#![cfg(feature = "agent")]
+#![cfg(feature = "server")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,6 +1,6 @@
 //! The benchmark programs run, at a size that fits into a test, and print what `tools/bench` reads.
 //! These tests say nothing about speed.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 use std::process::{Command, Output};
 

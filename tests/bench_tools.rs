@@ -1,7 +1,7 @@
 //! The scripts around the benchmarks, as far as they need no build. They draw plots from the output
 //! of a run and write summaries from its lines. Every workload of `tools/perf` is one that `bench`
 //! accepts.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
 //! `streamdoor serve` as a process: its log at the start, its stop, and its refusals.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;

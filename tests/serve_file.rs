@@ -1,7 +1,7 @@
 //! A file of 200 MiB, half of it text, to 16 SSE and 16 NDJSON subscribers at once under `block`.
 //! All of them get every byte. Each chunk is encoded once for each format. The server's memory
 //! stays flat.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 mod served;
 

@@ -1,6 +1,6 @@
 //! The costs of idle streams and servers. Measures the memory of 10,000 idle streams, their effect
 //! on 100 active ones, and the CPU time of an idle server.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 #[allow(dead_code, reason = "not every test needs all of it")]
 mod limited;

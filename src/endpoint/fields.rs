@@ -60,10 +60,6 @@ pub(super) enum Shape {
     /// The messages of a conversation with a model.
     Messages,
     /// A list of texts.
-    #[cfg_attr(
-        not(feature = "agent"),
-        allow(dead_code, reason = "only LangGraph clients send texts")
-    )]
     Texts,
     /// The name that a worker gives itself.
     Session,

@@ -130,7 +130,6 @@ const FOLLOWED: &[Field] = &[
 ];
 
 /// The parameter of a request for a state. It has no effect.
-#[cfg(feature = "agent")]
 const OF_SUBGRAPHS: &[Field] = &[Field::new(
     "subgraphs",
     Shape::Choice(&["true", "false"]),

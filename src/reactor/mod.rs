@@ -17,7 +17,7 @@
 //! - `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
 //! - [`watch`] observes the machine's memory, separately from all that.
 //!
-//! Tests: `tests/reactor/` runs one list against all three backends.
+//! Tests: `sim/contract/` runs one list against all three backends.
 
 pub mod clock;
 mod connecting;
@@ -74,7 +74,7 @@ use crate::base::Instant;
 
 /// The kernel as one shard sees it.
 ///
-/// The contract follows, and `tests/reactor/` holds all backends to it. Missing numbers belonged to
+/// The contract follows, and `sim/contract/` holds all backends to it. Missing numbers belonged to
 /// reads and writes of single buffers, which had no users. They are not assigned again.
 ///
 /// - **R1 thread.** A reactor is made, used and dropped on one thread. It blocks SIGPIPE on that
@@ -92,7 +92,7 @@ use crate::base::Instant;
 /// - **R13 descriptors.** The flags of a descriptor that others may share never change.
 /// - **R14 clock.** [`Reactor::now`] never goes back and is the same clock as the deadlines.
 ///
-/// The rules for sockets are on the same list of `tests/reactor/`:
+/// The rules for sockets are on the same list of `sim/contract/`:
 ///
 /// - **R15 names.** A [`ConnectionId`] or [`ListenerId`] that was closed, or never assigned, names
 ///   nothing: sends return an error, and all other calls do nothing. No event reports it any more.

@@ -44,6 +44,7 @@ pub(crate) enum Carried {
     /// Descriptors with nothing in flight, registered with no epoll. Sockets are blocking.
     Kernel(Ends),
     /// A socket of `sim`, which closes it when it is dropped.
+    #[cfg(any(test, fuzzing))]
     Simulated(Box<dyn Any + Send>),
 }
 
@@ -113,6 +114,7 @@ pub enum AdoptError {
     },
     /// The socket is a simulated one. Give it back to the reactor that it comes from: simulated
     /// sockets stay in their world.
+    #[cfg(any(test, fuzzing))]
     Foreign {
         /// The socket, still open.
         socket: ReleasedSocket,

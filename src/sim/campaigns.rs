@@ -102,7 +102,6 @@ fn run_seeds_until(first: u64, count: u64, failures_max: usize) -> Totals {
 }
 
 /// Plants a bug and runs seeds until one finds it. Panics if none of `count` seeds does.
-#[cfg(feature = "planted")]
 fn hunt(number: u64, first: u64, count: u64) {
     let bug = u8::try_from(number).ok().and_then(crate::base::planted::plant);
     let bug = bug.unwrap_or_else(|| panic!("no bug has the number {number}"));
@@ -188,7 +187,7 @@ fn server_campaign() {
 }
 
 /// The simulator with agent runs on the server, and a model server that misbehaves.
-#[cfg(feature = "agent")]
+#[cfg(feature = "server")]
 #[test]
 fn agent_campaign() {
     over_seeds("agents", crate::sim::server::run_agent_seed);

@@ -1,6 +1,5 @@
 //! Checks the fuzzer's corpus again without the fuzzer: the inputs that it kept, and all that ever
 //! failed. `tools/fuzz` looks for more.
-#![cfg(all(feature = "agent", feature = "server", feature = "fuzzing"))]
 
 #[path = "../../tests/fuzz/src/lib.rs"]
 mod fuzz;

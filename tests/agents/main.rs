@@ -4,7 +4,7 @@
 //!
 //! The tests install the SDKs with pip, once and in fixed versions. If that fails, or curl or a
 //! browser is missing, a test prints that it was not run.
-#![cfg(all(feature = "cli", feature = "agent"))]
+#![cfg(feature = "cli")]
 
 mod browser;
 #[path = "../chromium/mod.rs"]

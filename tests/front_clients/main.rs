@@ -5,7 +5,7 @@
 //! newest version of each generation and an old one that refuses unknown fields. In `understood.rs`
 //! each reads recorded streams. In `real.rs` each runs agents of `streamdoor serve`, whose models
 //! follow a script.
-#![cfg(all(feature = "cli", feature = "agent"))]
+#![cfg(feature = "cli")]
 
 #[path = "../chromium/mod.rs"]
 #[allow(dead_code, reason = "the page is opened by a client of its own")]

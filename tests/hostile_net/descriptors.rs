@@ -115,7 +115,7 @@ fn a_server_with_few_descriptors_tells_others_that_it_is_full() {
 fn a_server_without_descriptors_serves_those_that_it_has_and_recovers() {
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
     // An accept of io_uring keeps the limit that held when it was armed. This test works for the
-    // other reactor only. `tests/reactor/exhaustion.rs` tests both reactors within the process.
+    // other reactor only. `src/sim/contract/exhaustion.rs` tests both reactors within the process.
     survive("mio");
 }
 

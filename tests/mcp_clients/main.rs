@@ -4,7 +4,7 @@
 //! The tests install them with npm, pip and cargo, once and in fixed versions. A test whose client
 //! cannot be installed says so. Each client is a program that is controlled line by line
 //! (`driver.rs`). Its commands and their expected results are in `scenes.rs`.
-#![cfg(all(feature = "cli", feature = "mcp"))]
+#![cfg(feature = "cli")]
 
 mod clients;
 mod driver;

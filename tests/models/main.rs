@@ -1,7 +1,7 @@
 //! Replies of models over three wires: kept ones, each with a quirk, a fault or a cut, and random
 //! ones. The events do not depend on how the bytes are cut. A reply that ends too early is a
 //! failure.
-#![cfg(feature = "agent")]
+#![cfg(feature = "server")]
 
 mod kept;
 mod random;

@@ -1,5 +1,5 @@
 //! `streamdoor serve` as a process, and its clients: curl, a browser, connections that break.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 mod browser;
 mod checks;

@@ -1,5 +1,5 @@
 //! `streamdoor stdio` as a process, over all kinds of standard streams.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 mod calls;
 mod ends;

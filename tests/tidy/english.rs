@@ -13,13 +13,13 @@ const OPENERS: &[&str] = &[
 /// Abbreviations whose full stop ends no sentence.
 const ABBREVIATIONS: &[&str] = &["e.g.", "i.e.", "etc.", "vs.", "cf."];
 
-/// What is wrong with the sentences of a file: lines, from 1, and texts.
+/// The findings in the doc comments of a file: lines, from 1, and texts.
 pub fn wrong_sentences(text: &str) -> Vec<(usize, String)> {
     let sentences = paragraphs(text).into_iter().flat_map(|paragraph| sentences(&paragraph));
     sentences.filter_map(|(line, words)| Some((line, wrong(&words)?))).collect()
 }
 
-/// What is wrong with one sentence.
+/// The finding of one sentence; `None` if it keeps the rules.
 fn wrong(words: &[&str]) -> Option<String> {
     let first = words.first()?.trim_start_matches(['(', '"', '*', '_', '“']);
     let opener = first.trim_end_matches([',', ':']);

@@ -42,17 +42,17 @@ const UNSAFE_AT_HOME: &[&str] = &[
     "bench/floor/ring.rs",
     "bench/peers/src/timer.rs", // Since 1.54, tokio takes a descriptor in an unsafe call.
     "bench/peers/src/tokio_broadcast.rs",
-    "tests/door_kills/step.rs", // Steps another process, by ptrace.
-    "tests/counting/mod.rs",    // A global allocator is unsafe by its trait.
-    "tests/door/raw.rs",        // Shared memory, without our checks.
-    "tests/reactor/",
+    "tests/door_kills/step.rs",       // Steps another process, by ptrace.
+    "tests/counting/mod.rs",          // A global allocator is unsafe by its trait.
+    "tests/door/raw.rs",              // Shared memory, without our checks.
+    "src/sim/contract/",              // Descriptors and limits of the process.
     "tests/serve_clients/refused.rs", // A seccomp filter for a server.
     "tools/c/src/",                   // C passes pointers.
     "tests/ring_process.rs",          // Attacks a ring through raw system calls.
 ];
 /// Files and folders that may name the standard library's atomics.
 const ATOMICS_AT_HOME: &[&str] =
-    &["src/memory/atomic.rs", "src/reactor/waker.rs", "tests/", "bench/"];
+    &["src/memory/atomic.rs", "src/reactor/waker.rs", "src/sim/", "tests/", "bench/"];
 /// Folders whose code must not depend on a random seed of the process.
 const DETERMINISTIC: &[&str] = &["src/engine/", "src/sim/"];
 

@@ -1,6 +1,6 @@
 //! `streamdoor top` on a pseudo terminal and in a pipe. It shows the state of a real server and
 //! restores the terminal. Texts of a server cannot control the terminal.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 mod fake;
 #[path = "../pty/mod.rs"]

@@ -1,6 +1,6 @@
 //! Upstream MCP servers behind `streamdoor serve --mcp`: a scripted one that breaks every rule that
 //! it can (`scripted.rs`), streamdoor itself, and real ones. The tests install the real ones.
-#![cfg(all(feature = "cli", feature = "mcp"))]
+#![cfg(feature = "cli")]
 
 #[allow(dead_code, reason = "the clients' own tests need all of it")]
 #[path = "../mcp_clients/driver.rs"]

@@ -1,6 +1,6 @@
 //! Virtual tools with the real server: the example worker under Node, killed workers, and long
 //! bodies over sockets.
-#![cfg(all(feature = "cli", feature = "server"))]
+#![cfg(feature = "cli")]
 
 mod bodies;
 mod client;

@@ -206,7 +206,6 @@ mod tests {
             ("[models.a]\nwire = 1", "a: \"wire\" is not a text"),
             ("[models.a]\nkey = 'sk-123'", "a: \"key\" is not one of wire"),
             ("[models.a]\nkey_env = 'sk-123'", "a: key_env must be the name of a variable"),
-            #[cfg(feature = "agent")]
             ("[models.a]\nwire = 'x'\nmodel = 'm'\nbase_url = 'http://a'", "a: a wire is"),
             ("[models.'a b']\nwire = 'chat'\nmodel = 'm'\nbase_url = 'http://a'", "a name is"),
         ];

@@ -1,5 +1,5 @@
 //! Tests that concern io_uring's sockets alone: flavors, queues that overflow, buffers that run
-//! out. The other tests are in `tests/reactor/`.
+//! out. The other tests are in `src/sim/contract/`.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::TcpStream;

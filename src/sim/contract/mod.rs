@@ -24,8 +24,10 @@ use streamdoor::sim::world::{SimFaults, SimWorld};
 use network::{Kind, Server};
 use worlds::{Real, World};
 
-/// Lock for tests that count or limit the descriptors of the process. They run alone.
-static ALONE: RwLock<()> = RwLock::new(());
+/// Tests that count or limit the descriptors of the process have one of their own.
+const ALONE: &[&str] = &["a_dropped_reactor", "out_of_descriptors"];
+/// Set in such a process.
+const IS_ALONE: &str = "STREAMDOOR_CONTRACT_ALONE";
 
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("SEED") {
@@ -41,12 +43,20 @@ fn run<W: World>(name: &str, seed_count: u64, make: impl Fn(u64) -> W, test: fn(
     }
 }
 
-/// Runs `body`, alone if the test `name` counts or limits descriptors.
-fn in_turn(name: &str, body: impl FnOnce()) {
-    let is_alone = ["a_dropped_reactor", "out_of_descriptors"].iter().any(|s| name.starts_with(s));
-    let _alone = is_alone.then(|| ALONE.write().unwrap_or_else(PoisonError::into_inner));
-    let _shared = (!is_alone).then(|| ALONE.read().unwrap_or_else(PoisonError::into_inner));
-    body();
+/// Runs `body` of the test with this path, in a process of its own if it needs one.
+fn in_turn(path: &str, body: impl FnOnce()) {
+    let (_, name) = path.rsplit_once("::").expect("a path has modules");
+    let needs_process = ALONE.iter().any(|start| name.starts_with(start));
+    if !needs_process || std::env::var_os(IS_ALONE).is_some() {
+        return body();
+    }
+    let (_, path) = path.split_once("::").expect("it begins with the crate");
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([path, "--exact", "--nocapture"]).env(IS_ALONE, "1");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr)); // Shown when it fails.
+    assert!(output.status.success() && said.contains("1 passed"), "{path}: {}", output.status);
 }
 
 fn run_uring(name: &str, test: fn(&Real<UringReactor>, u64)) {

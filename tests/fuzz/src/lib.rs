@@ -1,7 +1,7 @@
 //! Properties that hold for any bytes. Each target has a function that panics if they do not.
 //!
-//! libFuzzer calls these functions through `targets/`. `tests/corpus.rs` calls them with the kept
-//! corpus, so every run of the tests repeats former findings.
+//! libFuzzer calls these functions through `targets/`. `src/sim/corpus_tests.rs` calls them with
+//! the kept corpus, so each run of the tests looks again for what was found once.
 
 pub mod chunked_body;
 pub mod draw;
