@@ -67,7 +67,7 @@
 //! A module imports only from those above it (`tests/tidy.rs` holds the table):
 //!
 //! ```text
-//!   base    trace                 0  values; counters, flight recorder, histograms
+//!   base    trace    stream       0  values; counters, histograms; the words of streams
 //!      │      │
 //!   engine  memory   wire         1  moves numbers │ holds bytes │ spells both for the outside
 //!      │      │
@@ -171,6 +171,7 @@ pub mod shard;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod sim;
+pub mod stream;
 pub mod tool;
 pub mod trace;
 #[cfg(feature = "server")]

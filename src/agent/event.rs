@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::agent::net_fault::NetFault;
 use crate::agent::part::CancelReason;
 use crate::base::ExecutionId;
-use crate::engine::{Exit, Gap, Kind, Outcome};
+use crate::stream::{Exit, Gap, Kind, Outcome};
 
 /// An event for [`crate::agent::Run::handle`].
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::agent::message::Usage;
 use crate::agent::state::{Continuation, Failure, FinalState, Step, ToolExecution};
 use crate::base::ExecutionId;
-use crate::engine::{Gap, Kind};
+use crate::stream::{Gap, Kind};
 
 /// One part of a run.
 ///

@@ -12,8 +12,8 @@ use crate::agent::{
     Partial, ProgressSaid, Reason, Step, StepCall, ToolExecution, part_name,
 };
 use crate::base::{ExecutionId, Handle};
-use crate::engine::{Exit, Gap, GapReason, Kind, Kinds, Outcome};
 use crate::limits;
+use crate::stream::{Exit, Gap, GapReason, Kind, Kinds, Outcome};
 
 fn execution_id() -> ExecutionId {
     ExecutionId { shard: 1, slot: Handle { index: 2, generation: 3 }, nonce: 4 }

@@ -11,7 +11,7 @@ use crate::agent::part::{Arguments, Body, CancelReason, Data, Final, Part, Parti
 use crate::agent::state::{
     Continuation, Decision, Failure, FinalState, Reason, Step, StepCall, ToolExecution,
 };
-use crate::engine::{Exit, Gap, GapReason, Outcome};
+use crate::stream::{Exit, Gap, GapReason, Outcome};
 use crate::wire::base64;
 
 impl Part {

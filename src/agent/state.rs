@@ -10,7 +10,7 @@ use crate::agent::message::Usage;
 use crate::agent::model::FinishReason;
 use crate::agent::part::{Arguments, CancelReason};
 use crate::base::ExecutionId;
-use crate::engine::{Exit, Outcome};
+use crate::stream::{Exit, Outcome};
 
 /// A run, as far as its parts are known.
 #[derive(Clone, Debug, Default, PartialEq)]

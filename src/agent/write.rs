@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::agent::message::Usage;
 use crate::agent::part::{Arguments, Body, Data, Final, Part, Partial, ProgressSaid};
 use crate::agent::state::{Continuation, Failure, FinalState, Reason, Step, ToolExecution};
-use crate::engine::{Exit, Gap};
+use crate::stream::{Exit, Gap};
 use crate::wire::object::{Object, write_object};
 use crate::wire::{base64, json};
 

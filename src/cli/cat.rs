@@ -6,10 +6,11 @@ use lexopt::prelude::*;
 use streamdoor::base::{ExecutionId, Instant, SubscriberId};
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{Door, DoorError, NamedReader, ReadOptions, Reader};
-use streamdoor::engine::{End, Hold, Terms};
+use streamdoor::engine::Hold;
 use streamdoor::limits;
 use streamdoor::reactor::Clock;
 use streamdoor::shard::{Agreed, Delivery, Names};
+use streamdoor::stream::{End, Terms};
 use streamdoor::tool::AGENT;
 use streamdoor::trace::Histogram;
 

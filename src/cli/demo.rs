@@ -7,8 +7,9 @@ use std::time::Duration;
 use lexopt::prelude::*;
 use serde_json::json;
 use streamdoor::base::Instant;
-use streamdoor::engine::{End, Policy, SubscribeSpec};
+use streamdoor::engine::SubscribeSpec;
 use streamdoor::shard::{Delivery, ExecuteOptions, Subscriber};
+use streamdoor::stream::{End, Policy};
 
 use super::console::say;
 use super::options::Common;

@@ -3,9 +3,10 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use streamdoor::engine::{Policy, Timeouts};
+use streamdoor::engine::Timeouts;
 use streamdoor::limits;
 use streamdoor::reactor::{Choice, Idle};
+use streamdoor::stream::Policy;
 
 use super::{CliError, parsed};
 

@@ -12,7 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{DoorError, ProduceOptions, WriteError, Writer};
 use streamdoor::endpoint::PolicyWish;
-use streamdoor::engine::{Hold, Kind, Policy};
+use streamdoor::engine::Hold;
+use streamdoor::stream::{Kind, Policy};
 
 use super::console::{note, say};
 use super::doors::{self, DoorArguments};

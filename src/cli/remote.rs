@@ -12,9 +12,10 @@ use streamdoor::client::{
     AddressError, Client, ClientError, Ended, Event, FollowOptions, Refused, Started, Stream,
 };
 use streamdoor::endpoint::{Wishes, first_token};
-use streamdoor::engine::{Coalesce, Kind, Kinds, Totals};
+use streamdoor::engine::Coalesce;
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Names;
+use streamdoor::stream::{Kind, Kinds, Totals};
 
 use super::options::TimeLimit;
 use super::output::{OutputOptions, Place};
@@ -37,7 +38,7 @@ pub struct FollowArguments {
 pub struct KindList(pub Kinds);
 
 impl std::str::FromStr for KindList {
-    type Err = streamdoor::engine::UnknownKind;
+    type Err = streamdoor::stream::UnknownKind;
     fn from_str(text: &str) -> Result<KindList, Self::Err> {
         Ok(KindList(text.split(',').map(str::parse::<Kind>).collect::<Result<_, _>>()?))
     }

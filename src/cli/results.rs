@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use streamdoor::engine::{End, EndState, Outcome, Policy, Totals};
+use streamdoor::stream::{End, EndState, Outcome, Policy, Totals};
 use streamdoor::trace::Histogram;
 
 use super::CliError;

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 use streamdoor::base::{ExecutionId, Instant};
-use streamdoor::engine::{End, Hold, Start, SubscribeError, SubscribeSpec};
+use streamdoor::engine::{Hold, Start, SubscribeError, SubscribeSpec};
 use streamdoor::reactor::{Choice, Clock, Idle, OpenError, Report, Watch};
 use streamdoor::shard::{
     CallError, Delivery, ExecuteError, ExecuteOptions, HandleError, Names, Shard, ShardConfig,
     ShardHandle, ShardThread, Subscriber,
 };
+use streamdoor::stream::End;
 use streamdoor::tool::{CommandPolicy, Prepared, StartError, ToolSpec, Tools};
 use streamdoor::trace::Histogram;
 

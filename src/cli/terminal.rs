@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use streamdoor::base::plain::is_command;
-use streamdoor::engine::Kind;
+use streamdoor::stream::Kind;
 use streamdoor::wire::events::{Chunk, Event, Part};
 
 /// The state of the output so far.

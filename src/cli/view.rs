@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 
 use streamdoor::base::Instant;
-use streamdoor::engine::End;
 use streamdoor::shard::{Agreed, Delivery, Names, Subscriber};
+use streamdoor::stream::End;
 
 use super::progress::Meter;
 use super::session::{Canceller, Watcher};

@@ -216,7 +216,7 @@ fn in_words(progress: &Progress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use streamdoor::engine::{Outcome, State};
+    use streamdoor::stream::{Outcome, State};
 
     #[test]
     fn executions_are_listed_with_their_progress() {

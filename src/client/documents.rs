@@ -8,7 +8,8 @@ use super::error::ClientError;
 use super::event::{Progress, exit_if, outcome, progress};
 use super::fields::Fields;
 use crate::base::{ExecutionId, ProgressToken};
-use crate::engine::{Exit, LagLimit, Policy, State, Timeouts};
+use crate::engine::Timeouts;
+use crate::stream::{Exit, LagLimit, Policy, State};
 use crate::wire::base64;
 
 /// A tool of the server.

@@ -5,7 +5,7 @@ use super::documents::{data, limit};
 use super::error::ClientError;
 use super::fields::Fields;
 use crate::base::{ExecutionId, ProgressToken};
-use crate::engine::{
+use crate::stream::{
     DetachReason, End, EndState, Exit, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
 };
 use crate::wire::events::Replay;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::event::Event;
 use crate::base::{ExecutionId, Handle, Random};
-use crate::engine::{
+use crate::stream::{
     DetachReason, EndState, Exit, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
 };
 use crate::wire::events;

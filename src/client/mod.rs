@@ -72,8 +72,9 @@ use serde_json::Value;
 
 use crate::base::ExecutionId;
 use crate::endpoint::{StreamFormat, TokenFault, check_token};
-use crate::engine::{From, State};
+use crate::engine::From;
 use crate::limits;
+use crate::stream::State;
 use crate::wire::http1::{Method, Status as HttpStatus, is_media_type};
 
 pub use crate::wire::sse::{Reached, Seen};

@@ -10,7 +10,7 @@
 
 use super::error::ClientError;
 use super::event::{Chunk, Ended, Started};
-use crate::engine::{EndState, Gap, Totals};
+use crate::stream::{EndState, Gap, Totals};
 use crate::wire::sse::{Reached, Seen};
 
 /// The progress of a stream, over all its connections.

@@ -4,7 +4,7 @@ use super::error::ClientError;
 use super::event::{Chunk, Ended, Started};
 use super::order::Order;
 use crate::base::{ExecutionId, Handle};
-use crate::engine::{
+use crate::stream::{
     DetachReason, End, EndState, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
 };
 use crate::wire::sse::{Reached, Seen};

@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 use super::acks::Acks;
 use crate::base::ExecutionId;
 use crate::endpoint::{PolicyWish, StreamFormat, Wishes};
-use crate::engine::{From, Hold, Kind, OnStall, Policy, ProgressSource, Start, Timeouts};
+use crate::engine::{From, Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
+use crate::stream::{Kind, Policy};
 use crate::wire::http1::Method;
 use crate::wire::sse::Reached;
 
@@ -326,7 +327,8 @@ pub(crate) fn path_piece(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Coalesce, Kinds};
+    use crate::engine::Coalesce;
+    use crate::stream::Kinds;
     use crate::wire::sse::Seen;
 
     #[test]

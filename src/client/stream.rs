@@ -13,9 +13,9 @@ use super::order::Order;
 use super::request::{self, FollowOptions};
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::{StreamFormat, Wishes};
-use crate::engine::{Policy, Totals};
 use crate::limits;
 use crate::reactor::Clock;
+use crate::stream::{Policy, Totals};
 use crate::wire::ndjson;
 use crate::wire::sse::{self, Reached};
 

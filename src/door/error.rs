@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use crate::client::Refused;
 use crate::endpoint::GrantFault;
-use crate::engine::Outcome;
 use crate::memory::OpenError;
 use crate::memory::named::NamedError;
 use crate::shard::Flaw;
+use crate::stream::Outcome;
 
 /// The reason why a door could not be opened, or why a reader or writer failed.
 #[derive(Debug)]

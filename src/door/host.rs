@@ -13,15 +13,14 @@ use super::connection::Talk;
 use super::{DoorError, ReadOptions, Reader, Writer};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::endpoint::{GrantNames, ProduceGrant, ReadGrant};
-use crate::engine::policy::{Cursor, LagLimit, Terms};
-use crate::engine::{Kinds, Outcome, Policy, Totals};
+use crate::engine::policy::Cursor;
 use crate::memory::atomic::full_fence;
-use crate::memory::layout::KindTotals;
 use crate::memory::{
     ChunkHeader, ClockAnchor, ControlFile, ControlView, DeskSlot, DoorRing, FinalRecord, OwnerView,
     Poll, ProducerPageFile, ProducerRing, ReaderPageFile, ReaderPageView,
 };
 use crate::shard::delivery::code_of_outcome;
+use crate::stream::{KindTotals, Kinds, LagLimit, Outcome, Policy, Terms, Totals};
 
 pub const ANCHOR: ClockAnchor = ClockAnchor { wall_us: 1_000, mono_ns: 0 };
 
@@ -113,7 +112,7 @@ impl ReadHost {
 
     pub fn count(&mut self, header: ChunkHeader, payload: &[u8]) {
         let total = &mut self.totals[header.kind as usize];
-        total.count += 1;
+        total.chunks += 1;
         total.bytes += payload.len() as u64;
     }
 

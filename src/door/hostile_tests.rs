@@ -14,11 +14,11 @@ use super::{Door, DoorError, ReadOptions, Reader, Unsound, Writer};
 use crate::base::Random;
 use crate::endpoint::{GrantNames, ReadGrant};
 use crate::engine::policy::Cursor;
-use crate::engine::{EndState, GapReason, Kind, Kinds, Outcome, Policy, Totals};
 use crate::memory::{
     ChunkHeader, ControlFile, DoorRing, ProducerPageFile, ProducerRing, ReaderPageFile, Segment,
 };
 use crate::shard::{Delivery, Flaw};
+use crate::stream::{EndState, GapReason, Kind, Kinds, Outcome, Policy, Totals};
 
 const SMALL: u32 = 4 << 10;
 
@@ -277,9 +277,8 @@ fn chunks_that_a_broken_ring_never_had_are_a_gap_before_the_end() {
         fill(&mut host, 2);
         assert!(reader.poll().unwrap().is_some());
         assert!(reader.poll().unwrap().is_some());
-        for total in &mut host.totals[..1] {
-            (total.count, total.bytes) = (total.count + 3, total.bytes + 30);
-        }
+        let total = &mut host.totals[0];
+        *total = *total + Totals { chunks: 3, bytes: 30 };
         let record = crate::memory::FinalRecord {
             verdict: std::num::NonZeroU8::new(2).unwrap(),
             head_seq: 5,

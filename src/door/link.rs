@@ -5,13 +5,13 @@ use std::cell::Cell;
 
 use super::connection::LifeLine;
 use crate::base::Instant;
-use crate::engine::Exit;
 use crate::limits;
 use crate::memory::atomic::AtomicU64;
 use crate::memory::{DeskView, Left};
 use crate::reactor::Clock;
 use crate::shard::delivery::exit_of_code;
 use crate::shard::{Flaw, Link, Shared};
+use crate::stream::Exit;
 
 /// A [`Link`] to a server in another process, over shared memory and a life line.
 pub struct Far {

@@ -150,7 +150,7 @@ impl Door {
     ///
     /// ```no_run
     /// # use streamdoor::door::{Door, ReadOptions};
-    /// # use streamdoor::engine::Policy;
+    /// # use streamdoor::stream::Policy;
     /// # let (door, id) = (Door::open("/run/user/1000/streamdoor.sock")?, "");
     /// let options = ReadOptions { policy: Some(Policy::Block), ..Default::default() };
     /// let mut reader = door.read(id, &options)?;

@@ -15,8 +15,8 @@ use std::time::Duration;
 use super::error::DoorError;
 use super::options::ReadOptions;
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
-use crate::engine::policy::{Cursor, LagLimit};
-use crate::engine::{Exit, From, Policy, Subscribed, Terms, Totals};
+use crate::engine::policy::Cursor;
+use crate::engine::{From, Subscribed};
 use crate::limits;
 use crate::memory::atomic::AtomicU64;
 use crate::memory::named::{FOLDER, NamedError, NamedView, name_of};
@@ -24,6 +24,7 @@ use crate::memory::{Left, Poll, ReaderPage, RingReader};
 use crate::reactor::Clock;
 use crate::shard::delivery::exit_of_code;
 use crate::shard::{Delivery, Flaw, Link, Shared, Subscriber};
+use crate::stream::{Exit, LagLimit, Policy, Terms, Totals};
 
 /// Number of attempts to read the newest chunk while the writer overwrites it.
 const ATTEMPTS_MAX: u32 = 100;

@@ -4,10 +4,10 @@ use std::num::NonZeroU8;
 use std::path::PathBuf;
 
 use super::*;
-use crate::engine::Kinds;
 use crate::memory::named::NamedRing;
 use crate::memory::writer::Start;
-use crate::memory::{ChunkHeader, ClockAnchor, FinalRecord, KindTotals, ProgressRecord, ShortText};
+use crate::memory::{ChunkHeader, ClockAnchor, FinalRecord, ProgressRecord, ShortText};
+use crate::stream::{KindTotals, Kinds};
 
 /// A folder with one ring. Dropping this value removes both.
 struct House {
@@ -47,7 +47,7 @@ impl House {
         let ring = self.ring.as_mut().unwrap();
         ring.writer.write(ChunkHeader::default(), payload, Instant::ZERO, u64::MAX).unwrap();
         ring.writer.wake();
-        self.totals[0].count += 1;
+        self.totals[0].chunks += 1;
         self.totals[0].bytes += payload.len() as u64;
     }
 

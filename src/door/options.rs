@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use crate::client::ExecuteOptions;
 use crate::client::request::{self, FollowOptions, Request};
 use crate::endpoint::Wishes;
-use crate::engine::{From, Kinds, Policy};
+use crate::engine::From;
+use crate::stream::{Kinds, Policy};
 use crate::wire::http1::Method;
 
 /// Options for reading an execution. A value of `None` takes the default of the server, the
@@ -110,7 +111,7 @@ fn spelled(request: Request, token: Option<&str>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Kind;
+    use crate::stream::Kind;
 
     #[test]
     fn wishes_are_spelled_as_streams_have_them() {

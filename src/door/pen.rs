@@ -7,15 +7,15 @@ use std::os::fd::OwnedFd;
 use super::error::{DoorError, WriteError};
 use super::reader::wrong;
 use crate::base::Instant;
-use crate::engine::{Gate, Kind, Outcome};
+use crate::engine::Gate;
 use crate::limits;
 use crate::memory::atomic::full_fence;
-use crate::memory::layout::KindTotals;
 use crate::memory::{
     self, ChunkHeader, ControlView, FinalRecord, ProducerPage, ProgressRecord, RingWriter, Room,
     ShortText,
 };
 use crate::shard::delivery::{code_of_outcome, outcome_of_code};
+use crate::stream::{Kind, KindTotals, Outcome};
 
 /// The signal to a server, and the clock that both sides share.
 pub(crate) trait Bell {

@@ -12,11 +12,12 @@ use super::link::Far;
 use super::options::ReadOptions;
 use crate::base::{ExecutionId, Instant, SubscriberId};
 use crate::endpoint::{GrantNames, ReadGrant};
-use crate::engine::{Subscribed, Terms};
+use crate::engine::Subscribed;
 use crate::limits;
 use crate::memory::{ClockAnchor, ControlView, OpenError, ReaderPage, RingReader};
 use crate::reactor::Clock;
 use crate::shard::{Delivery, Shared, Subscriber};
+use crate::stream::Terms;
 
 /// Reads one execution of a server in another process. Dropping it unsubscribes.
 ///

@@ -9,14 +9,14 @@ use super::host::{ANCHOR, ReadHost, is_readable, terms};
 use super::{DoorError, ReadOptions, Reader};
 use crate::base::Random;
 use crate::engine::policy::Cursor;
-use crate::engine::{
-    DetachReason, EndState, Exit, GapReason, Kind, Kinds, Outcome, Policy, Totals,
-};
-use crate::memory::layout::{Geometry, KindTotal};
+use crate::memory::layout::Geometry;
 use crate::memory::{ChunkHeader, DoorRing, ProgressRecord, RingWriter, ShortText, Start};
 use crate::reactor::Clock;
 use crate::shard::delivery::{code_of_detach, code_of_exit};
 use crate::shard::{Delivery, Ended};
+use crate::stream::{
+    DetachReason, EndState, Exit, GapReason, Kind, KindTotals, Kinds, Outcome, Policy, Totals,
+};
 
 const SMALL: u32 = 4 << 10;
 const LONG: Duration = Duration::from_secs(60);
@@ -125,9 +125,9 @@ fn every_policy_is_kept_to_and_every_loss_is_counted() {
         }
         assert!(reader.is_over() && reader.poll().unwrap().is_none());
         let (state, _) = account.end.unwrap();
-        let total = host.totals.iter().enumerate().fold(0, |sum, (kind, total)| {
+        let total = host.totals.each().iter().enumerate().fold(0, |sum, (kind, total)| {
             let kind = Kind::new(kind as u8).filter(|kind| kinds.contains(*kind));
-            sum + kind.map_or(0, |_| total.count)
+            sum + kind.map_or(0, |_| total.chunks)
         });
         let told = (account.given + account.missed).chunks;
         if policy == Policy::Disconnect && told < total {
@@ -176,7 +176,7 @@ fn losses_are_counted_exactly_also_while_they_happen() {
                 }
             }
             let host = publisher.join().unwrap();
-            assert_eq!(given + missed, host.totals[Kind::Row as usize].count);
+            assert_eq!(given + missed, host.totals[Kind::Row as usize].chunks);
             let end = end.unwrap();
             assert_eq!((end.given.chunks, end.missed.chunks), (given, missed));
         }
@@ -239,7 +239,7 @@ fn chunks_behind_the_end_are_given_to_nobody() {
 fn a_reader_of_a_relay_is_told_of_what_was_before_it() {
     let mut private =
         RingWriter::new(crate::memory::Lease::heap(Geometry::of_class(SMALL)), ANCHOR);
-    let mut kinds_before = <[KindTotal; 16]>::default();
+    let mut kinds_before = KindTotals::default();
     for seq in 1..=300 {
         let now = crate::base::Instant::from_nanos(seq * 1_000);
         private.write(header_of(seq), &payload_of(seq), now, u64::MAX).unwrap();
@@ -249,7 +249,7 @@ fn a_reader_of_a_relay_is_told_of_what_was_before_it() {
     for seq in 1..tail_seq {
         let total = &mut kinds_before[header_of(seq).kind as usize];
         let bytes = payload_of(seq).len() as u64;
-        (total.count, total.bytes) = (total.count + 1, total.bytes + bytes);
+        total.count(bytes as u32);
         total_bytes += bytes;
     }
     let start = Start { seq: tail_seq, total_bytes, kinds: kinds_before };

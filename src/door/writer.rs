@@ -10,10 +10,10 @@ use super::error::{DoorError, WriteError};
 use super::pen::{Bell, Pen, header};
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::ProduceGrant;
-use crate::engine::{Kind, Outcome};
 use crate::memory::{CHUNK_MORE, ChunkHeader, OwnerWord};
 use crate::reactor::Clock;
 use crate::shard::delivery::outcome_of_code;
+use crate::stream::{Kind, Outcome};
 
 /// Publishes one execution of a server in another process.
 ///
@@ -151,7 +151,7 @@ impl Writer {
     ///
     /// ```no_run
     /// # use streamdoor::door::{Writer, WriteError};
-    /// # use streamdoor::engine::Kind;
+    /// # use streamdoor::stream::Kind;
     /// fn square(writer: &mut Writer, numbers: &[u8]) -> Result<u64, WriteError> {
     ///     let room = writer.lend(numbers.len())?;
     ///     for (square, number) in room.iter_mut().zip(numbers) {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::host::{WriteHost, execution};
 use super::{DoorError, WriteError, Writer};
-use crate::engine::{Kind, Outcome};
 use crate::memory::{CHUNK_MORE, Owner};
 use crate::shard::delivery::outcome_of_code;
+use crate::stream::{Kind, Outcome};
 
 const CLASS_BYTES: u32 = 16 << 10;
 

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
 use crate::endpoint::{McpRequest, front};
 use crate::engine::{
-    Coalesce, From, Hold, Kind, Kinds, OnStall, Policy, ProgressSource, Start, SubscribeSpec,
-    Timeouts,
+    Coalesce, From, Hold, OnStall, ProgressSource, Start, SubscribeSpec, Timeouts,
 };
+use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::{Report, VirtualTool};
 use crate::trace::TraceContext;
 

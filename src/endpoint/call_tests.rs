@@ -8,10 +8,9 @@ use smallvec::smallvec;
 use super::exchange::{called, get, post, with};
 use super::*;
 use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
-use crate::engine::{
-    Coalesce, From, Hold, Kind, Kinds, OnStall, Policy, ProgressSource, Start, Timeouts, Totals,
-};
+use crate::engine::{Coalesce, From, Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
+use crate::stream::{Kind, Kinds, Policy, Totals};
 use crate::trace::TraceContext;
 
 pub fn id(index: u32) -> ExecutionId {

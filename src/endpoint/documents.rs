@@ -6,9 +6,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::base::{ExecutionId, Instant, ProgressToken};
-use crate::engine::{
-    DetachReason, Exit, Outcome, Place, Progress, State, Status, SubscriberStatus, Timeouts,
-};
+use crate::engine::{Place, Status, SubscriberStatus, Timeouts};
+use crate::stream::{DetachReason, Exit, Outcome, Progress, State};
 use crate::tool::ToolSpec;
 use crate::trace::TraceContext;
 use crate::wire::{write_base64, write_json};

@@ -5,10 +5,8 @@ use serde_json::{Value, json};
 use super::call_tests::{id, token};
 use super::documents::{self, all_progress, created, execution, executions, progress, result};
 use crate::base::{Handle, Instant, SubscriberId};
-use crate::engine::{
-    Exit, Kinds, LagLimit, Outcome, Place, Policy, Progress, State, Status, SubscriberStatus,
-    Terms, Totals,
-};
+use crate::engine::{Place, Status, SubscriberStatus};
+use crate::stream::{Exit, Kinds, LagLimit, Outcome, Policy, Progress, State, Terms, Totals};
 use crate::tool::ToolSpec;
 
 const fn at_ms(ms: u64) -> Instant {

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::engine::{Kind, Policy};
 use crate::limits;
+use crate::stream::{Kind, Policy};
 
 /// A field of a request.
 #[derive(Debug)]

@@ -7,8 +7,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::base::{ExecutionId, SubscriberId};
-use crate::engine::policy::{Cursor, LagLimit, Terms};
-use crate::engine::{Kind, Kinds, Totals};
+use crate::engine::policy::Cursor;
+use crate::stream::{Kind, Kinds, LagLimit, Terms, Totals};
 
 /// The version of grants, rings and pages.
 pub const DOOR_VERSION: u64 = 1;
@@ -220,7 +220,7 @@ impl std::error::Error for GrantFault {}
 mod tests {
     use super::*;
     use crate::base::Handle;
-    use crate::engine::Policy;
+    use crate::stream::Policy;
 
     fn grant() -> ReadGrant {
         let slot = Handle { index: 3, generation: 9 };

@@ -105,10 +105,10 @@ mod checked {
     };
     use super::*;
     use crate::base::{Handle, Instant, SubscriberId};
-    use crate::engine::policy::{Cursor, LagLimit, Policy, Terms};
-    use crate::engine::{
-        AcknowledgeError, DetachReason, Exit, Kind, Kinds, Outcome, State, Status, Timeouts, Totals,
-    };
+    use crate::engine::policy::Cursor;
+    use crate::engine::{AcknowledgeError, Status, Timeouts};
+    use crate::stream::{DetachReason, Exit, Kind, Kinds, Outcome, State, Totals};
+    use crate::stream::{LagLimit, Policy, Terms};
     use crate::tool::Tools;
     use crate::trace::TraceContext;
     use crate::wire::events;

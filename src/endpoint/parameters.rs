@@ -10,8 +10,9 @@ use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
 use crate::endpoint::{
     ApiError, Follow, FrontWish, MetricsFormat, ReadDoor, StreamFormat, Wishes, front,
 };
-use crate::engine::{Coalesce, From, Kind, Kinds, Totals};
+use crate::engine::{Coalesce, From};
 use crate::limits;
+use crate::stream::{Kind, Kinds, Totals};
 use crate::tool::is_tool_name;
 use crate::trace::TraceContext;
 use crate::wire::http1::{Headers, Query, Status, is_media_type, negotiate};

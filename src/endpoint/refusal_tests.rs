@@ -3,8 +3,9 @@
 use super::ApiError;
 use super::call_tests::{id, token};
 use super::exchange::{answered, get, post, with};
-use crate::engine::{AcknowledgeError, CancelError, NotFound, OpenError, Outcome, SubscribeError};
+use crate::engine::{AcknowledgeError, CancelError, NotFound, OpenError, SubscribeError};
 use crate::limits;
+use crate::stream::Outcome;
 use crate::tool::{ArgumentError, StartError};
 use crate::wire::http1::Method;
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::endpoint::fields::{POLICIES, Shape, object_schema};
 use crate::endpoint::mcp::MESSAGE;
-use crate::engine::Kind;
+use crate::stream::Kind;
 use crate::wire::events;
 
 /// Returns all schemas by name.

@@ -6,8 +6,8 @@ use crate::endpoint::body::{Members, parse};
 use crate::endpoint::execute::{self, POLICY, TIMEOUTS};
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape};
 use crate::endpoint::{ApiError, Part};
-use crate::engine::Kind;
 use crate::limits;
+use crate::stream::Kind;
 use crate::tool::{Gather, Report, SubscribeDefaults, ToolSpec, VirtualTool};
 
 /// The fields of a virtual tool, whose calls are carried out by clients.

@@ -8,8 +8,8 @@ use super::call_tests::id;
 use super::exchange::{answered, around, called, exchange, exchanged, get, post, responses, with};
 use super::*;
 use crate::base::{ExecutionId, Random};
-use crate::engine::{Kind, Policy};
 use crate::limits;
+use crate::stream::{Kind, Policy};
 use crate::tool::{Gather, Report};
 use crate::wire::http1::{Method, Status};
 

@@ -3,11 +3,12 @@
 
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
-use crate::engine::action::{AcknowledgeError, Action, DetachReason, Reply};
+use crate::engine::action::{AcknowledgeError, Action, Reply};
 use crate::engine::event::Place;
 use crate::engine::policy::Log;
 use crate::engine::timers::Timer;
 use crate::limits;
+use crate::stream::DetachReason;
 
 impl Engine {
     /// Reports the progress to the first reader on another thread. Without such readers progress is

@@ -3,16 +3,16 @@
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::action::{
-    AcknowledgeError, Action, DetachReason, End, EndState, NotFound, Reply, SubscribeError,
-    Subscribed,
+    AcknowledgeError, Action, NotFound, Reply, SubscribeError, Subscribed,
 };
 use crate::engine::event::{From, Place, RingFacts, SubscribeSpec};
 use crate::engine::execution::Execution;
-use crate::engine::policy::{Cursor, LagLimit, Log, Policy, Terms, totals_before};
+use crate::engine::policy::{Cursor, Log, totals_before};
 use crate::engine::subscriber::{Connection, Detail, Local, Remote};
 use crate::engine::timers::Timer;
-use crate::engine::{Engine, Kinds, Replay, Seat, Totals};
+use crate::engine::{Engine, Replay, Seat};
 use crate::limits;
+use crate::stream::{DetachReason, End, EndState, Kinds, LagLimit, Policy, Terms, Totals};
 
 impl Engine {
     pub(super) fn subscribe(&mut self, id: ExecutionId, spec: &SubscribeSpec) {

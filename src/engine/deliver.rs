@@ -7,14 +7,14 @@
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
-use crate::engine::action::{Action, DetachReason, End};
-use crate::engine::chunk::{Gap, GapReason, Totals};
+use crate::engine::action::Action;
 use crate::engine::event::{ChunkFacts, Place};
 use crate::engine::execution::Producer;
 use crate::engine::gate::Gate;
-use crate::engine::policy::{Cursor, Log, Policy};
+use crate::engine::policy::{Cursor, Log};
 use crate::engine::subscriber::{Connection, Next};
 use crate::engine::timers::Timer;
+use crate::stream::{DetachReason, End, Gap, GapReason, Policy, Totals};
 use crate::trace::Counters;
 
 /// A walk over the local subscribers of one execution.

@@ -7,11 +7,9 @@
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
-use crate::engine::chunk::{Kind, Kinds, Totals};
-use crate::engine::exit::Exit;
-use crate::engine::policy::Policy;
-use crate::engine::progress::{ProgressReport, ProgressSource};
+use crate::engine::progress::ProgressSource;
 use crate::limits;
+use crate::stream::{Exit, Kind, Kinds, Policy, ProgressReport, Totals};
 
 /// A fact for [`crate::engine::Engine::handle`]. An [`ExecutionId`] comes from a caller and is
 /// checked; a [`Handle`] is one that the engine gave to the shard.

@@ -12,18 +12,17 @@
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, ProgressToken};
-use crate::engine::action::{Outcome, State};
 use crate::engine::event::{Hold, OpenSpec, RingFacts, Start};
-use crate::engine::exit::Exit;
 use crate::engine::gate::Gate;
 use crate::engine::locals::Locals;
 use crate::engine::log::ChunkLog;
-use crate::engine::policy::{Log, Policy};
+use crate::engine::policy::Log;
 use crate::engine::progress::Tracker;
 use crate::engine::reserve::{Replay, Reserve};
 use crate::engine::subscriber::{Local, Remote};
 use crate::engine::wheel::TimerId;
 use crate::limits;
+use crate::stream::{Exit, Outcome, Policy, State};
 
 /// The state of the producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

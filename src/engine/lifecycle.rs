@@ -7,16 +7,15 @@
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken};
-use crate::engine::action::{
-    Action, CancelError, DetachReason, OpenError, Outcome, Reply, RingFit, State, Verdict,
-};
+use crate::engine::action::{Action, CancelError, OpenError, Reply, RingFit, Verdict};
 use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
 use crate::engine::execution::{Execution, Producer, Timers};
 use crate::engine::log::ChunkLog;
 use crate::engine::reserve::Reserve;
 use crate::engine::timers::Timer;
-use crate::engine::{Engine, Exit, Log};
+use crate::engine::{Engine, Log};
 use crate::limits;
+use crate::stream::{DetachReason, Exit, Outcome, State};
 
 impl Engine {
     /// Queues the answer to a request, before all other actions that follow from it.

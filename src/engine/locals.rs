@@ -11,10 +11,10 @@
 //! - L2: while abreast, each was given all progress reports.
 
 use crate::base::SubscriberId;
-use crate::engine::chunk::Totals;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log};
 use crate::engine::subscriber::Local;
+use crate::stream::Totals;
 
 /// The local subscribers of one execution: see the module's text.
 #[derive(Debug, Default)]
@@ -138,9 +138,10 @@ impl Locals {
 mod tests {
     use crate::base::Instant;
     use crate::engine::{
-        Action, ChunkFacts, Engine, EngineLimits, Event, Kind, OpenSpec, Place, Policy, Reply,
-        RingFacts, SubscribeSpec,
+        Action, ChunkFacts, Engine, EngineLimits, Event, OpenSpec, Place, Reply, RingFacts,
+        SubscribeSpec,
     };
+    use crate::stream::{Kind, Policy};
 
     const RING: RingFacts =
         RingFacts { slot_count: 64, chunks_max: 56, chunk_bytes_max: 512, data_bytes: 2_048 };

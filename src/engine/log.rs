@@ -9,10 +9,10 @@
 //! - G2: totals before the tail plus held chunks are the totals through the head, for each kind.
 //! - G3: held chunks from `alike_from` on are all of kind `alike`.
 
-use crate::engine::chunk::{Kind, KindTotals, Kinds, Meta, Totals};
 use crate::engine::event::ChunkFacts;
 use crate::engine::policy::{Cursor, Log};
 use crate::limits;
+use crate::stream::{Kind, KindTotals, Kinds, Meta, Totals};
 
 /// The metadata of the chunks that a ring holds.
 #[derive(Debug)]
@@ -201,7 +201,7 @@ impl ChunkLog {
 
     /// Totals of all chunks before `seq`, by kind. `seq` is clamped to `tail_seq..=head_seq + 1`.
     pub fn kind_totals_before(&self, seq: u64) -> KindTotals {
-        let mut totals = self.before_tail.clone();
+        let mut totals = self.before_tail;
         for seq in self.tail_seq..seq.min(self.head_seq + 1) {
             let meta = self.meta(seq);
             totals.count(meta.kind, meta.length);
@@ -221,7 +221,7 @@ impl ChunkLog {
     pub fn audit(&self) {
         assert!(self.tail_seq <= self.head_seq + 1);
         assert!(self.head_seq + 1 - self.tail_seq <= self.mask + 1);
-        let mut sum = self.before_tail.clone();
+        let mut sum = self.before_tail;
         for seq in self.tail_seq..=self.head_seq {
             let meta = self.meta(seq);
             sum.count(meta.kind, meta.length);

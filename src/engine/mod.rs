@@ -29,11 +29,9 @@
 mod action;
 mod afar;
 mod attach;
-mod chunk;
 mod deliver;
 mod event;
 mod execution;
-mod exit;
 mod gate;
 mod lifecycle;
 mod locals;
@@ -59,21 +57,25 @@ mod tests;
 use std::collections::VecDeque;
 
 pub use action::{
-    AcknowledgeError, Action, CancelError, DetachReason, End, EndState, NotFound, OpenError,
-    Outcome, Reply, RingFit, State, SubscribeError, Subscribed, Verdict,
+    AcknowledgeError, Action, CancelError, NotFound, OpenError, Reply, RingFit, SubscribeError,
+    Subscribed, Verdict,
 };
-pub use chunk::{Gap, GapReason, Kind, KindTotals, Kinds, Meta, Totals, UnknownKind};
 pub use deliver::FanOut;
 pub use event::{
     ChunkFacts, Coalesce, Event, From, Hold, OnStall, OpenSpec, Place, ProducerEnd, RingFacts,
     Secret, Start, SubscribeSpec, Timeouts,
 };
-pub use exit::Exit;
 pub use gate::Gate;
-pub use policy::{Cursor, LagLimit, Log, Owed, Policy, Terms, UnknownPolicy};
-pub use progress::{Measure, Progress, ProgressReport, ProgressSource};
+pub use policy::{Cursor, Log, Owed};
+pub use progress::ProgressSource;
 pub use reserve::Replay;
 pub use status::{Status, SubscriberStatus};
+
+pub use crate::stream::{
+    DetachReason, End, EndState, Exit, Gap, GapReason, Kind, KindTotals, Kinds, LagLimit, Measure,
+    Meta, Outcome, Policy, Progress, ProgressReport, State, Terms, Totals, UnknownKind,
+    UnknownPolicy,
+};
 
 use crate::base::{Handle, Instant, Pool, SubscriberId};
 use crate::limits;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::Random;
-use crate::engine::chunk::Kind;
+use crate::stream::{Kind, LagLimit};
 
 /// All chunks ever published. `tail_seq` is the first that is still held.
 struct Memory {

@@ -116,8 +116,8 @@ impl Reserve {
 mod tests {
     use super::*;
     use crate::base::Random;
-    use crate::engine::chunk::Kind;
     use crate::engine::event::ChunkFacts;
+    use crate::stream::Kind;
 
     const RING: RingFacts =
         RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512, data_bytes: 2_048 };

@@ -10,8 +10,8 @@ use crate::engine::Engine;
 use crate::engine::action::{Action, Subscribed};
 use crate::engine::event::{From, SubscribeSpec};
 use crate::engine::execution::Execution;
-use crate::engine::policy::{Policy, Terms};
 use crate::limits;
+use crate::stream::{Policy, Terms};
 
 /// The claim of a subscriber to the place of an older one.
 #[derive(Clone, Copy, Debug)]

@@ -2,13 +2,12 @@
 //! `forget_token`.
 
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
-use crate::engine::action::{NotFound, Reply, State};
-use crate::engine::chunk::Totals;
+use crate::engine::Engine;
+use crate::engine::action::{NotFound, Reply};
 use crate::engine::event::{Place, RingFacts};
 use crate::engine::execution::Execution;
-use crate::engine::policy::{Cursor, Log, Terms, lag, totals_before};
-use crate::engine::progress::Progress;
-use crate::engine::{Engine, Exit, Outcome};
+use crate::engine::policy::{Cursor, Log, lag, totals_before};
+use crate::stream::{Exit, Outcome, Progress, State, Terms, Totals};
 
 /// The status of an execution.
 #[derive(Clone, Debug, PartialEq, Hash)]

@@ -6,15 +6,15 @@
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
-use crate::engine::action::{DetachReason, End, EndState, Outcome};
-use crate::engine::chunk::{Gap, GapReason, Totals};
 use crate::engine::event::{Coalesce, RingFacts, SubscribeSpec};
-use crate::engine::exit::Exit;
 use crate::engine::log::ChunkLog;
-use crate::engine::policy::{Cursor, Log, Owed, Policy, Terms, owed, pending};
+use crate::engine::policy::{Cursor, Log, Owed, owed, pending};
 use crate::engine::reserve::Replay;
 use crate::engine::resume::Heir;
 use crate::engine::wheel::TimerId;
+use crate::stream::{
+    DetachReason, End, EndState, Exit, Gap, GapReason, Outcome, Policy, Terms, Totals,
+};
 
 /// A subscriber of the engine's own thread.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, Instant, SubscriberId};
-use crate::engine::action::{Action, DetachReason, Outcome};
+use crate::engine::action::Action;
 use crate::engine::event::OnStall;
 use crate::engine::execution::Producer;
 use crate::engine::policy::Log;
@@ -12,6 +12,7 @@ use crate::engine::subscriber::{Connection, Local};
 use crate::engine::wheel::TimerId;
 use crate::engine::{Engine, Execution};
 use crate::limits;
+use crate::stream::{DetachReason, Outcome};
 
 /// A deadline of an execution or a subscriber. The handle may be stale when it fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use super::context::{META_EVENTS, META_EXECUTION, META_STREAM};
 use super::relayed::{Form, Relayed};
 use super::results::{Results, add_meta, output_schema};
 use super::{Era, Version};
-use crate::engine::{Kind, Outcome};
 use crate::limits;
+use crate::stream::{Kind, Outcome};
 use crate::tool::ToolSpec;
 use crate::wire::base64;
 

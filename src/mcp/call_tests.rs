@@ -9,8 +9,8 @@ use super::{
     CallMeta, Collected, End, META_EVENTS, META_EXECUTION, META_STREAM, Rest, ServerInfo, Version,
     text_block,
 };
-use crate::engine::{Kind, Outcome};
 use crate::limits;
+use crate::stream::{Kind, Outcome};
 use crate::tool::ToolSpec;
 
 const OLD: Version = Version::V2025_11_25;

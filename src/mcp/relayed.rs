@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::call::text_block;
-use crate::engine::Kind;
+use crate::stream::Kind;
 
 /// Content blocks in their order, and structured content.
 #[derive(Clone, Debug, Default, PartialEq)]

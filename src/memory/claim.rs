@@ -79,8 +79,8 @@ impl RingWriter {
         self.word(HEAD_SEQ_WORD).store(start.seq - 1, Ordering::Release); // ring:publish
         self.word(TAIL_SEQ_WORD).store(start.seq, Ordering::Release); // ring:tail
         fence(Ordering::Release); // ring:claim, ring:totals
-        for (kind, total) in start.kinds.iter().enumerate() {
-            self.word(TAIL_TOTALS_WORD + 2 * kind).store(total.count, Ordering::Relaxed);
+        for (kind, total) in start.kinds.each().iter().enumerate() {
+            self.word(TAIL_TOTALS_WORD + 2 * kind).store(total.chunks, Ordering::Relaxed);
             self.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
         }
         self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
@@ -115,7 +115,7 @@ impl RingWriter {
             let kind = changed_kinds.trailing_zeros() as usize;
             changed_kinds &= changed_kinds - 1;
             let total = self.tail_totals[kind];
-            self.word(TAIL_TOTALS_WORD + 2 * kind).store(total.count, Ordering::Relaxed);
+            self.word(TAIL_TOTALS_WORD + 2 * kind).store(total.chunks, Ordering::Relaxed);
             self.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
         }
         self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
@@ -124,7 +124,7 @@ impl RingWriter {
     /// Adds to the totals before the tail. Returns the kind as a bit.
     fn count_gone(&mut self, kind: u8, count: u64, bytes: u64) -> u32 {
         let total = &mut self.tail_totals[kind as usize];
-        total.count += count;
+        total.chunks += count;
         total.bytes += bytes;
         1 << kind
     }

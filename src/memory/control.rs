@@ -18,12 +18,12 @@
 //!
 //! Tests: below; the attention handshake in `loom_tests.rs`.
 
+use crate::stream::KindTotals;
 use std::num::{NonZeroU8, NonZeroU64};
 
 use super::atomic::{AtomicBool, AtomicU64, Ordering, fence, full_fence, load_acquire, spin_hint};
 use super::copy;
 use super::futex;
-use super::layout::KindTotals;
 use super::segment::Segment;
 use crate::limits::{
     ERROR_TEXT_BYTES_MAX, KINDS_MAX, PROGRESS_CONTEXT_BYTES_MAX, PROGRESS_MESSAGE_BYTES_MAX,
@@ -290,9 +290,9 @@ impl ControlPage {
     pub(super) fn store_end(&self, record: &FinalRecord, error_text: &str) {
         let verdict = self.segment.word(VERDICT);
         self.segment.word(FINAL_HEAD_SEQ).store(record.head_seq, Ordering::Relaxed);
-        for (kind, total) in record.totals.iter().enumerate() {
+        for (kind, total) in record.totals.each().iter().enumerate() {
             let word = FINAL_TOTALS + 2 * kind;
-            self.segment.word(word).store(total.count, Ordering::Relaxed);
+            self.segment.word(word).store(total.chunks, Ordering::Relaxed);
             self.segment.word(word + 1).store(total.bytes, Ordering::Relaxed);
         }
         let text = ShortText::<ERROR_TEXT_BYTES_MAX>::new(error_text);
@@ -391,9 +391,9 @@ impl ControlView {
         let verdict = u8::try_from(raw).ok().and_then(NonZeroU8::new)?;
         let head_seq = self.segment.word(FINAL_HEAD_SEQ).load(Ordering::Relaxed);
         let mut totals = KindTotals::default();
-        for (kind, total) in totals.iter_mut().enumerate() {
+        for (kind, total) in totals.each_mut().iter_mut().enumerate() {
             let word = FINAL_TOTALS + 2 * kind;
-            total.count = self.segment.word(word).load(Ordering::Relaxed);
+            total.chunks = self.segment.word(word).load(Ordering::Relaxed);
             total.bytes = self.segment.word(word + 1).load(Ordering::Relaxed);
         }
         Some(FinalRecord { verdict, head_seq, totals })
@@ -431,7 +431,7 @@ impl ControlView {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::memory::layout::KindTotal;
+    use crate::stream::Totals;
 
     #[test]
     fn an_end_is_seen_whole_or_not_at_all() {
@@ -442,7 +442,7 @@ mod tests {
         page.set_chunks_expected(0);
         assert_eq!(view.chunks_expected(), Some(0));
         let mut totals = KindTotals::default();
-        totals[15] = KindTotal { count: 3, bytes: 99 };
+        totals[15] = Totals { chunks: 3, bytes: 99 };
         let record = FinalRecord { verdict: NonZeroU8::new(2).unwrap(), head_seq: 3, totals };
         let long_text = "ä".repeat(200); // 400 bytes: cut at 256, between characters.
         std::thread::scope(|scope| {

@@ -46,8 +46,8 @@ pub(super) fn format(lease: &Lease, anchor: ClockAnchor, start: &Start) {
         assert!(lease.place.is_none());
         mark_gone(segment, *geometry, start.seq);
     }
-    for (kind, total) in start.kinds.iter().enumerate() {
-        segment.word(TAIL_TOTALS_WORD + 2 * kind).store(total.count, Ordering::Relaxed);
+    for (kind, total) in start.kinds.each().iter().enumerate() {
+        segment.word(TAIL_TOTALS_WORD + 2 * kind).store(total.chunks, Ordering::Relaxed);
         segment.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
     }
     for (word, value) in [

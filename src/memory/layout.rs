@@ -256,18 +256,6 @@ pub(super) const fn padded(length: u32) -> u64 {
     (length as u64 + (PAYLOAD_ALIGN as u64 - 1)) & !(PAYLOAD_ALIGN as u64 - 1)
 }
 
-/// Number of chunks and bytes of one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KindTotal {
-    /// Number of chunks.
-    pub count: u64,
-    /// Number of their payload bytes.
-    pub bytes: u64,
-}
-
-/// Running totals, one per kind.
-pub type KindTotals = [KindTotal; KINDS_MAX];
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -76,9 +76,7 @@ pub use door::{DoorMemory, DoorRing, ProducerRing};
 pub use exchange::{Closed, Exchange};
 pub use format::HeaderFault;
 pub use futex::WaitOutcome;
-pub use layout::{
-    CHUNK_MORE, ChunkHeader, ClockAnchor, Descriptor, Geometry, KindTotal, KindTotals,
-};
+pub use layout::{CHUNK_MORE, ChunkHeader, ClockAnchor, Descriptor, Geometry};
 pub use lease::Lease;
 pub use memfd::OpenError;
 pub use owner::{Owner, OwnerView, OwnerWord, Room};

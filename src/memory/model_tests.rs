@@ -7,6 +7,7 @@
 use super::*;
 use crate::base::{Instant, Random};
 use crate::limits::KINDS_MAX;
+use crate::stream::KindTotals;
 
 struct Model {
     /// Chunk `seq` is at index `seq - 1`.
@@ -17,8 +18,7 @@ impl Model {
     fn totals_before(&self, seq: u64) -> KindTotals {
         let mut totals = KindTotals::default();
         for (header, payload) in &self.chunks[..seq as usize - 1] {
-            totals[header.kind as usize].count += 1;
-            totals[header.kind as usize].bytes += payload.len() as u64;
+            totals[header.kind as usize].count(payload.len() as u32);
         }
         totals
     }

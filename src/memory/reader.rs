@@ -12,6 +12,7 @@
 //!
 //! Tests: below, `model_tests.rs`, `loom_tests.rs`, `tests/ring_process.rs`.
 
+use crate::stream::KindTotals;
 use std::fmt;
 use std::time::Duration;
 
@@ -20,9 +21,9 @@ use super::copy;
 use super::format::{HeaderFault, read_header};
 use super::futex::{self, WaitOutcome};
 use super::layout::{
-    ClockAnchor, DESCRIPTOR_WORDS, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD,
-    KindTotals, META, MONO_NS, OFFSET, POSITION, SEQ, TAIL_SEQ_WORD, TAIL_TOTALS_WORD,
-    TAIL_VERSION_WORD, TOTAL_BYTES, TOTAL_BYTES_WORD, unpack_meta,
+    ClockAnchor, DESCRIPTOR_WORDS, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, META,
+    MONO_NS, OFFSET, POSITION, SEQ, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD,
+    TOTAL_BYTES, TOTAL_BYTES_WORD, unpack_meta,
 };
 use super::segment::Segment;
 use crate::limits::{KINDS_MAX, SEQLOCK_ATTEMPTS_MAX};
@@ -318,9 +319,9 @@ impl RingReader {
             let version = load_acquire(self.word(TAIL_VERSION_WORD)); // ring:totals
             let tail_seq = self.word(TAIL_SEQ_WORD).load(Ordering::Relaxed);
             let mut kinds = KindTotals::default();
-            for (kind, total) in kinds.iter_mut().enumerate() {
+            for (kind, total) in kinds.each_mut().iter_mut().enumerate() {
                 let word = TAIL_TOTALS_WORD + 2 * kind;
-                total.count = self.word(word).load(Ordering::Relaxed);
+                total.chunks = self.word(word).load(Ordering::Relaxed);
                 total.bytes = self.word(word + 1).load(Ordering::Relaxed);
             }
             fence(Ordering::Acquire); // ring:totals, ring:generation

@@ -1,6 +1,7 @@
 //! Tests of writer and readers together: threads that are overtaken, windows that change their
 //! ring, shared memory with false contents.
 
+use crate::stream::KindTotals;
 use std::time::Duration;
 
 use super::atomic::{AtomicU64, Ordering};
@@ -100,7 +101,7 @@ fn a_skip_is_counted_and_goes_on_where_it_says() {
         write(&mut writer, b"abc");
     }
     let mut kinds = KindTotals::default();
-    (kinds[0].count, kinds[0].bytes, kinds[3].count) = (20, 70, 9);
+    (kinds[0].chunks, kinds[0].bytes, kinds[3].chunks) = (20, 70, 9);
     writer.skip_to(&Start { seq: 30, total_bytes: 70, kinds });
     writer.audit();
     assert_eq!((reader.head_seq(), reader.tail_seq(), reader.total_bytes()), (29, 30, 70));
@@ -120,7 +121,7 @@ fn a_skip_is_counted_and_goes_on_where_it_says() {
         assert_eq!(writer.payload(seq), [seq as u8]);
     }
     let tail = reader.tail_totals().unwrap();
-    assert_eq!(tail.kinds[0].count, 20 + tail.tail_seq - 30);
+    assert_eq!(tail.kinds[0].chunks, 20 + tail.tail_seq - 30);
 }
 
 #[test]

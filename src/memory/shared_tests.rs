@@ -1,6 +1,7 @@
 //! Tests of rings and pages that two processes share, from both sides, and of hostile processes.
 //! Both sides are in this process here, each with a mapping of its own.
 
+use crate::stream::KindTotals;
 use std::fs::File;
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,7 +11,7 @@ use memmap2::{MmapOptions, UncheckedAdvice};
 
 use super::atomic::Ordering;
 use super::control::{CONTROL_MAGIC, CONTROL_WORDS};
-use super::layout::{ClockAnchor, Geometry, KindTotal, KindTotals};
+use super::layout::{ClockAnchor, Geometry};
 use super::memfd::{DOOR_SEALS, GUEST_SEALS, Memfd};
 use super::*;
 use crate::base::{Instant, Random};
@@ -44,7 +45,7 @@ fn totals_before(seq: u64) -> (KindTotals, u64) {
     let (mut kinds, mut bytes) = (KindTotals::default(), 0);
     for seq in 1..seq {
         let (kind, length) = (header_of(seq).kind as usize, payload_of(seq).len() as u64);
-        kinds[kind] = KindTotal { count: kinds[kind].count + 1, bytes: kinds[kind].bytes + length };
+        kinds[kind].count(length as u32);
         bytes += length;
     }
     (kinds, bytes)

@@ -19,15 +19,15 @@
 //!
 //! Tests: below, `model_tests.rs`, `loom_tests.rs`, `tests/ring_process.rs`.
 
+use crate::stream::KindTotals;
 use std::fmt;
 
 use super::atomic::{AtomicU64, Flaw, Ordering, is_flawed};
 use super::copy;
 use super::futex;
 use super::layout::{
-    ChunkHeader, ClockAnchor, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, KindTotals,
-    META, MONO_NS, OFFSET, POSITION, SEQ, TOTAL_BYTES, TOTAL_BYTES_WORD, pack_meta, padded,
-    unpack_meta,
+    ChunkHeader, ClockAnchor, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, META, MONO_NS,
+    OFFSET, POSITION, SEQ, TOTAL_BYTES, TOTAL_BYTES_WORD, pack_meta, padded, unpack_meta,
 };
 use super::lease::Lease;
 use super::reader::RingReader;

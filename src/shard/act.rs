@@ -14,8 +14,8 @@ use crate::engine::{
     Action, DetachReason, End, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, RingFit, Verdict,
 };
 use crate::memory::{
-    ControlPage, Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord,
-    ReadError, RingWriter, ShortText,
+    ControlPage, Descriptor, FinalRecord, Geometry, Lease, ProgressRecord, ReadError, RingWriter,
+    ShortText,
 };
 use crate::reactor::Reactor;
 use crate::tool::Host;
@@ -506,15 +506,11 @@ impl<R: Reactor + 'static> Shard<R> {
             run.agent = None;
         }
         run.exchange.close();
-        let mut totals = KindTotals::default();
-        for (to, from) in totals.iter_mut().zip(verdict.totals.each()) {
-            *to = KindTotal { count: from.chunks, bytes: from.bytes };
-        }
         let code = code_of_outcome(verdict.outcome);
         let record = FinalRecord {
             verdict: code.try_into().expect("codes begin at 1"),
             head_seq: verdict.head_seq,
-            totals,
+            totals: verdict.totals,
         };
         let exit = run.exit.get().copied();
         let error = verdict.error.as_deref().unwrap_or("");

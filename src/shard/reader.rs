@@ -29,7 +29,7 @@ use super::window::Window;
 #[cfg(any(test, fuzzing))]
 use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
-use crate::engine::policy::{Cursor, Policy, Terms};
+use crate::engine::policy::Cursor;
 use crate::engine::{
     DetachReason, End, EndState, Gap, Kind, Outcome, Progress, Subscribed, Totals,
 };
@@ -37,9 +37,9 @@ use crate::limits;
 use crate::memory::atomic::spin_hint;
 use crate::memory::{Descriptor, Left, Poll, ProgressRecord, ReadError, WaitOutcome, futex};
 use crate::reactor::Clock;
+use crate::stream::{Policy, Terms};
 use crate::trace::probe;
 use link::{Flaw, Link, Near};
-use log::sum_of;
 
 /// One sleep; then it looks again whether there really is nothing.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
@@ -138,7 +138,7 @@ impl<L: Link> Subscriber<L> {
         let cursor = subscribed.cursor.coming_at(reader.head_seq());
         let tail = reader.tail_totals();
         let unknown = Totals { chunks: u64::MAX, bytes: u64::MAX };
-        let gone = tail.map_or(unknown, |tail| log::sum_of(&tail.kinds, subscribed.terms.kinds));
+        let gone = tail.map_or(unknown, |tail| tail.kinds.of(subscribed.terms.kinds));
         let mut subscriber = Subscriber {
             id: subscribed.subscriber,
             terms: subscribed.terms,
@@ -609,7 +609,7 @@ impl<L: Link> Subscriber<L> {
             EndState::Ended(_) => {
                 // Not what the cursor has passed: a client that came back may have said that.
                 let record = self.link.shared().control.final_record();
-                let all = record.map(|record| sum_of(&record.totals, self.terms.kinds));
+                let all = record.map(|record| record.totals.of(self.terms.kinds));
                 (all.unwrap_or(self.cursor.seen), self.link.exit())
             }
             EndState::Detached { .. } => (self.cursor.seen, None),

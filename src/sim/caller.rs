@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle};
-use crate::engine::{CancelError, Hold, Kind, OnStall, OpenError, Policy, Start, State, Status};
+use crate::engine::{CancelError, Hold, OnStall, OpenError, Start, Status};
 use crate::limits;
 use crate::memory::Geometry;
 use crate::shard::{ExecuteError, ExecuteOptions, PublishError};
@@ -18,6 +18,7 @@ use crate::sim::run::{Feed, Sim};
 use crate::sim::scene::Opening;
 #[cfg(feature = "server")]
 use crate::sim::thread::{Hand, ThreadActor};
+use crate::stream::{Kind, Policy, State};
 use crate::tool::{Need, Prepared, Work};
 
 impl Sim {

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::hash::Hasher;
 
-use crate::engine::Policy;
+use crate::stream::Policy;
 
 /// FNV-1a, 64 bits: the same on every machine and in every version.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::base::{ExecutionId, Instant};
-use crate::engine::{Exit, SubscribeError, SubscribeSpec};
+use crate::engine::{SubscribeError, SubscribeSpec};
 use crate::memory::atomic::AtomicU64;
 use crate::memory::{DeskView, Left};
 use crate::shard::delivery::exit_of_code;
@@ -15,6 +15,7 @@ use crate::sim::between::note_relay;
 use crate::sim::expect::Held;
 use crate::sim::model::ExecutionModel;
 use crate::sim::run::Sim;
+use crate::stream::Exit;
 
 /// A signal on a line.
 #[derive(Clone, Copy, Debug)]

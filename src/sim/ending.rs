@@ -2,11 +2,11 @@
 //! subscriber and of its execution, and with the model's totals.
 
 use crate::base::Instant;
-use crate::engine::{DetachReason, EndState, Policy};
 use crate::limits;
 use crate::shard::Ended;
 use crate::sim::follower::{Follower, Gone};
 use crate::sim::model::ExecutionModel;
+use crate::stream::{DetachReason, EndState, Policy};
 
 impl Follower {
     /// Checks the end that the subscriber was given.

@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 use crate::base::Instant;
-use crate::engine::{EndState, Gap, GapReason, Policy, Totals};
 use crate::limits;
 use crate::shard::Delivery;
 use crate::sim::follower::{Follower, Gone};
 use crate::sim::model::ExecutionModel;
+use crate::stream::{EndState, Gap, GapReason, Policy, Totals};
 
 /// The delivery that is owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

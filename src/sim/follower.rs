@@ -5,11 +5,10 @@
 //! nothing after it. The delivery that a policy owes at a given moment is in `expect.rs`.
 
 use crate::base::{Instant, SubscriberId};
-use crate::engine::{
-    Coalesce, DetachReason, EndState, Gap, GapReason, Kinds, Policy, Progress, Subscribed, Totals,
-};
+use crate::engine::{Coalesce, Subscribed};
 use crate::shard::{Chunk, Delivery};
 use crate::sim::model::{ExecutionModel, fill_payload};
+use crate::stream::{DetachReason, EndState, Gap, GapReason, Kinds, Policy, Progress, Totals};
 
 /// The place where a subscriber runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use crate::base::Instant;
-use crate::engine::{
-    Coalesce, From, Kind, Kinds, Place, Policy, Status, SubscribeError, SubscribeSpec,
-};
+use crate::engine::{Coalesce, From, Place, Status, SubscribeError, SubscribeSpec};
 use crate::limits;
 use crate::shard::Delivery;
 use crate::sim::between::Rest;
@@ -17,6 +15,7 @@ use crate::sim::plan::pick;
 use crate::sim::run::Sim;
 use crate::sim::scene::{Joining, Shared};
 use crate::sim::watcher::{Seat, Watcher};
+use crate::stream::{Kind, Kinds, Policy};
 
 /// A spec, and its expected outcome.
 struct Wish {

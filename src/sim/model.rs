@@ -7,10 +7,11 @@
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random};
-use crate::engine::{Kind, Kinds, OnStall, Outcome, RingFacts, Timeouts, Totals, Verdict};
+use crate::engine::{OnStall, RingFacts, Timeouts, Verdict};
 use crate::limits;
 use crate::sim::patience::Patience;
 use crate::sim::shortage::REFUSED_TEXT;
+use crate::stream::{Kind, Kinds, Outcome, Totals};
 
 /// The beginning of the error text of a producer that failed.
 pub(super) const FAILURE_TEXT: &str = "it was drawn to fail";

@@ -7,11 +7,11 @@ use std::cell::Cell;
 use crate::base::Instant;
 use crate::door::WriteError;
 use crate::door::pen::{Bell, Pen};
-use crate::engine::Outcome;
 use crate::memory::ChunkHeader;
 use crate::shard::{HandLine, ProducerAtDoor};
 use crate::sim::door::Lines;
 use crate::sim::model::{FAILURE_TEXT, Told};
+use crate::stream::Outcome;
 use crate::tool::SendError;
 
 /// The state of such a producer.

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use crate::base::ExecutionId;
-use crate::engine::{Kind, Outcome, Start, Status};
+use crate::engine::{Start, Status};
 use crate::memory::{ChunkHeader, RingPoolConfig};
 use crate::shard::{Doors, ExecuteOptions, HandLine, MemoryWatch, Shard, ShardConfig};
 use crate::sim::door::Lines;
 use crate::sim::process::Process;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{SimFaults, SimWorld};
+use crate::stream::{Kind, Outcome};
 
 const HEADER: ChunkHeader = ChunkHeader { kind: Kind::Output as u8, key: 0, flags: 0 };
 

@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use crate::base::{Instant, Random};
-use crate::engine::{Kind, RingFacts};
+use crate::engine::RingFacts;
 use crate::limits;
 use crate::memory::Geometry;
 use crate::sim::between::set_writing;
 use crate::sim::model::{ChunkModel, FAILURE_TEXT, PANIC_TEXT, Told, fill_payload};
 use crate::sim::plan::Plan;
 use crate::sim::scene::Shared;
+use crate::stream::Kind;
 use crate::tool::{Context, EmitError, Report, Step, Tool, ToolError};
 
 /// The planned behaviour of a producer.

@@ -12,14 +12,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use streamdoor::base::{ExecutionId, Instant, ProgressToken};
-use streamdoor::engine::{
-    Kind, NotFound, Outcome, Policy, ProgressSource, State, Status, SubscribeSpec, Timeouts,
-};
+use streamdoor::engine::{NotFound, ProgressSource, Status, SubscribeSpec, Timeouts};
 use streamdoor::limits;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
 use streamdoor::sim::reactor::SimReactor;
 use streamdoor::sim::world::{SimFaults, SimWorld};
+use streamdoor::stream::{Kind, Outcome, Policy, State};
 use streamdoor::tool::{Context, Prepared, Report, Step, Tool, ToolSpec, Work};
 
 /// A shard in virtual time.

@@ -10,10 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::base::{ExecutionId, Handle, Instant, Random, SubscriberId};
-use crate::engine::{
-    Action, Coalesce, EndState, GapReason, OnStall, Outcome, Policy, Reply, Subscribed, Timeouts,
-    Verdict,
-};
+use crate::engine::{Action, Coalesce, OnStall, Reply, Subscribed, Timeouts, Verdict};
 use crate::limits;
 use crate::shard::Delivery;
 use crate::sim::coverage::{Coverage, Fnv};
@@ -22,6 +19,7 @@ use crate::sim::model::{ChunkModel, ExecutionModel, Producer, Told};
 use crate::sim::patience::Patience;
 use crate::sim::shortage::REFUSED_TEXT;
 use crate::sim::thread::ThreadActor;
+use crate::stream::{EndState, GapReason, Outcome, Policy};
 
 /// The shared state.
 pub(super) struct Scene {

@@ -1,10 +1,10 @@
 //! Memory that becomes short and plentiful again: the machine's side, as made-up readings.
 
 use crate::base::ExecutionId;
-use crate::engine::State;
 use crate::limits;
 use crate::memory::{Geometry, Pressure, Readings};
 use crate::sim::run::Sim;
+use crate::stream::State;
 
 /// The text that only the error of an execution with a refused ring contains.
 pub(super) const REFUSED_TEXT: &str = "this tool declares";

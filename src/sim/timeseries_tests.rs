@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use streamdoor::base::Instant;
-use streamdoor::engine::{Hold, Kind, Outcome, Policy, SubscribeSpec};
+use streamdoor::engine::{Hold, SubscribeSpec};
 use streamdoor::limits;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::{Idle, Reactor};
 use streamdoor::shard::{Delivery, ExecuteError, ExecuteOptions, Shard, ShardConfig, outcome_of};
 use streamdoor::sim::reactor::{POLL_COST, SimReactor};
 use streamdoor::sim::world::{SimFaults, SimWorld};
+use streamdoor::stream::{Kind, Outcome, Policy};
 use streamdoor::tool::StartError;
 use streamdoor::trace::Histogram;
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::base::Instant;
-use crate::engine::{AcknowledgeError, GapReason, Status};
+use crate::engine::{AcknowledgeError, Status};
 use crate::shard::{Polled, Subscriber};
 use crate::sim::between::Rest;
 #[cfg(feature = "server")]
@@ -12,6 +12,7 @@ use crate::sim::door::{DoorReader, held_for};
 use crate::sim::expect::{Expected, Got, Held};
 use crate::sim::follower::Habitat;
 use crate::sim::run::Sim;
+use crate::stream::GapReason;
 
 /// The owner of one subscriber.
 pub(super) struct Watcher {

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
-use crate::engine::{Exit, Gate, Kind};
+use crate::engine::Gate;
 use crate::limits;
 use crate::memory::atomic::full_fence;
 use crate::memory::{CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, WriteError};
+use crate::stream::{Exit, Kind};
 use crate::tool::step::{Notes, Report};
 use crate::trace::TraceContext;
 

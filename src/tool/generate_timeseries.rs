@@ -17,8 +17,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::base::{Instant, Random};
-use crate::engine::{Kind, Timeouts};
+use crate::engine::Timeouts;
 use crate::limits;
+use crate::stream::Kind;
 use crate::tool::{
     ArgumentError, Arguments, Context, EmitError, Need, Step, Tool, ToolError, ToolSpec, Work,
 };

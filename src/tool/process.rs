@@ -25,8 +25,8 @@ use rustix::process::{
 
 use super::child::lead_session_while_we_live;
 use super::mark::Mark;
-use crate::engine::Exit;
 use crate::limits;
+use crate::stream::Exit;
 
 /// All process groups of one [`crate::tool::Tools`]. When it is dropped, the groups are told to
 /// end, and killed if they do not.

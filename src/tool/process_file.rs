@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::engine::Policy;
 use crate::limits;
 use crate::memory::Geometry;
+use crate::stream::Policy;
 use crate::tool::{
     ArgumentError, Arguments, Files, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
 };

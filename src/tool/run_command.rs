@@ -7,7 +7,7 @@
 //! first. A character of UTF-8 that a read has cut waits for its other bytes.
 //!
 //! The command succeeds if it exits with 0. Any other code, or a signal, fails the execution, with
-//! [`crate::engine::Exit`] in the end event. The processes that it leaves behind may write for
+//! [`crate::stream::Exit`] in the end event. The processes that it leaves behind may write for
 //! [`limits::COMMAND_LINGER`] before they are told to end. The same happens to all of them on
 //! cancellation and timeout. The whole group gets SIGTERM, and SIGKILL after
 //! [`limits::COMMAND_GRACE`]. At the end all remaining descendants are killed, also those that have
@@ -24,8 +24,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::engine::{Policy, ProgressSource, Timeouts};
+use crate::engine::{ProgressSource, Timeouts};
 use crate::limits;
+use crate::stream::Policy;
 use crate::tool::arguments::without_nul;
 use crate::tool::process::{self, Group, Groups};
 use crate::tool::watch::Watch;

@@ -37,8 +37,8 @@ use ignore::overrides::{Override, OverrideBuilder};
 use ignore::{DirEntry, Walk, WalkBuilder};
 use serde_json::{Value, json};
 
-use crate::engine::Policy;
 use crate::limits;
+use crate::stream::Policy;
 use crate::tool::search_report::{Matches, Report, Stoppable};
 use crate::tool::{
     ArgumentError, Arguments, Files, Need, Output, Stopped, SubscribeDefaults, ToolError, ToolSpec,

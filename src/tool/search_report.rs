@@ -12,8 +12,8 @@ use grep_matcher::Matcher;
 use grep_regex::RegexMatcher;
 use grep_searcher::{Searcher, Sink, SinkFinish, SinkMatch};
 
-use crate::engine::Kind;
 use crate::limits;
+use crate::stream::Kind;
 use crate::tool::{Output, Stopped};
 
 /// Number of bytes before the first match in a line that is cut.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::engine::{Policy, ProgressSource, Timeouts};
+use crate::engine::{ProgressSource, Timeouts};
 use crate::limits;
+use crate::stream::Policy;
 use crate::tool::complete::{Completion, complete};
 
 /// The needs of a tool for its ring.

@@ -4,9 +4,10 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::Instant;
-use crate::engine::{Exit, Gate, Kind, Measure, ProgressReport};
+use crate::engine::Gate;
 use crate::limits;
 use crate::memory::{ChunkHeader, RingWriter, WriteError};
+use crate::stream::{Exit, Kind, Measure, ProgressReport};
 use crate::tool::ToolError;
 use crate::trace::TraceContext;
 

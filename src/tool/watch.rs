@@ -8,8 +8,8 @@ use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
 
 use crate::base::Instant;
-use crate::engine::{Exit, Kind};
 use crate::limits;
+use crate::stream::{Exit, Kind};
 use crate::tool::process::Group;
 use crate::tool::{Output, Stopped, ToolError};
 

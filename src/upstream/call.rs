@@ -9,11 +9,11 @@ use super::inbox::{Inbox, Told};
 use super::link::{Ready, Upstream, Way};
 use super::program::Program;
 use super::site::{Customer, Fail, Stop, Web};
-use crate::engine::Kind;
 use crate::limits;
 use crate::mcp::Era;
 use crate::mcp::upstream::{Asked, Call, Note, Offer, Passed, Passing, Piece, cancelled};
 use crate::shard::UpstreamCount;
+use crate::stream::Kind;
 use crate::tool::{OnStop, Output, Report, Stopped, ToolError};
 use crate::wire::jsonrpc::ErrorObject;
 

@@ -7,6 +7,7 @@ use crate::source::{Path, Token, paths, tokens, without_comments_and_strings};
 pub const STRATA: &[(&str, u32)] = &[
     ("base", 0),
     ("trace", 0),
+    ("stream", 0),
     ("engine", 1),
     ("memory", 1),
     ("wire", 1),

@@ -16,8 +16,8 @@ use crate::agent::model::FinishReason;
 use crate::agent::part::{Arguments, Final, Partial, ProgressSaid};
 use crate::agent::state::{ToolExecution, micros};
 use crate::base::{ExecutionId, Instant};
-use crate::engine::{Exit, Gap, Outcome};
 use crate::limits;
+use crate::stream::{Exit, Gap, Outcome};
 
 /// One call of the open step.
 #[derive(Debug)]

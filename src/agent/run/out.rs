@@ -11,8 +11,8 @@ use crate::agent::part::{Body, Data, Final, Part, Partial};
 use crate::agent::state::StepState;
 use crate::base::ExecutionId;
 use crate::base::Foreign;
-use crate::engine::Kind;
 use crate::limits;
+use crate::stream::Kind;
 
 /// Maximum size in bytes of the JSON of a delta or a piece of output, without its text.
 const ENVELOPE_BYTES_MAX: usize = 640;

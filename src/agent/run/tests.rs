@@ -11,7 +11,7 @@ use crate::agent::{
     NetFaultKind, NoHooks, Part, Partial, Reason, State, StepChoice, StepState, Strategy,
 };
 use crate::base::{ExecutionId, Handle};
-use crate::engine::{Gap, GapReason, Kind, Outcome};
+use crate::stream::{Gap, GapReason, Kind, Outcome};
 
 fn eager() -> Config {
     Config { strategy: Strategy::Eager, ..config() }

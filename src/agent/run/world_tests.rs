@@ -12,7 +12,7 @@ use crate::agent::{
     Strategy, ToolProgress,
 };
 use crate::base::{ExecutionId, Handle, Random};
-use crate::engine::{Exit, Gap, GapReason, Kind, Outcome};
+use crate::stream::{Exit, Gap, GapReason, Kind, Outcome};
 
 const SEEDS: u64 = 1_000;
 

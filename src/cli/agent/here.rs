@@ -9,13 +9,14 @@ use serde_json::Value;
 use streamdoor::agent::model::Wire;
 use streamdoor::base::{ExecutionId, Principal};
 use streamdoor::endpoint::{Access, Tokens};
-use streamdoor::engine::{Hold, Policy, Start, SubscribeSpec};
+use streamdoor::engine::{Hold, Start, SubscribeSpec};
 use streamdoor::limits;
 use streamdoor::reactor::{Clock, ListenAddress, ListenError, OpenError, random_bytes};
 use streamdoor::shard::{
     AgentSettings, Agreed, Delivery, ExecuteError, ExecuteOptions, ModelSettings, Names, Server,
     ServerConfig, ServerError, Shard, ShardConfig, ShardHandle, ToolChoice,
 };
+use streamdoor::stream::Policy;
 use streamdoor::tool::{AGENT, CommandPolicy, Environment, Files, Variable};
 use streamdoor::upstream::Upstreams;
 

@@ -9,7 +9,7 @@ use streamdoor::agent::{
     Reason, Step, ToolExecution, Usage,
 };
 use streamdoor::base::Instant;
-use streamdoor::engine::{Kind, Outcome};
+use streamdoor::stream::{Kind, Outcome};
 
 use super::screen::{Piece, Screen, Style};
 

@@ -3,10 +3,10 @@
 
 use streamdoor::base::plain::is_command;
 use streamdoor::client::{Progress, Status, Summary};
-use streamdoor::engine::State;
 use streamdoor::limits::STALL_THRESHOLD;
 use streamdoor::memory::Pressure;
 use streamdoor::memory::pressure::THRESHOLDS;
+use streamdoor::stream::State;
 use streamdoor::trace::Duty;
 
 use super::sample::{Between, Sample, has_ended, percentile};

@@ -2,7 +2,7 @@
 
 use streamdoor::base::Instant;
 use streamdoor::client::{ProgressOf, SubscriberStatus};
-use streamdoor::engine::{LagLimit, Outcome, Policy};
+use streamdoor::stream::{LagLimit, Outcome, Policy};
 
 use super::*;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use streamdoor::base::{ExecutionId, Instant};
 use streamdoor::client::{Client, ClientError, Metrics, ProgressOf, Status, Summary};
-use streamdoor::engine::State;
 use streamdoor::reactor::Clock;
+use streamdoor::stream::State;
 
 /// Maximum number of executions whose subscribers are inspected in each sample.
 const INSPECTED_MAX: usize = 64;

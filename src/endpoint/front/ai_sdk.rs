@@ -26,8 +26,8 @@ use super::op::{Block, CallEnd, Ending, How, Input, Op, Prose, StepEnd};
 use super::{Names, SdkVersion};
 use crate::agent::Usage;
 use crate::endpoint::front::call::Call;
-use crate::engine::Exit;
 use crate::limits;
+use crate::stream::Exit;
 
 /// The event after the last chunk.
 const DONE: &[u8] = b"data: [DONE]\n\n";

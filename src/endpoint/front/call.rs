@@ -7,8 +7,8 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::agent::Arguments;
-use crate::engine::Kind;
 use crate::limits;
+use crate::stream::Kind;
 
 /// The state of an open call.
 #[derive(Debug)]

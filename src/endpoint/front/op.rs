@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::call::Call;
 use crate::agent::Usage;
-use crate::engine::{Exit, Outcome};
+use crate::stream::{Exit, Outcome};
 
 /// One operation.
 #[derive(Debug)]

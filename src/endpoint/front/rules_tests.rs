@@ -8,7 +8,7 @@ use super::runs::tool_gap;
 use super::{Channels, Format, Front, Item, Names, Reader, SdkVersion, Source, Spelling};
 use crate::agent::{Arguments, Body, Data, Final, Part, Partial, ToolExecution};
 use crate::base::Random;
-use crate::engine::{Kind, Outcome};
+use crate::stream::{Kind, Outcome};
 use crate::wire::events::{EndState, Progress};
 
 fn parts(bodies: impl IntoIterator<Item = Body>) -> Vec<Part> {

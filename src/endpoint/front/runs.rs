@@ -12,7 +12,7 @@ use crate::agent::{
     Partial, ProgressSaid, Reason, Step, StepCall, ToolExecution, Usage,
 };
 use crate::base::Random;
-use crate::engine::{Gap, GapReason, Kind, Outcome};
+use crate::stream::{Gap, GapReason, Kind, Outcome};
 
 /// A random run.
 pub struct Run {

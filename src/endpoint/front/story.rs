@@ -13,7 +13,7 @@ use super::call::Call;
 use super::op::{Block, CallEnd, Ending, Gap, How, Input, Op, Output, Progress, Prose, StepEnd};
 use super::{Item, Names, Reader, Source};
 use crate::agent::Arguments;
-use crate::engine::{Kind, Outcome};
+use crate::stream::{Kind, Outcome};
 use crate::wire::events::{self, EndState};
 
 /// The receiver of operations, each with its time in µs since 1970, or 0.

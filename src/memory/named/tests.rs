@@ -80,7 +80,7 @@ fn a_ring_is_read_by_its_name_and_goes_with_its_owner() {
     assert!(!reader.is_left().unwrap() && !reader.is_lost() && !ring.is_lost());
     let epoch = reader.control.gate_epoch();
     let verdict = std::num::NonZeroU8::new(1).unwrap();
-    let totals = crate::memory::KindTotals::default();
+    let totals = crate::stream::KindTotals::default();
     ring.control.finish(&FinalRecord { verdict, head_seq: 1, totals }, "");
     ring.rouse();
     assert_ne!(reader.control.gate_epoch(), epoch, "who sleeps is told");

@@ -14,7 +14,7 @@ use crate::base::Instant;
 use crate::endpoint::ApiError;
 use crate::limits;
 use crate::memory::{
-    ClockAnchor, ControlPage, DoorMemory, KindTotals, OpenError, ReadError, RingWriter, Start,
+    ClockAnchor, ControlPage, DoorMemory, OpenError, ReadError, RingWriter, Start,
 };
 use crate::reactor::Reactor;
 use crate::shard::Shard;
@@ -138,11 +138,7 @@ fn start_of(ring: &Ring) -> Start {
             std::thread::yield_now();
         },
     };
-    Start { seq, total_bytes: sum_of_bytes(&kinds), kinds }
-}
-
-fn sum_of_bytes(kinds: &KindTotals) -> u64 {
-    kinds.iter().map(|total| total.bytes).sum()
+    Start { seq, total_bytes: kinds.byte_count(), kinds }
 }
 
 /// Of which class the relay of this ring is; `None` if there is no ring.

@@ -12,11 +12,11 @@ use super::guest::Guest;
 use crate::base::Instant;
 use crate::engine::{ChunkFacts, Event, Gate, Kind};
 use crate::limits;
-use crate::memory::layout::{KindTotal, KindTotals};
 use crate::memory::{Descriptor, Poll, ReadError, RingReader, RingWriter, Start, WriteError};
 use crate::reactor::Reactor;
 use crate::shard::Shard;
 use crate::shard::run::{Producer, Ring, Run};
+use crate::stream::KindTotals;
 
 /// What was taken of a ring.
 pub(super) enum Taken {
@@ -225,8 +225,7 @@ const MIRROR_ATTEMPTS_MAX: u32 = 16;
 
 fn skip_to(writer: &mut RingWriter, seq: u64, before: &impl Fn(u64) -> Option<KindTotals>) {
     let kinds = before(seq).unwrap_or_default();
-    let total_bytes = kinds.iter().map(|total| total.bytes).sum();
-    writer.skip_to(&Start { seq, total_bytes, kinds });
+    writer.skip_to(&Start { seq, total_bytes: kinds.byte_count(), kinds });
 }
 
 fn copy_through(
@@ -310,7 +309,7 @@ impl<R: Reactor + 'static> Shard<R> {
     fn mirror_guest(&mut self, index: u32) -> Result<(), Broken> {
         let Some(run) = self.runs[index as usize].as_mut() else { return Ok(()) };
         let (handle, engine) = (run.handle, &self.engine);
-        let before = |seq| engine.totals_before(handle, seq).map(|all| in_ring(&all));
+        let before = |seq| engine.totals_before(handle, seq);
         let result = run.mirror(self.now, before);
         if let Ring::Here(writer) = &run.ring {
             let tail_seq = writer.tail_seq();
@@ -337,13 +336,4 @@ impl<R: Reactor + 'static> Shard<R> {
             let _ = self.mirror_guest(index); // What is wrong with it is not there afterwards.
         }
     }
-}
-
-/// As they stand in rings.
-fn in_ring(all: &crate::engine::KindTotals) -> KindTotals {
-    let mut totals = KindTotals::default();
-    for (to, from) in totals.iter_mut().zip(all.each()) {
-        *to = KindTotal { count: from.chunks, bytes: from.bytes };
-    }
-    totals
 }

@@ -61,11 +61,3 @@ fn meta_of(descriptor: &Descriptor) -> Meta {
         key: descriptor.header.key,
     }
 }
-
-pub(super) fn sum_of(totals: &crate::memory::KindTotals, kinds: Kinds) -> Totals {
-    let wanted = Kind::ALL.into_iter().filter(|&kind| kinds.contains(kind));
-    wanted.fold(Totals::ZERO, |sum, kind| {
-        let total = &totals[kind as usize];
-        sum + Totals { chunks: total.count, bytes: total.bytes }
-    })
-}

@@ -4,12 +4,13 @@
 //! A gap is exact: it is counted from the ring's own totals, all of one moment; or, where the
 //! ring's writer has died in the middle of counting, from the totals of the ended execution.
 
-use super::log::{RingLog, sum_of};
+use super::log::RingLog;
 use super::{Flaw, Link, Next, Subscriber};
-use crate::engine::policy::{self, Owed, Policy};
+use crate::engine::policy::{self, Owed};
 use crate::engine::{DetachReason, Gap, GapReason, Totals};
 use crate::memory::{FinalRecord, Left, Poll, TailTotals};
 use crate::shard::delivery::{detach_of_code, outcome_of_code};
+use crate::stream::Policy;
 
 /// No ring of ours comes that far; in another process's it would end in an overflow.
 const SEQ_MAX: u64 = 1 << 62;
@@ -78,7 +79,7 @@ impl<L: Link> Subscriber<L> {
     /// One gap up to the execution's end.
     fn skip_rest(&mut self, record: &FinalRecord) -> Next<L::Fault> {
         let until_seq = record.head_seq.saturating_add(1);
-        self.skip_counted(until_seq, sum_of(&record.totals, self.terms.kinds))
+        self.skip_counted(until_seq, record.totals.of(self.terms.kinds))
     }
 
     /// Asks the policy, with what the ring holds now.
@@ -169,7 +170,7 @@ impl<L: Link> Subscriber<L> {
         {
             return self.skip_rest(&record);
         }
-        self.skip_counted(tail.tail_seq, sum_of(&tail.kinds, self.terms.kinds))
+        self.skip_counted(tail.tail_seq, tail.kinds.of(self.terms.kinds))
     }
 
     /// What stood before the tail when the execution ended, although its writer has died in the
@@ -187,7 +188,7 @@ impl<L: Link> Subscriber<L> {
         for seq in tail_seq..end_seq {
             let Poll::Ready(descriptor) = reader.poll(seq) else { return None };
             let total = &mut kinds[descriptor.header.kind as usize];
-            total.count = total.count.wrapping_sub(1);
+            total.chunks = total.chunks.wrapping_sub(1);
             total.bytes = total.bytes.wrapping_sub(u64::from(descriptor.length));
         }
         Some(TailTotals { tail_seq, kinds })

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::exchange::{Exchange, Outcome};
 use super::script::Script;
 use crate::base::Random;
-use crate::engine::{Kind, Totals};
 use crate::limits;
 use crate::reactor::ListenAddress;
 use crate::sim::world::SimWorld;
+use crate::stream::{Kind, Totals};
 use crate::wire::sse;
 
 /// The number of times that each event happened to these clients.

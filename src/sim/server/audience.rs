@@ -9,9 +9,9 @@ use super::exchange::{Exchange, Outcome};
 use crate::agent::Part;
 use crate::agent::order::Order;
 use crate::base::Random;
-use crate::engine::Policy;
 use crate::reactor::ListenAddress;
 use crate::sim::world::SimWorld;
+use crate::stream::Policy;
 use crate::wire::{ndjson, sse};
 
 /// The counts of many readers. Equal for equal seeds.

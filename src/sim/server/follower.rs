@@ -6,9 +6,9 @@ use super::exchange::{Exchange, Outcome};
 use super::oracle::{NAMES, Oracle, Seen};
 use super::script::Script;
 use crate::base::{ExecutionId, Random};
-use crate::engine::{Policy, Totals};
 use crate::reactor::ListenAddress;
 use crate::sim::world::SimWorld;
+use crate::stream::{Policy, Totals};
 use crate::wire::{ndjson, sse};
 
 /// A follower, as in the module's text.

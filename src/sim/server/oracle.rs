@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::script::Script;
-use crate::engine::{Kind, Policy, Totals};
+use crate::stream::{Kind, Policy, Totals};
 
 /// The counts of events, for the coverage of many seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::house::House;
 use super::script::Script;
 use crate::base::{ExecutionId, Principal};
-use crate::engine::{Policy, SubscribeSpec};
+use crate::engine::SubscribeSpec;
 use crate::shard::ExecuteOptions;
+use crate::stream::Policy;
 
 const SCRIPT: Script =
     Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false, is_remote: false };

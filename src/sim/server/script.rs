@@ -7,8 +7,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::base::Random;
-use crate::engine::{Kind, Timeouts, Totals};
+use crate::engine::Timeouts;
 use crate::memory::ChunkHeader;
+use crate::stream::{Kind, Totals};
 use crate::tool::{
     ArgumentError, Arguments, Context, Done, EmitError, Job, Need, Output, SendError, Step, Tool,
     ToolError, ToolSpec, Work,

@@ -33,8 +33,9 @@ use rusqlite::{Connection, Row};
 use serde_json::{Value, json};
 
 use crate::base::Instant;
-use crate::engine::{Policy, Timeouts};
+use crate::engine::Timeouts;
 use crate::limits;
+use crate::stream::Policy;
 use crate::tool::{
     ArgumentError, Arguments, Files, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
 };

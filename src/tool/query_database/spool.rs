@@ -18,8 +18,8 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 
 use crate::base::Instant;
-use crate::engine::Kind;
 use crate::memory::{CHUNK_MORE, ChunkHeader};
+use crate::stream::Kind;
 use crate::tool::query_database::failure::Failure;
 use crate::tool::{Output, Stopped};
 

@@ -217,7 +217,7 @@ fn check_totals(window: &Window, reader: &RingReader) {
             assert_eq!(window.words[GENERATION_WORD], reader.generation());
             assert!(window.words[TAIL_VERSION_WORD].is_multiple_of(2));
             assert_eq!(totals.tail_seq, window.words[TAIL_SEQ_WORD]);
-            assert_eq!(totals.kinds[0].count, window.words[48]);
+            assert_eq!(totals.kinds[0].chunks, window.words[48]);
             assert_eq!(totals.kinds[KINDS_MAX - 1].bytes, window.words[79]);
         }
         None => {

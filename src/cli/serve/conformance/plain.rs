@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use streamdoor::engine::Kind;
+use streamdoor::stream::Kind;
 use streamdoor::tool::{Output, Report, SpecError, TaskSupport, ToolError, ToolSpec, Tools};
 
 use super::{IMAGE, SOUND, say, taking};

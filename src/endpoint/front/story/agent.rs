@@ -7,7 +7,7 @@ use crate::agent::{
 };
 use crate::endpoint::front::call::Call;
 use crate::endpoint::front::op::{CallEnd, Ending, Gap, How, Op, Progress, Prose, StepEnd};
-use crate::engine::Outcome;
+use crate::stream::Outcome;
 
 impl Story {
     /// Takes the next part.

@@ -7,7 +7,7 @@ use crate::agent::{Arguments, Part};
 use crate::endpoint::front::call::Call;
 use crate::endpoint::front::op::CallEnd;
 use crate::endpoint::front::{Names, Source};
-use crate::engine::{Kind, Outcome};
+use crate::stream::{Kind, Outcome};
 use crate::wire::events::{self, Chunk};
 
 impl Story {
@@ -62,8 +62,8 @@ impl Story {
             is_truncated: is_cut,
             output_bytes: Some(output_bytes),
             exit: end.exit.map(|exit| match exit {
-                events::Exit::Code(code) => crate::engine::Exit::Code(code),
-                events::Exit::Signal(signal) => crate::engine::Exit::Signal(signal),
+                events::Exit::Code(code) => crate::stream::Exit::Code(code),
+                events::Exit::Signal(signal) => crate::stream::Exit::Signal(signal),
             }),
             error: end.error,
             duration_us: None,

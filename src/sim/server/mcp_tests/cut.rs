@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use super::client::{Heard, MOMENT, Mcp, alone, slow};
 use crate::base::Random;
-use crate::engine::{Kind, Policy};
 use crate::limits;
 use crate::shard::ShardConfig;
 use crate::sim::network::SimClient;
 use crate::sim::server::house::House;
 use crate::sim::server::script::Script;
 use crate::sim::world::EAGAIN;
+use crate::stream::{Kind, Policy};
 use crate::tool::{Context, Need, Step, SubscribeDefaults, Tool, ToolSpec, Work};
 
 #[test]

@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 
 use super::client::alone;
 use crate::base::Instant;
-use crate::engine::{Policy, Timeouts};
+use crate::engine::Timeouts;
 use crate::limits;
 use crate::sim::network::SimClient;
 use crate::sim::server::house::House;
+use crate::stream::Policy;
 use crate::tool::{
     ArgumentError, Arguments, Context, EmitError, Need, Step, SubscribeDefaults, Tool, ToolSpec,
     Work,

@@ -4,7 +4,7 @@
 //! is counted exactly after the fact, even under a filter, although its chunks are gone.
 
 use std::fmt;
-use std::ops::{Add, Sub};
+use std::ops::{Add, Index, IndexMut, Sub};
 use std::str::FromStr;
 
 use crate::limits::KINDS_MAX;
@@ -205,7 +205,7 @@ impl Sub for Totals {
 }
 
 /// [`Totals`] for each kind.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KindTotals([Totals; KINDS_MAX]);
 
 impl KindTotals {
@@ -237,6 +237,33 @@ impl KindTotals {
     /// The sums, indexed by the number of the kind.
     pub fn each(&self) -> &[Totals; KINDS_MAX] {
         &self.0
+    }
+
+    /// The sums, to be changed.
+    #[inline]
+    pub(crate) fn each_mut(&mut self) -> &mut [Totals; KINDS_MAX] {
+        &mut self.0
+    }
+
+    /// Number of payload bytes of all kinds.
+    pub(crate) fn byte_count(&self) -> u64 {
+        self.0.iter().map(|totals| totals.bytes).sum()
+    }
+}
+
+/// The totals of the kind with this number, below [`KINDS_MAX`].
+impl Index<usize> for KindTotals {
+    type Output = Totals;
+    #[inline]
+    fn index(&self, kind: usize) -> &Totals {
+        &self.0[kind]
+    }
+}
+
+impl IndexMut<usize> for KindTotals {
+    #[inline]
+    fn index_mut(&mut self, kind: usize) -> &mut Totals {
+        &mut self.0[kind]
     }
 }
 
