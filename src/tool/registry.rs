@@ -228,10 +228,8 @@ impl Tools {
     }
 
     /// Sets the files that the built-in tools may read from now on. With [`Files::Nowhere`] the
-    /// tools that read files do not exist. A command under [`CommandPolicy::Only`] runs in a folder
+    /// tools that read files do not exist. A command under `CommandPolicy::Only` runs in a folder
     /// among these files.
-    ///
-    /// [`CommandPolicy::Only`]: crate::tool::Tools::allow_commands
     pub fn allow_files(&mut self, files: Files) {
         self.files = files;
         self.revision += 1;

@@ -210,7 +210,7 @@ fn module_of(path: &str) -> Option<&str> {
     let inside = path.strip_prefix("src/")?;
     let module = inside.split('/').next()?;
     let module = module.strip_suffix(".rs").unwrap_or(module);
-    (!matches!(module, "lib" | "main")).then_some(module)
+    (!matches!(module, "lib" | "main" | "internals")).then_some(module)
 }
 
 /// The number of modules around the items of a file: 1 for `src/engine/mod.rs`, 2 for

@@ -246,7 +246,11 @@ mod tests {
             (Wire::ChatCompletions, "{\"messages\":[]}", "model"),
             (Wire::ChatCompletions, "{\"model\":\"m\"}", "messages"),
             (Wire::Messages, "{\"model\":\"m\",\"messages\":[{}]}", "max_tokens"),
-            (Wire::Responses, "{\"model\":\"m\",\"previous_response_id\":\"x\"}", "kept"),
+            (
+                Wire::Responses,
+                "{\"model\":\"m\",\"previous_response_id\":\"x\"}",
+                "keeps no answers",
+            ),
         ] {
             let error = Asked::read(wire, body.as_bytes()).unwrap_err();
             assert!(error.contains(problem), "{body}: {error}");
