@@ -1,4 +1,4 @@
-//! What a shard's owner can ask of it, on the shard's own thread.
+//! The methods for a shard's owner, on the shard's own thread.
 
 use std::fmt;
 use std::rc::Rc;
@@ -24,49 +24,49 @@ use crate::tool::Work;
 use crate::tool::{Job, Prepared, StartError, ToolSpec};
 use crate::trace::Code;
 
-/// How an execution is to run; the defaults are those of [`crate::limits`].
+/// The options of an execution. Their defaults are those of [`crate::limits`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExecuteOptions {
-    /// When the tool starts.
+    /// The condition on which the tool starts.
     pub start: crate::engine::Start,
-    /// What the ring does before anybody reads.
+    /// The behaviour of the ring before the first subscriber comes.
     pub hold: crate::engine::Hold,
-    /// How long it can be read after its end.
+    /// Time for which the execution can be read after its end; the shard's own if `None`.
     pub retention: Option<std::time::Duration>,
-    /// How long a `block` subscriber may hold the producer back.
+    /// Time for which a `block` subscriber may hold the producer back; the shard's own if `None`.
     pub block_deadline: Option<std::time::Duration>,
-    /// What happens then.
+    /// The consequence when `block_deadline` passes.
     pub on_stall: crate::engine::OnStall,
-    /// How long the tool may be silent, and may take; `None`: what the tool itself declares.
+    /// The time limits of the tool; those that the tool itself declares if `None`.
     pub timeouts: Option<Timeouts>,
-    /// Where its progress comes from; `None`: what the tool itself declares.
+    /// The source of the execution's progress; the one that the tool itself declares if `None`.
     pub progress: Option<ProgressSource>,
-    /// To whom it belongs: over the network nobody else finds it.
+    /// The owner of the execution. Over the network nobody else finds it.
     pub owner: Principal,
 }
 
-/// Why an execution was not started.
+/// The reason why an execution was not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecuteError {
-    /// Fix the call: there is no such tool, or its arguments are wrong.
+    /// Fix the call: the tool does not exist, or its arguments are wrong.
     Start(StartError),
-    /// Wait, or give up: there is no place for it.
+    /// Wait, or give up: the shard has no place for the execution.
     Open(OpenError),
     /// Give up: the operating system has no randomness for its id.
     NoRandomness,
     /// Fix the call: no ring takes chunks that long.
     ChunkTooLarge {
-        /// What was declared.
+        /// The chunk length that the tool declares, in bytes.
         chunk_bytes: u32,
-        /// The most.
+        /// The maximum, in bytes.
         chunk_bytes_max: u32,
     },
-    /// Wait until there is more memory, or ask for less: rings that take such chunks are not
-    /// allowed now.
+    /// Wait until more memory is free, or ask for less: rings that take such chunks are not allowed
+    /// now.
     MemoryShort(Shortage),
 }
 
-/// A subscriber of the shard's own thread that asks for what it is given.
+/// A subscriber on the shard's own thread that fetches its deliveries with [`Shard::poll`].
 #[derive(Debug)]
 pub struct Polled {
     id: SubscriberId,
@@ -76,26 +76,26 @@ pub struct Polled {
 }
 
 impl Polled {
-    /// Its name.
+    /// The id of the subscriber.
     pub fn id(&self) -> SubscriberId {
         self.id
     }
 
-    /// It has been given its end.
+    /// True if the subscriber has been given its end.
     pub fn is_done(&self) -> bool {
         self.done
     }
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Asks the engine, whose answer is always its next wish.
+    /// Asks the engine. Its answer is always its next action.
     pub(super) fn ask(&mut self, event: Event) -> Reply {
         self.look_at_clock();
-        self.pump(); // What was wished before comes first.
+        self.pump(); // Earlier actions come first.
         self.ask_at_once(event)
     }
 
-    /// As [`Shard::ask`]; what was wished before is still to come.
+    /// Like [`Shard::ask`], but leaves earlier actions for later.
     pub(super) fn ask_at_once(&mut self, event: Event) -> Reply {
         self.tell(event);
         let Some(Action::Reply(reply)) = self.engine.next_action() else {
@@ -107,12 +107,13 @@ impl<R: Reactor + 'static> Shard<R> {
         reply
     }
 
-    /// The owner may have been away since the last turn: what begins now does not begin then.
+    /// Updates `now`. The owner may have been away since the last turn, and what begins now must
+    /// not count from then.
     pub(super) fn look_at_clock(&mut self) {
         self.now = self.reactor.now().max(self.now);
     }
 
-    /// Runs a tool by name.
+    /// Runs a tool by name. Returns the id of the new execution.
     ///
     /// # Errors
     /// [`ExecuteError`]; nothing has happened.
@@ -127,8 +128,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.execute_prepared(prepared, options)
     }
 
-    /// Runs something that is no tool by name: a state machine, a closure, or chunks published by
-    /// hand ([`crate::tool::Work::Feed`], with [`Shard::publish`] and [`Shard::finish`]).
+    /// Runs something other than a registered tool: a state machine, a closure, or chunks published
+    /// by hand ([`crate::tool::Work::Feed`], with [`Shard::publish`] and [`Shard::finish`]).
     ///
     /// # Errors
     /// [`ExecuteError`]; nothing has happened.
@@ -147,7 +148,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.open(prepared, options, agent)
     }
 
-    /// As [`Shard::execute_prepared`], with what a run of an agent is to do.
+    /// Like [`Shard::execute_prepared`], with the task of an agent's run if it is one.
     pub(super) fn open(
         &mut self,
         prepared: Prepared,
@@ -170,8 +171,9 @@ impl<R: Reactor + 'static> Shard<R> {
             unreachable!("the answer fits the question");
         };
         let id = result.map_err(ExecuteError::Open)?;
-        // Its slot may have been made free by forgetting another, whose ring is still to be taken
-        // back: in the order of the wishes, with this one's place kept until then.
+        // The engine may have freed the slot by forgetting another execution, whose ring is still
+        // to be released. The actions are carried out in order, and the old run keeps the slot
+        // until then.
         self.release_before(id.slot);
         self.runs[id.slot.index as usize] = Some(Run {
             handle: id.slot,
@@ -220,7 +222,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(id)
     }
 
-    /// Carries out wishes about the former tenant of a slot, up to its release.
+    /// Carries out actions about the former execution of a slot, up to its release.
     fn release_before(&mut self, slot: Handle) {
         while let Some(run) = &self.runs[slot.index as usize] {
             assert!(run.handle.generation < slot.generation);
@@ -229,8 +231,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Gives a closure everything the execution publishes, on this thread, during
-    /// [`Shard::turn`].
+    /// Attaches a closure that is called with everything the execution publishes, on this thread,
+    /// during [`Shard::turn`]. Returns the id of the subscriber.
     ///
     /// # Errors
     /// [`SubscribeError`]; the closure is dropped.
@@ -247,7 +249,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(subscribed.subscriber)
     }
 
-    /// A subscriber that asks with [`Shard::poll`].
+    /// Attaches a subscriber that fetches its deliveries with [`Shard::poll`].
     ///
     /// # Errors
     /// [`SubscribeError`].
@@ -284,21 +286,22 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(subscribed)
     }
 
-    /// A subscriber for another thread.
+    /// Attaches a subscriber for another thread. `ack_window`, `coalesce` and `replays` of `spec`
+    /// are ignored.
     ///
     /// # Errors
-    /// [`SubscribeError`].
+    /// [`SubscribeError`]; [`SubscribeError::NotYet`] also while the execution waits for a ring.
     pub fn subscribe_remote(
         &mut self,
         id: ExecutionId,
         spec: SubscribeSpec,
     ) -> Result<Subscriber, SubscribeError> {
-        // Nothing gets lost between threads, and nobody acknowledges what it has read by itself.
+        // Nothing is lost between threads, and a reader does not acknowledge its own reads.
         let spec = SubscribeSpec { ack_window: None, coalesce: None, replays: false, ..spec };
         self.subscribe_from_afar(id, spec, None)
     }
 
-    /// A subscriber for another thread, that sleeps in this reactor if it has one.
+    /// Attaches a subscriber for another thread, which sleeps in `reactor` if that is `Some`.
     pub(super) fn subscribe_from_afar(
         &mut self,
         id: ExecutionId,
@@ -315,7 +318,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let (bell, anchor, now) = (Arc::clone(&self.bell), self.anchor, self.now);
         let run = self.run_mut(subscribed.execution);
         let Some(reader) = run.reader() else {
-            // It waits for a ring: nothing to read from yet.
+            // The execution waits for a ring, and the subscriber has nothing to read from yet.
             self.tell(Event::ReaderGone(subscribed.subscriber));
             self.pump();
             return Err(SubscribeError::NotYet { next_seq: 1 });
@@ -338,8 +341,8 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Subscriber::of_link(link, &subscribed, spec.ack_window, now))
     }
 
-    /// What a polled subscriber is owed next; `None` if that is nothing at this moment, or if it
-    /// has been given its end.
+    /// Returns the next delivery of a polled subscriber. `None` if it has none at this moment, or
+    /// after its end.
     pub fn poll(&mut self, polled: &mut Polled) -> Option<Delivery<'_>> {
         if polled.done {
             return None;
@@ -385,8 +388,8 @@ impl<R: Reactor + 'static> Shard<R> {
         Chunk::new(id, chunks_expected, &descriptor, data, self.anchor).map(Delivery::Chunk)
     }
 
-    /// Says that a `block` subscriber's connection broke: it keeps its place for a while. Any other
-    /// is detached.
+    /// Reports that the connection of a `block` subscriber broke. The subscriber keeps its place
+    /// for a while. Any other subscriber is detached.
     pub fn lose(&mut self, subscriber: SubscriberId) {
         self.look_at_clock();
         self.tell(Event::Lost(subscriber));
@@ -405,10 +408,11 @@ impl<R: Reactor + 'static> Shard<R> {
         result.map(|_| ())
     }
 
-    /// Ends a subscription without a last word; returns what it was given and what it missed.
+    /// Ends a subscription. The subscriber is not told. Returns the totals of what it was given and
+    /// what it missed.
     ///
     /// # Errors
-    /// [`NotFound`] if it has ended already.
+    /// [`NotFound`] if the subscription has ended already.
     pub fn unsubscribe(&mut self, subscriber: SubscriberId) -> Result<End, NotFound> {
         let Reply::Unsubscribed(result) = self.ask(Event::Unsubscribe(subscriber)) else {
             unreachable!("the answer fits the question");
@@ -417,7 +421,7 @@ impl<R: Reactor + 'static> Shard<R> {
         result
     }
 
-    /// Makes an execution stop; its subscribers are told when it has.
+    /// Stops an execution. Its subscribers are given the end once it has stopped.
     ///
     /// # Errors
     /// [`CancelError`].
@@ -429,7 +433,7 @@ impl<R: Reactor + 'static> Shard<R> {
         result
     }
 
-    /// A subscriber with acknowledgements has dealt with everything through `seq`.
+    /// Reports that a subscriber with acknowledgements has processed everything through `seq`.
     ///
     /// # Errors
     /// [`AcknowledgeError`].
@@ -451,7 +455,7 @@ impl<R: Reactor + 'static> Shard<R> {
         result
     }
 
-    /// What an execution is doing.
+    /// Returns the status of an execution.
     ///
     /// # Errors
     /// [`NotFound`].
@@ -463,14 +467,15 @@ impl<R: Reactor + 'static> Shard<R> {
         result.map(|status| *status)
     }
 
-    /// How each subscriber of an execution stands.
+    /// Returns the status of each subscriber of an execution.
     ///
     /// # Errors
     /// [`NotFound`].
     pub fn subscribers(&mut self, id: ExecutionId) -> Result<Vec<SubscriberStatus>, NotFound> {
         let mut all = self.engine.subscribers(id)?;
         if all.iter().any(|status| status.place == Place::Remote) {
-            // Those on other threads may have moved, also beyond what the engine was told of.
+            // Readers on other threads may have moved, even beyond the chunks that the engine was
+            // told of.
             self.ingest(id.slot.index);
             self.sample_readers(id.slot.index);
             self.pump();
@@ -480,7 +485,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(all)
     }
 
-    /// What those on other threads say that they missed.
+    /// Fills in what readers on other threads report as missed.
     fn add_missed(&self, id: ExecutionId, all: &mut [SubscriberStatus]) {
         let run = self.runs[id.slot.index as usize].as_ref();
         for remote in run.iter().flat_map(|run| &run.remotes) {
@@ -491,30 +496,30 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// What an execution runs; `None` if that has no name, or there is no such execution.
+    /// The tool that an execution runs. `None` if it runs no registered tool, or does not exist.
     pub fn tool_of(&self, id: ExecutionId) -> Option<&Arc<ToolSpec>> {
         let run = self.runs.get(id.slot.index as usize)?.as_ref();
         run.filter(|run| run.id == id)?.tool.as_ref()
     }
 
-    /// The execution that a progress token stands for.
+    /// Returns the execution that a progress token belongs to.
     ///
     /// # Errors
-    /// [`NotFound`] if there is none, or the token was forgotten.
+    /// [`NotFound`] if the token is unknown or was forgotten.
     pub fn find_token(&self, token: ProgressToken) -> Result<ExecutionId, NotFound> {
         self.engine.find_token(token).ok_or(NotFound)
     }
 
-    /// The progress tokens of all executions that have not ended, with how far each is.
+    /// The progress tokens of all executions that have not ended, with the latest progress of each.
     pub fn tokens(&self) -> impl Iterator<Item = (ProgressToken, ExecutionId, Option<Progress>)> {
         self.engine.tokens()
     }
 
-    /// Makes a progress token good for nothing. Its execution goes on. A token is forgotten with
-    /// its execution anyway, at the end of the retention.
+    /// Revokes a progress token. Its execution continues. Otherwise the token is forgotten together
+    /// with its execution, at the end of the retention.
     ///
     /// # Errors
-    /// [`NotFound`] if there is none.
+    /// [`NotFound`] if the token is unknown.
     pub fn forget_token(&mut self, token: ProgressToken) -> Result<(), NotFound> {
         let found = self.engine.find_token(token);
         let Reply::TokenForgotten(result) = self.ask(Event::ForgetToken(token)) else {
@@ -527,10 +532,10 @@ impl<R: Reactor + 'static> Shard<R> {
         result
     }
 
-    /// Ends everything: tools are stopped, subscribers told `detached: shutdown`.
+    /// Shuts the shard down: stops all tools and tells subscribers `detached: shutdown`.
     pub fn shut_down(&mut self) {
         if !self.closing {
-            self.pump(); // What has ended by now has ended by itself.
+            self.pump(); // Executions whose end is pending end by themselves.
             self.closing = true;
             self.look_at_clock();
             self.tell(Event::Shutdown);
@@ -538,29 +543,30 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Executions that can still be found: queued, running and ended ones.
+    /// Number of executions that can be found: queued, running and ended ones.
     pub fn execution_count(&self) -> u32 {
         self.engine.execution_count()
     }
 
-    /// What the rings take.
+    /// The memory that the rings take.
     pub fn ring_usage(&self) -> RingPoolUsage {
         self.rings.usage()
     }
 
-    /// From now on tools that block are not run by threads but by whoever calls
-    /// [`Shard::next_job`]: a simulator, or an owner with threads of its own.
+    /// Stops the use of threads for blocking tools. From now on the caller of [`Shard::next_job`]
+    /// runs them: a simulator, or an owner with threads of its own.
     pub fn run_jobs_by_hand(&mut self) {
         self.threads = Threads::ByHand;
     }
 
-    /// A tool that blocks, to be run on some thread: `work`, then `done` with the output's writer.
+    /// Returns a blocking tool that has to be run on some thread: call `work`, then `done` with the
+    /// output's writer.
     pub fn next_job(&mut self) -> Option<Box<Job>> {
         self.jobs.pop_front().map(Foreign::into_inner)
     }
 
-    /// Has every wish of the engine seen by `observer` before it is carried out; with it, to whom a
-    /// delivery goes. An observer that panics sees nothing more.
+    /// Calls `observer` with every action of the engine before the action is carried out, and with
+    /// the recipients of a delivery. An observer that panics is not called again.
     pub fn observe(&mut self, observer: impl FnMut(&Action, &[SubscriberId]) + 'static) {
         self.observer = Some(Foreign::new(Box::new(observer)));
     }

@@ -1,4 +1,4 @@
-//! How a shard is set up.
+//! The configuration of a shard.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,95 +8,98 @@ use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{Choice, Idle, SocketLimits, Watch};
 
-/// How a shard is set up. `..Default::default()` fills in what [`crate::limits`] says.
+/// The configuration of a shard. `..Default::default()` fills in the values of [`crate::limits`].
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
-    /// How much the engine holds.
+    /// The limits of the engine.
     pub engine: EngineLimits,
-    /// How much memory rings take.
+    /// The memory for rings.
     pub rings: RingPoolConfig,
-    /// Which way to the kernel.
+    /// The backend of the reactor.
     pub reactor: Choice,
-    /// What to do when there is nothing to do.
+    /// The strategy for the time in which nothing happens.
     pub idle: Idle,
-    /// `backoff` polls so long after the last event before it blocks.
+    /// Time for which [`Idle::Backoff`] polls after the last event before it blocks.
     pub spin: Duration,
-    /// The core that a spawned shard is pinned to.
+    /// The core that a spawned shard is pinned to; none if `None`.
     pub cpu: Option<usize>,
-    /// What sockets are to have, if it will listen: their memory is bought at once then, and a way
-    /// to the kernel is chosen that has them.
+    /// The limits for sockets, if the shard will listen. Their memory is then bought at the start,
+    /// from a backend that can have sockets.
     pub sockets: Option<SocketLimits>,
-    /// Connections to this shard of one address, or of one /64 of IPv6, unless it is this machine's
-    /// own. A further one is closed at once.
+    /// Maximum number of connections to this shard from one address, or from one /64 of IPv6. The
+    /// machine's own addresses have no such limit. A connection beyond it is closed at once.
     #[cfg(feature = "server")]
     pub connections_per_address_max: u32,
-    /// With what it shows who it is: then all that comes over TCP is TLS. Unix sockets have none.
+    /// The certificate and key of the server. With it, all TCP connections use TLS. Unix sockets
+    /// never do.
     #[cfg(feature = "tls")]
     pub tls: Option<super::TlsConfig>,
-    /// How long an execution can be read after its end, unless it says otherwise.
+    /// Time for which an execution can be read after its end, unless its options say otherwise.
     pub retention: Duration,
-    /// How long a `block` subscriber may hold a producer back, unless its execution says otherwise.
+    /// Time for which a `block` subscriber may hold a producer back, unless the execution's options
+    /// say otherwise.
     pub block_deadline: Duration,
-    /// How many executions other processes may share; a server's shards have these together.
+    /// Number of executions that other processes may share. The shards of a server share one
+    /// number.
     #[cfg(feature = "server")]
     pub doors: super::Doors,
-    /// Whether executions can be read by name, too, where, and how many; likewise.
+    /// The folder for rings that can be read by name, and their number; `None`: executions have no
+    /// such rings. The shards of a server share one number.
     #[cfg(feature = "server")]
     pub named_doors: Option<super::NamedDoors>,
-    /// Where it tells what happens; nowhere by default.
+    /// The log; off by default.
     #[cfg(feature = "server")]
     pub log: super::Log,
-    /// Where the spans of answered requests go; there are none by default.
+    /// The sink for the spans of answered requests; off by default.
     #[cfg(feature = "server")]
     pub spans: super::Spans,
-    /// What is counted of other MCP servers whose tools are offered here; shards of one server have
-    /// the same.
+    /// The counts of the MCP servers whose tools are offered here. The shards of a server have
+    /// clones of the same ones.
     #[cfg(feature = "server")]
     pub upstreams: Arc<[super::UpstreamMeter]>,
-    /// Who may come in, once it listens.
+    /// The rules of admission for clients, once the shard listens.
     #[cfg(feature = "server")]
     pub access: Arc<crate::endpoint::Access>,
-    /// Seals what tools want to be told again by clients of MCP. Shards of one server have the same
-    /// one; `None`: one that nobody knows.
+    /// The key that seals the `requestState` of MCP clients. The shards of a server have the same
+    /// one; `None`: a random one.
     #[cfg(feature = "server")]
     pub mcp_key: Option<[u8; 32]>,
-    /// Where it is counted what clients of MCP have of doors and tasks. Shards of one server have
-    /// clones of the same one; `None`: it counts for itself.
+    /// The counts of doors and tasks of each MCP client. The shards of a server have clones of the
+    /// same one; `None`: the shard has its own.
     #[cfg(feature = "server")]
     pub mcp_places: Option<super::Places>,
-    /// Threads of front ends' clients. Shards of one server have clones of the same; `None`: it has
-    /// its own.
+    /// The threads of front ends' clients. The shards of a server have clones of the same ones;
+    /// `None`: the shard has its own.
     #[cfg(feature = "server")]
     pub conversations: Option<super::Conversations>,
-    /// Models, and what agents may do; without a model there are no agents.
+    /// The models, and the limits of agents. Without a model there are no agents.
     #[cfg(feature = "server")]
     pub agents: super::AgentSettings,
-    /// How the servers of models are found and believed.
+    /// The settings for connections to servers of models: names and trusted certificates.
     #[cfg(feature = "server")]
     pub outgoing: super::OutgoingConfig,
-    /// Threads for tools that block.
+    /// Maximum number of threads for tools that block.
     pub tool_threads_max: usize,
-    /// Who says how short memory is.
+    /// The source of readings about the machine's memory.
     pub memory: MemoryWatch,
-    /// Seed of the nonces in ids; the operating system's randomness if `None`.
+    /// The seed of the nonces in ids; the operating system's randomness if `None`.
     pub seed: Option<u64>,
 }
 
-/// Who says how short memory is.
+/// The source of readings about the machine's memory.
 ///
-/// Whether a shard is spawned or driven by hand makes no difference: both live in one process,
-/// under one limit, and a container that is too small is too small for either. What makes one is
-/// the reactor: a shard of [`Shard::with_reactor`](super::Shard::with_reactor) lives in a world of
-/// its owner's (a simulator's, say), which this machine's memory has nothing to do with; it is told
-/// by hand, whatever stands here.
+/// It applies to spawned shards and to those driven by hand alike: both live in one process, under
+/// one limit. It is ignored by a shard of [`Shard::with_reactor`](super::Shard::with_reactor). Such
+/// a shard may live in a simulation, which has no relation to this machine's memory, and gets its
+/// readings by hand.
 #[derive(Clone, Debug, Default)]
 pub enum MemoryWatch {
-    /// The kernel, asked each second by a thread that all shards of the process share.
+    /// The kernel. One thread for all shards of the process reads its files every second.
     #[default]
     System,
-    /// The same with files and an interval of one's own.
+    /// The kernel, with other files and another interval.
     Of(Arc<Watch>),
-    /// Nobody but [`Shard::set_readings`](super::Shard::set_readings): nothing is read.
+    /// Only [`Shard::set_readings`](super::Shard::set_readings): no file is read.
     ByHand,
 }
 

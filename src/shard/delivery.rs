@@ -1,48 +1,50 @@
-//! What a subscriber is given, the same wherever it lives.
+//! The deliveries to a subscriber, which are the same for every kind of subscriber.
 
 use crate::base::{ExecutionId, Instant};
 use crate::engine::{DetachReason, End, EndState, Exit, Gap, Kind, Outcome, Progress};
 use crate::memory::{CHUNK_MORE, ClockAnchor, Descriptor};
 
-/// One thing that a subscriber is given. In the order of the log, and last of all one `End`.
+/// One delivery to a subscriber. Deliveries come in the order of the log, and the last one is
+/// `End`.
 #[derive(Clone, Copy, Debug)]
 pub enum Delivery<'a> {
     /// A piece of the result.
     Chunk(Chunk<'a>),
-    /// What will not come, exactly.
+    /// The exact range of chunks that the subscriber will not be given.
     Gap(Gap),
-    /// How far the tool is.
+    /// The progress of the tool.
     Progress(Reported<'a>),
-    /// Nothing more comes.
+    /// The end: nothing more comes.
     End(Ended<'a>),
 }
 
-/// A piece of a result. The bytes are borrowed until the next call that gives something.
+/// A piece of a result. Its bytes are borrowed until the subscriber is used again.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
-    /// Of which execution.
+    /// The execution that published it.
     pub execution: ExecutionId,
-    /// 1, 2, 3 … without holes.
+    /// Its number: 1, 2, 3 …, without holes.
     pub seq: u64,
-    /// How many chunks there will be, if the tool said so.
+    /// Total number of chunks that the tool will publish, if it has said so.
     pub chunks_expected: Option<u64>,
-    /// What it is.
+    /// The kind of the chunk.
     pub kind: Kind,
-    /// What it is about.
+    /// The key for `conflate`, below 64.
     pub key: u8,
-    /// What the tool sent at once goes on in the next chunk.
+    /// True if the next chunk continues what the tool sent in one call.
     pub more: bool,
-    /// Payload bytes of the execution before this chunk.
+    /// Number of payload bytes of the execution before this chunk.
     pub offset: u64,
-    /// The payload.
+    /// The payload; empty if the subscriber reads headers only.
     pub data: &'a [u8],
-    /// When it was published, on the monotonic clock.
+    /// The time of its publication, on the monotonic clock.
     pub published_at: Instant,
     anchor: ClockAnchor,
 }
 
 impl<'a> Chunk<'a> {
-    /// From what the ring holds; `None` if another process wrote nonsense there.
+    /// Creates a chunk from the contents of a ring. `None` if another process wrote an unknown kind
+    /// there.
     #[inline]
     pub(super) fn new(
         execution: ExecutionId,
@@ -65,33 +67,34 @@ impl<'a> Chunk<'a> {
         })
     }
 
-    /// When it was published, in µs since 1970.
+    /// Returns the time of its publication, in µs since 1970.
     pub fn timestamp_us(&self) -> u64 {
         self.anchor.wall_us_at(self.published_at.nanos())
     }
 }
 
-/// How far the tool is, and what it says to that.
+/// The progress of a tool, with its texts.
 #[derive(Clone, Copy, Debug)]
 pub struct Reported<'a> {
-    /// In numbers.
+    /// The progress in numbers.
     pub progress: Progress,
-    /// In words.
+    /// The message for people.
     pub message: Option<&'a str>,
-    /// In JSON: what the tool thinks worth knowing.
+    /// The context, as JSON from the tool.
     pub context: Option<&'a str>,
 }
 
-/// The last word.
+/// The end of a subscription.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended<'a> {
-    /// How it ended, and what the subscriber had been given and had missed.
+    /// The way in which it ended, with the totals of what the subscriber was given and what it
+    /// missed.
     pub end: End,
-    /// What went wrong, if the execution failed.
+    /// The error text, if the execution failed.
     pub error: Option<&'a str>,
 }
 
-/// Codes for words in shared memory; 0 is "not".
+/// Returns the code of an outcome in shared memory. 0 stands for no outcome.
 pub(crate) fn code_of_outcome(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Completed => 1,
@@ -122,7 +125,7 @@ pub(super) fn detach_of_code(code: u32) -> Option<DetachReason> {
     DetachReason::ALL.into_iter().find(|&reason| code_of_detach(reason) == code)
 }
 
-/// How a process ended, as one number that is not 0.
+/// Returns the exit status of a process as one number, which is never 0.
 pub(crate) fn code_of_exit(exit: Exit) -> u64 {
     let (kind, number) = match exit {
         Exit::Code(code) => (1, code),
@@ -131,7 +134,7 @@ pub(crate) fn code_of_exit(exit: Exit) -> u64 {
     kind << 32 | u64::from(number as u32)
 }
 
-/// The inverse; the number may come from another process.
+/// Returns the exit status for a number, which may come from another process.
 #[cfg(feature = "server")]
 pub(crate) fn exit_of_code(code: u64) -> Option<Exit> {
     let number = code as u32 as i32;
@@ -142,7 +145,7 @@ pub(crate) fn exit_of_code(code: u64) -> Option<Exit> {
     }
 }
 
-/// Is this the execution's own end, and which?
+/// Returns the outcome of the execution; `None` if only the subscription ended.
 pub fn outcome_of(end: &End) -> Option<Outcome> {
     match end.state {
         EndState::Ended(outcome) => Some(outcome),

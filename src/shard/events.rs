@@ -1,4 +1,4 @@
-//! What a subscriber is given, as the events that every wire spells.
+//! The deliveries to a subscriber as events, which every wire format spells in its own way.
 
 use super::{Chunk, Delivery, Reported};
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
@@ -7,44 +7,44 @@ use crate::limits;
 use crate::tool::ToolSpec;
 use crate::wire::events::{self, Event};
 
-/// What stands in every event of an execution, as text.
+/// The names of an execution as text, which its events contain.
 #[derive(Clone, Debug)]
 pub struct Names {
-    /// The execution.
+    /// The id of the execution.
     pub execution: String,
-    /// What its progress is told under, if it has such a token.
+    /// The progress token, if the execution has one.
     pub token: Option<String>,
-    /// It is an agent's run: its chunks are parts.
+    /// True for an agent's run: its chunks are parts.
     pub has_parts: bool,
 }
 
 /// The terms that were agreed with a subscriber, for its first event.
 #[derive(Clone, Copy, Debug)]
 pub struct Agreed {
-    /// Its name.
+    /// The id of the subscriber.
     pub subscriber: SubscriberId,
-    /// Its policy, limit and kinds.
+    /// The policy, the lag limit and the kinds.
     pub terms: Terms,
-    /// The first chunk that it will be given or told of.
+    /// The first chunk that the subscriber will be given or told of in a gap.
     pub from_seq: u64,
     /// The chunks that are kept for it in case its connection breaks.
     pub replay: Option<Replay>,
 }
 
 impl Names {
-    /// Of this execution.
+    /// Creates the names of this execution.
     pub fn new(execution: ExecutionId, token: Option<ProgressToken>) -> Names {
         let token = token.map(|token| token.to_string());
         Names { execution: execution.to_string(), token, has_parts: false }
     }
 
-    /// Of one that runs this tool.
+    /// Adjusts the names to the tool that the execution runs.
     pub(super) fn of_tool(mut self, tool: Option<&ToolSpec>) -> Names {
         self.has_parts = tool.is_some_and(|tool| tool.has_parts);
         self
     }
 
-    /// A chunk of it, as an event.
+    /// Returns a chunk of this execution as an event.
     #[inline]
     pub fn event<'a>(&'a self, chunk: &Chunk<'a>) -> Event<'a> {
         match self.has_parts {
@@ -53,7 +53,7 @@ impl Names {
         }
     }
 
-    /// The first event, what was agreed with a subscriber, is given to `write`.
+    /// Calls `write` with the first event, which says what was agreed with a subscriber.
     pub fn write_started(&self, tool: &str, agreed: Agreed, write: impl FnOnce(&Event<'_>)) {
         let Agreed { subscriber, terms, from_seq, replay } = agreed;
         let started = events::Started {
@@ -76,7 +76,7 @@ impl Names {
 }
 
 impl<'a> Delivery<'a> {
-    /// As an event.
+    /// Returns the delivery as an event.
     pub fn event(&self, names: &'a Names) -> Event<'a> {
         let execution = names.execution.as_str();
         match self {
@@ -89,7 +89,7 @@ impl<'a> Delivery<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// As an event of the execution that is printed so.
+    /// Returns the chunk as an event. `execution` is the id of the execution as text.
     #[inline]
     pub fn event(&self, execution: &'a str) -> events::Chunk<'a> {
         events::Chunk {

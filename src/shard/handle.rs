@@ -1,5 +1,5 @@
-//! The way in from other threads: a bounded mailbox of things to do on the shard's own thread; and
-//! how that thread ends.
+//! The handle for other threads, which sends commands to the shard's own thread through a bounded
+//! mailbox. The start and the end of a spawned thread are here, too.
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,7 @@ use crate::trace::{Code, Counters, Duties};
 
 type Call<R> = Box<dyn FnOnce(&mut Shard<R>) + Send>;
 
-/// What a tool's thread leaves behind.
+/// The result of a tool's thread.
 pub(super) struct ToolDone {
     pub handle: Handle,
     pub writer: RingWriter,
@@ -29,60 +29,62 @@ pub(super) struct ToolDone {
     pub panicked: bool,
 }
 
-/// Something for the shard's thread to do.
+/// A command for the shard's thread.
 pub(super) enum Command<R: Reactor + 'static> {
-    /// A caller's own code.
+    /// Runs a caller's own code.
     Call(Call<R>),
-    /// A connection moves here.
+    /// A connection moves here from another shard.
     #[cfg(feature = "server")]
     Arrive(Box<super::serve::Moving>),
     /// A tool's thread has finished.
     ToolDone(Box<ToolDone>),
-    /// The loop is to end.
+    /// Ends the loop.
     Stop,
 }
 
-/// Where things to do are put for a shard.
+/// The sending side of a shard's mailbox.
 pub(super) struct Mailbox<R: Reactor + 'static> {
     sender: SyncSender<Command<R>>,
     bell: Arc<Bell>,
 }
 
-/// A shard on another thread. Clone it freely.
+/// A handle to a shard on another thread. Cloning it is cheap.
 #[derive(Clone)]
 pub struct ShardHandle {
     mailbox: Mailbox<AnyReactor>,
 }
 
-/// The thread of a spawned shard. Dropping it stops the shard and waits for it.
+/// The thread of a spawned shard. Dropping it stops the shard and waits for its end. It
+/// dereferences to the [`ShardHandle`].
 pub struct ShardThread {
     handle: ShardHandle,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Why a call returned nothing.
+/// The reason why a call returned nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// Wait: its mailbox is full.
+    /// Wait: the shard's mailbox is full.
     Busy,
     /// Give up: the shard is gone.
     Gone,
-    /// Fix the call: it panicked on the shard's thread. What it did before stays done, and the log
-    /// has the message.
+    /// Fix the call: it panicked on the shard's thread. Its effects before that remain, and the log
+    /// contains the message.
     Panicked,
 }
 
-/// Why something asked through a handle was not done.
+/// The reason why a request through a handle was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandleError<E> {
     /// The call returned nothing.
     Call(CallError),
-    /// The shard refused.
+    /// The shard refused the request.
     Refused(E),
 }
 
 impl Shard<AnyReactor> {
-    /// A shard on a thread of its own. `set_up` is called there first: to add tools, say.
+    /// Starts a shard on a thread of its own. `set_up` is called on that thread first, for example
+    /// to add tools.
     ///
     /// # Errors
     /// The kernel's error, for the thread or for the shard; or the panic of `set_up`.
@@ -118,7 +120,7 @@ impl Shard<AnyReactor> {
     }
 
     /// Like [`Shard::spawn`]. Once the shard is gone, `tell` is called on its thread, with the
-    /// panic if it died of one.
+    /// panic if the shard died of one.
     pub(super) fn spawn_and_tell<F>(
         config: ShardConfig,
         set_up: F,
@@ -156,18 +158,18 @@ impl Shard<AnyReactor> {
         Ok((ShardThread { handle, thread: Some(thread) }, report))
     }
 
-    /// A handle for other threads. They are served by [`Shard::turn`].
+    /// Returns a handle for other threads. [`Shard::turn`] carries out its requests.
     pub fn handle(&self) -> ShardHandle {
         ShardHandle { mailbox: self.mailbox() }
     }
 
-    /// Takes turns until a handle says stop.
+    /// Takes turns until a handle stops the shard, then shuts it down.
     pub fn run(&mut self) {
         let mut last_turn = None;
         while !self.stopped {
             let worked = self.turn();
-            // Without a break between them, the time from one turn to the next is what the first
-            // one took: no clock is read for this.
+            // If one turn follows another directly, the time between their starts is what the first
+            // one took. No clock is read for this.
             if let Some((before, did)) = last_turn {
                 let took = self.now.since(before);
                 if took > limits::STALL_THRESHOLD {
@@ -203,14 +205,15 @@ fn make(config: ShardConfig) -> io::Result<(Shard, Report)> {
 }
 
 impl<R: Reactor + 'static> Mailbox<R> {
-    /// Puts something in and rings; gives it back if that does not go.
+    /// Sends a command and wakes the shard; returns the command on failure.
     pub fn send(&self, command: Command<R>) -> Result<(), (CallError, Command<R>)> {
         self.put(command)?;
         self.bell.waker.wake();
         Ok(())
     }
 
-    /// Puts something in; whoever does that has to ring.
+    /// Sends a command without waking the shard; the caller has to wake it. Returns the command on
+    /// failure.
     pub fn put(&self, command: Command<R>) -> Result<(), (CallError, Command<R>)> {
         self.sender.try_send(command).map_err(|error| match error {
             TrySendError::Full(command) => (CallError::Busy, command),
@@ -218,7 +221,7 @@ impl<R: Reactor + 'static> Mailbox<R> {
         })
     }
 
-    /// Where to ring.
+    /// The waker of the shard.
     #[cfg(feature = "server")]
     pub fn waker(&self) -> &crate::reactor::Waker {
         &self.bell.waker
@@ -254,11 +257,13 @@ impl ShardHandle {
         self.mailbox.clone()
     }
 
-    /// Runs `call` on the shard's thread and returns what it returns. It should take a few µs:
-    /// everybody else on that thread waits. Must not be called on that thread itself.
+    /// Runs `call` on the shard's thread and returns its result. Blocks until then. `call` should
+    /// take a few µs, because all other work of that thread waits for it. Must not be called on
+    /// that thread itself.
     ///
     /// # Errors
-    /// [`CallError`]; but for [`CallError::Panicked`], `call` did not run.
+    /// [`CallError`]. `call` has begun to run only if it panicked itself: [`CallError::Panicked`],
+    /// or [`CallError::Gone`] if its panic ended the shard.
     pub fn call<T, F>(&self, call: F) -> Result<T, CallError>
     where
         T: Send + 'static,
@@ -267,14 +272,14 @@ impl ShardHandle {
         let (sender, receiver) = sync_channel(1);
         let command = Command::Call(Box::new(move |shard: &mut Shard| {
             let called = shard.call_guarded(call).map_err(|_| CallError::Panicked);
-            // The caller may have gone away: then what `call` has returned is dropped here.
+            // If the caller is gone, the result of `call` is dropped here.
             let _ = guarded(|| drop(sender.send(called)));
         }));
         self.mailbox.send(command).map_err(|(error, _)| error)?;
         receiver.recv().map_err(|_| CallError::Gone)?
     }
 
-    /// Runs a tool by name.
+    /// Runs a tool by name. Returns the id of the new execution.
     ///
     /// # Errors
     /// [`HandleError`]; nothing has happened.
@@ -288,7 +293,8 @@ impl ShardHandle {
         refused(self.call(move |shard| shard.execute(&tool, &arguments, options)))
     }
 
-    /// A subscriber for the calling thread, or any other.
+    /// Attaches a subscriber for the calling thread or any other, as [`Shard::subscribe_remote`]
+    /// does.
     ///
     /// # Errors
     /// [`HandleError`]; nothing has happened.
@@ -300,7 +306,7 @@ impl ShardHandle {
         refused(self.call(move |shard| shard.subscribe_remote(id, spec)))
     }
 
-    /// Makes an execution stop.
+    /// Stops an execution. Its subscribers are given the end once it has stopped.
     ///
     /// # Errors
     /// [`HandleError`].
@@ -308,7 +314,7 @@ impl ShardHandle {
         refused(self.call(move |shard| shard.cancel(id)))
     }
 
-    /// The state of an execution.
+    /// Returns the status of an execution.
     ///
     /// # Errors
     /// [`HandleError`].
@@ -316,7 +322,7 @@ impl ShardHandle {
         refused(self.call(move |shard| shard.inspect(id)))
     }
 
-    /// How short memory is, and what the rings take.
+    /// Returns the memory pressure and the memory that the rings take.
     ///
     /// # Errors
     /// [`CallError`].
@@ -324,7 +330,7 @@ impl ShardHandle {
         self.call(|shard| shard.memory())
     }
 
-    /// What has happened so far, in numbers.
+    /// Returns the counters of everything that has happened so far.
     ///
     /// # Errors
     /// [`CallError`].

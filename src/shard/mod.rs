@@ -1,23 +1,24 @@
-//! Stratum 5: the loop, where everything meets. The engine moves numbers, memory holds bytes, the
-//! reactor talks to the kernel; only the shard knows all three.
+//! Stratum 5: the loop, which connects the engine, memory and the reactor. The engine moves
+//! numbers, memory holds bytes, and the reactor talks to the kernel. Only the shard knows all
+//! three.
 //!
-//! A [`Shard`] belongs to one thread. Drive it by hand ([`Shard::turn`], [`Shard::park`]) or let
-//! [`Shard::spawn`] do it on a thread of its own and keep a [`ShardHandle`]. Subscribers of the
-//! same thread are closures ([`Shard::subscribe`]) or are polled ([`Shard::subscribe_polled`]);
-//! [`Shard::subscribe_remote`] and [`ShardHandle::subscribe`] give a [`Subscriber`] for another
+//! A [`Shard`] belongs to one thread. Drive it by hand ([`Shard::turn`], [`Shard::park`]), or let
+//! [`Shard::spawn`] do it on a thread of its own and keep a [`ShardHandle`]. Subscribers on the
+//! same thread are closures ([`Shard::subscribe`]) or are polled ([`Shard::subscribe_polled`]).
+//! [`Shard::subscribe_remote`] and [`ShardHandle::subscribe`] return a [`Subscriber`] for another
 //! thread.
 //!
-//! Reading order: [`Shard::turn`] is the recipe; `api.rs` and `feed.rs` are what its owner can ask
-//! of it; `act.rs` carries out the engine's wishes;
-//! `produce.rs` steps tools and takes over what was published; `reader.rs` is the subscriber on
-//! another thread; `door/` what other processes share; `handle.rs` the way in from other threads.
+//! Read [`Shard::turn`] first, which is the recipe. `api.rs` and `feed.rs` are the methods for the
+//! shard's owner, and `act.rs` carries out the engine's actions. `produce.rs` steps tools and
+//! reports what was published. `reader.rs` is the subscriber on another thread. `door/` is what
+//! other processes share, and `handle.rs` is the way in from other threads.
 //!
 //! Invariants:
-//! - S1: the engine hears of a chunk before any local subscriber is given it, in order.
-//! - S2: a ring's writer gets no gate beyond the one the engine last set, nor beyond what the
-//!   engine was told of.
-//! - S3: no user's code runs while the engine or a ring is in between two states; its panic ends
-//!   its own subscription, execution or call, and nothing else: `panics.rs`.
+//! - S1: the engine is told of a chunk before any local subscriber is given it, in order.
+//! - S2: a ring's writer gets no gate beyond the last one that the engine set, nor beyond the
+//!   chunks that the engine was told of.
+//! - S3: no user code runs while the engine or a ring is between two states. A panic of user code
+//!   ends its own subscription, execution or call, and nothing else: `panics.rs`.
 
 mod act;
 #[cfg(feature = "server")]
@@ -120,7 +121,7 @@ use handle::Command;
 use run::{Bell, Ring, Run};
 use secrets::Secrets;
 
-/// One thread's engine, rings, tools and subscribers.
+/// The engine, rings, tools and subscribers of one thread.
 pub struct Shard<R: Reactor + 'static = AnyReactor> {
     reactor: R,
     engine: Engine,
@@ -135,107 +136,107 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     mailbox: Receiver<Command<R>>,
     mailbox_sender: SyncSender<Command<R>>,
     mailbox_pending: bool,
-    /// By the index of the engine's handle.
+    /// One entry per execution, by the index of the engine's handle.
     runs: Vec<Option<Run>>,
-    /// By the index of the subscriber's id.
+    /// One entry per subscriber, by the index of its id.
     sinks: Vec<Sink>,
-    /// Tools to be stepped in this turn, and in the next.
+    /// Executions whose tool is stepped in this turn or in the next.
     runnable: VecDeque<u32>,
     /// Executions whose ring is written by a tool's thread.
     away: Vec<u32>,
-    /// Executions whose readers' cursors are looked at when somebody rings.
+    /// Executions whose readers' cursors are sampled whenever the bell rings.
     watched: Vec<u32>,
-    /// Executions that were given chunks since their remote readers were last woken.
+    /// Executions that published chunks since their remote readers were last woken.
     published: Vec<u32>,
-    /// What other processes share.
+    /// The executions that other processes share.
     #[cfg(feature = "server")]
     doors: door::DoorsHere,
-    /// Copies of payloads that a tool's thread might overwrite.
+    /// Space for copies of payloads that a tool's thread might overwrite.
     scratch: Box<[u8]>,
     /// The chunk that a polled subscriber is being given, from its delivery to the end of the poll.
     asked_for: Option<AskedFor>,
-    /// Its bytes, if they are not safe in the ring for so long.
+    /// The bytes of that chunk, if the ring does not keep them for so long.
     asked_for_bytes: Box<[u8]>,
-    /// Chunks that are being given to the engine's recipients.
+    /// The chunks that are being given to the engine's recipients.
     fan: Option<Fan>,
-    /// Whose closure is running, of those that are told something else.
+    /// The subscriber whose closure is running with a delivery that is no chunk.
     calling: Option<SubscriberId>,
     now: Instant,
-    /// When the engine wants to look at its timers; stale after anything but a chunk.
+    /// The time of the engine's next timer. It is stale after any event but a published chunk.
     deadline: Option<Instant>,
     deadline_stale: bool,
     worked: bool,
     closing: bool,
     stopped: bool,
-    /// An assertion of ours has failed: nothing can be said of what this shard holds.
+    /// True if an assertion of the shard has failed: its state may be inconsistent.
     is_broken: bool,
     counters: Counters,
-    /// What this turn did, and what was counted of turns that took too long.
+    /// The duties of this turn. `stalls` counts those of turns that took too long.
     did: Duties,
     stalls: Stalls,
     flight: FlightRecorder,
-    /// Called with each wish of the engine and who it is for: the simulator hashes them.
+    /// Called with each action of the engine and its recipients. The simulator hashes them.
     observer: Option<Observer>,
-    /// What went wrong with the execution whose end was polled last.
+    /// The error text of the execution whose end was polled last.
     last_error: Option<Box<str>>,
-    /// What was said to the progress that was polled last.
+    /// The texts of the progress that was polled last.
     last_texts: Texts,
     jobs: VecDeque<Foreign<Box<Job>>>,
     retention: Duration,
     block_deadline: Duration,
     #[cfg(feature = "server")]
     log: Log,
-    /// What requests took part in.
+    /// The sink for the spans of answered requests.
     #[cfg(feature = "server")]
     spans: Spans,
-    /// What is counted of other servers, whose tools are offered here.
+    /// The counts of the MCP servers whose tools are offered here.
     #[cfg(feature = "server")]
     upstreams: Arc<[UpstreamMeter]>,
-    /// Who may come in.
+    /// The rules of admission for clients.
     #[cfg(feature = "server")]
     access: Arc<crate::endpoint::Access>,
-    /// Connections, once it listens.
+    /// The limits for sockets, once the shard listens.
     #[cfg(feature = "server")]
     socket_limits: crate::reactor::SocketLimits,
     #[cfg(feature = "server")]
     connections_per_address_max: u32,
     #[cfg(feature = "server")]
     tls: Option<serve::TlsConfig>,
-    /// Empty, but for while it is looked at what TLS has opened.
+    /// Scratch space for decrypted bytes. Empty except while they are processed.
     #[cfg(feature = "server")]
     opened: Vec<u8>,
-    /// All shards of its server, itself among them.
+    /// The mailboxes of all shards of its server, its own included.
     #[cfg(feature = "server")]
     peers: Vec<handle::Mailbox<R>>,
-    /// The numbers of those among them that have died.
+    /// The numbers of the shards among them that have died.
     #[cfg(feature = "server")]
     dead_peers: Vec<u8>,
     #[cfg(feature = "server")]
     serve: Option<Box<serve::Serve>>,
-    /// Servers of models, once one was asked.
+    /// Connections to servers of models, once one was needed.
     #[cfg(feature = "server")]
     outgoing: Option<Box<outgoing::Outgoing>>,
-    /// Tools whose work is done by clients, and these.
+    /// The tools that clients work for, and these clients.
     #[cfg(feature = "server")]
     workers: serve::Workers,
-    /// What clients of MCP are told of it.
+    /// The facts about the server that MCP clients are told.
     #[cfg(feature = "server")]
     mcp: serve::McpSetUp,
-    /// Threads of front ends' clients.
+    /// The threads of front ends' clients.
     #[cfg(feature = "server")]
     conversations: Conversations,
-    /// Runs of agents.
+    /// The runs of agents.
     #[cfg(feature = "server")]
     agents: agent::Agents,
 }
 
-/// For the longest chunk that there is.
+/// Returns a buffer for the longest chunk that a ring takes.
 fn room_for_a_chunk() -> Box<[u8]> {
     let chunk_bytes_max = *limits::RING_CLASS_BYTES.last().expect("there are classes") / 4;
     vec![0; chunk_bytes_max as usize].into_boxed_slice()
 }
 
-/// The tools that there are from the start.
+/// Returns the tools that exist from the start.
 fn tools_of(config: &ShardConfig) -> Tools {
     #[cfg_attr(not(feature = "server"), expect(unused_mut, reason = "it knows no models"))]
     let mut tools = Tools::built_in();
@@ -246,38 +247,39 @@ fn tools_of(config: &ShardConfig) -> Tools {
     tools
 }
 
-/// See [`Shard::subscribe`].
+/// The closure of [`Shard::subscribe`].
 type Closure = Box<dyn FnMut(&Delivery<'_>)>;
 
-/// See [`Shard::observe`].
+/// The closure of [`Shard::observe`].
 type Observer = Foreign<Box<dyn FnMut(&Action, &[SubscriberId])>>;
 
-/// Chunks on their way: chunk after chunk, recipient after recipient.
+/// The progress of a fan-out: chunk after chunk, recipient after recipient.
 #[derive(Debug)]
 struct Fan {
     execution: Handle,
     next_seq: u64,
     until_seq: u64,
-    /// Which recipient is next.
+    /// Index of the next recipient.
     at: usize,
 }
 
-/// Where tools that block are run.
+/// The threads on which blocking tools run.
 enum Threads {
     Pool(ThreadPool),
-    /// By hand: [`Shard::next_job`].
+    /// The owner runs them: [`Shard::next_job`].
     ByHand,
 }
 
-/// Who is given what a local subscriber is owed, and which kinds of it.
+/// The destination of a local subscriber's deliveries, and the kinds that it wants.
 struct Sink {
-    /// Whose it is: its place may be somebody else's before its last word is carried out.
+    /// The subscriber itself. The engine may reuse its place before the shard has delivered its
+    /// end.
     subscriber: Option<SubscriberId>,
     kinds: Kinds,
     call: Call,
 }
 
-/// How it is given.
+/// The way in which deliveries are given.
 enum Call {
     Nobody,
     Closure(Foreign<Closure>),
@@ -292,23 +294,23 @@ enum Call {
 
 const NO_SINK: Sink = Sink { subscriber: None, kinds: Kinds::ALL, call: Call::Nobody };
 
-/// What a polled subscriber has coming.
+/// Deliveries that wait for a polled subscriber.
 type Inbox = Rc<RefCell<VecDeque<Item>>>;
 
-/// A chunk that was delivered to a polled subscriber and not looked at yet. Between the two there
-/// are other wishes: the gate may open for a tool's thread, the ring may be needed for somebody
-/// else.
+/// A chunk that was delivered to a polled subscriber and not returned yet. Other actions may be
+/// carried out in between: the gate may open for a tool's thread, or the ring may go to another
+/// execution.
 struct AskedFor {
     execution: Handle,
     id: ExecutionId,
     chunks_expected: Option<u64>,
     descriptor: Descriptor,
-    /// The bytes were copied.
+    /// True if the bytes were copied.
     is_copied: bool,
 }
 
 impl AskedFor {
-    /// A chunk that a tool's thread may overwrite is copied to `kept`.
+    /// Copies the bytes to `kept` if a tool's thread may overwrite the chunk.
     fn new(run: &Run, descriptor: Descriptor, data: &[u8], kept: &mut [u8]) -> AskedFor {
         let is_copied = matches!(run.ring, Ring::Away(_));
         if is_copied {
@@ -319,10 +321,10 @@ impl AskedFor {
     }
 }
 
-/// What a tool said to its progress: a message, and a context.
+/// The texts of a progress report: its message and its context.
 type Texts = [Option<Box<str>>; 2];
 
-/// Something for a polled subscriber.
+/// A delivery for a polled subscriber.
 #[derive(Debug)]
 enum Item {
     Chunk { seq: u64 },
@@ -332,10 +334,11 @@ enum Item {
 }
 
 impl Shard<AnyReactor> {
-    /// A shard of the calling thread, with what the kernel allows; the report says what that is.
+    /// Creates a shard for the calling thread, with the reactor that the kernel allows. The report
+    /// says which one that is, and why.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     ///
     /// ```
     /// use streamdoor::shard::{Shard, ShardConfig};
@@ -358,11 +361,11 @@ impl Shard<AnyReactor> {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// A shard over this reactor.
+    /// Creates a shard over this reactor.
     ///
     /// # Errors
-    /// What the kernel says of the rings' memory.
-    #[allow(clippy::too_many_lines)] // One for each field.
+    /// The kernel's error, when memory for the rings is allocated.
+    #[allow(clippy::too_many_lines)] // One line for each field.
     pub fn with_reactor(mut reactor: R, config: ShardConfig) -> std::io::Result<Shard<R>> {
         let now = reactor.now();
         let executions_max = config.engine.executions_max as usize;
@@ -448,17 +451,17 @@ impl<R: Reactor + 'static> Shard<R> {
         })
     }
 
-    /// One turn of the loop; never blocks. Returns whether there was anything to do.
+    /// Takes one turn of the loop. Never blocks. Returns true if there was anything to do.
     pub fn turn(&mut self) -> bool {
         self.now = self.reactor.now();
         self.worked = false;
         self.did = Duties::default();
         probe!(turn_begin, self.now.nanos());
-        self.wake_readers(); // For what was published since the last turn.
+        self.wake_readers(); // For chunks that were published since the last turn.
         if self.reactor.poll() > 0 {
             self.did.note(Duty::Reactor);
             #[cfg(feature = "server")]
-            self.take_over_guests(); // Whoever asks is told of all that there is.
+            self.take_over_guests(); // Replies then cover all chunks.
             self.answer_bell();
             #[cfg(feature = "server")]
             self.serve_sockets();
@@ -469,11 +472,11 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         if self.deadline_is_due() {
             self.did.note(Duty::Timers);
-            self.take_over_threads(); // Who has just published is not silent.
+            self.take_over_threads(); // A tool that has just published is not silent.
             #[cfg(feature = "server")]
             self.take_over_guests();
             self.tell(Event::Tick);
-            self.pump(); // Who was woken by its timer goes on in this very turn.
+            self.pump(); // A tool that its timer woke continues in this turn.
         }
         #[cfg(feature = "server")]
         if self.connection_deadline().is_some_and(|deadline| deadline <= self.now) {
@@ -501,7 +504,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.did.note(Duty::Remotes);
             self.poll_remotes();
         }
-        self.wake_readers(); // They come to while this thread sends.
+        self.wake_readers(); // They wake up while this thread sends.
         #[cfg(feature = "server")]
         {
             self.flush_connections();
@@ -522,8 +525,9 @@ impl<R: Reactor + 'static> Shard<R> {
         self.worked
     }
 
-    /// Between two turns: comes back at once, or when there may be something to do, as the idle
-    /// strategy decides. `until` bounds it. For a turn that found something to do it is not needed.
+    /// Waits between two turns, for as long as the idle strategy decides. Returns at once, or when
+    /// there may be something to do, and at `until` at the latest. Does nothing after a turn that
+    /// found something to do.
     pub fn park(&mut self, until: Option<Instant>) {
         if self.worked {
             return;
@@ -556,7 +560,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// When the next timer is due.
+    /// Returns the time at which the next timer is due.
     pub fn next_deadline(&mut self) -> Option<Instant> {
         if self.deadline_stale {
             self.deadline_stale = false;
@@ -577,17 +581,17 @@ impl<R: Reactor + 'static> Shard<R> {
         self.deadline.is_some_and(|deadline| deadline <= self.now)
     }
 
-    /// Tells the engine something that may move its timers.
+    /// Passes an event to the engine that may move its timers.
     fn tell(&mut self, event: Event) {
         self.worked = true;
         self.deadline_stale = true;
         self.engine.handle(event, self.now);
     }
 
-    /// Somebody on another thread wants something.
+    /// Handles a ring of the bell: another thread has something for the shard.
     fn answer_bell(&mut self) {
         self.worked = true;
-        self.mailbox_pending = true; // Until a look finds it empty: nobody rings twice.
+        self.mailbox_pending = true; // Until a look finds it empty, as nobody rings twice.
         if self.bell.departed.take() {
             self.dismiss_departed();
         }
@@ -623,7 +627,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.now
     }
 
-    /// What has happened so far, in numbers.
+    /// Returns the counters of everything that has happened so far.
     pub fn counters(&self) -> Counters {
         let mut counters = *self.engine.counters();
         counters.merge(&self.counters);
@@ -635,17 +639,17 @@ impl<R: Reactor + 'static> Shard<R> {
         counters
     }
 
-    /// What turns did that took too long, and how long they took; counted by [`Shard::run`].
+    /// The duties and durations of turns that took too long, as counted by [`Shard::run`].
     pub fn stalls(&self) -> &Stalls {
         &self.stalls
     }
 
-    /// The tools there are.
+    /// The tools of this shard.
     pub fn tools_mut(&mut self) -> &mut Tools {
         &mut self.tools
     }
 
-    /// The reactor, for whoever drives a shard by hand.
+    /// The reactor, for an owner that drives the shard by hand.
     pub fn reactor_mut(&mut self) -> &mut R {
         &mut self.reactor
     }
@@ -653,7 +657,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Checks every invariant. For tests.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// If an invariant does not hold.
     pub fn audit(&self) {
         self.engine.audit();
         self.rings.audit();
@@ -680,7 +684,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Notes what happened, for the day that something goes wrong.
+    /// Records what happened in the flight recorder.
     #[inline]
     fn record(&mut self, code: Code, a: u64, b: u64) {
         self.flight.record(self.now, code, a, b);
@@ -697,7 +701,8 @@ impl<R: Reactor + 'static> fmt::Debug for Shard<R> {
 impl<R: Reactor + 'static> Drop for Shard<R> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // An assertion of ours, or a caller's: what happened last is worth knowing.
+            // An assertion of the shard or of its caller has failed. The last events help to
+            // explain it.
             let _ = self.flight.dump(&mut std::io::stderr().lock());
             return;
         }

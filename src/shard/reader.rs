@@ -1,17 +1,17 @@
-//! A subscriber on another thread: it reads the ring by itself and keeps to its policy by itself.
+//! A subscriber on another thread. It reads the ring and evaluates its policy by itself.
 //!
-//! Owned by whatever thread holds it. The shard hears of it only through its page (where it stands)
-//! and its desk. While it keeps up, a chunk costs it one cache line that moves between cores: the
-//! descriptor it polls, and the payload if it is looked at.
+//! Owned by the thread that holds it. The shard learns about it only through its page, which holds
+//! its cursor, and through its desk. While it keeps up, a chunk costs one cache line that moves
+//! between cores, with the descriptor that it polls. The payload is added if it is read.
 //!
-//! The bytes it gives are a checked copy, also under `block`: a subscriber that stalls is detached
-//! while it may still be looking at its last chunk, and the ring then goes on without it. Who needs
-//! no bytes says so ([`Subscriber::headers_only`]) and pays for none.
+//! It gives out a checked copy of the bytes, also under `block`. A subscriber that stalls is
+//! detached while it may still be reading its last chunk, and the ring then continues without it. A
+//! subscriber that needs no bytes calls [`Subscriber::headers_only`] and pays for none.
 //!
-//! One that reads for a connection of another shard differs in three things. It sleeps in that
-//! shard's reactor ([`Subscriber::rest`]), its connection can break, so that it comes back for what
-//! it was given last ([`Subscriber::keep_its_place`]), and its client may acknowledge
-//! (`window.rs`).
+//! A subscriber that reads for a connection of another shard differs in three ways. It sleeps in
+//! that shard's reactor ([`Subscriber::rest`]). Its connection can break, and then it comes back
+//! for the chunks that it was given last ([`Subscriber::keep_its_place`]). Its client may
+//! acknowledge (`window.rs`).
 //!
 //! Tests: `tests.rs` beside this file, `tests/threads.rs`, `sim/campaigns.rs`.
 
@@ -41,9 +41,9 @@ use crate::stream::{Policy, Terms};
 use crate::trace::probe;
 use link::{Flaw, Link, Near};
 
-/// One sleep; then it looks again whether there really is nothing.
+/// Longest sleep. After it the reader checks again that nothing has come.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
-/// So often it is looked for the next delivery in what another process may be changing meanwhile.
+/// Number of attempts to find the next delivery in memory that another process may be changing.
 const STEPS_MAX: u32 = 1 << 16;
 
 /// A subscriber that may live on any thread. Dropping it unsubscribes.
@@ -52,47 +52,48 @@ pub struct Subscriber<L: Link = Near> {
     id: SubscriberId,
     terms: Terms,
     cursor: Cursor,
-    /// Owed for certain, without looking at the policy again: chunks before this one.
+    /// One past the last chunk that is owed for certain, without another look at the policy.
     granted_seq: u64,
     /// The cursor that the shard can see.
     shown_seq: u64,
     /// The cursor that the shard was last told of by ringing.
     rung_seq: u64,
-    /// The last knock of the shard that was looked at.
+    /// The last knock of the shard that was handled.
     epoch: u64,
-    /// The shard wants to be told when the cursor moves, once for this knock.
+    /// True if the shard wants to be told once, for this knock, when the cursor moves.
     wanted: bool,
-    /// There may be something other than chunks.
+    /// True if something other than chunks may have come.
     unsettled: bool,
     fresh: bool,
     start: Totals,
-    /// Chunks of its kinds that were gone when it came; all, where the ring does not say.
+    /// Totals of the chunks of its kinds that were gone when it came; the maximum if the ring does
+    /// not say.
     gone: Totals,
     missed: Totals,
     since: Instant,
     reports_told: u64,
-    /// The progress that was last looked at, with its texts.
+    /// The last progress that was read, with its texts.
     record: Option<Box<ProgressRecord>>,
     /// The knock after which progress was last looked for.
     reports_seen: u64,
     ended: bool,
-    /// The number behind the last chunk, once the execution has ended: what another process has
-    /// published from there on is not a part of it.
+    /// One past the last chunk, once the execution has ended. Chunks that another process has
+    /// published from there on are not part of the execution.
     end_seq: u64,
-    /// Under `block` everything is owed: no look at the policy.
+    /// True if everything is owed (`block`) and the policy need not be evaluated.
     is_plain: bool,
     window: Option<Window>,
     #[cfg(feature = "server")]
     replay: Option<crate::engine::Replay>,
-    /// The time, where it is not the clock's but a shard's: for its last word.
+    /// The time for its end, if that comes from a shard instead of the clock.
     now: Option<Instant>,
-    /// What it says when it goes.
+    /// The way in which it will leave.
     leaves: Left,
     buffer: Box<[u8]>,
     headers_only: bool,
     error: String,
-    /// What was looked at is being written, for longer than that takes: look again, but not at
-    /// once.
+    /// True if another process was still writing after the maximum number of attempts. The reader
+    /// looks again, but not at once.
     is_torn: bool,
 }
 
@@ -100,27 +101,27 @@ pub struct Subscriber<L: Link = Near> {
 pub(crate) enum Ready {
     Chunk(Descriptor),
     Gap(Gap),
-    /// With its texts in the record.
+    /// Its texts are in `record`.
     Progress(Progress),
     End(End),
 }
 
-/// Why there is no chunk to be given just like that.
+/// The reason why the fast path has no chunk to give.
 enum Absent {
     /// It has not been written yet.
     Pending,
-    /// `advance` is to be asked.
+    /// `advance` has to be called.
     Other,
 }
 
-/// What is next in the ring.
+/// The next item in the ring.
 enum Next<F> {
     Nothing,
     Chunk(Descriptor),
     Gap(Gap),
     Ended(Outcome),
     Detached(DetachReason),
-    /// What was next has been skipped, or is to be looked at again.
+    /// A chunk was skipped, or has to be looked at again.
     Again,
     Fault(F),
 }
@@ -134,7 +135,7 @@ impl<L: Link> Subscriber<L> {
     ) -> Subscriber<L> {
         let reader = &link.shared().reader;
         let buffer_bytes = reader.geometry().length_max() as usize;
-        // The engine may not have been told yet of all that the ring holds.
+        // The engine may not have been told yet of everything that the ring holds.
         let cursor = subscribed.cursor.coming_at(reader.head_seq());
         let tail = reader.tail_totals();
         let unknown = Totals { chunks: u64::MAX, bytes: u64::MAX };
@@ -176,37 +177,37 @@ impl<L: Link> Subscriber<L> {
         subscriber
     }
 
-    /// Its name.
+    /// The id of the subscriber.
     pub fn id(&self) -> SubscriberId {
         self.id
     }
 
-    /// What was agreed, defaults filled in.
+    /// The agreed terms, with defaults filled in.
     pub fn terms(&self) -> Terms {
         self.terms
     }
 
-    /// The next chunk that it will be given or told of.
+    /// The next chunk that it will be given or told of in a gap.
     pub fn next_seq(&self) -> u64 {
         self.cursor.next_seq
     }
 
-    /// The first chunk that counts as its lag: earlier ones were there when it came.
+    /// The first chunk that counts as its lag. Earlier ones were in the ring when it came.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn lag_begins(&self) -> u64 {
         self.cursor.lag_begins(self.cursor.next_seq)
     }
 
-    /// From now on chunks come without their bytes: `data` is empty. For who only counts, times or
-    /// draws them. The descriptor is all that is read.
+    /// Sets whether chunks come without their bytes: `data` is then empty. It is for subscribers
+    /// that only count, time or draw chunks. Only descriptors are read.
     pub fn headers_only(&mut self, headers_only: bool) {
         self.headers_only = headers_only;
     }
 
-    /// See [`Subscriber::poll`].
+    /// Does the work of [`Subscriber::poll`].
     #[inline]
     pub(crate) fn try_poll(&mut self) -> Result<Option<Delivery<'_>>, L::Fault> {
-        // What nearly every call finds, in one go: the next chunk, or nothing.
+        // The fast path, which nearly every call takes: the next chunk, or nothing.
         let next_seq = self.cursor.next_seq;
         if self.is_plain || next_seq < self.granted_seq {
             self.show_cursor();
@@ -227,7 +228,7 @@ impl<L: Link> Subscriber<L> {
         }
     }
 
-    /// See [`Subscriber::drain`].
+    /// Does the work of [`Subscriber::drain`].
     #[inline]
     pub(crate) fn try_drain(
         &mut self,
@@ -240,7 +241,7 @@ impl<L: Link> Subscriber<L> {
         let chunks_expected = self.link.shared().control.chunks_expected();
         let mut count = 0;
         loop {
-            // Run after run of chunks; what lies between is for `advance`.
+            // Chunks in a row are given here. `advance` handles everything between them.
             while count < count_max && (self.is_plain || self.cursor.next_seq < self.granted_seq) {
                 match self.next_wanted(self.cursor.next_seq) {
                     Ok(descriptor) => {
@@ -270,15 +271,16 @@ impl<L: Link> Subscriber<L> {
         }
     }
 
-    /// Apart from where nearly all is given, so that `take` becomes a part of that.
+    /// Gives one delivery. It is separate from the loop for chunks, so that `take` is inlined
+    /// there.
     #[inline(never)]
     fn give(&mut self, ready: Ready, take: &mut impl FnMut(Delivery<'_>)) -> Result<(), L::Fault> {
         take(self.render(ready)?);
         Ok(())
     }
 
-    /// The next chunk, its bytes fetched if they are to be.
-    #[inline(always)] // Descriptors are large: none of them is to be moved about.
+    /// Reads the next chunk, with its bytes if they are wanted.
+    #[inline(always)] // Descriptors are large, so none of them is moved.
     fn next_wanted(&mut self, seq: u64) -> Result<Descriptor, Absent> {
         let reader = &self.link.shared().reader;
         if self.terms.kinds.is_all() && !self.headers_only {
@@ -297,13 +299,13 @@ impl<L: Link> Subscriber<L> {
         }
     }
 
-    /// Has the shard said nothing that was not looked at?
+    /// True if the shard has said nothing that was not handled.
     #[inline]
     fn is_quiet(&self) -> bool {
         !self.unsettled && self.reports_seen == self.epoch
     }
 
-    /// Was its end given, or is it broken?
+    /// True if its end was given, or if it is broken.
     #[cfg(feature = "server")]
     pub(crate) fn is_over(&self) -> bool {
         self.ended
@@ -315,7 +317,7 @@ impl<L: Link> Subscriber<L> {
         &self.link
     }
 
-    /// Moves over the next delivery.
+    /// Moves the cursor over the next delivery, and returns it.
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<Option<Ready>, L::Fault> {
         if self.ended {
@@ -354,7 +356,7 @@ impl<L: Link> Subscriber<L> {
             }
             step_count += 1;
             if L::IS_FOREIGN && step_count == STEPS_MAX {
-                self.is_torn = true; // Somebody plays with us.
+                self.is_torn = true; // The other process writes without end.
                 return Ok(None);
             }
         }
@@ -394,7 +396,7 @@ impl<L: Link> Subscriber<L> {
         Ok(Delivery::Chunk(chunk.expect("its kind is known")))
     }
 
-    /// Nothing that comes after this could be believed.
+    /// Ends the subscription with a fault, because nothing after it can be trusted.
     #[cold]
     fn broken(&mut self, flaw: Flaw) -> L::Fault {
         self.ended = true;
@@ -402,8 +404,8 @@ impl<L: Link> Subscriber<L> {
         self.link.fault(flaw)
     }
 
-    /// Blocks until there may be something to poll, the shard may be gone, or the deadline has
-    /// passed: false.
+    /// Blocks until something may have come or the shard may be gone. Returns false if the deadline
+    /// passed first.
     pub(crate) fn wait(&mut self, deadline: Instant) -> bool {
         if L::IS_FOREIGN && std::mem::take(&mut self.is_torn) {
             std::thread::sleep(limits::DOOR_LOOK_INTERVAL);
@@ -423,7 +425,7 @@ impl<L: Link> Subscriber<L> {
             let desk = (self.link.epoch_word(), epoch as u32);
             let outcome = futex::wait_either([head, desk], self.link.sleep_until(deadline));
             if outcome == WaitOutcome::Woken {
-                // If another process wakes for nothing that can be seen yet, it will be soon.
+                // If another process wakes before its chunk can be seen, it will be seen soon.
                 let is_news = if L::IS_FOREIGN { self.spin(deadline) } else { self.has_news() };
                 if is_news {
                     break true;
@@ -437,7 +439,7 @@ impl<L: Link> Subscriber<L> {
         found
     }
 
-    /// Looks for a while whether there is anything new.
+    /// Polls for a while. Returns true if something has come.
     fn spin(&self, deadline: Instant) -> bool {
         let until = (Clock::now() + limits::SPIN_DEFAULT).min(deadline);
         loop {
@@ -451,7 +453,7 @@ impl<L: Link> Subscriber<L> {
         }
     }
 
-    /// Is there a chunk, a gap, or a knock?
+    /// True if a chunk, a gap or a knock has come.
     pub(crate) fn has_news(&self) -> bool {
         let next_seq = self.cursor.next_seq;
         let is_held = self.window.is_some_and(|window| window.holds(next_seq));
@@ -460,8 +462,8 @@ impl<L: Link> Subscriber<L> {
             || self.link.epoch() != self.epoch
     }
 
-    /// Makes the cursor visible (everything before it has been dealt with), and looks whether the
-    /// shard has knocked.
+    /// Publishes the cursor, because everything before it has been processed, and handles a knock
+    /// of the shard.
     #[inline]
     fn show_cursor(&mut self) {
         let next_seq = self.cursor.next_seq;
@@ -475,9 +477,9 @@ impl<L: Link> Subscriber<L> {
         }
     }
 
-    /// Rings once for each knock if the shard wants to know where this reader stands and it stands
-    /// elsewhere than it was told. The ring is a read-modify-write, behind the cursor's store: who
-    /// hears it sees the cursor.
+    /// Rings once for each knock, if the shard wants the cursor and was last told of another one.
+    /// The ring is a read-modify-write after the cursor's store, so a shard that sees the ring sees
+    /// the cursor.
     #[cold]
     fn answer_knock(&mut self, epoch: u64) {
         if epoch != self.epoch {
@@ -493,8 +495,8 @@ impl<L: Link> Subscriber<L> {
         }
     }
 
-    /// Notes where the execution has ended, if its ring may hold more than that: another process
-    /// may have published what the shard did not take.
+    /// Notes where the execution has ended, because the ring may hold more: another process may
+    /// have published chunks that the shard did not accept.
     fn note_end(&mut self) {
         if L::IS_FOREIGN
             && let Some(record) = self.link.shared().control.final_record()
@@ -505,7 +507,7 @@ impl<L: Link> Subscriber<L> {
         }
     }
 
-    /// What is next in the ring, as the policy and the window of acknowledgements have it.
+    /// Returns the next item in the ring, within the policy and the window of acknowledgements.
     #[inline]
     fn look_within_window(&mut self) -> Next<L::Fault> {
         let next = self.look();
@@ -520,7 +522,7 @@ impl<L: Link> Subscriber<L> {
             });
             self.window = Some(window);
             if !is_admitted {
-                self.granted_seq = 0; // What is owed is another question when it goes on.
+                self.granted_seq = 0; // When it continues, the policy has to be evaluated again.
                 let detached = detach_of_code(self.link.detached());
                 return detached.map_or(Next::Nothing, Next::Detached);
             }
@@ -528,7 +530,7 @@ impl<L: Link> Subscriber<L> {
         next
     }
 
-    /// What is next in the ring, as the policy has it.
+    /// Returns the next item in the ring, within the policy.
     #[inline]
     fn look(&mut self) -> Next<L::Fault> {
         let next_seq = self.cursor.next_seq;
@@ -554,7 +556,7 @@ impl<L: Link> Subscriber<L> {
             || Kind::new(descriptor.header.kind).is_some_and(|kind| self.terms.kinds.contains(kind))
     }
 
-    /// Copies the bytes; if they are gone, the next look says so.
+    /// Copies the bytes. Returns false if they are gone; the next look then finds the reason.
     #[inline]
     fn fetch(&mut self, descriptor: &Descriptor) -> bool {
         if self.headers_only {
@@ -568,13 +570,13 @@ impl<L: Link> Subscriber<L> {
             }
             Err(_) => {
                 self.granted_seq = 0;
-                assert!(L::IS_FOREIGN); // Of a ring that this process wrote there is no other.
-                false // What is looked at next says so.
+                assert!(L::IS_FOREIGN); // A ring that this process wrote has no other errors.
+                false // The next look finds the reason.
             }
         }
     }
 
-    /// Progress that was not told yet.
+    /// Returns progress that was not delivered yet.
     fn report(&mut self) -> Option<Progress> {
         let record = self.link.shared().control.progress()?;
         if record.reports <= self.reports_told {
@@ -607,7 +609,7 @@ impl<L: Link> Subscriber<L> {
         let duration_us = now.since(self.since).as_micros() as u64;
         let (published, exit) = match state {
             EndState::Ended(_) => {
-                // Not what the cursor has passed: a client that came back may have said that.
+                // Not what the cursor has passed, which a client that came back may have claimed.
                 let record = self.link.shared().control.final_record();
                 let all = record.map(|record| record.totals.of(self.terms.kinds));
                 (all.unwrap_or(self.cursor.seen), self.link.exit())
@@ -619,24 +621,24 @@ impl<L: Link> Subscriber<L> {
 }
 
 impl Subscriber {
-    /// What is owed next, if anything is at this moment; `None` for ever after the end. Never
-    /// blocks, makes no system call unless the shard waits for word.
+    /// Returns the next delivery, if there is one at this moment. Returns `None` for ever after the
+    /// end. Never blocks, and makes a system call only if the shard waits for this reader.
     #[inline]
     pub fn poll(&mut self) -> Option<Delivery<'_>> {
         let Ok(delivery) = self.try_poll();
         delivery
     }
 
-    /// Hands everything that is owed at this moment to `take`, at most `count_max` deliveries, and
-    /// returns how many that were: as repeated calls of [`Subscriber::poll`], for less. Where the
-    /// subscriber stands is shown to the producer once, at the end.
+    /// Calls `take` with every delivery that is due at this moment, up to `count_max`. Returns
+    /// their number. It costs less than repeated calls of [`Subscriber::poll`]: the cursor is shown
+    /// to the producer once, at the end.
     #[inline]
     pub fn drain(&mut self, count_max: usize, take: impl FnMut(Delivery<'_>)) -> usize {
         let Ok(count) = self.try_drain(count_max, take);
         count
     }
 
-    /// The next delivery. Blocks until there is one; spins for a little first.
+    /// Returns the next delivery. Polls for a little, then blocks until there is one.
     ///
     /// # Panics
     /// After the end.
@@ -654,7 +656,8 @@ impl Subscriber {
         delivery
     }
 
-    /// As [`Subscriber::next`], at most for `timeout`: `None` if nothing came, or after the end.
+    /// Like [`Subscriber::next`], but waits for `timeout` at most. `None` if nothing came, or after
+    /// the end.
     pub fn next_within(&mut self, timeout: Duration) -> Option<Delivery<'_>> {
         let deadline = Clock::now() + timeout;
         loop {
@@ -669,8 +672,9 @@ impl Subscriber {
         }
     }
 
-    /// The first half of falling asleep, for a simulation: what happens before the second half is
-    /// what another thread could do between the two. `false`: there is no reason to.
+    /// Does the first half of falling asleep, for a simulation. Before the second half, the
+    /// simulation does what another thread could do in between. Returns false if there is no reason
+    /// to sleep.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn lie_down(&mut self) -> bool {
         if self.ended {
@@ -683,7 +687,7 @@ impl Subscriber {
         true
     }
 
-    /// The second half. The words that it sleeps on; `None` if there is news.
+    /// Does the second half. Returns the words that it sleeps on; `None` if something has come.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn doze(&mut self) -> Option<[usize; 2]> {
         use crate::memory::interleave::name_of;
@@ -696,14 +700,14 @@ impl Subscriber {
         Some([name_of(self.link.shared().reader.head_word()), name_of(self.link.epoch_word())])
     }
 
-    /// It was woken.
+    /// Ends the sleep.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn rise(&mut self) {
         self.link.wake_up();
     }
 }
 
-/// A text, if anything was said.
+/// Returns the text, unless it is empty.
 fn said(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
