@@ -1,4 +1,4 @@
-//! The engine's wishes, carried out.
+//! Carries out the actions of the engine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -22,11 +22,11 @@ use crate::tool::Host;
 use crate::trace::{Code, Duty, probe};
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Carries out everything the engine wishes.
+    /// Carries out all pending actions of the engine.
     #[inline]
     pub(super) fn pump(&mut self) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.pump_until_done())) {
-            // S3: a closure's panic ends its subscription. Any other is ours.
+            // S3: a closure's panic ends its subscription. Any other panic is the shard's own.
             let Some(subscriber) = self.called() else {
                 self.is_broken = true;
                 resume_unwind(panic)
@@ -40,7 +40,7 @@ impl<R: Reactor + 'static> Shard<R> {
     #[inline]
     fn pump_until_done(&mut self) {
         loop {
-            // What a closure's panic has cut short comes first.
+            // A fan-out that a closure's panic has cut short comes first.
             if self.fan.is_none() && self.engine.next_fan_out() {
                 self.begin_fan_out();
             }
@@ -69,7 +69,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.fan = Some(Fan { execution, next_seq: from_seq, until_seq, at: 0 });
     }
 
-    /// Whose closure is running, if one is; not any more.
+    /// Returns the subscriber whose closure is running, if one is, and forgets that it runs.
     fn called(&mut self) -> Option<SubscriberId> {
         let Some(fan) = &mut self.fan else { return self.calling.take() };
         let subscriber = self.engine.recipients().get(fan.at).copied()?;
@@ -78,7 +78,7 @@ impl<R: Reactor + 'static> Shard<R> {
         is_closure.then_some(subscriber)
     }
 
-    /// Carries out a wish that is no delivery.
+    /// Carries out an action other than a delivery.
     pub(super) fn carry_out(&mut self, action: Action) {
         self.worked = true;
         if self.observer.is_some() {
@@ -87,7 +87,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.act(action);
     }
 
-    /// Has the observer see an action.
+    /// Shows an action to the observer.
     #[cold]
     pub(super) fn let_see(&mut self, action: &Action) {
         let recipients = match action {
@@ -106,7 +106,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.note_down(&action);
         match action {
             Action::Deliver { .. } => unreachable!("it is no wish: `Engine::next_fan_out`"),
-            // Who asked has taken the answer already; this one was to a closure that panicked.
+            // The caller has taken its reply already. This one is for a closure that panicked.
             Action::Reply(_) => {}
             Action::Lease(execution, fit) => self.lease(execution, fit),
             Action::Release(execution) => self.release(execution),
@@ -167,7 +167,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// For the flight recorder: everything but chunks, of which there are too many.
+    /// Records an action in the flight recorder, except for chunks, which are too many.
     fn note_down(&mut self, action: &Action) {
         let (code, a, b) = match action {
             Action::Lease(execution, _) => (Code::RingLeased, execution.index, 0),
@@ -184,7 +184,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.record(code, u64::from(a), b);
     }
 
-    /// The execution that an action names: the engine names none that it has released.
+    /// Returns the execution that an action names. The engine names none that it has released.
     pub(super) fn run_mut(&mut self, execution: Handle) -> &mut Run {
         let run = self.runs[execution.index as usize].as_mut();
         let run = run.expect("the engine names living executions");
@@ -192,13 +192,13 @@ impl<R: Reactor + 'static> Shard<R> {
         run
     }
 
-    /// Gives chunk after chunk to each recipient; goes on where it was cut short.
+    /// Gives chunk after chunk to each recipient. Continues where it was cut short.
     #[inline]
     fn fan_out(&mut self) {
         let Some(fan) = &mut self.fan else { return };
         let run = self.runs[fan.execution.index as usize].as_ref().expect("it publishes");
         let recipients = self.engine.recipients();
-        // What nobody wants is not looked at: it may be gone, and nobody is to hear of that.
+        // Unwanted chunks are not read. They may be gone, and no subscriber has to be told of that.
         let log = self.engine.log(fan.execution).expect("it publishes");
         let filters = self.engine.fan_out().filters;
         #[cfg(feature = "server")]
@@ -221,7 +221,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
             };
             let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, self.anchor);
-            // Made where it is given from: it is large, and not to be moved about.
+            // Created in place, because it is large and should not be moved.
             let delivery = Delivery::Chunk(chunk.expect("this process wrote it"));
             let Delivery::Chunk(chunk) = &delivery else { unreachable!("it is one") };
             let begun_at = fan.at;
@@ -267,7 +267,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.fan = None;
     }
 
-    /// A tool's thread has overwritten what was to be given: all recipients go on behind that.
+    /// Handles chunks that a tool's thread overwrote before delivery: all recipients continue
+    /// behind them.
     fn overtaken(&mut self, tail_seq: u64) {
         let fan = self.fan.take().expect("chunks are being given");
         let to_seq = tail_seq.min(fan.until_seq) - 1;
@@ -280,7 +281,7 @@ impl<R: Reactor + 'static> Shard<R> {
     fn end(&mut self, subscriber: SubscriberId, execution: Handle, end: End) {
         #[cfg(feature = "server")]
         self.log_detached(subscriber, execution, &end);
-        // Its place is free from here on, also for the closure that this very word calls.
+        // Its place is free from here on, also for the closure that is called below.
         let sink = self.take_sink(subscriber);
         let run = self.runs[execution.index as usize].as_ref();
         let run = run.filter(|run| run.handle == execution);
@@ -288,7 +289,7 @@ impl<R: Reactor + 'static> Shard<R> {
         match sink.call {
             Call::Closure(mut call) => {
                 let last_word = Delivery::End(Ended { end, error: error.as_deref() });
-                // The subscription is over: its panic has nothing left to end.
+                // The subscription is over, so its panic has nothing left to end.
                 if let Err(panicked) = guarded(|| call(&last_word)) {
                     self.note_panic(Callback::Subscriber(subscriber), &panicked);
                 }
@@ -327,7 +328,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Call::Polled(inbox) = sink.call {
             inbox.borrow_mut().clear(); // It has left: nothing comes any more.
         }
-        // On another thread nobody knows of that yet, unless the reader has left by itself.
+        // A reader on another thread does not know that yet, unless it has left by itself.
         for at in 0..self.runs.len() {
             let Some(run) = &mut self.runs[at] else { continue };
             if let Some(remote) = run.dismiss(subscriber, DetachReason::Removed) {
@@ -337,7 +338,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A reader elsewhere was let go.
+    /// Handles the departure of a reader elsewhere.
     fn let_go(&mut self, index: u32, mut remote: Remote, reason: DetachReason) {
         #[cfg(feature = "server")]
         self.count_last_reads(index, &mut remote);
@@ -402,7 +403,8 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.give_back(writer.into_lease());
                 self.tell(Event::RingReturned);
             }
-            // A tool that never returned still has it; it is closed, and comes back with the tool.
+            // A tool that never returned still has the ring. It is closed, and comes back with the
+            // tool.
             Ring::Away(_) => assert!(run.exchange.is_closed()),
             Ring::None => {}
         }
@@ -421,7 +423,7 @@ impl<R: Reactor + 'static> Shard<R> {
             #[cfg(feature = "server")]
             Producer::Guest => {
                 run.publish_gate();
-                self.worked = true; // There may be room for what it has written.
+                self.worked = true; // There may be room now for what it has written.
             }
             Producer::Steps(_) if blocked => self.make_runnable(execution.index),
             #[cfg(feature = "server")]
@@ -435,7 +437,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A producer's sleep is over.
+    /// Wakes a producer whose sleep is over.
     fn wake_producer(&mut self, execution: Handle) {
         #[cfg(feature = "server")]
         if matches!(self.run_mut(execution).producer, Producer::Agent) {
@@ -462,7 +464,7 @@ impl<R: Reactor + 'static> Shard<R> {
         run.tell_pages(|page| page.set_attention(watch));
         run.knock();
         if watch {
-            self.sample_readers(execution.index); // Those that moved before they saw the wish.
+            self.sample_readers(execution.index); // Those that moved before they saw it.
         }
     }
 
@@ -471,15 +473,15 @@ impl<R: Reactor + 'static> Shard<R> {
         match std::mem::replace(&mut run.producer, Producer::Gone) {
             Producer::Thread(host) => {
                 run.exchange.close();
-                host.call_stop_hook(); // After the close: a hook that came too late for it sees it.
+                host.call_stop_hook(); // After the close, so that a hook set too late sees it.
                 run.producer = Producer::Thread(host);
                 run.control.wake_producer();
-                run.stopping = true; // `take_over_threads` says when it is quiet.
+                run.stopping = true; // `take_over_threads` reports when it is quiet.
                 self.worked = true;
             }
             #[cfg(feature = "server")]
             Producer::Agent => {
-                run.producer = Producer::Agent; // It has last words.
+                run.producer = Producer::Agent; // It still has a last report.
                 run.stopping = true;
                 self.agents.note(execution);
             }
@@ -502,7 +504,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let is_closing = self.closing;
         let run = self.run_mut(execution);
         if let Producer::Waiting(_) = run.producer {
-            run.producer = Producer::Gone; // It never began, and nobody should wait for that.
+            run.producer = Producer::Gone; // It never began: there is no end to wait for.
             run.agent = None;
         }
         run.exchange.close();
@@ -519,8 +521,8 @@ impl<R: Reactor + 'static> Shard<R> {
             page.finish(&record, error);
         };
         match is_closing {
-            // All readers were detached before: that is what has happened to them, wherever they
-            // stand. Those of a named ring cannot be told so.
+            // All readers were detached before, and that is their end, wherever their cursors are.
+            // Those of a named ring cannot be told so.
             true => run.tell_named(finish),
             false => run.tell_pages(finish),
         }
@@ -545,13 +547,13 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// Who is given something that is no chunk.
+/// The recipient of a delivery other than a chunk.
 struct Addressee<'a> {
     subscriber: SubscriberId,
     sink: &'a mut Sink,
-    /// Says meanwhile whose closure runs.
+    /// Set to the subscriber while its closure runs.
     calling: &'a mut Option<SubscriberId>,
-    /// What it follows.
+    /// The execution that it follows.
     #[cfg_attr(not(feature = "server"), expect(dead_code, reason = "connections are told of it"))]
     run: Option<&'a Run>,
     #[cfg(feature = "server")]
@@ -586,7 +588,7 @@ impl Addressee<'_> {
     }
 }
 
-/// Gives a chunk to who speaks the Model Context Protocol.
+/// Gives a chunk to a client that uses the Model Context Protocol.
 #[cfg(feature = "server")]
 #[inline]
 fn hear_chunk(
@@ -600,16 +602,17 @@ fn hear_chunk(
     serve.hear_chunk(ear, subscriber, chunk, progress);
 }
 
-/// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If it
-/// was overwritten, which the engine did not know: the oldest chunk that is still there.
-#[inline(always)] // Descriptors are large: none of them is to be moved about.
+/// Reads a chunk of the ring: in place if only this thread writes there, otherwise as a checked
+/// copy. Returns the oldest chunk that is still held if this one was overwritten without the
+/// engine's knowledge.
+#[inline(always)] // Descriptors are large, so none of them is moved.
 pub(super) fn read_chunk<'a>(
     run: &'a Run,
     seq: u64,
     scratch: &'a mut [u8],
 ) -> Result<(Descriptor, &'a [u8]), u64> {
     match &run.ring {
-        // What a tool was lent has cost chunks, published or not: the engine hears of that later.
+        // Space lent to a tool has cost chunks, published or not. The engine is told of that later.
         Ring::Here(writer) | Ring::Back(writer) if !writer.is_held(seq) => Err(writer.tail_seq()),
         Ring::Here(writer) | Ring::Back(writer) => Ok(writer.chunk(seq)),
         Ring::Away(reader) => match reader.read(seq, scratch) {

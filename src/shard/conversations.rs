@@ -1,14 +1,14 @@
-//! Conversations, as clients of front ends call them: threads, and which run of each is the newest.
+//! Conversations: the threads of front ends' clients, and the newest run of each.
 //!
-//! One table for all shards of a server, behind a lock that is taken when a run begins or ends and
-//! when somebody asks for a thread, and never for a chunk. It has no limit of its own: an entry
-//! leaves with the execution that it names ([`Seat`]), and the number of those is limited.
+//! All shards of a server share one table. Its lock is taken when a run begins or ends and when a
+//! client asks for a thread, and never for a chunk. The table has no limit of its own. An entry
+//! leaves with the execution that it names ([`Seat`]), and the number of executions is limited.
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::base::{ExecutionId, Principal};
 
-/// Conversations of all shards of one server, which have clones of the same.
+/// The conversations of one server. All of its shards have clones.
 #[derive(Clone, Debug, Default)]
 pub struct Conversations {
     table: Arc<Mutex<Table>>,
@@ -17,38 +17,38 @@ pub struct Conversations {
 #[derive(Debug, Default)]
 struct Table {
     threads: BTreeMap<(Principal, Box<str>), Thread>,
-    /// Connections that wait for the next run of a thread.
+    /// Number of connections that wait for the next run of a thread.
     waiting_count: usize,
 }
 
 #[derive(Debug)]
 struct Thread {
     newest: ExecutionId,
-    /// That one has ended.
+    /// True if the newest run has ended.
     is_over: bool,
-    /// Runs of it so far, as long as it is remembered.
+    /// Number of runs so far, as long as the thread is remembered.
     run_count: u32,
 }
 
-/// The place of a run in its thread. With it goes the thread, if there was no later run.
+/// The place of a run in its thread. Dropping it removes the thread, unless a later run exists.
 #[derive(Debug)]
 pub(in crate::shard) struct Seat {
     of: Conversations,
     key: (Principal, Box<str>),
     execution: ExecutionId,
-    /// Runs of the thread before it.
+    /// Number of runs of the thread before this one.
     pub ordinal: u32,
-    /// What the client calls the run.
+    /// The client's name for the run.
     pub run_id: Option<Box<str>>,
 }
 
-/// Somebody waits for the next run of a thread.
+/// The mark of a connection that waits for the next run of a thread.
 #[derive(Debug)]
 #[must_use = "nobody waits any more when this is dropped"]
 pub(in crate::shard) struct Waiting(Conversations);
 
 impl Conversations {
-    /// A run begins: it is the newest of its thread.
+    /// Enters a new run as the newest of its thread.
     pub(in crate::shard) fn enter(
         &self,
         principal: Principal,
@@ -67,7 +67,7 @@ impl Conversations {
         Seat { of: self.clone(), key, execution, ordinal, run_id }
     }
 
-    /// The newest run of a thread, if that is still there.
+    /// Returns the newest run of a thread, if it still exists.
     pub(in crate::shard) fn newest(
         &self,
         principal: Principal,
@@ -77,36 +77,36 @@ impl Conversations {
         self.table().threads.get(&key).map(|thread| thread.newest)
     }
 
-    /// Is its newest run under way?
+    /// True if the newest run of the thread has not ended.
     pub(in crate::shard) fn is_busy(&self, principal: Principal, thread: &str) -> bool {
         let key = (principal, Box::from(thread));
         self.table().threads.get(&key).is_some_and(|thread| !thread.is_over)
     }
 
-    /// Somebody waits for a run from now on.
+    /// Counts a connection that waits for a run, until the result is dropped.
     pub(in crate::shard) fn wait(&self) -> Waiting {
         self.table().waiting_count += 1;
         Waiting(self.clone())
     }
 
-    /// Does anybody?
+    /// True if any connection waits.
     pub(in crate::shard) fn has_waiting(&self) -> bool {
         self.table().waiting_count > 0
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing in between can panic.
+        // No code under the lock can panic.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Seat {
-    /// What the client calls the thread.
+    /// The client's name for the thread.
     pub fn thread_id(&self) -> &str {
         &self.key.1
     }
 
-    /// The run has ended.
+    /// Marks the run as ended.
     pub fn end(&self) {
         let mut table = self.of.table();
         let thread = table.threads.get_mut(&self.key);

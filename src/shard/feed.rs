@@ -1,4 +1,4 @@
-//! Chunks by hand: an execution whose owner publishes, reports and finishes it, on the shard's own
+//! Chunks by hand: the owner of an execution publishes, reports and finishes it on the shard's own
 //! thread.
 
 use std::fmt;
@@ -16,16 +16,16 @@ use crate::memory::{ChunkHeader, RingWriter, WriteError};
 use crate::reactor::Reactor;
 use crate::tool::{Notes, Report, Work};
 
-/// Why a chunk was not published. Nothing was.
+/// The reason why a chunk was not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublishError {
-    /// Give up: there is no such execution, or it is not fed by hand, or not any more.
+    /// Give up: the execution does not exist, has ended, or is not fed by hand.
     NotFound,
-    /// Wait: a `block` subscriber has to read first, or the execution to begin.
+    /// Wait: a `block` subscriber has to read first, or the execution has not begun yet.
     Blocked,
-    /// Split it: a chunk of this ring has at most so many bytes.
+    /// Split it: it is longer than a chunk of this ring may be.
     TooLarge {
-        /// The most.
+        /// The maximum, in bytes.
         chunk_bytes_max: u32,
     },
 }
@@ -47,8 +47,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.publish_at(id, kind, kind as u8, payload, now)
     }
 
-    /// As [`Shard::publish`], for who knows what time it is (it stands in the chunk as it is
-    /// given), and with a key (below 64).
+    /// Like [`Shard::publish`], at the time `now`, which is stored in the chunk, and with a key
+    /// below 64.
     ///
     /// # Errors
     /// [`PublishError`]; nothing was published.
@@ -83,11 +83,11 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Publishes several chunks, and only then gives them to the subscribers of this thread: less
-    /// work for each. Returns the number of the last one.
+    /// Publishes several chunks, and only then gives them to the subscribers of this thread. This
+    /// is less work for each chunk. Returns the number of the last one.
     ///
     /// # Errors
-    /// How many were published, and why the next one was not.
+    /// The number of chunks that were published, and the reason why the next one was not.
     pub fn publish_batch(
         &mut self,
         id: ExecutionId,
@@ -120,7 +120,8 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(run.map_or(0, Run::head_seq))
     }
 
-    /// Writes as many chunks as the engine takes at once, and tells it. At least one.
+    /// Writes at least one chunk, and at most as many as the engine takes at once. Tells the
+    /// engine. Returns their number.
     fn write_burst(
         &mut self,
         id: ExecutionId,
@@ -139,19 +140,19 @@ impl<R: Reactor + 'static> Shard<R> {
                     facts.push(ChunkFacts { length, kind, key: header.key, tail_seq });
                 }
                 Err(error) if facts.is_empty() => return Err(error),
-                Err(_) => break, // Comes again, if it does, once these were taken over.
+                Err(_) => break, // It comes again, if it does, after these are ingested.
             }
         }
         self.ingest_burst(id.slot.index, &facts);
         Ok(facts.len())
     }
 
-    #[inline(never)] // The path of a single chunk is apart from it.
+    #[inline(never)] // The path of a single chunk is separate from it.
     fn ingest_burst(&mut self, index: u32, facts: &[ChunkFacts]) {
         self.ingest_written(index, facts);
     }
 
-    /// The writer of an execution that is fed by hand, and what it is allowed.
+    /// Returns the writer of an execution that is fed by hand, and its gate.
     #[inline]
     fn fed_writer(&mut self, id: ExecutionId) -> Result<(Gate, &mut RingWriter), PublishError> {
         let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
@@ -166,8 +167,9 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The gate is in the way. Readers that have moved or left have rung, and need not wait for the
-    /// next turn; if that is not it, the engine is to know, once. Is there more room than before?
+    /// Looks for room when the gate is shut. Readers that have moved or left have rung, and are
+    /// handled without waiting for the next turn. Otherwise the engine is told, once. Returns true
+    /// if the gate has changed.
     fn look_for_room(&mut self, index: u32) -> bool {
         let allowed = |shard: &Self| shard.runs[index as usize].as_ref().map(Run::allowed);
         let before = allowed(self);
@@ -179,7 +181,7 @@ impl<R: Reactor + 'static> Shard<R> {
         allowed(self) != before
     }
 
-    /// Has the engine know that there is no room, once for each time that the gate is shut.
+    /// Tells the engine that there is no room, once for each time that the gate is shut.
     pub(super) fn say_that_it_is_gated(&mut self, index: u32) {
         let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
         let stops_here = run.is_some_and(|run| {
@@ -191,12 +193,12 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Publishes as much of a payload as there is room for, in pieces that a ring takes (all but
-    /// the last flagged `more`); returns how many bytes that was. For who is told when there is
-    /// room again: the kernel is not looked at.
+    /// Publishes as much of a payload as there is room for, in pieces that the ring takes. All but
+    /// the last piece are flagged `more`. Returns the number of bytes that were published. The
+    /// kernel is not asked for moved readers: the caller will be told when there is room again.
     ///
     /// # Errors
-    /// [`PublishError::NotFound`]; nothing was published, or the execution has ended meanwhile.
+    /// [`PublishError::NotFound`]; the execution may have ended after a part was published.
     #[cfg(feature = "server")]
     pub(super) fn publish_pieces(
         &mut self,
@@ -230,10 +232,10 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(taken)
     }
 
-    /// Ends an execution that is fed by hand: with `Ok` completed, with a text failed.
+    /// Ends an execution that is fed by hand: as completed with `Ok`, as failed with an error text.
     ///
     /// # Errors
-    /// [`NotFound`] if there is no such execution, or it is not fed by hand, or not any more.
+    /// [`NotFound`] if the execution does not exist, has ended, or is not fed by hand.
     pub fn finish(&mut self, id: ExecutionId, result: Result<(), &str>) -> Result<(), NotFound> {
         let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
         let run = run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed));
@@ -249,7 +251,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(())
     }
 
-    /// Says how many chunks an execution that is fed by hand will have.
+    /// Announces the total number of chunks of an execution that is fed by hand.
     ///
     /// # Errors
     /// [`NotFound`], as for [`Shard::finish`].
@@ -258,7 +260,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.note_fed(id, &notes)
     }
 
-    /// Says how far an execution is that is fed by hand.
+    /// Reports the progress of an execution that is fed by hand.
     ///
     /// # Errors
     /// [`NotFound`], as for [`Shard::finish`].
@@ -278,7 +280,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// Writes one chunk, if it is allowed.
+/// Writes one chunk, if the gate admits it.
 #[inline]
 fn write_within(
     gate: Gate,

@@ -1,4 +1,4 @@
-//! The gate of a producer: the shard publishes it wherever it takes chunks over, and a producer
+//! Tests of a producer's gate. The shard publishes it whenever it takes chunks over. A producer
 //! waits only while a reader or the hold keeps it waiting.
 
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::engine::{Kind, Start};
 use crate::memory::{ChunkHeader, RingPoolConfig};
 use crate::tool::{Context, Need, Output, Prepared, Step, Tool, Work};
 
-/// A shard whose tools' threads are driven by hand.
+/// Creates a shard whose tools' threads are driven by hand.
 fn shard() -> Shard {
     let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
-    let memory = MemoryWatch::ByHand; // Whatever else runs on this machine.
+    let memory = MemoryWatch::ByHand; // Independent of the load on this machine.
     let config = ShardConfig { rings, seed: Some(1), memory, ..Default::default() };
     let mut shard = Shard::new(config).unwrap().0;
     shard.run_jobs_by_hand();
@@ -25,7 +25,7 @@ fn with(policy: Policy) -> SubscribeSpec {
     SubscribeSpec { policy, ..Default::default() }
 }
 
-/// An execution in a small ring, and the output of its tool's thread.
+/// Opens an execution in a small ring. Returns it with the output of its tool's thread.
 fn thread(shard: &mut Shard, hold: Hold) -> (ExecutionId, Output) {
     let work = Work::Thread(Box::new(|_| Ok(())));
     let need = Need { ring_bytes: 4 << 10, chunk_bytes: 0, ..Default::default() };
@@ -40,7 +40,7 @@ fn turn_until_idle(shard: &mut Shard) {
     shard.audit();
 }
 
-/// Sends until there is no room; returns how many chunks that were.
+/// Sends until there is no room. Returns the number of chunks.
 fn fill(output: &mut Output) -> u32 {
     let sends =
         (0..1_000).take_while(|_| output.try_send(ChunkHeader::default(), &[7; 200]).is_ok());
@@ -56,7 +56,7 @@ fn a_thread_whose_chunks_were_taken_over_for_an_answer_goes_on() {
         for round in 0..50 {
             let count = fill(&mut output);
             assert!(count > 0, "{policy:?}, round {round}: it waits, and nobody holds it back");
-            // Somebody asks, before the shard has looked.
+            // A caller asks before the shard has looked.
             assert_eq!(shard.subscribers(id).unwrap().len(), 1);
             shard.audit();
             turn_until_idle(&mut shard);
@@ -94,7 +94,7 @@ fn a_thread_that_was_in_two_minds_when_its_gate_moved_counts_as_held_back_by_nob
     let (id, mut output) = thread(&mut shard, Hold::Newest);
     fill(&mut output);
     shard.subscribers(id).unwrap();
-    shard.ingest(id.slot.index); // The gate moves; the thread has not said yet that it waits …
+    shard.ingest(id.slot.index); // The gate moves; the thread has not yet said that it waits …
     shard.runs[id.slot.index as usize].as_ref().unwrap().exchange.set_gated(true);
     turn_until_idle(&mut shard); // … and is told once more.
     let run = shard.runs[id.slot.index as usize].as_ref().unwrap();
@@ -111,7 +111,7 @@ fn a_gate_that_was_not_told_is_told_and_counted() {
     fill(&mut output);
     turn_until_idle(&mut shard);
     let run = shard.runs[id.slot.index as usize].as_ref().unwrap();
-    run.control.set_gate(1, u64::MAX, u64::MAX, u64::MAX); // Our own bug, if there were one.
+    run.control.set_gate(1, u64::MAX, u64::MAX, u64::MAX); // Simulates a bug of the shard.
     assert_eq!(fill(&mut output), 0);
     turn_until_idle(&mut shard);
     assert_eq!(shard.counters().gates_told_late, 1);

@@ -1,12 +1,14 @@
-//! The log of a process: records go in on any thread, and a thread of their own writes them.
+//! The log of a process. Records go in on any thread, and one thread writes them.
 //!
-//! What goes in waits in a queue of fixed size, bought at the start. Pushing never waits for
-//! whoever reads the log: a record that finds no room is dropped and counted, and the log says how
-//! many were, as soon as there is room again. It allocates nothing (`tests/allocations.rs`); at
-//! most it wakes the writer.
+//! Records wait in a queue of fixed size, which is allocated at the start. Pushing never waits for
+//! the reader of the log. A record that finds no room is dropped and counted. The log reports the
+//! number of dropped records as soon as there is room again. Pushing allocates nothing
+//! (`tests/allocations.rs`); at most it wakes the writer.
 //!
-//! Absent: files, rotation, time zones. Standard error is where a supervisor takes it from.
-//! Invariant: records written + records told as dropped = records pushed. The tests are at the end.
+//! Absent: files, rotation, time zones. A supervisor takes the log from standard error.
+//!
+//! Invariant: records written + records reported as dropped = records pushed. The tests are at the
+//! end.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use crate::reactor::Clock;
 use crate::trace::log::Line;
 use crate::trace::{Level, LogFormat, Record};
 
-/// The way into a log, for one thread or many. Without one nothing is written: [`Log::off`].
+/// The sending side of a log, for one thread or many. [`Log::off`] writes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     way: Option<Way>,
@@ -37,24 +39,25 @@ struct Way {
 #[derive(Debug)]
 enum Message {
     Record(Record),
-    /// A line that was written already, by somebody who may allocate.
+    /// A complete line, from a caller that may allocate.
     Line(Box<[u8]>),
-    /// Look at what was dropped.
+    /// Checks whether records were dropped.
     Look,
-    /// Write what is there, answer, and end.
+    /// Writes what is queued, answers, and ends the thread.
     Close(SyncSender<()>),
 }
 
 impl Log {
-    /// Takes records, and does nothing with them.
+    /// Returns a log that discards all records.
     pub fn off() -> Log {
         Log::default()
     }
 
-    /// Starts the thread that writes to `out` what is at most as unimportant as `level`.
+    /// Starts the thread that writes to `out` all records that are at least as important as
+    /// `level`.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// The kernel's error if it cannot make a thread.
     pub fn start(
         format: LogFormat,
         level: Level,
@@ -74,12 +77,13 @@ impl Log {
         Ok(Log { way: Some(Way { sender, dropped, format, level }) })
     }
 
-    /// Would a record of that level be written?
+    /// True if a record of that level would be written.
     pub fn takes(&self, level: Level) -> bool {
         self.way.as_ref().is_some_and(|way| level <= way.level)
     }
 
-    /// Something happened: `fill` adds the numbers and texts, if it is to be written at all.
+    /// Records an event. `fill` adds numbers and texts. It is called only if the record will be
+    /// written.
     ///
     /// ```
     /// use streamdoor::shard::Log;
@@ -104,8 +108,8 @@ impl Log {
         }
     }
 
-    /// As [`Log::record`], with texts of any length: for the start and the end of the process, as
-    /// it allocates.
+    /// Like [`Log::record`], with texts of any length. It allocates, so it is for the start and the
+    /// end of the process and for rare events.
     pub fn announce(
         &self,
         wall_us: u64,
@@ -123,13 +127,13 @@ impl Log {
         }
     }
 
-    /// Records that found no room, since the start.
+    /// Number of records that were dropped since the start, because the queue was full.
     pub fn dropped_total(&self) -> u64 {
         self.way.as_ref().map_or(0, |way| way.dropped.load(Ordering::Relaxed))
     }
 
-    /// Waits until everything is written, for [`LOG_CLOSE_WAIT`] at most; nothing is written
-    /// afterwards. Returns whether it is.
+    /// Waits until everything is written, at most about twice [`LOG_CLOSE_WAIT`]. Nothing is
+    /// written afterwards. Returns true if everything was written.
     pub fn close(&self) -> bool {
         const LOOK: Duration = Duration::from_millis(10);
         let Some(way) = &self.way else { return true };
@@ -138,7 +142,7 @@ impl Log {
         for _ in 0..LOG_CLOSE_WAIT.as_millis() / LOOK.as_millis() {
             match way.sender.try_send(message) {
                 Ok(()) => return receiver.recv_timeout(LOG_CLOSE_WAIT).is_ok(),
-                Err(TrySendError::Disconnected(_)) => return true, // Somebody else was first.
+                Err(TrySendError::Disconnected(_)) => return true, // Another caller was first.
                 Err(TrySendError::Full(same)) => message = same,
             }
             std::thread::sleep(LOOK);
@@ -152,8 +156,8 @@ impl Log {
             return;
         }
         way.dropped.fetch_add(1, Ordering::SeqCst);
-        // If there is room meanwhile, the writer may have looked before this one was counted. If
-        // there is not, it has something to take still, and looks again after that.
+        // If there is room by now, the writer may have looked before this one was counted.
+        // Otherwise the writer has more to take, and looks again after that.
         let _ = way.sender.try_send(Message::Look);
     }
 }
@@ -176,11 +180,11 @@ impl<W: Write> Writer<W> {
                 answer = self.take(message);
             }
             self.tell_dropped();
-            // If nobody reads it any more, there is nobody to tell.
+            // If the log has no reader any more, the error cannot be reported.
             let _ = self.out.write_all(&self.lines).and_then(|()| self.out.flush());
             self.lines.clear();
             if let Some(answer) = answer {
-                drop(self.receiver); // Who comes later is counted.
+                drop(self.receiver); // Later records are counted as dropped.
                 let _ = answer.send(());
                 return;
             }
@@ -268,11 +272,11 @@ mod tests {
             });
         }
         let dropped = log.dropped_total();
-        // At most one batch was taken before its write stood still.
+        // At most one batch was taken before its write was stopped.
         assert!(dropped > 0 && dropped <= pushed - LOG_RECORDS_MAX as u64, "{dropped}");
         reader.set_stopped(false);
         while count_dropped(&reader.lines()) < dropped {
-            std::thread::yield_now(); // It is told without another record.
+            std::thread::yield_now(); // It is reported without another record.
         }
         log.record(0, Level::Info, "last", |_| {});
         assert!(log.close());

@@ -1,18 +1,20 @@
-//! How a shard lives with less memory: which rings it still gives, what it gives back, what it says
-//! to those who get none.
+//! The response of a shard to little memory. It leases smaller rings, gives idle memory back, and
+//! returns an error if no ring is available.
 //!
-//! The shard reads no file. It is told an [`Outlook`] (by the watch of the process through an
-//! atomic word and its bell, or readings by hand), passes it on to the pool of rings, and gives
-//! idle memory back one step a turn, so that no turn grows long. Nothing is taken away from
-//! anybody: what is leased stays, and what has ended is kept for its retention as ever. An ended
-//! execution goes early only for a ring that another one needs, as without pressure: the oldest
-//! that nobody reads goes for a ring as large as the new tool asked for; one that is read goes only
-//! where the new tool would get none at all.
+//! The shard reads no file. An [`Outlook`] comes from the watch of the process (by an atomic word
+//! and the bell), or from readings by hand. The shard passes it on to the pool of rings. It gives
+//! idle memory back one step a turn, so that no turn grows long.
 //!
-//! Who gets no ring: one whose declared chunks fit into no ring that is allowed now is told so,
-//! when it asks or, if it waits already, when its turn comes; it would hold up all who wait behind
-//! it. One for which there is merely no room now waits in line (which is bounded; then it is
-//! `Busy`) until a ring comes back. If none is out that could come back, it is told so, too.
+//! Nothing in use is taken away. Leased rings stay, and ended executions are kept for their
+//! retention. An ended execution goes early only for a ring that another one needs, as without
+//! pressure. The oldest one without a reader goes for a ring as large as the new tool asked for.
+//! One with a reader goes only if the new tool would otherwise get no ring at all.
+//!
+//! An execution whose declared chunks fit into no ring that is allowed now gets an error, because
+//! it would hold up the queue. It gets the error when it is opened or, if it waits already, when
+//! its turn comes. An execution for which only space is lacking waits in the queue until a ring
+//! comes back. The queue is bounded, and beyond it the answer is `Busy`. If no ring is leased that
+//! could come back, it gets an error, too.
 //!
 //! Tests: `memory_tests.rs`; the simulator changes the pressure at random.
 
@@ -29,9 +31,9 @@ use crate::memory::{Gauge, Geometry, LeaseError, Pressure, Readings, RingPoolUsa
 use crate::reactor::{Member, Outlook, Reactor, Waker, Watch};
 use crate::trace::Code;
 
-/// What a shard knows of the machine's memory.
+/// The state of the machine's memory, as far as a shard knows it.
 pub(super) struct Memory {
-    /// Who says; `None`: readings come by hand.
+    /// The membership in a watch; `None` if readings come by hand.
     member: Option<Member>,
     gauge: Gauge,
     outlook: Outlook,
@@ -43,23 +45,23 @@ impl Default for Memory {
     }
 }
 
-/// How short memory is, and what the rings take.
+/// The memory pressure, and the memory that the rings take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryStatus {
-    /// How short it is.
+    /// The memory pressure.
     pub pressure: Pressure,
-    /// The reading that decided this, as it was at the last change.
+    /// The reading that decided the pressure, as it was at the last change.
     pub decided_by: Option<Decisive>,
-    /// What the rings of this shard may take together.
+    /// Maximum number of bytes that the rings of this shard may take together.
     pub rings_bytes_max: u64,
-    /// The largest ring that a new execution gets.
+    /// The largest ring that a new execution gets, in bytes.
     pub largest_class_bytes: u32,
-    /// What the rings take.
+    /// The memory that the rings take.
     pub usage: RingPoolUsage,
 }
 
-/// Has the allocator get memory from the kernel now, while nobody waits: what is freed it hands
-/// out next, and the call that takes it has no page to wait for.
+/// Lets the allocator get memory from the kernel now, while nothing waits for it. The allocator
+/// hands out the freed memory next, and the call that takes it has no page fault.
 pub(super) fn warm_heap() {
     let mut ahead: Vec<u8> = Vec::with_capacity(limits::HEAP_AHEAD_BYTES);
     for page in ahead.spare_capacity_mut().chunks_mut(PAGE_BYTES) {
@@ -68,26 +70,26 @@ pub(super) fn warm_heap() {
     std::hint::black_box(&mut ahead);
 }
 
-/// At least one byte of each page is written.
+/// Number of bytes of a page. At least one byte of each page is written.
 const PAGE_BYTES: usize = 4096;
 
-/// Why no ring that is allowed now takes the declared chunks.
+/// The reason why no ring that is allowed now takes the declared chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// How short memory is.
+    /// The memory pressure.
     pub pressure: Pressure,
-    /// What all rings may take together.
+    /// Maximum number of bytes that all rings may take together.
     pub rings_bytes_max: u64,
-    /// The longest chunk that was declared.
+    /// The longest chunk that the tool declares, in bytes.
     pub chunk_bytes: u32,
-    /// The longest that the largest allowed ring takes.
+    /// The longest chunk that the largest allowed ring takes, in bytes.
     pub chunk_bytes_max: u32,
-    /// The largest allowed ring.
+    /// The largest allowed ring, in bytes.
     pub largest_class_bytes: u32,
 }
 
-/// Joins whoever is to say how short memory is, and makes `config` buy no more at the start than it
-/// may keep.
+/// Joins the watch that `config` names. Lowers the memory that `config` buys at the start to what
+/// the shard may keep.
 pub(super) fn join(config: &mut ShardConfig, waker: Waker) -> io::Result<Option<Member>> {
     let watch = match &config.memory {
         MemoryWatch::ByHand => return Ok(None),
@@ -108,7 +110,7 @@ pub(super) fn join(config: &mut ShardConfig, waker: Waker) -> io::Result<Option<
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// How short memory is, and what the rings take.
+    /// Returns the memory pressure and the memory that the rings take.
     pub fn memory(&self) -> MemoryStatus {
         MemoryStatus {
             pressure: self.memory.outlook.diagnosis.pressure,
@@ -119,9 +121,9 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Tells a shard that is not told by a watch what the kernel says of memory: one sample. It
-    /// goes up at once and down after [`limits::PRESSURE_CALM_SAMPLES`] better samples. Returns the
-    /// state.
+    /// Takes one sample of the kernel's readings, for a shard without a watch. The pressure rises
+    /// at once, and falls after [`limits::PRESSURE_CALM_SAMPLES`] better samples. Returns the
+    /// pressure.
     ///
     /// ```
     /// use streamdoor::memory::{Pressure, Readings};
@@ -141,14 +143,14 @@ impl<R: Reactor + 'static> Shard<R> {
         pressure
     }
 
-    /// From now on `member` says how short memory is.
+    /// Uses `member` as the source of outlooks from now on.
     pub(super) fn watch_memory(&mut self, member: Option<Member>) {
         self.memory.member = member;
         self.look_at_memory();
         self.pump();
     }
 
-    /// The bell was rung: has the watch left a new outlook?
+    /// Adapts to the watch's outlook, if it has changed. Called when the bell rings.
     pub(super) fn look_at_memory(&mut self) {
         if let Some(member) = &self.memory.member {
             let outlook = member.outlook();
@@ -170,11 +172,11 @@ impl<R: Reactor + 'static> Shard<R> {
         self.rings.set_pressure(pressure);
         let bytes_max = self.rings.set_bytes_max(outlook.rings_bytes_max);
         self.record(Code::MemoryChanged, pressure as u64, bytes_max);
-        // Who waits may get a ring now, or is to hear that there is none.
+        // A waiting execution may get a ring now, or has to get an error.
         self.tell(Event::RingReturned);
     }
 
-    /// Gives back one step's worth of memory that nobody uses.
+    /// Gives back one step's worth of idle memory.
     #[cold]
     pub(super) fn give_back_step(&mut self) {
         if self.rings.release_step() > 0 {
@@ -182,7 +184,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The ring that a tool gets if memory stays as it is.
+    /// Returns the ring that a tool gets if memory stays as it is.
     pub(super) fn expected_ring(
         &self,
         ring_bytes: u32,
@@ -206,13 +208,13 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(facts_of(found.unwrap_or_else(|| Geometry::of_class(largest_bytes))))
     }
 
-    /// Why waiting for another ring would not help after this refusal; `None` if it may.
+    /// Returns an error text if waiting for another ring would not help after this refusal.
     pub(super) fn never_leased(&self, error: &LeaseError, fit: RingFit) -> Option<String> {
         match *error {
             LeaseError::TooLarge { chunk_bytes, chunk_bytes_max } => {
                 Some(self.shortage(chunk_bytes, chunk_bytes_max).to_string())
             }
-            // Nothing is out that could come back.
+            // No ring is leased that could come back.
             LeaseError::Exhausted { .. } | LeaseError::Os(_)
                 if fit == RingFit::Any && self.rings.usage().leased_count == 0 =>
             {

@@ -1,5 +1,5 @@
-//! A shard when memory becomes short, while executions run. Readings by hand, but for the last
-//! test.
+//! Tests of a shard when memory becomes short while executions run. All but the last use readings
+//! by hand.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -51,7 +51,7 @@ fn class_of(shard: &mut Shard, id: ExecutionId) -> Option<u32> {
     shard.inspect(id).unwrap().ring.map(|ring| ring.slot_count * 256)
 }
 
-/// The longest chunk of a ring.
+/// Returns the longest chunk of a ring.
 fn takes(class_bytes: u32) -> u32 {
     crate::memory::Geometry::of_class(class_bytes).length_max()
 }
@@ -119,16 +119,16 @@ fn idle_memory_goes_back_step_by_step_and_what_ends_goes_back_too() {
     // Nothing is left of it, so nothing is tried again.
     assert!(!shard.turn());
     shard.publish(id, Kind::Output, b"still here").unwrap();
-    // Not kept for a next one, once nobody can read it any more.
+    // It is not kept for another execution, once nobody can read it any more.
     shard.finish(id, Ok(())).unwrap();
     turn_until_idle(&mut shard);
-    assert_eq!(shard.memory().usage.leased_count, 1); // Retained, as ever.
+    assert_eq!(shard.memory().usage.leased_count, 1); // It is retained, as without pressure.
     for _ in 0..limits::EXECUTIONS_MAX {
         let next = feed(&mut shard, 0, 0).unwrap();
         shard.finish(next, Ok(())).unwrap();
     }
     turn_until_idle(&mut shard);
-    assert_eq!(shard.inspect(id).err(), Some(crate::engine::NotFound)); // Made room.
+    assert_eq!(shard.inspect(id).err(), Some(crate::engine::NotFound)); // It made room.
     assert_eq!(idle_bytes(&shard), 0);
     assert!(shard.counters().ring_bytes_released > released_bytes);
 }
@@ -143,14 +143,14 @@ fn what_has_ended_makes_room_for_a_whole_ring_and_what_runs_does_not() {
         shard.finish(*id, Ok(())).unwrap();
     }
     turn_until_idle(&mut shard);
-    // 3 MiB are left, of which they hold 3.125 less what has gone.
+    // 3 MiB are allowed, of which they hold 3.125 MiB less what has gone.
     for at in 0..3 {
         let id = feed(&mut shard, 1024 * KIB, 0).unwrap();
         turn_until_idle(&mut shard);
         assert_eq!(class_of(&mut shard, id), Some(1024 * KIB), "{at}");
     }
     assert!(ended.iter().all(|id| shard.inspect(*id).is_err()), "oldest first, all in the end");
-    // Nothing that has ended is left: what runs keeps its ring, and the next one gets none.
+    // No ended execution is left. Those that run keep their rings, and the next one gets none.
     let waits = feed(&mut shard, 0, 0).unwrap();
     turn_until_idle(&mut shard);
     assert_eq!(class_of(&mut shard, waits), None);
@@ -171,10 +171,10 @@ fn a_chunk_that_no_allowed_ring_takes_is_refused_with_reason_and_limit() {
     for word in ["memory pressure is critical", "65536", "declares 32768"] {
         assert!(text.contains(word), "{word}: {text}");
     }
-    // What no ring ever takes is the caller's fault still.
+    // A chunk that no ring ever takes is still the caller's fault.
     let too_large = feed(&mut shard, 0, 1024 * KIB).unwrap_err();
     assert!(matches!(too_large, ExecuteError::ChunkTooLarge { .. }));
-    // A limit in bytes is called by its name.
+    // A limit in bytes is named in the text.
     calm(&mut shard);
     shard.set_readings(&limited(MIB));
     let text = feed(&mut shard, 0, 16 * KIB).unwrap_err().to_string();
@@ -208,7 +208,7 @@ fn who_waits_for_a_ring_that_is_no_longer_allowed_fails_and_those_behind_go_on()
     let told = ends.borrow();
     let [(state, text)] = &told[..] else { panic!("{told:?}") };
     assert_eq!(*state, EndState::Ended(Outcome::Failed));
-    // Who feeds it by hand need not wait for it to begin.
+    // Its owner need not wait for its start.
     assert_eq!(shard.publish(waits, Kind::Output, b"late"), Err(PublishError::NotFound));
     assert!(text.contains("memory pressure is survival"), "{text}");
     assert_eq!(shard.inspect(behind).unwrap().state, State::Queued);
@@ -261,7 +261,7 @@ fn a_lowered_limit_takes_nothing_that_is_leased_and_gives_nothing_above_it() {
     assert!(shard.memory().usage.committed_bytes <= 2 * MIB);
 }
 
-/// Emits numbered chunks and waits for nobody.
+/// Emits numbered chunks and waits for nothing.
 struct Counts(u64);
 
 impl crate::tool::Tool for Counts {
@@ -307,7 +307,7 @@ fn executions_run_through_changes_of_pressure_and_nobody_misses_anything() {
                 }
                 Delivery::Gap(gap) => panic!("{gap:?}"),
                 Delivery::Progress(_) => {}
-                // Also where it had to make room before its last word was said.
+                // Also if it had to make room before its end was given.
                 Delivery::End(end) => {
                     assert_eq!(end.end.state, EndState::Ended(Outcome::Completed));
                 }
@@ -403,7 +403,7 @@ fn each_change_of_state_is_a_line_that_names_the_reading() {
     let written = Written::default();
     let log = Log::start(LogFormat::Json, Level::Info, written.clone()).unwrap();
     let mut shard = Shard::new(ShardConfig { log: log.clone(), ..config(MIB) }).unwrap().0;
-    shard.set_readings(&Readings { io_some_avg10: Some(100.0), ..some(4.0) }); // Disks alone.
+    shard.set_readings(&Readings { io_some_avg10: Some(100.0), ..some(4.0) }); // Disks only.
     shard.set_readings(&some(12.5));
     shard.set_readings(&some(13.0));
     assert_eq!(shard.memory().decided_by.unwrap().to_string(), "memory some avg10 12 %");
@@ -427,7 +427,7 @@ fn each_change_of_state_is_a_line_that_names_the_reading() {
     assert_eq!(lines.iter().map(told).collect::<Vec<_>>(), expected);
 }
 
-/// It was given chunks of 48,896 bytes, and no word of it, while memory was short.
+/// The tool once sent chunks of 48,896 bytes without an error while memory was short.
 #[test]
 fn a_file_comes_in_chunks_of_the_size_that_was_asked_for_or_not_at_all() {
     let path = std::env::temp_dir().join(format!("streamdoor-chunks-{}", std::process::id()));

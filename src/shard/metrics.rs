@@ -1,10 +1,10 @@
-//! What a server tells of itself in numbers: OpenMetrics 1.0, or Prometheus' older text 0.0.4.
+//! The metrics of a server: OpenMetrics 1.0, or Prometheus' older text format 0.0.4.
 //!
-//! The shards count in plain numbers and copy them out between two turns ([`ShardMetrics`]); here
-//! they become text, off the chunk path. The library `prometheus-client` writes OpenMetrics; the
-//! older format is the same lines without those that it does not know, and with counters called by
-//! their whole names. All names begin with `streamdoor_`, have their unit at the end, and counters
-//! `_total` behind it. The label `shard` says whose they are.
+//! The shards count in plain numbers and copy them out between two turns ([`ShardMetrics`]). They
+//! become text here, off the chunk path. The library `prometheus-client` writes OpenMetrics. The
+//! older format consists of the same lines without those that it does not know, and with the full
+//! names of counters. All names begin with `streamdoor_` and end with their unit; counters add
+//! `_total`. The label `shard` holds the number of the shard.
 //!
 //! Tests: `metrics_tests.rs`, with a strict reader.
 
@@ -32,103 +32,103 @@ use crate::trace::{Counters, Duty, Latencies, Latency, Stalls, Transport};
 /// The numbers of one shard at one moment.
 #[derive(Clone, Debug)]
 pub struct ShardMetrics {
-    /// Which shard.
+    /// The number of the shard.
     pub shard: u32,
-    /// What its loop and its engine counted.
+    /// The counters of its loop and its engine.
     pub counters: Counters,
-    /// How long chunks took.
+    /// The delivery times of chunks.
     pub latencies: Box<Latencies>,
-    /// What turns did that took too long, and how long they took.
+    /// The duties and durations of turns that took too long.
     pub stalls: Box<Stalls>,
-    /// What its reactor counted.
+    /// The counters of its reactor.
     pub reactor: reactor::Counters,
-    /// What its rings take.
+    /// The memory that its rings take.
     pub rings: RingPoolUsage,
-    /// What they may take.
+    /// Maximum number of bytes that its rings may take.
     pub rings_bytes_max: u64,
-    /// How short memory is.
+    /// The memory pressure.
     pub pressure: Pressure,
-    /// The reading that decided this.
+    /// The reading that decided the pressure.
     pub decided_by: Option<Decisive>,
-    /// How many executions there are.
+    /// Number of executions, by state.
     pub executions: ExecutionCounts,
-    /// Subscribers there now.
+    /// Number of subscribers.
     pub subscribers: u64,
-    /// Connections there now.
+    /// Number of connections.
     pub connections: u64,
-    /// Of these, streams.
+    /// Number of connections that are streams.
     pub streams: u64,
-    /// Bytes that connections wait to send: what the kernel did not take.
+    /// Number of bytes that wait to be sent because the kernel did not accept them.
     pub waiting_bytes: u64,
-    /// Runs of agents there now.
+    /// Number of runs of agents.
     pub agents: u64,
-    /// Executions that other processes share.
+    /// Number of executions that other processes share.
     pub doors: u64,
-    /// Bytes of memory that other processes share.
+    /// Number of bytes of memory that other processes share.
     pub door_bytes: u64,
-    /// What clients of the Model Context Protocol have, and have had.
+    /// The numbers of clients of the Model Context Protocol.
     pub mcp: McpMetrics,
 }
 
-/// What clients of the Model Context Protocol have, and have had.
+/// The numbers of clients of the Model Context Protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct McpMetrics {
-    /// What was counted.
+    /// The counters.
     pub counts: McpCounts,
-    /// Sessions there now.
+    /// Number of sessions.
     pub sessions: u64,
-    /// Doors there now: streams that are read piece by piece.
+    /// Number of doors: streams that are read piece by piece.
     pub doors: u64,
-    /// Tasks there now, running and over.
+    /// Number of tasks, running and ended.
     pub tasks: u64,
 }
 
-/// What was counted of them.
+/// The counters for clients of the Model Context Protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct McpCounts {
-    /// Calls of tools that are over, by [`Era`] and by [`McpOutcome`].
+    /// Ended calls of tools, by [`Era`] and by [`McpOutcome`].
     pub calls: [[u64; McpOutcome::NAMES.len()]; 2],
     /// Notifications sent.
     pub notifications: u64,
-    /// Of these, such as tell of a gap.
+    /// Notifications sent that report a gap.
     pub gaps: u64,
-    /// Sessions that had to go for others.
+    /// Sessions that were evicted to make room for others.
     pub sessions_evicted: u64,
     /// Sessions that were not used for too long.
     pub sessions_idled_out: u64,
 }
 
-/// How a call of a tool has ended for its client.
+/// The way in which a call of a tool ended for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum McpOutcome {
-    /// With a result.
+    /// The client got a result.
     Completed,
-    /// With a result that is an error: the tool has failed, or has not run.
+    /// The client got a result that is an error: the tool failed, or did not run.
     ToolError,
-    /// With questions, to be called again.
+    /// The client got questions, and has to call again.
     InputRequired,
-    /// With an error.
+    /// The client got an error.
     Refused,
-    /// With nothing: its client wants it no more, or is gone.
+    /// The client got nothing, because it cancelled the call or is gone.
     Cancelled,
 }
 
 impl McpOutcome {
-    /// Their names, in their order.
+    /// The names, in the order of the variants.
     pub const NAMES: [&str; 5] =
         ["completed", "tool_error", "input_required", "refused", "cancelled"];
 }
 
-/// Executions by where they are in their lives.
+/// Number of executions by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecutionCounts {
-    /// They wait for a ring.
+    /// Executions that wait for a ring.
     pub queued: u64,
-    /// They run, or wait for subscribers.
+    /// Executions that run, or wait for subscribers.
     pub running: u64,
-    /// Their tools have ended; `block` subscribers still read.
+    /// Executions whose tools have ended while `block` subscribers still read.
     pub draining: u64,
-    /// They have ended, each way, and can still be read.
+    /// Executions that have ended in this way and can still be read.
     pub completed: u64,
     #[expect(missing_docs, reason = "as above")]
     pub failed: u64,
@@ -141,20 +141,20 @@ pub struct ExecutionCounts {
 /// The numbers of the process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMetrics {
-    /// Connections that may be there at once.
+    /// Maximum number of connections.
     pub connections_max: u64,
     /// Records that the log had no room for.
     pub log_records_dropped: u64,
-    /// Spans that the queue to who sends them had no room for.
+    /// Spans that the queue had no room for.
     pub spans_dropped: u64,
-    /// Shards that were started.
+    /// Number of shards that were started.
     pub shard_count: u32,
-    /// The numbers of those that have died.
+    /// The numbers of the shards that have died.
     pub dead_shards: Vec<u32>,
 }
 
 impl MetricsFormat {
-    /// How a response says what it is.
+    /// The media type of the format.
     pub fn media_type(self) -> &'static str {
         match self {
             MetricsFormat::OpenMetrics => {
@@ -165,7 +165,7 @@ impl MetricsFormat {
     }
 }
 
-/// All numbers as text.
+/// Returns all numbers as text.
 pub fn render(
     format: MetricsFormat,
     shards: Vec<ShardMetrics>,
@@ -188,14 +188,14 @@ pub fn render(
     }
 }
 
-/// OpenMetrics as Prometheus wrote it before: no units, no end, and the metadata of counters and of
-/// information bear the names of their samples.
+/// Converts OpenMetrics to Prometheus' older format. It has no units and no end mark. The metadata
+/// of counters and infos bear the names of their samples.
 fn older(open_metrics: &str) -> String {
     let mut out = String::with_capacity(open_metrics.len());
     let mut help = "";
     for line in open_metrics.lines() {
         if let Some(text) = line.strip_prefix("# HELP ") {
-            help = text; // Its name depends on the type, which is told next.
+            help = text; // Its name depends on the type, which comes next.
         } else if let Some(text) = line.strip_prefix("# TYPE ") {
             let (name, kind) = text.split_once(' ').expect("a type has a name");
             let (_, sentence) = help.split_once(' ').expect("a sentence has a name");
@@ -241,7 +241,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// Whoever writes one family after another.
+/// Writes one metric family after another.
 struct Families<'a, 'b> {
     shards: &'a [ShardMetrics],
     encoder: DescriptorEncoder<'b>,
@@ -310,7 +310,7 @@ impl Families<'_, '_> {
     }
 
     fn reactor(&mut self) -> fmt::Result {
-        // Each is taken by its name, so that a new one is missed by the compiler.
+        // Each field is named, so the compiler finds a new one that is missing.
         macro_rules! counters {
             ($($field:ident: $name:literal, $text:literal;)+) => {{
                 let _all = |counters: reactor::Counters| {
@@ -374,7 +374,7 @@ impl Families<'_, '_> {
         macro_rules! usage {
             ($($field:ident: $kind:ident $name:literal, $text:literal;)+) => {{
                 let _all = |usage: RingPoolUsage| {
-                    // What was released the shard counts, too.
+                    // The shard itself counts what was released.
                     let RingPoolUsage { released_bytes_total: _, $($field: _,)+ } = usage;
                 };
                 $(self.$kind($name, $text, |shard| shard.rings.$field.into())?;)+
@@ -468,7 +468,7 @@ impl Families<'_, '_> {
         Ok(())
     }
 
-    /// Which shards live.
+    /// Writes which shards are alive.
     fn lives(&mut self, process: &ProcessMetrics) -> fmt::Result {
         if process.shard_count == 0 {
             return Ok(());
@@ -483,7 +483,7 @@ impl Families<'_, '_> {
         Ok(())
     }
 
-    /// Of other servers, whose tools are offered here, by their names.
+    /// Writes the counts of other servers whose tools are offered here, by name.
     fn upstreams(&mut self, upstreams: &[UpstreamMeter]) -> fmt::Result {
         if upstreams.is_empty() {
             return Ok(());
@@ -514,7 +514,7 @@ impl Families<'_, '_> {
         self.family(name, text, |shard| ConstGauge::new(value(shard)))
     }
 
-    /// One family: several samples of each shard, told apart by more labels.
+    /// Writes one family with several samples for each shard, which more labels distinguish.
     fn labelled<const N: usize, M: EncodeMetric>(
         &mut self,
         name: &str,
@@ -537,7 +537,8 @@ impl Families<'_, '_> {
         Ok(())
     }
 
-    /// One family: a sample of each shard. `bytes` in its name is its unit, and goes to its end.
+    /// Writes one family with one sample for each shard. `bytes` in its name is the unit, and moves
+    /// to the end.
     fn family<M: EncodeMetric>(
         &mut self,
         name: &str,

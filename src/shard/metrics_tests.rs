@@ -1,4 +1,4 @@
-//! Metrics, read by a strict reader of both formats.
+//! Tests of the metrics, with a strict reader of both formats.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor::{Counters as ReactorCounters, SocketCounters};
 use crate::trace::{Counters, Duties, Duty, Latencies, Stalls, Transport};
 
-/// Family by name: its type, its unit, and its samples by what stands before their values.
+/// Families by name.
 type Families = BTreeMap<String, Family>;
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ struct Family {
     kind: String,
     unit: Option<String>,
     samples: BTreeMap<String, u64>,
-    /// Of the histogram that is being read: bounds, and how many are below.
+    /// The buckets of the histogram that is being read: bounds, and the counts below them.
     buckets: Vec<(f64, u64)>,
 }
 
@@ -31,7 +31,7 @@ fn is_name(text: &str) -> bool {
         && !text.contains("__")
 }
 
-/// `{a="b",c="d"}` with plain values.
+/// Checks labels such as `{a="b",c="d"}`, with plain values.
 fn check_labels(text: &str) {
     let inner = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
     let mut names = Vec::new();
@@ -46,8 +46,8 @@ fn check_labels(text: &str) {
     }
 }
 
-/// One line of a histogram: `_sum`, `_count`, then its buckets, the last of which has no bound. The
-/// sum is kept in nanoseconds.
+/// Reads one line of a histogram: `_sum`, `_count`, then its buckets, the last of which has no
+/// bound. The sum is stored in nanoseconds.
 fn read_histogram(family: &mut Family, line: &str) {
     let (name, value) = line.split_once(' ').expect("a value");
     let (suffix, labels) = name.split_at(name.find('{').expect("labels"));
@@ -299,7 +299,7 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     assert_eq!(value("connections_allowed", ""), 1_000);
     let version = concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}");
     assert_eq!(value("build", version), 1);
-    // Every counter of a shard is there.
+    // Every counter of a shard is included.
     let counter_count = families.values().filter(|family| family.kind == "counter").count();
     assert!(counter_count > Counters::NAMES.len());
 }

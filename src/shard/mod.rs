@@ -591,7 +591,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Handles a ring of the bell: another thread has something for the shard.
     fn answer_bell(&mut self) {
         self.worked = true;
-        self.mailbox_pending = true; // Until a look finds it empty, as nobody rings twice.
+        self.mailbox_pending = true; // Until a look finds it empty, as no thread rings twice.
         if self.bell.departed.take() {
             self.dismiss_departed();
         }

@@ -1,12 +1,13 @@
-//! Code of others that panicked on the shard's thread: what it costs, and how that is told.
+//! Panics of foreign code on the shard's thread: their cost, and their report.
 //!
 //! Every call into such code goes through [`guarded`] (the deliveries of a turn together, in
-//! `act.rs`), and every value of theirs that the shard owns is a [`Foreign`] one. The price is one
-//! start of a tool, one execution, one subscription, one request or one call of a handle. It is
-//! counted, noted in the flight recorder, and logged.
+//! `act.rs`). Every foreign value that the shard owns is a [`Foreign`] one. A panic costs one start
+//! of a tool, one execution, one subscription, one request or one call of a handle. It is counted,
+//! noted in the flight recorder, and logged.
 //!
-//! A closure that was handed the whole shard may have panicked in the middle of ours. Then what
-//! engine and rings hold is audited: the shard goes on if that is sound, and dies otherwise.
+//! A closure that was handed the whole shard may have panicked while the shard was changing. The
+//! engine and the rings are then audited. If they are sound, the shard continues; otherwise it
+//! dies.
 //!
 //! Tests: `tests/panics.rs`.
 //!
@@ -22,12 +23,12 @@ use crate::trace::Code;
 #[cfg(feature = "server")]
 use crate::trace::Level;
 
-/// Code of an embedder's that the shard calls.
+/// A callback of an embedder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Callback {
     /// The closure of a subscriber.
     Subscriber(SubscriberId),
-    /// See [`Shard::observe`].
+    /// The closure of [`Shard::observe`].
     Observer,
     /// The closure of [`super::ShardHandle::call`].
     Call,
@@ -54,14 +55,14 @@ impl fmt::Display for Callback {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Counts and tells the panic of an embedder's code.
+    /// Counts and reports the panic of a callback.
     #[cold]
     pub(super) fn note_panic(&mut self, callback: Callback, panicked: &Panicked) {
         self.counters.callbacks_panicked += 1;
         self.tell_panic("callback_panicked", &callback, panicked);
     }
 
-    /// Counts and tells the panic of a tool that was asked, or prepared to run.
+    /// Counts and reports the panic of a tool while it was prepared to run.
     pub(super) fn note_start<T>(
         &mut self,
         started: Result<T, StartError>,
@@ -85,24 +86,24 @@ impl<R: Reactor + 'static> Shard<R> {
         let _ = (event, whose, panicked);
     }
 
-    /// This shard has died of a panic: nothing can be said of what it holds. Everybody who waits
-    /// for it on another thread is let go.
+    /// Handles the death of this shard by a panic, after which its state may be inconsistent.
+    /// Everything on other threads that waits for it is released.
     pub(super) fn perish(&mut self, panicked: &Panicked) {
         self.closing = true; // The engine is told nothing any more.
         self.tell_panic("shard_died", &"shard", panicked);
         let _ = self.flight.dump(&mut std::io::stderr().lock());
         for run in self.runs.iter_mut().flatten() {
-            let _ = guarded(|| run.abandon()); // Each by itself, as it is sound or not.
+            let _ = guarded(|| run.abandon()); // Each by itself, because not all may be sound.
         }
     }
 
-    /// Calls a closure of an embedder's that may do anything to this shard.
+    /// Calls an embedder's closure that may do anything to this shard.
     ///
     /// # Errors
-    /// Its panic.
+    /// The panic of the closure.
     ///
     /// # Panics
-    /// If its panic has left the shard in between two states.
+    /// If the closure's panic has left the shard between two states.
     pub(super) fn call_guarded<T>(
         &mut self,
         call: impl FnOnce(&mut Shard<R>) -> T,

@@ -1,25 +1,25 @@
-//! What one principal has of something at most, on all shards of a server together.
+//! The limits of what one principal may have, on all shards of a server together.
 //!
-//! The count is shared; it is looked at when something begins and when it ends, and never in
-//! between. Whoever holds a [`Place`] is counted until that is dropped, also with its shard.
+//! The count is shared. It is read when something begins and when it ends, and never in between. A
+//! [`Place`] counts until it is dropped, also if its shard is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::base::Principal;
 
-/// Places for all shards of one server, which have clones of the same.
+/// The places of one server. All of its shards have clones.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     taken: Arc<Mutex<BTreeMap<(What, Principal), usize>>>,
 }
 
-/// Of what.
+/// The kinds of things that are limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::shard) enum What {
     /// Streams that are read through doors, and were not read to their ends.
     Doors,
-    /// Tasks that can be asked for.
+    /// Tasks that clients can ask for.
     Tasks,
 }
 
@@ -32,7 +32,7 @@ pub(in crate::shard) struct Place {
 }
 
 impl Places {
-    /// A place, if this principal has fewer than so many.
+    /// Takes a place, if this principal has fewer than `most`.
     pub(in crate::shard) fn take(
         &self,
         what: What,
@@ -43,7 +43,7 @@ impl Places {
         let mut taken = self.taken();
         let count = taken.entry(key).or_default();
         if *count >= most {
-            return None; // So it is not 0, and stays.
+            return None; // The count is not 0, so the entry stays.
         }
         *count += 1;
         drop(taken);
@@ -51,7 +51,7 @@ impl Places {
     }
 
     fn taken(&self) -> MutexGuard<'_, BTreeMap<(What, Principal), usize>> {
-        // Nothing in between can panic.
+        // No code under the lock can panic.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

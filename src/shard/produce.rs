@@ -1,4 +1,4 @@
-//! From a producer into the log: tools are stepped, and what was published is taken over.
+//! Steps tools, starts producers, and tells the engine what was published.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::tool::{Blocking, Context, Job, Notes, Output, Step, ToolError, Work, 
 use crate::trace::{Code, Duty};
 
 impl Run {
-    /// What the producer is allowed: what the engine allows, and nothing that the engine was not
-    /// told of may be overwritten (S2).
+    /// The gate of the producer: the engine's, with the limit that no chunk may be overwritten
+    /// before the engine was told of it (S2).
     pub fn allowed(&self) -> Gate {
         Gate { gate_seq: self.gate.gate_seq.min(self.ingested_seq + 1), ..self.gate }
     }
@@ -60,7 +60,7 @@ impl Run {
         }
     }
 
-    /// Where one of its readers elsewhere stands.
+    /// Returns the cursor of one of its readers elsewhere.
     pub(super) fn sample_reader(&mut self, at: usize) -> Result<u64, WildCursor> {
         let Run { remotes, ring, .. } = self;
         #[cfg(feature = "server")]
@@ -72,7 +72,7 @@ impl Run {
         remotes[at].sample(has_been)
     }
 
-    /// The facts of chunks that the engine was not told of yet.
+    /// Collects the facts of chunks that the engine was not told of yet.
     #[inline]
     fn chunk_facts(&self, seqs: RangeInclusive<u64>, facts: &mut impl Extend<ChunkFacts>) {
         match &self.ring {
@@ -101,7 +101,7 @@ fn facts_of_chunk(descriptor: &Descriptor, tail_seq: u64) -> ChunkFacts {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Each tool that can go on, one step.
+    /// Steps each runnable tool once.
     pub(super) fn step_tools(&mut self) {
         for _ in 0..self.runnable.len() {
             let Some(index) = self.runnable.pop_front() else { return };
@@ -143,18 +143,19 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A tool found no room with what it was allowed before it was stepped.
+    /// Handles a tool that found no room within the gate that it was stepped with.
     fn blocked(&mut self, index: u32, before: Gate) {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
         if run.allowed() != before {
-            self.make_runnable(index); // It was its own chunks that were in the way.
+            self.make_runnable(index); // Its own chunks were in the way.
             return;
         }
         run.blocked = true;
         self.ask_for_room(index);
     }
 
-    /// Has the engine find out whether the producer can go on, and if not, who is in the way.
+    /// Lets the engine find out whether the producer can continue, and otherwise which reader holds
+    /// it back.
     pub(super) fn ask_for_room(&mut self, index: u32) {
         self.sample_readers(index);
         let run = self.runs[index as usize].as_mut().expect("the caller looked");
@@ -176,7 +177,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let _ = index;
     }
 
-    /// Says where the readers on other threads stand.
+    /// Tells the engine the cursors of readers on other threads.
     pub(super) fn sample_readers(&mut self, index: u32) {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
         for at in 0..run.remotes.len() {
@@ -191,7 +192,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A reader stands where it cannot.
+    /// Evicts a reader with an impossible cursor.
     fn evict_reader(&mut self, index: u32, subscriber: SubscriberId, wild: WildCursor) {
         #[cfg(not(feature = "server"))]
         panic!("a reader of this process, {subscriber} of execution {index}: {wild}");
@@ -221,7 +222,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// What a tool said in passing.
+    /// Passes on the notes of a tool: its total, exit status and progress.
     pub(super) fn pass_on(&mut self, handle: Handle, notes: &Notes) {
         if let Some(chunk_count) = notes.chunks_expected {
             let run = self.run_mut(handle);
@@ -236,13 +237,13 @@ impl<R: Reactor + 'static> Shard<R> {
         for report in &notes.reports {
             self.counters.progress_reported += 1;
             self.tell(Event::Progressed(handle, report.as_event()));
-            self.pump(); // Words are not conflated: each is told before the next one comes.
+            self.pump(); // Texts are not conflated: each is delivered before the next.
         }
     }
 
-    /// Tells the engine what was published, in bursts that no local subscriber's limit is below:
-    /// between two bursts they are given what they are owed. Publishes the gate of a producer on
-    /// another thread, which may overwrite these chunks from now on (S2).
+    /// Tells the engine what was published, in bursts that are within every local subscriber's
+    /// limit. Between two bursts the subscribers are given what they are owed. Publishes the gate
+    /// of a producer on another thread, which may overwrite these chunks from now on (S2).
     pub(super) fn ingest(&mut self, index: u32) {
         let mut first = true;
         loop {
@@ -276,8 +277,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// As [`Shard::ingest`], of chunks that were just written here.
-    #[inline(always)] // How many they are, is known where they were written.
+    /// Like [`Shard::ingest`], for chunks that were just written here.
+    #[inline(always)] // Their number is known where they were written.
     pub(super) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
         #[cfg(feature = "server")]
         self.make_room_for_deliveries();
@@ -376,7 +377,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.away.push(handle.index);
         let (mailbox, bell) = (self.mailbox_sender.clone(), Arc::clone(&self.bell));
         let done = Box::new(move |writer: RingWriter, result, panicked| {
-            // If the shard is gone, so is everybody who would want to know.
+            // If the shard is gone, nobody needs to know.
             let tool_done = Box::new(ToolDone { handle, writer, result, panicked });
             if mailbox.send(Command::ToolDone(tool_done)).is_ok() {
                 bell.waker.wake();
@@ -400,7 +401,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A tool's thread has returned the writer.
+    /// Handles the return of the writer from a tool's thread.
     pub(super) fn tool_done(&mut self, tool_done: ToolDone) {
         let ToolDone { handle, writer, result, panicked } = tool_done;
         self.counters.tools_panicked += u64::from(panicked);
@@ -426,7 +427,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.pass_on(handle, &notes);
         }
         if self.has_ended(handle) {
-            return; // It was told to stop, and its end was told before it came back.
+            return; // It was stopped, and its end was reported before it returned.
         }
         self.ingest(index);
         self.producer_ended(handle, result);
@@ -437,7 +438,7 @@ impl<R: Reactor + 'static> Shard<R> {
         run.is_none_or(|run| matches!(run.producer, Producer::Gone))
     }
 
-    /// Takes over what tools on other threads have published, and sees to those that wait.
+    /// Takes over what tools on other threads have published, and handles those that wait.
     pub(super) fn take_over_threads(&mut self) {
         for at in (0..self.away.len()).rev() {
             let Some(&index) = self.away.get(at) else { continue };
@@ -449,8 +450,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
         let handle = run.handle;
         let Producer::Thread(host) = &run.producer else { return };
-        // Before the head is looked at, and only after it was closed: what is told below may have
-        // it stopped, and then it may write until it sees that.
+        // Read before the head, and only after the close. The notes below may stop the tool, and
+        // then it may write until it sees that.
         let quiet = run.stopping && run.exchange.is_quiet();
         let is_gated = run.exchange.is_gated();
         if let Some(notes) = host.take_notes() {
@@ -469,7 +470,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             return;
         }
-        // The flag was set before the head was read: the engine knows all chunks of the thread.
+        // The flag was set before the head was read, so the engine knows all chunks of the thread.
         let has_moved = run.ingested_seq != ingested_before;
         if has_moved && planted(Planted::GatePublishedInTurnsOnly) {
             run.publish_gate();
@@ -481,14 +482,14 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Readers on other threads that have left without a word.
+    /// Handles readers on other threads that have left.
     pub(super) fn dismiss_departed(&mut self) {
         while let Some((mut remote, how, index)) = self.take_departed() {
             let subscriber = remote.subscriber;
             match how {
                 Left::Done => self.tell(Event::ReaderGone(subscriber)),
                 Left::Lost => {
-                    // It is not looked at again: this is where it stands.
+                    // It is not sampled again, so this is its final cursor.
                     self.ingest(index);
                     let run = self.runs[index as usize].as_ref();
                     let has_been = |seq| run.is_none_or(|run| run.ring.has_been(seq));

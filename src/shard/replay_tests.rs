@@ -1,4 +1,4 @@
-//! Subscribers that come back for what they were given last, over a real ring.
+//! Tests of subscribers that come back for the chunks that they were given last, over a real ring.
 
 use super::*;
 use crate::base::{ExecutionId, Random};
@@ -25,7 +25,8 @@ fn replaying() -> SubscribeSpec {
     SubscribeSpec { policy: Policy::Block, replays: true, ..Default::default() }
 }
 
-/// The first of the newest chunks that half of the slots and half of the payload area hold.
+/// Returns the first of the newest chunks that fit in half of the slots and half of the payload
+/// area.
 fn reserved_from(ring: RingFacts, lengths: &[u32]) -> u64 {
     let (mut chunks, mut bytes) = (0, 0);
     let fits = |&&length: &&u32| {
@@ -55,10 +56,10 @@ fn who_has_read_everything_holds_nobody_up_and_the_newest_chunks_stay() {
                     2 => ring.chunk_bytes_max as usize - random.below(9) as usize,
                     _ => ring.chunk_bytes_max as usize,
                 };
-                // It is told at once: nobody has to wait for time to pass, or for another turn.
+                // The chunk is published at once, without waiting for a timer or another turn.
                 let published = shard.publish(id, Kind::Output, &longest[..length]);
                 assert!(published.is_ok(), "{ring:?}, chunk {}: {published:?}", lengths.len() + 1);
-                // What it was given before this is still there, as far as that was promised.
+                // Chunks that were given before are still held, as far as that was promised.
                 let tail_seq = shard.inspect(id).unwrap().tail_seq;
                 assert!(tail_seq <= reserved_from(ring, &lengths), "{ring:?}");
                 lengths.push(length as u32);

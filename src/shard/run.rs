@@ -1,4 +1,4 @@
-//! What a shard keeps for one execution beside what the engine knows: its ring, its tool, the pages
+//! The state of one execution beside what the engine knows: its ring, its tool, and the pages that
 //! it shares with readers on other threads.
 
 use std::sync::{Arc, Mutex, OnceLock};
@@ -20,67 +20,67 @@ use crate::reactor::{Clock, Waker};
 use crate::tool::{Host, Notes, StopHook, Tool, ToolSpec, Work};
 use crate::trace::TraceContext;
 
-/// Where the ring's writer is.
+/// The place of the ring's writer.
 pub(super) enum Ring {
     /// There is no ring (yet).
     None,
-    /// Here: the tool runs on this thread, or chunks are published by hand.
+    /// This thread: the tool runs here, or chunks are published by hand.
     Here(RingWriter),
-    /// On a tool's thread; here is a reader of it.
+    /// A tool's thread. This is a reader of the ring.
     Away(RingReader),
-    /// The tool has handed it back: nothing more will be written.
+    /// This thread again: the tool has returned the writer, and nothing more will be written.
     Back(RingWriter),
 }
 
-/// What publishes.
+/// The producer of an execution's chunks.
 pub(super) enum Producer {
-    /// Not started yet.
+    /// Work that has not started yet.
     Waiting(Foreign<Work>),
-    /// Stepped by this thread.
+    /// A tool that this thread steps.
     Steps(Foreign<Box<dyn Tool>>),
-    /// By hand.
+    /// The owner, which publishes by hand.
     Feed,
     /// A run of an agent, on this thread.
     #[cfg(feature = "server")]
     Agent,
-    /// In another process, into a ring of its own, which is copied from.
+    /// A process that writes into a ring of its own, from which chunks are copied.
     #[cfg(feature = "server")]
     Guest,
-    /// On a thread of its own.
+    /// A tool on a thread of its own.
     Thread(Arc<ThreadHost>),
-    /// Nothing.
+    /// None: the producer has ended.
     Gone,
 }
 
-/// There are none.
+/// Agents do not exist without a server.
 #[cfg(not(feature = "server"))]
 pub(super) enum Agent {}
 
-/// A reader elsewhere.
+/// A reader on another thread or in another process.
 pub(super) struct Remote {
     pub subscriber: SubscriberId,
     pub seat: Seat,
 }
 
-/// Where it is.
+/// The place where a reader lives.
 pub(super) enum Seat {
-    /// On another thread of this process.
+    /// Another thread of this process.
     Thread(ThreadSeat),
-    /// In another process.
+    /// Another process.
     #[cfg(feature = "server")]
     Process(Box<super::door::ProcessSeat>),
 }
 
-/// A reader on another thread.
+/// The shard's side of a reader on another thread.
 pub(super) struct ThreadSeat {
     pub page: ReaderPageView,
     pub desk: Arc<Desk>,
-    /// Of the reactor that it sleeps in, if it is one of another shard's connections.
+    /// The waker of the reactor that it sleeps in, if it serves a connection of another shard.
     pub reactor: Option<Waker>,
 }
 
 impl Remote {
-    /// Where it stands. `has_been` says whether there ever was such a chunk.
+    /// Returns its cursor. `has_been` returns true for chunks that are or were in the ring.
     pub fn sample(&mut self, has_been: impl Fn(u64) -> bool) -> Result<u64, WildCursor> {
         let page = match &mut self.seat {
             Seat::Thread(seat) => &mut seat.page,
@@ -93,7 +93,7 @@ impl Remote {
         page.sample_if(has_been)
     }
 
-    /// Where it is, if that is another process.
+    /// Returns its seat if it is in another process.
     #[cfg(feature = "server")]
     pub fn process_seat(&self) -> Option<&super::door::ProcessSeat> {
         match &self.seat {
@@ -102,7 +102,7 @@ impl Remote {
         }
     }
 
-    /// What it says that it missed, in chunks and bytes.
+    /// Returns what it reports as missed, in chunks and bytes.
     pub fn missed(&self) -> (u64, u64) {
         match &self.seat {
             Seat::Thread(seat) => seat.page.missed(),
@@ -111,7 +111,8 @@ impl Remote {
         }
     }
 
-    /// Has it left, and how? One in another process says so by closing its connection.
+    /// Returns the way in which it left, if it has. A reader in another process leaves by closing
+    /// its connection.
     pub fn left(&self) -> Option<Left> {
         match &self.seat {
             Seat::Thread(seat) => seat.desk.left(),
@@ -128,7 +129,8 @@ impl Remote {
         }
     }
 
-    /// It was knocked for: ends its sleep. `has_sleepers`: on threads of this process.
+    /// Ends its sleep after a knock. `has_sleepers` is true if readers on threads of this process
+    /// sleep.
     fn wake(&mut self, has_sleepers: bool) {
         match &mut self.seat {
             Seat::Thread(seat) if has_sleepers => seat.desk.wake(),
@@ -152,74 +154,74 @@ impl Remote {
 pub(super) struct Run {
     pub handle: Handle,
     pub id: ExecutionId,
-    /// To whom it belongs.
+    /// The owner of the execution.
     #[cfg(feature = "server")]
     pub owner: Principal,
-    /// What it runs, if that has a name.
+    /// The tool that it runs, if it is a registered one.
     pub tool: Option<Arc<ToolSpec>>,
-    /// How it is called, on every wire.
+    /// Its names on every wire.
     pub names: Names,
-    /// What its subscribers get that come over the network and do not say what they want.
+    /// The policy for network subscribers that name none.
     #[cfg(feature = "server")]
     pub policy: Option<crate::endpoint::PolicyWish>,
-    /// How long it may take.
+    /// The time limits of the tool.
     #[cfg(feature = "server")]
     pub timeouts: crate::engine::Timeouts,
-    /// A worker does it.
+    /// True if a worker does the work.
     #[cfg(feature = "server")]
     pub is_remote: bool,
-    /// The tool has panicked.
+    /// True if the tool has panicked.
     #[cfg(feature = "server")]
     pub has_panicked: bool,
-    /// What there is to know of that, once it has begun; not while it is being looked at.
+    /// The state of the worker's call, once it has begun. `None` while it is taken out for use.
     #[cfg(feature = "server")]
     pub call: Option<Box<super::serve::OpenCall>>,
-    /// What its tool was given, if a front end is to be told that.
+    /// The arguments of the tool, if a front end reports them.
     #[cfg(feature = "server")]
     pub arguments: Option<Box<serde_json::Value>>,
     /// Its place in a thread of a front end's client.
     #[cfg(feature = "server")]
     pub thread: Option<Box<super::conversations::Seat>>,
-    /// What it is a part of.
+    /// The trace that it is a part of.
     pub trace: TraceContext,
     pub ring_bytes: u32,
     pub chunk_bytes: u32,
     pub producer: Producer,
-    /// What it is to do, or does, if it is a run of an agent; not while that is looked at.
+    /// The task or the state of an agent's run. `None` while it is taken out for use.
     pub agent: Option<Agent>,
     pub ring: Ring,
     pub control: ControlPage,
     pub exchange: Arc<Exchange>,
     pub gate: Gate,
-    /// The engine has been told of everything up to here.
+    /// The last chunk that the engine was told of.
     pub ingested_seq: u64,
-    /// How many chunks there will be, if the tool said so.
+    /// Total number of chunks that the tool will publish, if it has said so.
     pub chunks_expected: Option<u64>,
-    /// What went wrong, once it has failed: also when the engine has forgotten it.
+    /// The error text, once it has failed. It stays when the engine has forgotten the execution.
     pub error: Option<Box<str>>,
-    /// How the process ended that the tool has run; the readers on other threads look here.
+    /// The exit status of the process that the tool has run. Readers on other threads look here.
     pub exit: Arc<OnceLock<Exit>>,
     pub remotes: Vec<Remote>,
-    /// What other processes have of it, if any do.
+    /// The memory that other processes share with it, if any do.
     #[cfg(feature = "server")]
     pub door: Option<Box<super::door::Door>>,
-    /// Its ring with a name, if it has one.
+    /// Its named ring, if it has one.
     #[cfg(feature = "server")]
     pub named: Option<Box<super::door::Named>>,
-    /// The tool waits for room; it is stepped again when the gate is set.
+    /// True while the tool waits for room. It is stepped again when the gate is set.
     pub blocked: bool,
-    /// It is in the shard's list of tools to step.
+    /// True if it is in the shard's list of tools to step.
     pub runnable: bool,
-    /// It was told to stop, and has not been quiet yet.
+    /// True from the request to stop until the tool is quiet.
     pub stopping: bool,
 }
 
 impl Ring {
-    /// The newest chunk that is in it, told or not.
+    /// The newest chunk in the ring, whether the engine was told of it or not.
     #[inline]
     pub fn head_seq(&self) -> u64 {
         if let Ring::Here(writer) = self {
-            return writer.head_seq(); // By far the most frequent.
+            return writer.head_seq(); // By far the most frequent case.
         }
         match self {
             Ring::None => 0,
@@ -228,7 +230,7 @@ impl Ring {
         }
     }
 
-    /// Is this chunk there, or was it?
+    /// True if this chunk is or was in the ring.
     pub fn has_been(&self, seq: u64) -> bool {
         match self {
             Ring::Away(reader) => reader.has_been(seq),
@@ -238,14 +240,14 @@ impl Ring {
 }
 
 impl Run {
-    /// The newest chunk that is in the ring, told or not.
+    /// The newest chunk in the ring, whether the engine was told of it or not.
     #[inline]
     pub fn head_seq(&self) -> u64 {
-        // Some of a guest's chunks are in its ring only.
+        // Some of a guest's chunks are only in its own ring.
         self.ring.head_seq().max(self.ingested_seq)
     }
 
-    /// May somebody sleep who is to be woken for chunks?
+    /// True if readers elsewhere may sleep and have to be woken for chunks.
     #[inline]
     pub fn has_readers_elsewhere(&self) -> bool {
         #[cfg(feature = "server")]
@@ -255,7 +257,7 @@ impl Run {
         !self.remotes.is_empty()
     }
 
-    /// A reader of the ring, for another thread.
+    /// Returns a reader of the ring for another thread.
     pub fn reader(&self) -> Option<RingReader> {
         match &self.ring {
             Ring::None => None,
@@ -264,7 +266,7 @@ impl Run {
         }
     }
 
-    /// Tells everybody who looks at a control page: readers and the producer, wherever they are.
+    /// Updates every control page of the execution, for readers and producer, wherever they are.
     pub fn tell_pages(&mut self, mut tell: impl FnMut(&mut ControlPage)) {
         tell(&mut self.control);
         #[cfg(feature = "server")]
@@ -274,7 +276,7 @@ impl Run {
         self.tell_named(tell);
     }
 
-    /// Like [`Run::tell_pages`], for the readers of its named ring alone.
+    /// Like [`Run::tell_pages`], but only for the readers of its named ring.
     pub fn tell_named(&mut self, mut tell: impl FnMut(&mut ControlPage)) {
         #[cfg(feature = "server")]
         if let Some(named) = &mut self.named {
@@ -284,8 +286,8 @@ impl Run {
         let _ = &mut tell;
     }
 
-    /// Lets a reader elsewhere go, if it is one of this execution's; it is told why. What there is
-    /// of it still.
+    /// Detaches a reader elsewhere, if it is one of this execution, and tells it why. Returns the
+    /// shard's side of it.
     pub fn dismiss(&mut self, subscriber: SubscriberId, reason: DetachReason) -> Option<Remote> {
         let found = self.remotes.iter().position(|remote| remote.subscriber == subscriber);
         let mut remote = self.remotes.swap_remove(found?);
@@ -300,8 +302,8 @@ impl Run {
         Some(remote)
     }
 
-    /// The shard is gone: its producer on another thread stops, and its readers elsewhere are let
-    /// go.
+    /// Stops the producer on another thread and detaches the readers elsewhere, because the shard
+    /// is gone.
     pub fn abandon(&mut self) {
         self.exchange.close();
         if let Producer::Thread(host) = &self.producer {
@@ -313,7 +315,7 @@ impl Run {
         }
     }
 
-    /// Makes the readers elsewhere look: there is something other than chunks.
+    /// Makes the readers elsewhere look for something other than chunks.
     pub fn knock(&mut self) {
         self.remotes.iter().for_each(Remote::knock);
         full_fence(); // exchange:sleep, page:asleep
@@ -322,7 +324,7 @@ impl Run {
         self.rouse_readers(&mut Waker::wake);
     }
 
-    /// As [`Run::knock`], for one of them.
+    /// Like [`Run::knock`], for one reader.
     #[cfg(feature = "server")]
     pub fn knock_for(&mut self, subscriber: SubscriberId) {
         let mut remotes = self.remotes.iter_mut();
@@ -333,7 +335,7 @@ impl Run {
         }
     }
 
-    /// As [`Run::knock`], for one of them whose client has acknowledged everything through `seq`.
+    /// Like [`Run::knock`], for a reader whose client has acknowledged everything through `seq`.
     pub fn pass_acknowledgement(&self, subscriber: SubscriberId, seq: u64) {
         let found = self.remotes.iter().find(|remote| remote.subscriber == subscriber);
         if let Some(remote) = found
@@ -347,8 +349,8 @@ impl Run {
         }
     }
 
-    /// Makes the readers elsewhere look, if any of them sleeps: there are chunks. `wake` is for
-    /// those that sleep in a reactor.
+    /// Wakes sleeping readers elsewhere, because there are chunks. `wake` is called for those that
+    /// sleep in a reactor.
     pub fn wake_readers(&mut self, mut wake: impl FnMut(&Waker)) {
         let is_lost = planted(Planted::LostWake);
         #[cfg(feature = "server")]
@@ -379,14 +381,14 @@ impl Run {
     }
 }
 
-/// Where other threads ring when the shard is to look at something.
+/// The bell that other threads ring when the shard has to look at something.
 pub(super) struct Bell {
     pub waker: Waker,
-    /// A reader has left.
+    /// Set when a reader has left.
     pub departed: Flag,
 }
 
-/// The world of a tool's thread.
+/// The connection of a tool's thread to its shard.
 pub(super) struct ThreadHost {
     bell: Arc<Bell>,
     clock: ThreadClock,
@@ -400,7 +402,7 @@ pub(super) struct ThreadHost {
 pub(super) enum ThreadClock {
     /// The real one.
     Real,
-    /// A fixed moment, for tools that a simulator runs by hand.
+    /// A fixed time, for tools that a simulator runs by hand.
     Fixed(Instant),
 }
 
@@ -415,7 +417,7 @@ impl ThreadHost {
         }
     }
 
-    /// What the tool has said since the last time.
+    /// Returns the notes of the tool since the last call.
     pub fn take_notes(&self) -> Option<Notes> {
         if !self.noted.take() {
             return None;
@@ -449,7 +451,7 @@ impl Host for ThreadHost {
         let mut kept = self.stop_hook.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let before = std::mem::replace(&mut *kept, hook.map(Foreign::new));
         drop(kept);
-        drop(before); // A tool's own code: not under the lock.
+        drop(before); // It runs a tool's own code: not under the lock.
     }
 
     fn call_stop_hook(&self) {

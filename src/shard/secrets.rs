@@ -1,23 +1,24 @@
-//! Where the unguessable part of ids and tokens comes from: the kernel, or a seed where every run
-//! has to be the same.
+//! The source of the unguessable part of ids and tokens: the kernel, or a seed if every run has to
+//! be the same.
 
 use crate::base::Random;
 use crate::engine::Secret;
 
-/// Bytes of one secret.
+/// Number of bytes of one secret.
 const SECRET_BYTES: usize = 24;
-/// The kernel is asked for so many at once: asked for each, it would be in the way of each call.
+/// Number of secrets that are requested from the kernel at once. One request for each would delay
+/// every call.
 const SECRETS_AHEAD: usize = 16;
 
 /// A source of secrets.
 pub(super) enum Secrets {
-    /// Nobody can guess them.
+    /// Secrets that nobody can guess.
     Kernel(Box<Ahead>),
-    /// Who knows the seed knows them: for simulations.
+    /// Secrets that follow from a seed, for simulations.
     Seeded(Random),
 }
 
-/// What the kernel has given, of which each byte is used once.
+/// Random bytes from the kernel. Each is used once.
 #[derive(Default)]
 pub(super) struct Ahead {
     secrets: [[u8; SECRET_BYTES]; SECRETS_AHEAD],
@@ -31,7 +32,7 @@ impl Ahead {
             self.left_count = SECRETS_AHEAD;
         }
         self.left_count -= 1;
-        // Who has it keeps it; nobody finds it here.
+        // The copy that stays behind is erased.
         Ok(std::mem::take(&mut self.secrets[self.left_count]))
     }
 }
@@ -44,8 +45,10 @@ impl Secrets {
         }
     }
 
+    /// Returns a new secret.
+    ///
     /// # Errors
-    /// What the kernel says; it does not happen once the machine has booted.
+    /// The kernel's error; it does not happen once the machine has booted.
     pub fn draw(&mut self) -> std::io::Result<Secret> {
         let mut bytes = [0; SECRET_BYTES];
         match self {

@@ -1,7 +1,7 @@
-//! Where spans of answered requests go: a queue of fixed size, which whoever sends them away reads.
+//! The spans of answered requests, in a queue of fixed size for the exporter.
 //!
-//! Nothing waits for that: a span that finds no room is dropped and counted. Without a queue none
-//! is made.
+//! Nothing waits for the exporter. A span that finds no room is dropped and counted. Without a
+//! queue no span is made.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -10,7 +10,7 @@ use crate::limits::SPANS_MAX;
 use crate::memory::atomic::{AtomicU64, Ordering};
 use crate::trace::Span;
 
-/// The way into a queue of spans, for one shard or many.
+/// The sending side of a queue of spans, for one shard or many.
 #[derive(Clone, Debug, Default)]
 pub struct Spans {
     way: Option<Way>,
@@ -23,12 +23,13 @@ struct Way {
 }
 
 impl Spans {
-    /// Nobody wants any.
+    /// Returns a sink that takes no spans.
     pub fn off() -> Spans {
         Spans::default()
     }
 
-    /// A queue, and its other end, which has no more once all ways into it are gone.
+    /// Creates a queue, and returns both sides. The receiver is disconnected once all senders are
+    /// dropped.
     ///
     /// ```
     /// use streamdoor::shard::{ShardConfig, Spans};
@@ -42,20 +43,20 @@ impl Spans {
         (Spans { way: Some(Way { sender, dropped: Arc::default() }) }, receiver)
     }
 
-    /// Are there to be any?
+    /// True if spans are wanted.
     pub fn is_on(&self) -> bool {
         self.way.is_some()
     }
 
-    /// Puts one in, if there is room.
+    /// Queues a span, if there is room.
     pub(in crate::shard) fn push(&self, span: Span) {
         let Some(way) = &self.way else { return };
         if way.sender.try_send(span).is_err() {
-            way.dropped.fetch_add(1, Ordering::Relaxed); // A count; nothing hangs on it.
+            way.dropped.fetch_add(1, Ordering::Relaxed); // A count that orders nothing.
         }
     }
 
-    /// A look at how many were dropped, which does not hold the queue open.
+    /// Returns a function that reads the number of dropped spans and does not keep the queue open.
     pub fn dropped(&self) -> impl Fn() -> u64 + Send + use<> {
         let dropped = self.way.as_ref().map(|way| Arc::clone(&way.dropped));
         move || dropped.as_ref().map_or(0, |dropped| dropped.load(Ordering::Relaxed))

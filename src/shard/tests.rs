@@ -1,4 +1,5 @@
-//! The shard by hand, and across real threads. Faults and interleavings are the simulator's part.
+//! Tests of the shard, driven by hand and across real threads. The simulator covers faults and
+//! interleavings.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use crate::trace::TraceContext;
 
 fn config() -> ShardConfig {
     let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
-    // Whatever else runs on this machine.
+    // Independent of the load on this machine.
     let memory = MemoryWatch::ByHand;
     ShardConfig { rings, seed: Some(1), memory, ..Default::default() }
 }
@@ -36,7 +37,7 @@ fn feed(shard: &mut Shard) -> ExecutionId {
     shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap()
 }
 
-/// Everything that one subscriber was given, in words.
+/// Everything that one subscriber was given, as text.
 type Diary = Rc<RefCell<Vec<String>>>;
 
 fn write_down(diary: &Diary) -> impl FnMut(&Delivery<'_>) + 'static {
@@ -73,7 +74,7 @@ fn a_reader_on_another_thread_hears_that_it_was_unsubscribed() {
         given.push(words(&delivery));
     }
     assert_eq!(given.last().map(String::as_str), Some("end detached: removed "), "{given:?}");
-    // It gates nobody any more.
+    // It gates nothing any more.
     while shard.counters().chunks_published < 5_000 {
         shard.publish(id, Kind::Output, &[0; 100]).unwrap();
     }
@@ -131,7 +132,7 @@ fn who_lags_who_has_missed_and_who_holds_the_producer_back_can_be_asked() {
     for _ in 0..3 {
         remote.poll().unwrap();
     }
-    remote.drain(0, |_| {}); // Shows where it stands.
+    remote.drain(0, |_| {}); // Shows its cursor.
     assert_eq!(of(&mut shard, id, remote.id()).next_seq, 4);
     shard.lose(closure);
     assert!(of(&mut shard, id, closure).lost);
@@ -168,7 +169,7 @@ fn draining_gives_what_polling_gives() {
             for _ in 0..burst {
                 let payload = vec![round as u8; random.below(900) as usize];
                 let kind = [Kind::Output, Kind::Log, Kind::Row][random.below(3) as usize];
-                let _ = shard.publish(id, kind, &payload); // Blocked, now and then.
+                let _ = shard.publish(id, kind, &payload); // Sometimes blocked.
             }
             if round == 199 {
                 shard.finish(id, Ok(())).unwrap();
@@ -380,7 +381,7 @@ fn closures_on_threads_stream_to_every_kind_of_subscriber() {
     }
 }
 
-/// Checks numbers and bytes of a stream of decimal numbers; returns the end.
+/// Checks the numbers and bytes of a stream of decimal numbers. Returns the end.
 fn read_to_end(subscriber: &mut Subscriber) -> crate::engine::End {
     let mut next_seq = 1;
     loop {
@@ -506,7 +507,7 @@ fn a_polled_block_subscriber_misses_nothing_when_a_tools_thread_is_quick() {
     };
     assert!(fill(&mut shard) > 5);
     assert_eq!(fill(&mut shard), 0, "it waits for room now");
-    // The two halves of a poll, and between them a thread that was only waiting for the gate.
+    // The two halves of a poll. Between them, a thread that only waited for the gate continues.
     shard.tell(Event::Demand(polled.id(), 1));
     shard.pump();
     assert!(fill(&mut shard) > 0, "chunk 1 is overwritten");
@@ -633,7 +634,7 @@ fn who_publishes_before_the_start_blames_no_reader() {
     assert!(!shard.inspect(id).unwrap().gated);
 }
 
-/// Takes its time once, on everybody's thread.
+/// A tool that takes too long once, on the shard's thread.
 struct Lingers;
 
 impl Tool for Lingers {
@@ -653,7 +654,7 @@ fn a_turn_that_took_too_long_is_counted_with_what_it_did() {
         shard.stalls().of(Duty::Tools)
     });
     assert_eq!(stalled, Ok(0));
-    // The turn that is asked is not the one that has lingered.
+    // The turn that answers the call is not the one that took too long.
     while shard.call(|shard| shard.stalls().of(Duty::Tools)) == Ok(0) {}
     let (stalls, counted) = shard.call(|shard| (*shard.stalls(), shard.counters().stalls)).unwrap();
     let durations = stalls.durations;

@@ -1,24 +1,24 @@
-//! What is counted of other MCP servers whose tools are offered here: by threads of theirs, told by
-//! whichever shard is asked for numbers.
+//! The counts of other MCP servers whose tools are offered here. Threads of these servers count,
+//! and the shard that is asked for metrics reports.
 
 use std::sync::Arc;
 
 use crate::memory::atomic::{AtomicU64, Ordering};
 
-/// Something that is counted of an upstream.
+/// A count of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamCount {
     /// Calls that were begun.
     Calls,
-    /// Of these, those that have failed: the tool, its server, or the way to it.
+    /// Calls that failed because of the tool, its server, or the way to it.
     Failures,
-    /// Times that it was started, or greeted anew.
+    /// Times that the server was started, or its session was initialized again.
     Starts,
-    /// Bytes that came from it.
+    /// Bytes that were received from it.
     ReceivedBytes,
     /// Bytes that were sent to it.
     SentBytes,
-    /// Messages from which nothing follows: they break a rule, or belong to nothing.
+    /// Messages without effect, because they break a rule or belong to nothing.
     Ignored,
 }
 
@@ -33,7 +33,7 @@ impl UpstreamCount {
     ];
 }
 
-/// What is counted of one upstream. Clones count together.
+/// The counts of one upstream. Clones count together.
 #[derive(Clone, Debug)]
 pub struct UpstreamMeter(Arc<Meter>);
 
@@ -44,22 +44,22 @@ struct Meter {
 }
 
 impl UpstreamMeter {
-    /// Of the upstream of this name.
+    /// Creates the counts of the upstream of this name.
     pub fn new(name: &str) -> UpstreamMeter {
         UpstreamMeter(Arc::new(Meter { name: name.into(), counts: Default::default() }))
     }
 
-    /// Counts so much more.
+    /// Adds `more` to a count.
     pub fn add(&self, count: UpstreamCount, more: u64) {
         self.0.counts[count as usize].fetch_add(more, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// Returns a count.
     pub fn count(&self, count: UpstreamCount) -> u64 {
         self.0.counts[count as usize].load(Ordering::Relaxed)
     }
 
-    /// Whose it is.
+    /// The name of the upstream.
     pub fn name(&self) -> &str {
         &self.0.name
     }

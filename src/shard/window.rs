@@ -1,12 +1,13 @@
-//! The window of acknowledgements of a subscriber on another thread: how far it may be given chunks
-//! before its client has dealt with some. The engine has the same for subscribers of its own
-//! thread. Chunks of kinds that the subscriber does not want pass.
+//! The window of acknowledgements of a subscriber on another thread. It bounds the chunks that are
+//! given before the client has processed earlier ones. The engine has the same for subscribers of
+//! its own thread. Chunks of unwanted kinds do not count.
 
 use crate::engine::Replay;
 use crate::limits;
 use crate::memory::Descriptor;
 
-/// A chunk's place in the endless stream of payload areas. Another process may have written it.
+/// The place of a chunk in the endless stream of payload areas. Another process may have written
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     seq: u64,
@@ -22,29 +23,29 @@ impl From<&Descriptor> for Place {
     }
 }
 
-/// See the module's text.
+/// The state of one subscriber's window. See the module's text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     chunk_count: u64,
-    /// The bytes that the chunks in it take in the ring, at most; `u64::MAX` where the ring need
+    /// Maximum number of bytes that the chunks in it take in the ring; `u64::MAX` if the ring need
     /// not keep them.
     bytes_max: u64,
-    /// One past the last chunk that it may be given.
+    /// One past the last chunk that may be given.
     until_seq: u64,
-    /// The last chunk that its client has dealt with.
+    /// The last chunk that the client has processed.
     acked_seq: u64,
-    /// The first chunk that was not dealt with, and where its payload begins.
+    /// The first chunk that was not processed, and the position of its payload.
     first_seq: u64,
     from: u64,
-    /// The last chunk that it was given, or told of in a gap.
+    /// The last chunk that was given, or told of in a gap.
     told_seq: u64,
-    /// The chunk that waits for an acknowledgement; 0: none does.
+    /// The chunk that waits for an acknowledgement; 0 if none does.
     held_seq: u64,
 }
 
 impl Window {
-    /// A window of so many chunks, for a subscriber that begins with `next_seq`. It is smaller if
-    /// the ring could not keep what is in it.
+    /// Creates a window of `chunk_count` chunks for a subscriber that begins with `next_seq`. It is
+    /// smaller if the ring could not keep what is in it.
     pub fn new(chunk_count: u32, replay: Option<Replay>, next_seq: u64) -> Window {
         let chunk_count = u64::from(replay.map_or(chunk_count, |replay| replay.chunks));
         let before = next_seq - 1;
@@ -60,8 +61,8 @@ impl Window {
         }
     }
 
-    /// True if it may be given `chunk`, the next that it wants. `acked_seq` is the last chunk that
-    /// was acknowledged, as far as is known. `look` finds a chunk that the ring still holds.
+    /// True if `chunk`, the next one that the subscriber wants, may be given. `acked_seq` is the
+    /// last chunk that is known to be acknowledged. `look` finds a chunk that the ring still holds.
     pub fn admits(
         &mut self,
         chunk: Place,
@@ -72,8 +73,8 @@ impl Window {
         if acked_seq > self.acked_seq {
             self.acked_seq = acked_seq;
             self.until_seq = self.until_seq.max(acked_seq + 1 + self.chunk_count);
-            // The gate keeps it, because it is not acknowledged. A ring that another process
-            // writes may not, and then the window stays where it was.
+            // The gate keeps it, because it is not acknowledged. A ring that another process writes
+            // may not. The window then stays where it was.
             if self.told_seq > acked_seq
                 && let Some(first) = look(acked_seq + 1)
             {
@@ -81,7 +82,7 @@ impl Window {
             }
         }
         if self.told_seq <= self.acked_seq {
-            // Nothing is to be acknowledged: the window begins here.
+            // No acknowledgement is due: the window begins here.
             self.until_seq = self.until_seq.max(seq + self.chunk_count);
             (self.first_seq, self.from) = (seq, chunk.from);
         }
@@ -90,12 +91,12 @@ impl Window {
         is_admitted
     }
 
-    /// True if the ring keeps `chunk` together with all before it that are under way.
+    /// True if the ring keeps `chunk` together with all unacknowledged chunks before it.
     fn keeps(&self, chunk: Place) -> bool {
         chunk.seq == self.first_seq || chunk.until.saturating_sub(self.from) <= self.bytes_max
     }
 
-    /// It was given this chunk, or told of it as the last one of a gap.
+    /// Records that this chunk was given, or told of as the last one of a gap.
     pub fn tell(&mut self, seq: u64) {
         self.told_seq = seq;
     }
@@ -110,7 +111,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// Chunk `seq` of a log in which each has so many bytes.
+    /// Returns chunk `seq` of a log in which each chunk has `bytes` bytes.
     fn chunk(seq: u64, bytes: u64) -> Place {
         Place { seq, from: (seq - 1) * bytes, until: seq * bytes }
     }
@@ -130,7 +131,7 @@ mod tests {
         assert!(admits(&mut window, 7, 5) && !window.holds(7));
         window.tell(7);
         assert!(!admits(&mut window, 8, 5));
-        assert!(!admits(&mut window, 8, 4)); // What was known stays known.
+        assert!(!admits(&mut window, 8, 4)); // An older acknowledgement changes nothing.
         assert!(admits(&mut window, 8, 7));
     }
 

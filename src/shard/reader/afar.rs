@@ -1,5 +1,5 @@
-//! What a subscriber is to a connection of another shard: it is polled in that shard's turn, sleeps
-//! in its reactor, and says when its connection broke.
+//! The methods of a subscriber that serves a connection of another shard. It is polled in that
+//! shard's turn, sleeps in that shard's reactor, and reports when its connection broke.
 
 use super::Subscriber;
 use super::link::Near;
@@ -11,7 +11,7 @@ use crate::memory::{Left, ProgressRecord, ShortText};
 use crate::shard::Delivery;
 
 impl Subscriber {
-    /// What it follows.
+    /// The execution that it follows.
     pub(in crate::shard) fn execution(&self) -> ExecutionId {
         self.link.shared.id
     }
@@ -21,12 +21,13 @@ impl Subscriber {
         self.replay
     }
 
-    /// Where it stands.
+    /// The cursor.
     pub(in crate::shard) fn cursor(&self) -> Cursor {
         self.cursor
     }
 
-    /// As [`Subscriber::poll`], at this time; with the next chunk for it, behind what is given.
+    /// Like [`Subscriber::poll`], at the time `now`. Also returns the next chunk after the
+    /// delivery.
     pub(in crate::shard) fn poll_at(&mut self, now: Instant) -> Option<(Delivery<'_>, u64)> {
         self.now = Some(now);
         let Ok(ready) = self.advance();
@@ -36,15 +37,15 @@ impl Subscriber {
         Some((delivery, next_seq))
     }
 
-    /// Everything that was given has been dealt with: the shard may know.
+    /// Shows the cursor to the shard, because everything that was given has been processed.
     pub(in crate::shard) fn settle(&mut self) {
         if !self.ended {
             self.show_cursor();
         }
     }
 
-    /// What there is for it and it has not been given, if that is chunks and nothing else, and the
-    /// newest of them.
+    /// Returns the totals of the chunks that are due, and the newest of them. `None` if something
+    /// other than chunks may be due.
     pub(in crate::shard) fn pending(&self) -> Option<(Totals, u64)> {
         let reader = &self.link.shared.reader;
         let (head_seq, tail_seq) = (reader.head_seq(), reader.tail_seq());
@@ -57,13 +58,13 @@ impl Subscriber {
         Some((policy::pending(&self.terms, &self.cursor, &log), head_seq))
     }
 
-    /// Falls asleep in the reactor that its shard knows, unless there is something: `false`. It is
-    /// awake again when [`Subscriber::was_roused`] says so; till then it is not polled.
+    /// Falls asleep in the reactor that its shard knows. Returns false if something has come.
+    /// Otherwise it is not polled until [`Subscriber::was_roused`] returns true.
     pub(in crate::shard) fn rest(&mut self) -> bool {
         self.rest_unless(Subscriber::has_news)
     }
 
-    /// As [`Subscriber::rest`], although there are chunks, of which this one is the newest.
+    /// Like [`Subscriber::rest`], although there are chunks, the newest of which is `head_seq`.
     pub(in crate::shard) fn rest_behind(&mut self, head_seq: u64) -> bool {
         self.rest_unless(|subscriber| {
             let Near { shared, desk, .. } = &subscriber.link;
@@ -80,23 +81,23 @@ impl Subscriber {
         true
     }
 
-    /// Has its shard something for it, since it fell asleep?
+    /// True if its shard has ended its sleep.
     pub(in crate::shard) fn was_roused(&self) -> bool {
         !self.link.desk.dozes().is_set()
     }
 
-    /// It is polled again, whether it was woken or not.
+    /// Ends its sleep, because it is polled again.
     pub(in crate::shard) fn wake_up(&mut self) {
         self.link.exchange.rouse(self.link.desk.dozes());
     }
 
-    /// From now on its going means that a connection broke: under `block` its place is kept for a
-    /// while, for who comes back.
+    /// Sets that its drop means a broken connection. Under `block` its place is then kept for a
+    /// while, for a client that comes back.
     pub(in crate::shard) fn keep_its_place(&mut self) {
         self.leaves = Left::Lost;
     }
 
-    /// Buys what the first progress needs.
+    /// Allocates what the first progress needs.
     pub(in crate::shard) fn provide(&mut self) {
         let none = ProgressRecord {
             progress: 0.0,
@@ -108,7 +109,7 @@ impl Subscriber {
         self.record = Some(Box::new(none));
     }
 
-    /// Goes for good.
+    /// Unsubscribes for good.
     pub(in crate::shard) fn unsubscribe(mut self) {
         self.leaves = Left::Done;
     }

@@ -1,5 +1,6 @@
-//! What lies between a subscriber and its shard: the same words in the same process, or in files
-//! that two processes share. The reading itself, with its policies, gaps and ends, is one.
+//! The link between a subscriber and its shard: words in the memory of one process, or in files
+//! that two processes share. The reading itself, with its policies, gaps and ends, is the same for
+//! both.
 
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
@@ -10,16 +11,16 @@ use crate::memory::atomic::AtomicU64;
 use crate::memory::{ClockAnchor, ControlView, Desk, Exchange, Left, ReaderPage, RingReader};
 use crate::shard::run::Bell;
 
-/// What is wrong with what somebody else wrote.
+/// A fault in data that another process wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// What stands in the ring, no writer of ours can have written.
+    /// The ring contains something that no writer of ours can have written.
     Ring,
-    /// A chunk is of a kind that there is not.
+    /// A chunk has an unknown kind.
     Kind,
     /// The ring counts chunks that it cannot have had.
     Totals,
-    /// The execution ended in a way that there is not.
+    /// The execution has an unknown outcome.
     Verdict,
     /// The file of a named ring was cut off.
     Lost,
@@ -37,59 +38,59 @@ impl std::fmt::Display for Flaw {
     }
 }
 
-/// What every subscriber reads from, and where it is read: in this process or in another one.
+/// The memory that every subscriber reads, in this process or in another one.
 pub struct Shared {
-    /// Of which execution.
+    /// The execution that it belongs to.
     pub id: ExecutionId,
-    /// Its ring.
+    /// The ring of the execution.
     pub reader: RingReader,
-    /// What the shard tells everybody.
+    /// The page on which the shard writes for all readers.
     pub control: ControlView,
-    /// What the shard is told.
+    /// The page on which the reader writes for the shard.
     pub page: ReaderPage,
-    /// Turns the times of chunks into wall time.
+    /// Converts the times of chunks to wall time.
     pub anchor: ClockAnchor,
 }
 
-/// How a subscriber is linked to its shard.
+/// The link between a subscriber and its shard.
 pub trait Link {
-    /// What becomes of a [`Flaw`]: nothing, where this process has written everything.
+    /// The consequence of a [`Flaw`]; nothing if this process has written everything.
     type Fault: Copy;
-    /// Did another process write what is read? Then it is hostile.
+    /// True if another process writes what is read. It is then not trusted.
     const IS_FOREIGN: bool;
 
-    /// What it has on either side.
+    /// The memory that both sides use.
     fn shared(&self) -> &Shared;
 
-    /// Moves when the shard has knocked.
+    /// The epoch, which changes with each knock of the shard.
     fn epoch(&self) -> u64;
-    /// The word of it, to sleep on.
+    /// The word of the epoch, to sleep on.
     fn epoch_word(&self) -> &AtomicU64;
-    /// Why the shard has let it go; 0 if it has not.
+    /// The reason why the shard has detached the subscriber; 0 if it has not.
     fn detached(&self) -> u32;
     /// The last chunk that was acknowledged.
     fn acked_seq(&self) -> u64;
 
-    /// It is about to sleep on the head of the ring and on the epoch; then it looks once more.
+    /// Announces a sleep on the head of the ring and on the epoch. The caller then looks once more.
     fn fall_asleep(&self);
-    /// It is awake again.
+    /// Ends the sleep.
     fn wake_up(&self);
-    /// Until when it sleeps at most before it asks [`Link::is_up`].
+    /// Returns the time until which it may sleep before it calls [`Link::is_up`].
     fn sleep_until(&self, deadline: Instant) -> Instant;
-    /// Can the shard still be there?
+    /// True if the shard may still be there.
     fn is_up(&self) -> bool;
 
-    /// Makes the shard look where it stands.
+    /// Makes the shard read the cursor.
     fn ring(&self);
-    /// Says that it goes.
+    /// Reports that the subscriber leaves.
     fn leave(&self, how: Left);
-    /// How the process ended that the execution has run; once there is a verdict.
+    /// The exit status of the process that the execution has run, once there is a verdict.
     fn exit(&self) -> Option<Exit>;
-    /// One flaw was found.
+    /// Reports a flaw that was found.
     fn fault(&self, flaw: Flaw) -> Self::Fault;
 }
 
-/// In the same process.
+/// The link within one process.
 pub struct Near {
     pub(in crate::shard) shared: Shared,
     pub(in crate::shard) desk: Arc<Desk>,
@@ -140,7 +141,7 @@ impl Link for Near {
 
     #[inline]
     fn is_up(&self) -> bool {
-        true // It ends with a word at the desk.
+        true // The shard reports its end at the desk.
     }
 
     fn ring(&self) {
@@ -148,14 +149,14 @@ impl Link for Near {
     }
 
     fn leave(&self, how: Left) {
-        self.exchange.rouse(self.desk.dozes()); // Nobody is to wake it for anything.
+        self.exchange.rouse(self.desk.dozes()); // It need not be woken any more.
         self.desk.leave(how);
         self.bell.departed.set();
         self.bell.waker.wake();
     }
 
     fn exit(&self) -> Option<Exit> {
-        self.exit.get().copied() // Set before the verdict was.
+        self.exit.get().copied() // It was set before the verdict.
     }
 
     #[cold]

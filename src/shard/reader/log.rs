@@ -1,17 +1,17 @@
-//! The ring as a policy sees it from another thread: what the log is to the engine.
+//! The ring as a policy sees it from another thread. It corresponds to the engine's log.
 
 use crate::engine::policy::Log;
 use crate::engine::{Kind, Kinds, Meta, Totals};
 use crate::memory::{Descriptor, Poll, RingReader};
 
-/// The ring as a policy sees it from here: as if it began at the reader's cursor. What is before
-/// that, the reader has counted itself; the ring's own tail may move over some of it while it is
-/// looked at, and would be another one each time.
+/// The ring as a policy sees it from here. It begins at the reader's cursor. The reader has counted
+/// the chunks before that itself. The ring's own tail may move during the evaluation and would not
+/// be the same at every look.
 pub(super) struct RingLog<'a> {
     pub reader: &'a RingReader,
     pub head_seq: u64,
     pub next_seq: u64,
-    /// Of the wanted kinds, all before `next_seq`.
+    /// Totals of the wanted kinds before `next_seq`.
     pub seen: Totals,
 }
 
@@ -24,7 +24,8 @@ impl Log for RingLog<'_> {
         self.next_seq
     }
 
-    /// A chunk that was overwritten meanwhile looks empty; who asked finds out afterwards.
+    /// Returns an empty meta for a chunk that was overwritten meanwhile. The caller finds out
+    /// afterwards.
     fn meta(&self, seq: u64) -> Meta {
         match self.reader.poll(seq) {
             Poll::Ready(descriptor) => meta_of(&descriptor),
@@ -47,7 +48,7 @@ impl Log for RingLog<'_> {
         totals
     }
 
-    /// All that came before the reader's cursor, which is its tail.
+    /// Totals before the reader's cursor, which is the tail here.
     fn totals_before_tail(&self, _kinds: Kinds) -> Totals {
         self.seen
     }

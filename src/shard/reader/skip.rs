@@ -1,8 +1,8 @@
-//! What is next for a subscriber where it is not simply the next chunk: what the policy has it
-//! skip, what was overwritten before it came, what a broken ring never gives, and ends.
+//! The next item for a subscriber if it is not simply the next chunk. It covers chunks that the
+//! policy skips, overwritten chunks, chunks that a broken ring lost, and ends.
 //!
-//! A gap is exact: it is counted from the ring's own totals, all of one moment; or, where the
-//! ring's writer has died in the middle of counting, from the totals of the ended execution.
+//! A gap is exact. It is counted from the ring's own totals, all of one moment. If the ring's
+//! writer has died while it updated them, the totals of the ended execution are used.
 
 use super::log::RingLog;
 use super::{Flaw, Link, Next, Subscriber};
@@ -12,11 +12,12 @@ use crate::memory::{FinalRecord, Left, Poll, TailTotals};
 use crate::shard::delivery::{detach_of_code, outcome_of_code};
 use crate::stream::Policy;
 
-/// No ring of ours comes that far; in another process's it would end in an overflow.
+/// Highest number of a chunk. No ring of ours gets that far. In another process's ring it would
+/// lead to an overflow.
 const SEQ_MAX: u64 = 1 << 62;
 
 impl<L: Link> Subscriber<L> {
-    /// There is no chunk to read: is anything else the matter?
+    /// Looks for something other than a chunk, because there is no chunk to read.
     #[cold]
     pub(super) fn look_around(&mut self) -> Next<L::Fault> {
         let record = self.link.shared().control.final_record();
@@ -31,13 +32,13 @@ impl<L: Link> Subscriber<L> {
         match record {
             None => self.unsettled = false, // Until the next knock.
             Some(record) if L::IS_FOREIGN => return self.look_for_rest(&record),
-            Some(_) => {} // Its last chunks are still to be read.
+            Some(_) => {} // Its last chunks have not been read yet.
         }
         Next::Nothing
     }
 
-    /// How the execution has ended, if it has and this subscriber has everything: that is its end,
-    /// also where the ring was given to somebody else meanwhile.
+    /// Returns the end if the execution has ended and this subscriber has everything. It is the end
+    /// also if the ring belongs to another execution by now.
     fn look_for_end(&mut self) -> Option<Next<L::Fault>> {
         let record = self.link.shared().control.final_record()?;
         (self.cursor.next_seq > record.head_seq).then(|| self.ended_with(&record))
@@ -50,8 +51,8 @@ impl<L: Link> Subscriber<L> {
         }
     }
 
-    /// The execution has ended, and the ring that another process writes was seen before that
-    /// without its last chunks. They are there, or will never be.
+    /// Looks again for the last chunks of an ended execution, in a ring that another process
+    /// writes. They are there by now, or will never be.
     fn look_for_rest(&mut self, record: &FinalRecord) -> Next<L::Fault> {
         match self.link.shared().reader.poll(self.cursor.next_seq) {
             Poll::Ready(_) => Next::Again,
@@ -60,8 +61,8 @@ impl<L: Link> Subscriber<L> {
         }
     }
 
-    /// What stands in the ring can not be right. If the execution has ended, that may be why, and
-    /// what is missing can be counted; else there is nothing to go on.
+    /// Handles impossible contents of the ring. If the execution has ended, that may be the reason,
+    /// and the missing chunks can be counted. Otherwise the subscription is broken.
     #[cold]
     pub(super) fn meet_flaw(&mut self, flaw: Flaw) -> Next<L::Fault> {
         if let Some(end) = self.look_for_end() {
@@ -76,13 +77,13 @@ impl<L: Link> Subscriber<L> {
         }
     }
 
-    /// One gap up to the execution's end.
+    /// Skips everything up to the execution's end in one gap.
     fn skip_rest(&mut self, record: &FinalRecord) -> Next<L::Fault> {
         let until_seq = record.head_seq.saturating_add(1);
         self.skip_counted(until_seq, record.totals.of(self.terms.kinds))
     }
 
-    /// Asks the policy, with what the ring holds now.
+    /// Evaluates the policy with the present contents of the ring.
     pub(super) fn evaluate(&mut self) -> Next<L::Fault> {
         let reader = &self.link.shared().reader;
         let next_seq = self.cursor.next_seq;
@@ -107,7 +108,7 @@ impl<L: Link> Subscriber<L> {
                 Some(Err(self.cursor.skip(kinds, until_seq, reason, &log)))
             }
         };
-        // What was computed from is still there, or it was computed from noise.
+        // The result is valid only if the chunks that it came from are still there.
         if reader.tail_seq() > next_seq || !self.is_ours() {
             self.cursor = before;
             self.fresh = fresh;
@@ -116,7 +117,7 @@ impl<L: Link> Subscriber<L> {
         match next {
             None => self.disconnect(),
             Some(Ok(until_seq)) => {
-                // The freshest are owed under these two: one at a time, then ask again.
+                // Under these two policies the newest chunks are owed: evaluate again after each.
                 let one = matches!(self.terms.policy, Policy::DropOldest | Policy::Conflate)
                     || self.window.is_some();
                 self.granted_seq = if one { next_seq + 1 } else { until_seq.max(next_seq + 1) };
@@ -131,13 +132,13 @@ impl<L: Link> Subscriber<L> {
         self.link.detached() == 0
     }
 
-    /// It lags too far: it ends itself, and the shard hears that it has left.
+    /// Ends itself because it lags too far. The shard learns that it has left.
     fn disconnect(&mut self) -> Next<L::Fault> {
         self.link.leave(Left::Done);
         Next::Detached(DetachReason::Lag)
     }
 
-    /// The ring does not hold the next chunk any more: one exact gap up to what it holds.
+    /// Skips what the ring no longer holds, in one exact gap.
     #[cold]
     pub(super) fn skip_overtaken(&mut self) -> Next<L::Fault> {
         if let Some(end) = self.look_for_end() {
@@ -146,7 +147,7 @@ impl<L: Link> Subscriber<L> {
         if let Some(reason) = detach_of_code(self.link.detached()) {
             return Next::Detached(reason);
         }
-        // A consistent look; its writer, if it lives, will not be in the middle for long.
+        // The totals are consistent. A living writer does not take long to update them.
         let tail = match self.link.shared().reader.tail_totals() {
             Some(tail) => tail,
             None if L::IS_FOREIGN => match self.tail_of_ended() {
@@ -160,7 +161,7 @@ impl<L: Link> Subscriber<L> {
         };
         if tail.tail_seq <= self.cursor.next_seq {
             self.is_torn = true;
-            return Next::Nothing; // The window is being given to somebody else: the desk tells.
+            return Next::Nothing; // The window goes to another execution: the desk reports it.
         }
         if L::IS_FOREIGN && tail.tail_seq > self.link.shared().reader.head_seq().saturating_add(1) {
             return self.meet_flaw(Flaw::Ring);
@@ -173,8 +174,8 @@ impl<L: Link> Subscriber<L> {
         self.skip_counted(tail.tail_seq, tail.kinds.of(self.terms.kinds))
     }
 
-    /// What stood before the tail when the execution ended, although its writer has died in the
-    /// middle of saying so: all chunks without those that are still held.
+    /// Returns the totals before the tail of an ended execution whose writer died while it updated
+    /// them: all chunks without those that are still held.
     fn tail_of_ended(&self) -> Option<TailTotals> {
         let record = self.link.shared().control.final_record()?;
         let reader = &self.link.shared().reader;
@@ -194,7 +195,7 @@ impl<L: Link> Subscriber<L> {
         Some(TailTotals { tail_seq, kinds })
     }
 
-    /// Moves on to `until_seq`, before which there were so many chunks of its kinds.
+    /// Moves on to `until_seq`. `seen` are the totals of its kinds before that.
     fn skip_counted(&mut self, until_seq: u64, seen: Totals) -> Next<L::Fault> {
         if L::IS_FOREIGN && until_seq > SEQ_MAX {
             return Next::Fault(self.broken(Flaw::Totals));
