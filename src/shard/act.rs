@@ -105,7 +105,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.deadline_stale = true;
         self.note_down(&action);
         match action {
-            Action::Deliver { .. } => unreachable!("it is no wish: `Engine::next_fan_out`"),
+            Action::Deliver { .. } => unreachable!("deliveries come from `Engine::next_fan_out`"),
             // The caller has taken its reply already. This one is for a closure that panicked.
             Action::Reply(_) => {}
             Action::Lease(execution, fit) => self.lease(execution, fit),
@@ -196,10 +196,10 @@ impl<R: Reactor + 'static> Shard<R> {
     #[inline]
     fn fan_out(&mut self) {
         let Some(fan) = &mut self.fan else { return };
-        let run = self.runs[fan.execution.index as usize].as_ref().expect("it publishes");
+        let run = self.runs[fan.execution.index as usize].as_ref().expect("the run publishes");
         let recipients = self.engine.recipients();
         // Unwanted chunks are not read. They may be gone, and no subscriber has to be told of that.
-        let log = self.engine.log(fan.execution).expect("it publishes");
+        let log = self.engine.log(fan.execution).expect("the run publishes");
         let filters = self.engine.fan_out().filters;
         #[cfg(feature = "server")]
         let is_alone = self.serve.is_some() && self.engine.is_alone(fan.execution);
@@ -554,7 +554,7 @@ struct Addressee<'a> {
     /// Set to the subscriber while its closure runs.
     calling: &'a mut Option<SubscriberId>,
     /// The execution that it follows.
-    #[cfg_attr(not(feature = "server"), expect(dead_code, reason = "connections are told of it"))]
+    #[cfg_attr(not(feature = "server"), expect(dead_code, reason = "only connections need it"))]
     run: Option<&'a Run>,
     #[cfg(feature = "server")]
     serve: Option<&'a mut super::serve::Serve>,
@@ -620,7 +620,7 @@ pub(super) fn read_chunk<'a>(
             Err(ReadError::Overtaken { tail_seq }) => Err(tail_seq),
             Err(error) => panic!("chunk {seq} of our own ring: {error}"),
         },
-        Ring::None => unreachable!("what is delivered was published"),
+        Ring::None => unreachable!("delivered chunks were published"),
     }
 }
 

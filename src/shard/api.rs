@@ -99,7 +99,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn ask_at_once(&mut self, event: Event) -> Reply {
         self.tell(event);
         let Some(Action::Reply(reply)) = self.engine.next_action() else {
-            unreachable!("a question is answered first");
+            unreachable!("the reply is the next action");
         };
         if self.observer.is_some() {
             self.let_see(&Action::Reply(reply.clone()));
@@ -168,7 +168,7 @@ impl<R: Reactor + 'static> Shard<R> {
         spec.bytes_expected = need.estimated_bytes;
         spec.secret = self.secrets.draw().map_err(|_| ExecuteError::NoRandomness)?;
         let Reply::Opened(result) = self.ask(Event::Open(spec)) else {
-            unreachable!("the answer fits the question");
+            unreachable!("the reply fits the request");
         };
         let id = result.map_err(ExecuteError::Open)?;
         // The engine may have freed the slot by forgetting another execution, whose ring is still
@@ -275,7 +275,7 @@ impl<R: Reactor + 'static> Shard<R> {
         #[cfg(feature = "server")]
         self.keep_for_reader(id.slot.index);
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
-            unreachable!("the answer fits the question");
+            unreachable!("the reply fits the request");
         };
         let subscribed = result?;
         let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
@@ -312,7 +312,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.keep_for_reader(id.slot.index);
         let spec = SubscribeSpec { place: Place::Remote, ..spec };
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
-            unreachable!("the answer fits the question");
+            unreachable!("the reply fits the request");
         };
         let subscribed = result?;
         let (bell, anchor, now) = (Arc::clone(&self.bell), self.anchor, self.now);
@@ -356,7 +356,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 return None;
             }
         }
-        let item = polled.inbox.borrow_mut().pop_front().expect("it is not empty");
+        let item = polled.inbox.borrow_mut().pop_front().expect("the inbox is not empty");
         match item {
             Item::Gap(gap) => Some(Delivery::Gap(gap)),
             Item::Progress(progress, texts) => {
@@ -374,14 +374,14 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn poll_chunk(&mut self, polled: &Polled, seq: u64) -> Option<Delivery<'_>> {
-        let asked_for = self.asked_for.take().expect("it was delivered in this very poll");
+        let asked_for = self.asked_for.take().expect("it was delivered in this poll");
         let AskedFor { execution, id, chunks_expected, descriptor, is_copied } = asked_for;
         assert!((execution, descriptor.seq) == (polled.execution, seq));
         let run = self.runs[execution.index as usize].as_ref();
         let data = match run.map(|run| &run.ring) {
             _ if is_copied => &self.asked_for_bytes[..descriptor.length as usize],
             Some(Ring::Here(writer) | Ring::Back(writer)) => writer.payload(seq),
-            _ => unreachable!("a ring that leaves this thread is copied from first"),
+            _ => unreachable!("a chunk is copied before its ring leaves this thread"),
         };
         self.counters.chunks_delivered += 1;
         self.counters.bytes_delivered += u64::from(descriptor.length);
@@ -402,7 +402,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// [`NotFound`] if it has lost its place.
     pub fn reattach(&mut self, subscriber: SubscriberId) -> Result<(), NotFound> {
         let Reply::Reattached(result) = self.ask(Event::Reattach(subscriber)) else {
-            unreachable!("the answer fits the question");
+            unreachable!("the reply fits the request");
         };
         self.pump();
         result.map(|_| ())
@@ -415,7 +415,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// [`NotFound`] if the subscription has ended already.
     pub fn unsubscribe(&mut self, subscriber: SubscriberId) -> Result<End, NotFound> {
         let Reply::Unsubscribed(result) = self.ask(Event::Unsubscribe(subscriber)) else {
-            unreachable!("the answer fits the question");
+            unreachable!("the reply fits the request");
         };
         self.pump();
         result
@@ -427,7 +427,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// [`CancelError`].
     pub fn cancel(&mut self, id: ExecutionId) -> Result<(), CancelError> {
         let Reply::Cancelled(result) = self.ask(Event::Cancel(id)) else {
-            unreachable!("the answer fits the question");
+            unreachable!("the reply fits the request");
         };
         self.pump();
         result
@@ -443,7 +443,7 @@ impl<R: Reactor + 'static> Shard<R> {
         seq: u64,
     ) -> Result<(), AcknowledgeError> {
         let Reply::Acknowledged(result) = self.ask(Event::Acknowledge(subscriber, seq)) else {
-            unreachable!("the answer fits the question");
+            unreachable!("the reply fits the request");
         };
         if result.is_ok()
             && let Some(execution) = self.engine.followed_from_afar(subscriber)
@@ -461,7 +461,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// [`NotFound`].
     pub fn inspect(&mut self, id: ExecutionId) -> Result<Status, NotFound> {
         let Reply::Inspected(result) = self.ask(Event::Inspect(id)) else {
-            unreachable!("the answer fits the question");
+            unreachable!("the reply fits the request");
         };
         self.pump();
         result.map(|status| *status)
@@ -523,7 +523,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn forget_token(&mut self, token: ProgressToken) -> Result<(), NotFound> {
         let found = self.engine.find_token(token);
         let Reply::TokenForgotten(result) = self.ask(Event::ForgetToken(token)) else {
-            unreachable!("the answer fits the question");
+            unreachable!("the reply fits the request");
         };
         if let Some(id) = found {
             self.run_mut(id.slot).names.token = None;
@@ -577,9 +577,15 @@ impl fmt::Display for ExecuteError {
         match self {
             ExecuteError::Start(error) => error.fmt(out),
             ExecuteError::Open(error) => error.fmt(out),
-            ExecuteError::NoRandomness => out.write_str("the operating system has no randomness"),
+            ExecuteError::NoRandomness => {
+                out.write_str("the operating system returned no random bytes")
+            }
             ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max } => {
-                write!(out, "chunks of {chunk_bytes} bytes; a ring takes {chunk_bytes_max}")
+                write!(
+                    out,
+                    "chunks of {chunk_bytes} bytes are too long; a ring takes at most \
+                     {chunk_bytes_max}"
+                )
             }
             ExecuteError::MemoryShort(shortage) => shortage.fmt(out),
         }

@@ -44,7 +44,7 @@ pub(in crate::shard) struct Seat {
 
 /// The mark of a connection that waits for the next run of a thread.
 #[derive(Debug)]
-#[must_use = "nobody waits any more when this is dropped"]
+#[must_use = "the wait ends when this is dropped"]
 pub(in crate::shard) struct Waiting(Conversations);
 
 impl Conversations {

@@ -131,7 +131,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> Result<usize, PublishError> {
         let burst = self.engine.burst_chunks(id.slot) as usize;
         let (gate, writer) = self.fed_writer(id)?;
-        let kind = Kind::new(header.kind).expect("it was made from one");
+        let kind = Kind::new(header.kind).expect("the header was made from a kind");
         let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
         for payload in payloads.iter().take(burst) {
             match write_within(gate, writer, header, payload, now) {
@@ -303,10 +303,12 @@ fn write_within(
 impl fmt::Display for PublishError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PublishError::NotFound => out.write_str("no execution of that id is fed by hand"),
-            PublishError::Blocked => out.write_str("a `block` subscriber has to read first"),
+            PublishError::NotFound => out.write_str("no execution with this id is fed by hand"),
+            PublishError::Blocked => {
+                out.write_str("wait for a `block` subscriber, or for the execution to begin")
+            }
             PublishError::TooLarge { chunk_bytes_max } => {
-                write!(out, "a chunk of this ring has at most {chunk_bytes_max} bytes")
+                write!(out, "a chunk of this ring may have at most {chunk_bytes_max} bytes")
             }
         }
     }

@@ -55,7 +55,7 @@ fn a_thread_whose_chunks_were_taken_over_for_an_answer_goes_on() {
         let mut reader = shard.subscribe_remote(id, with(policy)).unwrap();
         for round in 0..50 {
             let count = fill(&mut output);
-            assert!(count > 0, "{policy:?}, round {round}: it waits, and nobody holds it back");
+            assert!(count > 0, "{policy:?}, round {round}: it waits, and no reader holds it back");
             // A caller asks before the shard has looked.
             assert_eq!(shard.subscribers(id).unwrap().len(), 1);
             shard.audit();

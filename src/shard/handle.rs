@@ -153,7 +153,7 @@ impl Shard<AnyReactor> {
             let _ = guarded(|| drop(shard));
             tell(died);
         })?;
-        let gone = || io::Error::other("the shard's thread ended while it was set up");
+        let gone = || io::Error::other("the shard's thread ended during its set-up");
         let (handle, report) = receiver.recv().map_err(|_| gone())??;
         Ok((ShardThread { handle, thread: Some(thread) }, report))
     }

@@ -35,7 +35,10 @@ struct Way {
     level: Level,
 }
 
-#[expect(clippy::large_enum_variant, reason = "the queue's slots are bought once; boxes would not")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the queue's slots are allocated once; boxes would not be"
+)]
 #[derive(Debug)]
 enum Message {
     Record(Record),
@@ -317,7 +320,7 @@ mod tests {
     fn only_what_matters_enough_is_written_and_nothing_after_the_end() {
         let reader = Reader::default();
         let log = Log::start(LogFormat::Json, Level::Warn, reader.clone()).unwrap();
-        log.record(0, Level::Info, "quiet", |_| panic!("it is not made either"));
+        log.record(0, Level::Info, "quiet", |_| panic!("the record is not built"));
         log.record(0, Level::Error, "loud", |_| {});
         let long = "x".repeat(1_000);
         log.announce(0, Level::Warn, "announced", |line| line.text("long", &long));

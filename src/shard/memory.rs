@@ -190,7 +190,8 @@ impl<R: Reactor + 'static> Shard<R> {
         ring_bytes: u32,
         chunk_bytes: u32,
     ) -> Result<RingFacts, ExecuteError> {
-        let largest_bytes = *limits::RING_CLASS_BYTES.last().expect("there are classes");
+        let largest_bytes =
+            *limits::RING_CLASS_BYTES.last().expect("the list of classes is not empty");
         let chunk_bytes_max = Geometry::of_class(largest_bytes).length_max();
         if chunk_bytes > chunk_bytes_max {
             return Err(ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max });

@@ -271,9 +271,9 @@ impl Families<'_, '_> {
         if self.shards.is_empty() {
             return Ok(());
         }
-        let text = "From a chunk's publication until the server had handed it to the kernel for a \
-                    stream or a call of MCP, or, at a door, had copied it into the shared ring and \
-                    woken who slept; rings of other processes are read in place and not counted.";
+        let text = "Time from the publication of a chunk until the kernel has it, for streams and \
+                    MCP calls. For doors, until it is in the shared ring and sleeping readers are \
+                    woken. Rings of other processes are read in place and not counted.";
         let unit = Some(&Unit::Seconds);
         let kind = MetricType::Histogram;
         let mut family = self.encoder.encode_descriptor("delivery_latency", text, unit, kind)?;
@@ -291,14 +291,13 @@ impl Families<'_, '_> {
         if self.shards.is_empty() {
             return Ok(());
         }
-        let text = "Turns that took too long, by what they did; one that did several things counts \
-                    for each.";
+        let text = "Turns that took too long, by duty. A turn with several duties counts for each.";
         let samples = |shard: &ShardMetrics| {
             let samples = Duty::ALL.iter();
             samples.map(|duty| ([("duty", duty.name())], shard.stalls.of(*duty))).collect()
         };
         self.labelled("turns_stalled", text, samples, ConstCounter::new)?;
-        let text = "How long turns took that took too long.";
+        let text = "Durations of turns that took too long.";
         let unit = Some(&Unit::Seconds);
         let kind = MetricType::Histogram;
         let mut family = self.encoder.encode_descriptor("stall_duration", text, unit, kind)?;
@@ -320,11 +319,11 @@ impl Families<'_, '_> {
             }};
         }
         counters! {
-            stale_count: "reactor_stale", "Answers of the kernel that belong to nothing any more.";
-            overflow_count: "reactor_overflows", "Times that the completion queue was too short.";
+            stale_count: "reactor_stale", "Replies of the kernel that belong to nothing any more.";
+            overflow_count: "reactor_overflows", "Times that the completion queue was too small.";
             entered_count: "reactor_entries", "Times that the kernel was entered.";
             blocked_count: "reactor_waits", "Times that the kernel was entered to wait.";
-            woken_count: "reactor_wakes", "Wake-ups of other threads that were seen.";
+            woken_count: "reactor_wakes", "Wake-ups by other threads that were seen.";
             message_count: "reactor_messages", "Messages to other reactors that were blocked.";
         }
         Ok(())
@@ -340,16 +339,16 @@ impl Families<'_, '_> {
             }};
         }
         counters! {
-            accepted_count: "connections_accepted", "Connections that came.";
-            aborted_count: "connections_aborted", "Connections gone before they were taken.";
-            connected_count: "connections_made", "Connections made to others.";
-            unconnected_count: "connections_unmade", "Tries to connect that came to nothing.";
-            closed_count: "connections_closed", "Connections closed here.";
+            accepted_count: "connections_accepted", "Connections accepted.";
+            aborted_count: "connections_aborted", "Connections gone before they were reported.";
+            connected_count: "connections_made", "Connection attempts that succeeded.";
+            unconnected_count: "connections_unmade", "Connection attempts that failed.";
+            closed_count: "connections_closed", "Connections closed by the server.";
             released_count: "connections_released", "Connections given to another shard.";
             adopted_count: "connections_adopted", "Connections taken from another shard.";
-            paused_count: "listener_pauses", "Times that nobody could be accepted.";
-            exhausted_count: "listener_exhaustions", "Pauses for want of a descriptor.";
-            cut_count: "sends_cut", "Sends of which the kernel did not take all.";
+            paused_count: "listener_pauses", "Times that a listener paused.";
+            exhausted_count: "listener_exhaustions", "Pauses because no descriptor was left.";
+            cut_count: "sends_cut", "Sends that the kernel accepted only in part.";
             sent_bytes: "bytes_sent", "Bytes sent.";
             received_bytes: "bytes_received", "Bytes received.";
             starved_count: "receives_starved", "Receives that waited for a buffer.";
@@ -358,16 +357,16 @@ impl Families<'_, '_> {
     }
 
     fn connections(&mut self) -> fmt::Result {
-        self.gauge("connections", "Connections there now.", |shard| shard.connections)?;
+        self.gauge("connections", "Connections now.", |shard| shard.connections)?;
         self.gauge("streams", "Connections that follow executions now.", |shard| shard.streams)?;
-        let text = "Bytes that wait because the kernel did not take them.";
+        let text = "Bytes that wait because the kernel did not accept them.";
         self.gauge("bytes_waiting", text, |shard| shard.waiting_bytes)?;
-        self.gauge("agents", "Runs of agents there now.", |shard| shard.agents)?;
+        self.gauge("agents", "Runs of agents now.", |shard| shard.agents)?;
         let text = "Executions that other processes share now.";
         self.gauge("doors", text, |shard| shard.doors)?;
-        let text = "Bytes of memory that other processes share.";
+        let text = "Bytes of memory that other processes share now.";
         self.gauge("doors_bytes", text, |shard| shard.door_bytes)?;
-        self.gauge("subscribers", "Subscribers there now.", |shard| shard.subscribers)
+        self.gauge("subscribers", "Subscribers now.", |shard| shard.subscribers)
     }
 
     fn rings(&mut self) -> fmt::Result {
@@ -390,9 +389,9 @@ impl Families<'_, '_> {
         }
         let text = "Bytes that all rings may take now.";
         self.gauge("rings_bytes_allowed", text, |shard| shard.rings_bytes_max)?;
-        let text = "How short memory is: 0 normal, 1 elevated, 2 critical, 3 survival.";
+        let text = "Memory pressure: 0 normal, 1 elevated, 2 critical, 3 survival.";
         self.gauge("memory_pressure_level", text, |shard| shard.pressure as u64)?;
-        let text = "The reading that decided how short memory is, in percent, as it was then.";
+        let text = "The reading that decided the memory pressure, in percent, at the last change.";
         let samples = |shard: &ShardMetrics| {
             let sample =
                 |reading: Decisive| ([("reading", reading.label())], reading.percent().into());
@@ -420,21 +419,21 @@ impl Families<'_, '_> {
     }
 
     fn mcp(&mut self) -> fmt::Result {
-        self.gauge("mcp_sessions", "Sessions of MCP there now.", |shard| shard.mcp.sessions)?;
-        let text = "Streams there now that clients of MCP read piece by piece.";
+        self.gauge("mcp_sessions", "MCP sessions now.", |shard| shard.mcp.sessions)?;
+        let text = "Streams that MCP clients read piece by piece now.";
         self.gauge("mcp_doors", text, |shard| shard.mcp.doors)?;
-        let text = "Tasks of MCP there now, running and over.";
+        let text = "MCP tasks now, running and ended.";
         self.gauge("mcp_tasks", text, |shard| shard.mcp.tasks)?;
         let text = "Notifications sent over MCP.";
         self.counter("mcp_notifications", text, |shard| shard.mcp.counts.notifications)?;
-        let text = "Notifications sent over MCP that tell of a gap.";
+        let text = "Notifications sent over MCP that report a gap.";
         self.counter("mcp_gaps", text, |shard| shard.mcp.counts.gaps)?;
-        let text = "Sessions of MCP that had to go for others.";
+        let text = "MCP sessions evicted to make room for others.";
         self.counter("mcp_sessions_evicted", text, |shard| shard.mcp.counts.sessions_evicted)?;
-        let text = "Sessions of MCP that were not used for too long.";
+        let text = "MCP sessions that were not used for too long.";
         let idled_out = |shard: &ShardMetrics| shard.mcp.counts.sessions_idled_out;
         self.counter("mcp_sessions_idled_out", text, idled_out)?;
-        let text = "Calls of tools over MCP that are over, by era and outcome.";
+        let text = "Ended tool calls over MCP, by era and outcome.";
         let samples = |shard: &ShardMetrics| {
             let eras = [("handshake", Era::Handshake), ("stateless", Era::Stateless)];
             let of_era = |(name, era): (&'static str, Era)| {
@@ -453,13 +452,17 @@ impl Families<'_, '_> {
         let ProcessMetrics { connections_max, log_records_dropped, spans_dropped, .. } = *process;
         self.lives(process)?;
         let allowed = ConstGauge::new(connections_max);
-        let text = "Connections that may be there at once.";
+        let text = "Maximum number of connections.";
         let kind = allowed.metric_type();
         let name = "connections_allowed";
         allowed.encode(self.encoder.encode_descriptor(name, text, None, kind)?)?;
         for (name, text, count) in [
-            ("log_records_dropped", "Records that the log had no room for.", log_records_dropped),
-            ("spans_dropped", "Spans that their queue had no room for.", spans_dropped),
+            (
+                "log_records_dropped",
+                "Log records dropped because the queue was full.",
+                log_records_dropped,
+            ),
+            ("spans_dropped", "Spans dropped because the queue was full.", spans_dropped),
         ] {
             let dropped = ConstCounter::new(count);
             let kind = dropped.metric_type();

@@ -85,7 +85,7 @@ fn read(text: &str, format: MetricsFormat) -> Families {
     let mut families = Families::new();
     let mut current: Option<String> = None;
     let body = match is_open {
-        true => text.strip_suffix("# EOF\n").expect("it says where it ends"),
+        true => text.strip_suffix("# EOF\n").expect("the text ends with an end mark"),
         false => text,
     };
     assert!(body.ends_with('\n') && !body.contains('\r') && !body.contains("EOF"));
@@ -317,7 +317,7 @@ fn every_metric_that_a_page_names_is_told_under_that_name() {
             text.split(|c| !is_of_name(c)).filter(|word| word.starts_with("streamdoor_")).collect();
         assert!(!named.is_empty(), "{page}");
         for name in named {
-            assert!(told.contains(&name), "{page} names `{name}`, which is none of {told:?}");
+            assert!(told.contains(&name), "{page} names `{name}`, which is not one of {told:?}");
         }
     }
 }

@@ -232,13 +232,14 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
 
 /// Returns a buffer for the longest chunk that a ring takes.
 fn room_for_a_chunk() -> Box<[u8]> {
-    let chunk_bytes_max = *limits::RING_CLASS_BYTES.last().expect("there are classes") / 4;
+    let chunk_bytes_max =
+        *limits::RING_CLASS_BYTES.last().expect("the list of classes is not empty") / 4;
     vec![0; chunk_bytes_max as usize].into_boxed_slice()
 }
 
 /// Returns the tools that exist from the start.
 fn tools_of(config: &ShardConfig) -> Tools {
-    #[cfg_attr(not(feature = "server"), expect(unused_mut, reason = "it knows no models"))]
+    #[cfg_attr(not(feature = "server"), expect(unused_mut, reason = "agents need the server"))]
     let mut tools = Tools::built_in();
     #[cfg(feature = "server")]
     agent::add_to(&mut tools, &config.agents);
@@ -675,7 +676,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         for run in self.runs.iter().flatten() {
             assert!(run.ingested_seq <= run.head_seq());
-            assert!(run.is_gate_told(), "S2: what {} is allowed", run.id);
+            assert!(run.is_gate_told(), "S2: the published gate of {}", run.id);
             if let run::Ring::Here(writer) = &run.ring {
                 writer.audit();
             }

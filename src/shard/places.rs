@@ -25,7 +25,7 @@ pub(in crate::shard) enum What {
 
 /// A place that is taken.
 #[derive(Debug)]
-#[must_use = "it is given back when this is dropped"]
+#[must_use = "the place is given back when this is dropped"]
 pub(in crate::shard) struct Place {
     of: Places,
     key: (What, Principal),

@@ -85,7 +85,7 @@ impl Run {
                 Poll::Ready(descriptor) => facts_of_chunk(&descriptor, reader.tail_seq()),
                 other => panic!("chunk {seq} of our own ring is {other:?}"),
             })),
-            Ring::None => unreachable!("there are chunks"),
+            Ring::None => unreachable!("an execution with chunks has a ring"),
         }
     }
 }
@@ -195,7 +195,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Evicts a reader with an impossible cursor.
     fn evict_reader(&mut self, index: u32, subscriber: SubscriberId, wild: WildCursor) {
         #[cfg(not(feature = "server"))]
-        panic!("a reader of this process, {subscriber} of execution {index}: {wild}");
+        panic!("reader {subscriber} of execution {index}, in this process: {wild}");
         #[cfg(feature = "server")]
         {
             self.counters.door_readers_evicted += 1;
@@ -337,7 +337,10 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.let_guest_begin(handle);
             }
             Work::Feed => run.producer = Producer::Feed,
-            #[cfg_attr(not(feature = "server"), expect(unused_variables, reason = "nobody calls"))]
+            #[cfg_attr(
+                not(feature = "server"),
+                expect(unused_variables, reason = "calls need the server")
+            )]
             Work::Remote(call) => {
                 run.producer = Producer::Feed;
                 #[cfg(feature = "server")]
@@ -352,7 +355,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Work::Agent(_) => self.begin_agent(handle),
             #[cfg(not(feature = "server"))]
             Work::Agent(_) => {
-                let text = "it is built without agents";
+                let text = "this program is built without agents";
                 self.producer_ended(handle, Err(ToolError::new(text)));
             }
         }
@@ -393,7 +396,10 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         if let Some(job) = refused {
             let waiting_max = limits::TOOL_QUEUE_MAX;
-            let text = format!("no thread for it: {waiting_max} tools wait for one already");
+            let text = format!(
+                "all threads are busy, and {waiting_max} tools wait for one already; try again \
+                 later"
+            );
             let Job { output, work, done: _ } = *job;
             drop(Foreign::new(work));
             let (writer, result) = (output.into_writer(), Err(ToolError::new(text)));
@@ -493,7 +499,9 @@ impl<R: Reactor + 'static> Shard<R> {
                     self.ingest(index);
                     let run = self.runs[index as usize].as_ref();
                     let has_been = |seq| run.is_none_or(|run| run.ring.has_been(seq));
-                    let cursor = remote.sample(has_been).expect("a reader of this process");
+                    let cursor = remote
+                        .sample(has_been)
+                        .expect("a reader of this process has a possible cursor");
                     self.tell(Event::ReaderAt(subscriber, cursor));
                     self.tell(Event::Lost(subscriber));
                 }

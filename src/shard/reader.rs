@@ -642,7 +642,10 @@ impl Subscriber {
     ///
     /// # Panics
     /// After the end.
-    #[expect(clippy::should_implement_trait, reason = "a lending iterator, which std has not")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a lending iterator, which std does not have"
+    )]
     pub fn next(&mut self) -> Delivery<'_> {
         assert!(!self.ended, "nothing comes after the end");
         let ready = loop {

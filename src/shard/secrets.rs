@@ -55,7 +55,7 @@ impl Secrets {
             Secrets::Kernel(ahead) => bytes = ahead.draw()?,
             Secrets::Seeded(random) => random.fill(&mut bytes),
         }
-        let (nonce, token) = bytes.split_first_chunk().expect("there are 24");
+        let (nonce, token) = bytes.split_first_chunk().expect("24 bytes were drawn");
         let token = u128::from_le_bytes(token.try_into().expect("16 are left"));
         Ok(Secret { nonce: u64::from_le_bytes(*nonce), token })
     }

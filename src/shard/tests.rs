@@ -306,7 +306,7 @@ fn a_chunk_above_a_quarter_of_the_ring_is_refused_with_the_limit() {
     let Err(PublishError::TooLarge { chunk_bytes_max }) =
         shard.publish(id, Kind::Output, &[0; 1 << 20])
     else {
-        panic!("it can not fit")
+        panic!("it cannot fit")
     };
     shard.publish(id, Kind::Output, &vec![0; chunk_bytes_max as usize]).unwrap();
     let too_many = SubscribeSpec { limit_chunks: Some(1_000), ..with(Policy::Drop) };

@@ -24,12 +24,28 @@ pub enum UpstreamCount {
 
 impl UpstreamCount {
     pub(super) const ALL: [(UpstreamCount, &'static str, &'static str); 6] = [
-        (UpstreamCount::Calls, "upstream_calls", "Calls of tools of another MCP server."),
-        (UpstreamCount::Failures, "upstream_failures", "Of these, those that have failed."),
-        (UpstreamCount::Starts, "upstream_starts", "Times that such a server was started."),
-        (UpstreamCount::ReceivedBytes, "upstream_received_bytes", "Bytes that came from it."),
-        (UpstreamCount::SentBytes, "upstream_sent_bytes", "Bytes that were sent to it."),
-        (UpstreamCount::Ignored, "upstream_ignored", "Messages of it that mean nothing here."),
+        (UpstreamCount::Calls, "upstream_calls", "Tool calls to another MCP server."),
+        (
+            UpstreamCount::Failures,
+            "upstream_failures",
+            "Tool calls to another MCP server that failed.",
+        ),
+        (
+            UpstreamCount::Starts,
+            "upstream_starts",
+            "Starts and new sessions of another MCP server.",
+        ),
+        (
+            UpstreamCount::ReceivedBytes,
+            "upstream_received_bytes",
+            "Bytes received from another MCP server.",
+        ),
+        (UpstreamCount::SentBytes, "upstream_sent_bytes", "Bytes sent to another MCP server."),
+        (
+            UpstreamCount::Ignored,
+            "upstream_ignored",
+            "Messages of another MCP server without effect.",
+        ),
     ];
 }
 

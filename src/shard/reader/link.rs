@@ -29,11 +29,11 @@ pub enum Flaw {
 impl std::fmt::Display for Flaw {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
-            Flaw::Ring => "the ring holds what no writer can have written",
-            Flaw::Kind => "the ring holds a chunk of a kind that there is not",
-            Flaw::Totals => "the ring counts chunks that it cannot have had",
-            Flaw::Verdict => "the execution ended in a way that there is not",
-            Flaw::Lost => "somebody has cut off the file that the ring is in",
+            Flaw::Ring => "the ring contains values that no writer can have written",
+            Flaw::Kind => "the ring contains a chunk of an unknown kind",
+            Flaw::Totals => "the ring's totals are impossible",
+            Flaw::Verdict => "the execution ended with an unknown outcome",
+            Flaw::Lost => "the file of the ring was truncated",
         })
     }
 }
