@@ -1,5 +1,6 @@
-//! Shards that have ended. A server of which a shard has died goes on with the others: they say so
-//! in `/readyz`, `/metrics` and lists, and [`ShardEnds`] tells the program. Tests: `ends_tests.rs`.
+//! Shards that have ended. If a shard dies, its server goes on with the others. They report it in
+//! `/readyz`, `/metrics` and lists, and [`ShardEnds`] reports it to the program. Tests:
+//! `ends_tests.rs`.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,12 +15,11 @@ use crate::limits;
 pub struct ShardEnd {
     /// The number of the shard.
     pub shard: u32,
-    /// The panic that it died of; `None` if it was told to end.
+    /// The message of the panic that killed it. `None` if it ended as requested.
     pub panic: Option<String>,
 }
 
-/// The ends of the shards of one server, one after the other. A clone goes on where the original
-/// is.
+/// The ends of the shards of one server, in order. A clone continues where the original is.
 #[derive(Clone, Debug, Default)]
 pub struct ShardEnds {
     shared: Arc<Shared>,
@@ -68,12 +68,12 @@ impl ShardEnds {
         self.shared.state().ends.iter().any(|end| end.panic.is_some())
     }
 
-    /// These shards are told when another one of them dies.
+    /// Sets the shards that are told when another one of them dies.
     pub(super) fn introduce(&self, handles: Vec<ShardHandle>) {
         self.shared.state().handles = handles;
     }
 
-    /// A shard is gone.
+    /// Records that a shard has ended, and tells the others if it has died.
     pub(super) fn add(&self, shard: u8, died: Option<Panicked>) {
         let mut state = self.shared.state();
         let panic = died.map(|panicked| panicked.text().to_owned());

@@ -1,4 +1,5 @@
-//! Shards that die: what the others, readers elsewhere and the program are told. Real threads.
+//! Shards that die: the reports to the other shards, to remote readers and to the program. Uses
+//! real threads.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,7 +21,7 @@ use crate::shard::{
 
 const WORDS: &str = "an assertion of ours";
 
-/// Two shards, of which the first one listens at this path.
+/// Starts two shards, of which the first one listens at this path.
 fn server(name: &str) -> (Server, std::path::PathBuf) {
     let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
     let config = ServerConfig {
@@ -46,7 +47,7 @@ fn ask_json(path: &Path, target: &str) -> (u16, Value) {
     (status, serde_json::from_str(&body).expect(&body))
 }
 
-/// Has a shard's own code panic, once `may_die` says so.
+/// Makes a shard's own code panic after `may_die` has returned.
 fn kill(shard: &ShardHandle, may_die: impl FnOnce() + Send + 'static) {
     let command = Command::Call(Box::new(move |_: &mut Shard| {
         may_die();
@@ -76,7 +77,7 @@ fn a_dead_shard_is_named_and_the_others_go_on() {
     };
     assert!(matches!(end, EndState::Detached { reason: DetachReason::Lost, .. }), "{end:?}");
     let (status, answer) = loop {
-        let answered = ask_json(&path, "/readyz"); // The first shard hears of it soon.
+        let answered = ask_json(&path, "/readyz"); // The first shard learns it soon.
         if answered.0 != 200 {
             break answered;
         }

@@ -1,4 +1,4 @@
-//! The beginning and the end of a server: listening, and draining.
+//! The start and the end of a server: listening and draining.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::mcp::Mcp;
 use crate::reactor::{ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor};
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Serves HTTP at this address from now on; returns it, with the port that the kernel chose. At
-    /// an address that other machines can reach only if everybody is asked for a token:
+    /// Serves HTTP at this address from now on. Returns the address with the port that the kernel
+    /// chose. An address that other machines can reach requires a token of every client:
     /// [`ShardConfig::access`](super::super::ShardConfig::access).
     ///
     /// # Errors
-    /// [`ListenError`]; nothing is left behind then.
+    /// [`ListenError`]. Nothing is left behind.
     ///
     /// ```
     /// use streamdoor::reactor::ListenOptions;
@@ -46,14 +46,14 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(self.reactor.listen_address(listener).expect("it was just made"))
     }
 
-    /// Listens there for processes of this machine and of this user, which may share memory with
-    /// the server beside everything else. There is one such place at most.
+    /// Listens at a Unix socket for processes of this machine and of this user. They may share
+    /// memory with the server, besides everything else. A shard has at most one such socket.
     ///
     /// # Errors
-    /// [`ListenError`]; nothing is left behind then.
+    /// [`ListenError`]. Nothing is left behind.
     ///
     /// # Panics
-    /// If there is one already.
+    /// If the shard listens at such a socket already.
     pub fn listen_at_door(&mut self, path: &Path) -> Result<(), ListenError> {
         let address = ListenAddress::Unix(path.to_owned());
         let opened = self.open_serve();
@@ -66,7 +66,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(())
     }
 
-    /// Buys what connections need, once.
+    /// Creates the tables that connections need, at the first call.
     pub(super) fn open_serve(&mut self) -> std::io::Result<()> {
         if self.serve.is_none() {
             self.reactor.open_sockets(self.socket_limits)?;
@@ -82,7 +82,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(())
     }
 
-    /// Listens nowhere any more. Who is connected stays so.
+    /// Closes all listeners. Open connections stay.
     pub fn stop_listening(&mut self) {
         let Some(serve) = &mut self.serve else { return };
         serve.door = None;
@@ -91,14 +91,14 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Connections there are.
+    /// Returns the number of open connections.
     pub fn connection_count(&self) -> u32 {
         self.serve.as_ref().map_or(0, |serve| serve.connection_count())
     }
 
-    /// Begins to end the server: nobody is accepted any more, what runs is stopped, subscribers are
-    /// told `detached: shutdown`. What was said is still sent: take turns until
-    /// [`Shard::connection_count`] is 0, or for as long as that may take.
+    /// Begins to end the server. It accepts no more connections, stops what runs, and tells
+    /// subscribers `detached: shutdown`. Pending output is still sent: call [`Shard::turn`] until
+    /// [`Shard::connection_count`] is 0, or until a deadline of the caller.
     pub fn drain(&mut self) {
         let Some(serve) = &mut self.serve else { return };
         if std::mem::replace(&mut serve.is_draining, true) {
@@ -117,10 +117,10 @@ impl<R: Reactor + 'static> Shard<R> {
         for id in told {
             self.drop_connection(id);
         }
-        self.flush_connections(); // It closes those that wait for a request, from now on.
+        self.flush_connections(); // From now on this closes connections that wait for a request.
     }
 
-    /// While the server ends: a connection that has its answer gets no other request.
+    /// Closes the connections without a request while the server drains.
     pub(super) fn close_idle(&mut self) {
         while let Some(serve) = &mut self.serve
             && serve.is_draining
@@ -131,7 +131,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Sends what can be sent and closes everything. For the end of a shard.
+    /// Sends what can be sent and closes all connections. For the end of a shard.
     pub(in crate::shard) fn close_connections(&mut self) {
         self.flush_connections();
         let connections = self.serve.iter().flat_map(|serve| serve.connections.iter().flatten());

@@ -14,19 +14,19 @@ use crate::limits;
 use crate::reactor::{ListenAddress, ListenError, ListenOptions, Report, SocketLimits};
 use crate::tool::Files;
 
-/// How a server is set up.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// One for each thread; which shard it is, is counted here.
+    /// The configurations of the shards, one for each thread. The server sets their numbers.
     pub shards: Vec<ShardConfig>,
-    /// Where it listens. A path is listened on by the first shard; a port by all of them, and the
-    /// kernel spreads connections.
+    /// The addresses to listen at. The first shard listens at a path. All shards listen at a port,
+    /// and the kernel spreads connections over them.
     pub listen: Vec<ListenAddress>,
-    /// Connections of all shards together.
+    /// Maximum number of connections of all shards together.
     pub connections_max: u32,
 }
 
-/// A running server. Dropping it ends it at once; [`Server::drain`] is the friendly way.
+/// A running server. Dropping it ends the server at once. [`Server::drain`] lets clients finish.
 #[derive(Debug)]
 pub struct Server {
     threads: Vec<ShardThread>,
@@ -35,31 +35,31 @@ pub struct Server {
     reports: Vec<Report>,
 }
 
-/// Why a server did not start.
+/// The reason why a server did not start.
 #[derive(Debug)]
 pub enum ServerError {
-    /// Give it at least one, and not more than an id can tell apart.
+    /// The configuration has no shard, or more shards than an id can tell apart.
     ShardCount {
-        /// The most.
+        /// The maximum number of shards.
         shards_max: usize,
     },
-    /// The machine lacks something: a thread, memory, a way to the kernel.
+    /// The machine lacks something: a thread, memory, or a way to the kernel.
     Shard(io::Error),
-    /// Listen elsewhere.
+    /// The server cannot listen at an address. Choose another one.
     Listen(ListenError),
-    /// A shard ended while it was set up; its thread has said why.
+    /// A shard ended during setup. The panic message of its thread tells the reason.
     Call(CallError),
 }
 
-/// What makes a shard ready, on its own thread: adding tools, say. Because others ask, its tools
-/// read no files until they may: [`crate::tool::Tools::allow_files`].
+/// A function that prepares each shard on its own thread, for example by adding tools. Tools read
+/// no files until it calls [`crate::tool::Tools::allow_files`], because other people call them.
 pub type SetUp = Arc<dyn Fn(&mut Shard) + Send + Sync>;
 
 impl Server {
     /// Starts all shards, and listens.
     ///
     /// # Errors
-    /// [`ServerError`]; nothing is left running then.
+    /// [`ServerError`]. No shard is left running.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Server {
             return Err(ServerError::ShardCount { shards_max });
         }
         let each_max = connections_max.div_ceil(shards.len() as u32).max(1);
-        // All shards have them together.
+        // All shards share them.
         let (doors, named_doors) = (shards[0].doors.clone(), shards[0].named_doors.clone());
         let mut mcp_key = [0; 32];
         crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
@@ -131,7 +131,8 @@ impl Server {
         if self.threads.len() == 1 || matches!(address, ListenAddress::Unix(_)) {
             return listen_on(&self.threads[0], address, alone, false);
         }
-        // Whoever shares a port does not see a stranger there: first without.
+        // A socket that shares its port binds even if another process does. Try without sharing
+        // first.
         let mut listened = listen_on(&self.threads[0], address, alone, true)?;
         for thread in &self.threads {
             listened = listen_on(thread, &listened, ListenOptions { shares_port: true }, false)?;
@@ -139,46 +140,48 @@ impl Server {
         Ok(listened)
     }
 
-    /// Has it share memory with processes of this machine that connect to this path: the first
-    /// shard listens there.
+    /// Makes the server share memory with processes of this machine that connect to this path. The
+    /// first shard listens there.
     ///
     /// # Errors
-    /// [`ServerError::Listen`]; the server goes on without.
+    /// [`ServerError::Listen`], and [`ServerError::Call`] if the shard has ended. The server goes
+    /// on without this path.
     pub fn open_door(&self, path: &Path) -> Result<(), ServerError> {
         let path = path.to_owned();
         let called = self.threads[0].call(move |shard| shard.listen_at_door(&path));
         called.map_err(ServerError::Call)?.map_err(ServerError::Listen)
     }
 
-    /// Where it listens, with the ports that the kernel chose.
+    /// Returns the addresses that the server listens at, with the ports that the kernel chose.
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
     }
 
-    /// Which way to the kernel each shard has found.
+    /// Returns for each shard which way to the kernel it uses.
     pub fn reports(&self) -> &[Report] {
         &self.reports
     }
 
-    /// The shards.
+    /// Returns the handles of the shards.
     pub fn handles(&self) -> impl Iterator<Item = &ShardHandle> {
         self.threads.iter().map(|thread| &**thread)
     }
 
-    /// Waits until a shard has ended, and says which and why. The other shards go on: they answer
-    /// 503 to `/readyz`, and name the dead one in `/metrics` and in lists.
+    /// Waits until a shard has ended, and returns its number and the reason. The other shards go
+    /// on. They answer 503 to `/readyz`, and name the dead shard in `/metrics` and in lists.
     pub fn wait(&self) -> ShardEnd {
         self.ends().wait()
     }
 
-    /// The ends of all shards, from the first one on, to be waited for elsewhere.
+    /// Returns the ends of all shards, from the first one on. The caller can wait for them
+    /// elsewhere.
     pub fn ends(&self) -> ShardEnds {
         self.ends.clone()
     }
 
-    /// Ends the server: accepts nobody, stops what runs, tells subscribers `detached: shutdown`,
-    /// and waits until everything was sent, at most for so long. Returns true if everything was
-    /// sent; if a shard has died, what it had to send was not.
+    /// Ends the server. It accepts no more connections, stops what runs, tells subscribers
+    /// `detached: shutdown`, and sends what is pending, for at most `deadline`. Returns true if
+    /// everything was sent. Returns false if a shard has died, because its output was lost.
     pub fn drain(self, deadline: Duration) -> bool {
         let mut undrained: Vec<&ShardThread> = self.threads.iter().collect();
         let mut waited = Duration::ZERO;
@@ -201,7 +204,7 @@ impl Server {
     }
 }
 
-/// Listens there; with `is_trial` only for a moment.
+/// Listens at an address. With `is_trial` it stops listening at once.
 fn listen_on(
     thread: &ShardThread,
     address: &ListenAddress,

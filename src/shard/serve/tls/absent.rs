@@ -1,17 +1,17 @@
-//! Instead of TLS, where the program is built without it: sessions that there are none of.
+//! The replacement of TLS in a build without it: types that have no values.
 
 use std::io::IoSlice;
 
 use super::buffers::Buffers;
 
-/// There is none.
+/// The TLS configuration. This build has none.
 pub enum TlsConfig {}
 
-/// There is none.
+/// The TLS session. This build has none.
 #[derive(Debug)]
 pub(super) enum Session {}
 
-/// What came of some bytes.
+/// The result of decrypting some bytes.
 #[derive(Debug)]
 #[expect(dead_code, reason = "nobody makes any of them")]
 pub(super) enum Opened {

@@ -1,4 +1,4 @@
-//! The certificate and the key of a server, out of their files.
+//! The certificate and the key of a server, read from their files.
 
 use std::fmt;
 use std::fs::File;
@@ -14,72 +14,73 @@ use rustls::{InconsistentKeys, ServerConfig, ServerConnection};
 
 use crate::limits;
 
-/// With what a server shows who it is: one for all of its shards, so that a client can come back to
-/// any of them with its ticket.
+/// The certificate and the key of a server. All shards share one, so that a client can resume with
+/// its ticket at any of them.
 #[derive(Clone)]
 pub struct TlsConfig(Arc<ServerConfig>);
 
-/// Why a certificate or a key cannot be used.
+/// The reason why a certificate or a key cannot be used.
 #[derive(Debug)]
 pub enum TlsError {
-    /// Make it readable.
+    /// The file cannot be read.
     Unreadable {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// Give another file: this is no certificate or key.
+    /// The file is too long for a certificate or a key. Give another one.
     TooLong {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// The limit.
+        /// The maximum number of bytes.
         bytes_max: u64,
     },
-    /// Give a file that is whole, in PEM.
+    /// The file is damaged, or it is not PEM.
     Malformed {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The reason.
         problem: String,
     },
-    /// Give the file with the certificate, and those of who vouches for it behind.
+    /// The file holds no certificate. Give the file with the certificate, followed by its chain.
     NoCertificate {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
-    /// Give the file with the private key, without a password.
+    /// The file holds no private key. Give the file with the private key, without a password.
     NoKey {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
-    /// `chmod o= FILE`, and think about who has read it.
+    /// Other users can read or change the private key. Run `chmod o= FILE`, and consider who has
+    /// read it.
     ReadableByOthers {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
-    /// Give the two that belong together.
+    /// The certificate and the key do not belong together.
     Mismatch {
         /// The certificate's file.
         certificate: PathBuf,
-        /// The key's.
+        /// The key's file.
         key: PathBuf,
     },
-    /// Something about them is not supported.
+    /// The library does not support the certificate or the key.
     Refused {
         /// The certificate's file.
         certificate: PathBuf,
-        /// The key's.
+        /// The key's file.
         key: PathBuf,
-        /// What.
+        /// The reason.
         problem: String,
     },
 }
 
 impl TlsConfig {
-    /// Reads a certificate, with those of who vouches for it behind, and its key, both in PEM.
+    /// Reads a certificate, followed by its chain, and its key. Both files are PEM.
     ///
     /// # Errors
     /// [`TlsError`], which names the file.
@@ -117,7 +118,7 @@ impl TlsConfig {
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
     ) -> Result<TlsConfig, rustls::Error> {
-        // The provider is named: nothing depends on what else in the process has chosen one.
+        // The provider is explicit. A choice of other code in this process has no effect.
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
         let mut config = builder.with_single_cert(chain, key)?;
@@ -132,7 +133,7 @@ impl TlsConfig {
     }
 }
 
-/// All of a file that is small. With `is_secret` others may not be able to read it.
+/// Reads a whole file of limited length. With `is_secret` other users may have no access to it.
 fn read(file: &Path, is_secret: bool) -> Result<Vec<u8>, TlsError> {
     let unreadable = |error| TlsError::Unreadable { file: file.to_owned(), error };
     let opened = File::open(file).map_err(unreadable)?;
@@ -153,7 +154,7 @@ fn read(file: &Path, is_secret: bool) -> Result<Vec<u8>, TlsError> {
 
 impl fmt::Debug for TlsConfig {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("TlsConfig") // Not its key.
+        out.write_str("TlsConfig") // The key is never printed.
     }
 }
 

@@ -1,12 +1,12 @@
-//! TLS on a connection: what stands between the bytes of its socket and those of its HTTP machine.
+//! TLS on a connection: the layer between the bytes of its socket and those of its HTTP machine.
 //!
-//! What comes is opened as it comes, and nothing of it is kept here but the beginning of a record.
-//! What goes is sealed in portions when the kernel takes bytes, and no earlier: what a slow reader
-//! does not take waits as it would without TLS, and of sealed bytes there is one portion at most.
-//! A connection without TLS has no session, and asks once a flush whether it has one.
+//! Received bytes are decrypted as they come. Only the beginning of an incomplete record is kept
+//! here. Bytes to send are encrypted in portions, and only when the kernel takes bytes. What a slow
+//! reader does not take therefore waits as plain bytes, and at most one portion waits encrypted. A
+//! connection without TLS has no session, and a flush checks for one once.
 //!
-//! Renegotiation does not exist (rustls has none); 0-RTT is off, as it could be repeated by others.
-//! Tests: at the end; `tests/tls/`, with curl and openssl.
+//! Renegotiation does not exist (rustls has none). 0-RTT is off, because others could replay it.
+//! Tests: `tests.rs`; `tests/tls/`, with curl and openssl.
 
 mod files;
 #[cfg(test)]
@@ -22,43 +22,43 @@ pub use files::{TlsConfig, TlsError};
 use super::buffers::Buffers;
 use crate::limits;
 
-/// See the module's text.
+/// The TLS state of one connection. See the module's text.
 pub(super) struct Session {
     tls: ServerConnection,
-    /// To be sent, from `sent_bytes` on.
+    /// Encrypted bytes. Those from `sent_bytes` on have to be sent.
     sealed: Vec<u8>,
     sent_bytes: usize,
-    /// It was said that nothing follows, or why nothing does.
+    /// True if a closing alert was sent or the session has failed.
     is_over: bool,
     was_told_of: bool,
 }
 
-/// What came of some bytes.
+/// The result of decrypting some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Opened {
-    /// There may be more.
+    /// The connection goes on.
     More,
-    /// The handshake has just ended; there may be more.
+    /// The handshake has just ended. The connection goes on.
     Ready,
-    /// The peer has said that nothing follows.
+    /// The peer has closed its side.
     Ended,
-    /// Nothing of it is to be believed; the peer is told so. Why:
+    /// The bytes are invalid, and the peer is told so with an alert. Holds the reason.
     Refused(String),
 }
 
 impl Session {
-    /// For a new connection.
+    /// Creates the session of a new connection.
     pub fn new(config: &TlsConfig) -> Box<Session> {
         let mut tls = config.connection();
-        tls.set_buffer_limit(None); // What is put in is taken out at once.
+        tls.set_buffer_limit(None); // Each write is encrypted and collected at once.
         let sealed = Vec::new();
         Box::new(Session { tls, sealed, sent_bytes: 0, is_over: false, was_told_of: false })
     }
 
-    /// Opens what has come, and appends it to `out`.
+    /// Decrypts received bytes, and appends the result to `out`.
     pub fn open(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Opened {
         if self.is_over {
-            return Opened::More; // It was told.
+            return Opened::More; // This was reported before.
         }
         let mut has_ended = false;
         let mut refusal = None;
@@ -96,14 +96,14 @@ impl Session {
         }
     }
 
-    /// Takes what rustls has for the peer.
+    /// Takes the bytes that rustls has for the peer.
     fn collect(&mut self) {
         while self.tls.wants_write() {
             self.tls.write_tls(&mut self.sealed).expect("memory takes everything");
         }
     }
 
-    /// Seals bytes, not more than [`limits::TLS_SEAL_BYTES`] of them. How many?
+    /// Encrypts up to [`limits::TLS_SEAL_BYTES`] bytes. Returns how many.
     pub fn seal<'a>(
         &mut self,
         slices: impl Iterator<Item = &'a [u8]>,
@@ -127,14 +127,14 @@ impl Session {
                 self.sealed = spare.large(total + limits::TLS_OVERHEAD_BYTES);
             }
             let taken = self.tls.writer().write_vectored(&portion);
-            assert_eq!(taken.ok(), Some(total)); // It has no limit.
+            assert_eq!(taken.ok(), Some(total)); // The writer has no limit.
             self.collect();
         }
         total
     }
 
-    /// Says that nothing follows, unless something like that was said. Is there something to be
-    /// sent now?
+    /// Sends a closing alert, unless the session is over already. Returns true if bytes have to be
+    /// sent now.
     pub fn say_goodbye(&mut self) -> bool {
         if std::mem::replace(&mut self.is_over, true) {
             return false;
@@ -144,7 +144,7 @@ impl Session {
         self.waiting_bytes() > 0
     }
 
-    /// Sends what is sealed. `Ok(false)`: not all of it was taken.
+    /// Sends encrypted bytes. Returns `Ok(false)` if not all of them were taken.
     pub fn send<E>(
         &mut self,
         spare: &mut Buffers,
@@ -161,12 +161,12 @@ impl Session {
         Ok(is_all)
     }
 
-    /// Sealed, and not sent.
+    /// Returns the number of encrypted bytes that were not sent.
     pub fn waiting_bytes(&self) -> usize {
         self.sealed.len() - self.sent_bytes
     }
 
-    /// Gives its memory back.
+    /// Returns its memory to `spare`.
     pub fn recycle(self, spare: &mut Buffers) {
         spare.give_back(self.sealed);
     }

@@ -1,4 +1,4 @@
-//! Sessions against rustls as a client: whole, cut everywhere, changed, and what is no TLS at all.
+//! Sessions against rustls as a client, with whole, cut, changed and invalid input.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn configs() -> (TlsConfig, Arc<ClientConfig>) {
     (server, Arc::new(client))
 }
 
-/// A server and its client, and what passes between them.
+/// A session and its client, and the bytes and results that pass between them.
 struct Pair {
     session: Box<Session>,
     client: ClientConnection,
@@ -46,7 +46,7 @@ impl Pair {
         }
     }
 
-    /// What the client has to say next.
+    /// Takes the bytes that the client has to send next.
     fn flight(&mut self) -> Vec<u8> {
         let mut flight = Vec::new();
         while self.client.wants_write() {
@@ -62,7 +62,7 @@ impl Pair {
         }
     }
 
-    /// Lets the client read all that the server has sealed.
+    /// Lets the client read all that the server has encrypted.
     fn answer(&mut self) {
         let mut sealed = Vec::new();
         let sent = self.session.send(&mut self.spare, |slices| {
@@ -77,7 +77,7 @@ impl Pair {
         }
     }
 
-    /// The client's two flights: the first one, and what follows its answer, with a request.
+    /// Returns the client's first flight, and the one after the reply, with a request.
     fn flights(&mut self) -> [Vec<u8>; 2] {
         let first = self.flight();
         self.tell(&first);
@@ -128,7 +128,8 @@ fn what_goes_in_comes_out_and_both_say_goodbye() {
     assert!(read == long);
     assert!(pair.session.say_goodbye() && !pair.session.say_goodbye());
     pair.answer();
-    assert_eq!(pair.client.reader().read(&mut [0]).unwrap(), 0); // An end that was told.
+    // The end was announced by an alert.
+    assert_eq!(pair.client.reader().read(&mut [0]).unwrap(), 0);
     pair.client.send_close_notify();
     let mut other = Pair::new(&configs());
     let [_, second] = other.flights();
@@ -151,11 +152,12 @@ fn it_does_not_matter_how_the_bytes_are_cut() {
         *byte ^= 0x10;
         pair.tell(&second);
         if pair.heard == REQUEST {
-            without_meaning += 1; // The minor version of a record is not looked at: RFC 8446, 5.1.
+            without_meaning += 1; // The minor version of a record is ignored: RFC 8446, 5.1.
             continue;
         }
         if !matches!(pair.told.last(), Some(Opened::Refused(_))) {
-            pair.tell(&[0x55; 70_000]); // A longer record: the rest of it has to come.
+            // The changed byte has made the record longer: send the rest of it.
+            pair.tell(&[0x55; 70_000]);
         }
         assert!(pair.heard.is_empty(), "byte {at}");
         assert!(matches!(pair.told.last(), Some(Opened::Refused(_))), "{at}: {:?}", pair.told);
@@ -163,7 +165,7 @@ fn it_does_not_matter_how_the_bytes_are_cut() {
     assert!(without_meaning <= 3, "{without_meaning} of {length}");
 }
 
-/// What a client of TLS 1.1 says first: RFC 4346, 7.4.1.2.
+/// The first message of a client of TLS 1.1: RFC 4346, 7.4.1.2.
 fn hello_of_tls_1_1() -> Vec<u8> {
     let mut body = vec![3, 2];
     body.extend_from_slice(&[7; 32]);
