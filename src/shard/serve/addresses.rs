@@ -1,34 +1,35 @@
-//! How many connections each address has: a table of fixed size, bought once.
+//! Counts the connections of each address, in a table of fixed size that is allocated once.
 //!
-//! IPv6 is counted by its first 64 bits: whoever has one address there has them all. This machine's
-//! own addresses and Unix sockets are not counted. Whoever connects cannot choose where in the
-//! table they are counted: the hash has a seed of its own.
+//! IPv6 addresses are counted by their first 64 bits, because the owner of one has all of them.
+//! This machine's own addresses and Unix sockets are not counted. A client cannot choose its slot
+//! in the table, because the hash has a random seed.
 //!
-//! Invariant: an address stands at its own place or behind it, with no empty place in between.
+//! Invariant: an entry stands in its home slot or after it, and no slot in between is empty.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::base::Random;
 use crate::reactor::Peer;
 
-/// See the module's text.
+/// The table of connection counts by address. See the module's text.
 #[derive(Debug)]
 pub(super) struct Addresses {
-    /// Where `counts` is 0 there is none.
+    /// A key is valid if its count is not 0.
     keys: Vec<u64>,
     counts: Vec<u32>,
     seed: u64,
     each_max: u32,
 }
 
-/// No address of IPv6 that somebody connects from begins so: these are for multicast.
+/// A prefix of IPv6 that no connection comes from: it is for multicast.
 const IPV4_KEY: u64 = 0xFF00 << 48;
 
-/// As what a peer is counted, if it is.
+/// Returns the key by which a peer is counted. `None` if it is not counted.
 fn key_of(peer: &Peer) -> Option<u64> {
     let Peer::Tcp(address) = peer else { return None };
     let of_v6 = |v6: Ipv6Addr| (v6.to_bits() >> 64) as u64;
-    let ip = address.ip().to_canonical(); // One of IPv4 in the dress of IPv6 is one of IPv4.
+    // An IPv4 address that is mapped into IPv6 counts as IPv4.
+    let ip = address.ip().to_canonical();
     (!ip.is_loopback()).then(|| match ip {
         IpAddr::V4(v4) => IPV4_KEY | u64::from(v4.to_bits()),
         IpAddr::V6(v6) => of_v6(v6),
@@ -36,21 +37,21 @@ fn key_of(peer: &Peer) -> Option<u64> {
 }
 
 impl Addresses {
-    /// For so many connections together, and so many of each address.
+    /// Creates a table for `connections_max` connections, and up to `each_max` of each address.
     pub fn new(connections_max: u32, each_max: u32, seed: u64) -> Addresses {
-        // Half of it stays empty, so that a search is short.
+        // At least half of the slots stay empty, so that a search is short.
         let places = (2 * connections_max as usize).next_power_of_two();
-        // Memory that nobody has written to is none yet.
+        // The kernel provides zeroed memory only when it is written.
         Addresses { keys: vec![0; places], counts: vec![0; places], seed, each_max }
     }
 
-    /// May it have one more?
+    /// True if this peer's address may have one more connection.
     pub fn has_room(&self, peer: &Peer) -> bool {
         let place = key_of(peer).map(|key| self.place_of(key));
         place.is_none_or(|place| self.counts[place] < self.each_max)
     }
 
-    /// It has one more.
+    /// Counts one more connection.
     pub fn add(&mut self, peer: &Peer) {
         let Some(key) = key_of(peer) else { return };
         let place = self.place_of(key);
@@ -58,7 +59,7 @@ impl Addresses {
         self.counts[place] += 1;
     }
 
-    /// It has one less.
+    /// Counts one connection less.
     pub fn remove(&mut self, peer: &Peer) {
         let Some(key) = key_of(peer) else { return };
         let place = self.place_of(key);
@@ -72,7 +73,7 @@ impl Addresses {
         Random::new(key ^ self.seed).next_u64() as usize & (self.keys.len() - 1)
     }
 
-    /// Where it stands, or else where it would.
+    /// Returns the slot of a key, or the empty slot where it belongs.
     fn place_of(&self, key: u64) -> usize {
         let mut place = self.home_of(key);
         while self.counts[place] > 0 && self.keys[place] != key {
@@ -81,7 +82,7 @@ impl Addresses {
         place
     }
 
-    /// Moves those up who stand behind an empty place that they could have.
+    /// Closes the gap: entries behind it that may stand in it move up.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.keys.len() - 1;
         let mut place = (gap + 1) & mask;

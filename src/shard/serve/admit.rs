@@ -1,12 +1,13 @@
-//! Who comes in when there is little room: how many connections an address may have, who makes
-//! place for others, and who is told that there is none.
+//! Admission of connections: the limit for each address, the eviction of idle connections, and the
+//! refusal of new ones.
 //!
-//! Each shard has its part of the places and counts for itself. Up to
-//! [`limits::CONNECTIONS_EVICT_PERCENT`] of them everybody comes in. Above, a new connection takes
-//! the place of the one that has been without a request longest; if there is none (whoever is in a
-//! request or follows a stream stays, and whoever has just come or was just answered), it takes one
-//! of the places that are left. Some of these are kept to tell who comes last that there is none
-//! for them, so that accepting never stands still; of three places or less none is.
+//! Each shard has its share of the places, and counts by itself. Up to
+//! [`limits::CONNECTIONS_EVICT_PERCENT`] of them, every connection is accepted. Above that, a new
+//! connection replaces the one that has been without a request longest. Connections with a request
+//! or a stream are never replaced, nor are those that were accepted or answered a moment ago. If
+//! none can be replaced, the new connection takes a free place. The last places are reserved for
+//! telling clients that the server is full, so that accepting never stops. With three places or
+//! fewer none is reserved.
 
 use super::super::Shard;
 use super::Serve;
@@ -22,11 +23,11 @@ use crate::wire::http1::Status;
 /// The places of one shard.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
-    /// All there are.
+    /// The number of places.
     max: u32,
-    /// With so many taken somebody has to go first.
+    /// From this number of connections on, a new one replaces an idle one.
     evict_from: u32,
-    /// With so many taken nobody comes in.
+    /// From this number of connections on, new ones are refused.
     turn_away_from: u32,
 }
 
@@ -41,20 +42,21 @@ impl Places {
     }
 }
 
-/// What is to be done with a new connection.
+/// The treatment of a new connection.
 enum Verdict {
     Welcome,
-    /// Once this one has gone.
+    /// Accept it after this one was dropped.
     Instead(ConnectionId),
-    /// It is told. `true`: and waited for; there is another place for whoever comes next.
+    /// Refuse it with a reply. If true, the connection stays until the client has read the reply.
+    /// Another place is free for the next client.
     TurnAway(bool),
 }
 
-/// Refusals that the log has not been told of.
+/// Refused connections that were not logged yet.
 #[derive(Debug, Default)]
 pub(super) struct Untold {
     count: u64,
-    /// Not before.
+    /// The earliest time of the next record.
     next_at: Option<Instant>,
 }
 
@@ -65,8 +67,8 @@ impl Serve {
         if count < evict_from {
             return Verdict::Welcome;
         }
-        // Who has been answered in this very turn stands at the end, with the answer still to be
-        // sent: behind such a one there is nobody else.
+        // A connection that was answered in this turn stands at the end, with its answer not sent
+        // yet. Nobody stands behind it.
         let first =
             self.waiting_line.first().and_then(|at| self.connections[at as usize].as_deref());
         let may_go = |connection: &&Connection| {
@@ -98,7 +100,7 @@ impl Serve {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Somebody has connected.
+    /// Accepts or refuses a new connection.
     pub(super) fn admit(&mut self, id: ConnectionId, peer: Peer, is_at_door: bool) {
         let Some(serve) = &mut self.serve else { return };
         if is_at_door && !Serve::is_of_house(&peer) {
@@ -142,7 +144,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.log_connection("connection_opened", peer);
     }
 
-    /// Is what comes from there TLS?
+    /// True if this peer speaks TLS.
     fn has_tls(&self, peer: &Peer) -> bool {
         self.tls.is_some() && matches!(peer, Peer::Tcp(_))
     }
@@ -150,7 +152,7 @@ impl<R: Reactor + 'static> Shard<R> {
     fn turn_away(&mut self, id: ConnectionId, peer: Peer, error: ApiError, waits: bool) {
         self.log_refused(peer, &error.message);
         if self.has_tls(&peer) {
-            self.reactor.close(id); // It could be told behind a handshake only, which costs most.
+            self.reactor.close(id); // A reply would need a TLS handshake, the most expensive step.
             return;
         }
         let serve = self.serve.as_mut().expect("it has connections");
@@ -159,7 +161,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.converse(id, |http, around, out| http.turn_away(&error, around, out));
     }
 
-    /// Tells the log of somebody who was refused, together with others if there are many.
+    /// Logs a refused connection. Several within a short time share one record.
     fn log_refused(&mut self, peer: Peer, reason: &str) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");

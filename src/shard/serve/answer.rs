@@ -1,4 +1,4 @@
-//! Calls, carried out and answered.
+//! Carries out calls, and answers them.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::wire::http1::Status;
 use crate::wire::write_json;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Carries out what a client asks for. `false`: the answer comes later, or is a stream that was
-    /// begun; `true`: it is complete.
+    /// Carries out a call of a client. Returns true if the reply is complete. Returns false if it
+    /// comes later, or if it is a stream that has begun.
     pub(super) fn carry_out_call(&mut self, id: ConnectionId, call: Call) -> bool {
         let is_draining = self.serve.as_ref().is_some_and(|serve| serve.is_draining);
         let principal = self.principal_of(id);
@@ -65,7 +65,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Calls that are answered from what is there.
+    /// Answers a call from the tables of this shard.
     fn answer_now(&mut self, call: &Call, principal: Principal) -> Result<Answer, ApiError> {
         let document = match call {
             Call::Tools => documents::tools(self.tool_specs(principal).map(|spec| &**spec)),
@@ -131,14 +131,14 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(documents::execution(&status, &tool, texts, &subscribers, ticket, self.now))
     }
 
-    /// What opens the stream of an execution to its owner, where that takes a ticket.
+    /// Returns the ticket that opens the stream of an execution to its owner, if streams need one.
     fn ticket_for(&self, id: ExecutionId) -> Option<String> {
         let run = self.runs.get(id.slot.index as usize)?.as_ref();
         let owner = run.filter(|run| run.id == id)?.owner;
         self.access.ticket(owner, id, self.now)
     }
 
-    /// Empty if it has none.
+    /// Returns the name of the tool of an execution, or an empty string.
     pub(super) fn tool_name(&self, id: ExecutionId) -> String {
         self.tool_of(id).map(|tool| tool.name.clone()).unwrap_or_default()
     }
@@ -146,10 +146,10 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn cancel_call(&mut self, id: ExecutionId) -> Result<Answer, ApiError> {
         let status = match self.cancel(id) {
             Ok(()) => Status::ACCEPTED,
-            Err(CancelError::Ended(_)) => Status::OK, // As was wished.
+            Err(CancelError::Ended(_)) => Status::OK, // The execution has ended, as requested.
             Err(error @ CancelError::NotFound) => return Err(error.into()),
         };
-        // With its ring it may have made room for somebody who waits, and be forgotten already.
+        // This may have freed a ring for a queued execution, and removed the cancelled one.
         let state = self.inspect(id).map_or(State::Ended(Outcome::Cancelled), |found| found.state);
         Ok(Answer::json(status, &documents::state(id, state)))
     }
@@ -165,7 +165,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let (mut options, policy) = options_of(execute.opening, owner);
         if matches!((options.start, &execute.stream), (Start::Now, Some(_))) {
-            // Whoever asks for the stream at once is to miss nothing of it.
+            // A client that asks for the stream at once must miss nothing of it.
             options.start = Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE };
         }
         let asked = execute.stream.as_ref().and_then(|(_, wishes)| wishes.policy);
@@ -197,7 +197,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let wish = FrontWish { passed_over: front.passed_over, ..FrontWish::default() };
             let is_refused = self.follow_new(id, execution, (format, wishes), wish);
             if is_refused {
-                let _ = self.cancel(execution); // Nobody knows its name.
+                let _ = self.cancel(execution); // No client knows its id.
             } else if execute.cancels {
                 let serve = self.serve.as_mut().expect("it has connections");
                 let stream = serve.connection(id).and_then(|c| c.stream.as_mut());
@@ -216,7 +216,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer(id, &Answer::created(&document, documents::location(execution)))
     }
 
-    /// Keeps what a tool was given, unless that is much. What an agent was given its parts tell.
+    /// Keeps the arguments of a tool, if they are short. Parts of an agent tell its arguments.
     fn keep_arguments(&mut self, execution: ExecutionId, arguments: serde_json::Value) {
         let run = self.run_mut(execution.slot);
         if run.names.has_parts {
@@ -229,7 +229,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The run gets its place in its thread, if it is on one.
+    /// Registers a run in its thread, if it has one.
     fn enter_thread(&mut self, execution: ExecutionId, owner: Principal, front: &FrontRun) {
         let Some(thread) = &front.thread_id else { return };
         let run_id = front.run_id.clone();
@@ -238,7 +238,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.announce_run(execution, owner, thread);
     }
 
-    /// Says why a run did not start: as the answer to a command, if it was one.
+    /// Answers why a run did not start, in the format of commands if the request was one.
     fn refuse_run(&mut self, id: ConnectionId, command: Option<u64>, error: &ApiError) -> bool {
         if command.is_some() {
             let answer = bodies::command_refused(command, "invalid_argument", &error.message);
@@ -248,8 +248,9 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer_error(id, error)
     }
 
-    /// The size of a ring, at least, that connections follow with this policy, as far as is known.
-    /// A ring is as large as its tool needs while those that run hold half of all memory.
+    /// Returns the minimum size of the ring of an execution that connections follow with this
+    /// policy. Returns 0, and the tool's need decides, when leased rings hold half of all memory
+    /// and none can be freed.
     pub(super) fn served_ring_bytes(&self, policy: Option<Policy>) -> u32 {
         let has_half = self.rings.usage().leased_bytes < self.rings.bytes_max() / 2;
         let is_plentiful = has_half || self.engine.can_spare_a_ring();
@@ -260,7 +261,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Answers at the end of the execution, or when the client has waited long enough.
+    /// Answers at the end of the execution, or after the time that the client is ready to wait.
     fn await_result(&mut self, id: ConnectionId, execution: ExecutionId, wait: Duration) -> bool {
         let now = self.now;
         match self.inspect(execution) {
@@ -287,7 +288,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 if let Ok((_, payload)) = read {
                     data.extend_from_slice(payload);
                     if run.names.has_parts {
-                        data.push(b'\n'); // A part is a line.
+                        data.push(b'\n'); // Each part is one line.
                     }
                 }
             }
@@ -300,7 +301,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer(id, &Answer::json(Status::ACCEPTED, &document))
     }
 
-    /// An execution has ended: whoever waits for that is answered.
+    /// Answers all connections that wait for the end of this execution.
     pub(super) fn answer_waiting(&mut self, execution: ExecutionId) {
         loop {
             let serve = self.serve.as_mut().expect("somebody waits");
@@ -311,7 +312,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The client has waited long enough.
+    /// Answers a client that has waited long enough.
     pub(super) fn answer_late(&mut self, id: ConnectionId) {
         let serve = self.serve.as_mut().expect("it has connections");
         let found = serve.waiting.iter().position(|(_, waiting)| *waiting == id);
@@ -331,7 +332,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.serve.as_mut().expect("as above").answered.push(id);
     }
 
-    /// Writes a whole answer. Always `true`.
+    /// Writes a complete reply. Always returns true.
     pub(super) fn answer(&mut self, id: ConnectionId, answer: &Answer) -> bool {
         let serve = self.serve.as_mut().expect("it has connections");
         let around = serve.around(&self.access, self.now);
@@ -341,7 +342,7 @@ impl<R: Reactor + 'static> Shard<R> {
         true
     }
 
-    /// As [`Shard::answer`], of what went wrong.
+    /// Writes a complete error reply. Always returns true.
     pub(super) fn answer_error(&mut self, id: ConnectionId, error: &ApiError) -> bool {
         let serve = self.serve.as_mut().expect("it has connections");
         let around = serve.around(&self.access, self.now);
@@ -352,7 +353,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// How an execution of `owner`'s is opened, and what its subscribers get that do not choose.
+/// Returns the options of an execution of `owner`, and the policy of subscribers that choose none.
 pub(super) fn options_of(
     opening: Opening,
     owner: Principal,
@@ -372,7 +373,7 @@ pub(super) fn options_of(
     (options, policy)
 }
 
-/// Why a tool was not run, as the client is told.
+/// Returns the error reply for a tool that was not run.
 pub(super) fn refusal(error: ExecuteError) -> ApiError {
     let text = error.to_string();
     match error {
@@ -392,7 +393,7 @@ pub(super) fn refusal(error: ExecuteError) -> ApiError {
     }
 }
 
-/// Is its result there? Its subscribers may have to read it yet.
+/// True if its result is complete. Subscribers may still have chunks to read.
 fn is_complete(status: &ExecutionStatus) -> bool {
     matches!(status.state, State::Draining | State::Ended(_))
 }

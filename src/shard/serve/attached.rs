@@ -1,4 +1,4 @@
-//! Who was let in, between its subscription and the first event of its stream.
+//! Subscribers that were accepted, between the subscription and the first event of their stream.
 
 use smallvec::SmallVec;
 
@@ -9,22 +9,23 @@ use crate::base::ExecutionId;
 use crate::engine::{Event, From, Kinds, Subscribed, Totals};
 use crate::reactor::Reactor;
 
-/// One execution of a request.
+/// One execution of a request for a stream.
 pub(super) enum Attached {
-    /// It is followed on this shard.
+    /// A subscriber of this shard.
     Here(Subscribed),
-    /// On another one.
+    /// A reader of another shard's ring.
     There(Box<Joined>),
-    /// Its client was told of its end before: nothing of it comes any more, and each `id:` goes on
-    /// saying so.
+    /// An execution whose end the client has received before. It sends no events, and each `id:` of
+    /// the stream repeats its position.
     Over { seq: u64, seen: Totals, kinds: Kinds },
 }
 
-/// All of one request, in its order.
+/// All executions of one request, in its order.
 pub(super) type AllAttached = SmallVec<[(ExecutionId, Attached); 1]>;
 
 impl Attached {
-    /// One whose client is behind its end, and says so with where it wants to go on.
+    /// Returns the state of an execution whose end the client has received, from its resume
+    /// position.
     pub fn over(from: From, kinds: Kinds) -> Attached {
         let (seq, seen) = match from {
             From::Seq { seq, seen } => (seq.saturating_sub(1), seen.unwrap_or(Totals::ZERO)),
@@ -33,12 +34,12 @@ impl Attached {
         Attached::Over { seq, seen, kinds }
     }
 
-    /// Does anything come of it?
+    /// True if it may still send events.
     pub fn is_open(&self) -> bool {
         !matches!(self, Attached::Over { .. })
     }
 
-    /// The terms that were agreed with the subscriber; `None` if nothing comes.
+    /// Returns the terms of the subscriber. `None` if it sends no events.
     pub fn agreed(&self) -> Option<Agreed> {
         match self {
             Attached::Here(Subscribed { subscriber, terms, cursor, replay, .. }) => Some(Agreed {
@@ -60,7 +61,7 @@ impl Attached {
         }
     }
 
-    /// As its stream begins with it; where it comes from is not said yet.
+    /// Returns the entry of the stream for it. The caller sets its source.
     pub fn followed(&self, execution: ExecutionId) -> Followed {
         let (kinds, seq, seen) = match self {
             Attached::Here(Subscribed { terms, cursor, .. }) => {
@@ -77,8 +78,8 @@ impl Attached {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Nothing comes of it: all of them leave again, and with them the `rest`, which was let in by
-    /// other shards.
+    /// Detaches all subscribers of a request that was refused, and the readers in `rest` that other
+    /// shards have accepted.
     pub(super) fn detach_all_of(&mut self, attached: AllAttached, rest: Parts) {
         rest.into_iter().flatten().for_each(Part::dismiss);
         for (_, attached) in attached {

@@ -1,18 +1,18 @@
-//! Buffers that connections borrow: for what is theirs alone and for its pieces, between two
-//! flushes, and for what the kernel did not take, until it does. An idle connection has none.
+//! Buffers that connections borrow. They hold its own bytes and its pieces until the next flush,
+//! and bytes that the kernel has not taken yet. An idle connection has none.
 //!
-//! There are two sizes, so that who puts aside a whole flush does not find what somebody wrote a
-//! gap into: it would have to grow, long after everything had its size.
+//! Buffers have two sizes. A connection that puts aside a whole flush gets a large one: a small one
+//! would have to grow late, after all memory was allocated.
 
 use super::connection::{PIECES_MAX, Pieces};
 use crate::limits;
 
-/// See the module's text.
+/// The spare buffers of a shard. See the module's text.
 #[derive(Debug)]
 pub(super) struct Buffers {
     small: Vec<Vec<u8>>,
     large: Vec<Vec<u8>>,
-    /// Room for [`PIECES_MAX`] pieces each, as often as it was needed at once.
+    /// Lists with room for [`PIECES_MAX`] pieces each, as many as were ever needed at once.
     pieces: Vec<Pieces>,
 }
 
@@ -23,8 +23,8 @@ impl Buffers {
         Buffers { small: kept(), large: kept(), pieces }
     }
 
-    /// Sees to it that so many connections can put something aside at once, or as many as are
-    /// provided for. Memory that nobody writes to is none yet.
+    /// Makes sure that this many connections can put bytes aside at once, up to the limit. The
+    /// kernel provides the memory only when it is written.
     pub fn provide(&mut self, connection_count: usize) {
         while self.large.len() < connection_count.min(limits::CARRIES_KEPT) {
             self.large.push(Vec::with_capacity(limits::CARRY_BYTES));
@@ -35,38 +35,38 @@ impl Buffers {
         self.pieces.reserve(connection_count);
     }
 
-    /// Sees to it that there is a small one more, for who is told something at any time.
+    /// Adds a small buffer, for a connection that is written to at any time.
     pub fn provide_small(&mut self) {
         if self.small.len() < limits::CARRIES_KEPT {
             self.small.push(Vec::with_capacity(limits::BUFFER_BYTES));
         }
     }
 
-    /// One for a few events, if there is one.
+    /// Returns a buffer for a few events, if one is spare.
     #[inline]
     pub fn small(&mut self) -> Option<Vec<u8>> {
         self.small.pop()
     }
 
-    /// Room for the pieces of one flush, if there is some.
+    /// Returns a list for the pieces of one flush, if one is spare.
     #[inline]
     pub fn pieces(&mut self) -> Option<Pieces> {
         self.pieces.pop()
     }
 
-    /// Room for pieces that is not needed any more.
+    /// Takes back a list of pieces.
     #[inline]
     pub fn give_back_pieces(&mut self, mut pieces: Pieces) {
         pieces.clear();
         self.pieces.push(pieces);
     }
 
-    /// One with room for so many bytes, and for a flush of short events in any case.
+    /// Returns a buffer with room for `bytes`, and at least for a flush of short events.
     pub fn large(&mut self, bytes: usize) -> Vec<u8> {
         match self.large.iter().rposition(|buffer| buffer.capacity() >= bytes) {
             Some(at) => self.large.swap_remove(at),
             None => {
-                self.large.pop(); // The larger one comes back in its place.
+                self.large.pop(); // The larger one takes its place later.
                 let is_short = bytes <= limits::CARRY_BYTES;
                 Vec::with_capacity(if is_short {
                     limits::CARRY_BYTES
@@ -77,7 +77,7 @@ impl Buffers {
         }
     }
 
-    /// One that is not needed any more.
+    /// Takes back a buffer.
     pub fn give_back(&mut self, mut buffer: Vec<u8>) {
         let kept = match buffer.capacity() {
             0 => return,
@@ -106,7 +106,7 @@ mod tests {
         buffers.give_back(Vec::new());
         let larger = buffers.large(limits::CARRY_BYTES + 1);
         assert!(larger.is_empty() && larger.capacity() > limits::CARRY_BYTES);
-        assert!(buffers.large.is_empty()); // It takes the place of the first.
+        assert!(buffers.large.is_empty()); // The larger one has taken the place of the first.
         buffers.give_back(larger);
         assert!(buffers.large(10).capacity() > limits::CARRY_BYTES);
         assert!(buffers.small().is_some_and(|small| small.is_empty()));

@@ -1,5 +1,5 @@
-//! Readers and producers at the door without a connection: for the simulator, which has no sockets
-//! that carry descriptors and no thread that buys memory.
+//! Readers and producers at the door without a connection. They are for the simulator, which has no
+//! sockets that carry descriptors and no thread that buys memory.
 //!
 //! Everything but the connection is as at a real door: the relay, the producer's ring, the control
 //! page, the page and the slot of each. The caller carries the two signals of a line: a knock, and
@@ -37,20 +37,21 @@ pub(crate) struct ProducerAtDoor {
     pub line: HandLine,
 }
 
-/// A simulation does not run out of anything that the system gives.
+/// The panic message if the system lacks something. A simulation never runs short.
 const ENOUGH: &str = "there is memory and room for everybody in a simulation";
 
-/// No reactor gives this name to a connection.
+/// A connection id that no reactor assigns.
 const NO_CONNECTION: ConnectionId = ConnectionId(Handle { index: u32::MAX, generation: 0 });
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Lets a reader in that has no connection. It has to knock once, as it has mapped its memory.
+    /// Attaches a reader that has no connection. The caller has to knock once, as after mapping
+    /// memory.
     ///
     /// # Errors
-    /// [`SubscribeError`]; without a ring [`SubscribeError::NotYet`].
+    /// [`SubscribeError`]. [`SubscribeError::NotYet`] if the execution has no ring.
     ///
     /// # Panics
-    /// If the system or the configured doors run out.
+    /// If the system runs out of memory, or all configured places are in use.
     pub(crate) fn read_by_hand(
         &mut self,
         id: ExecutionId,
@@ -75,7 +76,8 @@ impl<R: Reactor + 'static> Shard<R> {
         id: ExecutionId,
         spec: SubscribeSpec,
     ) -> Result<AtDoor, SubscribeError> {
-        // It has a door. A producer that has not mapped its ring has nothing to share.
+        // The execution has a door now. Before a producer has mapped its ring, nothing can be
+        // shared.
         let memory = self.share_with_reader(id);
         let memory = memory.map_err(|_| SubscribeError::NotYet { next_seq: 1 })?;
         let subscribed = self.subscribe_at_door(id, spec)?;
@@ -90,8 +92,9 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(AtDoor { subscribed, shared, desk, line: HandLine { execution: id, side } })
     }
 
-    /// Opens an execution for a producer that has no connection, with a ring of `class_bytes`. It
-    /// has to knock once, as it has mapped its memory. `None`: the execution has ended at once.
+    /// Opens an execution for a producer that has no connection, with a ring of `class_bytes`. The
+    /// caller has to knock once, as after mapping memory. `None` if the execution has ended at
+    /// once.
     ///
     /// # Errors
     /// [`ExecuteError`].
@@ -113,7 +116,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok((execution, has_door.then(|| ProducerAtDoor { memory: three(parcel), line })))
     }
 
-    /// True if the producer on this line was told that it may begin.
+    /// True if the producer on this line was told to begin.
     pub(crate) fn has_begun_by_hand(&mut self, line: HandLine) -> bool {
         let run = self.runs[line.execution.slot.index as usize].as_mut();
         let run = run.filter(|run| run.id == line.execution);
@@ -121,7 +124,7 @@ impl<R: Reactor + 'static> Shard<R> {
         guest.is_some_and(|guest| guest.has_begun)
     }
 
-    /// Hears a knock on such a line.
+    /// Handles a knock on such a line.
     pub(crate) fn hear_by_hand(&mut self, line: HandLine) {
         self.hear_knock(line.execution, line.side);
     }

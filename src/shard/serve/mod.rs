@@ -1,31 +1,34 @@
 //! The server: connections in the shard's turn.
 //!
-//! A connection that follows an execution is a subscriber of the shard's own thread, like a
-//! closure. What it is given is queued, and sent at the end of the turn, or earlier when that is
-//! enough for a send: one send for each connection. While the kernel takes no more, the subscriber
-//! asks for nothing (`Demand` 0), and its policy decides in the engine what becomes of it.
+//! A connection that follows an execution is a subscriber on the shard's own thread, like a
+//! closure. Its chunks are queued. One send for each connection follows at the end of the turn, or
+//! earlier if enough bytes are queued. While the kernel takes no more, the connection's demand is 0
+//! ([`Event::Demand`](crate::engine::Event::Demand)), and its policy decides in the engine.
 //!
-//! Reading order: [`Serve`], the tables; `connection.rs` and `stream.rs`, one of them; `frames.rs`,
-//! what they share; then what the shard does with them: `admit.rs` (who comes in), `receive.rs`
-//! (bytes in), `answer.rs` (calls), `owner.rs` (whose what is), `follow.rs` and `attached.rs`
-//! (streams), `front.rs` and `threads.rs` (those of front ends), `deliver.rs` (what is given and
-//! sent), `clock.rs` (deadlines), `moves.rs` and `peers.rs` (other shards), `server.rs` (all of
-//! them), `tell.rs` (the log), `tls/` (what stands before the HTTP machine where there is TLS).
-//! Tools whose work is done by clients: `virtual_tools.rs`, `workers.rs` (tables), `open_call.rs`
-//! (one call, a machine), `calls.rs`.
-//! Processes that share memory: `door.rs`.
-//! The Model Context Protocol: `mcp/`, which has a text and invariants of its own.
+//! Reading order:
+//! - [`Serve`], the tables; `connection.rs` and `stream.rs`, one connection; `frames.rs`, the cache
+//!   that connections share.
+//! - `admit.rs` (new connections), `receive.rs` (received bytes), `answer.rs` (calls), `owner.rs`
+//!   (ownership).
+//! - `follow.rs` and `attached.rs` (streams), `front.rs` and `threads.rs` (streams of front ends).
+//! - `deliver.rs` (queueing and sending), `clock.rs` (deadlines), `tell.rs` (the log).
+//! - `moves.rs` and `peers.rs` (other shards), `server.rs` (all shards).
+//! - `tls/`, the layer below the HTTP machine, if TLS is on.
+//! - `virtual_tools.rs`, `workers.rs` (tables), `open_call.rs` (one call, a state machine) and
+//!   `calls.rs`: tools whose work is done by clients.
+//! - `door.rs`: processes that share memory.
+//! - `mcp/`: the Model Context Protocol, with a text and invariants of its own.
+//!
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
 //! Invariants ([`Serve::audit`]):
-//! - V1: a connection's place is its place in the reactor, and its generation too.
-//! - V2: the engine was told to give a subscriber nothing if and only if its connection is blocked.
-//! - V3: between two turns nothing is queued but for connections that are blocked.
-//! - V4: in the line of those who make room for others stand those who have no request under way,
-//!   and nobody else.
+//! - V1: a connection has the same slot and generation here as in the reactor.
+//! - V2: a subscriber's demand in the engine is 0 if and only if its connection is blocked.
+//! - V3: between two turns, bytes are queued only for blocked connections.
+//! - V4: the line of evictable connections holds exactly those without a request under way.
 //!
-//! What a connection follows on another shard it reads from there by itself: `join.rs` (how that
-//! begins) and `remote.rs` (how it goes on), which has invariants of its own.
+//! A connection reads executions of other shards by itself: `join.rs` (how that begins) and
+//! `remote.rs` (how it goes on), which has invariants of its own.
 
 mod addresses;
 mod admit;
@@ -100,73 +103,74 @@ use connection::{Connection, Doing, Timer};
 use frames::{ENCODINGS, Frame, Frames};
 use remote::Remotes;
 
-/// Connections and what belongs to them.
+/// The connections of a shard and their tables.
 pub(super) struct Serve {
-    /// By the place of the connection in the reactor.
+    /// Indexed by the connection's slot in the reactor.
     connections: Vec<Option<Box<Connection>>>,
     connection_count: u32,
     listeners: Vec<ListenerId>,
-    /// Where other processes share memory.
+    /// The listener at which other processes share memory.
     door: Option<ListenerId>,
-    /// Connections whose processes sleep on them and have to look.
+    /// Connections of sleeping processes that have to be woken with a byte.
     looks: Looks,
-    /// What this turn gives away.
+    /// The deliveries of this turn, for the latency metrics.
     pub(in crate::shard) deliveries: Deliveries,
     frames: Frames,
-    /// The chunk that is being given, as far as it was encoded.
+    /// The frames of the chunk that is being delivered, one for each encoding that was needed.
     current: [Option<Frame>; ENCODINGS],
-    /// Who has something to send, in the order in which it came.
+    /// Connections with something to send, in the order in which they got it.
     touched: Vec<u32>,
-    /// Since the last flush: how many chunks were queued, and how many bytes of frames.
+    /// Since the last flush: the number of queued chunks, and of bytes of their frames.
     queued_events: u32,
     queued_bytes: usize,
-    /// A connection has as much to send as may be under way on it.
+    /// True if a connection has as much to send as may be under way on it.
     is_flush_urged: bool,
-    /// What all connections wait to send.
+    /// Bytes that all connections together wait to send.
     aside_bytes: usize,
-    /// What all bodies have that have not come whole.
+    /// Bytes of all incomplete request bodies.
     body_bytes: usize,
-    /// Buffers that nobody needs now.
+    /// Buffers that are not in use.
     spare: Buffers,
-    /// What the engine is to be told: how much a subscriber takes from now on.
+    /// Demands to pass to the engine: the number of chunks that a subscriber takes from now on.
     demands: Vec<(SubscriberId, u32)>,
-    /// And whose connection has taken a part of what it was given.
+    /// Subscribers to report to the engine, because their connection has sent a part of their
+    /// bytes.
     moved: Vec<SubscriberId>,
-    /// Connections that turned out to be broken.
+    /// Broken connections, to be dropped.
     broken: Vec<ConnectionId>,
-    /// Connections to which everything was sent that there will be.
+    /// Connections that have sent their last byte.
     finished: Vec<ConnectionId>,
-    /// Connections whose answer is complete: the next request may be there already.
+    /// Connections with a complete reply. Their next request may have arrived already.
     answered: Vec<ConnectionId>,
-    /// A connection through which a worker takes calls can be told more again.
+    /// True if a connection of a worker has become able to take more calls.
     has_free_worker: bool,
-    /// Who waits for the end of an execution.
+    /// Connections that wait for the end of an execution.
     waiting: Vec<(ExecutionId, ConnectionId)>,
-    /// Executions of which that has come.
+    /// Executions of this table that have ended.
     ended: Vec<ExecutionId>,
-    /// Answers that other shards have a part in.
+    /// Replies to which other shards contribute.
     gatherings: Vec<peers::Gathering>,
-    /// Connections that follow a thread of a front end's, which has no run now.
+    /// Connections that follow a front end's thread which has no run now.
     idle_threads: Vec<ConnectionId>,
-    /// Streams that other shards have a part in, and have not said yet which.
+    /// Streams that wait for other shards to let their readers in.
     joinings: join::Joinings,
-    /// What connections follow on other shards.
+    /// The readers of other shards' rings.
     remotes: Remotes,
     timers: Wheel<(ConnectionId, Timer)>,
-    /// Who may come in, for heads that are written while something is given.
+    /// The access rules, for heads that are written during a delivery.
     access: Arc<Access>,
     mcp: mcp::Mcp,
-    /// How many connections there can be.
+    /// The admission limits.
     places: admit::Places,
-    /// How many each address has.
+    /// The number of connections of each address.
     addresses: addresses::Addresses,
-    /// Who has no request under way.
+    /// Connections without a request under way, the longest waiting first.
     waiting_line: line::Line,
     untold: admit::Untold,
     random: Random,
     date: [u8; 29],
     date_s: u64,
-    /// No new requests: the server is to end.
+    /// True if the server drains: it takes no new requests.
     is_draining: bool,
 }
 
@@ -224,14 +228,15 @@ impl Serve {
         }
     }
 
-    /// The connection of this name, if it is still there.
+    /// Returns the connection with this id, if it is still open.
     #[inline]
     fn connection(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(id.0.index as usize)?.as_deref_mut()?;
         (connection.id == id).then_some(connection)
     }
 
-    /// As [`Serve::connection`], with a buffer, and to be flushed: it is about to be written to.
+    /// Returns the connection with this id, for a caller that is about to write. The connection
+    /// gets a buffer and is put into the list of the next flush.
     #[inline]
     fn writable(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(id.0.index as usize)?.as_deref_mut()?;
@@ -256,7 +261,7 @@ impl Serve {
         self.connection_count += 1;
         self.addresses.add(&peer);
         self.waiting_line.append(id.0.index);
-        // Bought here, because a chunk buys nothing.
+        // Reserved here, because the delivery of a chunk allocates nothing.
         let count = self.connection_count as usize;
         self.touched.reserve(count.saturating_sub(self.touched.len()));
         self.demands.reserve(count.saturating_sub(self.demands.len()));
@@ -265,7 +270,7 @@ impl Serve {
         self.set_timer(id, Some((Timer::Request, now + limits::REQUEST_DEADLINE)));
     }
 
-    /// Takes a connection out of the tables. What it was doing is the caller's to end.
+    /// Removes a connection from the tables. The caller ends what it was doing.
     fn forget(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
         self.connection(id)?;
         self.set_timer(id, None);
@@ -290,7 +295,7 @@ impl Serve {
         Some(connection)
     }
 
-    /// Sets the timer of a connection anew, or none.
+    /// Sets the timer of a connection, or removes it.
     fn set_timer(&mut self, id: ConnectionId, timer: Option<(Timer, Instant)>) {
         let Some(connection) = self.connections.get_mut(id.0.index as usize) else { return };
         let Some(connection) = connection.as_deref_mut().filter(|c| c.id == id) else { return };
@@ -304,17 +309,17 @@ impl Serve {
         }
     }
 
-    /// How long a browser waits before it comes back: each another time.
+    /// Returns the time that a browser waits before it reconnects. It varies at random.
     fn retry(&mut self) -> Duration {
         limits::RETRY.mul_f64(1.0 + self.random.below(1_000) as f64 / 1_000.0)
     }
 
-    /// When a stream shows for the first time that it lives.
+    /// Returns the time until the first keep-alive of a stream. It varies at random.
     fn first_beat(&mut self) -> Duration {
         limits::KEEP_ALIVE.mul_f64(0.5 + self.random.below(500) as f64 / 1_000.0)
     }
 
-    /// The time for heads, as HTTP spells it.
+    /// Sets the date of response heads.
     fn set_date(&mut self, wall_us: u64) {
         let unix_s = wall_us / 1_000_000;
         if unix_s != self.date_s {
@@ -323,19 +328,19 @@ impl Serve {
         }
     }
 
-    /// What the HTTP machines of connections have to know.
+    /// Returns the inputs that the HTTP machines of connections need besides their bytes.
     fn around<'a>(&self, access: &'a Access, now: Instant) -> Surroundings<'a> {
         Surroundings { date: self.date, now, access }
     }
 
-    /// When its next timer is due.
+    /// Returns the time at which the next timer expires.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         let chunks = clock::earlier(self.remotes.next_deadline(), self.mcp.next_deadline());
         clock::earlier(self.timers.next_deadline(), chunks)
     }
 
-    /// Is there anything to be sent, or to follow from what was?
+    /// True if something has to be sent, or a flush has left something to do.
     #[inline]
     fn has_work(&self) -> bool {
         !(self.touched.is_empty()
@@ -349,7 +354,7 @@ impl Serve {
             && !self.mcp.has_news())
     }
 
-    /// Connections there are.
+    /// Returns the number of open connections.
     pub fn connection_count(&self) -> u32 {
         self.connection_count
     }

@@ -1,9 +1,9 @@
 //! TLS on a connection: the layer between the bytes of its socket and those of its HTTP machine.
 //!
 //! Received bytes are decrypted as they come. Only the beginning of an incomplete record is kept
-//! here. Bytes to send are encrypted in portions, and only when the kernel takes bytes. What a slow
-//! reader does not take therefore waits as plain bytes, and at most one portion waits encrypted. A
-//! connection without TLS has no session, and a flush checks for one once.
+//! here. Bytes to send are encrypted in portions, and only when the kernel takes bytes. Bytes that
+//! a slow reader does not take therefore wait unencrypted, and at most one portion waits encrypted.
+//! A connection without TLS has no session, and a flush checks for one once.
 //!
 //! Renegotiation does not exist (rustls has none). 0-RTT is off, because others could replay it.
 //! Tests: `tests.rs`; `tests/tls/`, with curl and openssl.
