@@ -1,5 +1,5 @@
-//! Buffers that connections borrow. They hold its own bytes and its pieces until the next flush,
-//! and bytes that the kernel has not taken yet. An idle connection has none.
+//! Buffers that connections borrow. They hold a connection's own bytes and pieces until the next
+//! flush, and bytes that the kernel has not taken yet. An idle connection has none.
 //!
 //! Buffers have two sizes. A connection that puts aside a whole flush gets a large one: a small one
 //! would have to grow late, after all memory was allocated.

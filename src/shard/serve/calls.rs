@@ -1,8 +1,8 @@
-//! Calls of virtual tools: given to workers, answered by them part by part, ended with them.
+//! Calls of virtual tools. Workers get them and answer them part by part.
 //!
-//! A call is called as its execution is. What a worker publishes goes the way of every chunk; where
-//! there is no room, its part stays with the connection that has brought it ([`Doing::Part`]), and
-//! is looked at again when the gate opens, when the call ends, or when its time is up.
+//! The id of a call is the id of its execution. A worker's parts are published as any chunks are.
+//! If there is no room, a part stays with the connection that sent it ([`Doing::Part`]). It is
+//! tried again when the gate opens or the call ends, and refused when its time is up.
 
 use std::mem;
 
@@ -25,7 +25,7 @@ use crate::wire::http1::Status;
 use crate::wire::sse;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// An execution whose work is a worker's has begun.
+    /// Begins the call of an execution whose work is done by a worker.
     pub(in crate::shard) fn begin_call(&mut self, execution: Handle, call: RemoteCall) {
         let run = self.run_mut(execution);
         run.is_remote = true;
@@ -35,7 +35,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.workers.begin(owner, id, name);
     }
 
-    /// An execution has ended: if its work was a worker's, that is told, unless it was its word.
+    /// Notes that an execution has ended. Its worker, if it has one, is told so, unless the worker
+    /// itself sent the last part.
     pub(in crate::shard) fn note_call_ended(&mut self, execution: Handle, outcome: Outcome) {
         let run = self.run_mut(execution);
         if run.is_remote {
@@ -45,7 +46,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Lets a worker take calls. `false`: its stream has begun; `true`: this was all.
+    /// Lets a worker take calls. Returns false if its stream has begun, true if it was refused.
     pub(super) fn let_work(&mut self, id: ConnectionId, work: Work, principal: Principal) -> bool {
         if let Err(error) = self.workers.may_enter(principal, &work.session) {
             return self.answer_error(id, &entrance_error(error));
@@ -75,18 +76,19 @@ impl<R: Reactor + 'static> Shard<R> {
         connection.worker = Some(Box::new((principal, work.session.clone())));
         serve.set_timer(id, Some((Timer::Beat, now + beat)));
         for call in self.workers.enter(principal, &work.session, work.tools, id) {
-            self.tell_call(id, call); // It is back: it may have forgotten.
+            self.tell_call(id, call); // The worker is back, and may have forgotten its calls.
         }
         false
     }
 
-    /// The connection of a worker is gone.
+    /// Notes that the connection of a worker is gone.
     pub(super) fn lose_worker(&mut self, (principal, session): (Principal, Box<str>)) {
         let now = self.now;
         self.workers.leave(principal, &session, now);
     }
 
-    /// Carries out what a worker delivers. `true`: it is answered.
+    /// Takes a part that a worker delivers. Returns true if it was answered, false if it waits for
+    /// room.
     pub(super) fn deliver(
         &mut self,
         id: ConnectionId,
@@ -104,18 +106,18 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// There is no room for a part: it waits, with its connection.
+    /// Makes a part wait for room, together with its connection.
     fn hold_part(&mut self, id: ConnectionId, deliver: Box<Deliver>) {
         let until = self.now + limits::PART_WAIT;
         self.workers.parts.push((deliver.part.call, id));
         let serve = self.serve.as_mut().expect("it has connections");
-        // Who sends many is slowed by not being read, for as long as it takes.
+        // A body of many parts waits as long as it takes: its connection is not read meanwhile.
         let timer = (!deliver.is_of_many).then_some((Timer::Part, until));
         serve.connection(id).expect("its request is being answered").doing = Doing::Part(deliver);
         serve.set_timer(id, timer);
     }
 
-    /// Takes a part, if it is its turn and there is room.
+    /// Takes a part if it is the next one and there is room.
     fn accept_part(
         &mut self,
         deliver: &Deliver,
@@ -145,7 +147,8 @@ impl<R: Reactor + 'static> Shard<R> {
         match taken {
             Some(Ok(Taken::Now)) => {
                 if let Some(report) = &part.progress {
-                    let _ = self.report(id, report.clone()); // It may have ended by this very part.
+                    // This part may have ended the execution.
+                    let _ = self.report(id, report.clone());
                 }
                 self.finish_call(id);
                 Ok(Taken::Now)
@@ -156,7 +159,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Changes a call, with a way to publish what it has.
+    /// Changes a call. The closure gets a way to publish its bytes.
     fn look_at_call<T>(
         &mut self,
         id: ExecutionId,
@@ -178,7 +181,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.runs[id.slot.index as usize].as_mut();
         match run.filter(|run| run.id == id) {
             Some(run) => run.call = Some(call),
-            None => self.disarm_call(&mut call), // What was published has had it forgotten.
+            // The chunks just published have caused the removal of the execution.
+            None => self.disarm_call(&mut call),
         }
         Some(result)
     }
@@ -189,7 +193,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Ends an execution whose worker has said its last word, if all of that is published.
+    /// Ends the execution of a call whose last part is published.
     fn finish_call(&mut self, id: ExecutionId) {
         let run = self.runs[id.slot.index as usize].as_ref().filter(|run| run.id == id);
         let result = run.and_then(|run| run.call.as_ref()?.result().cloned());
@@ -199,7 +203,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Answers a part that does not wait. Always `true`.
+    /// Answers a part that does not wait. Always returns true.
     fn answer_part(
         &mut self,
         id: ConnectionId,
@@ -234,7 +238,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer_error(id, &error)
     }
 
-    /// What is told who goes on with a call that has ended, or has its last part.
+    /// Returns the error for parts after the last one, or after the end of the execution.
     fn call_ended(&mut self, id: ExecutionId) -> ApiError {
         let Ok(status) = self.inspect(id) else { return NotFound.into() };
         let state = status.state.name();
@@ -242,7 +246,7 @@ impl<R: Reactor + 'static> Shard<R> {
         ApiError::new(Status::GONE, "call_ended", text)
     }
 
-    /// Parts that wait for this call, as far as there is room now.
+    /// Takes parts that wait for this call, as far as there is room now.
     fn look_at_parts(&mut self, call: ExecutionId) {
         while let Some(at) = self.workers.parts.iter().position(|(other, _)| *other == call) {
             let (_, id) = self.workers.parts[at];
@@ -271,7 +275,7 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.answered.push(id);
     }
 
-    /// A part has waited for room long enough.
+    /// Refuses a part that has waited for room long enough.
     pub(super) fn refuse_part(&mut self, id: ConnectionId) {
         let serve = self.serve.as_mut().expect("it has connections");
         let connection = serve.connection(id).expect("who is gone has no timer");
@@ -283,13 +287,13 @@ impl<R: Reactor + 'static> Shard<R> {
         self.go_on_behind_part(id);
     }
 
-    /// A part does not wait any more; those behind it may.
+    /// Removes a part that waits. The parts behind it are tried.
     pub(super) fn forget_part(&mut self, id: ConnectionId, call: ExecutionId) {
         self.workers.parts.retain(|(_, waiting)| *waiting != id);
         self.workers.note_room(call);
     }
 
-    /// Sees to calls that have begun or ended, or have room.
+    /// Handles calls that have begun, have ended or have room.
     pub(super) fn settle_calls(&mut self) {
         while let Some((call, owner, outcome)) = self.workers.take_ended() {
             self.settle_ended(call, owner, outcome);
@@ -327,7 +331,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.look_at_parts(call);
     }
 
-    /// Tells a worker of a call, for the first time or again.
+    /// Sends a call to its worker, for the first time or again.
     fn tell_call(&mut self, id: ConnectionId, call: ExecutionId) {
         let run = self.runs[call.slot.index as usize].as_ref().filter(|run| run.id == call);
         let Some(run) = run else { return };
@@ -347,7 +351,7 @@ impl<R: Reactor + 'static> Shard<R> {
         connection.stream = Some(stream);
     }
 
-    /// Fires what is due of workers and calls.
+    /// Handles expired deadlines of workers and calls.
     pub(super) fn fire_worker_deadlines(&mut self) {
         while let Some(due) = self.workers.pop_due(self.now) {
             self.worked = true;
@@ -368,7 +372,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The server ends: workers are told nothing any more.
+    /// Ends the streams of all workers, because the server drains.
     pub(super) fn end_workers(&mut self) {
         let all: Vec<ConnectionId> = self.workers.connections().collect();
         for id in all {
@@ -384,10 +388,10 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Checks what is known of calls. For tests.
+    /// Checks the state of calls. For tests.
     ///
     /// # Panics
-    /// If it does not hold.
+    /// If it is inconsistent.
     pub(in crate::shard) fn audit_calls(&self) {
         let run =
             |id: ExecutionId| self.runs[id.slot.index as usize].as_ref().filter(|run| run.id == id);

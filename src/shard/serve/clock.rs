@@ -1,4 +1,5 @@
-//! Deadlines of connections. Each has one timer; what it is for follows from what it does.
+//! Deadlines of connections. Each connection has one timer. Its meaning follows from what the
+//! connection does.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Fires what is due: some of it, and the rest in the next turns, where chunks come first.
+    /// Handles a limited number of expired timers. The rest waits for the next turns, so that
+    /// chunks are not delayed.
     pub(in crate::shard) fn fire_connection_timers(&mut self) {
         let now = self.now;
         if let Some(serve) = &mut self.serve {
@@ -28,12 +30,12 @@ impl<R: Reactor + 'static> Shard<R> {
                 Timer::Idle if connection.has_pieces() => {
                     let until = connection.sent_at + limits::CONNECTION_IDLE;
                     match until <= now {
-                        true => self.drop_connection(id), // It takes nothing.
+                        true => self.drop_connection(id), // The client reads nothing.
                         false => serve.set_timer(id, Some((Timer::Idle, until))),
                     }
                 }
                 Timer::Body if connection.body_until() > now => {
-                    let until = connection.body_until(); // More has come since.
+                    let until = connection.body_until(); // More bytes have come since.
                     serve.set_timer(id, Some((Timer::Body, until)));
                 }
                 Timer::Idle | Timer::Request | Timer::Body => {
@@ -55,21 +57,22 @@ impl<R: Reactor + 'static> Shard<R> {
         self.fire_mcp_deadlines();
     }
 
-    /// A stream shows that it lives, unless it has just done so; who takes nothing is let go.
+    /// Sends a keep-alive on a stream that was silent. Drops the connection if the client has not
+    /// read for too long.
     fn beat(&mut self, id: ConnectionId) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
         let connection = serve.connection(id).expect("the caller found it");
         if connection.stream.is_none() {
-            return; // It has ended in this turn. What comes next sets its timer.
+            return; // The stream has ended in this turn. The next step sets the timer.
         }
         let silence = now.since(connection.sent_at);
         if connection.is_blocked && silence >= limits::SEND_STALL {
             self.drop_connection(id);
             return;
         }
-        // From half of it on: the first beat comes early, so that streams that began together do
-        // not all beat together ever after.
+        // A keep-alive is sent after half of the interval or more. The first one comes early, so
+        // that streams that began together do not send theirs together for ever.
         let is_quiet = silence >= limits::KEEP_ALIVE / 2 && !connection.is_blocked;
         let next_at = match is_quiet || connection.is_blocked {
             true => now + limits::KEEP_ALIVE,
@@ -84,7 +87,7 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.set_timer(id, Some((Timer::Beat, next_at)));
     }
 
-    /// Sets the timer that goes with what a connection is doing now, and whether it receives.
+    /// Sets the timer that belongs to what a connection is doing, and whether it receives.
     pub(super) fn settle_connection(&mut self, id: ConnectionId) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
@@ -100,7 +103,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// When the next timer of a connection, a worker, a call or an exchange is due.
+    /// Returns the next deadline of a connection, a worker, a call or an outgoing exchange.
     #[inline]
     pub(in crate::shard) fn connection_deadline(&self) -> Option<Instant> {
         let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.next_deadline());
@@ -111,18 +114,18 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 impl Connection {
-    /// The timer that goes with what it is doing; `None`: the one that it has.
+    /// Returns the timer that belongs to what it is doing. `None` keeps the present one.
     fn wanted_timer(&mut self, now: Instant) -> Option<Option<(Timer, Instant)>> {
         let arrival = self.http.arrival();
-        // What it is set for, if that is still the same request.
+        // The armed timer, if it belongs to the same request.
         let is_same = std::mem::replace(&mut self.timed_heads, arrival.heads) == arrival.heads;
         let armed = self.timer.map(|(timer, _)| timer).filter(|_| is_same);
         let idle = Some((Timer::Idle, now + limits::CONNECTION_IDLE));
         match (&self.doing, self.http.due()) {
-            // Until everything is sent: then it lingers.
+            // The timer stands until everything is sent. Then the connection lingers.
             (Doing::Requests, _) if self.is_last => Some(idle),
-            // The deadline of a head stands from its first byte on, or from the beginning of the
-            // connection; an empty line is no request.
+            // The deadline of a head counts from its first byte, or from the start of the
+            // connection. An empty line is no request.
             (Doing::Requests, Due::Request) if armed == Some(Timer::Request) => None,
             (Doing::Requests, Due::Request) => Some(idle),
             (Doing::Requests, Due::Rest) => {
@@ -143,7 +146,7 @@ impl Connection {
             (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => Some(None),
             (Doing::Door, _) if self.is_last => None,
             (Doing::Door, _) => Some(None), // A line may be silent for ever.
-            // Set by who began it.
+            // Set where this state began.
             (Doing::Result | Doing::Joining | Doing::Stream | Doing::Mcp | Doing::Part(_), _) => {
                 None
             }
@@ -151,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// Until when more of the body has to come: what has come buys time.
+    /// Returns the time by which more of the body has to come. Received bytes extend it.
     fn body_until(&self) -> Instant {
         let body_bytes = self.http.arrival().body_bytes.unwrap_or(0);
         let bought_ms = body_bytes.saturating_mul(1_000) / limits::REQUEST_BODY_BYTES_PER_S;
@@ -159,7 +162,7 @@ impl Connection {
     }
 }
 
-/// The earlier of two deadlines, where there are two.
+/// Returns the earlier of two deadlines, or the only one.
 #[inline]
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
@@ -168,8 +171,8 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
     }
 }
 
-/// The moment from `at` on when streams that are due beat together: each by itself would wake the
-/// core for one send.
+/// Returns the moment from `at` on at which due keep-alives are sent together. Single ones would
+/// each wake the core for one send.
 pub(super) fn beat_at(at: Instant) -> Instant {
     let step_ns = limits::KEEP_ALIVE_STEP.as_nanos() as u64;
     Instant::from_nanos(at.nanos().saturating_add(step_ns - 1) / step_ns * step_ns)

@@ -1,12 +1,12 @@
-//! One connection of the server: its HTTP machine, what it waits for, and what waits to be sent.
+//! One connection of the server: its HTTP machine, its state, and its pending output.
 //!
-//! What is to be sent stands in pieces, in order: ranges of the connection's own bytes (heads,
-//! gaps, progress, ends, and what the kernel did not take) and ranges of the frame cache. A flush
-//! sends all of it in one call; of the frames nothing is left afterwards.
+//! Pending output is a list of pieces in order. A piece is a range of the connection's own bytes or
+//! of the frame cache. Own bytes are heads, gaps, progress, ends, and what the kernel did not take.
+//! A flush sends all of them in one call. Afterwards no piece refers to the frame cache.
 //!
 //! Invariants ([`Connection::audit`]):
-//! - C1: the pieces of own bytes are those bytes, in order, without holes.
-//! - C2: a blocked connection has no piece of the frame cache between two flushes.
+//! - C1: the pieces of own bytes cover those bytes, in order and without holes.
+//! - C2: between two flushes a blocked connection has no piece of the frame cache.
 
 use std::io::IoSlice;
 
@@ -25,7 +25,7 @@ use crate::engine::wheel::TimerId;
 use crate::limits;
 use crate::reactor::{ConnectionId, Peer, Reactor};
 
-/// Something to be sent.
+/// A range of bytes to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     /// A range of the connection's own bytes.
@@ -48,150 +48,150 @@ impl Piece {
     }
 }
 
-/// Idle connections have no more than these two: the head and the beginning, a sign of life. Room
-/// for more is borrowed until the next flush: see [`Buffers`].
+/// The pieces of a connection. An idle one has at most these two: the head and the first event, or
+/// a keep-alive. Room for more is borrowed until the next flush: see [`Buffers`].
 pub(super) type Pieces = SmallVec<[Piece; 2]>;
 
-/// Between two flushes there are no more: `is_flush_due` is asked behind each delivery, and each
-/// event has at most a prefix of the connection's own.
+/// The maximum number of pieces between two flushes. `is_flush_due` is checked after each delivery,
+/// and each event has at most one prefix of the connection's own.
 pub(super) const PIECES_MAX: usize =
     2 * (limits::FLUSH_EVENTS + limits::DELIVERY_CHUNKS_MAX) as usize;
 
 fn push(pieces: &mut Pieces, piece: Piece) {
     if pieces.len() == pieces.capacity() && !pieces.spilled() {
-        pieces.reserve_exact(PIECES_MAX - pieces.len()); // All that there can be, at once.
+        pieces.reserve_exact(PIECES_MAX - pieces.len()); // Room for the maximum, at once.
     }
     pieces.push(piece);
 }
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) enum Doing {
     /// It reads requests.
     Requests,
-    /// Its request is answered when an execution has ended, or the timer fires.
+    /// Its request is answered when an execution has ended or the timer expires.
     Result,
-    /// Its request was sent to another shard.
+    /// Its request was sent to another shard, or waits for memory.
     Elsewhere,
-    /// What it wants to follow lives on several shards: they are asked for their parts.
+    /// It wants to follow executions of several shards, and waits for their readers.
     Joining,
-    /// It is given an execution, or several.
+    /// It follows one or several executions, or takes calls as a worker.
     Stream,
     /// It shares memory with another process.
     Door,
-    /// Its request of MCP is carried out, it is told of something, or it is one of lines.
+    /// It carries out a request of MCP, sends notifications, or belongs to a session over lines.
     Mcp,
-    /// It has brought a part for which there is no room yet.
+    /// It has sent a part for which there is no room yet.
     Part(Box<Deliver>),
-    /// It goes to the shard of that number, which answers its call.
+    /// It moves to the shard with this number, which answers its call.
     Moving(Box<(usize, Call)>),
-    /// What was said last is under way; then it is closed.
+    /// Its last output is under way. Then it is closed.
     Closing,
 }
 
-/// What the timer of a connection is for.
+/// The purpose of a connection's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// There is no request.
+    /// The connection has no request.
     Idle,
-    /// The head of a request has to be there whole.
+    /// The head of a request has to be complete.
     Request,
-    /// Its body has to come fast enough.
+    /// The body has to come fast enough.
     Body,
-    /// A result is waited for.
+    /// A request waits for a result.
     Result,
     /// A part waits for room.
     Part,
-    /// Parts of a body were taken in this turn, and the others have theirs in the next.
+    /// Parts of a body were taken in this turn. The next ones are taken in the next turn.
     NextParts,
-    /// Other shards are waited for.
+    /// A request waits for other shards.
     Join,
-    /// A stream says that it lives.
+    /// A stream has to send a keep-alive.
     Beat,
-    /// An answer of MCP says that it lives.
+    /// A reply of MCP has to send a keep-alive.
     McpBeat,
-    /// What was said last is under way.
+    /// The last output is under way.
     Linger,
-    /// Nothing more comes on a connection of lines, and something is still to be answered.
+    /// The input of a connection of lines has ended, and replies are outstanding.
     LastAnswers,
 }
 
-/// See the module's text.
+/// A connection. See the module's text.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub id: ConnectionId,
     pub peer: Peer,
     pub http: HttpConnection,
-    /// Between the socket and `http`, if it has TLS.
+    /// The TLS session between the socket and `http`, if it has one.
     pub session: Option<Box<Session>>,
     pub doing: Doing,
-    /// The worker that takes calls through it.
+    /// The principal and the name of the worker that takes calls through it.
     pub worker: Option<Box<(Principal, Box<str>)>>,
-    /// What it is given.
+    /// The stream that it sends.
     pub stream: Option<Box<Stream>>,
-    /// What it is for MCP.
+    /// The part that it has in MCP.
     pub mcp: Option<Box<Link>>,
-    /// It came in at the door.
+    /// True if it was accepted at the door.
     pub is_at_door: bool,
-    /// What was granted on it there.
+    /// The grant that makes it a line of the door.
     pub line: Option<Box<Line>>,
-    /// What goes with the next byte that is sent.
+    /// Descriptors that go with the next byte that is sent.
     pub parcel: Option<Box<Parcel>>,
     pub timer: Option<(Timer, TimerId)>,
-    /// Heads that had come when the timer was set for a request.
+    /// The number of heads that had come when the timer was set for a request.
     pub timed_heads: u32,
-    /// When the body began for which it was set.
+    /// The start of the body that the timer was set for.
     pub body_from: Instant,
-    /// Since when it has no request.
+    /// The time since which it has no request.
     pub idle_from: Instant,
-    /// Its own bytes, those of `pieces`.
+    /// The bytes to which the own pieces refer.
     own: Vec<u8>,
     pieces: Pieces,
-    /// The kernel takes no more: it says when.
+    /// True while the kernel takes no more. The reactor reports when it does.
     pub is_blocked: bool,
-    /// Who follows through it was said to take what comes.
+    /// True if its subscribers were told that it takes bytes.
     pub takes: bool,
-    /// It is in the list of those to be flushed.
+    /// True if it is in the list of the next flush.
     pub is_touched: bool,
-    /// Its next request is looked at when everything was sent: there is much of it.
+    /// True if its replies are so long that its next request waits until they are sent.
     pub is_full: bool,
-    /// Of its own bytes so many are counted as put aside.
+    /// Number of its pending bytes that are counted as put aside.
     pub aside_bytes: usize,
-    /// The bound of what the kernel holds of it, and what was written since the last flush.
+    /// The limit of its bytes in the kernel, and the bytes that were written since the last flush.
     bound: Bound,
-    /// Of a body that has not come whole so many are counted.
+    /// The bytes of its incomplete request body that are counted.
     pub body_bytes: usize,
-    /// After what is to be sent nothing follows.
+    /// True if nothing follows the pending output.
     pub is_last: bool,
-    /// The body was cut off: no end is sent, and what is under way may get lost.
+    /// True if the body was cut off. No end is sent, and pending output may get lost.
     pub is_aborted: bool,
-    /// It is broken, and takes nothing any more.
+    /// True if it is broken, and its output was discarded.
     pub is_abandoned: bool,
-    /// The peer has finished, or is gone.
+    /// True if the peer has closed its side or is gone.
     pub has_ended: bool,
-    /// When the kernel took something last.
+    /// The time at which the kernel last took bytes.
     pub sent_at: Instant,
 }
 
-/// The bound of what may be under way on a connection.
+/// The limit of bytes under way on a connection.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
-    /// The kernel holds about twice as many bytes at most, with its overhead. A byte of payload is
-    /// at least one of them.
+    /// The limit set in the kernel. It holds at most about twice as many bytes, with its overhead.
+    /// A byte of payload needs at least one of them.
     kernel_bytes: u32,
     /// Bytes that were written since the last flush.
     unsent_bytes: usize,
 }
 
-/// The bound for a subscriber, by what is kept for it in case it comes back. Without such a
-/// promise, or if the client acknowledges, it is [`limits::SEND_BUFFER_BYTES`].
+/// Returns the send limit for a subscriber, from the chunks that are kept in case it reconnects.
+/// Without such a promise, or if the client acknowledges, it is [`limits::SEND_BUFFER_BYTES`].
 ///
-/// The pieces are small, as [`Replay::delivery`] has it: a kernel confirms some segments of a young
-/// connection at once, and all others when its program has read them.
+/// The result is small, as in [`Replay::delivery`]. On a young connection a kernel confirms some
+/// segments at once, and all others only when its program has read them.
 pub(super) fn kernel_bytes_for(replay: Option<Replay>) -> u32 {
     match replay {
         Some(Replay { chunks, bytes, until_acknowledged: false }) => {
-            // All encodings frame their chunks, and short ones are mostly that.
+            // All encodings frame their chunks. Short chunks are mostly frame.
             let frames_bytes = chunks.saturating_mul(limits::CHUNK_FRAME_BYTES_MIN);
             (bytes.min(frames_bytes) / 16).clamp(1, limits::SEND_BUFFER_BYTES)
         }
@@ -199,12 +199,12 @@ pub(super) fn kernel_bytes_for(replay: Option<Replay>) -> u32 {
     }
 }
 
-/// What became of a flush.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flushed {
-    /// Everything was sent, or there was nothing.
+    /// Everything was sent, or nothing was pending.
     All,
-    /// The kernel took a part, or nothing; the rest was put aside.
+    /// The kernel took a part or nothing. The rest was put aside.
     Cut,
     /// The connection is broken.
     Broken,
@@ -245,7 +245,7 @@ impl Connection {
         }
     }
 
-    /// Bounds what is under way to the subscribers that are given something through it.
+    /// Limits the bytes that are under way in the kernel.
     pub fn bound_sending<R: Reactor + ?Sized>(&mut self, kernel_bytes: u32, reactor: &mut R) {
         if self.bound.kernel_bytes != kernel_bytes {
             self.bound.kernel_bytes = kernel_bytes;
@@ -253,8 +253,8 @@ impl Connection {
         }
     }
 
-    /// Takes note of bytes of chunks that were written. True if they have to be sent before
-    /// more chunks are written.
+    /// Counts bytes of chunks that were written. Returns true if they have to be sent before more
+    /// chunks are written.
     #[inline]
     pub fn note_unsent(&mut self, bytes: usize) -> bool {
         let bound = &mut self.bound;
@@ -265,19 +265,19 @@ impl Connection {
         bound.unsent_bytes >= bound.kernel_bytes as usize / 2
     }
 
-    /// Takes note of a flush.
+    /// Notes a flush.
     #[inline]
     pub fn flushed(&mut self) {
         self.bound.unsent_bytes = 0;
     }
 
-    /// Has it something to send?
+    /// True if output is pending.
     pub fn has_pieces(&self) -> bool {
         !self.pieces.is_empty() || self.sealed_bytes() > 0
     }
 
-    /// The subscribers of this shard that are given through it, if the kernel has taken a part of
-    /// what they were given just now.
+    /// Returns the subscribers of this shard on this connection, if the kernel has just taken a
+    /// part of their bytes.
     pub fn moved(&self, was_blocked: bool, now: Instant) -> impl Iterator<Item = SubscriberId> {
         let has_moved = !was_blocked && self.sent_at == now;
         let stream = self.stream.iter().filter(move |_| has_moved);
@@ -287,7 +287,7 @@ impl Connection {
         })
     }
 
-    /// True if it has sent nothing that was not read: then what it was told is not lost when the
+    /// True if every byte that the client sent was read. Then pending replies are not lost when the
     /// connection is closed at once.
     pub fn has_read_all(&self) -> bool {
         self.http.has_read_all()
@@ -297,32 +297,32 @@ impl Connection {
         self.session.as_ref().map_or(0, |session| session.waiting_bytes())
     }
 
-    /// Bytes that it waits to send.
+    /// Returns the number of bytes that it waits to send.
     pub fn waiting_bytes(&self) -> usize {
         self.own.len() + self.sealed_bytes()
     }
 
-    /// Can a worker be told more through it?
+    /// True if a worker can be sent more calls through it.
     pub fn is_free(&self) -> bool {
         self.takes || self.own.len() <= limits::WORKER_UNSENT_BYTES_MAX
     }
 
-    /// Bytes that it has put aside.
+    /// Returns the number of its own bytes that are pending.
     pub fn own_bytes(&self) -> usize {
         self.own.len()
     }
 
-    /// Bytes of its own, to be sent next: whatever `write` appends. Gives what that returns.
+    /// Appends own bytes to the output with `write`, and returns its result.
     pub fn write<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         append(&mut self.own, &mut self.pieces, write)
     }
 
-    /// As [`Connection::write`], of what its HTTP machine says.
+    /// Appends the output of its HTTP machine, and returns the result of `speak`.
     pub fn converse<T>(&mut self, speak: impl FnOnce(&mut HttpConnection, &mut Vec<u8>) -> T) -> T {
         append(&mut self.own, &mut self.pieces, |out| speak(&mut self.http, out))
     }
 
-    /// A buffer for its own bytes, if it has none, and room for the pieces of one more event.
+    /// Borrows a buffer for own bytes, if it has none, and room for the pieces of one more event.
     #[inline]
     pub fn borrow_buffer(&mut self, spare: &mut Buffers) {
         if self.own.capacity() == 0
@@ -339,13 +339,13 @@ impl Connection {
         }
     }
 
-    /// True if its own bytes have no room for what is told between two flushes any more.
+    /// True if its buffer may be too small for more events before the next flush.
     #[inline]
     pub fn is_nearly_full(&self) -> bool {
         self.own.capacity() - self.own.len() < limits::BUFFER_BYTES / 2
     }
 
-    /// As [`Connection::borrow_buffer`], for who writes a part of each event itself.
+    /// Borrows a large buffer, for a connection that writes a part of each event itself.
     pub fn borrow_large_buffer(&mut self, spare: &mut Buffers) {
         if self.own.capacity() < limits::FLUSH_BYTES {
             let mut large = spare.large(limits::FLUSH_BYTES);
@@ -354,7 +354,7 @@ impl Connection {
         }
     }
 
-    /// A range of the frame cache, to be sent next.
+    /// Appends a range of the frame cache to the output.
     #[inline]
     pub fn push_frame(&mut self, at: u64, length: usize) {
         match self.pieces.last_mut() {
@@ -366,7 +366,7 @@ impl Connection {
         }
     }
 
-    /// The pieces as slices.
+    /// Returns the pieces as slices.
     fn slices<'a>(&'a self, frames: &'a Frames) -> impl Iterator<Item = &'a [u8]> {
         self.pieces.iter().map(|piece| match *piece {
             Piece::Own { from, until } => &self.own[from as usize..until as usize],
@@ -374,8 +374,8 @@ impl Connection {
         })
     }
 
-    /// Sends everything, through `send`, which says how much of it was taken. What was not is put
-    /// aside, in a buffer of `spare` if there is one.
+    /// Sends all output through `send`, which returns how many bytes were taken. The rest is put
+    /// aside, in a buffer of `spare` if one is free.
     pub fn flush<E>(
         &mut self,
         frames: &Frames,
@@ -387,7 +387,7 @@ impl Connection {
             return self.flush_sealed(session, frames, spare, now, send);
         }
         if self.pieces.is_empty() {
-            spare.give_back(std::mem::take(&mut self.own)); // Nothing came of it.
+            spare.give_back(std::mem::take(&mut self.own)); // Nothing was written after all.
             return Flushed::All;
         }
         if self.is_blocked {
@@ -412,7 +412,7 @@ impl Connection {
         Flushed::All
     }
 
-    /// Gives back what it has borrowed.
+    /// Returns borrowed buffers.
     #[inline]
     fn clear(&mut self, spare: &mut Buffers) {
         self.clear_pieces(spare);
@@ -427,8 +427,8 @@ impl Connection {
         self.pieces.clear();
     }
 
-    /// As [`Connection::flush`], with TLS: what was sealed and not sent first, then portion after
-    /// portion, and at the very end that it is the end.
+    /// Sends all output of a connection with TLS. Encrypted bytes of the last flush go first, then
+    /// one portion after the other, and at the very end the closing alert.
     fn flush_sealed<E>(
         &mut self,
         mut session: Box<Session>,
@@ -470,7 +470,7 @@ impl Connection {
         flushed
     }
 
-    /// The pieces as slices, without so many bytes at their front.
+    /// Returns the pieces as slices, without the first `skip_bytes` bytes.
     fn slices_from<'a>(
         &'a self,
         mut skip_bytes: usize,
@@ -483,15 +483,15 @@ impl Connection {
         })
     }
 
-    /// Forgets what was not sent: the connection is broken. It is dropped at the end of the turn.
-    /// Chunks that it were given until then would be lost, and the client comes back for them.
+    /// Discards the output, because the connection is broken. It is dropped at the end of the turn.
+    /// Chunks that it is given until then are lost, and the client reconnects for them.
     pub fn abandon(&mut self, spare: &mut Buffers) {
         (self.is_aborted, self.is_abandoned) = (true, true);
         self.clear(spare);
     }
 
-    /// Copies what was not sent, because the cache will be written again. The copy has room for the
-    /// gaps and the progress of one flush, which are written behind it.
+    /// Copies the bytes that were not sent, because the cache will be overwritten. The copy has
+    /// room for the gaps and the progress of one flush, which are appended.
     fn put_aside(&mut self, sent_bytes: usize, frames: &Frames, spare: &mut Buffers) {
         if let [Piece::Own { from, until }] = self.pieces[..] {
             // It is aside already.
@@ -509,7 +509,7 @@ impl Connection {
         self.own = rest;
     }
 
-    /// What is still to be sent of a connection that is blocked: nothing but bytes of its own.
+    /// Returns the unsent output of a blocked connection, which consists of own bytes only.
     pub fn unsent(&self) -> Vec<u8> {
         let mut unsent = Vec::new();
         for piece in &self.pieces {
@@ -519,7 +519,7 @@ impl Connection {
         unsent
     }
 
-    /// Takes its buffer back, when it is gone.
+    /// Returns the buffers of a closed connection.
     pub fn recycle(mut self, spare: &mut Buffers) {
         self.clear(spare);
         if let Some(session) = self.session {
@@ -549,7 +549,7 @@ impl Connection {
 
 fn append<T>(own: &mut Vec<u8>, pieces: &mut Pieces, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     if own.capacity() == 0 {
-        own.reserve(limits::BUFFER_BYTES); // Once, instead of twice and again.
+        own.reserve(limits::BUFFER_BYTES); // Once, instead of growing step by step.
     }
     let from = own.len() as u32;
     let result = write(own);

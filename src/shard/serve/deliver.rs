@@ -1,4 +1,4 @@
-//! What is given to connections, and the flush that sends it.
+//! Delivery to connections, and the flush that sends it.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,18 +21,18 @@ use crate::reactor::{ConnectionId, Reactor, SendError};
 use crate::trace::{Counters, Duty, Transport, probe};
 use crate::wire::sse;
 
-/// What giving a chunk needs beside the tables.
+/// The context of the delivery of a chunk, besides the tables.
 pub(in crate::shard) struct Giving<'a, R> {
     pub reactor: &'a mut R,
     pub counters: &'a mut Counters,
     pub now: Instant,
     pub names: &'a Names,
-    /// Nobody else follows the execution.
+    /// True if the execution has no other follower.
     pub is_alone: bool,
 }
 
 impl Serve {
-    /// The chunk that is given next is another one.
+    /// Forgets the encoded frames, because the next chunk is another one.
     #[inline]
     pub fn next_chunk(&mut self) {
         if self.current.iter().any(Option::is_some) {
@@ -40,7 +40,7 @@ impl Serve {
         }
     }
 
-    /// Is there enough for a send?
+    /// True if enough is queued for a send.
     #[inline]
     pub fn is_flush_due(&self) -> bool {
         self.queued_events >= limits::FLUSH_EVENTS
@@ -87,7 +87,8 @@ impl Serve {
         }
     }
 
-    /// Writes a chunk that nobody else is given: without the cache, in a buffer that is warm.
+    /// Writes a chunk for a connection that shares it with no other: without the cache, into a
+    /// buffer that is warm.
     fn give_alone<R: Reactor>(
         &mut self,
         id: ConnectionId,
@@ -113,7 +114,7 @@ impl Serve {
         self.queued_bytes += written;
     }
 
-    /// The chunk in this encoding: as it was encoded for somebody else, or now.
+    /// Returns the chunk in this encoding: the frame that another connection got, or a new one.
     fn frame<R: Reactor>(
         &mut self,
         encoding: Encoding,
@@ -151,7 +152,7 @@ impl Serve {
         frame
     }
 
-    /// As [`Serve::tell`], to a subscriber of this shard.
+    /// Delivers to a subscriber of this shard, as [`Serve::tell`] does.
     pub fn tell_here(
         &mut self,
         id: ConnectionId,
@@ -165,8 +166,8 @@ impl Serve {
         self.tell(id, Source::Here(subscriber), &run.names, run.head_seq() + 1, delivery);
     }
 
-    /// Writes something that is no chunk to a connection that follows this source. `end_seq`: one
-    /// past the newest chunk, if this is the execution's own end.
+    /// Writes an event other than a chunk to a connection that follows this source. `end_seq` is
+    /// one past the newest chunk, for the end of the execution.
     pub fn tell(
         &mut self,
         id: ConnectionId,
@@ -176,7 +177,7 @@ impl Serve {
         delivery: &Delivery<'_>,
     ) {
         let Some(connection) = self.writable(id).filter(|connection| !connection.is_aborted) else {
-            return; // It was cut off, and nothing that comes behind that is said, nor an end.
+            return; // The stream was cut off. It gets no more events and no end.
         };
         let Some(mut stream) = connection.stream.take() else { return };
         let Some(followed) = stream.part(source) else {
@@ -193,7 +194,7 @@ impl Serve {
             Delivery::End(ended) => {
                 followed.source = None;
                 match ended.end.state {
-                    // Nobody comes back behind this.
+                    // No client resumes after this.
                     EndState::Ended(_) => followed.seq = end_seq,
                     EndState::Detached { .. } => has_id = stream.is_combined,
                 }
@@ -221,7 +222,7 @@ impl Serve {
         self.is_flush_urged |= is_urged;
     }
 
-    /// Sends what there is to be sent, once for each connection.
+    /// Sends all pending output, with one send for each connection.
     pub fn flush<R: Reactor>(&mut self, reactor: &mut R, counters: &mut Counters, now: Instant) {
         self.close_notice();
         for at in 0..self.touched.len() {
@@ -229,7 +230,8 @@ impl Serve {
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
             connection.is_touched = false;
             if connection.is_abandoned {
-                continue; // Nothing to send is no room: it takes nothing until it is dropped.
+                // An empty output does not mean room. It takes nothing until it is dropped.
+                continue;
             }
             connection.flushed();
             let id = connection.id;
@@ -242,7 +244,7 @@ impl Serve {
                     Some(descriptors) => send_along(reactor, id, slices, descriptors)?,
                 };
                 if sent_bytes > 0 {
-                    parcel = None; // What was handed over is closed here.
+                    parcel = None; // The sent descriptors are closed here.
                 }
                 probe!(send, id.0.index, sent_bytes);
                 Ok::<_, SendError>(sent_bytes)
@@ -253,7 +255,7 @@ impl Serve {
                 Flushed::All => true,
                 Flushed::Cut => {
                     self.moved.extend(connection.moved(was_blocked, now));
-                    self.waiting_line.leave(index as u32); // It has an answer to take first.
+                    self.waiting_line.leave(index as u32); // It has a reply to read first.
                     false
                 }
                 Flushed::Broken => {
@@ -266,7 +268,8 @@ impl Serve {
             self.aside_bytes = self.aside_bytes + aside_bytes - connection.aside_bytes;
             connection.aside_bytes = aside_bytes;
             if self.aside_bytes > limits::CARRIES_BYTES_MAX && aside_bytes > 0 {
-                self.broken.push(id); // Who would need more than there is goes.
+                // The bytes put aside are at their limit, so this connection goes.
+                self.broken.push(id);
             }
             if takes && std::mem::take(&mut connection.is_full) {
                 self.answered.push(id);
@@ -288,7 +291,7 @@ impl Serve {
     }
 }
 
-/// Tells all that are given something through a connection whether it takes more.
+/// Tells all subscribers of a connection whether it takes more.
 fn say_demand(
     connection: &Connection,
     demands: &mut Vec<(SubscriberId, u32)>,
@@ -308,7 +311,7 @@ fn say_demand(
     }
 }
 
-/// True if a body of nothing but payload has lost bytes for good.
+/// True if a payload-only body has lost bytes for good.
 fn is_cut(delivery: &Delivery<'_>) -> bool {
     match delivery {
         Delivery::Gap(_) => true,
@@ -318,7 +321,7 @@ fn is_cut(delivery: &Delivery<'_>) -> bool {
 }
 
 impl Stream {
-    /// What becomes of it, now that it was told this.
+    /// Returns what follows in this stream after `delivery`.
     fn next_behind(&mut self, delivery: &Delivery<'_>) -> Next {
         match (self.encoding, delivery) {
             (Encoding::Output, _) if is_cut(delivery) => Next::Cut,
@@ -332,8 +335,8 @@ impl Stream {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// In the middle of a fan-out of many chunks: sends what there is, so that who is slow is given
-    /// no more.
+    /// Sends what is queued, if that is enough, in the middle of a fan-out. Slow connections then
+    /// get no further chunks.
     #[inline]
     pub(in crate::shard) fn flush_if_due(&mut self) {
         if let Some(serve) = &mut self.serve
@@ -344,8 +347,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Sees to it that what one delivery gives can be noted: at the most that is
-    /// [`limits::DELIVERY_CHUNKS_MAX`] chunks, or [`limits::BURST_CHUNKS_MAX`] for a relay.
+    /// Makes sure that the chunks of one delivery can be noted. These are at most
+    /// [`limits::DELIVERY_CHUNKS_MAX`], or [`limits::BURST_CHUNKS_MAX`] for a relay.
     #[inline]
     pub(in crate::shard) fn make_room_for_deliveries(&mut self) {
         const CHUNKS_MAX: usize = Transport::NAMES.len() * limits::DELIVERY_CHUNKS_MAX as usize;
@@ -355,7 +358,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// What was given is out of our hands.
+    /// Records the latency of the deliveries that were sent.
     #[inline]
     pub(in crate::shard) fn settle_deliveries(&mut self) {
         if let Some(serve) = &mut self.serve
@@ -376,7 +379,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Sends everything that this turn has made, and sees to what comes of that.
+    /// Sends all output of this turn, and handles what follows from it.
     pub(in crate::shard) fn flush_connections(&mut self) {
         if let Some(serve) = &mut self.serve {
             serve.mcp.look_at_tools(self.tools.revision());
@@ -421,7 +424,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Everything was sent to who is told nothing more: closes the connection once it has read it.
+    /// Closes a connection that has sent everything, once the client has read it.
     fn finish_connection(&mut self, id: ConnectionId) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
@@ -437,10 +440,11 @@ impl<R: Reactor + 'static> Shard<R> {
         connection.stream = None;
         serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
         self.reactor.finish(id);
-        self.reactor.set_receiving(id, true); // Its end is what is waited for.
+        self.reactor.set_receiving(id, true); // Waits for the client's end.
     }
 
-    /// An execution has ended: who waits for its result is answered at the end of the turn.
+    /// Notes that an execution has ended. Connections that wait for its result are answered at the
+    /// end of the turn.
     pub(in crate::shard) fn note_ended(&mut self, execution: Handle) {
         let run = self.runs[execution.index as usize].as_ref();
         if let Some(seat) = run.and_then(|run| run.thread.as_ref()) {
@@ -459,7 +463,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// Sends with descriptors that go along.
+/// Sends bytes together with descriptors.
 fn send_along<R: Reactor>(
     reactor: &mut R,
     id: ConnectionId,

@@ -1,13 +1,13 @@
 //! The door: connections of processes of this machine that share memory with the server.
 //!
-//! There everything can be asked that can be asked elsewhere, and two things more: to read the
-//! ring of an execution, and to write one. What is granted goes with the first bytes of the answer,
-//! as descriptors; the answer then stays open as a *line*. Its end is the proof that the other side
-//! is gone. What comes on it are knocks: any bytes mean "look at me". What is sent on it is a line
-//! of JSON now and then, or nothing but a newline for a process that sleeps on it.
+//! A connection there can make every request, and two more: to read the ring of an execution, and
+//! to write one. The descriptors of a grant go with the first bytes of the reply. The reply then
+//! stays open as a *line*. Its end proves that the other process is gone. Received bytes are
+//! knocks: any of them ask the server to look. Sent bytes are a line of JSON now and then, or a
+//! single newline that wakes a process which sleeps on the connection.
 //!
-//! Invariant: L1: as long as a connection is a line there is one entry for it, in its execution or
-//! in none: its reader has a desk slot of that, or it is that execution's guest.
+//! Invariant L1: every connection that is a line has exactly one entry in its execution, or none if
+//! that is gone. The entry is a reader with a desk slot, or the guest.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -37,36 +37,36 @@ use crate::trace::{Level, TraceContext};
 use crate::wire::http1::{Status, begin_chunk, end_chunk};
 use crate::wire::{ndjson, write_json};
 
-/// What a connection is once something was granted on it.
+/// The grant that turns a connection into a line.
 #[derive(Debug)]
 pub(super) struct Line {
     pub execution: ExecutionId,
     pub side: Side,
     body: StreamBody,
-    /// It was told its last word.
+    /// True if the last message was sent.
     is_over: bool,
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Reader { subscriber: SubscriberId, slot: u32 },
     Guest,
 }
 
-/// What goes with the first byte that is sent.
+/// Descriptors that go with the first byte that is sent.
 pub(super) type Parcel = SmallVec<[OwnedFd; 3]>;
 
-/// Why somebody is told nothing more.
+/// The reason why a process gets no more messages.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shard) enum LastWord<'a> {
-    /// It was let go.
+    /// The subscriber was detached.
     Detached(DetachReason),
     /// The execution has ended.
     Ended(&'a Verdict),
 }
 
-/// What is granted, before it is said.
+/// A grant that was not sent yet.
 pub(super) struct Grant {
     line: Line,
     document: serde_json::Value,
@@ -107,7 +107,7 @@ impl Line {
     }
 }
 
-/// An execution whose private ring is as large as its producer's.
+/// Returns the run of a producer, with a private ring as large as the producer's.
 pub(super) fn of_producer(name: &str, class_bytes: u32, estimated_bytes: Option<u64>) -> Prepared {
     let spec = ToolSpec::new(name, "A producer in another process.");
     let need = Need {
@@ -126,13 +126,13 @@ pub(super) fn of_producer(name: &str, class_bytes: u32, estimated_bytes: Option<
 }
 
 impl Serve {
-    /// May who connects at the door come in? Only this user and the one who may do everything.
+    /// True if a client may connect at the door: a process of the server's own user or of root.
     pub(super) fn is_of_house(peer: &Peer) -> bool {
         let own = rustix::process::geteuid().as_raw();
         matches!(peer, Peer::Unix { uid, .. } if *uid == own || *uid == 0)
     }
 
-    /// Tells a connection that is a line something, if it can still be told anything.
+    /// Sends a message on a line, if its last message was not sent yet.
     fn tell_line(&mut self, id: ConnectionId, document: &serde_json::Value) {
         let Some(connection) = self.writable(id) else { return };
         let Some(line) = connection.line.take() else { return };
@@ -142,7 +142,7 @@ impl Serve {
         connection.line = Some(line);
     }
 
-    /// Wakes processes that sleep on their connections. Who has something to read yet does not
+    /// Wakes processes that sleep on their connections. A process with output left to read does not
     /// sleep for long.
     pub(super) fn wake_lines(&mut self) {
         let looks = Rc::clone(&self.looks);
@@ -158,7 +158,7 @@ impl Serve {
         }
     }
 
-    /// Checks L1, of the connection's side. For tests.
+    /// Checks L1 on the side of the connection. For tests.
     ///
     /// # Panics
     /// If it does not hold.
@@ -172,7 +172,7 @@ impl Serve {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// What is asked for is had at the door alone. `true`: that was answered.
+    /// Refuses a request that is allowed at the door only. Returns true if it was refused.
     fn is_elsewhere(&mut self, id: ConnectionId) -> bool {
         let connection = self.serve.as_mut().and_then(|serve| serve.connection(id));
         if connection.is_some_and(|connection| connection.is_at_door) {
@@ -183,7 +183,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer_error(id, &error)
     }
 
-    /// Lets another process read a ring. `false`: its line has begun; `true`: it was refused.
+    /// Lets another process read a ring. Returns true if it was refused, false if its line has
+    /// begun or it waits for memory.
     pub(super) fn read_at_door(&mut self, id: ConnectionId, door: &ReadDoor) -> bool {
         if self.is_elsewhere(id) {
             return true;
@@ -202,7 +203,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Lets another process write a ring. As [`Shard::read_at_door`].
+    /// Lets another process write a ring. Returns the same as [`Shard::read_at_door`].
     pub(super) fn produce_at_door(
         &mut self,
         id: ConnectionId,
@@ -245,14 +246,14 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Grant { line, document, parcel })
     }
 
-    /// The ring and the control page of an execution that has a door, for one more reader.
+    /// Returns descriptors of the ring and the control page of an execution, for one more reader.
     pub(super) fn share_with_reader(
         &mut self,
         execution: ExecutionId,
     ) -> Result<[OwnedFd; 2], ApiError> {
         let index = execution.slot.index;
         self.take_over_guest(index);
-        self.ingest(index); // It may see more than the engine was told of.
+        self.ingest(index); // The reader may see more than the engine was told.
         self.pump();
         let run = self.runs[index as usize].as_ref().filter(|run| run.id == execution);
         let Some(run) = run else { return Err(NotFound.into()) };
@@ -275,7 +276,8 @@ impl<R: Reactor + 'static> Shard<R> {
         result
     }
 
-    /// Seats a new subscriber. Returns its grant and the memory that it is to map.
+    /// Gives a new subscriber a slot and a page. Returns its grant and the memory that it has to
+    /// map.
     pub(super) fn seat_reader(
         &mut self,
         id: ConnectionId,
@@ -321,7 +323,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok((number, descriptor))
     }
 
-    /// Opens an execution whose chunks another process writes, into this ring.
+    /// Opens an execution whose chunks another process writes into this ring.
     pub(super) fn grant_producer(
         &mut self,
         id: ConnectionId,
@@ -352,7 +354,8 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Grant { line, document, parcel })
     }
 
-    /// A door behind which a producer writes this ring, and what the producer is to map.
+    /// Returns a door for a producer with this ring, and the descriptors that the producer has to
+    /// map.
     pub(super) fn door_of_producer(
         &self,
         id: ConnectionId,
@@ -391,7 +394,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(execution)
     }
 
-    /// Answers with what is granted, and begins a line. Always `false`.
+    /// Answers with a grant, and begins a line. Always returns false.
     pub(super) fn begin_line(&mut self, id: ConnectionId, grant: Grant) -> bool {
         let Grant { mut line, document, parcel } = grant;
         let serve = self.serve.as_mut().expect("it has connections");
@@ -407,19 +410,19 @@ impl<R: Reactor + 'static> Shard<R> {
         false
     }
 
-    /// A guest may begin.
+    /// Tells a guest that it may begin.
     pub(in crate::shard) fn say_go(&mut self, connection: ConnectionId) {
         if let Some(serve) = &mut self.serve {
             serve.tell_line(connection, &documents::door_go());
         }
     }
 
-    /// Do processes sleep on their connections that have to look?
+    /// True if sleeping processes have to be woken.
     pub(in crate::shard) fn has_lines_to_wake(&self) -> bool {
         self.serve.as_ref().is_some_and(|serve| !serve.looks.borrow().is_empty())
     }
 
-    /// Something has come on a line.
+    /// Handles bytes that were received on a line.
     pub(super) fn hear_at_door(&mut self, id: ConnectionId) {
         let Some(serve) = &mut self.serve else { return };
         let Some(connection) = serve.connection(id) else { return };
@@ -428,7 +431,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.hear_knock(execution, side);
     }
 
-    /// Handles bytes from the other end of a line.
+    /// Handles a knock from the other end of a line.
     pub(super) fn hear_knock(&mut self, execution: ExecutionId, side: Side) {
         let index = execution.slot.index;
         let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
@@ -440,7 +443,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let remote = remotes.find(|remote| remote.subscriber == subscriber);
                 let Some(Remote { seat: Seat::Process(seat), .. }) = remote else { return };
                 match seat.take_mapped() {
-                    Ok(true) => seat.wake(), // It may sleep already, unseen.
+                    Ok(true) => seat.wake(), // It may sleep already, unnoticed.
                     Ok(false) if self.watched.contains(&index) => {
                         self.sample_readers(index);
                         self.pump();
@@ -459,8 +462,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.pump();
     }
 
-    /// Who has said where it stands says so once for each knock: if that is still of interest, it
-    /// is knocked for again.
+    /// Knocks for a reader again, if its position is still needed. A reader reports its position
+    /// once for each knock.
     fn knock_again(&mut self, execution: ExecutionId, subscriber: SubscriberId) {
         let index = execution.slot.index;
         if self.watched.contains(&index)
@@ -470,11 +473,11 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The connection that was a line is gone.
+    /// Ends a line whose connection is gone.
     pub(super) fn lose_line(&mut self, execution: ExecutionId, side: Side) {
         let index = execution.slot.index;
         if matches!(side, Side::Reader { .. }) {
-            self.count_reads(index); // For the last time, of this one.
+            self.count_reads(index); // The last count for this reader.
         }
         let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
         let Some(run) = run else { return };
@@ -495,8 +498,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Tells somebody in another process the last word, and closes the connection when that was
-    /// read.
+    /// Sends the last message to another process, and closes the connection when that was read.
     pub(in crate::shard) fn end_line(&mut self, id: ConnectionId, word: LastWord<'_>) {
         let now = self.now;
         let Some(serve) = &mut self.serve else { return };
@@ -512,7 +514,8 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
     }
 
-    /// An execution has ended: who shares it is told. Readers go when they have read all of it.
+    /// Tells the processes that share an execution that it has ended. Readers leave when they have
+    /// read all of it.
     pub(in crate::shard) fn tell_end_at_door(&mut self, execution: Handle, verdict: &Verdict) {
         self.doors.guests.retain(|&index| index != execution.index);
         let run = self.run_mut(execution);
@@ -535,7 +538,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.close_idle_door(execution.index);
     }
 
-    /// A reader in another process has written what it cannot have read.
+    /// Logs that a reader in another process was evicted, because its cursor is impossible.
     pub(in crate::shard) fn log_evicted(
         &self,
         index: u32,
@@ -554,7 +557,7 @@ impl<R: Reactor + 'static> Shard<R> {
         });
     }
 
-    /// A producer in another process has broken a rule.
+    /// Logs that a producer in another process has broken a rule.
     pub(in crate::shard) fn log_refused_guest(&self, index: u32, rule: &str) {
         let Some(run) = &self.runs[index as usize] else { return };
         self.log.record(self.wall_us(), Level::Warn, "door_producer_refused", |record| {
@@ -564,7 +567,7 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 impl Run {
-    /// Has a guest know whether anybody reads its ring itself, and has to be woken by it.
+    /// Tells a guest how many processes read its ring directly and have to be woken by it.
     fn count_direct_readers(&mut self) {
         let is_elsewhere = |remote: &&Remote| matches!(remote.seat, Seat::Process(_));
         let count = self.remotes.iter().filter(is_elsewhere).count();

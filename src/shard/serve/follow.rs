@@ -1,4 +1,4 @@
-//! Streams: a request becomes a subscriber, or several, and its answer their events.
+//! Streams: a request becomes one or several subscribers, and the reply consists of their events.
 
 use smallvec::SmallVec;
 
@@ -22,7 +22,7 @@ use crate::trace::Code;
 use crate::wire::http1::Status;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Answers with a stream; `false` if one was begun, `true` if that was the whole answer.
+    /// Answers with a stream. Returns false if it has begun, true if the reply is complete.
     pub(super) fn follow(&mut self, id: ConnectionId, follow: &Follow) -> bool {
         if let StreamFormat::Front(format) = follow.format {
             return self.follow_front(id, follow, format);
@@ -33,7 +33,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.follow_with(id, follow, Parts::new())
     }
 
-    /// As [`Shard::follow`], with what other shards have said to it.
+    /// Answers with a stream, after the other shards have sent their parts.
     pub(super) fn follow_with(
         &mut self,
         id: ConnectionId,
@@ -43,7 +43,8 @@ impl<R: Reactor + 'static> Shard<R> {
         if follow.resumes {
             self.look_for_ends(follow, &mut parts);
         }
-        self.pump(); // Last words are carried out before others get the places of those.
+        // Executes pending actions, which may name subscriber slots that are used next.
+        self.pump();
         let mut attached = AllAttached::new();
         for (at, &(execution, from)) in follow.executions.iter().enumerate() {
             let next = match parts.get_mut(at).and_then(Option::take) {
@@ -77,8 +78,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.begin(id, Manner { is_combined, ..manner }, attached)
     }
 
-    /// Who comes back may have seen executions of this shard to their ends. Looked for before
-    /// anybody is let in: the engine's wishes are carried out meanwhile.
+    /// Finds the executions of this shard whose ends a resuming client has received. This precedes
+    /// all subscriptions, because it executes the engine's actions.
     fn look_for_ends(&mut self, follow: &Follow, parts: &mut Parts) {
         parts.resize_with(follow.executions.len(), || None);
         for (at, &(execution, from)) in follow.executions.iter().enumerate() {
@@ -91,14 +92,15 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Answers with the payload of an execution, all of it or, in the end, not.
+    /// Answers with the payload of an execution. The body is cut if bytes were lost.
     pub(super) fn send_output(
         &mut self,
         id: ConnectionId,
         execution: ExecutionId,
         kinds: Kinds,
     ) -> bool {
-        // The ring may go on between this and the subscription: then there is a gap, and a cut.
+        // The ring may overwrite chunks before the subscription. The stream then has a gap, and is
+        // cut.
         let tail_seq = match self.inspect(execution) {
             Err(error) => return self.answer_error(id, &error.into()),
             Ok(status) => status.tail_seq,
@@ -119,8 +121,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Runs a tool and answers with its stream. It waits for its subscriber, unless it was said
-    /// when it is to start.
+    /// Answers with the stream of a new execution. It waits for its subscriber, unless the request
+    /// says when it starts.
     pub(super) fn follow_new(
         &mut self,
         id: ConnectionId,
@@ -133,7 +135,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.follow(id, &Follow { executions, is_combined, resumes, format, wishes, front })
     }
 
-    /// What is agreed, with what applies to this execution where the client does not say.
+    /// Returns the subscription of a client, with the execution's defaults for what it leaves open.
     pub(super) fn spec_of(
         &self,
         execution: ExecutionId,
@@ -151,11 +153,12 @@ impl<R: Reactor + 'static> Shard<R> {
             }))
         });
         let spec = wishes.spec(default.unwrap_or_default(), from);
-        // What was sent last may be lost with the connection: the client comes back for it.
+        // The last bytes may be lost with the connection. The client resumes for them.
         SubscribeSpec { replays: spec.policy == Policy::Block, ..spec }
     }
 
-    /// Nothing is given to it before its answer is begun: there is no pump in between.
+    /// Subscribes a connection. Nothing is delivered before its reply has begun, because no action
+    /// is executed in between.
     pub(super) fn attach_connection(
         &mut self,
         execution: ExecutionId,
@@ -176,7 +179,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(subscribed)
     }
 
-    /// Writes the head and what comes first.
+    /// Writes the head and the first events of a stream.
     pub(super) fn begin(
         &mut self,
         id: ConnectionId,
@@ -248,7 +251,7 @@ impl<R: Reactor + 'static> Shard<R> {
         false
     }
 
-    /// A subscriber of this execution is let go, at the wish of whoever knows both names.
+    /// Detaches a subscriber. The caller has to name both ids.
     pub(super) fn unfollow(
         &mut self,
         execution: ExecutionId,
@@ -261,7 +264,7 @@ impl<R: Reactor + 'static> Shard<R> {
             _ => None,
         };
         let end = self.unsubscribe(subscriber)?;
-        // Its connection would wait for ever.
+        // Without an end its connection would wait for ever.
         if let Some(id) = followed_by {
             let delivery = Delivery::End(Ended { end, error: None });
             let run = self.runs[execution.slot.index as usize].as_ref();
@@ -271,7 +274,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(())
     }
 
-    /// Does it belong to that execution?
+    /// Checks that the subscriber belongs to this execution.
     pub(super) fn check_subscriber(
         &mut self,
         execution: ExecutionId,
@@ -285,14 +288,14 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// How a stream comes.
+/// The format of a stream.
 #[derive(Debug)]
 pub(super) struct Manner {
     pub encoding: Encoding,
     pub media_type: &'static str,
-    /// Beside those of every stream.
+    /// The headers besides those of every stream.
     pub headers: &'static [(&'static str, &'static str)],
-    /// It was asked for as several executions.
+    /// True if the request named executions as a list.
     pub is_combined: bool,
     pub front: Option<Box<Told>>,
 }
@@ -303,7 +306,7 @@ impl Manner {
     }
 }
 
-/// Has a client that wants chunk `seq` been told of the end already?
+/// True if a client that asks for chunk `seq` has received the end of the execution.
 pub(super) fn was_seen_to_end(status: &ExecutionStatus, seq: u64) -> bool {
     let is_over = matches!(status.state, State::Draining | State::Ended(_));
     is_over && seq > status.head_seq + 1

@@ -1,13 +1,14 @@
-//! The frame cache: a chunk is encoded once for each format, and sent to many.
+//! The frame cache: each chunk is encoded once for each format, and sent to many connections.
 //!
-//! An arena that is written round and round. A frame's place is the number of bytes ever written
-//! before it, so a look at the newest place says whether the frame still stands. The cache holds
-//! nobody back: what is overwritten is encoded again, and counted. Only what is queued for sending
-//! must not be overwritten ([`Frames::keep`] refuses); the end of a flush lets go of all of that.
+//! The cache is a circular arena. A frame's position is the number of bytes ever written before it,
+//! so one comparison tells whether it was overwritten. The cache delays no writer: an overwritten
+//! frame is encoded again, and counted. Only frames that are queued for sending must not be
+//! overwritten ([`Frames::keep`] refuses). The end of a flush releases all of them.
 //!
-//! A frame is laid out to be sent as it is over a chunked body: the size of the HTTP chunk, for SSE
-//! the `id:` for who follows this execution alone and all kinds of it, the middle that is
-//! everybody's, and the end of the HTTP chunk. Who differs sends a prefix of its own and the rest.
+//! A frame is laid out for a chunked body. It holds the size of the HTTP chunk, a prefix, a middle,
+//! and the end of the HTTP chunk. The prefix exists for SSE only. It is the `id:` for clients that
+//! follow this execution alone and all its kinds. Other clients get a prefix of their own, and the
+//! rest of the frame.
 
 use crate::base::Handle;
 use crate::limits;
@@ -15,75 +16,75 @@ use crate::wire::events::Event;
 use crate::wire::http1::{CHUNK_END, begin_chunk, end_chunk};
 use crate::wire::sse;
 
-/// As what chunks come.
+/// The encoding of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
     /// Server-sent events.
     Sse,
-    /// A JSON object a line.
+    /// One JSON object for each line.
     Ndjson,
     /// The payload alone.
     Output,
-    /// As a front end's client reads it. What that was told before decides what it is told next, so
-    /// nobody shares its frames: there are none.
+    /// The format of a front end's client. Its events depend on those before, so its frames are not
+    /// shared: the cache has none.
     Front,
 }
 
-/// How many encodings have frames.
+/// Number of encodings that have frames.
 pub(super) const ENCODINGS: usize = 3;
 
 /// A frame in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Where it begins: bytes ever written before it.
+    /// The position: the number of bytes ever written before it.
     pub at: u64,
-    /// The content of the HTTP chunk begins behind so many bytes.
+    /// Offset of the content of the HTTP chunk, in bytes.
     pub content: u32,
-    /// What is everybody's begins behind so many bytes.
+    /// Offset of the part that all clients share, in bytes.
     pub middle: u32,
-    /// All of it.
+    /// Length of the frame in bytes.
     pub length: u32,
 }
 
 impl Frame {
-    /// What is everybody's, with the end of the HTTP chunk or without it.
+    /// Returns the length of the shared part, without the end of the HTTP chunk.
     pub fn middle_bytes(&self) -> usize {
         self.length as usize - self.middle as usize - CHUNK_END.len()
     }
 }
 
-/// A chunk in one encoding.
+/// The identity of a frame: a chunk in one encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
-    /// On which shard the execution lives.
+    /// The shard on which the execution lives.
     pub shard: u8,
     pub execution: Handle,
     pub seq: u64,
     pub encoding: Encoding,
 }
 
-/// What would be overwritten is queued for sending: flush first.
+/// The frames that would be overwritten are queued for sending. Flush first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Queued;
 
-/// See the module's text.
+/// The frame cache. See the module's text.
 #[derive(Debug)]
 pub(super) struct Frames {
     arena: Box<[u8]>,
     /// Bytes ever written, padding included.
     written: u64,
-    /// The oldest place that is queued for sending.
+    /// The oldest position that is queued for sending.
     queued_at: u64,
     /// Direct-mapped: the newest chunks of one execution never collide.
     table: Box<[Option<(Key, Frame)>]>,
-    /// A frame is made here: only then its length is known.
+    /// A frame is encoded here, because its length is not known before.
     scratch: Vec<u8>,
-    /// Of the frame in `scratch`.
+    /// The offset of the shared part of the frame in `scratch`.
     middle: u32,
 }
 
 impl Frames {
-    /// An arena of so many bytes.
+    /// Creates a cache with an arena of this size.
     pub fn new(arena_bytes: usize) -> Frames {
         assert!(arena_bytes >= 2 * limits::FRAME_BYTES_MAX);
         Frames {
@@ -103,7 +104,7 @@ impl Frames {
         (key.seq.wrapping_add(spread) as usize) & (self.table.len() - 1)
     }
 
-    /// The frame of this chunk, if it still stands.
+    /// Returns the frame of this chunk, if it was not overwritten.
     #[inline]
     pub fn find(&self, key: &Key) -> Option<Frame> {
         let (found, frame) = self.table[self.slot(key)].as_ref()?;
@@ -111,7 +112,8 @@ impl Frames {
         (found == key && stands).then_some(*frame)
     }
 
-    /// Encodes a chunk, to be kept next. `cursor`: where they stand who have been given it.
+    /// Encodes a chunk, which [`Frames::keep`] keeps next. `cursor` is the position of clients
+    /// after it.
     pub fn encode(&mut self, encoding: Encoding, chunk: &Event<'_>, cursor: &sse::Cursor<'_>) {
         let out = &mut self.scratch;
         out.clear();
@@ -132,17 +134,18 @@ impl Frames {
         assert!(out.len() <= limits::FRAME_BYTES_MAX);
     }
 
-    /// Keeps what was encoded last. An empty payload is no frame in the encoding that has nothing
-    /// else: its length is 0.
+    /// Keeps the frame that was encoded last. In the payload-only encoding, an empty payload gives
+    /// a frame of length 0.
     ///
     /// # Errors
-    /// [`Queued`]; what was encoded is still there.
+    /// [`Queued`]. The encoded frame remains.
     pub fn keep(&mut self, key: Key) -> Result<Frame, Queued> {
         let capacity = self.arena.len() as u64;
         let length = self.scratch.len() as u64;
         let mut at = self.written;
-        // A frame does not wrap, nor does it end where the arena does: who follows the other in
-        // their places also follows it in memory, and both are sent as one. The rest is padding.
+        // A frame does not wrap, and does not end where the arena ends. Frames with consecutive
+        // positions are then adjacent in memory, and are sent as one. The skipped bytes are
+        // padding.
         if at % capacity + length >= capacity {
             at += capacity - at % capacity;
         }
@@ -159,7 +162,7 @@ impl Frames {
         Ok(frame)
     }
 
-    /// Bytes of the arena: of a frame that is queued, or was found just now.
+    /// Returns bytes of the arena. The frame has to be queued, or to have been found just now.
     #[inline]
     pub fn bytes(&self, at: u64, length: usize) -> &[u8] {
         assert!(self.written - at <= self.arena.len() as u64);
@@ -167,20 +170,20 @@ impl Frames {
         &self.arena[offset..offset + length]
     }
 
-    /// It is queued for sending from there on.
+    /// Marks the frames from this position on as queued for sending.
     #[inline]
     pub fn queue(&mut self, at: u64) {
         self.queued_at = self.queued_at.min(at);
     }
 
-    /// Nothing is queued any more.
+    /// Releases all queued frames.
     #[inline]
     pub fn let_go(&mut self) {
         self.queued_at = u64::MAX;
     }
 }
 
-/// What [`begin_chunk`] writes.
+/// Length of the head of an HTTP chunk, as [`begin_chunk`] writes it.
 const CHUNK_HEAD_BYTES: usize = 10;
 
 #[cfg(test)]
@@ -241,7 +244,7 @@ mod tests {
         for seq in 1..10_000 {
             encode(&mut frames, seq, Encoding::Output, &data);
             let frame = frames.keep(key(seq, Encoding::Output)).unwrap();
-            assert_eq!(frame.length, 4_096); // So many fill the arena to its last byte.
+            assert_eq!(frame.length, 4_096); // This length fills the arena to its last byte.
             match frame.at == end {
                 true if seq > 1 => _ = frames.bytes(frame.at - 4_096, 2 * 4_096),
                 true => {}

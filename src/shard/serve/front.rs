@@ -1,9 +1,9 @@
-//! Front ends: a stream that is told in the words of their clients.
+//! Front ends: streams in the formats of their clients.
 //!
-//! What a client is told next depends on what it was told before, so each such stream has a
-//! [`Told`] of its own, which writes straight into its connection's buffer. One that does not begin
-//! with the first chunk is primed: what the ring still holds of what is before is read here, once,
-//! and what of it is still open is told as one.
+//! The next events of a client depend on those before. Each such stream therefore has a [`Told`] of
+//! its own, which writes directly into the connection's buffer. A stream that does not begin with
+//! the first chunk is primed. The chunks before it that the ring still holds are read here once,
+//! and what they leave open is sent as one event.
 use smallvec::SmallVec;
 
 use super::super::act::read_chunk;
@@ -21,25 +21,27 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::wire::events::{self, Event};
 use crate::wire::sse;
 
-/// A sign of life that every one of these clients skips.
+/// A keep-alive that every one of these clients skips.
 pub(super) const KEEP_ALIVE: &[u8] = b": \n\n";
 
-/// What one client is told.
+/// The state of one front end's stream.
 #[derive(Debug)]
 pub(super) struct Told {
-    /// `None`: its thread has no run.
+    /// `None` if its thread has no run.
     front: Option<Front>,
     opening: Opening,
-    /// Behind the end of a run it is told the next one of this thread.
+    /// The thread, if the stream continues with the thread's next run after the end of one.
     pub thread: Option<Thread>,
 }
 
-/// How a stream begins.
+/// The beginning of a stream.
 #[derive(Debug)]
 enum Opening {
-    /// With its start. These tools of the page's own are passed over.
+    /// At the start of a run. Holds the names of the page's own tools, which the server does not
+    /// call.
     Start(Vec<String>),
-    /// In the middle, for such a reader; from this chunk to that one it was lost before.
+    /// In the middle, for a reader of this kind. Holds the first and last chunk that were lost
+    /// before.
     Middle(Reader, Option<(u64, u64)>),
 }
 
@@ -50,35 +52,35 @@ pub(super) struct Thread {
     pub name: Box<str>,
     pub format: Format,
     pub channels: Channels,
-    /// Where it is known which runs there are.
+    /// The table of runs by thread.
     pub conversations: Conversations,
-    /// It waits for the next run.
+    /// Present while it waits for the next run.
     pub waiting: Option<Waiting>,
 }
 
-/// What becomes of a stream when nothing more comes of what it has followed.
+/// The continuation of a stream after the end of all that it followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It is over.
+    /// The stream ends.
     Nothing,
-    /// It waits for the next run of its thread.
+    /// The stream waits for the next run of its thread.
     Wait,
-    /// It is cut off, so that its client comes back and finds what there is.
+    /// The stream is cut off, so that its client reconnects and finds the present state.
     Cut,
 }
 
 impl Told {
-    /// Of a thread that has no run.
+    /// Creates the state for a thread that has no run.
     pub fn nothing_yet(thread: Thread) -> Told {
         Told { front: None, opening: Opening::Start(Vec::new()), thread: Some(thread) }
     }
 
-    /// The next run begins.
+    /// Continues with the next run.
     pub fn begin_run(&mut self, front: Front) {
         (self.front, self.opening) = (Some(front), Opening::Start(Vec::new()));
     }
 
-    /// Nothing more comes of the run that is called so.
+    /// Ends the run with this name, and returns what follows.
     pub fn end_run(&mut self, run: &str, state: EndState) -> Next {
         let Some(thread) = &mut self.thread else { return Next::Nothing };
         match state {
@@ -88,14 +90,14 @@ impl Told {
         }
         let newest = thread.conversations.newest(thread.principal, &thread.name);
         if newest.is_some_and(|newest| newest.to_string() != run) {
-            return Next::Cut; // Another one has begun meanwhile.
+            return Next::Cut; // Another run has begun meanwhile.
         }
         thread.waiting = Some(thread.conversations.wait());
         self.front = None;
         Next::Wait
     }
 
-    /// Appends what an event is to this client, which may be nothing.
+    /// Appends the events that this client gets for an event, which may be none.
     pub fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
         let Some(front) = &mut self.front else { return };
         match event {
@@ -114,7 +116,7 @@ impl Told {
                             from_seq,
                             to_seq,
                             chunk_count: to_seq + 1 - from_seq,
-                            byte_count: 0, // Nobody knows any more.
+                            byte_count: 0, // The number is not known any more.
                             reason: GapReason::Late.name(),
                         };
                         front.write(Item::Gap(&gap), out);
@@ -130,7 +132,7 @@ impl Told {
     }
 }
 
-/// A part as the chunk that it came in: all that is read of it is in its payload.
+/// Returns a part as the chunk that it came in. A front end reads only its payload.
 fn chunk_of<'a>(part: &events::Part<'a>) -> events::Chunk<'a> {
     events::Chunk {
         execution: "",
@@ -145,18 +147,18 @@ fn chunk_of<'a>(part: &events::Part<'a>) -> events::Chunk<'a> {
     }
 }
 
-/// Where a stream begins.
+/// The position at which a stream begins.
 #[derive(Clone, Copy, Debug)]
 struct Beginning {
-    /// What its subscriber wants.
+    /// The start of its subscription.
     from: From,
-    /// Chunks before this one were told before, or are told as one.
+    /// Chunks before this one were sent before, or are sent as one event.
     primed_until: u64,
-    /// These chunks were lost meanwhile.
+    /// The first and last chunk that were lost meanwhile.
     lost: Option<(u64, u64)>,
 }
 
-/// Where a stream begins that is to begin there, or behind what `since` came from.
+/// Returns where a stream begins that asks for `from`, or that resumes after `since`.
 fn beginning(
     status: &Status,
     from: From,
@@ -165,7 +167,7 @@ fn beginning(
     let next_seq = status.head_seq + 1;
     let at = |seq: u64| From::Seq { seq, seen: None };
     if let Some(Since { part, is_reopened }) = since {
-        // Some of its events may not have come.
+        // The client may lack some events of that part.
         let wanted_seq = (part + u64::from(is_reopened)).clamp(1, next_seq);
         let held_seq = wanted_seq.max(status.tail_seq);
         let lost = (held_seq > wanted_seq).then_some((wanted_seq, held_seq - 1));
@@ -184,7 +186,7 @@ fn beginning(
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// As [`Shard::follow`], in the words of a front end.
+    /// Answers with a stream in the format of a front end.
     pub(super) fn follow_front(
         &mut self,
         id: ConnectionId,
@@ -198,7 +200,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Begins a stream of an execution in this format, for a whole thread if there is one.
+    /// Begins a stream of an execution in this format, and of its whole thread if there is one.
     pub(super) fn follow_in_words(
         &mut self,
         id: ConnectionId,
@@ -206,7 +208,8 @@ impl<R: Reactor + 'static> Shard<R> {
         follow: &Follow,
         (format, thread): (Format, Option<Thread>),
     ) -> Result<bool, ApiError> {
-        self.pump(); // Last words are carried out before others get the places of those.
+        // Executes pending actions, which may name subscriber slots that are used next.
+        self.pump();
         let status = self.inspect(execution)?;
         let FrontWish { since, channels, passed_over } = &follow.front;
         let mut front = self.front_of(execution, format, channels);
@@ -228,7 +231,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(self.begin(id, Manner::told(format, told), attached))
     }
 
-    /// What tells this execution.
+    /// Returns the writer for the events of this execution.
     pub(super) fn front_of(
         &self,
         execution: ExecutionId,
@@ -256,7 +259,7 @@ impl<R: Reactor + 'static> Shard<R> {
         front
     }
 
-    /// Gives it what the ring holds of what is before a chunk.
+    /// Primes a writer with the chunks before `until_seq` that the ring holds.
     fn prime(&mut self, front: &mut Front, status: &Status, until_seq: u64, kinds: Kinds) {
         let run = self.runs[status.id.slot.index as usize].as_ref().expect("the caller found it");
         let started = events::Started {
@@ -285,7 +288,7 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 impl Manner {
-    /// In the words of a front end.
+    /// Returns the format of a stream for a front end.
     pub fn told(format: Format, told: Told) -> Manner {
         Manner {
             encoding: Encoding::Front,

@@ -1,14 +1,14 @@
-//! How a connection begins to follow executions of several shards: it is on one of them, and that
-//! one asks each of the others for readers of its rings, with the wishes of the request. All or
-//! nothing: with one refusal the whole request is refused, and whoever was let in leaves again.
+//! The start of a stream that follows executions of several shards. The shard of the connection
+//! asks each of the others for readers of its rings. If one refuses, the whole request is refused,
+//! and the accepted readers leave again.
 //!
-//! Asking is a command in the other shard's mailbox, and so is its answer; the connection waits
-//! meanwhile ([`Doing::Joining`]), and may be gone when the answer comes. What is then let go, or
-//! gets lost on its way, is a broken connection to its shard: under `block` its place is kept for
-//! who asks again.
+//! A question is a command in the other shard's mailbox, and so is its answer. The connection waits
+//! meanwhile ([`Doing::Joining`]), and may be gone when the answer comes. A reader that is then
+//! dropped, or lost on its way, counts as a broken connection on its shard. Under `block` its place
+//! is kept for a client that reconnects.
 //!
-//! Invariant: J1: as long as a connection is joining there is one entry for it, with at least one
-//! answer missing, and a timer.
+//! Invariant J1: every connection that is joining has exactly one entry, with at least one answer
+//! missing, and a timer.
 
 use super::super::handle::Command;
 use super::super::{Names, Shard, Subscriber};
@@ -21,27 +21,27 @@ use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, Waker};
 use crate::wire::http1::Status;
 
-/// A reader that another shard has let in.
+/// A reader that another shard has accepted.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub subscriber: Subscriber,
     pub names: Names,
-    /// What the execution runs; empty if that has no name.
+    /// The name of the execution's tool, or an empty string.
     pub tool: String,
     pub coalesce: Option<Coalesce>,
 }
 
-/// What another shard says to one execution of a request.
+/// The answer of another shard for one execution of a request.
 #[derive(Debug)]
 pub(super) enum Part {
-    /// The client has been told of its end before.
+    /// The client has received the end of this execution before.
     SeenToEnd,
     Joined(Box<Joined>),
     Refused(ApiError),
 }
 
 impl Part {
-    /// It is not wanted after all, and nobody will come back for it.
+    /// Unsubscribes a reader that is not needed, and for which no client will reconnect.
     pub fn dismiss(self) {
         if let Part::Joined(joined) = self {
             joined.subscriber.unsubscribe();
@@ -49,35 +49,35 @@ impl Part {
     }
 }
 
-/// What all others have said, by the place of the execution in the request.
+/// The answers of all other shards, by the index of the execution in the request.
 pub(super) type Parts = Vec<Option<Part>>;
 
-/// What a shard is asked.
+/// The question to a shard.
 struct Question {
-    /// The shard that asks, and what its reactor is woken with.
+    /// The asking shard, and the waker of its reactor.
     asker: usize,
     reactor: Waker,
     ticket: u64,
-    /// Who asks.
+    /// The principal of the request.
     principal: Principal,
-    /// With their places in the request.
+    /// The executions, with their indices in the request.
     executions: Vec<(usize, ExecutionId, From)>,
     wishes: Wishes,
     resumes: bool,
 }
 
-/// A request whose answers are waited for.
+/// A request that waits for answers.
 #[derive(Debug)]
 struct Joining {
     ticket: u64,
     connection: ConnectionId,
     follow: Follow,
     parts: Parts,
-    /// So many shards have not answered.
+    /// Number of shards that have not answered.
     missing_count: usize,
 }
 
-/// All of one shard.
+/// The waiting requests of one shard.
 #[derive(Debug, Default)]
 pub(super) struct Joinings {
     list: Vec<Joining>,
@@ -95,12 +95,12 @@ impl Joinings {
         Some(self.list.swap_remove(at))
     }
 
-    /// The connection is gone, or waits no longer.
+    /// Removes the request of a connection that is gone or waits no longer.
     pub fn abandon(&mut self, connection: ConnectionId) {
         drop(self.take(|joining| joining.connection == connection));
     }
 
-    /// A shard has answered. The request, if it was the last one that was missing.
+    /// Adds the answer of a shard. Returns the request if it was the last missing one.
     fn add(&mut self, ticket: u64, parts: Vec<(usize, Part)>) -> Option<Joining> {
         let joining = self.list.iter_mut().find(|joining| joining.ticket == ticket)?;
         for (at, part) in parts {
@@ -113,7 +113,7 @@ impl Joinings {
         self.take(|joining| joining.ticket == ticket)
     }
 
-    /// Checks J1, of connections that say of themselves whether they are joining. For tests.
+    /// Checks J1 for the given number of connections that are joining. For tests.
     ///
     /// # Panics
     /// If it does not hold.
@@ -129,13 +129,14 @@ fn busy() -> ApiError {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Does it live on another shard of this server?
+    /// True if the execution lives on another shard of this server.
     pub(super) fn is_apart(&self, execution: ExecutionId) -> bool {
         let home = usize::from(execution.shard);
         home != self.own_index() && home < self.peers.len()
     }
 
-    /// Asks the other shards for their parts of a stream. `true`: it is answered.
+    /// Asks the other shards for their parts of a stream. Returns true if the request was refused,
+    /// false if it waits.
     pub(super) fn begin_joining(&mut self, id: ConnectionId, follow: &Follow) -> bool {
         let principal = self.principal_of(id);
         let serve = self.serve.as_mut().expect("it has connections");
@@ -163,7 +164,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let command = Command::Call(Box::new(move |shard: &mut Shard<R>| shard.join(question)));
             if let Err((error, _)) = self.peers[home].send(command) {
                 let error = self.peer_refusal(home, error);
-                return self.answer_error(id, &error); // Answers of others find nobody.
+                return self.answer_error(id, &error); // Answers that still come find no entry.
             }
             asked_count += 1;
         }
@@ -181,10 +182,10 @@ impl<R: Reactor + 'static> Shard<R> {
         false
     }
 
-    /// Another shard asks for readers.
+    /// Answers the question of another shard for readers.
     fn join(&mut self, question: Question) {
         if self.bell.departed.take() {
-            self.dismiss_departed(); // Perhaps of the very client that now comes back.
+            self.dismiss_departed(); // One may belong to the client that reconnects now.
         }
         let mut parts = Vec::with_capacity(question.executions.len());
         for &(at, execution, from) in &question.executions {
@@ -195,7 +196,8 @@ impl<R: Reactor + 'static> Shard<R> {
             shard.take_joined(ticket, parts);
         }));
         if let Some(asker) = self.peers.get(asker) {
-            let _ = asker.send(answer); // If it takes nothing, they are let go with it.
+            // If it accepts no command, the readers are dropped with it.
+            let _ = asker.send(answer);
         }
     }
 
@@ -212,7 +214,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let error = error.field("executions").retry_after(limits::BUSY_RETRY_AFTER);
                 return Part::Refused(error);
             }
-            // A reader may have seen more than the engine was told of.
+            // The reader may have seen more than the engine was told.
             self.ingest(execution.slot.index);
         }
         if let From::Seq { seq, .. } = from
@@ -236,7 +238,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Part::Joined(Box::new(Joined { subscriber, names, tool, coalesce }))
     }
 
-    /// Another shard has answered.
+    /// Takes the answer of another shard.
     fn take_joined(&mut self, ticket: u64, parts: Vec<(usize, Part)>) {
         let Some(serve) = &mut self.serve else { return };
         let Some(joining) = serve.joinings.add(ticket, parts) else { return };
@@ -253,7 +255,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The other shards have not answered in time.
+    /// Refuses a request because the other shards have not answered in time.
     pub(super) fn join_late(&mut self, id: ConnectionId) {
         let serve = self.serve.as_mut().expect("it has connections");
         serve.joinings.abandon(id);

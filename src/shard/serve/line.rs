@@ -1,7 +1,7 @@
-//! Connections without a request, in the order in which they became so: the first of them makes
-//! room for somebody else. A list through a table of places, so that nothing is bought or searched.
+//! Connections without a request, in the order in which they became idle. The first one is evicted
+//! first. The list is linked through a table of slots, so that it allocates and searches nothing.
 
-/// See the module's text. Places are counted from 1 here: 0 is nobody.
+/// The list of idle connections. Slots count from 1 here, and 0 means none.
 #[derive(Debug)]
 pub(super) struct Line {
     links: Vec<Link>,
@@ -16,17 +16,17 @@ struct Link {
 }
 
 impl Line {
-    /// Memory for so many places.
+    /// Creates a list with memory for this many slots.
     pub fn new(places_max: u32) -> Line {
         Line { links: Vec::with_capacity(places_max as usize + 1), first: 0, last: 0 }
     }
 
-    /// Who stands in it longest.
+    /// Returns the connection that is in the list longest.
     pub fn first(&self) -> Option<u32> {
         self.first.checked_sub(1)
     }
 
-    /// Puts somebody at its end, wherever they were.
+    /// Puts a connection at the end, and removes it from its old position.
     pub fn append(&mut self, index: u32) {
         self.leave(index);
         let place = index + 1;
@@ -41,12 +41,12 @@ impl Line {
         self.last = place;
     }
 
-    /// Takes somebody out, if they are in it.
+    /// Removes a connection, if it is in the list.
     pub fn leave(&mut self, index: u32) {
         let place = index + 1;
         let Some(&Link { before, behind }) = self.links.get(place as usize) else { return };
         if before == 0 && self.first != place {
-            return; // They are not in it.
+            return; // It is not in the list.
         }
         match before {
             0 => self.first = behind,
@@ -59,7 +59,7 @@ impl Line {
         self.links[place as usize] = Link::default();
     }
 
-    /// Those in it, in their order. For tests, and for invariants.
+    /// Iterates over the list in order. For tests and invariants.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         let next = |&place: &u32| Some(self.links[place as usize].behind).filter(|&b| b != 0);
         std::iter::successors(Some(self.first).filter(|&first| first != 0), next).map(|p| p - 1)

@@ -1,9 +1,8 @@
-//! Connections that move: a connection goes where the execution lives that its request names. There
-//! it is like any other; nothing crosses cores chunk by chunk.
+//! Connections that move to the shard of the execution that their request names. There they are
+//! like any others, and no chunks cross between cores.
 //!
-//! The request has been read, and its answer not begun: what moves is the socket, the HTTP machine
-//! with what it has kept, the session of TLS, the call, and bytes of earlier answers that the
-//! kernel did not take yet.
+//! The request has been read, and its reply has not begun. These parts move: the socket, the HTTP
+//! machine with its buffered input, the TLS session, the call, and unsent bytes of earlier replies.
 
 use serde_json::Value;
 
@@ -22,12 +21,12 @@ pub(in crate::shard) struct Moving {
     session: Option<Box<Session>>,
     is_at_door: bool,
     call: Call,
-    /// To be sent before the answer.
+    /// Bytes to send before the reply.
     rest: Vec<u8>,
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Which other shard has to answer this.
+    /// Returns the other shard that has to answer this call, if there is one.
     pub(super) fn home_of(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
         let home = match call.home() {
             Some(home) => usize::from(home),
@@ -36,7 +35,7 @@ impl<R: Reactor + 'static> Shard<R> {
         (home != self.own_index() && home < self.peers.len()).then_some(home)
     }
 
-    /// Where the runs of a thread are, if it is about these.
+    /// Returns the shard of a thread's runs, if the call is about a thread.
     fn thread_home(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
         if matches!(call, Call::Thread(_) | Call::Execute(_)) {
             let principal = self.principal_of(id);
@@ -46,8 +45,8 @@ impl<R: Reactor + 'static> Shard<R> {
         None
     }
 
-    /// Where workers and calls of virtual tools live, if it is about these: all of a principal's on
-    /// one shard.
+    /// Returns the shard of the principal's workers and calls, if the call is about virtual tools.
+    /// All of a principal live on one shard.
     fn workshop_of(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
         let principal = self.principal_of(id);
         let is_there = match call {
@@ -68,19 +67,19 @@ impl<R: Reactor + 'static> Shard<R> {
         is_there.then(|| usize::from(principal.0) % self.peers.len().max(1))
     }
 
-    /// Lets a connection go there. Its socket comes later: [`Shard::send_off`].
+    /// Begins to move a connection. The reactor releases its socket later: [`Shard::send_off`].
     pub(super) fn begin_move(&mut self, id: ConnectionId, call: Call, home: usize) {
         let serve = self.serve.as_mut().expect("it has connections");
         serve.flush(&mut self.reactor, &mut self.counters, self.now);
         serve.set_timer(id, None);
         let Some(connection) = serve.connection(id) else { return };
         connection.doing = Doing::Moving(Box::new((home, call)));
-        connection.is_blocked = true; // What is left to be sent is not sent from here.
+        connection.is_blocked = true; // Pending output is not sent from here.
         serve.settle_place(id, self.now);
         self.reactor.release(id);
     }
 
-    /// The socket of a connection that moves is nobody's now.
+    /// Sends a connection whose socket was released to its new shard.
     pub(super) fn send_off(&mut self, id: ConnectionId, socket: ReleasedSocket) {
         let Some(serve) = &mut self.serve else { return };
         let Some(connection) = serve.forget(id) else { return };
@@ -103,7 +102,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A connection of another shard arrives, with a call that is to be answered here.
+    /// Takes a connection from another shard, with a call to answer here.
     pub(in crate::shard) fn take_in(&mut self, moving: Moving) {
         let call = moving.call.clone();
         match self.adopt(moving) {
@@ -112,7 +111,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The other shard takes nothing now: the client is told so from here.
+    /// Takes a connection back that the other shard does not accept now, and answers it with an
+    /// error.
     fn send_back(&mut self, moving: Moving, error: &ApiError) {
         self.let_go_asked(&moving.call);
         if let Some(id) = self.adopt(moving) {
@@ -121,7 +121,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A connection with its answer still to be given; `None` if it finds no place.
+    /// Registers a moved connection, whose call is not answered yet. `None` if no place is free.
     fn adopt(&mut self, moving: Moving) -> Option<ConnectionId> {
         let Moving { socket, http, session, is_at_door, rest, .. } = moving;
         let peer = socket.peer();
@@ -130,7 +130,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let Ok(id) = self.reactor.adopt(socket) else {
             self.log_connection("connection_refused", peer);
-            return None; // The error has the socket: it is closed with it.
+            return None; // The error holds the socket, and dropping it closes the socket.
         };
         let serve = self.serve.as_mut().expect("it was just opened");
         serve.accept(id, peer, self.now);

@@ -1,14 +1,14 @@
-//! One call that a worker answers: which part comes next, and what of the result is held here.
+//! One call that a worker answers: the number of its next part, and the bytes that are held here.
 //!
-//! A machine without a clock and without a ring: what it publishes goes through a closure that says
-//! how many bytes there was room for. Parts that there is no room for are not taken: they stay with
-//! the connection that has brought them, which is how a worker feels backpressure. What is held is
-//! the rest of one part that was begun, or parts that are being gathered.
+//! This is a state machine without a clock and without a ring. It publishes through a closure that
+//! returns how many bytes had room. A part without room is not taken, and stays with the connection
+//! that sent it: that is the backpressure for a worker. Held bytes are the rest of one part that
+//! was begun, or parts that are being gathered.
 //!
 //! Invariants ([`OpenCall::audit`]):
-//! - K1: parts are taken in their order, each once; one that was not taken has left no trace.
-//! - K2: nothing is published behind the last part, and its end is not told before all is.
-//! - K3: what is held is at most one part, or as much as is gathered.
+//! - K1: parts are taken in order and once. A part that was not taken has changed nothing.
+//! - K2: no bytes follow the last part, and the end is reported only after all bytes are published.
+//! - K3: held bytes are at most one part, or as many as may be gathered.
 
 use serde_json::Value;
 
@@ -16,21 +16,21 @@ use crate::engine::Kind;
 use crate::limits;
 use crate::tool::{Gather, RemoteCall};
 
-/// See the module's text.
+/// An open call. See the module's text.
 #[derive(Debug)]
 pub(in crate::shard) struct OpenCall {
     pub arguments: Value,
     gather: Option<Gather>,
-    /// The worker that has it.
+    /// The session of the worker that has it.
     pub session: Option<Box<str>>,
-    /// The part that comes next.
+    /// The number of the next part.
     next_seq: u64,
     held: Held,
-    /// What is held waits for room and for nothing else.
+    /// True if the held bytes wait for nothing but room.
     is_due: bool,
-    /// The last part has said this.
+    /// The result that the last part has reported.
     end: Option<Result<(), Box<str>>>,
-    /// Until when parts are gathered.
+    /// The deadline of gathered parts.
     pub deadline: Option<super::workers::Deadline>,
 }
 
@@ -39,29 +39,29 @@ pub(in crate::shard) struct OpenCall {
 struct Held {
     kind: Kind,
     bytes: Vec<u8>,
-    /// What is before this is published.
+    /// The bytes before this offset are published.
     from: usize,
 }
 
-/// What became of a part.
+/// The result of offering a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Taken {
     /// It was taken.
     Now,
     /// It had been taken before.
     Before,
-    /// There is no room for it. It has left no trace.
+    /// There is no room for it. Nothing has changed.
     NotYet,
-    /// Others are missing before it.
+    /// Parts before it are missing.
     Hole {
-        /// The one that comes next.
+        /// The number of the next part.
         next_seq: u64,
     },
-    /// The last part was there already, or the execution has ended.
+    /// The last part was taken already, or the execution has ended.
     Over,
 }
 
-/// Publishes some of these bytes and says how many; [`Gone`] if there is nowhere to.
+/// Publishes a prefix of the bytes and returns its length, or [`Gone`].
 pub(in crate::shard) type Publish<'a> = dyn FnMut(Kind, &[u8]) -> Result<usize, Gone> + 'a;
 
 /// The execution has ended.
@@ -82,13 +82,13 @@ impl OpenCall {
         }
     }
 
-    /// The part that comes next.
+    /// Returns the number of the next part.
     pub fn next_seq(&self) -> u64 {
         self.next_seq
     }
 
-    /// What becomes of part `seq` (`None`: the next one), if that follows without looking at what
-    /// is in it. `is_over`: the execution has ended.
+    /// Judges part `seq` (`None`: the next one) by its number alone. Returns `None` if the content
+    /// decides. `is_over` is true if the execution has ended.
     pub fn judge(&self, seq: Option<u64>, is_over: bool) -> Option<Taken> {
         let seq = seq.unwrap_or(self.next_seq);
         if seq < self.next_seq {
@@ -100,7 +100,7 @@ impl OpenCall {
         (seq > self.next_seq).then_some(Taken::Hole { next_seq: self.next_seq })
     }
 
-    /// Takes the part that comes next, with this content and end.
+    /// Takes the next part, with this content and end.
     pub fn take(
         &mut self,
         content: Option<&(Kind, Vec<u8>)>,
@@ -131,7 +131,7 @@ impl OpenCall {
         let Some(gather) = self.gather else {
             return Ok(self.publish_held(publish)? && self.begin(kind, bytes, publish)?);
         };
-        let line; // Values that come together have to be told apart.
+        let line; // Gathered values have to be separated.
         let bytes = match kind {
             Kind::Json => {
                 line = [bytes, b"\n"].concat();
@@ -152,12 +152,12 @@ impl OpenCall {
         self.held.kind = kind;
         self.held.bytes.extend_from_slice(bytes);
         if self.held.bytes.len() == bytes_max {
-            self.publish_held(publish)?; // If there is no room now, it is there when there is.
+            self.publish_held(publish)?; // If there is no room now, they stay held.
         }
         Ok(true)
     }
 
-    /// Publishes a part by itself; what there is no room for is held, if there was any for it.
+    /// Publishes a part by itself. If some bytes have room, the rest is held.
     fn begin(&mut self, kind: Kind, bytes: &[u8], publish: &mut Publish<'_>) -> Result<bool, Gone> {
         assert!(self.held.bytes.is_empty());
         let count = publish(kind, bytes)?;
@@ -171,7 +171,7 @@ impl OpenCall {
         Ok(true)
     }
 
-    /// Publishes what is held, as far as there is room. Was that all?
+    /// Publishes held bytes, as far as there is room. Returns true if all of them were published.
     pub fn publish_held(&mut self, publish: &mut Publish<'_>) -> Result<bool, Gone> {
         let Held { kind, bytes, from } = &mut self.held;
         if !bytes.is_empty() {
@@ -184,7 +184,7 @@ impl OpenCall {
         Ok(!self.is_due)
     }
 
-    /// Goes on as far as there is room now, if something waits for that.
+    /// Continues as far as there is room now, if bytes wait for room.
     pub fn go_on(&mut self, publish: &mut Publish<'_>) -> Result<(), Gone> {
         if self.is_due {
             self.publish_held(publish)?;
@@ -192,23 +192,23 @@ impl OpenCall {
         Ok(())
     }
 
-    /// How long what is being gathered may wait from now on, if that is to be measured.
+    /// Returns how long gathered parts may wait from now on, if no deadline is set yet.
     pub fn gathers_for(&self) -> Option<std::time::Duration> {
         let waits = !self.held.bytes.is_empty() && !self.is_due && self.deadline.is_none();
         self.gather.filter(|_| waits).map(|gather| gather.delay_max)
     }
 
-    /// Does something of it wait for company?
+    /// True if it gathers parts.
     pub fn is_gathering(&self) -> bool {
         !self.held.bytes.is_empty() && !self.is_due
     }
 
-    /// How it has ended, once all of it is published. K2
+    /// Returns the result of the call, once all bytes are published (K2).
     pub fn result(&self) -> Option<&Result<(), Box<str>>> {
         self.end.as_ref().filter(|_| self.held.bytes.is_empty())
     }
 
-    /// The execution has ended: nothing more is needed but the number of the next part.
+    /// Frees what is not needed after the end of the execution. The number of the next part stays.
     pub fn let_go(&mut self) {
         self.arguments = Value::Null;
         self.held.bytes = Vec::new();
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use crate::base::Random;
 
-    /// A ring that takes so many bytes, and no chunk longer than ten.
+    /// A ring that takes this many bytes, in chunks of at most ten bytes.
     struct Ring {
         chunks: Vec<(Kind, Vec<u8>)>,
         room: usize,
@@ -322,7 +322,8 @@ mod tests {
         }
         assert!(call.is_gathering() && ring.chunks.is_empty());
         assert_eq!(call.gathers_for(), Some(Duration::from_millis(5)));
-        assert_eq!(give(&mut call, &mut ring, "efgh", false), Taken::Now); // Enough.
+        // The gathered bytes reach the limit.
+        assert_eq!(give(&mut call, &mut ring, "efgh", false), Taken::Now);
         assert_eq!(ring.chunks, [(Kind::Output, b"abcdefgh".to_vec())]);
         assert_eq!(give(&mut call, &mut ring, "x", false), Taken::Now);
         assert_eq!(give(&mut call, &mut ring, "too much", false), Taken::Now);

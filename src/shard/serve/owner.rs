@@ -1,7 +1,8 @@
-//! What belongs to somebody is "not found" for everybody else, exactly as if it had never been.
+//! Ownership. An object of one principal is "not found" for all others, exactly as if it did not
+//! exist.
 //!
-//! Calls are checked here before they are carried out, in [`Shard::is_open_to`]; what comes to an
-//! execution in another way than by a call has to ask [`Shard::is_owned`].
+//! [`Shard::is_open_to`] checks calls before they are carried out. Code that reaches an execution
+//! in another way has to check [`Shard::is_owned`].
 
 use super::super::Shard;
 use crate::base::{ExecutionId, Principal};
@@ -9,14 +10,14 @@ use crate::endpoint::Call;
 use crate::reactor::{ConnectionId, Reactor};
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Who has sent the request that this connection is being answered.
+    /// Returns the principal of the request that this connection is being answered.
     pub(super) fn principal_of(&mut self, id: ConnectionId) -> Principal {
         let connection = self.serve.as_mut().and_then(|serve| serve.connection(id));
         connection.map_or(Principal::ANYONE, |connection| connection.http.principal())
     }
 
-    /// Is everything that a call is about there, and this principal's? Executions of other shards
-    /// are theirs to say; what is found there is checked there.
+    /// True if all that a call names exists and belongs to this principal. Executions of other
+    /// shards are checked there.
     pub(super) fn is_open_to(&self, call: &Call, principal: Principal) -> bool {
         match call {
             Call::Inspect(id)
@@ -27,7 +28,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::Unsubscribe(id, _) => self.is_owned(*id, principal),
             Call::ReadDoor(door) => self.is_owned(door.execution, principal),
             Call::Deliver(deliver) => self.is_owned(deliver.part.call, principal),
-            // All before any: whose the second is must not show in what is said of the first.
+            // All are checked together, so that the answer for one tells nothing about another.
             Call::Follow(follow) => {
                 let mut ids = follow.executions.iter().map(|(id, _)| *id);
                 ids.all(|id| self.is_apart(id) || self.is_owned(id, principal))
@@ -36,22 +37,22 @@ impl<R: Reactor + 'static> Shard<R> {
                 let found = self.engine.find_token(*token);
                 found.is_some_and(|id| self.is_owned(id, principal))
             }
-            // Of lists everybody is given a part.
+            // In lists everyone gets their own entries.
             Call::Executions | Call::AllProgress => true,
             Call::Tools | Call::Execute(_) | Call::Produce(_) | Call::Metrics(_) | Call::Ready => {
                 true
             }
-            // One's own are looked for among one's own.
+            // These names are looked up among the caller's own.
             Call::VirtualTools
             | Call::PutVirtualTool(_)
             | Call::DeleteVirtualTool(_)
             | Call::Work(_) => true,
-            // Everything that it names is looked for among one's own.
+            // All names in them are looked up among the caller's own.
             Call::Mcp(_) | Call::Thread(_) => true,
         }
     }
 
-    /// Is it there, and this principal's?
+    /// True if the execution exists and belongs to this principal.
     pub(super) fn is_owned(&self, id: ExecutionId, principal: Principal) -> bool {
         let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
         run.is_some_and(|run| run.id == id && run.owner == principal)

@@ -1,4 +1,4 @@
-//! The other shards of a server: what is asked of all of them is gathered.
+//! The other shards of a server, and replies that gather answers from all of them.
 
 use serde_json::Value;
 use smallvec::SmallVec;
@@ -15,43 +15,43 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::trace::Span;
 use crate::wire::http1::Status;
 
-/// An answer that is being put together out of those of all shards.
+/// A reply that is gathered from the answers of all shards.
 #[derive(Debug)]
 pub(super) struct Gathering {
     id: ConnectionId,
     format: Option<MetricsFormat>,
-    /// It is a list of MCP.
+    /// The request, if the reply is a list of MCP.
     listed: Option<Box<McpRequest>>,
-    /// What that is in a trace.
+    /// The span of that request.
     span: Option<Box<Span>>,
     parts: Vec<Part>,
     /// The shards that have not answered.
     awaited: SmallVec<[u8; 8]>,
-    /// What it will be, whatever they say: it was only to be told to them.
+    /// The final reply, if the other shards only have to be told.
     answer: Option<Answer>,
 }
 
-/// What one shard has to say.
+/// The answer of one shard.
 #[derive(Debug)]
 enum Part {
-    /// A document with one list, to which those of others are joined.
+    /// A document with one list, which is joined with those of the others.
     List(Value),
-    /// Its numbers.
+    /// The metrics of the shard.
     Metrics(Box<ShardMetrics>),
-    /// It has done so.
+    /// The change was made.
     Done,
 }
 
 impl Gathering {
-    /// Is it this connection that has asked?
+    /// True if it belongs to this connection.
     pub fn is_for(&self, id: ConnectionId) -> bool {
         self.id == id
     }
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Makes shards that are driven by hand one server, in the order of their numbers: as
-    /// [`Shard::set_peers`] does it for others.
+    /// Makes shards that are driven by hand one server, in the order of their numbers. Spawned
+    /// shards use [`Shard::set_peers`].
     pub fn introduce(shards: &mut [Shard<R>]) {
         let peers: Vec<Mailbox<R>> = shards.iter().map(Shard::mailbox).collect();
         shards.iter_mut().for_each(|shard| shard.peers.clone_from(&peers));
@@ -59,27 +59,26 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 impl Shard {
-    /// Makes the shards of one server known to this one, itself among them, in the order of their
-    /// numbers.
+    /// Sets the shards of the server, including this one, in the order of their numbers.
     pub fn set_peers(&mut self, peers: &[ShardHandle]) {
         self.peers = peers.iter().map(ShardHandle::to_mailbox).collect();
     }
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Which shard this is.
+    /// Returns the number of this shard.
     pub(in crate::shard) fn own_index(&self) -> usize {
         usize::from(self.engine.limits().shard)
     }
 
-    /// The other shards that live, with their numbers.
+    /// Returns the other shards that live, with their numbers.
     fn other_peers(&self) -> impl Iterator<Item = (u8, &Mailbox<R>)> {
         let (own, dead) = (self.own_index() as u8, &self.dead_peers);
         let all = (0..).zip(&self.peers); // There are at most `limits::SHARDS_MAX`.
         all.filter(move |(index, _)| *index != own && !dead.contains(index))
     }
 
-    /// The reason why a shard takes nothing.
+    /// Returns the error for a shard that accepts no command.
     pub(super) fn peer_refusal(&self, peer: usize, error: CallError) -> ApiError {
         if error == CallError::Busy {
             let error =
@@ -89,7 +88,7 @@ impl<R: Reactor + 'static> Shard<R> {
         ApiError::shards_dead(&[peer as u8])
     }
 
-    /// Another shard has died: nobody waits for it any more.
+    /// Notes that another shard has died. Replies no longer wait for it.
     pub(super) fn note_death(&mut self, peer: u8) {
         if self.dead_peers.contains(&peer) {
             return;
@@ -104,13 +103,14 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Asks all shards. `true`: it is answered.
+    /// Asks all shards. Returns true if the request was answered.
     pub(super) fn gather(&mut self, id: ConnectionId, call: Call, principal: Principal) -> bool {
         let own_part = self.part_of(&call, principal);
         self.ask_all(id, call, principal, own_part, None)
     }
 
-    /// Has all other shards do what was done here, which is answered like this. `true`: it is.
+    /// Makes all other shards repeat a change that was made here. The reply is `answer`. Returns
+    /// true if it was given already.
     pub(super) fn tell_all(
         &mut self,
         id: ConnectionId,
@@ -162,7 +162,7 @@ impl<R: Reactor + 'static> Shard<R> {
         false
     }
 
-    /// What this shard has to say to this principal.
+    /// Returns the answer of this shard for this principal.
     fn part_of(&mut self, call: &Call, principal: Principal) -> Part {
         match call {
             Call::Executions => Part::List(self.list_executions(principal)),
@@ -176,7 +176,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 })))
             }
             Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => {
-                // It was found right where it was asked first.
+                // The first shard accepted the change.
                 let _ = self.change_tools_here(call, principal);
                 Part::Done
             }
@@ -184,11 +184,11 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Another shard has answered, or has died.
+    /// Takes the answer of another shard, or `None` if it has died.
     fn take_part(&mut self, id: ConnectionId, peer: u8, part: Option<Part>) {
         let Some(serve) = &mut self.serve else { return };
         let Some(at) = serve.gatherings.iter().position(|gathering| gathering.id == id) else {
-            return; // Who asked has gone.
+            return; // The connection that asked is gone.
         };
         let gathering = &mut serve.gatherings[at];
         gathering.parts.extend(part);
@@ -236,7 +236,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer(gathering.id, &answer)
     }
 
-    /// The numbers of this shard.
+    /// Returns the metrics of this shard.
     fn metrics(&mut self) -> ShardMetrics {
         self.count_all_reads();
         let memory = self.memory();
@@ -296,7 +296,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// Asks another shard for its part of a call of this principal's, to be sent to shard `asker`.
+/// Asks another shard for its part of a call. The answer goes to shard `asker`.
 fn ask_peer<R: Reactor + 'static>(
     peer: &Mailbox<R>,
     id: ConnectionId,

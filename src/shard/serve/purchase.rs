@@ -1,8 +1,8 @@
-//! Requests at the door that wait until there is memory for what they want (`door/buyer.rs`).
+//! Requests at the door that wait for memory (`door/buyer.rs`).
 //!
-//! What is being bought counts as bought, and has its place, from the beginning; whoever wants to
-//! read an execution whose relay is being bought waits for the same. Whatever has changed meanwhile
-//! is found out when the memory is there: nothing was promised.
+//! Memory that is being bought counts from the beginning, and has its place. Requests to read an
+//! execution whose relay is being bought wait for the same memory. Nothing was promised: all
+//! conditions are checked again when the memory is there.
 
 use smallvec::SmallVec;
 
@@ -19,7 +19,7 @@ use crate::memory::{ControlFile, DoorMemory, ProducerRing};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::shard::CallError;
 
-/// Memory that is being bought, and who waits for it.
+/// Memory that is being bought, and the requests that wait for it.
 pub(in crate::shard) struct Purchase {
     number: u64,
     class_bytes: u32,
@@ -28,22 +28,22 @@ pub(in crate::shard) struct Purchase {
 }
 
 enum Wanted {
-    /// A relay of this execution, for these.
+    /// A relay of this execution, for these requests.
     Relay { execution: ExecutionId, waiting: SmallVec<[(ConnectionId, ReadDoor); 1]> },
     /// A ring for a producer.
     Ring { connection: ConnectionId, produce: Box<Produce>, owner: Principal },
 }
 
 impl Purchase {
-    /// Bytes of it, and of the pages that go with it.
+    /// Returns its size in bytes, including the pages that go with it.
     pub fn bytes(&self) -> u64 {
         u64::from(self.class_bytes) + limits::DOOR_PAGES_BYTES
     }
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Lets a request to read wait, if there is no memory for it yet. `false`: there is, or it does
-    /// not need any.
+    /// Makes a request to read wait, if its relay has to be bought first. Returns false if it need
+    /// not wait.
     pub(super) fn awaits_relay(
         &mut self,
         connection: ConnectionId,
@@ -76,7 +76,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(true)
     }
 
-    /// Lets a request to produce wait until there is memory for its ring.
+    /// Makes a request to produce wait until memory for its ring is there.
     pub(super) fn await_ring(
         &mut self,
         connection: ConnectionId,
@@ -130,7 +130,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }));
     }
 
-    /// What was bought is there, or could not be bought: whoever waits for it is answered.
+    /// Answers the requests that wait for this memory. `bought` may be an error.
     fn take_in_memory(&mut self, number: u64, bought: Bought) {
         let mut purchases = self.doors.purchases.iter();
         let at = purchases.position(|purchase| purchase.number == number).expect("it was ordered");
@@ -162,7 +162,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Is a connection still there that waits? Then it does so no more.
+    /// Ends the waiting of a connection. Returns false if it is gone or does not wait.
     fn is_awaited(&mut self, id: ConnectionId) -> bool {
         let connection = self.serve.as_mut().and_then(|serve| serve.connection(id));
         let connection = connection.filter(|found| matches!(found.doing, Doing::Elsewhere));
@@ -181,7 +181,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Makes an execution one that other processes share, in this memory, if it still can be.
+    /// Makes an execution shared through a relay in this memory, if that is still possible.
     pub(super) fn open_relay(
         &mut self,
         execution: ExecutionId,
@@ -190,14 +190,15 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> Result<(), ApiError> {
         let index = execution.slot.index;
         self.take_over_guest(index);
-        self.ingest(index); // It may see more than the engine was told of.
+        self.ingest(index); // The reader may see more than the engine was told.
         self.pump();
         let (anchor, looks) = (self.anchor, self.looks());
         let has_attention = self.watched.contains(&index);
         let class_bytes = memory.class_bytes();
         let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
         let has_place = |run: &&mut Run| relay::class_for(&run.ring) == Some(class_bytes);
-        let Some(run) = run.filter(has_place) else { return Ok(()) }; // Who waits will hear why.
+        // The waiting requests find the reason themselves.
+        let Some(run) = run.filter(has_place) else { return Ok(()) };
         let relay =
             relay::Relay::of(&run.ring, run.ingested_seq, anchor, memory, &mut self.scratch);
         let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
