@@ -1,4 +1,4 @@
-//! Events of sockets: who connects, what they say, that they have gone.
+//! Socket events: new connections, received bytes, and ends.
 
 use super::super::Shard;
 use super::Serve;
@@ -15,7 +15,7 @@ use crate::trace::Level;
 use crate::wire::http1::Status;
 
 impl Serve {
-    /// Bytes of HTTP have come on a connection.
+    /// Handles received bytes of HTTP.
     fn receive(&mut self, id: ConnectionId, bytes: &[u8], access: &Access, now: Instant) -> Step {
         let (around, others_bytes) = (self.around(access, now), self.body_bytes);
         let Some(connection) = self.writable(id) else { return Step::Wait };
@@ -34,7 +34,7 @@ impl Serve {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Looks at what has happened on sockets.
+    /// Handles the socket events of this turn.
     pub(in crate::shard) fn serve_sockets(&mut self) {
         let wall_us = self.reactor.wall_us();
         if let Some(serve) = &mut self.serve {
@@ -53,7 +53,7 @@ impl<R: Reactor + 'static> Shard<R> {
             {
                 continue;
             }
-            // Who was closed a moment ago may still be told of.
+            // An event may belong to a connection that was closed a moment ago.
             let Some(serve) = &mut self.serve else { continue };
             match event {
                 SocketEvent::Accepted { listener, connection, peer } => {
@@ -68,10 +68,10 @@ impl<R: Reactor + 'static> Shard<R> {
                         continue;
                     }
                     if let Doing::Closing = connection.doing {
-                        continue; // It was told that nothing more is read.
+                        continue; // It was told that no more input is read.
                     }
                     if let Doing::Door = connection.doing {
-                        self.hear_at_door(id); // Whatever it says.
+                        self.hear_at_door(id); // The content does not matter.
                         continue;
                     }
                     if let Some(session) = &mut connection.session {
@@ -93,12 +93,13 @@ impl<R: Reactor + 'static> Shard<R> {
                     }
                 }
                 SocketEvent::Released { connection: id, socket } => self.send_off(id, socket),
-                SocketEvent::Connected { .. } => {} // Nobody is asked here.
+                // Outgoing connections are handled above.
+                SocketEvent::Connected { .. } => {}
             }
         }
     }
 
-    /// What TLS has opened of what came.
+    /// Handles the result of decrypting received bytes.
     fn receive_opened(&mut self, id: ConnectionId, opened: Opened, mut bytes: Vec<u8>) {
         if !bytes.is_empty() {
             let serve = self.serve.as_mut().expect("it has connections");
@@ -115,7 +116,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// What has come cannot be believed: the peer is told why, and nothing else.
+    /// Closes a connection whose bytes TLS has refused. Only the alert is sent.
     fn break_off(&mut self, id: ConnectionId, reason: &str) {
         self.counters.tls_refusals += 1;
         let serve = self.serve.as_mut().expect("it has connections");
@@ -134,7 +135,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Has the HTTP machine of a connection say something, and goes on from there.
+    /// Lets the HTTP machine of a connection write, and continues with its next step.
     pub(super) fn converse(
         &mut self,
         id: ConnectionId,
@@ -147,7 +148,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.take_step(id, step);
     }
 
-    /// Does what the HTTP machine of a connection wants, until it waits.
+    /// Carries out the steps of the HTTP machine of a connection until it waits.
     pub(super) fn take_step(&mut self, id: ConnectionId, mut step: Step) {
         let mut part_count = 0;
         loop {
@@ -175,7 +176,8 @@ impl<R: Reactor + 'static> Shard<R> {
             let around = serve.around(&self.access, self.now);
             let Some(connection) = serve.writable(id) else { return };
             if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
-                connection.is_full = true; // Whoever asks on without reading waits.
+                // A client that sends requests and reads no replies waits.
+                connection.is_full = true;
                 break;
             }
             if part_count == limits::PARTS_PER_TURN {
@@ -187,7 +189,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.settle_connection(id);
     }
 
-    /// Others have their turn before more of a long body is looked at.
+    /// Interrupts a long body, so that other connections get their turn first.
     fn pause_parts(&mut self, id: ConnectionId) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
@@ -206,10 +208,10 @@ impl<R: Reactor + 'static> Shard<R> {
             && matches!(connection.doing, Doing::Requests)
             && !is_broken
         {
-            return; // TLS has said so, and now TCP does.
+            return; // TLS has reported the end before, and now TCP does.
         }
         match connection.doing {
-            // Who closes its side of a stream has gone, as browsers and curl go.
+            // A client that closes its side of a stream is gone: browsers and curl do so.
             _ if is_broken => self.drop_connection(id),
             Doing::Requests => self.converse(id, |http, around, out| http.end_input(around, out)),
             Doing::Result
@@ -226,8 +228,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Closes a connection now. Who followed an execution through it is lost: `block` keeps its
-    /// place for a while.
+    /// Closes a connection now. Its subscribers count as lost: under `block` their places are kept
+    /// for a while.
     pub(super) fn drop_connection(&mut self, id: ConnectionId) {
         let Some(serve) = &mut self.serve else { return };
         let Some(mut connection) = serve.forget(id) else { return };
@@ -258,7 +260,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         for followed in stream.iter().flat_map(|stream| &stream.followed) {
             match followed.source {
-                // Nobody comes back for the rest of a file.
+                // No client resumes a file.
                 Some(Source::Here(subscriber)) if is_output => _ = self.unsubscribe(subscriber),
                 Some(Source::Here(subscriber)) => self.tell(Event::Lost(subscriber)),
                 Some(Source::There(at)) => self.lose_remote(at),
@@ -266,12 +268,12 @@ impl<R: Reactor + 'static> Shard<R> {
             }
         }
         if let Some(execution) = cancels {
-            let _ = self.cancel(execution); // It may be over.
+            let _ = self.cancel(execution); // It may have ended.
         }
     }
 }
 
-/// Is there more in its body than this, or may there be?
+/// True if the call is one part of a body that may hold several.
 fn is_of_many(call: &Call) -> bool {
     matches!(call, Call::Deliver(deliver) if deliver.is_of_many)
 }

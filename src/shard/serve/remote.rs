@@ -1,18 +1,20 @@
-//! What connections follow on other shards: each of them is a reader of that shard's ring, and
-//! keeps to its policy by itself, here. Nothing crosses between the cores but the ring's lines.
+//! Streams from other shards. Each is a reader of that shard's ring, and applies its policy itself,
+//! here. Only the cache lines of the ring cross between cores.
 //!
-//! A reader is in one of three states. *Awake*, it has a place in a queue and is polled once in
-//! each turn, for as much as one delivery takes. *Dozing*, it has found nothing, and its shard
-//! wakes this one's reactor when there is something, once. *Held*, its connection takes no bytes:
-//! it is not read for, so under `block` it holds its producer back, and any other is told what it
-//! missed when it goes on. Who wants its chunks in company also dozes while they wait for it, and
-//! is due when they have waited long enough.
+//! A reader is in one of three states:
+//! - *Awake*: it is in a queue and is polled once in each turn, for one delivery at most.
+//! - *Dozing*: it has found nothing. Its shard wakes this one's reactor once when something comes.
+//! - *Held*: its connection takes no bytes, and it is not polled. Under `block` it stops its
+//!   producer. With other policies it gets a gap for what it missed.
+//!
+//! A reader that coalesces chunks also dozes while they wait for more. It is due after its maximum
+//! delay.
 //!
 //! Invariants ([`Remotes::audit`]):
-//! - R1: a stream names a place if and only if there is a reader in it that has not ended, and that
-//!   reader names the stream's connection.
-//! - R2: a place is in the queue exactly once if its reader is awake, and not at all otherwise.
-//! - R3: who is held reads for a connection that takes nothing.
+//! - R1: a stream names a slot if and only if a reader in it has not ended. That reader names the
+//!   stream's connection.
+//! - R2: a slot is in the queue exactly once if its reader is awake, and not at all otherwise.
+//! - R3: the connection of a held reader takes no bytes.
 
 use std::collections::VecDeque;
 
@@ -28,7 +30,7 @@ use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::trace::Counters;
 
-/// What a reader is doing.
+/// The state of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Awake,
@@ -44,34 +46,34 @@ struct Remote {
     connection: ConnectionId,
     state: State,
     coalesce: Option<Coalesce>,
-    /// Chunks wait for company until then.
+    /// The time at which chunks that are coalesced have to be delivered.
     due_at: Option<Instant>,
-    /// The number of chunks and of payload bytes that it is given between two flushes.
+    /// Maximum number of chunks, and of payload bytes, between two flushes.
     delivery_max: (u64, u64),
 }
 
-/// All of one shard's connections.
+/// The readers of one shard's connections.
 #[derive(Debug, Default)]
 pub(super) struct Remotes {
     places: Vec<Option<Box<Remote>>>,
     free: Vec<u32>,
-    /// Places to be polled.
+    /// The slots to poll.
     awake: VecDeque<u32>,
-    /// Nobody is due before this.
+    /// A lower bound of all `due_at` of dozing readers.
     due_at: Option<Instant>,
 }
 
-/// Do chunks wait for company?
+/// The result of checking whether chunks wait to be coalesced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Company {
-    /// They are given now.
+    /// They are delivered now.
     Enough,
-    /// They wait, until they are due or there are more than this newest one.
+    /// They wait until they are due, or until a chunk newer than this one comes.
     Waits { head_seq: u64 },
 }
 
 impl Remote {
-    /// As the engine has it for subscribers of its own thread.
+    /// Decides as the engine does for subscribers of its own thread.
     fn company(&mut self, now: Instant) -> Company {
         let Some(coalesce) = self.coalesce else { return Company::Enough };
         let Some((lag, head_seq)) = self.subscriber.pending() else { return Company::Enough };
@@ -81,14 +83,14 @@ impl Remote {
         }
         let due_at = *self.due_at.get_or_insert(now + coalesce.delay_max);
         match due_at <= now || lag.chunks == 0 {
-            true => Company::Enough, // And what is left of it, until there is nothing more.
+            true => Company::Enough, // Once delivery has begun, the rest is delivered too.
             false => Company::Waits { head_seq },
         }
     }
 }
 
 impl Remotes {
-    /// A connection begins to follow: from now on it is polled. The place, for its stream.
+    /// Adds the reader of a connection. It is polled from now on. Returns its slot for the stream.
     pub fn insert(&mut self, joined: Joined, connection: ConnectionId) -> Source {
         let Joined { subscriber, names, coalesce, .. } = joined;
         let (state, due_at) = (State::Awake, None);
@@ -107,7 +109,7 @@ impl Remotes {
             Some(place) => *place = Some(remote),
             None => self.places.push(Some(remote)),
         }
-        // Bought here, because a chunk buys nothing.
+        // Reserved here, because the delivery of a chunk allocates nothing.
         let count = self.places.len();
         self.free.reserve(count - self.free.len());
         self.awake.reserve(count - self.awake.len());
@@ -115,7 +117,7 @@ impl Remotes {
         Source::There(at)
     }
 
-    /// Nobody follows from this place any more.
+    /// Removes the reader in a slot.
     fn remove(&mut self, at: u32) -> Subscriber {
         let remote = self.places[at as usize].take().expect("R1");
         if remote.state == State::Awake {
@@ -129,13 +131,13 @@ impl Remotes {
         self.places.len() - self.free.len()
     }
 
-    /// Is anybody to be polled?
+    /// True if a reader is awake.
     #[inline]
     pub fn has_awake(&self) -> bool {
         !self.awake.is_empty()
     }
 
-    /// The connection that follows from this place takes bytes again.
+    /// Wakes the held reader in this slot, because its connection takes bytes again.
     pub fn release(&mut self, at: u32) {
         let remote = self.places[at as usize].as_mut().expect("R1");
         if remote.state == State::Held {
@@ -144,7 +146,7 @@ impl Remotes {
         }
     }
 
-    /// This shard was woken, perhaps for some of these.
+    /// Checks which dozing readers were roused, after this shard was woken.
     fn look_at_dozing(&mut self) {
         for (at, remote) in self.places.iter_mut().enumerate() {
             if let Some(remote) = remote
@@ -157,7 +159,7 @@ impl Remotes {
         }
     }
 
-    /// When chunks have waited long enough for company.
+    /// Returns the earliest time at which coalesced chunks may be due.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.due_at
@@ -168,7 +170,7 @@ impl Remotes {
         self.due_at = both.min();
     }
 
-    /// Wakes those whose chunks have waited long enough.
+    /// Wakes the readers whose chunks are due.
     pub fn wake_due(&mut self, now: Instant) {
         self.due_at = None;
         for (at, remote) in self.places.iter_mut().enumerate() {
@@ -211,7 +213,7 @@ impl Remotes {
 }
 
 impl Serve {
-    /// Gives a connection what the ring in this place has for it, at most one delivery.
+    /// Delivers to a connection from the reader in this slot, at most one delivery.
     fn poll_remote<R: Reactor>(
         &mut self,
         at: u32,
@@ -219,7 +221,7 @@ impl Serve {
         counters: &mut Counters,
         now: Instant,
     ) -> Given {
-        // Out of its place while it gives: what it gives is lent by itself.
+        // The reader leaves its slot meanwhile, because its deliveries borrow it.
         let mut remote = self.remotes.places[at as usize].take().expect("R2");
         let id = remote.connection;
         let is_alone = self.remotes.count() == 1;
@@ -266,7 +268,7 @@ impl Serve {
             }
         };
         if ended.is_none() {
-            remote.subscriber.settle(); // The bytes are the connection's by now.
+            remote.subscriber.settle(); // The connection has copied the bytes.
         }
         let is_awake = remote.state == State::Awake;
         self.remotes.places[at as usize] = Some(remote);
@@ -278,15 +280,15 @@ impl Serve {
     }
 }
 
-/// What came of a poll.
+/// The result of a poll.
 struct Given {
-    /// Something was given.
+    /// True if something was delivered.
     any: bool,
-    /// Who has had its last word, and that.
+    /// The reader that has had its end, and that end.
     left: Option<(Subscriber, End)>,
 }
 
-/// What the engine counts for subscribers of its own thread.
+/// Counts what the engine counts for subscribers of its own thread.
 fn count_told(counters: &mut Counters, delivery: &Delivery<'_>) {
     match delivery {
         Delivery::Chunk(_) => {}
@@ -297,7 +299,7 @@ fn count_told(counters: &mut Counters, delivery: &Delivery<'_>) {
         }
         Delivery::Progress(_) => counters.progress_delivered += 1,
         Delivery::End(ended) => {
-            // Who lets somebody go counts that itself.
+            // The shard that detaches a subscriber counts that itself.
             let is_own = matches!(ended.end.state, EndState::Ended(_));
             counters.ends_delivered += u64::from(is_own);
         }
@@ -305,13 +307,13 @@ fn count_told(counters: &mut Counters, delivery: &Delivery<'_>) {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Is there anything to be read from other shards, as far as is known?
+    /// True if a reader of another shard's ring is awake.
     #[inline]
     pub(in crate::shard) fn has_awake_remotes(&self) -> bool {
         self.serve.as_ref().is_some_and(|serve| serve.remotes.has_awake())
     }
 
-    /// Gives connections what they follow on other shards.
+    /// Delivers from the rings of other shards.
     pub(in crate::shard) fn poll_remotes(&mut self) {
         let awake_count = self.serve.as_ref().map_or(0, |serve| serve.remotes.awake.len());
         for _ in 0..awake_count {
@@ -328,16 +330,16 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Somebody has rung: perhaps another shard has something for its readers here.
+    /// Checks the dozing readers, because another shard may have woken this one.
     pub(in crate::shard) fn look_at_remotes(&mut self) {
         if let Some(serve) = &mut self.serve {
             serve.remotes.look_at_dozing();
         }
     }
 
-    /// The connection that follows from this place is gone.
+    /// Removes the reader in this slot, because its connection is gone.
     pub(super) fn lose_remote(&mut self, at: u32) {
         let serve = self.serve.as_mut().expect("it has connections");
-        drop(serve.remotes.remove(at)); // It says itself how it leaves.
+        drop(serve.remotes.remove(at)); // Dropping it tells its shard.
     }
 }

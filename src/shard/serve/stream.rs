@@ -1,4 +1,4 @@
-//! What one connection is given: an execution, or several, in one encoding.
+//! The stream of one connection: one or several executions, in one encoding.
 
 use std::time::Duration;
 
@@ -20,37 +20,38 @@ use crate::wire::sse;
 pub(super) struct Stream {
     pub encoding: Encoding,
     pub body: StreamBody,
-    /// It was asked for as several executions, also if it is one.
+    /// True if the request named executions as a list, even of one.
     pub is_combined: bool,
     pub followed: SmallVec<[Followed; 1]>,
-    /// How many of them have not ended.
+    /// Number of followed executions that have not ended.
     pub open_count: u32,
-    /// What is cancelled if its connection breaks.
+    /// The execution that is cancelled if the connection breaks.
     pub cancels: Option<ExecutionId>,
-    /// The front end that it is told to, in its own words.
+    /// The state of the front end's stream, for [`Encoding::Front`].
     pub front: Option<Box<Told>>,
 }
 
-/// Where what is given comes from.
+/// The origin of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Source {
-    /// This shard's engine, by way of this subscriber.
+    /// This shard's engine, through this subscriber.
     Here(SubscriberId),
-    /// The ring of another shard, by way of the reader in this place of [`super::remote::Remotes`].
+    /// The ring of another shard, through the reader in this slot of [`super::remote::Remotes`].
     There(u32),
 }
 
 /// An execution that is followed.
 #[derive(Debug)]
 pub(super) struct Followed {
-    /// Which, as it is printed.
+    /// The printed id.
     pub name: Box<str>,
-    /// `None`: it has ended for this connection.
+    /// `None` if it has ended for this connection.
     pub source: Option<Source>,
     pub kinds: Kinds,
-    /// The last chunk that it was given or told of; one past the newest after the end.
+    /// The last chunk that was delivered or skipped with a gap. After the end it is one past the
+    /// newest.
     pub seq: u64,
-    /// All chunks of its kinds through that one.
+    /// Totals of all chunks of these kinds through that one.
     pub seen: Totals,
 }
 
@@ -63,7 +64,7 @@ impl Followed {
 }
 
 impl Stream {
-    /// Are its events those of everybody who follows this execution in this encoding?
+    /// True if its events are the shared ones of its encoding, without a prefix of its own.
     #[inline]
     pub fn is_plain(&self) -> bool {
         match self.encoding {
@@ -73,19 +74,19 @@ impl Stream {
         }
     }
 
-    /// Does it follow a thread that has no run now?
+    /// True if it follows a thread that has no run now.
     pub fn waits_on_thread(&self) -> bool {
         let thread = self.front.as_ref().and_then(|told| told.thread.as_ref());
         thread.is_some_and(|thread| thread.waiting.is_some())
     }
 
-    /// Its part of this source.
+    /// Returns the entry of this source.
     #[inline]
     pub fn part(&mut self, source: Source) -> Option<&mut Followed> {
         self.followed.iter_mut().find(|followed| followed.source == Some(source))
     }
 
-    /// Takes note of a chunk that it is given.
+    /// Counts a chunk that is delivered.
     #[inline]
     pub fn count(&mut self, source: Source, chunk: &Chunk<'_>) {
         let followed = self.part(source).expect("who is given a chunk follows");
@@ -94,7 +95,7 @@ impl Stream {
         followed.seen.count(chunk.data.len() as u32);
     }
 
-    /// Writes how long a browser is to wait before it comes back.
+    /// Writes the time that a browser has to wait before it reconnects.
     pub fn write_retry(&self, out: &mut Vec<u8>, wait: Duration) {
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         sse::write_retry(out, wait);
@@ -103,14 +104,14 @@ impl Stream {
         }
     }
 
-    /// Writes the `id:` line: how far each is.
+    /// Writes the `id:` line, with the position in each execution.
     pub fn write_cursors(&self, out: &mut Vec<u8>) {
         let cursors: SmallVec<[sse::Cursor<'_>; 4]> =
             self.followed.iter().map(Followed::cursor).collect();
         sse::write_cursors(out, &cursors);
     }
 
-    /// Writes a chunk that it is given alone, and was counted for it.
+    /// Writes a chunk that is not shared. It was counted before.
     pub fn write_chunk(&mut self, out: &mut Vec<u8>, chunk: &Event<'_>) {
         if self.encoding != Encoding::Output {
             self.write_event(out, chunk, true);
@@ -123,7 +124,7 @@ impl Stream {
         }
     }
 
-    /// Writes an event of its own. With `has_id` who comes back goes on behind it.
+    /// Writes an event other than a shared frame. With `has_id` a client can resume after it.
     pub fn write_event(&mut self, out: &mut Vec<u8>, event: &Event<'_>, has_id: bool) {
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         match self.encoding {
@@ -135,7 +136,7 @@ impl Stream {
                 out.extend_from_slice(sse::END);
             }
             Encoding::Ndjson => event.write_line(out),
-            Encoding::Output => {} // It has nothing but its payload.
+            Encoding::Output => {} // This encoding holds nothing but payload.
             Encoding::Front => {
                 if let Some(told) = &mut self.front {
                     told.write(event, out);
@@ -147,7 +148,7 @@ impl Stream {
         }
     }
 
-    /// Writes an event for a worker: its name, and its data, which is JSON.
+    /// Writes an event for a worker. The document is JSON.
     pub fn write_named(&self, out: &mut Vec<u8>, name: &str, document: &str) {
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         sse::write_name(out, name).expect("ours are words");
@@ -158,7 +159,7 @@ impl Stream {
         }
     }
 
-    /// Says that it lives, in a way that readers skip.
+    /// Writes a keep-alive that readers skip.
     pub fn write_keep_alive(&self, out: &mut Vec<u8>) {
         let text = match self.encoding {
             Encoding::Sse => sse::KEEP_ALIVE,
@@ -174,13 +175,13 @@ impl Stream {
     }
 }
 
-/// Queues a chunk for a connection that follows its execution. From where on the frame cache is
-/// needed for it, if it is.
+/// Queues a chunk for a connection that follows its execution. Returns the position from which the
+/// frame cache is needed for it, if it is.
 #[inline]
 pub(super) fn give(connection: &mut Connection, stream: &Stream, frame: Frame) -> Option<u64> {
     let (at, length) = (frame.at, frame.length as usize);
     if length == 0 {
-        return None; // An empty chunk, where there is nothing but payload.
+        return None; // The payload is empty, and this encoding holds nothing else.
     }
     if stream.is_plain() && stream.body == StreamBody::Chunked {
         connection.push_frame(at, length);
@@ -198,7 +199,7 @@ pub(super) fn give(connection: &mut Connection, stream: &Stream, frame: Frame) -
         StreamBody::UntilClose | StreamBody::None => 0,
     };
     connection.write(|out| {
-        // The size of the chunk comes before the `id:`, whose length it counts.
+        // The size of the HTTP chunk precedes the `id:`, and depends on its length.
         let begun_at = out.len();
         stream.write_cursors(out);
         let id_bytes = out.len() - begun_at;

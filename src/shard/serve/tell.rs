@@ -1,4 +1,4 @@
-//! What the log is told: who came and went, what ran, who was let go.
+//! Log records about connections, executions and subscribers.
 
 use super::super::Shard;
 use crate::base::{ExecutionId, Handle, SubscriberId};
@@ -13,15 +13,14 @@ impl<R: Reactor + 'static> Shard<R> {
         self.anchor.wall_us_at(self.now.nanos())
     }
 
-    /// Somebody has connected, or has gone.
+    /// Logs that a connection was opened, closed or refused.
     pub(super) fn log_connection(&self, event: &'static str, peer: Peer) {
         self.log.record(self.wall_us(), Level::Debug, event, |record| {
             record.number("shard", self.own_index() as u64).show("peer", &peer);
         });
     }
 
-    /// Memory has become shorter or less so. One line for each change of state, which names the
-    /// reading that decided.
+    /// Logs a change of the memory pressure, with the reading that decided it.
     pub(in crate::shard) fn log_pressure(&self, before: Pressure, diagnosis: Diagnosis) {
         let level = if diagnosis.pressure > before { Level::Warn } else { Level::Info };
         self.log.record(self.wall_us(), level, "memory_pressure_changed", |record| {
@@ -34,7 +33,7 @@ impl<R: Reactor + 'static> Shard<R> {
         });
     }
 
-    /// To whom an execution belongs, where everybody has to say who he is.
+    /// Adds the owner of an execution, if the server requires tokens.
     fn show_owner(&self, id: ExecutionId, record: &mut Record) {
         let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
         let owner = run.filter(|run| run.id == id).map(|run| run.owner);
@@ -43,12 +42,12 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A client has had a tool run.
+    /// Logs that a client has started an execution.
     pub(super) fn log_started(&mut self, id: ConnectionId, execution: ExecutionId, tool: &str) {
         self.log_started_by(Some(id), execution, tool);
     }
 
-    /// Somebody has, through this connection if that is still there.
+    /// Logs the start of an execution, with the peer of this connection if it is still open.
     pub(in crate::shard) fn log_started_by(
         &mut self,
         id: Option<ConnectionId>,
@@ -73,7 +72,7 @@ impl<R: Reactor + 'static> Shard<R> {
         });
     }
 
-    /// An execution is over.
+    /// Logs that an execution has ended.
     pub(in crate::shard) fn log_ended(&self, execution: Handle, verdict: &Verdict) {
         let run = self.runs[execution.index as usize].as_ref();
         let Some(id) = run.map(|run| run.id) else { return };
@@ -87,7 +86,7 @@ impl<R: Reactor + 'static> Shard<R> {
         });
     }
 
-    /// A subscriber was let go before its execution's end.
+    /// Logs that a subscriber was detached before its execution's end.
     pub(in crate::shard) fn log_detached(
         &self,
         subscriber: SubscriberId,
@@ -99,7 +98,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.log_let_go(id, subscriber, end);
     }
 
-    /// As [`Shard::log_detached`], of an execution of any shard.
+    /// Logs that a subscriber was detached, for an execution of any shard.
     pub(super) fn log_let_go(&self, id: ExecutionId, subscriber: SubscriberId, end: &End) {
         let EndState::Detached { reason, resume_from } = end.state else { return };
         self.log.record(self.wall_us(), Level::Warn, "subscriber_detached", |record| {

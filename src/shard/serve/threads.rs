@@ -1,18 +1,18 @@
-//! Threads: what clients of front ends ask by the name that they gave a conversation.
+//! Threads: requests of front ends that name a conversation.
 //!
-//! AI SDK comes back to the run that is under way, and has it stopped. LangGraph follows a thread
-//! rather than a run: its stream goes on behind the end of one with the next, on the connection
-//! that is open, because its clients keep one for as long as they have the thread. Such a
-//! connection waits on the shard where the last run was, or where the first one will be by its
-//! name ([`Shard::home_of_thread`]). Should the next run begin on another shard, because it may
-//! call tools of workers, the connection is cut: the client comes back at once with the number of
-//! what it has, and is sent there.
+//! AI SDK rejoins the run that is under way, and can stop it. LangGraph follows a thread rather
+//! than a run. After the end of a run its stream goes on with the next one, on the same connection.
+//! Its clients keep one connection for each thread. Such a connection waits on the shard of the
+//! last run. Before the first run, it waits on the shard that the thread's name selects
+//! ([`Shard::home_of_thread`]). A run that may call tools of workers can begin on another shard.
+//! The connection is then cut. The client reconnects at once with its position, and moves to that
+//! shard.
 //!
-//! A new run on a thread whose last one is still under way takes its place, and does not stop it:
-//! who wants that says `cancel_on_disconnect`, or asks for it. LangGraph's clients are told that
-//! the one has to end before the other begins, because they take that for granted.
+//! A new run on a thread replaces one that is still under way, but does not stop it. A client stops
+//! a run with `cancel_on_disconnect` or a request. LangGraph's clients are refused until the first
+//! run has ended, because they rely on that.
 //!
-//! Invariant: T1: a connection is in [`Serve::idle_threads`] if and only if it follows a thread and
+//! Invariant T1: a connection is in [`Serve::idle_threads`] if and only if it follows a thread and
 //! no execution.
 
 use serde_json::{Value, json};
@@ -39,8 +39,8 @@ use crate::tool::AGENT;
 use crate::wire::http1::Status;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Where a call is carried out that is about a thread, or begins a run that is followed by its
-    /// thread.
+    /// Returns the shard that carries out a call about a thread, or a command that begins a run of
+    /// a thread.
     pub(super) fn home_of_thread(&self, call: &Call, principal: Principal) -> Option<usize> {
         match call {
             Call::Thread(call) => match self.conversations.newest(principal, &call.thread) {
@@ -58,7 +58,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Where the runs of a thread of this name are, unless they may call tools of workers.
+    /// Returns the shard of the runs of a thread with this name, unless they may call tools of
+    /// workers.
     fn home_of_name(&self, name: &str) -> usize {
         let mixed = name.bytes().fold(0_u32, |sum, byte| {
             sum.rotate_left(5).wrapping_add(u32::from(byte)).wrapping_mul(0x9e37_79b1)
@@ -66,7 +67,7 @@ impl<R: Reactor + 'static> Shard<R> {
         (mixed >> 16) as usize % self.peers.len().max(1)
     }
 
-    /// Carries out what is asked about a thread. `true`: it is answered.
+    /// Carries out a request about a thread. Returns true if it was answered.
     pub(super) fn ask_thread(
         &mut self,
         id: ConnectionId,
@@ -130,7 +131,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.follow(id, &follow)
     }
 
-    /// Follows a thread: its newest run, if there is one, and all that come.
+    /// Answers with the stream of a thread: its newest run, if it has one, and all later ones.
     fn follow_thread(
         &mut self,
         id: ConnectionId,
@@ -163,7 +164,7 @@ impl<R: Reactor + 'static> Shard<R> {
         is_whole
     }
 
-    /// A run has begun that is followed by its thread: those who wait for it are told it.
+    /// Announces a new run to the connections that wait on its thread.
     pub(super) fn announce_run(
         &mut self,
         execution: ExecutionId,
@@ -184,7 +185,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 continue;
             }
             let name: Box<str> = thread.into();
-            // Whoever is not reached because it is full comes back later by himself.
+            // If its mailbox is full, its clients reconnect later by themselves.
             let _ = peer.send(Command::Call(Box::new(move |shard: &mut Shard<R>| {
                 for id in shard.waiting_for(principal, &name) {
                     shard.cut_stream(id);
@@ -193,7 +194,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Connections that wait here for a run of this thread; they are taken out of the list.
+    /// Returns the connections that wait here for a run of this thread, and removes them from the
+    /// list.
     fn waiting_for(&mut self, principal: Principal, name: &str) -> Vec<ConnectionId> {
         let Some(serve) = &mut self.serve else { return Vec::new() };
         let (mut found, mut others) = (Vec::new(), Vec::new());
@@ -208,7 +210,7 @@ impl<R: Reactor + 'static> Shard<R> {
         found
     }
 
-    /// A connection that has waited is told this run.
+    /// Continues a waiting connection's stream with this run.
     fn begin_next_run(&mut self, id: ConnectionId, execution: ExecutionId) -> Result<(), ApiError> {
         let serve = self.serve.as_mut().expect("it has connections");
         let Some(thread) = serve.thread_of(id) else { return Ok(()) };
@@ -237,7 +239,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(())
     }
 
-    /// Cuts a stream off: its client comes back, and goes on.
+    /// Cuts a stream off. Its client reconnects and resumes.
     fn cut_stream(&mut self, id: ConnectionId) {
         let Some(serve) = &mut self.serve else { return };
         if let Some(connection) = serve.writable(id) {
@@ -245,7 +247,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The server ends: nothing more comes on any thread.
+    /// Ends the streams that wait on threads, because the server drains.
     pub(super) fn end_threads(&mut self) {
         let Some(serve) = &mut self.serve else { return };
         for id in std::mem::take(&mut serve.idle_threads) {
@@ -257,7 +259,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// As a name that nobody else has: a UUID.
+    /// Returns a new unique name: a UUID.
     fn new_thread_name(&mut self) -> String {
         let serve = self.serve.as_mut().expect("it has connections");
         let [high, low] = [serve.random.next_u64(), serve.random.next_u64()];
@@ -295,7 +297,7 @@ impl<R: Reactor + 'static> Shard<R> {
         })
     }
 
-    /// What the last run has answered, which is all that is kept of a thread.
+    /// Returns the answer of the last run, which is all that is kept of a thread.
     fn values_of(&mut self, newest: Option<ExecutionId>) -> Value {
         let text = newest.and_then(|execution| self.last_words(execution));
         let id = newest.map(|execution| format!("msg-{execution}"));
@@ -305,7 +307,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The text of the last part of a run, if that is over.
+    /// Returns the text of the last part of a run, if the run is over.
     fn last_words(&mut self, execution: ExecutionId) -> Option<String> {
         let status = self.inspect(execution).ok()?;
         let run = self.runs[execution.slot.index as usize].as_ref()?;

@@ -1,8 +1,8 @@
-//! Tools that clients have made known: added and taken away on every shard, found beside those that
-//! are built in.
+//! Tools that clients have registered. Every shard knows them, besides those that are built in.
 //!
-//! A change goes to the shard where the principal's calls live, and from there to all others, so
-//! that all of them hear of changes in one order; it is answered when all have.
+//! A change goes first to the shard of the principal's calls, and from there to all others. All
+//! shards therefore see changes in one order. The reply comes after all of them have made the
+//! change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::tool::{ArgumentError, Prepared, SpecError, StartError, ToolSpec, Tool
 use crate::wire::http1::Status;
 use crate::wire::write_json;
 
-/// Virtual tools by name, with what is told of each.
+/// Virtual tools by name, with the document that describes each.
 #[derive(Debug, Default)]
 pub(in crate::shard) struct VirtualTools {
     tools: Tools,
@@ -26,7 +26,7 @@ pub(in crate::shard) struct VirtualTools {
 }
 
 impl VirtualTools {
-    /// Adds one, or replaces the one of its name. Was there none?
+    /// Adds a tool, or replaces the one with its name. Returns true if it is new.
     fn insert(&mut self, tool: VirtualTool) -> Result<bool, SpecError> {
         let (name, document) = (tool.spec.name.as_str().into(), tool.to_json());
         self.tools.insert_virtual(tool)?;
@@ -44,11 +44,11 @@ impl VirtualTools {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Adds a virtual tool of every principal: calls of it go to the workers of whoever calls it.
-    /// Nobody can replace it over the network.
+    /// Adds a virtual tool for every principal. Its calls go to the workers of the calling
+    /// principal. Clients cannot replace it over the network.
     ///
     /// # Errors
-    /// [`SpecError`]: its description is wrong, or a tool of another kind has its name.
+    /// [`SpecError`] if its description is wrong, or a tool of another kind has its name.
     pub fn add_virtual_tool(&mut self, tool: VirtualTool) -> Result<(), SpecError> {
         if self.tools.spec(&tool.spec.name).is_some() {
             let problem = "there is a built-in tool of this name".to_owned();
@@ -57,13 +57,13 @@ impl<R: Reactor + 'static> Shard<R> {
         self.workers.configured.insert(tool).map(|_| ())
     }
 
-    /// Is this name that of a tool whose calls go to workers of this principal?
+    /// True if calls of this tool go to workers of this principal.
     pub(super) fn is_virtual(&self, principal: Principal, name: &str) -> bool {
         let is_built_in = self.tools.spec(name).is_some();
         !is_built_in && self.workers.tools(principal).any(|tools| tools.contains(name))
     }
 
-    /// May an agent with these arguments call tools whose calls go to workers?
+    /// True if an agent with these arguments may call tools of workers.
     pub(super) fn may_call_virtual(&self, principal: Principal, arguments: &Value) -> bool {
         match &arguments["tools"] {
             Value::Array(names) => {
@@ -103,7 +103,7 @@ impl<R: Reactor + 'static> Shard<R> {
         })
     }
 
-    /// All tools that this principal can call.
+    /// Returns all tools that this principal can call.
     pub(in crate::shard) fn tool_specs(
         &self,
         principal: Principal,
@@ -118,7 +118,7 @@ impl<R: Reactor + 'static> Shard<R> {
         json!({ "virtual_tools": all.collect::<Vec<_>>() })
     }
 
-    /// Changes which tools there are, here and then everywhere.
+    /// Adds or deletes a tool here and then on all other shards. Returns true if it was answered.
     pub(super) fn change_tools(
         &mut self,
         id: ConnectionId,
@@ -131,7 +131,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Changes which tools there are on this shard.
+    /// Adds or deletes a tool on this shard.
     pub(super) fn change_tools_here(
         &mut self,
         call: &Call,

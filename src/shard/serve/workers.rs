@@ -1,11 +1,11 @@
-//! The tables of virtual tools: which there are, which workers, and who has which call.
+//! The tables of virtual tools: the tools, the workers, and the calls of each worker.
 //!
-//! What belongs to one principal is a [`Workshop`]: tools, workers, and calls that wait for one.
-//! Tools are known on every shard, so that lists and checks work everywhere; workers and calls live
-//! on one, which follows from the principal's number.
+//! Each principal has a [`Workshop`] of tools, workers, and calls that wait for a worker. Every
+//! shard knows the tools, so that lists and checks work everywhere. Workers and calls live on one
+//! shard, which follows from the principal's number.
 //!
 //! Invariants ([`Workers::audit`]):
-//! - W1: a worker that is not connected has calls, and a deadline by which it is back.
+//! - W1: a worker that is not connected has calls, and a deadline by which it has to reconnect.
 //! - W2: a call is with one worker or waits for one, and no longer than its execution lives.
 //! - W3: no worker has more than [`limits::CALLS_PER_WORKER_MAX`] calls.
 
@@ -17,37 +17,38 @@ use crate::engine::Outcome;
 use crate::limits;
 use crate::reactor::ConnectionId;
 
-/// When something is due; the number tells those of one moment apart.
+/// A time, with a number that distinguishes deadlines of the same time.
 pub(in crate::shard) type Deadline = (Instant, u64);
 
-/// See the module's text.
+/// The workshops of all principals, and their deadlines. See the module's text.
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Workers {
-    /// Tools of everybody, from the settings.
+    /// The tools of all principals, from the settings.
     pub configured: VirtualTools,
     workshops: BTreeMap<Principal, Workshop>,
-    /// Parts that wait for room, or for others before them: of which call, and on which connection.
+    /// The parts that wait for room or behind other parts: the call, and the connection.
     pub parts: Vec<(ExecutionId, ConnectionId)>,
     /// Calls for which there may be room again.
     roomy: Vec<ExecutionId>,
-    /// Calls that have ended, and how, if not by the word of their workers.
+    /// Calls that have ended. The outcome is `None` if the worker itself has reported the end.
     ended: Vec<(ExecutionId, Principal, Option<Outcome>)>,
-    /// Something of these three, or a call or a worker that waits for the other, is to be seen to.
+    /// True if an entry of these three lists has to be handled, or a waiting call may find a
+    /// worker.
     has_news: bool,
     deadlines: BTreeMap<Deadline, Due>,
     deadline_count: u64,
 }
 
-/// What is due.
+/// An expired deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Due {
-    /// This worker was gone for too long.
+    /// This worker did not reconnect in time.
     Back(Principal, Box<str>),
     /// Parts of this call were gathered for long enough.
     Gathered(ExecutionId),
 }
 
-/// What belongs to one principal.
+/// The virtual tools, workers and waiting calls of one principal.
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Workshop {
     pub tools: VirtualTools,
@@ -59,26 +60,26 @@ pub(in crate::shard) struct Workshop {
 /// A client that does work.
 #[derive(Debug)]
 pub(in crate::shard) struct Worker {
-    /// Where it is told of calls; `None`: it is gone for now.
+    /// The connection that gets its calls. `None` while it is disconnected.
     pub connection: Option<ConnectionId>,
-    /// It takes calls of these tools alone.
+    /// The tools whose calls it takes. `None` means all.
     tools: Option<Vec<Box<str>>>,
     pub calls: Vec<ExecutionId>,
     deadline: Option<Deadline>,
 }
 
-/// Why a worker was not let in.
+/// The reason why a worker was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum EnterError {
-    /// It is there already.
+    /// A worker of this name is connected.
     Present,
-    /// There are enough.
+    /// The principal has the maximum number of workers.
     TooMany,
 }
 
 impl Workers {
-    /// The tools that this principal can call beside those that are built in: first those of the
-    /// settings, then its own.
+    /// Returns the tools that this principal can call besides those that are built in: first those
+    /// of the settings, then its own.
     pub fn tools(&self, principal: Principal) -> impl Iterator<Item = &VirtualTools> {
         let own = self.workshops.get(&principal).map(|workshop| &workshop.tools);
         [&self.configured].into_iter().chain(own)
@@ -88,12 +89,12 @@ impl Workers {
         self.workshops.entry(principal).or_default()
     }
 
-    /// The worker of this name, if it is known.
+    /// Returns the worker of this name, if it is known.
     pub fn worker(&mut self, principal: Principal, name: &str) -> Option<&mut Worker> {
         self.workshops.get_mut(&principal)?.workers.get_mut(name)
     }
 
-    /// May a worker of this name connect?
+    /// Checks whether a worker of this name may connect.
     pub fn may_enter(&self, principal: Principal, name: &str) -> Result<(), EnterError> {
         let Some(workshop) = self.workshops.get(&principal) else { return Ok(()) };
         match workshop.workers.get(name) {
@@ -105,7 +106,8 @@ impl Workers {
         }
     }
 
-    /// A worker has connected, which it may: for the first time, or it is back. What it has to do.
+    /// Connects a worker for the first time or again. Returns its calls. The caller has checked
+    /// [`Workers::may_enter`].
     pub fn enter(
         &mut self,
         principal: Principal,
@@ -126,7 +128,7 @@ impl Workers {
         worker.calls.clone()
     }
 
-    /// The connection of a worker has ended. If it has nothing to do it is forgotten.
+    /// Notes that the connection of a worker has ended. A worker without calls is forgotten.
     pub fn leave(&mut self, principal: Principal, name: &str, now: Instant) {
         let workshop = self.workshop(principal);
         let Some(worker) = workshop.workers.get_mut(name) else { return };
@@ -139,7 +141,7 @@ impl Workers {
         self.worker(principal, name).expect("it was just there").deadline = Some(deadline);
     }
 
-    /// A worker did not come back: it is forgotten, with these calls.
+    /// Forgets a worker that did not reconnect. Returns its calls.
     pub fn dismiss(&mut self, principal: Principal, name: &str) -> Vec<ExecutionId> {
         let worker = self.workshop(principal).workers.remove(name);
         worker.map_or(Vec::new(), |worker| {
@@ -148,13 +150,13 @@ impl Workers {
         })
     }
 
-    /// A call has begun, and waits for a worker.
+    /// Adds a call, which waits for a worker.
     pub fn begin(&mut self, principal: Principal, call: ExecutionId, tool: &str) {
         self.workshop(principal).waiting.push_back((call, tool.into()));
         self.has_news = true;
     }
 
-    /// There may be room for more of this call.
+    /// Notes that there may be room for more of this call.
     pub fn note_room(&mut self, call: ExecutionId) {
         if !self.roomy.contains(&call) {
             self.roomy.push(call);
@@ -162,13 +164,13 @@ impl Workers {
         self.has_news = true;
     }
 
-    /// A call has ended, one way or another.
+    /// Notes that a call has ended. The outcome is `None` if its worker has reported the end.
     pub fn note_ended(&mut self, call: ExecutionId, owner: Principal, outcome: Option<Outcome>) {
         self.ended.push((call, owner, outcome));
         self.has_news = true;
     }
 
-    /// A worker may take calls again.
+    /// Notes that a worker may take calls again.
     #[inline]
     pub fn note_free(&mut self) {
         self.has_news = true;
@@ -187,7 +189,7 @@ impl Workers {
         self.roomy.pop()
     }
 
-    /// Takes a call that has ended from who has it: the connection of that, if it has one.
+    /// Removes a call that has ended. Returns the connection of its worker, if it has one.
     pub fn remove_call(&mut self, owner: Principal, call: ExecutionId) -> Option<ConnectionId> {
         let workshop = self.workshops.get_mut(&owner)?;
         workshop.waiting.retain(|(waiting, _)| *waiting != call);
@@ -204,8 +206,8 @@ impl Workers {
         worker.connection
     }
 
-    /// The next call that waits, with a worker that takes it: the connected one that has the
-    /// fewest. `is_free` says whether a connection can be told more. The call is with it then.
+    /// Assigns the next waiting call to the connected worker with the fewest calls that can take
+    /// it. `is_free` tells whether a connection can be sent more.
     pub fn assign(
         &mut self,
         mut is_free: impl FnMut(ConnectionId) -> bool,
@@ -215,7 +217,7 @@ impl Workers {
                 worker.connection.is_some() && worker.calls.len() < limits::CALLS_PER_WORKER_MAX
             };
             if !workshop.workers.values().any(has_room) {
-                continue; // Whoever waits, and however many.
+                continue; // Its calls have to wait.
             }
             for at in 0..workshop.waiting.len() {
                 let (call, tool) = &workshop.waiting[at];
@@ -240,7 +242,7 @@ impl Workers {
         None
     }
 
-    /// Has something happen at that time.
+    /// Sets a deadline.
     pub fn arm(&mut self, at: Instant, due: Due) -> Deadline {
         self.deadline_count += 1;
         let deadline = (at, self.deadline_count);
@@ -257,13 +259,13 @@ impl Workers {
         self.deadlines.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// What is due by now.
+    /// Returns the next deadline that has expired.
     pub fn pop_due(&mut self, now: Instant) -> Option<Due> {
         let entry = self.deadlines.first_entry()?;
         (entry.key().0 <= now).then(|| entry.remove())
     }
 
-    /// Connections of all workers.
+    /// Returns the connections of all workers.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionId> {
         let workers = self.workshops.values().flat_map(|workshop| workshop.workers.values());
         workers.filter_map(|worker| worker.connection)
