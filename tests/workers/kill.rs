@@ -55,7 +55,7 @@ fn what_a_killed_worker_was_doing_fails_once_and_everywhere() {
     }
     for (id, pair) in ids.iter().zip(followers) {
         let (wanted, error) = match failed.contains(&id) {
-            true => ("failed", json!("its worker is gone")),
+            true => ("failed", json!("its worker disconnected and did not return in time")),
             false => ("cancelled", Value::Null),
         };
         let told = pair.map(|follower| follower.join().unwrap());

@@ -63,7 +63,8 @@ impl Addresses {
     pub fn remove(&mut self, peer: &Peer) {
         let Some(key) = key_of(peer) else { return };
         let place = self.place_of(key);
-        self.counts[place] = self.counts[place].checked_sub(1).expect("who leaves has come");
+        self.counts[place] =
+            self.counts[place].checked_sub(1).expect("each closed connection was counted");
         if self.counts[place] == 0 {
             self.close_gap(place);
         }

@@ -124,7 +124,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             Verdict::TurnAway(waits) => {
                 self.counters.connections_turned_away += 1;
-                let text = "the server has as many connections as it can";
+                let text = "the server has its maximum number of connections";
                 let status = Status::SERVICE_UNAVAILABLE;
                 let error = ApiError::new(status, "too_many_connections", text);
                 let error = error.retry_after(limits::CONNECTIONS_RETRY_AFTER);

@@ -181,7 +181,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let execution = match opened {
             Ok(execution) => execution,
             Err(ExecuteError::Start(StartError::UnknownTool { .. })) if execute.tool == AGENT => {
-                let text = "this server knows no model, so it has no agents";
+                let text = "this server has no model, so it runs no agents";
                 let error = ApiError::new(Status::NOT_FOUND, "no_model", text);
                 return self.refuse_run(id, command, &error);
             }
@@ -304,7 +304,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Answers all connections that wait for the end of this execution.
     pub(super) fn answer_waiting(&mut self, execution: ExecutionId) {
         loop {
-            let serve = self.serve.as_mut().expect("somebody waits");
+            let serve = self.serve.as_mut().expect("a connection waits");
             let found = serve.waiting.iter().position(|(waited_for, _)| *waited_for == execution);
             let Some(at) = found else { return };
             let (_, id) = serve.waiting.swap_remove(at);
@@ -322,7 +322,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     fn answer_waited(&mut self, id: ConnectionId, execution: ExecutionId) {
         let serve = self.serve.as_mut().expect("it has connections");
-        let connection = serve.connection(id).expect("who is gone waits for nothing");
+        let connection = serve.connection(id).expect("a closed connection waits for nothing");
         connection.doing = Doing::Requests;
         match self.inspect(execution) {
             Err(error) => self.answer_error(id, &error.into()),

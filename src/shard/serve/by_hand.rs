@@ -38,7 +38,7 @@ pub(crate) struct ProducerAtDoor {
 }
 
 /// The panic message if the system lacks something. A simulation never runs short.
-const ENOUGH: &str = "there is memory and room for everybody in a simulation";
+const ENOUGH: &str = "a simulation has enough memory and places";
 
 /// A connection id that no reactor assigns.
 const NO_CONNECTION: ConnectionId = ConnectionId(Handle { index: u32::MAX, generation: 0 });
@@ -82,7 +82,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let memory = memory.map_err(|_| SubscribeError::NotYet { next_seq: 1 })?;
         let subscribed = self.subscribe_at_door(id, spec)?;
         let seated = self.seat_reader(NO_CONNECTION, &subscribed, memory);
-        let (grant, parcel) = seated.expect("there is a slot for every subscriber");
+        let (grant, parcel) = seated.expect("every subscriber has a slot");
         let [ring, control, page] = three(parcel);
         let reader = RingReader::open(ring).expect("the ring is ours");
         let (control, desk) = ControlView::open(control, grant.slot).expect("the page is ours");

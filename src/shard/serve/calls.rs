@@ -224,12 +224,12 @@ impl<R: Reactor + 'static> Shard<R> {
                 return self.answer(id, &Answer::json(Status::OK, &document));
             }
             Ok(Taken::NotYet) => {
-                let text = "a block subscriber has to read first: nothing of this part was taken";
+                let text = "a block subscriber has to read first; nothing of this part was taken";
                 ApiError::new(Status::TOO_MANY_REQUESTS, "no_room", text)
                     .retry_after(limits::PART_RETRY_AFTER)
             }
             Ok(Taken::Hole { next_seq }) => {
-                let text = format!("seq: part {next_seq} comes next");
+                let text = format!("seq: the next part has to be {next_seq}");
                 ApiError::new(Status::CONFLICT, "part_missing", text).field("seq").limit(next_seq)
             }
             Ok(Taken::Over) => self.call_ended(deliver.part.call),
@@ -251,7 +251,7 @@ impl<R: Reactor + 'static> Shard<R> {
         while let Some(at) = self.workers.parts.iter().position(|(other, _)| *other == call) {
             let (_, id) = self.workers.parts[at];
             let serve = self.serve.as_mut().expect("it has connections");
-            let connection = serve.connection(id).expect("who is gone waits for nothing");
+            let connection = serve.connection(id).expect("a closed connection waits for nothing");
             let principal = connection.http.principal();
             let Doing::Part(deliver) = mem::replace(&mut connection.doing, Doing::Requests) else {
                 unreachable!("it waits with its part");
@@ -259,7 +259,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let result = self.accept_part(&deliver, principal, false);
             if result == Ok(Taken::NotYet) {
                 let serve = self.serve.as_mut().expect("as above");
-                let connection = serve.connection(id).expect("nobody is dropped in between");
+                let connection = serve.connection(id).expect("no connection is dropped in between");
                 connection.doing = Doing::Part(deliver);
                 return;
             }
@@ -278,7 +278,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Refuses a part that has waited for room long enough.
     pub(super) fn refuse_part(&mut self, id: ConnectionId) {
         let serve = self.serve.as_mut().expect("it has connections");
-        let connection = serve.connection(id).expect("who is gone has no timer");
+        let connection = serve.connection(id).expect("a closed connection has no timer");
         let Doing::Part(deliver) = mem::replace(&mut connection.doing, Doing::Requests) else {
             unreachable!("its timer was armed for it");
         };
@@ -310,7 +310,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some((call, session, id)) = workers.assign(is_free) else { return };
             let run = self.runs[call.slot.index as usize].as_mut().filter(|run| run.id == call);
             let call_of = run.and_then(|run| run.call.as_mut());
-            call_of.expect("who has ended waits for nobody").session = Some(session);
+            call_of.expect("a call that has ended does not wait").session = Some(session);
             self.tell_call(id, call);
         }
     }
@@ -358,7 +358,10 @@ impl<R: Reactor + 'static> Shard<R> {
             match due {
                 Due::Back(principal, session) => {
                     for call in self.workers.dismiss(principal, &session) {
-                        let _ = self.finish(call, Err("its worker is gone"));
+                        let _ = self.finish(
+                            call,
+                            Err("its worker disconnected and did not return in time"),
+                        );
                     }
                 }
                 Due::Gathered(id) => {
@@ -408,12 +411,12 @@ impl<R: Reactor + 'static> Shard<R> {
 fn entrance_error(error: EnterError) -> ApiError {
     match error {
         EnterError::Present => {
-            let text = "a worker of this name is there already";
+            let text = "a worker of this name is already connected";
             ApiError::new(Status::CONFLICT, "session_in_use", text).field("x-session-id")
         }
         EnterError::TooMany => {
             let most = limits::WORKERS_PER_PRINCIPAL_MAX;
-            let text = format!("there are {most} workers already");
+            let text = format!("you have {most} workers already; disconnect one first");
             ApiError::new(Status::TOO_MANY_REQUESTS, "too_many_workers", text)
                 .limit(most as u64)
                 .retry_after(limits::BUSY_RETRY_AFTER)

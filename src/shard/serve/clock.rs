@@ -22,7 +22,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some(serve) = &mut self.serve else { return };
             let Some((id, timer)) = serve.timers.pop_expired(now) else { break };
             self.worked = true;
-            let connection = serve.connection(id).expect("who is gone has no timer");
+            let connection = serve.connection(id).expect("a closed connection has no timer");
             connection.timer = None;
             match timer {
                 Timer::Linger => self.drop_connection(id),
@@ -80,7 +80,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         if is_quiet {
             let connection = serve.writable(id).expect("as above");
-            let stream = connection.stream.take().expect("only a stream has a beat");
+            let stream = connection.stream.take().expect("only a stream has this timer");
             connection.write(|out| stream.write_keep_alive(out));
             connection.stream = Some(stream);
         }

@@ -553,7 +553,7 @@ fn append<T>(own: &mut Vec<u8>, pieces: &mut Pieces, write: impl FnOnce(&mut Vec
     }
     let from = own.len() as u32;
     let result = write(own);
-    let until = u32::try_from(own.len()).expect("nobody is told so much");
+    let until = u32::try_from(own.len()).expect("own bytes are bounded");
     assert!(until >= from);
     match pieces.last_mut() {
         _ if from == until => {}

@@ -326,7 +326,7 @@ impl Stream {
         match (self.encoding, delivery) {
             (Encoding::Output, _) if is_cut(delivery) => Next::Cut,
             (Encoding::Front, Delivery::End(ended)) => {
-                let told = self.front.as_mut().expect("it is told in the words of one");
+                let told = self.front.as_mut().expect("this encoding has one");
                 told.end_run(&self.followed[0].name, ended.end.state)
             }
             _ => Next::Nothing,

@@ -178,7 +178,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if connection.is_some_and(|connection| connection.is_at_door) {
             return false;
         }
-        let text = "memory is shared at the server's door alone, a Unix socket: see --door";
+        let text = "memory is shared only at the server's door, a Unix socket: see --door";
         let error = ApiError::new(Status::FORBIDDEN, "not_at_the_door", text);
         self.answer_error(id, &error)
     }
@@ -313,7 +313,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let no_memory = |error: std::io::Error| relay::no_memory(window_bytes, &error);
         let file = ReaderPageFile::create(cursor).map_err(no_memory)?;
         let descriptor = file.descriptor().try_clone_to_owned().map_err(no_memory)?;
-        let door = run.door.as_mut().expect("the caller has seen to it");
+        let door = run.door.as_mut().expect("the caller has opened it");
         let (number, slot) = door.take_slot().ok_or_else(too_many_readers)?;
         let seat = door.seat(connection, slot, file, subscribed);
         let seat = Seat::Process(Box::new(seat));
@@ -341,7 +341,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.run_mut(execution.slot);
         run.policy = policy;
         if run.door.is_none() {
-            let text = run.error.as_deref().unwrap_or("it has ended before it began").to_owned();
+            let text =
+                run.error.as_deref().unwrap_or("the execution ended before it began").to_owned();
             let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);
             return Err(error.retry_after(limits::BUSY_RETRY_AFTER));
         }
@@ -580,14 +581,14 @@ impl Run {
 }
 
 fn not_yet() -> ApiError {
-    let text = "its producer has not mapped its ring yet";
+    let text = "the producer has not mapped its ring yet";
     let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "not_yet", text);
     error.retry_after(limits::BUSY_RETRY_AFTER)
 }
 
 fn too_many_readers() -> ApiError {
     let most = limits::DOOR_READERS_PER_EXECUTION_MAX;
-    let text = format!("{most} other processes read it already, as many as may");
+    let text = format!("{most} other processes read this execution already, the maximum");
     let error = ApiError::new(Status::TOO_MANY_REQUESTS, "too_many_readers", text);
     error.limit(most.into()).retry_after(limits::BUSY_RETRY_AFTER)
 }

@@ -95,7 +95,7 @@ fn a_dead_shard_is_named_and_the_others_go_on() {
     let (status, answer) = ask_json(&path, &format!("/v1/executions/{dead}"));
     assert_eq!((status, &answer["error"]["code"]), (503, &json!("shard_dead")));
     assert_eq!(ask(&path, &format!("/v1/executions/{alive}")).0, 200);
-    assert!(!server.drain(Duration::from_secs(20)), "what the dead shard had to send was not sent");
+    assert!(!server.drain(Duration::from_secs(20)), "the output of the dead shard was not sent");
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let encoding = match follow.format {
             StreamFormat::Sse => Encoding::Sse,
             StreamFormat::Ndjson => Encoding::Ndjson,
-            StreamFormat::Front(_) => unreachable!("it is followed otherwise"),
+            StreamFormat::Front(_) => unreachable!("another function follows it"),
         };
         let manner = Manner::of(encoding, follow.format.media_type());
         let is_combined = follow.is_combined;

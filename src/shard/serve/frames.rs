@@ -128,7 +128,7 @@ impl Frames {
             }
             Encoding::Ndjson => chunk.write_line(out),
             Encoding::Output => chunk.write_payload(out),
-            Encoding::Front => unreachable!("it is given alone"),
+            Encoding::Front => unreachable!("its events are not shared"),
         }
         end_chunk(out, open);
         assert!(out.len() <= limits::FRAME_BYTES_MAX);

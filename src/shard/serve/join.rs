@@ -124,7 +124,7 @@ impl Joinings {
 }
 
 fn busy() -> ApiError {
-    let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
+    let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard accepts no calls now");
     error.retry_after(limits::BUSY_RETRY_AFTER)
 }
 
@@ -209,7 +209,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
         if let Some(run) = run.filter(|run| run.id == execution) {
             if run.reader().is_none() {
-                let text = "it waits for a ring, on another shard than the others";
+                let text = "an execution on another shard waits for a ring";
                 let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "queued", text);
                 let error = error.field("executions").retry_after(limits::BUSY_RETRY_AFTER);
                 return Part::Refused(error);

@@ -98,7 +98,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let error = self.peer_refusal(home, error);
                 self.send_back(*moving, &error);
             }
-            Err(_) => unreachable!("it comes back as it went"),
+            Err(_) => unreachable!("the refused command comes back"),
         }
     }
 

@@ -82,7 +82,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn peer_refusal(&self, peer: usize, error: CallError) -> ApiError {
         if error == CallError::Busy {
             let error =
-                ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
+                ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard accepts no calls now");
             return error.retry_after(limits::BUSY_RETRY_AFTER);
         }
         ApiError::shards_dead(&[peer as u8])
@@ -180,7 +180,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let _ = self.change_tools_here(call, principal);
                 Part::Done
             }
-            _ => unreachable!("no other call is asked of all"),
+            _ => unreachable!("no other call goes to all shards"),
         }
     }
 
@@ -214,12 +214,14 @@ impl<R: Reactor + 'static> Shard<R> {
                 Part::Metrics(metrics) => shards.push(*metrics),
                 Part::List(Value::Object(members)) => {
                     for (key, value) in members {
-                        let Value::Array(items) = value else { unreachable!("ours are lists") };
+                        let Value::Array(items) = value else {
+                            unreachable!("a shard sends lists")
+                        };
                         list.extend(items);
                         name = key;
                     }
                 }
-                Part::List(_) | Part::Done => unreachable!("ours are objects"),
+                Part::List(_) | Part::Done => unreachable!("a shard sends objects"),
             }
         }
         if let Some(request) = gathering.listed {

@@ -158,7 +158,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     self.answer_at_door(connection, granted);
                 }
             }
-            _ => unreachable!("what is ordered is bought"),
+            _ => unreachable!("the memory is of the ordered kind"),
         }
     }
 

@@ -22,7 +22,7 @@ impl Serve {
         let others_bytes = others_bytes - connection.body_bytes;
         let mut step = connection.converse(|http, out| http.receive(bytes, &around, out));
         if others_bytes + connection.http.body_bytes() > limits::HTTP_BODIES_BYTES_MAX {
-            let text = "too much of other requests is being received";
+            let text = "the server is receiving too many bytes of other requests";
             let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", text);
             let error = error.retry_after(limits::BUSY_RETRY_AFTER);
             step = connection.converse(|http, out| http.give_up(&error, &around, out));

@@ -89,7 +89,7 @@ impl Stream {
     /// Counts a chunk that is delivered.
     #[inline]
     pub fn count(&mut self, source: Source, chunk: &Chunk<'_>) {
-        let followed = self.part(source).expect("who is given a chunk follows");
+        let followed = self.part(source).expect("only followed sources deliver");
         assert!(chunk.seq > followed.seq);
         followed.seq = chunk.seq;
         followed.seen.count(chunk.data.len() as u32);
@@ -151,7 +151,7 @@ impl Stream {
     /// Writes an event for a worker. The document is JSON.
     pub fn write_named(&self, out: &mut Vec<u8>, name: &str, document: &str) {
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
-        sse::write_name(out, name).expect("ours are words");
+        sse::write_name(out, name).expect("event names are words");
         sse::write_data(out, document);
         out.extend_from_slice(sse::END);
         if let Some(open) = open {

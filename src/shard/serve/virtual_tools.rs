@@ -51,7 +51,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// [`SpecError`] if its description is wrong, or a tool of another kind has its name.
     pub fn add_virtual_tool(&mut self, tool: VirtualTool) -> Result<(), SpecError> {
         if self.tools.spec(&tool.spec.name).is_some() {
-            let problem = "there is a built-in tool of this name".to_owned();
+            let problem = "a built-in tool has this name".to_owned();
             return Err(SpecError { tool: tool.spec.name, problem });
         }
         self.workers.configured.insert(tool).map(|_| ())
@@ -146,7 +146,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 match self.workers.workshop(principal).tools.remove(name) {
                     true => Ok(Answer::empty(Status::NO_CONTENT)),
                     false => {
-                        let text = format!("no virtual tool of yours is called `{name}`");
+                        let text = format!("you have no virtual tool of the name `{name}`");
                         let error = ApiError::new(Status::NOT_FOUND, "unknown_tool", text);
                         Err(error.field("name"))
                     }
@@ -163,13 +163,13 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> Result<Answer, ApiError> {
         let name = &*tool.spec.name;
         if self.tools.spec(name).is_some() || self.workers.configured.contains(name) {
-            let text = format!("name: `{name}` is a tool of the server");
+            let text = format!("name: `{name}` is a tool of the server; choose another name");
             return Err(ApiError::new(Status::CONFLICT, "name_taken", text).field("name"));
         }
         let own = &mut self.workers.workshop(principal).tools;
         let most = limits::VIRTUAL_TOOLS_PER_PRINCIPAL_MAX;
         if !own.contains(name) && own.documents.len() >= most {
-            let text = format!("you have {most} virtual tools already: delete one first");
+            let text = format!("you have {most} virtual tools already; delete one first");
             let error = ApiError::new(Status::CONFLICT, "too_many_virtual_tools", text);
             return Err(error.limit(most as u64));
         }

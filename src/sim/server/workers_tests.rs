@@ -212,7 +212,7 @@ fn a_worker_that_is_gone_for_too_long_fails_what_it_was_doing_once() {
             let state = house.state(&id);
             assert_eq!(
                 (&state["state"], &state["error"]),
-                (&json!("failed"), &json!("its worker is gone"))
+                (&json!("failed"), &json!("its worker disconnected and did not return in time"))
             );
             let late = house.deliver("w", json!({"tool_call_id": id, "content": "b"}));
             assert_refused(&late, 410, "call_ended");

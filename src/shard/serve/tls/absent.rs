@@ -13,7 +13,7 @@ pub(super) enum Session {}
 
 /// The result of decrypting some bytes.
 #[derive(Debug)]
-#[expect(dead_code, reason = "nobody makes any of them")]
+#[expect(dead_code, reason = "no value is ever made")]
 pub(super) enum Opened {
     More,
     Ready,

@@ -129,7 +129,8 @@ impl TlsConfig {
     }
 
     pub(super) fn connection(&self) -> ServerConnection {
-        ServerConnection::new(Arc::clone(&self.0)).expect("what is wrong was found at the start")
+        ServerConnection::new(Arc::clone(&self.0))
+            .expect("the configuration was checked at the start")
     }
 }
 
@@ -169,14 +170,14 @@ impl fmt::Display for TlsError {
                 write!(out, "{}: it is not PEM: {problem}", file.display())
             }
             TlsError::NoCertificate { file } => {
-                write!(out, "{}: there is no certificate in it", file.display())
+                write!(out, "{}: it holds no certificate", file.display())
             }
             TlsError::NoKey { file } => {
-                write!(out, "{}: there is no private key without a password in it", file.display())
+                write!(out, "{}: it holds no private key without a password", file.display())
             }
             TlsError::ReadableByOthers { file, mode } => write!(
                 out,
-                "{}: others can read or change this private key (mode {mode:04o}); chmod o= it",
+                "{}: others can read or change this private key (mode {mode:04o}): run chmod o=",
                 file.display()
             ),
             TlsError::Mismatch { certificate, key } => write!(

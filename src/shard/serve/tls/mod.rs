@@ -80,7 +80,7 @@ impl Session {
         }
         self.collect();
         if self.waiting_bytes() > limits::TLS_SEALED_BYTES_MAX {
-            refusal.get_or_insert_with(|| "it asks and asks, and reads nothing".to_owned());
+            refusal.get_or_insert_with(|| "the peer sends and sends, and reads nothing".to_owned());
         }
         match refusal {
             Some(refusal) => {
@@ -99,7 +99,7 @@ impl Session {
     /// Takes the bytes that rustls has for the peer.
     fn collect(&mut self) {
         while self.tls.wants_write() {
-            self.tls.write_tls(&mut self.sealed).expect("memory takes everything");
+            self.tls.write_tls(&mut self.sealed).expect("a vector takes all bytes");
         }
     }
 

@@ -192,7 +192,7 @@ fn what_is_no_tls_or_an_old_one_is_told_so_with_an_alert() {
         let mut out = Vec::new();
         let opened = session.open(&bytes, &mut out);
         assert!(matches!(opened, Opened::Refused(_)), "{name}: {opened:?}");
-        assert_eq!(session.open(&bytes, &mut out), Opened::More, "{name}: it was told");
+        assert_eq!(session.open(&bytes, &mut out), Opened::More, "{name}: reported before");
         assert!(out.is_empty() && !session.say_goodbye(), "{name}");
         let sealed = &session.sealed;
         assert_eq!(sealed[0], 0x15, "{name}: an alert: {sealed:?}");
