@@ -1,5 +1,5 @@
-//! One run's news: what the model's server, the tools, the engine and the clock say is told to its
-//! machine, and its wishes are carried out.
+//! The events of one run. Answers of the model's server, output of tools, stops and deadlines are
+//! passed to the run's machine. The machine's actions are carried out.
 
 use super::publish::Published;
 use super::{Agent, Asked, Hosted, Job, Said};
@@ -14,8 +14,9 @@ use crate::tool::{ToolError, panic_error};
 use crate::trace::Duty;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Sees to everything that runs have been told, in the order of its weight: who is to stop is
-    /// told that before its tools' last words.
+    /// Handles all queued events of runs by priority: runs with news (start, stop, room, deadline)
+    /// first, then output of their tools, then answers of models. A stop therefore reaches a run
+    /// before the last output of its tools.
     pub(in crate::shard) fn settle_agents(&mut self) {
         loop {
             if let Some(run) = self.agents.due.pop_front() {
@@ -29,10 +30,10 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Does a model's server have something to say? It is told.
+    /// Passes the next answer of a model's server to its run. Returns `false` if none is queued.
     fn hear_model(&mut self) -> bool {
         if self.agents.exchanges.is_empty() {
-            return false; // What is heard then is for somebody else.
+            return false; // Then other parts of the shard own the answers.
         }
         let mut body = std::mem::take(&mut self.agents.body);
         let heard = self.next_heard(&mut body);
@@ -67,7 +68,7 @@ impl<R: Reactor + 'static> Shard<R> {
         has_heard
     }
 
-    /// Begins a run, which has a ring now.
+    /// Starts a run that has just been leased a ring.
     pub(in crate::shard) fn begin_agent(&mut self, handle: Handle) {
         let run = self.run_mut(handle);
         let Some(Agent::Waiting(job)) = run.agent.take() else {
@@ -94,7 +95,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A run begins, is to stop, has room again, or its time has come.
+    /// Handles a run that starts, stops, has room again or has reached a deadline.
     fn look_at_agent(&mut self, handle: Handle) {
         self.with_hosted(handle, |shard, hosted| {
             if !std::mem::replace(&mut hosted.has_begun, true) {
@@ -114,12 +115,13 @@ impl<R: Reactor + 'static> Shard<R> {
         });
     }
 
-    /// Tells a run what one of its tools has said.
+    /// Passes output of a tool to the run that started it.
     fn tell_said(&mut self, run: Handle, call: u32, said: &Said) {
         self.with_hosted(run, |shard, hosted| shard.tell_tool_said(run, hosted, call, said));
     }
 
-    /// With a run that runs, out of its place; then it goes on as far as it can, and is put back.
+    /// Takes a running run out of its slot for `look`, lets it continue as far as it can, and puts
+    /// it back. Ends the run if it is over.
     fn with_hosted(&mut self, handle: Handle, look: impl FnOnce(&mut Self, &mut Hosted)) {
         let run = self.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
         let Some(run) = run else { return };
@@ -134,7 +136,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Tells the machine. Hooks are somebody's own code: their panic fails the run alone.
+    /// Passes an event to the machine. A panic of a hook, which is foreign code, fails only this
+    /// run.
     pub(super) fn tell_run(&mut self, handle: Handle, hosted: &mut Hosted, event: Event<'_>) {
         let (now, wall_us) = (self.now, self.anchor.wall_us_at(self.now.nanos()));
         let machine = &mut hosted.machine;
@@ -145,12 +148,12 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Carries out what a run wishes and publishes its parts, until it waits. How it ended, if all
-    /// of that was said.
+    /// Carries out the run's actions and publishes its parts until the run has to wait. Returns the
+    /// result if the run has ended and all its parts are published.
     fn go_on(&mut self, handle: Handle, hosted: &mut Hosted) -> Option<Result<(), ToolError>> {
         loop {
             if let Some(failure) = hosted.failure.take() {
-                return Some(Err(failure)); // The machine is not asked anything any more.
+                return Some(Err(failure)); // The machine is not used any more.
             }
             while let Some(action) = hosted.machine.next_action() {
                 self.carry_out_for(handle, hosted, action);
@@ -200,7 +203,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Action::Release { turn } if hosted.is_asking(turn) => {
                 self.close_exchange(hosted, Self::release_exchange);
             }
-            Action::HangUp { .. } | Action::Release { .. } => {} // It has ended by itself.
+            Action::HangUp { .. } | Action::Release { .. } => {} // The exchange has already ended.
             Action::Start { call, tool, arguments } => {
                 self.start_tool(handle, hosted, call, &tool, arguments);
             }
@@ -208,7 +211,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Nothing more is wanted of the model's answer.
+    /// Closes the exchange with the model's server, if one is open.
     fn close_exchange(
         &mut self,
         hosted: &mut Hosted,
@@ -220,7 +223,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Who may speak: nobody while parts wait.
+    /// Sets the flow of the model's body and of the tools: none while a part waits for room.
     fn set_flow(&mut self, hosted: &mut Hosted) {
         let has_room = hosted.waiting.is_none();
         let is_read = has_room && hosted.machine.wants_body();
@@ -233,7 +236,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.set_demands(hosted, takes);
     }
 
-    /// A run is over: nothing of it is left but its log.
+    /// Ends a run: closes its exchange, stops its tools and reports the result to the engine.
     fn end_agent(&mut self, handle: Handle, mut hosted: Hosted, result: Result<(), ToolError>) {
         self.close_exchange(&mut hosted, Self::drop_exchange);
         while let Some(call) = hosted.calls.last().map(|call| call.call) {
@@ -245,7 +248,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// How a run's end is told the engine.
+/// Returns the result that the engine receives for this end.
 fn result_of(end: &End) -> Result<(), ToolError> {
     match &end.how {
         Ended::Completed => Ok(()),

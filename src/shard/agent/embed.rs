@@ -1,7 +1,8 @@
-//! The way in for Rust programs: a run on one's own shard, followed part by part, or step by step.
+//! Agents for Rust programs: runs on the program's own shard, followed part by part or step by
+//! step.
 //!
-//! [`AgentSteps`] is built on [`AgentStream`]: whoever only wants the state after each step is
-//! given the same as who has put it together from the parts.
+//! [`AgentSteps`] is built on [`AgentStream`]: it folds the same parts into the state after each
+//! step.
 
 use super::{Agent, Job};
 use crate::agent::{Config, Fold, Folded, Hooks, Message, NoHooks, Part, State};
@@ -11,34 +12,34 @@ use crate::reactor::Reactor;
 use crate::shard::{Delivery, ExecuteError, ExecuteOptions, Polled, Shard};
 use crate::tool::{AgentCall, Prepared, StartError, Work};
 
-/// A run of an agent that a program puts together itself: with a model that needs no settings, and
-/// with hooks.
+/// A run of an agent that a program assembles itself: the model needs no settings, and hooks are
+/// possible.
 pub struct AgentRun {
-    /// What it may do. What it is called (`agent_id`) follows from its execution, and its parts
-    /// are as long at most as its ring takes.
+    /// The limits and the model of the run. The shard sets `agent_id` from the execution's id and
+    /// lowers `part_bytes_max` to what the ring takes.
     pub config: Config,
-    /// What was said so far; what is to be done now is its last message.
+    /// The conversation so far. The last message is the task.
     pub conversation: Vec<Message>,
-    /// Where the program looks into it, and steers it.
+    /// The hooks through which the program observes and steers the run.
     pub hooks: Box<dyn Hooks + Send>,
 }
 
 impl AgentRun {
-    /// A run without hooks, for this task.
+    /// Returns a run of this task without hooks.
     pub fn new(config: Config, task: impl Into<String>) -> AgentRun {
         let conversation = vec![Message::User(task.into())];
         AgentRun { config, conversation, hooks: Box::new(NoHooks) }
     }
 }
 
-/// A run, part by part.
+/// The parts of a run, in order.
 #[derive(Debug)]
 pub struct AgentStream {
     polled: Polled,
     execution: ExecutionId,
 }
 
-/// A run, step by step.
+/// The states of a run after each of its steps.
 #[derive(Debug)]
 pub struct AgentSteps {
     stream: AgentStream,
@@ -46,11 +47,11 @@ pub struct AgentSteps {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Starts a run. Its tools are tools of this shard ([`Shard::tools_mut`]); those that its
-    /// config describes are what its model may call of them.
+    /// Starts a run. Its tools are tools of this shard ([`Shard::tools_mut`]). The model may call
+    /// only the tools that the config describes.
     ///
     /// # Errors
-    /// [`ExecuteError`]; nothing has happened.
+    /// [`ExecuteError`]: nothing was started.
     pub fn start_agent(
         &mut self,
         run: AgentRun,
@@ -69,7 +70,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.open(prepared, options, Some(Agent::Waiting(Box::new(job))))
     }
 
-    /// Starts a run, and follows it part by part. Between two parts the shard takes its turns.
+    /// Starts a run and follows it part by part. [`AgentStream::next`] runs the shard between two
+    /// parts.
     ///
     /// ```
     /// use streamdoor::agent::{Body, Config, Partial};
@@ -107,7 +109,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// ```
     ///
     /// # Errors
-    /// [`ExecuteError`]; nothing has happened.
+    /// [`ExecuteError`]: nothing was started.
     pub fn stream_agent(
         &mut self,
         run: AgentRun,
@@ -117,10 +119,10 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(self.follow_agent(execution).expect("it was just started, and nobody follows it"))
     }
 
-    /// Starts a run, and follows it step by step.
+    /// Starts a run and follows it step by step.
     ///
     /// # Errors
-    /// [`ExecuteError`]; nothing has happened.
+    /// [`ExecuteError`]: nothing was started.
     pub fn iterate_agent(
         &mut self,
         run: AgentRun,
@@ -130,10 +132,10 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(AgentSteps { stream, fold: Fold::default() })
     }
 
-    /// Follows a run that runs already, from its first part if that is still held.
+    /// Follows a run that is already running, from the oldest part that its ring still holds.
     ///
     /// # Errors
-    /// [`SubscribeError`].
+    /// [`SubscribeError`]: the execution cannot be followed.
     pub fn follow_agent(&mut self, execution: ExecutionId) -> Result<AgentStream, SubscribeError> {
         let spec = SubscribeSpec { policy: Policy::Block, ..SubscribeSpec::default() };
         Ok(AgentStream { polled: self.subscribe_polled(execution, spec)?, execution })
@@ -141,12 +143,12 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 impl AgentStream {
-    /// The execution: others can follow it, too, and it can be cancelled.
+    /// Returns the execution of the run. Others can follow it too, and it can be cancelled.
     pub fn execution(&self) -> ExecutionId {
         self.execution
     }
 
-    /// The next part if it is there.
+    /// Returns the next part if it has been published. Does not run the shard.
     pub fn poll<R: Reactor + 'static>(&mut self, shard: &mut Shard<R>) -> Option<Part> {
         loop {
             match shard.poll(&mut self.polled)? {
@@ -158,7 +160,7 @@ impl AgentStream {
         }
     }
 
-    /// The next part, as soon as it is there; `None` when there are no more.
+    /// Returns the next part, running the shard until it is published; `None` after the last one.
     pub fn next<R: Reactor + 'static>(&mut self, shard: &mut Shard<R>) -> Option<Part> {
         loop {
             let part = self.poll(shard);
@@ -173,13 +175,13 @@ impl AgentStream {
 }
 
 impl AgentSteps {
-    /// The execution: others can follow it, too, and it can be cancelled.
+    /// Returns the execution of the run. Others can follow it too, and it can be cancelled.
     pub fn execution(&self) -> ExecutionId {
         self.stream.execution()
     }
 
-    /// What is known after the next step; with the last one also how the run ended. `None` when
-    /// there are no more.
+    /// Returns the state after the next step, running the shard until then. The last state also
+    /// holds how the run ended. `None` after the last one.
     pub fn next<R: Reactor + 'static>(&mut self, shard: &mut Shard<R>) -> Option<State> {
         while let Some(part) = self.stream.next(shard) {
             if self.fold.take(&part) != Folded::Nothing {

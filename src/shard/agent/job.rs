@@ -1,4 +1,4 @@
-//! What a run is to do: out of a tool's arguments, or put together by a Rust program.
+//! The work of a run, built from a tool's arguments or by a Rust program.
 
 use std::time::Duration;
 
@@ -16,22 +16,22 @@ use crate::reactor::Reactor;
 use crate::shard::{ExecuteError, Shard};
 use crate::tool::{AGENT, AgentCall, ArgumentError, Arguments, StartError, ToolSpec};
 
-/// A run that has not begun.
+/// A run that has not started.
 pub(in crate::shard) struct Job {
     pub config: Config,
     pub conversation: Vec<Message>,
     pub hooks: Foreign<Box<dyn Hooks + Send>>,
-    /// So many levels of agents may be started by it.
+    /// Number of levels of agents that the run may start below itself.
     pub depth: u32,
-    /// Of its parts only the model's text is published.
+    /// True if only the model's text is published.
     pub is_plain: bool,
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// What a call of this owner's is to do.
+    /// Returns the run that a call of this owner describes.
     ///
     /// # Errors
-    /// What is wrong with its arguments.
+    /// [`ExecuteError::Start`] with the argument that is wrong.
     pub(in crate::shard) fn agent_of(
         &self,
         call: &AgentCall,
@@ -82,12 +82,12 @@ impl<R: Reactor + 'static> Shard<R> {
         })
     }
 
-    /// One turn without tools, of which the text is all that is published.
+    /// Returns a run of one turn without tools, of which only the text is published.
     fn generation_of(&self, arguments: &Value) -> Result<Job, ArgumentError> {
         let mut given = Arguments::new(arguments)?;
         let mut config = self.config_of(&mut given)?;
         config.steps_max = 1;
-        given.flag("stream")?; // It does, whatever is said: who wants the whole waits for the end.
+        given.flag("stream")?; // Ignored: the output always streams.
         let conversation = vec![Message::User(given.text("prompt")?)];
         given.finish()?;
         checked(&config)?;
@@ -100,7 +100,7 @@ impl<R: Reactor + 'static> Shard<R> {
         })
     }
 
-    /// What is said of the model, whatever it is asked.
+    /// Returns the config that both tools share: the model and its sampling options.
     fn config_of(&self, given: &mut Arguments) -> Result<Config, ArgumentError> {
         let settings = &self.agents.settings;
         let name = given.optional_text("model")?;
@@ -112,7 +112,7 @@ impl<R: Reactor + 'static> Shard<R> {
             };
             return Err(ArgumentError::new("model", problem));
         };
-        // What it is called follows from its execution.
+        // `agent_id` is set from the execution's id when the run starts.
         let mut config = Config::new("", model.endpoint.clone());
         config.system = given.optional_text("system")?;
         let tokens = given.number("max_tokens", 0, 0..=u32::MAX.into())? as u32;
@@ -139,7 +139,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(config)
     }
 
-    /// Tools as a model is told of them, which this owner may call.
+    /// Returns the descriptions, for the model, of the chosen tools that this owner may call.
     fn describe_tools(
         &self,
         choice: &ToolChoice,
@@ -174,7 +174,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// Names, or `all`.
+/// Parses the argument `tools`: `"all"` or a list of names.
 fn tool_choice(value: Option<Value>) -> Result<Option<ToolChoice>, ArgumentError> {
     let wrong = || ArgumentError::new("tools", "must be \"all\" or a list of names");
     match value {
@@ -192,7 +192,7 @@ fn tool_choice(value: Option<Value>) -> Result<Option<ToolChoice>, ArgumentError
     }
 }
 
-/// What was said before, and what is to be done now.
+/// Returns the messages so far, with the task as the last one.
 fn conversation(given: &mut Arguments) -> Result<Vec<Message>, ArgumentError> {
     let mut conversation = match given.value("messages") {
         None | Some(Value::Null) => Vec::new(),
@@ -216,7 +216,8 @@ fn conversation(given: &mut Arguments) -> Result<Vec<Message>, ArgumentError> {
     }
 }
 
-/// No model takes a call without a result right behind it, or a result of no call.
+/// Checks that each call is followed directly by its result, and each result has a call. No model
+/// accepts anything else.
 fn check_results(conversation: &[Message]) -> Result<(), ArgumentError> {
     let wrong = |problem: String| Err(ArgumentError::new("messages", problem));
     let mut open: Vec<&str> = Vec::new();
@@ -266,7 +267,7 @@ fn message(value: &Value) -> Result<Message, ArgumentError> {
     }
 }
 
-/// The calls of one message.
+/// Parses the calls of one message.
 fn calls(value: &Value) -> Result<Vec<CallMade>, ArgumentError> {
     let wrong = |problem: &str| ArgumentError::new("messages", problem.to_owned());
     let calls = match value {

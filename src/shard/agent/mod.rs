@@ -1,22 +1,22 @@
-//! Runs of agents, hosted: what a run wishes is carried out here, and what came of it is told to
-//! it, in the shard's own turn.
+//! Hosted runs of agents. In the shard's own turn, the actions of runs are carried out here, and
+//! their results are passed back to the runs.
 //!
-//! A run is an execution like any other, and its chunks are its parts. The model's server is asked
-//! over `shard/outgoing`; a tool that the model calls is an execution of its own, of the same
-//! owner, which the run follows as a `block` subscriber that takes a few chunks at once. While a
-//! reader holds the run back its parts wait, the model's connection is not read and its tools are
-//! given no demand: what is kept is what one receive and one window have brought.
+//! A run is an execution like any other, and its chunks are its parts. Requests to the model's
+//! server go through `shard/outgoing`. A tool that the model calls is an execution of its own, of
+//! the same owner. The run follows it as a `block` subscriber with a small window of chunks. While
+//! a reader holds the run back, its parts wait, the model's connection is not read, and its tools
+//! get no demand. The memory kept then is bounded by one receive and one window.
 //!
-//! Nothing here waits for anything, and no turn looks at runs that have no news: what the outside
-//! says is queued with the run that it is for ([`Agents`]).
+//! Nothing here blocks, and no turn visits runs without news: events from outside are queued with
+//! the run that they are for ([`Agents`]).
 //!
-//! Reading order: `job.rs` (what a run is to do), `drive.rs` (one run's news), `tools.rs` (its
-//! tools), `publish.rs` (its parts); `specs.rs` are the tools `agent` and `llm_generate` as
-//! everybody is told of them, `embed.rs` the way in for Rust programs.
+//! Reading order: `job.rs` (the work of a run), `drive.rs` (the events of one run), `tools.rs` (its
+//! tools), `publish.rs` (its parts). `specs.rs` describes the tools `agent` and `llm_generate`.
+//! `embed.rs` is the API for Rust programs.
 //!
 //! Invariants ([`Shard::audit_agents`]):
-//! - G1: an exchange is that of one running run, and of its turn.
-//! - G2: a tool that a run has started knows the run for as long as it wants to hear of it.
+//! - G1: an exchange belongs to one running run and to that run's current turn.
+//! - G2: the sink of a tool that a run has started names the run as long as the run follows it.
 //! - G3: a run that is over has neither.
 
 mod drive;
@@ -44,25 +44,25 @@ use crate::shard::run::Producer;
 use crate::shard::{Call, Chunk, Delivery, Ended, Reported, Shard, Sink};
 use crate::tool::{Notes, ToolError};
 
-/// Runs with news, and what belongs to all runs of a shard.
+/// Runs with news, and the state that all runs of a shard share.
 #[derive(Default)]
 pub(super) struct Agents {
     pub settings: AgentSettings,
-    /// How the servers of models are found and believed.
+    /// The name resolution and the certificates for connections to models' servers.
     pub outgoing: OutgoingConfig,
-    /// Runs that are to be looked at: they begin, stop, have room or a deadline.
+    /// Runs to visit: they start, stop, have room or have reached a deadline.
     due: VecDeque<Handle>,
-    /// What tools have said, oldest first.
+    /// The output of tools, oldest first.
     said: VecDeque<(Ear, Said)>,
-    /// Whose exchanges are.
+    /// The open exchanges, with the run that each belongs to.
     exchanges: BTreeMap<Handle, Asked>,
-    /// What was received last; its memory goes back and forth.
+    /// The body bytes received last. The buffer is reused.
     body: Vec<u8>,
-    /// A part is spelled here.
+    /// The buffer into which a part is encoded.
     scratch: Vec<u8>,
 }
 
-/// Whose an exchange is.
+/// The run and the turn that an exchange belongs to.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     exchange: ExchangeId,
@@ -70,14 +70,14 @@ struct Asked {
     turn: u32,
 }
 
-/// Who hears what a tool says: this call of this run.
+/// The receiver of a tool's output: this call of this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ear {
     run: Handle,
     call: u32,
 }
 
-/// What a tool has said.
+/// One event of a tool's output.
 #[derive(Debug)]
 enum Said {
     Chunk { seq: u64, offset: u64, kind: Kind, more: bool, bytes: Box<[u8]> },
@@ -86,39 +86,39 @@ enum Said {
     End { outcome: Outcome, exit: Option<Exit>, error: Option<Box<str>> },
 }
 
-/// What belongs to an execution that is a run.
+/// The state of an execution that is a run of an agent.
 pub(super) enum Agent {
-    /// It has not begun.
+    /// The run has not started.
     Waiting(Box<Job>),
-    /// It runs.
+    /// The run is running.
     Running(Box<Hosted>),
 }
 
-/// A run that runs.
+/// A run that is running.
 pub(super) struct Hosted {
     machine: Run,
     target: model::BaseUrl,
     owner: Principal,
-    /// So many levels of agents may be started by it.
+    /// Number of levels of agents that the run may start below itself.
     depth: u32,
-    /// The model's answer.
+    /// The turn and the exchange with the model's server that answers it.
     exchange: Option<(u32, ExchangeId)>,
     is_read: bool,
-    /// Of its parts only the model's text is published.
+    /// True if only the model's text is published.
     is_plain: bool,
-    /// What else there is to say then.
+    /// Reports (such as token usage) that a plain run publishes besides its text.
     notes: Notes,
-    /// Tools that run.
+    /// Tools that are running.
     calls: Vec<ToolCall>,
-    /// A part for which there is no room, and what kind of chunk it is.
+    /// A part that has no room yet, with its chunk header.
     waiting: Option<(ChunkHeader, Box<[u8]>)>,
-    /// It was told that it may begin, ...
+    /// True once the machine has received [`Event::Started`](crate::agent::Event::Started).
     has_begun: bool,
-    /// ... and that it is to stop.
+    /// True once the machine has been told to stop.
     is_cancelled: bool,
-    /// A hook has panicked.
+    /// The error of a hook that has panicked.
     failure: Option<ToolError>,
-    /// When the engine wakes it.
+    /// The deadline at which the engine wakes the run.
     wakes_at: Option<Instant>,
 }
 
@@ -128,13 +128,13 @@ struct ToolCall {
     call: u32,
     execution: ExecutionId,
     subscriber: SubscriberId,
-    /// Its chunks are parts: it is a run itself.
+    /// True if the tool's chunks are parts, because it is a run of an agent itself.
     has_parts: bool,
-    /// What it has said, if it is one.
+    /// Bytes of text that the tool's model has produced, if it is one.
     said_bytes: u64,
-    /// Chunks heard since it was last told how many are wanted.
+    /// Number of chunks received since the last demand was sent.
     heard_count: u32,
-    /// It was told that none are.
+    /// True if the last demand sent was zero.
     is_held: bool,
 }
 
@@ -143,32 +143,32 @@ impl Agents {
         Agents { settings, outgoing, ..Agents::default() }
     }
 
-    /// Is there anything to be seen to?
+    /// True if runs have news or tools have output.
     #[inline]
     pub fn has_news(&self) -> bool {
         !self.due.is_empty() || !self.said.is_empty()
     }
 
-    /// A run is to be looked at.
+    /// Queues a run to be visited.
     pub fn note(&mut self, run: Handle) {
         self.due.push_back(run);
     }
 
-    /// A tool has published a chunk.
+    /// Queues a chunk that a tool has published.
     pub fn hear_chunk(&mut self, ear: Ear, chunk: &Chunk<'_>) {
         let Chunk { seq, offset, kind, more, data, .. } = *chunk;
         let bytes = data.into();
         self.said.push_back((ear, Said::Chunk { seq, offset, kind, more, bytes }));
     }
 
-    /// A tool has said how far it is.
+    /// Queues a progress report of a tool.
     fn hear_progress(&mut self, ear: Ear, reported: &Reported<'_>) {
         let progress = reported.progress;
         let [message, context] = [reported.message, reported.context].map(|t| t.map(Box::from));
         self.said.push_back((ear, Said::Progress { progress, message, context }));
     }
 
-    /// A tool has said something that is no chunk.
+    /// Queues one delivery of a tool.
     pub fn hear(&mut self, ear: Ear, delivery: &Delivery<'_>) {
         match delivery {
             Delivery::Chunk(chunk) => self.hear_chunk(ear, chunk),
@@ -178,11 +178,11 @@ impl Agents {
         }
     }
 
-    /// A tool has ended.
+    /// Queues the end of a tool.
     pub fn hear_end(&mut self, ear: Ear, ended: &Ended<'_>) {
         let (outcome, error) = match ended.end.state {
             EndState::Ended(outcome) => (outcome, ended.error.map(Box::from)),
-            // It is not followed any more: what it still does nobody hears.
+            // The run has lost its subscription, so the rest of the output cannot be received.
             EndState::Detached { reason, .. } => {
                 let text = format!("the rest is lost: detached ({})", reason.name());
                 (Outcome::Failed, Some(text.into()))
@@ -191,7 +191,7 @@ impl Agents {
         self.said.push_back((ear, Said::End { outcome, exit: ended.end.exit, error }));
     }
 
-    /// Whose an exchange is, if anybody's.
+    /// Returns the run and the turn of an exchange, if a run owns it.
     fn asked(&self, exchange: ExchangeId) -> Option<Asked> {
         self.exchanges.get(&exchange.0).copied()
     }
@@ -231,14 +231,14 @@ impl Hosted {
         }
     }
 
-    /// Is this the turn that its exchange is for?
+    /// True if the exchange belongs to this turn.
     fn is_asking(&self, turn: u32) -> bool {
         self.exchange.is_some_and(|(asked, _)| asked == turn)
     }
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Runs that run.
+    /// Iterates over all running runs.
     pub(super) fn running_agents(&self) -> impl Iterator<Item = (Handle, &Hosted)> {
         let runs = self.runs.iter().flatten();
         runs.filter_map(|run| match &run.agent {
@@ -247,10 +247,10 @@ impl<R: Reactor + 'static> Shard<R> {
         })
     }
 
-    /// Checks every invariant of runs. For tests.
+    /// Checks the invariants G1 to G3. For tests.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// If an invariant does not hold.
     pub(super) fn audit_agents(&self) {
         let mut exchange_count = 0;
         for (handle, hosted) in self.running_agents() {
@@ -262,7 +262,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             for ToolCall { call, subscriber, .. } in &hosted.calls {
                 let ear = Ear { run: handle, call: *call };
-                // It may have ended, which the run is to be told.
+                // The tool may have ended, which is queued for the run.
                 let is_heard = self.agents.said.iter().any(|(other, _)| *other == ear);
                 let Sink { subscriber: whose, call, .. } = &self.sinks[subscriber.0.index as usize];
                 let is_its = matches!(call, Call::Agent(its) if *its == ear);

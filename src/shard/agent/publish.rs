@@ -1,4 +1,4 @@
-//! A run's parts on their way into its ring: one chunk each.
+//! A run's parts on their way into its ring, one chunk each.
 
 use serde_json::json;
 use smallvec::SmallVec;
@@ -14,17 +14,17 @@ use crate::shard::Shard;
 use crate::shard::run::{Producer, Ring, Run};
 use crate::tool::Report;
 
-/// How far the parts of a run got.
+/// The result of publishing a run's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Published {
-    /// There are no more.
+    /// All parts are published.
     All,
-    /// One waits: a `block` subscriber has to read first.
+    /// A part waits until a `block` subscriber has read.
     Held,
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Publishes all parts that there are, if there is room for them.
+    /// Publishes the run's parts as long as there is room.
     pub(super) fn publish_parts(&mut self, handle: Handle, hosted: &mut Hosted) -> Published {
         loop {
             let before = self.run_mut(handle).allowed();
@@ -41,7 +41,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Publishes as many as the engine takes at once, and tells it. How many that were.
+    /// Publishes at most as many parts as the engine takes at once, tells the engine, and returns
+    /// their number.
     fn publish_burst(&mut self, handle: Handle, hosted: &mut Hosted) -> usize {
         let burst = self.engine.burst_chunks(handle) as usize;
         let mut scratch = std::mem::take(&mut self.agents.scratch);
@@ -98,7 +99,8 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 impl Hosted {
-    /// The next part, spelled: it is chunk `seq`. Of a plain run, the next text.
+    /// Encodes the next part, which becomes chunk `seq`. For a plain run, encodes only the next
+    /// text.
     fn spell_part(&mut self, seq: u64, scratch: &mut Vec<u8>) -> Option<ChunkHeader> {
         loop {
             let part = self.machine.next_part()?;

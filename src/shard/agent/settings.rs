@@ -1,4 +1,4 @@
-//! What a shard's agents have: models by name, and which tools they may call unless they say.
+//! The settings of a shard's agents: named models, and the default choice of tools.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,37 +7,37 @@ use crate::agent::model::{Endpoint, Secret, Wire};
 use crate::limits;
 use crate::tool::is_tool_name;
 
-/// What agents have. Without a model there are none.
+/// The settings of a shard's agents. Without a model, the shard has no agent tools.
 #[derive(Clone, Debug, Default)]
 pub struct AgentSettings {
-    /// The models; a run that names none asks the first.
+    /// The models. A run that names none uses the first.
     pub models: Vec<ModelSettings>,
-    /// What a run may call that does not say which tools.
+    /// The tools that a run may call if its arguments do not choose any.
     pub tools: ToolChoice,
 }
 
-/// A model that can be asked.
+/// A named model and its endpoint.
 #[derive(Clone, Debug)]
 pub struct ModelSettings {
-    /// What it is called here.
+    /// The name by which runs choose the model.
     pub name: String,
-    /// Where it is.
+    /// The model's server: wire protocol, base URL, the model's name there, and the key.
     pub endpoint: Endpoint,
 }
 
-/// Which tools a run may call.
+/// The tools that a run may call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// None.
+    /// No tools.
     #[default]
     None,
-    /// All that its owner may call, but agents.
+    /// All tools that the owner may call, except `agent`.
     All,
-    /// These.
+    /// The tools of these names.
     These(Vec<String>),
 }
 
-/// Why a text describes no model.
+/// The reason why a text describes no model or no choice of tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelError(String);
 
@@ -50,7 +50,7 @@ impl fmt::Display for ModelError {
 impl std::error::Error for ModelError {}
 
 impl AgentSettings {
-    /// The model of this name; of none, the first.
+    /// Returns the model of this name, or the first one if `name` is `None`.
     pub fn model(&self, name: Option<&str>) -> Option<&ModelSettings> {
         match name {
             Some(name) => self.models.iter().find(|model| model.name == name),
@@ -60,11 +60,11 @@ impl AgentSettings {
 }
 
 impl ModelSettings {
-    /// A model of this name, at this base URL, spoken to over this wire, and what it is called
-    /// there.
+    /// Returns the settings of a model. `name` is its name here, `model` its name at the server.
+    /// `wire` is the protocol, `base_url` the server's address, `key` its API key.
     ///
     /// # Errors
-    /// [`ModelError`] says what is wrong.
+    /// [`ModelError`] if one of the values is not valid; its text says which.
     ///
     /// ```
     /// use streamdoor::shard::ModelSettings;
@@ -100,7 +100,7 @@ impl ModelSettings {
 impl FromStr for ToolChoice {
     type Err = ModelError;
 
-    /// `none`, `all`, or names with commas between them.
+    /// Parses `none`, `all`, or tool names separated by commas.
     fn from_str(text: &str) -> Result<ToolChoice, ModelError> {
         match text {
             "none" | "" => Ok(ToolChoice::None),

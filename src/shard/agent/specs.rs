@@ -1,5 +1,4 @@
-//! The tools that are runs of a model, as everybody is told of them: with the models that there
-//! are.
+//! The descriptions of the tools `agent` and `llm_generate`, which list the configured models.
 
 use serde_json::{Value, json};
 
@@ -11,7 +10,7 @@ use crate::tool::{
     AGENT, AgentCall, GENERATE, Need, SpecError, SubscribeDefaults, ToolSpec, Tools, Work,
 };
 
-/// Adds both tools.
+/// Adds both tools to `tools`.
 fn insert(tools: &mut Tools, settings: &AgentSettings) -> Result<(), SpecError> {
     tools.insert(agent(settings), |arguments, need| {
         Ok((Work::Agent(Box::new(AgentCall::Run(arguments.clone()))), need))
@@ -21,14 +20,14 @@ fn insert(tools: &mut Tools, settings: &AgentSettings) -> Result<(), SpecError> 
     })
 }
 
-/// With a model there are its tools.
+/// Adds both tools if at least one model is configured.
 pub(in crate::shard) fn add_to(tools: &mut Tools, settings: &AgentSettings) {
     if !settings.models.is_empty() {
         insert(tools, settings).expect("ours are right");
     }
 }
 
-/// An agent, as a tool.
+/// Returns the description of the tool `agent`.
 pub(super) fn agent(settings: &AgentSettings) -> ToolSpec {
     let text = "Has a model work on a task: it thinks, calls tools, and goes on with what they \
                 give, until it is done.";
@@ -57,15 +56,15 @@ fn hosted(name: &str, description: &str) -> ToolSpec {
             chunk_bytes: limits::AGENT_PART_BYTES_MIN as u32,
             ..Need::default()
         },
-        // Its first word comes at once; after that its own limits are closer.
+        // The first part comes at once. After that, the run's own limits are shorter.
         timeouts: Timeouts { inactivity: Some(limits::AGENT_INACTIVITY), ..Timeouts::default() },
-        // A text with holes is no text.
+        // A text with gaps is useless.
         subscribers: SubscribeDefaults { policy: Policy::Block, ..SubscribeDefaults::default() },
         ..ToolSpec::new(name, description)
     }
 }
 
-/// Which models there are is said where one is asked for.
+/// Lists the models as the values that the property `model` of the schema accepts.
 fn with_models(mut schema: Value, settings: &AgentSettings) -> Value {
     let names: Vec<&str> = settings.models.iter().map(|model| model.name.as_str()).collect();
     if !names.is_empty() {

@@ -1,8 +1,8 @@
-//! The tools of a run: executions of their own, which it follows.
+//! The tools of a run: executions of their own, which the run follows.
 //!
-//! A run takes a few chunks of a tool at once ([`limits::AGENT_TOOL_WINDOW_CHUNKS`]) and asks for
-//! more when it has dealt with half of them; while it is held back it asks for none, and under
-//! `block` the tool waits.
+//! A run takes a few chunks of a tool at once ([`limits::AGENT_TOOL_WINDOW_CHUNKS`]). It asks for
+//! more when it has handled half of them. While the run is held back it asks for none, and the
+//! tool, which is followed under `block`, waits.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ use crate::tool::AGENT;
 const WINDOW: u32 = limits::AGENT_TOOL_WINDOW_CHUNKS;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Starts a tool for a run, which is told what came of that.
+    /// Starts a tool for a run and passes the run the result.
     pub(super) fn start_tool(
         &mut self,
         handle: Handle,
@@ -66,9 +66,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut prepared = prepared.map_err(|error| error.to_string())?;
         prepared.trace = self.run_mut(handle).trace.clone();
         let options = ExecuteOptions {
-            // It misses nothing, and nothing else would start it.
+            // The run misses no chunk, and nothing else starts the execution.
             start: Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE },
-            // How long a run is held back is for its own readers to be asked.
+            // The run's own readers decide how long it is held back.
             block_deadline: Some(limits::EXECUTION_DURATION_MAX),
             owner: hosted.owner,
             ..ExecuteOptions::default()
@@ -77,7 +77,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let opened = self.execute_prepared(prepared, options);
         let execution = opened.map_err(|error| error.to_string())?;
         self.log_started_by(None, execution, tool);
-        // What another server gives as structured content it says as text, too (A35).
+        // Another server repeats its structured content as text (A35).
         let kinds = match is_relayed {
             true => Kind::ALL.into_iter().filter(|kind| *kind != Kind::Json).collect(),
             false => Kinds::ALL,
@@ -96,15 +96,15 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Stops a tool, of which nothing more is heard.
+    /// Stops a tool. The run receives nothing more of it.
     pub(super) fn stop_tool(&mut self, hosted: &mut Hosted, call: u32) {
         let Some(at) = hosted.calls.iter().position(|other| other.call == call) else { return };
         let ToolCall { execution, subscriber, .. } = hosted.calls.swap_remove(at);
-        let _ = self.unsubscribe(subscriber); // It may have had its end.
+        let _ = self.unsubscribe(subscriber); // It may have ended already.
         let _ = self.cancel(execution);
     }
 
-    /// Tells a run what one of its tools has said.
+    /// Passes output of a tool to its run.
     pub(super) fn tell_tool_said(
         &mut self,
         handle: Handle,
@@ -145,7 +145,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A tool that is a run itself has published a part: what its model says is its output.
+    /// Handles a part of a tool that is a run itself: the text of its model is the tool's output.
     fn tell_part(&mut self, handle: Handle, hosted: &mut Hosted, at: usize, seq: u64, json: &[u8]) {
         let Ok(Part { body: Body::Partial(Partial::TextDelta { delta: text, .. }), .. }) =
             Part::parse(json)
@@ -159,7 +159,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.tell_run(handle, hosted, event);
     }
 
-    /// Tells the tools of a run how many chunks it takes.
+    /// Updates the demand for the tools of a run: none if the run takes no output, else a window.
     pub(super) fn set_demands(&mut self, hosted: &mut Hosted, takes: bool) {
         let mut is_told = false;
         for call in &mut hosted.calls {
