@@ -1,21 +1,22 @@
-//! The thread that buys memory for doors. The kernel clears each page of it, a megabyte in half a
-//! millisecond and more, and no shard stands still for so long: it goes on with the request when
-//! the memory is there (`serve/purchase.rs`). One thread for each server, from the first door on.
+//! The thread that allocates memory for doors. The kernel clears each page, which takes half a
+//! millisecond or more for a megabyte, and no shard stops for that long. The shard continues with
+//! the request when the memory is ready (`serve/purchase.rs`). Each server has one such thread,
+//! started with the first door.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-/// Something to buy, and to tell of.
+/// An allocation, including the report of its result.
 pub(in crate::shard) type Job = Box<dyn FnOnce() + Send>;
 
-/// See the module's text. The thread ends when this is dropped and everything was bought.
+/// The owner of the thread. When it is dropped, the thread finishes the queued jobs and ends.
 #[derive(Default)]
 pub(super) struct Buyer {
     jobs: Mutex<Option<Sender<Job>>>,
 }
 
 impl Buyer {
-    /// Has that done. If the system has no thread for it: here and now.
+    /// Runs the job on the thread, or on the caller's thread if the system has no thread to give.
     pub fn buy(&self, job: Job) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.is_none() {
@@ -49,7 +50,7 @@ mod tests {
                 sender.send((number, std::thread::current().id())).unwrap();
             }));
         }
-        drop((buyer, sender)); // What was asked for is bought all the same.
+        drop((buyer, sender)); // Queued jobs are still done.
         let all: Vec<_> = bought.iter().collect();
         assert!(all.iter().map(|(number, _)| *number).eq(0..100));
         assert!(all.iter().all(|(_, id)| *id == all[0].1 && *id != std::thread::current().id()));

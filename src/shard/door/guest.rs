@@ -1,12 +1,12 @@
-//! A guest: a producer in another process, which writes a ring of its own.
+//! A guest: a producer in another process, which writes to a ring of its own.
 //!
-//! The server reads that ring as it reads anything from outside: each word once, checked. What is
-//! there follows the rules of rings, or the execution fails with the rule that was broken; nobody
-//! else notices. What becomes of the bytes: `taking.rs`.
+//! The server reads that ring as it reads all outside data: it reads each word once and checks it.
+//! The ring follows the rules of rings, or the execution fails with the rule that was broken, and
+//! nothing else is affected. `taking.rs` handles the bytes.
 //!
-//! It is a guest in four steps: it is *handed* its memory; it says that it has *mapped* it, which
-//! then is sealed; it may *begin*, once the engine starts it; and it *ends*, by its own word, by
-//! its death, by a broken rule, or because the execution was stopped.
+//! A guest has four steps. It is *handed* its memory. It reports that it has *mapped* the memory,
+//! which is then sealed. It may *begin* once the engine starts it. It *ends* by its own final
+//! record, by its death, by a broken rule, or because the execution was stopped.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,29 +30,29 @@ use crate::shard::run::{Producer, Remote, Ring, Run};
 use crate::tool::{Notes, Report};
 use crate::trace::Code;
 
-/// See the module's text.
+/// The shard's state of one guest. See the module's text.
 pub(in crate::shard) struct Guest {
-    /// Where it is told something, and heard of.
+    /// The connection to the producer's process.
     pub connection: ConnectionId,
     ring: ProducerRing,
     page: Page,
-    /// How far its ring was taken over.
+    /// The progress of taking over its ring.
     pub(super) taken: Progress,
-    /// The engine has started it.
+    /// True once the engine has started it.
     is_started: bool,
-    /// It was told that it may begin.
+    /// True once it was told that it may begin.
     pub has_begun: bool,
-    /// Its connection is gone.
+    /// True once its connection is closed.
     pub is_gone: bool,
-    /// There was no room for its next chunk when it was last looked at.
+    /// True if its next chunk had no room when it was last visited.
     is_stuck: bool,
-    /// Somebody here waits for its chunks: it is looked at in every turn.
+    /// True if a reader in this process waits for its chunks. It is then visited in every turn.
     is_urgent: bool,
-    /// When it was last looked at.
+    /// The time of the last visit.
     looked: Instant,
-    /// What was taken of its ring when it was last asked where its readers stand.
+    /// The newest chunk taken over when the positions of its readers were last sampled.
     sampled_seq: u64,
-    /// The newest chunk that it had published when it was told that nothing more is taken.
+    /// The newest chunk that it had published when it was told that no more is taken.
     shut_seq: u64,
     reports_seen: u64,
     expected_seen: Option<u64>,
@@ -63,17 +63,17 @@ enum Page {
     Mapped(Mapped),
 }
 
-/// What can be looked at.
+/// The memory that may be read because it is sealed. (D2)
 struct Mapped {
     view: ControlView,
     owner: OwnerView,
-    /// The ring, for readers.
+    /// The descriptor of the ring for readers.
     read_only: OwnedFd,
     _watching: Option<Watching>,
 }
 
 impl Guest {
-    /// This ring and a page for a producer, not handed over yet.
+    /// Returns a guest with this ring and a new page, both not handed over yet.
     pub fn new(ring: ProducerRing, connection: ConnectionId) -> io::Result<Guest> {
         Ok(Guest {
             connection,
@@ -97,18 +97,18 @@ impl Guest {
         self.ring.reader().geometry().window_bytes() as u64
     }
 
-    /// What it is to map: its ring and its page.
+    /// Returns the memory that the producer maps: its ring and its page.
     pub fn to_map(&self) -> [BorrowedFd<'_>; 2] {
         let Page::Handed(Some(page)) = &self.page else { unreachable!("it has just come") };
         [self.ring.descriptor(), page.descriptor()]
     }
 
-    /// Its ring, once it can be looked at. D2
+    /// Returns its ring once it may be read. (D2)
     pub fn reader(&self) -> Option<&RingReader> {
         matches!(self.page, Page::Mapped(_)).then(|| self.ring.reader())
     }
 
-    /// Its ring, for readers.
+    /// Returns the descriptor of its ring for readers, once the ring is sealed.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.page {
             Page::Handed(_) => None,
@@ -116,11 +116,11 @@ impl Guest {
         }
     }
 
-    /// It says something for the first time: that it has mapped what it was handed. `true`: this
-    /// was that.
+    /// Handles the first message of the producer: it has mapped its memory, which is sealed now.
+    /// Returns `true` if the message was the first.
     fn take_mapped(&mut self, doors: &Doors, waker: Waker) -> Result<bool, String> {
         let Page::Handed(page) = &mut self.page else { return Ok(false) };
-        let Some(page) = page.take() else { return Ok(false) }; // It was refused before.
+        let Some(page) = page.take() else { return Ok(false) }; // Sealing has failed before.
         let read_only = self.ring.close().map_err(|error| not_sealed(&error))?;
         let (view, owner) = page.close().map_err(|error| not_sealed(&error))?;
         let watching = doors.watch(owner.clone(), waker, self.ring.reader().clone());
@@ -143,7 +143,8 @@ impl Guest {
         self.mapped()?.view.final_record()
     }
 
-    /// What it says in passing, if that is new.
+    /// Returns the new part of its progress report and its expected number of chunks, if either
+    /// changed.
     fn notes(&mut self) -> Option<Notes> {
         let Page::Mapped(Mapped { view, .. }) = &self.page else { return None };
         let mut notes = Notes::default();
@@ -166,11 +167,11 @@ impl Guest {
         (notes.chunks_expected.is_some() || !notes.reports.is_empty()).then_some(notes)
     }
 
-    /// Has it said anything that was not looked at? `head_seq`: what was taken of its ring;
-    /// `from_seq`: from which chunk on that is of interest.
+    /// True if it has published or reported something that was not taken over. `head_seq` is the
+    /// newest chunk taken over, `from_seq` the first chunk whose presence counts as news.
     fn has_news(&self, head_seq: u64, from_seq: u64) -> bool {
         let Some(Mapped { view, .. }) = self.mapped().filter(|_| !self.is_stuck) else {
-            return false; // Nothing is taken before there is room, and that is heard of.
+            return false; // Nothing is taken until there is room, and that is an event of its own.
         };
         let has_chunk = |seq| !matches!(self.ring.reader().poll(seq), Poll::Pending);
         has_chunk(head_seq + 1) && (from_seq == head_seq + 1 || has_chunk(from_seq))
@@ -180,8 +181,9 @@ impl Guest {
             || view.progress().is_some_and(|record| record.reports > self.reports_seen)
     }
 
-    /// It is about to have less room than it needs, or it was not asked for long where its readers
-    /// stand. `head_seq`: what was taken of its ring; not from `gate_seq` on may it be overwritten.
+    /// True if it will soon lack room, or if the positions of its readers were not sampled for a
+    /// while. `head_seq` is the newest chunk taken over. Chunks from `gate_seq` on may not be
+    /// overwritten.
     fn needs_room(&mut self, head_seq: u64, gate_seq: u64) -> bool {
         let slot_count = u64::from(self.ring.reader().geometry().slot_count());
         let is_short = self.mapped().is_some_and(|mapped| mapped.owner.is_short_of_room());
@@ -220,22 +222,22 @@ impl Run {
         }
     }
 
-    /// Tells a guest that nothing more is taken than what it has published by now. `false`: it has
-    /// not begun, and has published nothing.
+    /// Tells a guest that no chunk after those published by now is taken. Returns `false` if it has
+    /// not begun and so has published nothing.
     pub fn shut_guest(&mut self) -> bool {
         let ingested_seq = self.ingested_seq;
         let Some(door) = &mut self.door else { return false };
         door.close_to_producer();
         let head_seq = door.guest_reader().map_or(0, RingReader::head_seq);
         let Some(guest) = door.guest().filter(|guest| guest.has_begun) else { return false };
-        // No ring holds more, whatever it says.
+        // No ring holds more, whatever the producer claims.
         let held_max = u64::from(guest.ring.reader().geometry().slot_count());
         guest.shut_seq = head_seq.min(ingested_seq + held_max);
         guest.is_urgent = true;
         true
     }
 
-    /// A guest's execution has ended: nothing more is taken, and it is told so.
+    /// Tells a guest whose execution has ended that nothing more is taken. Returns its connection.
     pub fn dismiss_guest(&mut self) -> Option<ConnectionId> {
         let door = self.door.as_mut()?;
         let connection = door.guest()?.connection;
@@ -245,7 +247,7 @@ impl Run {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// The engine starts a guest: it may begin, once it has mapped its memory.
+    /// Lets a guest begin that the engine has started, as soon as it has mapped its memory.
     pub(in crate::shard) fn let_guest_begin(&mut self, handle: Handle) {
         if let Some(guest) = self.run_mut(handle).guest() {
             guest.is_started = true;
@@ -266,8 +268,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.say_go(connection);
     }
 
-    /// A guest has said something on its connection: for the first time that it has mapped its
-    /// memory, later that there is something to look at.
+    /// Handles a message on a guest's connection. The first one says that it has mapped its memory,
+    /// later ones that it has published something.
     pub(in crate::shard) fn hear_guest(&mut self, index: u32) {
         let (waker, doors) = (self.reactor.waker(), self.doors.places.clone());
         let run = self.runs[index as usize].as_mut();
@@ -279,8 +281,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The connection of a guest is gone, and with it the guest. What it has published is still
-    /// taken.
+    /// Handles the end of a guest's connection, which ends the guest. What it has published is
+    /// still taken.
     pub(in crate::shard) fn lose_guest(&mut self, index: u32) {
         let run = self.runs[index as usize].as_mut();
         let Some(guest) = run.and_then(Run::guest) else { return };
@@ -291,8 +293,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Takes over what guests have published for whose chunks somebody here waits, or that were
-    /// not looked at for a while.
+    /// Takes over the chunks of guests for which a reader in this process waits, and of guests that
+    /// were not visited for [`limits::DOOR_LOOK_INTERVAL`].
     pub(in crate::shard) fn take_over_urgent_guests(&mut self) {
         let now = self.now;
         self.take_over_guests_if(|guest| {
@@ -300,7 +302,7 @@ impl<R: Reactor + 'static> Shard<R> {
         });
     }
 
-    /// Takes over what guests have published.
+    /// Takes over the published chunks of all guests.
     pub(in crate::shard) fn take_over_guests(&mut self) {
         self.take_over_guests_if(|_| true);
     }
@@ -315,7 +317,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Takes over what a guest has published, and hears what it says beside.
+    /// Takes over the published chunks of a guest, and its reports.
     pub(in crate::shard) fn take_over_guest(&mut self, index: u32) {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
         let (handle, ingested_before) = (run.handle, run.ingested_seq);
@@ -325,7 +327,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let now = self.now;
         let Some(guest) = run.guest().filter(|guest| guest.has_begun) else { return };
         guest.looked = now;
-        // Before the ring: what it had published when it said that, is there then.
+        // Read before the ring: all that was published before the final record is then visible.
         let (is_dead, last_word) = (guest.looks_dead(), guest.last_word());
         if let Some(notes) = guest.notes() {
             self.pass_on(handle, &notes);
@@ -335,7 +337,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.runs[index as usize].as_mut();
         let Some(run) = run.filter(|run| run.handle == handle) else { return };
         if !matches!(run.producer, Producer::Guest) {
-            return; // What it has published, or said, has ended it.
+            return; // A chunk or a report has ended it.
         }
         let (head_seq, has_moved) = (run.ingested_seq, run.ingested_seq != ingested_before);
         let is_stopping = run.stopping;
@@ -343,7 +345,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let is_shut = head_seq >= guest.shut_seq;
         guest.is_stuck = matches!(taken, Ok(Taken::NoRoom));
         guest.is_urgent |= matches!(taken, Ok(Taken::Enough));
-        // Its own ring is full of what somebody here has to read: it takes no more, either.
+        // Its ring is full of chunks that readers here still need, so it takes no more either.
         let waits = guest.mapped().is_some_and(|mapped| mapped.owner.is_gated()) && !has_moved;
         match (taken, last_word) {
             (Err(rule), _) => self.refuse_guest(index, rule),
@@ -359,13 +361,13 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Handles a guest that says it waits. The engine hears of it only if somebody holds the guest
-    /// back: the guest's word may be out of date, or a lie.
+    /// Handles a guest that says it waits. The engine is told only if a reader holds the guest
+    /// back, because the guest's word may be out of date or false.
     fn hear_that_guest_waits(&mut self, index: u32) {
         let run = self.runs[index as usize].as_mut().expect("the caller looked");
         let handle = run.handle;
         if std::mem::replace(&mut run.blocked, true) {
-            return; // The engine has heard of it since the gate was published.
+            return; // The engine was told since the gate was published.
         }
         self.sample_readers(index);
         self.tell(Event::RoomWanted(handle));
@@ -377,7 +379,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Moves the gate of a guest before it is in the way.
+    /// Moves the gate of a guest before the guest reaches it.
     fn make_room(&mut self, index: u32) {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
         let (handle, head_seq, gate_seq) = (run.handle, run.ingested_seq, run.gate.gate_seq);
@@ -388,7 +390,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// It says that it has ended, and everything that it had published was taken.
+    /// Ends a guest by its final record, after all its published chunks were taken.
     fn believe_guest(&mut self, index: u32, record: &FinalRecord, head_seq: u64) {
         if record.head_seq != head_seq {
             return self.refuse_guest(index, "it ended behind a chunk that it did not publish");
@@ -407,7 +409,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// It has broken a rule: nothing of it is believed any more.
+    /// Fails the execution of a guest that has broken a rule. Nothing more of it is read.
     pub(super) fn refuse_guest(&mut self, index: u32, rule: Broken) {
         self.counters.door_producers_refused += 1;
         self.record(Code::OutsideRefused, u64::from(index), 0);
@@ -421,7 +423,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let handle = run.handle;
         self.doors.guests.retain(|&guest| guest != index);
         match run.producer {
-            // One that waits has left before its start.
+            // A waiting guest has left before its start.
             Producer::Guest | Producer::Waiting(_) => {
                 self.keep_of_guest(index);
                 let Some(run) = self.runs[index as usize].as_mut() else { return };
@@ -434,8 +436,9 @@ impl<R: Reactor + 'static> Shard<R> {
         self.pump();
     }
 
-    /// The shard is about to block: guests have to knock from now on. `false`: one has something
-    /// already. Whose chunks nobody here waits for is to knock when half of its ring is full.
+    /// Asks guests to wake the shard, which is about to block. Returns `false` if a guest already
+    /// has something to take. A guest that no reader here waits for wakes the shard when its ring
+    /// is half full.
     pub(in crate::shard) fn fall_asleep(&mut self) -> bool {
         let mut has_news = false;
         for &index in &self.doors.guests {
@@ -462,7 +465,7 @@ impl<R: Reactor + 'static> Shard<R> {
         !has_news
     }
 
-    /// The shard looks by itself again.
+    /// Tells guests that the shard polls again, so that they need not wake it.
     pub(in crate::shard) fn rise(&mut self) {
         for &index in &self.doors.guests {
             if let Some(run) = self.runs[index as usize].as_mut()
@@ -474,5 +477,5 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// Why its execution has failed.
+/// The error of an execution whose producer has disappeared.
 const GONE: &str = "the producer is gone";

@@ -1,26 +1,29 @@
-//! What other processes share of an execution: its ring, its control page, a desk slot for each of
-//! their readers.
+//! The memory of an execution that other processes share: its ring, its control page, and a desk
+//! slot for each of their readers.
 //!
-//! An execution whose chunks come from here keeps its private ring, which is leased to others
-//! later; its readers in other processes are given a *relay*, a ring of the next larger class that
-//! is filled as the engine is told of chunks, and that nobody else ever gets (`relay.rs`). The
-//! chunks of a *guest*, a producer in another process (`guest.rs`), are copied out of its ring into
-//! the private one if somebody here reads them (`taking.rs`): whatever it writes, everybody here
-//! reads honest memory, and its readers in other processes read where it writes. Connections to all
-//! of them: `serve/door.rs`.
+//! An execution whose chunks are produced in this process keeps its private ring, which is later
+//! leased to other executions. Its readers in other processes get a *relay* (`relay.rs`). That is a
+//! ring of the next larger class, filled as the engine is told of chunks, and never leased again.
 //!
-//! Reading order: [`Door`], [`ProcessSeat`]; `relay.rs`, `guest.rs`, `taking.rs`; `places.rs` (how
-//! many), `buyer.rs` (memory), `reads.rs` (how much) and `watcher.rs` (deaths).
+//! A *guest* (`guest.rs`) is a producer in another process. Its chunks are copied out of its ring
+//! into the private ring if they have readers in this process (`taking.rs`), which therefore read
+//! only memory that the guest cannot change. Readers in other processes read the guest's ring. The
+//! connections to all these processes: `serve/door.rs`.
+//!
+//! Reading order: [`Door`], [`ProcessSeat`]; `relay.rs`, `guest.rs`, `taking.rs`. Then `places.rs`
+//! (the number of doors), `buyer.rs` (their memory), `reads.rs` (counts of reads) and `watcher.rs`
+//! (deaths of producers).
 //!
 //! Invariants ([`Run::audit_door`], [`Shard::audit_doors`]):
-//! - D1: a relay, or the ring of a named door, ends where the engine was told to, and holds
-//!   everything that the private ring holds of that.
-//! - D2: a guest's ring is not looked at before it is sealed, nor is a page; and nobody is given
-//!   it before.
-//! - D3: what the private ring holds are chunks of the guest, with the same numbers, kinds, lengths
-//!   and totals; as long as somebody here reads, all that the engine was told of up to the newest.
-//! - D4: a desk slot is taken as long as the connection is there of the reader that has it.
-//! - D5: who stands in the list of guests is an execution that its producer may write.
+//! - D1: a relay, or the ring of a named door, ends with the last chunk that the engine was told
+//!   of. It holds every chunk up to there that the private ring holds.
+//! - D2: a guest's ring and a page are not read before they are sealed, and no reader gets them
+//!   before that.
+//! - D3: the private ring holds chunks of the guest, with the same numbers, kinds, lengths and
+//!   totals. While a reader in this process exists, it holds all up to the newest chunk that the
+//!   engine was told of.
+//! - D4: a desk slot stays taken as long as the connection of its reader exists.
+//! - D5: an execution in the list of guests has a producer in another process that may write.
 
 mod buyer;
 mod guest;
@@ -55,23 +58,23 @@ use crate::reactor::{ConnectionId, Reactor};
 use reads::Reads;
 use relay::Relay;
 
-/// Connections whose processes sleep on them and have to look: a byte is sent to each.
+/// Connections whose processes sleep on them and have chunks to read. Each is sent one byte.
 pub(super) type Looks = Rc<RefCell<Vec<ConnectionId>>>;
 
-/// What a shard keeps for all of them.
+/// The state that all doors of a shard share.
 pub(super) struct DoorsHere {
-    /// How many executions other processes share, with the other shards of the server.
+    /// The limit of shared executions, common to all shards of the server.
     pub places: Doors,
-    /// Executions whose chunks another process writes, and may.
+    /// Executions whose chunks a producer in another process may write.
     pub guests: Vec<u32>,
-    /// That executions can be read by name, too.
+    /// The folder and limit of named doors, if executions have them.
     pub named: Option<NamedDoors>,
-    /// Memory that is being bought.
+    /// Memory that is being allocated.
     pub purchases: Vec<Purchase>,
     pub purchase_count: u64,
 }
 
-/// Memory that was bought, or why it could not be.
+/// The allocated memory, or the reason for the failure.
 pub(super) enum Bought {
     Relay(io::Result<DoorMemory>),
     Ring(io::Result<ProducerRing>),
@@ -84,21 +87,21 @@ impl DoorsHere {
     }
 }
 
-/// What other processes share of an execution.
+/// The memory of an execution that other processes share.
 pub(super) struct Door {
     pub behind: Behind,
     pub control: ControlFile,
-    /// A bit for each desk slot.
+    /// A bit for each desk slot, set while it is taken.
     slots: u64,
     looks: Looks,
     _place: Place,
 }
 
-/// Whose ring it is.
+/// The ring that other processes read.
 pub(super) enum Behind {
-    /// Ours.
+    /// A relay, which this process writes.
     Relay(Box<Relay>),
-    /// The producer's.
+    /// The ring of a producer in another process.
     Guest(Box<Guest>),
 }
 
@@ -111,9 +114,9 @@ pub(super) struct ProcessSeat {
     looks: Looks,
 }
 
-/// The page of such a reader.
+/// The page of a reader in another process.
 enum Page {
-    /// It may not have mapped it yet: nobody looks at it. D2
+    /// The reader may not have mapped it yet, so it is not read. (D2)
     Handed {
         file: Option<ReaderPageFile>,
         cursor: u64,
@@ -124,12 +127,12 @@ enum Page {
 const _: () = assert!(limits::DOOR_READERS_PER_EXECUTION_MAX <= u64::BITS);
 
 impl Door {
-    /// In this place, for readers that nobody has let in yet.
+    /// Returns a door in this place that has no readers yet.
     pub fn new(behind: Behind, control: ControlFile, looks: Looks, place: Place) -> Door {
         Door { behind, control, slots: 0, looks, _place: place }
     }
 
-    /// Bytes of shared memory that it takes.
+    /// Returns the number of bytes of shared memory that it takes.
     fn bytes(&self) -> u64 {
         let ring_bytes = match &self.behind {
             Behind::Relay(relay) => relay.bytes(),
@@ -138,7 +141,7 @@ impl Door {
         ring_bytes + limits::DOOR_PAGES_BYTES
     }
 
-    /// The ring of a producer in another process, once it can be looked at.
+    /// Returns the ring of a producer in another process, once it may be read.
     pub fn guest_reader(&self) -> Option<&RingReader> {
         match &self.behind {
             Behind::Relay(_) => None,
@@ -152,7 +155,7 @@ impl Door {
         self.control.page.wake_producer();
     }
 
-    /// As [`Door::guest_reader`], what else is known of that producer.
+    /// Returns the state of a producer in another process.
     pub fn guest(&mut self) -> Option<&mut Guest> {
         match &mut self.behind {
             Behind::Relay(_) => None,
@@ -170,7 +173,7 @@ impl Door {
         matches!(&self.behind, Behind::Guest(guest) if guest.has_begun)
     }
 
-    /// The descriptor of the ring, for one more reader; `None` if nobody may be given it yet.
+    /// Returns a descriptor of the ring for one more reader; `None` if no reader may have it yet.
     pub fn ring_descriptor(&self) -> Option<io::Result<OwnedFd>> {
         match &self.behind {
             Behind::Relay(relay) => Some(relay.descriptor().try_clone_to_owned()),
@@ -178,7 +181,8 @@ impl Door {
         }
     }
 
-    /// A desk slot for a reader that comes now, and its number; `None` if all are taken.
+    /// Takes a free desk slot for a new reader and returns it with its number; `None` if all are
+    /// taken.
     pub fn take_slot(&mut self) -> Option<(u32, DeskSlot)> {
         let slot = self.slots.trailing_ones();
         if slot >= limits::DOOR_READERS_PER_EXECUTION_MAX {
@@ -188,13 +192,14 @@ impl Door {
         Some((slot, self.control.take_slot(slot)))
     }
 
-    /// The connection of the reader that had it is gone. D4
+    /// Frees the desk slot of a reader whose connection is closed. (D4)
     pub fn free_slot(&mut self, slot: u32) {
         assert!(self.slots & 1 << slot != 0);
         self.slots &= !(1 << slot);
     }
 
-    /// Does nobody need it any more? `has_ended`: nothing more is produced.
+    /// True if nothing needs it any more. `has_ended` says that the execution produces nothing
+    /// more.
     pub fn is_idle(&self, has_ended: bool) -> bool {
         let is_needed = match &self.behind {
             Behind::Relay(_) => false,
@@ -203,7 +208,7 @@ impl Door {
         self.slots == 0 && !is_needed
     }
 
-    /// A seat for a reader that is told through this connection.
+    /// Returns a seat for a reader that is notified through this connection.
     pub fn seat(
         &self,
         connection: ConnectionId,
@@ -216,7 +221,7 @@ impl Door {
         ProcessSeat { connection, slot, page, reads, looks }
     }
 
-    /// There are chunks: wakes those of its readers that sleep. To be called after one full fence.
+    /// Wakes the sleeping readers of new chunks. The caller has executed one full fence before.
     pub fn wake_readers(&self, remotes: &mut [Remote]) {
         let mut is_any_asleep = false;
         for remote in remotes {
@@ -234,7 +239,7 @@ impl Door {
 }
 
 impl ProcessSeat {
-    /// Its page, or, while that is not to be looked at, where it stands: at its beginning.
+    /// Returns its page, or, as long as that may not be read, the first chunk of its subscription.
     pub fn page(&mut self) -> Result<&mut ReaderPageView, u64> {
         match &mut self.page {
             Page::Handed { cursor, .. } => Err(*cursor),
@@ -242,7 +247,7 @@ impl ProcessSeat {
         }
     }
 
-    /// What it says that it missed.
+    /// Returns the numbers of chunks and bytes that it reports as missed.
     pub fn missed(&self) -> (u64, u64) {
         match &self.page {
             Page::Handed { .. } => (0, 0),
@@ -250,19 +255,19 @@ impl ProcessSeat {
         }
     }
 
-    /// It has mapped its page, if it says so for the first time: `true`.
+    /// Seals and opens its page when it first reports that it has mapped it. Returns `true` then.
     ///
     /// # Errors
-    /// It cannot be believed: it has to go.
+    /// The page cannot be trusted: the reader has to be removed.
     pub fn take_mapped(&mut self) -> Result<bool, OpenError> {
         let Page::Handed { file, cursor } = &mut self.page else { return Ok(false) };
         let cursor = *cursor;
-        let Some(file) = file.take() else { return Ok(false) }; // It is on its way out.
+        let Some(file) = file.take() else { return Ok(false) }; // It is being removed.
         self.page = Page::Mapped(file.close(cursor)?);
         Ok(true)
     }
 
-    /// Does it sleep on its connection, and was not woken yet?
+    /// True if it sleeps on its connection and was not woken yet.
     pub fn has_watch(&self) -> bool {
         matches!(&self.page, Page::Mapped(view) if view.has_watch())
     }
@@ -280,7 +285,7 @@ impl ProcessSeat {
         }
     }
 
-    /// It was knocked for: ends its sleep. To be called after one full fence.
+    /// Wakes a reader whose desk slot was signalled. The caller has executed one full fence before.
     pub fn wake(&mut self) {
         if self.is_asleep() {
             self.slot.wake();
@@ -310,7 +315,8 @@ impl Run {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Bytes of shared memory that other processes have of this shard, or that are being bought.
+    /// Returns the bytes of shared memory that doors of this shard take, allocations under way
+    /// included.
     pub(super) fn door_bytes(&self) -> u64 {
         let of = |run: &Run| {
             run.door.as_ref().map_or(0, |door| door.bytes())
@@ -320,7 +326,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.runs.iter().flatten().map(of).chain(underway).sum()
     }
 
-    /// Executions of this shard that other processes share.
+    /// Returns the number of this shard's executions that other processes share.
     pub(super) fn door_count(&self) -> u64 {
         self.runs.iter().flatten().filter(|run| run.door.is_some()).count() as u64
     }

@@ -1,10 +1,11 @@
-//! Named doors: beside its private ring each execution has one in a file, filled as a relay is,
-//! from its beginning on.
+//! Named doors: each execution has, beside its private ring, a ring in a file, filled like a relay
+//! from the execution's start on.
 //!
-//! Whoever reads there is seen by nobody. So it is made when the execution gets its ring, and kept
-//! as long as that can be read, or until another one needs its place when it has ended. There are
-//! as many as there can be other doors; an execution that finds no place has none, and goes on
-//! without. So does one whose file somebody cuts off. What is defended: `memory/named/`.
+//! Readers of the file are invisible to the server. A named door is therefore made when the
+//! execution gets its private ring. It is kept as long as that ring can be read, or until another
+//! execution needs its place after the end. Their number has a limit of its own. An execution
+//! continues without a named door if no place is free, or if another process truncates the file.
+//! The threats and defences: `memory/named/`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::shard::Shard;
 use crate::shard::run::{Ring, Run};
 use crate::trace::Level;
 
-/// That executions have named doors: where, and how many. Clones are the same places.
+/// The setting that executions have named doors: the folder and the limit. Clones share the limit.
 #[derive(Clone, Debug)]
 pub struct NamedDoors {
     folder: Arc<Path>,
@@ -30,13 +31,13 @@ pub struct NamedDoors {
 /// The named door of one execution.
 pub(in crate::shard) struct Named {
     ring: NamedRing,
-    /// Those of ended executions go in the order in which they were made.
+    /// The order of creation. The oldest named door of an ended execution is closed first.
     number: u64,
     has_ended: bool,
     _place: Place,
 }
 
-/// Why an execution has none.
+/// The reason why an execution has no named door.
 enum Refused {
     /// All places are taken by executions that have not ended.
     TooMany,
@@ -45,37 +46,39 @@ enum Refused {
 }
 
 impl NamedDoors {
-    /// In `/dev/shm`, for so many executions at once.
+    /// Returns the setting for named doors in `/dev/shm`, for at most `places_max` executions at
+    /// once. The limit is at most [`limits::DOORS_CEILING`](crate::limits::DOORS_CEILING).
     pub fn new(places_max: u32) -> NamedDoors {
         NamedDoors::in_folder(PathBuf::from(FOLDER), places_max)
     }
 
-    /// The same in another folder.
+    /// Like [`NamedDoors::new`], in another folder.
     pub fn in_folder(folder: PathBuf, places_max: u32) -> NamedDoors {
         NamedDoors { folder: folder.into(), places: Doors::new(places_max) }
     }
 }
 
 impl Named {
-    /// Bytes of shared memory that it takes.
+    /// Returns the number of bytes of shared memory that it takes.
     pub fn bytes(&self) -> u64 {
         self.ring.bytes()
     }
 
-    /// As [`Run::relay`].
+    /// Copies the chunks through `until_seq` from the private ring, as [`Run::relay`] does.
     pub fn fill(&mut self, ring: &Ring, until_seq: u64, scratch: &mut [u8]) {
         let filled = fill(&mut self.ring.writer, ring, until_seq, scratch, |_| {});
-        assert!(filled.is_ok()); // S2, as of a relay.
+        assert!(filled.is_ok()); // S2, as for a relay.
     }
 
-    /// As [`Run::tell_pages`].
+    /// Writes to its control page, as [`Run::tell_pages`] does for other pages, and wakes its
+    /// readers.
     pub fn tell(&mut self, tell: &mut impl FnMut(&mut ControlPage)) {
         tell(&mut self.ring.control);
         full_fence(); // Readers look at the epoch before they sleep.
         self.ring.rouse();
     }
 
-    /// There are chunks: wakes whoever sleeps, if anybody does.
+    /// Wakes the readers that sleep until a new chunk comes.
     pub fn wake(&self) {
         self.ring.writer.wake();
     }
@@ -87,7 +90,8 @@ impl Named {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// An execution has got its ring: makes its named door, if it is to have one and that can be.
+    /// Makes the named door of an execution that has just got its ring, if they are enabled and a
+    /// place is free.
     pub(in crate::shard) fn open_named(&mut self, index: u32) {
         let Some(doors) = self.doors.named.clone() else { return };
         match self.make_named(index, &doors) {
@@ -99,7 +103,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Err(refused) => {
                 self.counters.named_doors_refused += 1;
                 let level = match refused {
-                    Refused::TooMany => Level::Debug, // It may be so for each of many executions.
+                    Refused::TooMany => Level::Debug, // This may happen for many executions.
                     Refused::MemoryShort | Refused::Named(_) => Level::Warn,
                 };
                 self.log_named(index, level, "named_door_refused", &refused);
@@ -124,7 +128,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Named { ring, number, has_ended: false, _place: place })
     }
 
-    /// Makes room: of the executions that have ended, the first one loses its named door.
+    /// Closes the oldest named door of those whose execution has ended, to free its place.
     fn close_oldest_named(&mut self) {
         let ended = self
             .runs
@@ -137,7 +141,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The execution has ended: its named door may go when another one needs its place.
+    /// Marks the named door of an ended execution: it may be closed when its place is needed.
     pub(in crate::shard) fn end_named(&mut self, index: u32) {
         if let Some(run) = &mut self.runs[index as usize]
             && let Some(named) = &mut run.named
@@ -146,7 +150,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Closes the named door of an execution if somebody has cut it off.
+    /// Closes the named door of an execution if another process has truncated its file.
     pub(in crate::shard) fn close_lost_named(&mut self, index: u32) {
         let Some(run) = &mut self.runs[index as usize] else { return };
         if run.named.take_if(|named| named.ring.is_lost()).is_some() {

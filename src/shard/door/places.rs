@@ -1,5 +1,5 @@
-//! How many executions other processes share, over all shards of a server, and who looks after
-//! their producers.
+//! The limit of executions that other processes share, common to all shards of a server, with the
+//! threads that allocate their memory and watch their producers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::memory::atomic::{AtomicU32, Ordering};
 use crate::memory::{OwnerView, RingReader};
 use crate::reactor::Waker;
 
-/// How many executions other processes may share. Clones are the same places: a server's shards
-/// have them together.
+/// The limit of executions that other processes may share. Clones share one limit: the shards of a
+/// server use the same places.
 #[derive(Clone)]
 pub struct Doors {
     shared: Arc<Shared>,
@@ -25,13 +25,13 @@ struct Shared {
     buyer: Buyer,
 }
 
-/// One of them. It is free again when this is dropped.
+/// A taken place. The drop frees it.
 pub(in crate::shard) struct Place {
     shared: Arc<Shared>,
 }
 
 impl Doors {
-    /// So many; at most [`limits::DOORS_CEILING`].
+    /// Returns a limit of `places_max` executions, at most [`limits::DOORS_CEILING`].
     ///
     /// ```
     /// use streamdoor::shard::{Doors, ShardConfig};
@@ -45,26 +45,26 @@ impl Doors {
         Doors { shared: Arc::new(Shared { places_max, taken_count, watcher, buyer }) }
     }
 
-    /// How many there are, taken or not.
+    /// Returns the limit, whether its places are taken or not.
     pub fn places_max(&self) -> u32 {
         self.shared.places_max
     }
 
-    /// A place, if one is free.
+    /// Takes a place, if one is free.
     pub(in crate::shard) fn take(&self) -> Option<Place> {
         let places_max = self.shared.places_max;
         let count = &self.shared.taken_count;
         let taken = count.fetch_add(1, Ordering::Relaxed);
-        let place = Place { shared: Arc::clone(&self.shared) }; // Gives it back if it is none.
+        let place = Place { shared: Arc::clone(&self.shared) }; // The drop undoes the count.
         (taken < places_max).then_some(place)
     }
 
-    /// Has memory bought by another thread.
+    /// Runs the job, which allocates memory, on another thread.
     pub(in crate::shard) fn buy(&self, job: Job) {
         self.shared.buyer.buy(job);
     }
 
-    /// Rings there when the producer dies, for as long as this is kept.
+    /// Wakes the shard and the ring's readers when the producer dies, until the result is dropped.
     pub(in crate::shard) fn watch(
         &self,
         owner: OwnerView,
@@ -76,7 +76,7 @@ impl Doors {
 }
 
 impl Default for Doors {
-    /// As many as [`limits::DOORS_MAX`] says.
+    /// The limit is [`limits::DOORS_MAX`].
     fn default() -> Doors {
         Doors::new(limits::DOORS_MAX)
     }

@@ -1,9 +1,9 @@
-//! What readers in other processes have read. Nobody gives them anything: it is counted by where
-//! they say that they stand, less what they say that they missed, whenever somebody asks for the
-//! numbers and when they go.
+//! Counts of the chunks and bytes that readers in other processes have read. The server delivers
+//! nothing to them, so it counts their reported positions minus what they report as missed. It does
+//! so whenever the counters are asked for, and when a reader leaves.
 //!
-//! So it is a claim; but never more than there was to be read since they came, and no number ever
-//! falls. Nothing else follows from it: the engine is not told.
+//! The result is a claim of the readers. It never exceeds what they could have read since they
+//! came, and no counter ever falls. The engine does not use it.
 
 use super::ProcessSeat;
 use crate::engine::policy::{Log, totals_before};
@@ -12,10 +12,10 @@ use crate::reactor::Reactor;
 use crate::shard::Shard;
 use crate::shard::run::{Remote, Seat};
 
-/// Of one reader.
+/// The counts of one reader.
 pub(super) struct Reads {
     kinds: Kinds,
-    /// What there was when it came, and is not for it.
+    /// The totals before its first chunk.
     before: Totals,
     counted: Totals,
 }
@@ -28,8 +28,9 @@ impl Reads {
 }
 
 impl ProcessSeat {
-    /// What it has read since this was last asked, of what the engine was told of. Nothing while it
-    /// is behind what the ring holds: that is counted when it has caught up.
+    /// Returns what it has read since the last call, of the chunks that the engine was told of.
+    /// Returns zero while it is behind the ring's oldest chunk: that is counted when it has caught
+    /// up.
     fn newly_read(&mut self, log: &impl Log) -> Totals {
         let Ok(page) = self.page() else { return Totals::ZERO };
         let next_seq = page.cursor_seen().min(log.head_seq() + 1);
@@ -53,14 +54,14 @@ impl ProcessSeat {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Counts what has been read of an execution by now.
+    /// Counts what other processes have read of an execution since the last count.
     pub(in crate::shard) fn count_reads(&mut self, index: u32) {
         let Some(run) = &mut self.runs[index as usize] else { return };
         let Some(log) = self.engine.log(run.handle) else { return };
         let mut newly = Totals::ZERO;
         for at in 0..run.remotes.len() {
             if matches!(run.remotes[at].seat, Seat::Process(_)) {
-                let _ = run.sample_reader(at); // If it cannot be there, it is where it was.
+                let _ = run.sample_reader(at); // An impossible position is ignored.
             }
             if let Seat::Process(seat) = &mut run.remotes[at].seat {
                 let Totals { chunks, bytes } = seat.newly_read(log);
@@ -70,14 +71,14 @@ impl<R: Reactor + 'static> Shard<R> {
         self.add_reads(newly);
     }
 
-    /// As [`Shard::count_reads`], of all executions.
+    /// Calls [`Shard::count_reads`] for all executions.
     pub(in crate::shard) fn count_all_reads(&mut self) {
         for index in 0..self.runs.len() {
             self.count_reads(index as u32);
         }
     }
 
-    /// Counts what a reader has read that was let go.
+    /// Counts what a removed reader has read since the last count.
     pub(in crate::shard) fn count_last_reads(&mut self, index: u32, remote: &mut Remote) {
         let Some(run) = &self.runs[index as usize] else { return };
         let Some(log) = self.engine.log(run.handle) else { return };

@@ -1,10 +1,10 @@
-//! The relay: a ring for other processes, filled with what the private ring of its execution holds.
+//! The relay: a ring for other processes, filled from the private ring of its execution.
 //!
-//! It is of the next larger class, so that it always holds what the private ring holds, whatever
-//! of its bytes is padding and however far ahead it claims: of two rings with a data area of D and
-//! of at least 2 D bytes, the larger keeps at least 5/8 of its own, and no chunk has more than D/4.
-//! So the gate that slows the private ring's writer is a gate for the relay, and writing into it
-//! never fails.
+//! It is of the next larger class, so it always holds what the private ring holds. That is true for
+//! any padding and for any claim of the writer. Take two rings with data areas of D and of at least
+//! 2 D bytes. The larger keeps at least 5/8 of its own area, and no chunk has more than D/4. The
+//! gate that slows the private ring's writer therefore suffices for the relay, and no write to it
+//! fails.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,13 +23,13 @@ use crate::shard::serve::Serve;
 use crate::trace::Transport;
 use crate::wire::http1::Status;
 
-/// See the module's text.
+/// A relay. See the module's text.
 pub(in crate::shard) struct Relay {
     writer: RingWriter,
     read_only: OwnedFd,
 }
 
-/// The private ring has overwritten what was to be copied.
+/// The private ring has overwritten a chunk that was still to be copied.
 pub(super) struct Overtaken;
 
 impl Relay {
@@ -41,13 +41,13 @@ impl Relay {
         self.writer.geometry().window_bytes() as u64
     }
 
-    /// Wakes everybody who sleeps on its head.
+    /// Wakes all readers that sleep on its head.
     pub fn wake(&self) {
         self.writer.wake();
     }
 
-    /// A relay of what this ring holds of the chunks through `until_seq`, in this memory, which is
-    /// of the ring's class for that.
+    /// Returns a relay in this memory, filled with the chunks through `until_seq` that the ring
+    /// holds. The memory is of the class for this ring ([`class_for`]).
     pub fn of(
         ring: &Ring,
         until_seq: u64,
@@ -57,13 +57,13 @@ impl Relay {
     ) -> io::Result<Relay> {
         let class_bytes = memory.class_bytes();
         let mut memory = Some(memory);
-        // A tool's thread may overwrite what is copied; but not what the engine was not told of,
-        // and it is not told meanwhile: this comes to an end.
+        // A tool's thread may overwrite chunks while they are copied, but only those that the
+        // engine was told of. It is told of none meanwhile, so the loop ends.
         loop {
             let start = start_of(ring);
             let memory = match memory.take() {
                 Some(memory) => memory,
-                None => DoorMemory::buy(class_bytes)?, // Only what is zero is shared.
+                None => DoorMemory::buy(class_bytes)?, // Only zeroed memory is shared.
             };
             let (writer, read_only) = memory.into_ring(anchor, &start).into_parts();
             let mut relay = Relay { writer, read_only };
@@ -83,8 +83,8 @@ impl Relay {
     }
 }
 
-/// Copies to `writer` what it has not of the chunks through `until_seq`, and tells when each was
-/// published.
+/// Copies the chunks through `until_seq` that `writer` does not have yet. Calls `tell` with the
+/// time at which each was published.
 pub(super) fn fill(
     writer: &mut RingWriter,
     ring: &Ring,
@@ -109,12 +109,12 @@ pub(super) fn fill(
         };
         let written = writer.write(descriptor.header, data, descriptor.published(), tail_seq);
         tell(descriptor.published());
-        assert_eq!(written, Ok(seq)); // It holds what the private ring holds.
+        assert_eq!(written, Ok(seq)); // The relay holds all that the private ring holds.
     }
     Ok(())
 }
 
-/// Checks D1 of a copy.
+/// Checks D1 for a copy.
 pub(super) fn audit(writer: &RingWriter, run: &Run) {
     writer.audit();
     assert_eq!(writer.head_seq(), run.ingested_seq);
@@ -125,13 +125,13 @@ pub(super) fn audit(writer: &RingWriter, run: &Run) {
     }
 }
 
-/// Where a ring starts that goes on with what this one holds.
+/// Returns the start of a copy that begins with the oldest chunk of this ring.
 fn start_of(ring: &Ring) -> Start {
     let (seq, kinds) = match ring {
         Ring::None => return Start::default(),
         Ring::Here(writer) | Ring::Back(writer) => (writer.tail_seq(), *writer.tail_totals()),
         Ring::Away(reader) => loop {
-            // Its writer is in this process, and will not be in the middle of it for long.
+            // The writer is in this process, and a write takes it only a moment.
             if let Some(tail) = reader.tail_totals() {
                 break (tail.tail_seq, tail.kinds);
             }
@@ -141,7 +141,7 @@ fn start_of(ring: &Ring) -> Start {
     Start { seq, total_bytes: kinds.byte_count(), kinds }
 }
 
-/// Of which class the relay of this ring is; `None` if there is no ring.
+/// Returns the class of the relay for this ring; `None` if the execution has no ring.
 pub(in crate::shard) fn class_for(ring: &Ring) -> Option<u32> {
     let private_bytes = match ring {
         Ring::None => return None,
@@ -153,8 +153,8 @@ pub(in crate::shard) fn class_for(ring: &Ring) -> Option<u32> {
 }
 
 impl Run {
-    /// Other processes are given the chunks through `until_seq`, which the engine is about to be
-    /// told of. All that they have of chunks that were made here goes this way.
+    /// Copies the chunks through `until_seq` to other processes, before the engine is told of them.
+    /// All chunks produced here reach other processes this way.
     #[inline]
     pub fn relay(&mut self, until_seq: u64, scratch: &mut [u8], serve: Option<&mut Serve>) {
         if self.door.is_some() || self.named.is_some() {
@@ -174,14 +174,14 @@ impl Run {
                     deliveries.note(published_at, Transport::Door, reader_count);
                 }
             });
-            assert!(filled.is_ok()); // S2: nothing of it may be overwritten before it is told.
+            assert!(filled.is_ok()); // S2: no chunk is overwritten before the engine is told.
         }
         if let Some(named) = &mut self.named {
             named.fill(&self.ring, until_seq, scratch);
         }
     }
 
-    /// What stands in the private control page, for one that others come to see now.
+    /// Copies the private control page to a page that other processes begin to use.
     pub fn copy_page(&self, page: &mut ControlPage, has_attention: bool) {
         let view = self.control.view();
         if let Some(chunk_count) = self.chunks_expected {
@@ -199,8 +199,8 @@ impl Run {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// If nobody needs what other processes had of this execution, it is closed, and never used
-    /// again. Whoever comes later is given a relay of what the private ring holds.
+    /// Closes the door of an execution if nothing needs it. It is never used again: a later reader
+    /// gets a relay of what the private ring holds.
     pub(in crate::shard) fn close_idle_door(&mut self, index: u32) {
         if let Some(run) = &mut self.runs[index as usize] {
             let has_ended = matches!(run.producer, Producer::Gone);
@@ -208,9 +208,9 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Is there memory for one more ring of `class_bytes`, and for a private one of
-    /// `private_bytes`? What other processes have counts as the rings do, and both together have
-    /// the bounds of the rings.
+    /// Checks that memory is left for one more ring of `class_bytes` and a private ring of
+    /// `private_bytes`. Memory of doors counts like that of rings, and the limit of the rings
+    /// applies to the sum.
     pub(in crate::shard) fn check_door_memory(
         &self,
         class_bytes: u32,
@@ -233,27 +233,27 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// It has no ring.
+/// Returns the error for an execution that has no ring yet.
 pub(in crate::shard) fn queued() -> ApiError {
     let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "queued", "it waits for a ring");
     error.retry_after(limits::BUSY_RETRY_AFTER)
 }
 
-/// All places are taken.
+/// Returns the error that all places are taken.
 pub(in crate::shard) fn too_many(places_max: u32) -> ApiError {
     let text = format!("other processes share {places_max} executions already, as many as may be");
     let error = ApiError::new(Status::TOO_MANY_REQUESTS, "too_many_doors", text);
     error.limit(places_max.into()).retry_after(limits::BUSY_RETRY_AFTER)
 }
 
-/// The kernel gives nothing: no space in its shared memory, or no descriptors.
+/// Returns the error that the kernel gave no shared memory or no descriptor.
 pub(in crate::shard) fn no_memory(class_bytes: u32, error: &io::Error) -> ApiError {
     let text = format!("no shared memory for a ring of {class_bytes} bytes: {error}");
     let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "no_shared_memory", text);
     error.retry_after(limits::BUSY_RETRY_AFTER)
 }
 
-/// As [`no_memory`], of memory that is there and cannot be sealed.
+/// Returns the text for memory that could not be sealed.
 pub(in crate::shard) fn not_sealed(error: &OpenError) -> String {
     format!("its memory could not be sealed: {error}")
 }

@@ -1,10 +1,12 @@
-//! What is taken of a guest's ring.
+//! The transfer of chunks from a guest's ring.
 //!
-//! As long as somebody here reads them, its chunks are copied into the private ring, each by a copy
-//! that is checked afterwards: the execution is *mirrored*. When the private ring takes nothing,
-//! nothing is taken, and the guest's gate stands. Otherwise chunks are only looked at: the engine
-//! is told what they are, and their bytes stay where readers in other processes read them. Who
-//! comes to read them here, and the end, has what the guest's ring holds by then copied first.
+//! While a guest's chunks have readers in this process, the execution is *mirrored*. Its chunks are
+//! then copied into the private ring, and each copy is checked afterwards. If the private ring has
+//! no room, nothing is taken, and the guest's gate stays.
+//!
+//! Otherwise chunks are only examined: the engine is told of them, and their bytes stay where
+//! readers in other processes read them. When a reader comes in this process, and at the end, what
+//! the guest's ring still holds is copied first.
 
 use smallvec::SmallVec;
 
@@ -18,47 +20,47 @@ use crate::shard::Shard;
 use crate::shard::run::{Producer, Ring, Run};
 use crate::stream::KindTotals;
 
-/// What was taken of a ring.
+/// The reason why no more chunks were taken.
 pub(super) enum Taken {
-    /// All that is there.
+    /// No more are published.
     All,
-    /// There is no room for the next chunk.
+    /// The next chunk has no room.
     NoRoom,
-    /// There is more; others have their turn first.
+    /// More are published, but other work of the shard comes first.
     Enough,
 }
 
-/// How far a guest's ring was taken over.
+/// The progress of taking over a guest's ring.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// The private ring has everything that was taken over.
+    /// True if every taken chunk is copied into the private ring.
     pub is_mirrored: bool,
     /// Bytes of all chunks that were taken over.
     total_bytes: u64,
-    /// When the newest of them came.
+    /// The time at which the newest of them came.
     came: Instant,
-    /// The oldest chunk that it held.
+    /// The oldest chunk that the ring held.
     tail_seq: u64,
 }
 
-/// How much may be taken.
+/// The limits of one transfer.
 struct Bounds {
     gate: Gate,
-    /// So many chunks at once.
+    /// Number of chunks that may be taken at once.
     burst: usize,
-    /// So many does the engine's log hold.
+    /// Number of chunks that the engine's log holds.
     slot_count: u32,
 }
 
-/// A rule of rings that a guest has broken.
+/// The rule of rings that a guest has broken.
 pub(super) type Broken = &'static str;
 
 const OVERWRITTEN: Broken = "a chunk was overwritten before it was taken";
 
-/// Facts of some chunks.
+/// The facts of some chunks, for the engine.
 type Facts = SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]>;
 
-/// The next chunk, if there is one; `total_bytes` are those of all before it.
+/// Returns the next chunk, if it is published. `total_bytes` is the sum of all chunks before it.
 #[inline]
 fn next_chunk(
     from: &RingReader,
@@ -83,7 +85,7 @@ fn next_chunk(
     Ok(Some((descriptor, kind)))
 }
 
-/// Copies the next chunk of `from` into `to`, if there is one and room for it.
+/// Copies the next chunk of `from` into `to`, if it is published and has room.
 fn copy_chunk(
     from: &RingReader,
     to: &mut RingWriter,
@@ -113,7 +115,7 @@ fn copy_chunk(
 }
 
 impl Progress {
-    /// Looks at some chunks of `from` behind chunk `seq`, which the engine then is told of.
+    /// Examines chunks of `from` after chunk `seq` and collects their facts for the engine.
     fn look_at(
         &mut self,
         from: &RingReader,
@@ -121,7 +123,8 @@ impl Progress {
         bounds: &Bounds,
         facts: &mut Facts,
     ) -> Result<Taken, Broken> {
-        // Each number that comes from there is brought to where an honest one can be.
+        // Each number from the ring is clamped to the range that is possible for a correct
+        // producer.
         let tail_seq = from.tail_seq();
         while facts.len() < bounds.burst {
             let next = next_chunk(from, seq + 1, self.total_bytes)?;
@@ -142,13 +145,14 @@ impl Progress {
 }
 
 impl Run {
-    /// Do some of its subscribers, of which there are so many, read its private ring?
+    /// True if at least one of its `subscriber_count` subscribers reads the private ring, or if it
+    /// has a named door.
     pub(super) fn has_readers_here(&self, subscriber_count: u32) -> bool {
         let elsewhere = self.remotes.iter().filter_map(|remote| remote.process_seat());
         self.named.is_some() || subscriber_count > elsewhere.count() as u32
     }
 
-    /// Takes over some chunks of the guest's ring, as many as the engine takes at once.
+    /// Takes over at most `burst` chunks of the guest's ring.
     fn take_burst(
         &mut self,
         burst: usize,
@@ -189,8 +193,8 @@ impl Run {
         result
     }
 
-    /// Copies what was only looked at, as far as the guest's ring holds it still. `before` says
-    /// what came before a chunk.
+    /// Copies the chunks that were only examined, as far as the guest's ring still holds them.
+    /// `before` returns the totals before a chunk.
     fn mirror(
         &mut self,
         now: Instant,
@@ -207,7 +211,7 @@ impl Run {
             }
             result = copy_through(reader, writer, until_seq, now);
             if result != Err(OVERWRITTEN) {
-                break; // Nothing that is allowed to be overwritten was.
+                break; // No chunk that may be overwritten was.
             }
         }
         if writer.head_seq() < until_seq {
@@ -220,7 +224,7 @@ impl Run {
     }
 }
 
-/// A producer overwrites while it is copied: so often it is gone after the tail, at most.
+/// The limit of attempts to copy from the tail, which the producer overwrites meanwhile.
 const MIRROR_ATTEMPTS_MAX: u32 = 16;
 
 fn skip_to(writer: &mut RingWriter, seq: u64, before: &impl Fn(u64) -> Option<KindTotals>) {
@@ -282,7 +286,8 @@ impl<R: Reactor + 'static> Shard<R> {
             let is_enough =
                 chunks >= limits::GUEST_CHUNKS_PER_TURN || bytes >= limits::GUEST_BYTES_PER_TURN;
             match taken {
-                // Its own chunks may have been in the way, which the engine knows of by now.
+                // The guest's own chunks may have filled the ring. The engine has been told of them
+                // now.
                 Ok(Taken::NoRoom) if !facts.is_empty() && !is_enough => {}
                 Ok(Taken::Enough) if !is_enough => {}
                 taken => return taken,
@@ -290,7 +295,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// From now on chunks are copied, or are not, as they are needed.
+    /// Starts or stops the copying of chunks, depending on whether this process has readers.
     fn choose_mirror(&mut self, index: u32) -> Result<(), Broken> {
         let Some(run) = self.runs[index as usize].as_mut() else { return Ok(()) };
         let is_needed = run.has_readers_here(self.engine.subscriber_count(run.handle));
@@ -318,7 +323,7 @@ impl<R: Reactor + 'static> Shard<R> {
         result
     }
 
-    /// Somebody here comes to read an execution: what there is of it is copied.
+    /// Copies what the guest's ring holds, for a new reader in this process.
     pub(in crate::shard) fn keep_for_reader(&mut self, index: u32) {
         let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
         let Some(run) = run.filter(|run| matches!(run.producer, Producer::Guest)) else { return };
@@ -329,11 +334,20 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A guest has ended: what there is of it is kept.
+    /// Copies what the ring of an ended guest holds, if that was not mirrored.
     pub(super) fn keep_of_guest(&mut self, index: u32) {
         let run = self.runs[index as usize].as_mut();
         if run.and_then(Run::guest).is_some_and(|guest| !guest.taken.is_mirrored) {
-            let _ = self.mirror_guest(index); // What is wrong with it is not there afterwards.
+            let _ = self.mirror_guest(index); // A chunk that breaks a rule is not copied.
         }
     }
+}
+
+/// Converts totals to the form that rings use.
+fn in_ring(all: &crate::engine::KindTotals) -> KindTotals {
+    let mut totals = KindTotals::default();
+    for (to, from) in totals.iter_mut().zip(all.each()) {
+        *to = KindTotal { count: from.chunks, bytes: from.bytes };
+    }
+    totals
 }

@@ -1,12 +1,12 @@
-//! The thread that hears of a producer's death before its connection does.
+//! The thread that notices a producer's death before its connection ends.
 //!
-//! A producer in another process has its robust futex held by a thread of its own; when that
-//! ends, the kernel wakes who sleeps on the word. One thread for each server sleeps on all of
-//! them, rings at the shards, and knows nothing else: a shard looks for itself, and the end of the
-//! connection stays the proof. There is no thread before the first producer.
+//! A thread of a producer's process holds the producer's robust futex. When that thread ends, the
+//! kernel wakes the sleepers on the word. One thread for each server sleeps on all such words and
+//! wakes the shards. It knows nothing else: a shard checks by itself, and only the end of the
+//! connection is proof. The thread starts with the first producer.
 //!
-//! The words are written by others: a word that changes more often than an honest one does is not
-//! slept on any more.
+//! Other processes write to these words. A word that changes more often than a correct producer
+//! changes it is not slept on any more.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,17 +18,17 @@ use crate::memory::atomic::{AtomicU64, Ordering};
 use crate::memory::{Owner, OwnerView, RingReader, futex};
 use crate::reactor::{Clock, Waker};
 
-/// See the module's text.
+/// The owner of the thread. See the module's text.
 #[derive(Default)]
 pub(super) struct Watcher {
     list: Arc<List>,
 }
 
-/// What it and the shards share.
+/// The state that the thread and the shards share.
 #[derive(Default)]
 struct List {
     entries: Mutex<Entries>,
-    /// Moves when the list does.
+    /// Number of changes of the list, and the futex on which the thread sleeps.
     changes: AtomicU64,
 }
 
@@ -45,20 +45,20 @@ struct Entry {
     id: u64,
     owner: OwnerView,
     waker: Waker,
-    /// Its ring.
+    /// The ring of the producer.
     ring: RingReader,
-    /// So often its word was not what it had been.
+    /// Number of times that the word had changed after a sleep.
     change_count: u32,
 }
 
-/// A producer is looked after until this is dropped.
+/// A watched producer. The drop ends the watch.
 pub(in crate::shard) struct Watching {
     list: Arc<List>,
     id: u64,
 }
 
 impl Watcher {
-    /// Looks after one more. `None`: the system has no thread for it.
+    /// Watches one more producer. Returns `None` if the system has no thread to give.
     pub fn watch(&self, owner: OwnerView, waker: Waker, ring: RingReader) -> Option<Watching> {
         let mut entries = self.list.lock();
         if !entries.has_thread {
@@ -101,7 +101,7 @@ impl List {
         futex::wake_all(&self.changes);
     }
 
-    /// The thread.
+    /// Runs the thread.
     fn watch(&self) {
         loop {
             let changes = self.changes.load(Ordering::Acquire);
@@ -118,10 +118,10 @@ impl List {
             for entry in &entries {
                 match entry.owner.owner() {
                     Owner::Lives(raw) => words.push((entry.owner.word(), raw)),
-                    Owner::Nobody => {} // It has not begun yet, or it has let go.
+                    Owner::Nobody => {} // It has not begun yet, or has released the futex.
                     Owner::Died => {
                         entry.waker.wake();
-                        entry.ring.wake(); // Its readers are awake by the time there is an end.
+                        entry.ring.wake(); // Its readers are then awake when the end is published.
                         dead.push(entry.id);
                     }
                 }
@@ -135,7 +135,7 @@ impl List {
         }
     }
 
-    /// Who makes this thread run about is not looked after any more.
+    /// Counts changes of the words, and stops the watch of those that wake the thread too often.
     fn count_changes(&self, slept_on: &[(&AtomicU64, u32)]) {
         let has_changed = |word: &AtomicU64| {
             let slept = slept_on.iter().find(|(other, _)| std::ptr::eq(*other, word));
@@ -149,5 +149,5 @@ impl List {
     }
 }
 
-/// Words that nobody held are looked at again after this long.
+/// The interval after which words without an owner are checked again.
 const LOOK: Duration = Duration::from_secs(1);
