@@ -1,4 +1,4 @@
-//! What goes over a connection: the request, as far as the kernel takes it, and the answer.
+//! The traffic of a connection: the request, as far as the kernel takes it, and the answer.
 
 use std::io::IoSlice;
 
@@ -12,19 +12,19 @@ use crate::limits;
 use crate::reactor::{ConnectionId, IoError, Reactor};
 use crate::wire::http1::{BodyLength, Refusal, ResponseError, ResponseInfo, ResponsePart};
 
-/// The longest place of a redirect that is shown.
+/// The maximum length of a redirect's `Location` in an error text.
 const LOCATION_CHARS_MAX: usize = 200;
 
-/// How far an answer was read.
+/// The result of reading from an answer.
 enum Read {
     More,
-    /// It is whole.
+    /// The answer is complete.
     Whole,
     Refused(NetFaultKind, String),
 }
 
 impl Outgoing {
-    /// Sends what there is to send.
+    /// Sends as much of the pending TLS records and the request as the kernel takes.
     pub(super) fn send(&mut self, connection: ConnectionId, reactor: &mut impl Reactor) {
         let place = self.lines.get_mut(connection.0.index as usize);
         let Some(line) = place.and_then(Option::as_deref_mut) else { return };
@@ -48,7 +48,7 @@ impl Outgoing {
                         return;
                     }
                     Err(_) => {
-                        line.is_broken = true; // Its end is told, behind what came before.
+                        line.is_broken = true; // The end is reported behind earlier bytes.
                         return;
                     }
                 }
@@ -92,7 +92,7 @@ impl Outgoing {
             self.counters.model_connections_opened += 1;
             self.carry(connection, id, now);
         }
-        self.touch(connection); // There may be something to say.
+        self.touch(connection); // TLS may have records to send.
         if !plain.is_empty() {
             self.read(connection, &plain, now);
             plain.clear();
@@ -105,7 +105,7 @@ impl Outgoing {
         }
     }
 
-    /// What TLS has found cannot be believed.
+    /// Handles a fault of TLS: fails the exchange, or closes the connection if it has none.
     fn on_distrusted(&mut self, connection: ConnectionId, reason: &str) {
         let Some(line) = self.line(connection) else { return };
         let is_shaking = matches!(line.doing, Doing::Shaking(_));
@@ -118,7 +118,7 @@ impl Outgoing {
         }
     }
 
-    /// Plain bytes have come.
+    /// Reads decrypted bytes of an answer.
     fn read(&mut self, connection: ConnectionId, mut input: &[u8], now: Instant) {
         let place = self.lines.get_mut(connection.0.index as usize);
         let Some(line) = place.and_then(Option::as_deref_mut) else { return };
@@ -126,7 +126,7 @@ impl Outgoing {
         let id = match line.doing {
             Doing::Carrying(id) => id,
             Doing::Draining => return self.drain(connection, input, now),
-            // Nobody has asked.
+            // Bytes without a request.
             Doing::Kept => return self.remove_line(connection),
             Doing::Dialling(_) | Doing::Shaking(_) => unreachable!("it has not begun"),
         };
@@ -144,7 +144,7 @@ impl Outgoing {
             Read::More => {}
             Read::Refused(kind, text) => self.fail(id, kind, &text),
             Read::Whole => {
-                // What is left of the input was not asked for: nothing more is believed of it.
+                // Excess bytes were not requested: the connection is not used again.
                 if input.is_empty() {
                     self.exchange(id).expect("it was just there").line = None;
                     self.keep(connection, now);
@@ -154,7 +154,7 @@ impl Outgoing {
         }
     }
 
-    /// Throws the rest of an answer away.
+    /// Discards the rest of an answer.
     fn drain(&mut self, connection: ConnectionId, mut input: &[u8], now: Instant) {
         let line = self.line(connection).expect("it was just there");
         line.drained_bytes += input.len();
@@ -172,7 +172,7 @@ impl Outgoing {
         }
     }
 
-    /// Keeps a connection for the next request, if it is good for one.
+    /// Keeps a connection for the next request, if it can carry one.
     fn keep(&mut self, connection: ConnectionId, now: Instant) {
         let is_full = self.kept_count == limits::MODEL_KEPT_MAX;
         let line = self.line(connection).expect("it was just there");
@@ -192,13 +192,13 @@ impl Outgoing {
         self.kept_count += 1;
         let oldest = (site.kept.len() > limits::MODEL_KEPT_PER_SITE).then(|| site.kept[0]);
         self.arm_line(connection, now + limits::MODEL_KEPT_IDLE);
-        self.acts.push_back(Act::Receive(connection, true)); // To see its end.
+        self.acts.push_back(Act::Receive(connection, true)); // To notice its end.
         if let Some(oldest) = oldest {
             self.remove_line(oldest);
         }
     }
 
-    /// Nothing more comes on a connection, or nothing has come of it.
+    /// Handles the end of a connection, or the failure of a connection attempt.
     pub(super) fn on_ended(
         &mut self,
         connection: ConnectionId,
@@ -224,7 +224,7 @@ impl Outgoing {
             }
             Doing::Carrying(id) => id,
         };
-        // With TLS whoever cuts the connection can not make a piece look like the whole.
+        // With TLS, a cut connection cannot make a part of an answer look like the whole.
         let is_cut = line.session.as_ref().is_some_and(|session| !session.has_ended());
         let is_clean = error.is_none() && !line.is_broken && !is_cut;
         let is_whole = matches!(line.reader.finish(), Ok(Some(ResponsePart::End)));
@@ -232,8 +232,8 @@ impl Outgoing {
         if is_whole && is_clean {
             self.end(id, Ok(()));
         } else if error.is_none() && line.was_used && !line.has_answered && !exchange.was_repeated {
-            // The server has closed it while it was kept, as it may at any time: RFC 9112, 9.3.1.
-            // A reset is something else: it may have swallowed an answer.
+            // The server closed it while it was kept, as it may at any time (RFC 9112, 9.3.1). A
+            // reset is different: it may have destroyed an answer.
             exchange.was_repeated = true;
             exchange.stage_at = now;
             exchange.line = None;
@@ -255,7 +255,7 @@ impl Outgoing {
     }
 }
 
-/// Reads what it can of an answer.
+/// Reads as much of an answer as the input holds.
 fn read_answer(
     line: &mut Line,
     exchange: &mut Exchange,
@@ -304,7 +304,8 @@ fn heard(head: &ResponseInfo<'_>) -> Heard {
     }
 }
 
-/// What is wrong with an answer that HTTP allows.
+/// Returns the fault of an answer that HTTP allows but this client does not: a redirect or a
+/// compressed body.
 fn objection(head: &ResponseInfo<'_>) -> Option<(NetFaultKind, String)> {
     let code = head.status.code();
     if (300..400).contains(&code) {

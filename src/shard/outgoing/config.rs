@@ -1,19 +1,19 @@
-//! How the servers of models are found, and whom to believe that he is one.
+//! The name resolution and the trusted certificates for connections to models' servers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Names, and the addresses of each.
+/// Host names with the addresses of each.
 pub type KnownNames = Arc<[(Box<str>, Vec<IpAddr>)]>;
 
-/// How the servers of models are found and believed. By default the system is asked for both.
+/// The name resolution and the trusted certificates for connections to models' servers. By default,
+/// both are the system's.
 #[derive(Clone, Debug, Default)]
 pub struct OutgoingConfig {
-    /// The addresses of all names that there are, for worlds of their own. `None`: the system knows
-    /// them.
+    /// The addresses of all names, for simulated networks. `None` uses the system's resolver.
     pub names: Option<KnownNames>,
-    /// Who has to vouch for a server. `None`: whoever the system trusts, or the file that
-    /// `SSL_CERT_FILE` names.
+    /// The certificates that vouch for servers. `None` uses those that the system trusts, or the
+    /// file that `SSL_CERT_FILE` names.
     #[cfg(feature = "tls")]
     pub roots: Option<super::tls::Roots>,
 }

@@ -1,4 +1,4 @@
-//! One request and its answer, and how long each part of it may take.
+//! One request and its answer, with the deadlines for each part.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,55 +14,55 @@ use crate::limits;
 use crate::reactor::ConnectionId;
 use crate::wire::http1::Method;
 
-/// Where an exchange stands.
+/// The stage of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nobody knows yet where its server is, or whom to believe that he is it.
+    /// The server's address or the trusted certificates are not known yet.
     Resolving,
-    /// A connection is made.
+    /// A connection is being made.
     Connecting,
-    /// The request is on its way, and nothing has come.
+    /// The request is being sent, and nothing of an answer has come.
     Asking,
-    /// An answer comes.
+    /// The head of the answer has come.
     Answered,
-    /// Its end is known, and not heard yet.
+    /// The end is known, but has not been reported yet.
     Over,
 }
 
-/// See the module's text.
+/// An exchange. See the module's text.
 pub(super) struct Exchange {
-    /// With whom.
+    /// The server.
     pub site: Handle,
-    /// Until something of an answer has come: it may have to be sent again.
+    /// The request, kept until the head of the answer has come because it may be sent again.
     pub request: Vec<u8>,
     pub method: Method,
     deadlines: Deadlines,
     pub stage: Stage,
     started_at: Instant,
-    /// When the stage began, or something came last.
+    /// The time at which the stage began or the last bytes came.
     pub stage_at: Instant,
-    /// When the next address is tried, too.
+    /// The time at which the next address is tried in parallel.
     pub stagger_at: Option<Instant>,
     pub timer: Option<TimerId>,
-    /// Where its server may be, and how many of these were tried.
+    /// The addresses of the server, of which `tried_count` were tried.
     pub addresses: Rc<[SocketAddr]>,
     pub tried_count: usize,
     /// Connections that are being made.
     pub dials: SmallVec<[ConnectionId; 2]>,
-    /// What the last of them came to.
+    /// The error of the last failed attempt.
     pub last_error: Option<String>,
-    /// The connection that it has.
+    /// The connection that carries it.
     pub line: Option<ConnectionId>,
-    /// It was sent again: that is done once.
+    /// True if the request was sent again, which happens once.
     pub was_repeated: bool,
     pub was_sent: bool,
     pub was_received: bool,
     pub is_reading: bool,
-    /// To be heard: the head, then bytes of the body, then the end.
+    /// The events to report: the head, then bytes of the body, then the end.
     pub head: Option<Heard>,
     pub body: Vec<u8>,
     pub end: Option<Result<(), NetFault>>,
-    /// It stands in the list of those that have something to be heard.
+    /// True if it stands in the list of exchanges with events to report.
     pub is_listed: bool,
 }
 
@@ -95,20 +95,20 @@ impl Exchange {
         }
     }
 
-    /// When something has to have happened.
+    /// Returns the time of the next deadline.
     pub fn due_at(&self) -> Instant {
         let stage_due_at = match self.stage {
             Stage::Over => return Instant::FAR,
             Stage::Resolving | Stage::Connecting => self.stage_at + self.deadlines.connect,
             Stage::Asking => self.stage_at + self.deadlines.first_byte,
             Stage::Answered if self.is_reading => self.stage_at + self.deadlines.between_bytes,
-            Stage::Answered => Instant::FAR, // It is not the server who is slow.
+            Stage::Answered => Instant::FAR, // The server is not the one that is slow.
         };
         let due_at = stage_due_at.min(self.started_at + self.deadlines.total);
         self.stagger_at.map_or(due_at, |at| at.min(due_at))
     }
 
-    /// What it is that has not happened in time, if so.
+    /// Returns the deadline that has passed, with a text, if any.
     pub fn lateness(&self, now: Instant) -> Option<(NetFaultKind, String)> {
         let Deadlines { connect, first_byte, between_bytes, total } = self.deadlines;
         if self.started_at + total <= now {
@@ -135,17 +135,17 @@ impl Exchange {
         Some((kind, text))
     }
 
-    /// Does its connection carry it? Before that, bytes are TLS's.
+    /// True if its connection carries it. Before that, received bytes belong to TLS.
     pub fn is_carried(&self) -> bool {
         matches!(self.stage, Stage::Asking | Stage::Answered)
     }
 
-    /// Is there something to be heard?
+    /// True if it has an event to report.
     pub fn has_news(&self) -> bool {
         self.head.is_some() || !self.body.is_empty() || self.end.is_some()
     }
 
-    /// What is to be heard next. The bytes of a body are swapped into `body`.
+    /// Takes the next event to report. The bytes of a body are swapped into `body`.
     pub fn next_heard(&mut self, body: &mut Vec<u8>) -> Option<Heard> {
         if let Some(head) = self.head.take() {
             return Some(head);
@@ -160,7 +160,7 @@ impl Exchange {
 }
 
 impl fmt::Debug for Exchange {
-    /// The request holds a key, and the answer is nobody's business.
+    /// Shows no bytes: the request holds a key, and the answer is private.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Exchange")
             .field("stage", &self.stage)
@@ -171,12 +171,12 @@ impl fmt::Debug for Exchange {
     }
 }
 
-/// Buffers that nobody needs at this moment.
+/// Buffers that are not in use.
 #[derive(Default)]
 pub(super) struct Spare(Vec<Vec<u8>>);
 
 impl Spare {
-    /// One, empty.
+    /// Returns an empty buffer.
     pub fn take(&mut self) -> Vec<u8> {
         self.0.pop().unwrap_or_default()
     }

@@ -7,44 +7,44 @@ use crate::engine::wheel::TimerId;
 use crate::reactor::ConnectionId;
 use crate::wire::http1::ResponseReader;
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
-    /// It is being made for this one.
+    /// It is being made for this exchange.
     Dialling(ExchangeId),
-    /// It agrees with its peer on keys, for this one.
+    /// The TLS handshake for this exchange is under way.
     Shaking(ExchangeId),
-    /// It carries its request, and the answer.
+    /// It carries the request and the answer of this exchange.
     Carrying(ExchangeId),
-    /// The rest of an answer is thrown away.
+    /// The rest of an answer is being discarded.
     Draining,
     /// It waits for the next request.
     Kept,
 }
 
-/// See the module's text.
+/// A connection. See the module's text.
 pub(super) struct Line {
     pub id: ConnectionId,
-    /// With whom.
+    /// The server.
     pub site: Handle,
     pub doing: Doing,
     pub session: Option<Box<Session>>,
     pub reader: ResponseReader,
-    /// Of the request, so many bytes were given to the kernel, or sealed.
+    /// Bytes of the request that were given to the kernel or encrypted.
     pub sent_bytes: usize,
-    /// And that is all of it.
+    /// True if that is the whole request.
     pub is_sent: bool,
-    /// The kernel takes no more: it says when.
+    /// True if the kernel takes no more bytes. It reports when it does.
     pub is_blocked: bool,
-    /// Nothing can be sent any more; what came before may still be read.
+    /// True if nothing can be sent any more. Bytes that came before may still be read.
     pub is_broken: bool,
-    /// It has carried another exchange before.
+    /// True if it has carried another exchange before.
     pub was_used: bool,
-    /// Something of the present answer has come.
+    /// True if bytes of the current answer have come.
     pub has_answered: bool,
-    /// There may be another request after this one.
+    /// True if it may carry another request after this one.
     pub keeps_alive: bool,
-    /// It stands in the list of those that have something to send.
+    /// True if a send is queued.
     pub is_touched: bool,
     pub drained_bytes: usize,
     pub timer: Option<TimerId>,
@@ -71,7 +71,7 @@ impl Line {
         }
     }
 
-    /// Whose it is.
+    /// Returns the exchange that it serves, if any.
     pub fn exchange(&self) -> Option<ExchangeId> {
         match self.doing {
             Doing::Dialling(id) | Doing::Shaking(id) | Doing::Carrying(id) => Some(id),

@@ -1,22 +1,22 @@
 //! HTTP/1.1 to the servers of models, on the shard's own reactor.
 //!
-//! An exchange is one request and its answer. Nothing here waits, and nothing knows what the bytes
-//! mean: the request comes whole, and of the answer are told the head, the body as it comes, and
-//! exactly one end. Whoever gives an exchange up hears nothing more of it, and its connection is
-//! closed at once.
+//! An exchange is one request and its answer. Nothing here blocks, and nothing knows what the bytes
+//! mean. The request is given as a whole. The answer is reported as a head, the body as it comes,
+//! and exactly one end. A dropped exchange reports nothing more, and its connection is closed at
+//! once.
 //!
-//! A connection is kept for the next exchange with the same server. One that turns out to have
-//! been closed meanwhile, in good order and before a byte of an answer, costs nothing: its exchange
-//! is repeated once, on a new one. Nothing else is ever sent twice here; that is for whoever knows
-//! what a request does.
+//! A connection is kept for the next exchange with the same server. The server may have closed it
+//! meanwhile, in good order and before a byte of an answer. The exchange is then repeated once, on
+//! a new connection. Nothing else is ever sent twice here. Other retries are left to the caller,
+//! which knows what a request does.
 //!
-//! Deliberately absent: redirects (an error says where one pointed), proxies (their variables in
-//! the environment are not looked at), compression (an answer that has it is an error), HTTP/2,
-//! cookies. Requests hold keys: they are never logged, and `Debug` shows how long they are.
+//! Deliberately absent: redirects (an error names the target), proxies (their environment variables
+//! are ignored), compression (a compressed answer is an error), HTTP/2, cookies. Requests hold
+//! keys: they are never logged, and `Debug` shows only their length.
 //!
-//! Reading order: here, what a shard's owner asks for; `client.rs`, the machine; `answer.rs`, bytes
-//! both ways; `exchange.rs`, `line.rs` and `site.rs`, its tables; `resolve.rs` and `tls/`.
-//! Tests: `tests.rs` (real servers on loopback, both reactors), `tls/tests.rs`,
+//! Reading order: this file, the shard's interface; `client.rs`, the state machine; `answer.rs`,
+//! the traffic. Then `exchange.rs`, `line.rs` and `site.rs`, its tables; `resolve.rs` and `tls/`.
+//! Tests: `tests/` (real servers on loopback, both reactors), `tls/tests.rs`,
 //! `sim/outgoing_tests.rs` (a seeded world).
 
 mod answer;
@@ -48,12 +48,12 @@ use crate::base::{Handle, Instant};
 use crate::limits;
 use crate::reactor::Reactor;
 
-/// Whom to ask.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Target {
-    /// Is it `https`?
+    /// True for `https`.
     pub is_tls: bool,
-    /// A name, or an address without brackets.
+    /// A name, or an IP address without brackets.
     pub host: Box<str>,
     pub port: u16,
 }
@@ -67,16 +67,16 @@ impl fmt::Display for Target {
     }
 }
 
-/// How long an exchange may take.
+/// The deadlines of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadlines {
-    /// To find its address, connect, and agree on keys.
+    /// Time to resolve the name, connect, and complete the TLS handshake.
     pub connect: Duration,
-    /// From then on until the first byte of an answer.
+    /// Time from then on until the first byte of an answer.
     pub first_byte: Duration,
-    /// Between two pieces of an answer, while it is read.
+    /// Time between two pieces of an answer, while it is read.
     pub between_bytes: Duration,
-    /// Altogether.
+    /// Time for the whole exchange.
     pub total: Duration,
 }
 
@@ -91,31 +91,32 @@ impl Default for Deadlines {
     }
 }
 
-/// One exchange of one shard. Once its end was heard, or it was dropped, it names nothing.
+/// The id of one exchange of one shard. It becomes invalid when the end was reported or the
+/// exchange was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ExchangeId(pub Handle);
 
-/// What was heard of an exchange: a head, then its body in pieces, then one of two ends.
+/// An event of an exchange: one head, then pieces of the body, then one of two ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// An answer begins.
+    /// The head of the answer.
     Head {
         status: u16,
         retry_after: Option<Box<str>>,
         retry_after_ms: Option<Box<str>>,
         content_type: Option<Box<str>>,
     },
-    /// The next bytes of its body; never none. They are in the buffer that was handed in.
+    /// The next bytes of the body, at least one. They are in the buffer that the caller passed.
     Body,
-    /// The answer is whole.
+    /// The answer is complete.
     End,
-    /// There is no more of it, or nothing at all.
+    /// The exchange has failed: no more of the answer comes.
     Broken(NetFault),
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Sends a whole request, and tells of its answer through [`Shard::next_heard`]. What goes
-    /// wrong is told there, too. Sockets are opened with the first one.
+    /// Starts to send a whole request. [`Shard::next_heard`] reports its answer or its failure. The
+    /// first request opens the reactor's sockets.
     pub(crate) fn ask_outside(
         &mut self,
         to: &Target,
@@ -124,7 +125,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> ExchangeId {
         let now = self.reactor.now();
         if self.outgoing.is_none() {
-            // Should there be none, the exchange is told so.
+            // If that fails, the exchange fails too.
             let _ = self.reactor.open_sockets(self.socket_limits);
             let (executions_max, waker) = (self.runs.len() as u32, self.reactor.waker());
             let made = Outgoing::new(&self.agents.outgoing, executions_max, waker, now);
@@ -136,29 +137,30 @@ impl<R: Reactor + 'static> Shard<R> {
         id
     }
 
-    /// Gives an exchange up: its connection is closed now, and nothing more is heard of it.
+    /// Drops an exchange: its connection is closed now, and it reports nothing more.
     pub(crate) fn drop_exchange(&mut self, id: ExchangeId) {
         self.with_outgoing(|outgoing, _| outgoing.drop_exchange(id));
     }
 
-    /// Nothing more is heard of an exchange whose answer has said all that there is to say. Its
-    /// connection is kept for others if the rest of it, which is thrown away, comes soon.
+    /// Drops an exchange whose answer holds nothing more of interest. Its connection is kept for
+    /// others if the rest of the answer, which is discarded, comes soon.
     pub(crate) fn release_exchange(&mut self, id: ExchangeId) {
         self.with_outgoing(|outgoing, now| outgoing.release_exchange(id, now));
     }
 
-    /// Whether more of the answer is received; true at first. What has come is still heard.
+    /// Sets whether more of the answer is received, which is true at first. Received bytes are
+    /// still reported.
     pub(crate) fn set_exchange_reading(&mut self, id: ExchangeId, is_reading: bool) {
         self.with_outgoing(|outgoing, now| outgoing.set_reading(id, is_reading, now));
     }
 
-    /// What was heard next. `body` is handed in empty; with [`Heard::Body`] the bytes are in it,
-    /// and its memory is handed back with the next call.
+    /// Returns the next event of an exchange. `body` has to be empty. With [`Heard::Body`], the
+    /// bytes are in it, and the next call reuses its memory.
     pub(crate) fn next_heard(&mut self, body: &mut Vec<u8>) -> Option<(ExchangeId, Heard)> {
         self.outgoing.as_mut()?.next_heard(body)
     }
 
-    /// Fires what is due of exchanges.
+    /// Handles expired deadlines of exchanges.
     pub(super) fn fire_outgoing_timers(&mut self) {
         let now = self.now;
         let Some(outgoing) = &mut self.outgoing else { return };
@@ -168,12 +170,12 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Does with the reactor what follows from what was heard.
+    /// Makes the reactor's calls that follow from events of sockets.
     pub(super) fn settle_outgoing(&mut self) {
         self.with_outgoing(|_, _| {});
     }
 
-    /// Closes every connection to a model. For the end of a shard.
+    /// Closes all connections to models' servers. For the end of a shard.
     pub(super) fn close_outgoing(&mut self) {
         self.with_outgoing(|outgoing, _| outgoing.close_all());
     }

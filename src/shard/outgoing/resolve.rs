@@ -1,8 +1,7 @@
-//! Which addresses a name has. The system's answer may take long, so threads wait for it; there are
-//! none until the first name is asked for, and none any more a while after the last.
+//! Name resolution. The system's resolver may take long, so threads wait for it. They start with
+//! the first name and end a while after the last.
 //!
-//! What else has to be read from disk before the first connection, the certificates of those whom
-//! the system trusts, is read there, too.
+//! They also read the certificates that the system trusts, which the first TLS connection needs.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -15,15 +14,15 @@ use crate::base::Handle;
 use crate::limits;
 use crate::reactor::Waker;
 
-/// What a thread has found out.
+/// The answer to a question.
 pub(super) enum Found {
-    /// The addresses of a site's name, at least one, or why there are none.
+    /// The addresses of a site's name, at least one, or the reason for the failure.
     Addresses { site: Handle, result: Result<Vec<SocketAddr>, String> },
-    /// Whom the system trusts.
+    /// The certificates that the system trusts.
     Trusted(Result<Trusted, String>),
 }
 
-/// Who is asked.
+/// The source of the answers.
 pub(super) enum Resolver {
     Threads { shared: Arc<Shared>, found: Receiver<Found> },
     Fixed { names: KnownNames, found: VecDeque<Found> },
@@ -78,7 +77,7 @@ impl Resolver {
         }
     }
 
-    /// Asks whom the system trusts.
+    /// Asks for the certificates that the system trusts.
     pub fn ask_whom_to_trust(&mut self) {
         match self {
             Resolver::Threads { shared, .. } => Shared::ask(shared, Question::Trusted),
@@ -88,7 +87,7 @@ impl Resolver {
         }
     }
 
-    /// The next that was found out.
+    /// Returns the next answer, if one is ready.
     pub fn next_found(&mut self) -> Option<Found> {
         match self {
             Resolver::Threads { found, .. } => found.try_recv().ok(),
@@ -108,13 +107,13 @@ impl Drop for Resolver {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic is done under the lock.
+        // No code that can panic runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ask(shared: &Arc<Shared>, question: Question) {
         let mut state = shared.state();
-        state.questions.push_back(question); // One for each site at most.
+        state.questions.push_back(question); // At most one for each site.
         let needs_one = state.questions.len() > state.idle_count;
         if needs_one && state.thread_count < limits::RESOLVER_THREADS_MAX {
             let worker = Arc::clone(shared);
@@ -127,7 +126,7 @@ impl Shared {
                     shared.tell(question.refuse(&format!("no thread to ask with: {error}")));
                     return;
                 }
-                Err(_) => {} // It waits for one of those that there are.
+                Err(_) => {} // A running thread answers it.
             }
         }
         drop(state);
@@ -135,7 +134,7 @@ impl Shared {
     }
 
     fn tell(&self, found: Found) {
-        let _ = self.found.send(found); // Nobody is there any more: nobody wants to know.
+        let _ = self.found.send(found); // Without a receiver, the resolver is gone.
         self.waker.wake();
     }
 
@@ -145,7 +144,7 @@ impl Shared {
         }
     }
 
-    /// Waits for one; `None`: the thread is not needed any more.
+    /// Waits for a question. Returns `None` if the thread is not needed any more.
     fn next_question(&self) -> Option<Question> {
         let mut state = self.state();
         loop {
@@ -195,8 +194,8 @@ impl Question {
     }
 }
 
-/// The system's order, which puts the best one first, with the two families in turns: if one of
-/// them leads nowhere, the other one is tried next.
+/// Returns the addresses with the two families taking turns, otherwise in the system's order, which
+/// puts the best one first. If one family leads nowhere, the other is tried next.
 pub(super) fn in_turns(all: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let is_first_v6 = all.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) =

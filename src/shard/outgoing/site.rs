@@ -1,4 +1,4 @@
-//! A server of models, as the shard knows it: its addresses, and connections that are kept.
+//! A server of models: its addresses and its kept connections.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -7,18 +7,18 @@ use super::{ExchangeId, Target};
 use crate::base::Instant;
 use crate::reactor::ConnectionId;
 
-/// See the module's text.
+/// A server. See the module's text.
 pub(super) struct Site {
     pub target: Target,
-    /// The addresses of its name, and until when they are believed.
+    /// The addresses of its name, and the time until which they are valid.
     pub addresses: Option<(Rc<[SocketAddr]>, Instant)>,
-    /// Somebody is asked for them.
+    /// True if the resolver has been asked for them.
     pub is_asked_for: bool,
-    /// Who waits for them. Some may have given up.
+    /// The exchanges that wait for them. Some may have been dropped.
     pub waiting: Vec<ExchangeId>,
-    /// Connections that nobody uses, the last used one last.
+    /// Connections that are not in use, the most recently used one last.
     pub kept: Vec<ConnectionId>,
-    /// Exchanges and connections that are with it.
+    /// Number of exchanges and connections that refer to it.
     pub user_count: u32,
 }
 
@@ -33,7 +33,7 @@ impl Site {
         Site { target, addresses, is_asked_for: false, waiting, kept, user_count: 0 }
     }
 
-    /// Its addresses, if they are known.
+    /// Returns its addresses, if they are known and still valid.
     pub fn addresses(&self, now: Instant) -> Option<Rc<[SocketAddr]>> {
         let (addresses, until) = self.addresses.as_ref()?;
         (now < *until).then(|| Rc::clone(addresses))

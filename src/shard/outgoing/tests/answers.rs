@@ -1,11 +1,11 @@
-//! Answers of all kinds, and what is heard of them.
+//! Answers of all kinds, and the events that they cause.
 
 use std::io::Write;
 use std::net::Shutdown;
 
 use super::*;
 
-/// What a server says, what is heard of it, and whether its connection is used again.
+/// A name, the server's answer, the expected result, and whether the connection is used again.
 type Case = (&'static str, &'static str, Result<(u16, &'static str), NetFaultKind>, bool);
 
 const CASES: &[Case] = &[

@@ -1,4 +1,4 @@
-//! What comes too late, and what is given up. Lower bounds only: machines are busy.
+//! Deadlines and dropped exchanges. Only lower bounds are tested because machines are busy.
 
 use super::*;
 use crate::reactor::Clock;
@@ -29,7 +29,7 @@ fn each_deadline_is_told_by_its_name() {
         });
         let got = late(&mut asker, &stuck, Deadlines { between_bytes: SOON, ..SLOW });
         assert_eq!((got.kind(), &got.body[..]), (Some(NetFaultKind::Silent), &b"then"[..]));
-        // Half a head is no answer yet.
+        // Half a head is not an answer.
         let half = serve(|_, mut stream| {
             say(&mut stream, "HTTP/1.1 200 OK\r\n");
             wait_for_end(&mut stream);
@@ -51,7 +51,8 @@ fn a_stream_that_goes_on_is_not_given_up() {
             }
         });
         let mut asker = make(OutgoingConfig::default());
-        // In all it takes longer; each pause may be longer than it was meant to be.
+        // The whole takes longer than the deadline. On a busy machine a pause may be too long as
+        // well.
         let between_bytes = Duration::from_millis(390);
         let id = asker.ask(&to, Deadlines { between_bytes, ..SLOW });
         let got = asker.wait(id);
@@ -65,7 +66,7 @@ fn a_stream_that_goes_on_is_not_given_up() {
 #[test]
 fn nobody_who_answers_is_given_up_after_the_deadline_for_connecting() {
     with_both(|make| {
-        // Its queue is full: what comes is not even refused.
+        // The queue is full: a new connection is not even refused.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         rustix::net::listen(&listener, 0).unwrap();
         let address = listener.local_addr().unwrap();
@@ -105,7 +106,7 @@ fn who_does_not_read_is_not_given_up_for_silence_and_holds_the_server_back() {
         let id = asker.ask(&to, Deadlines { between_bytes: Duration::from_secs(20), ..SLOW });
         asker.until("it begins", |asker| !asker.got[&id].body.is_empty());
         asker.shard.set_exchange_reading(id, false);
-        // Until nothing moves any more.
+        // Wait until nothing moves any more.
         let (mut before, mut quiet_count) = (0, 0);
         asker.until("it stands still", |asker| {
             let now = said.get() + asker.got[&id].body.len() as u64;
@@ -142,7 +143,7 @@ fn who_is_given_up_is_not_heard_of_and_its_server_sees_the_end() {
         let new = asker.ask(&to, SLOW);
         for id in [silent, talking, new] {
             asker.shard.drop_exchange(id);
-            asker.shard.drop_exchange(id); // Twice is once.
+            asker.shard.drop_exchange(id); // The second time does nothing.
             asker.shard.set_exchange_reading(id, false);
             asker.shard.release_exchange(id);
             asker.got.remove(&id);

@@ -1,11 +1,12 @@
-//! Connections that are kept, and those that have died meanwhile.
+//! Kept connections, including those that the server has closed.
 
 use std::io::Read;
 use std::net::Shutdown;
 
 use super::*;
 
-/// Answers each request; for so many on each connection, and then closes it as `last` does.
+/// Answers `counts[n]` requests on connection `n`, without a limit if that is missing, and then
+/// calls `last`.
 fn serve_some(
     counts: &'static [usize],
     last: impl Fn(&mut TcpStream) + Send + Sync + 'static,
@@ -41,7 +42,7 @@ fn one_connection_carries_one_exchange_after_another() {
         }
         let counters = asker.counters();
         assert_eq!((counters.model_connections_opened, counters.model_connections_reused), (1, 19));
-        // Two at once need two.
+        // Two at once need two connections.
         let (one, two) = (asker.ask(&to, SLOW), asker.ask(&to, SLOW));
         assert_eq!((asker.wait(one).status, asker.wait(two).status), (Some(200), Some(200)));
         assert_eq!(connections.get(), 2);
@@ -52,7 +53,7 @@ fn one_connection_carries_one_exchange_after_another() {
 #[test]
 fn a_kept_connection_that_died_costs_nothing_and_is_replaced_once() {
     with_both(|make| {
-        // The first connection reads a second request, and closes without a byte.
+        // The first connection reads a second request and closes without a byte.
         let (to, _, _) = serve_some(&[1], |stream| {
             read_request(stream);
         });
@@ -74,7 +75,7 @@ fn a_request_is_repeated_once_and_never_on_a_connection_that_was_new() {
                 requests_of.add(1);
                 if number == 0 {
                     say(&mut stream, answer("first"));
-                    read_request(&mut stream); // And no answer.
+                    read_request(&mut stream); // Without an answer.
                     requests_of.add(1);
                 }
             }
@@ -110,7 +111,7 @@ fn nothing_is_repeated_once_a_byte_of_an_answer_has_come() {
 fn a_reset_is_not_a_kept_connection_that_was_closed_meanwhile() {
     with_both(|make| {
         let (to, connections, _) = serve_some(&[1], |stream| {
-            // Closed with a byte unread: the kernel answers with a reset.
+            // Closed with an unread byte: the kernel answers with a reset.
             stream.read_exact(&mut [0; 10]).unwrap();
         });
         let mut asker = make(OutgoingConfig::default());
@@ -169,7 +170,7 @@ fn so_many_are_kept_and_not_more() {
 #[test]
 fn an_answer_that_has_said_all_gives_its_connection_back() {
     with_both(|make| {
-        // The end of the chunks comes late, or never.
+        // The end of the chunks comes late or never.
         for is_late in [true, false] {
             let (go_on, released) = std::sync::mpsc::channel::<()>();
             let released = std::sync::Mutex::new(released);
@@ -190,7 +191,7 @@ fn an_answer_that_has_said_all_gives_its_connection_back() {
                 let id = asker.ask(&to, SLOW);
                 asker.until("it is said", |asker| asker.got[&id].body == b"[DONE]");
                 asker.got.remove(&id);
-                asker.shard.release_exchange(id); // From now on hearing of it is a failure.
+                asker.shard.release_exchange(id); // From now on any event of it is a failure.
                 go_on.send(()).unwrap();
                 asker.until("it is drained", |asker| {
                     asker.shard.outgoing.as_ref().unwrap().drained_count == 0

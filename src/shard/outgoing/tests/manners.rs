@@ -1,4 +1,4 @@
-//! A server beside it on the same shard, and a thousand at once.
+//! A server on the same shard, and a thousand exchanges at once.
 
 use super::*;
 use crate::reactor::{ListenAddress, ListenOptions};
@@ -27,7 +27,7 @@ fn a_shard_serves_and_asks_itself() {
 fn a_thousand_exchanges_at_once_do_not_wait_for_each_other() {
     const COUNT: usize = 1_000;
     with_both(|make| {
-        // Nobody is answered before all are there; then the last one first.
+        // No answer is sent before all requests have arrived. Then the last one is answered first.
         let (here, release) = (Tally::default(), Tally::default());
         let (here_of, release_of) = (here.clone(), release.clone());
         let to = serve(move |number, mut stream| {

@@ -1,4 +1,4 @@
-//! Exchanges with real servers on loopback, over both reactors: a thread for each connection, which
+//! Exchanges with real servers on loopback, over both reactors. Each connection has a thread that
 //! follows a script.
 
 mod answers;
@@ -27,7 +27,7 @@ pub(super) const SLOW: Deadlines = Deadlines {
 };
 pub(super) const KEY: &str = "sk-nobody-may-see-this";
 
-/// What was heard of an exchange.
+/// The events of an exchange.
 #[derive(Debug, Default)]
 pub(super) struct Got {
     pub status: Option<u16>,
@@ -42,14 +42,14 @@ impl Got {
         Some(self.end.as_ref()?.as_ref().err()?.kind)
     }
 
-    /// The whole of it, which has to have come.
+    /// Returns the whole answer. Panics if it is not complete.
     pub fn whole(&self) -> (u16, &str) {
         assert_eq!(self.end, Some(Ok(())), "{self:?}");
         (self.status.unwrap(), std::str::from_utf8(&self.body).unwrap())
     }
 }
 
-/// A shard that asks, and what it heard.
+/// A shard that sends requests, and the events of its exchanges.
 pub(super) struct Asker {
     pub shard: Shard,
     pub got: BTreeMap<ExchangeId, Got>,
@@ -122,7 +122,7 @@ impl Asker {
         self.got.remove(&id).unwrap()
     }
 
-    /// Asks, and waits.
+    /// Sends a request and waits for the end.
     pub fn fetch(&mut self, to: &Target) -> Got {
         let id = self.ask(to, SLOW);
         self.wait(id)
@@ -139,7 +139,7 @@ impl Shard {
     }
 }
 
-/// A request as models are sent them.
+/// Returns a request like those to models' servers.
 pub(super) fn request(to: &Target, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: {to}\r\nauthorization: Bearer {KEY}\r\n\
@@ -155,7 +155,7 @@ pub(super) fn target(address: SocketAddr) -> Target {
     Target { is_tls: false, host: address.ip().to_string().into(), port: address.port() }
 }
 
-/// A server: each connection is given to `script` with its number, on a thread of its own.
+/// A server that runs `script` for each connection, with its number, on a thread of its own.
 pub(super) fn serve(script: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> Target {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -171,7 +171,7 @@ pub(super) fn serve(script: impl Fn(usize, TcpStream) + Send + Sync + 'static) -
     target(address)
 }
 
-/// Reads one request; its bytes, or nothing if there is none any more.
+/// Reads one request and returns its bytes; `None` at the end of the stream.
 pub(super) fn read_request(stream: &mut impl Read) -> Option<Vec<u8>> {
     let mut request = Vec::new();
     let mut piece = [0; 16 << 10];
@@ -195,7 +195,7 @@ pub(super) fn read_request(stream: &mut impl Read) -> Option<Vec<u8>> {
     }
 }
 
-/// An answer with a length.
+/// Returns an answer with a length.
 pub(super) fn answer(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
@@ -206,7 +206,7 @@ pub(super) fn wait_for_end(stream: &mut impl Read) {
     while stream.read(&mut piece).is_ok_and(|count| count > 0) {}
 }
 
-/// Runs `test` with both reactors, if there are two.
+/// Runs `test` with each available reactor.
 pub(super) fn with_both(test: impl Fn(&mut dyn FnMut(OutgoingConfig) -> Asker)) {
     test(&mut |outgoing| Asker::new(Choice::Mio, outgoing));
     match crate::reactor::open_with_sockets(Choice::Uring, Default::default()) {
@@ -215,7 +215,7 @@ pub(super) fn with_both(test: impl Fn(&mut dyn FnMut(OutgoingConfig) -> Asker)) 
     }
 }
 
-/// Counts.
+/// A shared counter.
 #[derive(Clone, Default)]
 pub(super) struct Tally(Arc<Mutex<u64>>);
 
@@ -229,7 +229,7 @@ impl Tally {
     }
 }
 
-/// Writes, or finds that nobody reads any more.
+/// Writes `text`. Returns `false` if the peer does not read any more.
 pub(super) fn say(stream: &mut impl Write, text: impl AsRef<[u8]>) -> bool {
     stream.write_all(text.as_ref()).and_then(|()| stream.flush()).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Where a server is: names, several addresses, and nobody at all of them.
+//! Servers' places: names, several addresses, and addresses without a server.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn the_system_is_asked_for_names_and_remembers_none() {
 fn the_next_address_is_tried_when_one_is_refused_or_silent() {
     with_both(|make| {
         let to = hello();
-        // Nobody listens at ::1 with this port.
+        // Nothing listens on ::1 at this port.
         let refused: &[IpAddr] = &[Ipv6Addr::LOCALHOST.into(), [127, 0, 0, 1].into()];
         let nowhere: &[IpAddr] = &[[255, 255, 255, 255].into(), [127, 0, 0, 1].into()];
         let nobody: &[IpAddr] = &[[255, 255, 255, 255].into(), Ipv6Addr::LOCALHOST.into()];
@@ -66,7 +66,7 @@ fn the_next_address_is_tried_when_one_is_refused_or_silent() {
 fn an_address_that_says_nothing_is_overtaken_by_the_next() {
     with_both(|make| {
         let to = hello();
-        // A queue that is full, at the same port of another address of this machine.
+        // A full queue, at the same port of another address of this machine.
         let Ok(listener) = TcpListener::bind(("127.0.0.2", to.port)) else {
             return println!("not run: the port is taken there");
         };
@@ -81,7 +81,7 @@ fn an_address_that_says_nothing_is_overtaken_by_the_next() {
         let to = Target { host: "both".into(), ..to };
         assert_eq!(asker.fetch(&to).whole(), (200, "hello"));
         let connections = crate::reactor::Reactor::connection_count(asker.shard.reactor_mut());
-        assert_eq!(connections, 1); // Who lost is closed.
+        assert_eq!(connections, 1); // The slower connection is closed.
     });
 }
 

@@ -1,13 +1,13 @@
-//! What stands in for TLS where it is not built in: nobody is believed, and there are no sessions.
+//! The replacement for TLS in builds without it: no certificate is trusted, and no session exists.
 
-/// There is nobody.
+/// No certificates: this type has no value.
 #[derive(Clone)]
 pub(crate) enum Trusted {}
 
-/// There is none.
+/// No session: this type has no value.
 pub(super) enum Session {}
 
-/// What came of some bytes.
+/// The result of decrypting some bytes.
 #[derive(Default)]
 pub(super) struct Opened {
     pub is_ready: bool,

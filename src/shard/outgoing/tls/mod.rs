@@ -1,9 +1,8 @@
-//! TLS of a client: whom it believes, and what stands between the bytes of a socket and those of
-//! HTTP.
+//! TLS for clients: the trusted certificates, and the layer between a socket's bytes and HTTP.
 //!
-//! Believed is whom the system trusts: its certificates are kept up to date by whoever looks after
-//! the machine, organizations add their own there, and `SSL_CERT_FILE` names others. A list that is
-//! built in would be as old as the program. They are read when the first connection needs them.
+//! The certificates of the system are trusted. The system's administrator keeps them up to date,
+//! organizations add their own, and `SSL_CERT_FILE` names others. A built-in list would be as old
+//! as the program. They are read when the first connection needs them.
 
 use std::fmt;
 use std::fs::File;
@@ -21,19 +20,19 @@ use crate::limits;
 #[cfg(test)]
 mod tests;
 
-/// Who is believed.
+/// The client's configuration with the trusted certificates.
 #[derive(Clone)]
 pub(crate) struct Trusted(Arc<ClientConfig>);
 
-/// Certificates of those who vouch for servers. Nobody else is believed.
+/// Certificates of authorities that vouch for servers. No other certificates are trusted.
 #[derive(Clone)]
 pub struct Roots(Trusted);
 
 impl Roots {
-    /// Those of this file, which are in PEM.
+    /// Reads the certificates in this PEM file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The file cannot be read, is too long, or holds no valid certificate.
     pub fn from_file(file: &Path) -> io::Result<Roots> {
         let mut text = Vec::new();
         File::open(file)?.take(limits::TLS_FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
@@ -46,10 +45,10 @@ impl Roots {
         Roots::of(certificates).map_err(io::Error::other)
     }
 
-    /// These.
+    /// Returns the trust in these certificates.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A certificate is not valid, or none was given.
     pub(crate) fn of(certificates: Vec<CertificateDer<'static>>) -> Result<Roots, String> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates {
@@ -81,7 +80,7 @@ fn trust(roots: RootCertStore) -> Result<Trusted, String> {
     Ok(Trusted(Arc::new(config)))
 }
 
-/// Whom the system trusts: read once for the whole process. Takes long.
+/// Returns the trust in the system's certificates, read once for the whole process. May take long.
 pub(super) fn trusted_by_system() -> Result<Trusted, String> {
     static SYSTEM: OnceLock<Trusted> = OnceLock::new();
     if let Some(trusted) = SYSTEM.get() {
@@ -89,7 +88,7 @@ pub(super) fn trusted_by_system() -> Result<Trusted, String> {
     }
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
-    // Some that nobody can parse are no reason not to believe the others.
+    // Certificates that cannot be parsed do not affect the others.
     let (added_count, _) = roots.add_parsable_certificates(found.certs);
     if added_count == 0
         && let Some(error) = found.errors.first()
@@ -100,44 +99,44 @@ pub(super) fn trusted_by_system() -> Result<Trusted, String> {
     Ok(SYSTEM.get_or_init(|| trusted).clone())
 }
 
-/// TLS on one connection.
+/// The TLS session of one connection.
 pub(super) struct Session {
     tls: ClientConnection,
-    /// To be sent, from `sent_bytes` on.
+    /// Encrypted bytes to send, from `sent_bytes` on.
     sealed: Vec<u8>,
     sent_bytes: usize,
     is_ready: bool,
     has_ended: bool,
 }
 
-/// What came of some bytes.
+/// The result of decrypting some bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Opened {
-    /// The handshake has just ended.
+    /// True if the handshake has just ended.
     pub is_ready: bool,
-    /// The peer has said that nothing follows.
+    /// True if the peer has closed its side.
     pub has_ended: bool,
-    /// Nothing of it is to be believed. Why:
+    /// The reason why the session cannot be trusted, if so.
     pub refusal: Option<String>,
 }
 
 impl Session {
-    /// For a new connection to this host.
+    /// Returns the session of a new connection to this host.
     ///
     /// # Errors
-    /// It is none.
+    /// The host is not a valid name or address.
     pub fn new(trusted: &Trusted, host: &str) -> Result<Box<Session>, String> {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
         let tls = ClientConnection::new(Arc::clone(&trusted.0), name);
         let mut tls = tls.map_err(|error| error.to_string())?;
-        tls.set_buffer_limit(None); // What is put in is taken out at once.
+        tls.set_buffer_limit(None); // Each piece is taken out at once.
         let sealed = Vec::new();
         let mut session = Session { tls, sealed, sent_bytes: 0, is_ready: false, has_ended: false };
         session.collect();
         Ok(Box::new(session))
     }
 
-    /// Opens what has come, and appends it to `out`.
+    /// Decrypts received bytes and appends the result to `out`.
     pub fn open(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Opened {
         let mut opened = Opened::default();
         while !bytes.is_empty() && !self.has_ended && opened.refusal.is_none() {
@@ -169,14 +168,14 @@ impl Session {
         opened
     }
 
-    /// Takes what rustls has for the peer.
+    /// Collects the bytes that rustls has for the peer.
     fn collect(&mut self) {
         while self.tls.wants_write() {
             self.tls.write_tls(&mut self.sealed).expect("memory takes everything");
         }
     }
 
-    /// Seals the first of these bytes, once everything before is sent. How many?
+    /// Encrypts the first of these bytes, once all earlier ones are sent. Returns their number.
     pub fn seal(&mut self, bytes: &[u8]) -> usize {
         let portion = &bytes[..bytes.len().min(limits::TLS_SEAL_BYTES)];
         self.tls.writer().write_all(portion).expect("it has no limit");
@@ -184,14 +183,14 @@ impl Session {
         portion.len()
     }
 
-    /// Sends what is sealed. `Ok(false)`: not all of it was taken.
+    /// Sends encrypted bytes. Returns `Ok(false)` if not all were taken.
     pub fn send<E>(&mut self, send: impl FnOnce(&[u8]) -> Result<usize, E>) -> Result<bool, E> {
         if self.waiting_bytes() > 0 {
             self.sent_bytes += send(&self.sealed[self.sent_bytes..])?;
         }
         let is_all = self.waiting_bytes() == 0;
         if is_all {
-            self.sealed = Vec::new(); // A connection that waits has no buffer.
+            self.sealed = Vec::new(); // A waiting connection has no buffer.
             self.sent_bytes = 0;
         }
         Ok(is_all)
@@ -201,7 +200,7 @@ impl Session {
         self.sealed.len() - self.sent_bytes
     }
 
-    /// Has the peer said that nothing follows?
+    /// True if the peer has closed its side.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }

@@ -1,4 +1,4 @@
-//! Exchanges over TLS, with certificates of the test's own.
+//! Exchanges over TLS, with certificates made by the test.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use crate::shard::outgoing::{OutgoingConfig, Target};
 
 type Stream = StreamOwned<ServerConnection, TcpStream>;
 
-/// A server that is `name` and somebody who believes it.
+/// Returns a server that has a certificate for `name`, and a config that trusts it.
 fn serve_tls(
     name: &str,
     script: impl Fn(usize, &mut Stream) + Send + Sync + 'static,
@@ -87,7 +87,7 @@ fn who_is_not_who_he_should_be_gets_nothing() {
         assert_eq!(fault.kind, NetFaultKind::Tls);
         assert!(!fault.was_sent && !fault.kind.is_retryable());
         assert!(fault.text.contains("certificate"), "{fault}");
-        let mut asker = make(OutgoingConfig::default()); // Whom the system trusts, if anybody.
+        let mut asker = make(OutgoingConfig::default()); // The system does not trust it.
         let fault = asker.fetch(&to).end.unwrap().unwrap_err();
         assert_eq!(fault.kind, NetFaultKind::Tls, "{fault}");
         assert_eq!(read.get(), 0);
@@ -143,7 +143,7 @@ fn a_kept_connection_that_said_goodbye_is_not_used() {
         for _ in 0..3 {
             assert_eq!(asker.fetch(&to).whole(), (200, "one"));
         }
-        // Perhaps it came too late to be seen, and the exchange was repeated.
+        // The close may have come too late to be noticed. The exchange was then repeated.
         let counters = asker.counters();
         assert_eq!(counters.model_connections_opened, 3);
         assert_eq!(counters.model_exchanges_repeated, counters.model_connections_reused);
