@@ -1,13 +1,14 @@
-//! The machine: exchanges, the connections that carry them, and what becomes of both.
+//! The state machine: exchanges, and the connections that carry them.
 //!
-//! Events of sockets and timers change these tables at once; what has to be done with the reactor
-//! is noted as an [`Act`] and carried out by [`Outgoing::settle`], when no bytes of the reactor are
-//! borrowed. Invariants ([`Outgoing::audit`]):
-//! - O1: a connection stands at its place in the reactor, and what carries an exchange is known to
-//!   it, and the other way round.
+//! Events of sockets and timers change these tables at once. Calls of the reactor are queued as
+//! [`Act`]s. [`Outgoing::settle`] makes them when no bytes of the reactor are borrowed.
+//!
+//! Invariants ([`Outgoing::audit`]):
+//! - O1: a connection stands at its index of the reactor. A connection that serves an exchange is
+//!   known to that exchange, and the other way round.
 //! - O2: kept connections are those in the lists of their sites, and each has a timer.
 //! - O3: an exchange has a timer until its end is known, and no connection from then on.
-//! - O4: whatever has something to be heard stands in `news`, once.
+//! - O4: each exchange that has an event to report stands in `news` once.
 
 use std::collections::VecDeque;
 
@@ -27,7 +28,7 @@ use crate::reactor::{
 };
 use crate::trace::Counters;
 
-/// What is to be done with the reactor.
+/// A call of the reactor that is to be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
     Dial(ExchangeId),
@@ -39,46 +40,46 @@ pub(super) enum Act {
 #[derive(Clone, Copy, Debug)]
 enum Timer {
     Exchange(ExchangeId),
-    /// Of a connection that is kept or drained.
+    /// The timer of a connection that is kept or drained.
     Line(ConnectionId),
 }
 
-/// Whom to believe that he is the server of a name.
+/// The certificates that are trusted.
 enum Trust {
     Unknown,
     AskedFor,
     Known(Trusted),
 }
 
-/// See the module's text.
+/// The exchanges and connections of a shard. See the module's text.
 pub(in crate::shard) struct Outgoing {
     resolver: Resolver,
-    /// Questions that it has not answered.
+    /// Number of questions that the resolver has not answered.
     question_count: u32,
     trust: Trust,
-    /// Who waits for that. Some may have given up.
+    /// The exchanges that wait for the certificates. Some may have been dropped.
     waiting_for_trust: Vec<ExchangeId>,
     pub(super) sites: Pool<Site>,
     pub(super) exchanges: Pool<Exchange>,
-    /// By their places in the reactor.
+    /// The connections, by their indices in the reactor.
     pub(super) lines: Vec<Option<Box<Line>>>,
     pub(super) kept_count: usize,
     pub(super) drained_count: usize,
     timers: Wheel<Timer>,
-    /// Who has something to be heard.
+    /// The exchanges that have an event to report.
     news: VecDeque<ExchangeId>,
-    /// Exchanges for which there was no place.
+    /// The failures of exchanges for which no place was free.
     refused: VecDeque<(ExchangeId, NetFault)>,
     refused_count: u32,
     pub(super) acts: VecDeque<Act>,
-    /// What TLS has opened, while it is looked at.
+    /// Scratch space for decrypted bytes. Empty outside of `on_received`.
     pub(super) opened: Vec<u8>,
     pub(super) spare: Spare,
     pub(super) counters: Counters,
 }
 
 impl Outgoing {
-    /// For a shard that has so many executions.
+    /// Returns the tables for a shard with this limit of executions.
     pub fn new(
         config: &OutgoingConfig,
         executions_max: u32,
@@ -122,7 +123,7 @@ impl Outgoing {
         self.exchanges.get_mut(id.0)
     }
 
-    /// Begins an exchange. What goes wrong is heard.
+    /// Starts an exchange. Failures are reported by [`Outgoing::next_heard`].
     pub fn ask(
         &mut self,
         to: &Target,
@@ -143,7 +144,7 @@ impl Outgoing {
         id
     }
 
-    /// There is no place: that is heard under a name which nothing else has.
+    /// Queues the failure of an exchange that has no place, under an id that nothing else has.
     fn refuse(&mut self, to: &Target) -> ExchangeId {
         self.refused_count = self.refused_count.wrapping_add(1);
         let id = ExchangeId(Handle { index: u32::MAX, generation: self.refused_count });
@@ -167,7 +168,7 @@ impl Outgoing {
         self.sites.insert(Site::new(to.clone())).ok()
     }
 
-    /// Gives an exchange the connection that was used last, if one is kept.
+    /// Gives an exchange the most recently used connection that is kept, if any.
     fn use_kept(&mut self, id: ExchangeId, now: Instant) -> bool {
         let exchange = self.exchanges.get_mut(id.0).expect("it has just begun");
         let site = self.sites.get_mut(exchange.site).expect("it has users");
@@ -187,7 +188,7 @@ impl Outgoing {
         true
     }
 
-    /// Has a connection carry an exchange from now on.
+    /// Makes a connection carry an exchange.
     pub(super) fn carry(&mut self, connection: ConnectionId, id: ExchangeId, now: Instant) {
         let exchange = self.exchanges.get_mut(id.0).expect("it has a connection");
         exchange.stage = Stage::Asking;
@@ -204,7 +205,7 @@ impl Outgoing {
         self.arm(id);
     }
 
-    /// Something is to be sent.
+    /// Queues a send on a connection.
     pub(super) fn touch(&mut self, connection: ConnectionId) {
         let Some(line) = self.line(connection) else { return };
         if !std::mem::replace(&mut line.is_touched, true) {
@@ -212,7 +213,7 @@ impl Outgoing {
         }
     }
 
-    /// Finds out where an exchange goes, and whom to believe there; then it is dialled.
+    /// Finds the server's address and the trusted certificates, then dials.
     pub(super) fn locate(&mut self, id: ExchangeId, now: Instant) {
         let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
         let handle = exchange.site;
@@ -264,14 +265,15 @@ impl Outgoing {
         for id in waiting {
             let is_waiting = |exchange: &mut Exchange| exchange.stage == Stage::Resolving;
             match &fault {
-                _ if !self.exchange(id).is_some_and(is_waiting) => {} // It has given up.
+                _ if !self.exchange(id).is_some_and(is_waiting) => {} // Dropped or failed.
                 Some((kind, text)) => self.fail(id, *kind, text),
                 None => self.locate(id, now),
             }
         }
     }
 
-    /// Tries the next address.
+    /// Connects to the next address. Fails the exchange if none is left and no attempt is under
+    /// way.
     fn dial(&mut self, id: ExchangeId, reactor: &mut impl Reactor, now: Instant) {
         let Some(exchange) = self.exchanges.get_mut(id.0) else { return };
         if exchange.stage != Stage::Connecting || exchange.line.is_some() {
@@ -318,7 +320,7 @@ impl Outgoing {
         self.lines[index] = Some(Box::new(line));
     }
 
-    /// Closes a connection, and forgets it.
+    /// Closes a connection and forgets it.
     pub(super) fn remove_line(&mut self, connection: ConnectionId) {
         if self.line(connection).is_none() {
             return;
@@ -340,7 +342,7 @@ impl Outgoing {
         self.acts.push_back(Act::Close(connection));
     }
 
-    /// What an event of a socket changes. False: it is none of ours.
+    /// Handles an event of a socket. Returns `false` if the socket is not one of these connections.
     pub fn hear(&mut self, event: &SocketEvent<'_>, now: Instant) -> bool {
         let connection = match event {
             SocketEvent::Connected { connection, .. }
@@ -393,17 +395,17 @@ impl Outgoing {
         }
     }
 
-    /// One of the connections that were tried came to nothing.
+    /// Handles a connection attempt that has failed.
     pub(super) fn on_refused(&mut self, connection: ConnectionId, id: ExchangeId, error: IoError) {
         self.counters.model_connections_failed += 1;
         self.remove_line(connection);
         let exchange = self.exchanges.get_mut(id.0).expect("its connections go with it");
         exchange.dials.retain(|dial| *dial != connection);
         exchange.last_error = Some(error.to_string());
-        self.acts.push_back(Act::Dial(id)); // The next one, or that there is none.
+        self.acts.push_back(Act::Dial(id)); // Tries the next address or fails the exchange.
     }
 
-    /// The end of an exchange that came to nothing.
+    /// Ends an exchange with a failure.
     pub(super) fn fail(&mut self, id: ExchangeId, kind: NetFaultKind, text: &str) {
         self.counters.model_exchanges_failed += 1;
         let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
@@ -413,7 +415,7 @@ impl Outgoing {
         self.end(id, Err(NetFault { kind, text, was_sent, was_received }));
     }
 
-    /// The end of an exchange is known: its connection, if it has one still, goes.
+    /// Ends an exchange and closes its connection, if it still has one.
     pub(super) fn end(&mut self, id: ExchangeId, end: Result<(), NetFault>) {
         let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
         exchange.end = Some(end);
@@ -423,7 +425,7 @@ impl Outgoing {
         self.list(id);
     }
 
-    /// Takes from an exchange what is working for it.
+    /// Takes the timer and the connections from an exchange.
     fn let_go(&mut self, id: ExchangeId) {
         let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
         exchange.stagger_at = None;
@@ -438,7 +440,7 @@ impl Outgoing {
         }
     }
 
-    /// There is something to be heard, perhaps.
+    /// Queues an exchange if it has an event to report.
     pub(super) fn list(&mut self, id: ExchangeId) {
         let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
         if exchange.has_news() && !std::mem::replace(&mut exchange.is_listed, true) {
@@ -446,7 +448,7 @@ impl Outgoing {
         }
     }
 
-    /// Sets the timer of an exchange anew.
+    /// Replaces the timer of an exchange.
     pub(super) fn arm(&mut self, id: ExchangeId) {
         let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
         if let Some(timer) = exchange.timer.take() {
@@ -469,18 +471,18 @@ impl Outgoing {
         }
     }
 
-    /// What has happened so far; of everything else nothing has.
+    /// Returns the counters of exchanges. All others are zero.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// When something is due.
+    /// Returns the time of the next deadline.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.next_deadline()
     }
 
-    /// Sees to what is due: some of it, and the rest in the next turns.
+    /// Handles expired deadlines: some in this turn, the rest in the next ones.
     pub fn fire(&mut self, now: Instant) {
         for _ in 0..limits::MODEL_DEADLINES_PER_TURN {
             let Some(timer) = self.timers.pop_expired(now) else { return };
@@ -511,7 +513,7 @@ impl Outgoing {
         }
     }
 
-    /// Carries out what is to be done, and takes what the resolver has found.
+    /// Makes the queued calls of the reactor and takes the resolver's answers.
     pub fn settle(&mut self, reactor: &mut impl Reactor, now: Instant) {
         loop {
             while let Some(act) = self.acts.pop_front() {
@@ -534,7 +536,7 @@ impl Outgoing {
         }
     }
 
-    /// See [`super::Shard::next_heard`].
+    /// Returns the next event of an exchange. See [`super::Shard::next_heard`].
     pub fn next_heard(&mut self, body: &mut Vec<u8>) -> Option<(ExchangeId, Heard)> {
         body.clear();
         if let Some((id, fault)) = self.refused.pop_front() {
@@ -543,7 +545,7 @@ impl Outgoing {
         loop {
             let id = *self.news.front()?;
             let Some(exchange) = self.exchanges.get_mut(id.0) else {
-                self.news.pop_front(); // It was given up.
+                self.news.pop_front(); // It was dropped.
                 continue;
             };
             match exchange.next_heard(body) {
@@ -569,7 +571,7 @@ impl Outgoing {
         self.spare.give_back(exchange.body);
     }
 
-    /// Gives an exchange up.
+    /// Drops an exchange and closes its connection.
     pub fn drop_exchange(&mut self, id: ExchangeId) {
         self.refused.retain(|(refused, _)| *refused != id);
         if self.exchange(id).is_some() {
@@ -577,7 +579,8 @@ impl Outgoing {
         }
     }
 
-    /// Gives an exchange up whose answer has said all there is to say.
+    /// Drops an exchange whose answer holds nothing more of interest. The rest of the answer is
+    /// drained if possible, so that the connection can be kept.
     pub fn release_exchange(&mut self, id: ExchangeId, now: Instant) {
         let Some(exchange) = self.exchange(id) else { return };
         let has_head = exchange.stage == Stage::Answered;
@@ -603,7 +606,7 @@ impl Outgoing {
         }
         let has_answer = exchange.stage == Stage::Answered;
         if has_answer {
-            exchange.stage_at = now; // From here on it is the server again who is slow.
+            exchange.stage_at = now; // From here on, the time is the server's again.
         }
         if let Some(connection) = exchange.line.filter(|_| exchange.is_carried()) {
             self.acts.push_back(Act::Receive(connection, is_reading));
@@ -613,7 +616,7 @@ impl Outgoing {
         }
     }
 
-    /// Closes everything. For the end of a shard.
+    /// Closes all connections. For the end of a shard.
     pub fn close_all(&mut self) {
         let ids: Vec<ExchangeId> = self.exchanges.iter().map(|(id, _)| ExchangeId(id)).collect();
         for id in ids {
@@ -625,10 +628,10 @@ impl Outgoing {
         }
     }
 
-    /// Checks every invariant. For tests.
+    /// Checks the invariants O1 to O4. For tests.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// If an invariant does not hold.
     pub fn audit(&self) {
         self.timers.audit();
         let (mut kept_count, mut drained_count) = (0, 0);
