@@ -281,8 +281,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Handles the end of a guest's connection, which ends the guest. Its published chunks are still
-    /// taken.
+    /// Handles the end of a guest's connection, which ends the guest. Its published chunks are
+    /// still taken.
     pub(in crate::shard) fn lose_guest(&mut self, index: u32) {
         let run = self.runs[index as usize].as_mut();
         let Some(guest) = run.and_then(Run::guest) else { return };

@@ -6,8 +6,8 @@
 //! ring of the next larger class, filled as the engine is told of chunks, and never leased again.
 //!
 //! A *guest* (`guest.rs`) is a producer in another process. Its chunks are copied out of its ring
-//! into the private ring if they have readers in this process (`taking.rs`). Those readers read only
-//! memory that the guest cannot change. Readers in other processes read the guest's ring. The
+//! into the private ring if they have readers in this process (`taking.rs`). Those readers read
+//! only memory that the guest cannot change. Readers in other processes read the guest's ring. The
 //! connections to all these processes: `serve/door.rs`.
 //!
 //! Reading order: [`Door`], [`ProcessSeat`]; `relay.rs`, `guest.rs`, `taking.rs`. Then `places.rs`

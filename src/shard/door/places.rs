@@ -1,5 +1,5 @@
-//! The limit of executions that other processes share, common to all shards of a server. The threads
-//! that allocate their memory and watch their producers belong to it.
+//! The limit of executions that other processes share, common to all shards of a server. The
+//! threads that allocate their memory and watch their producers belong to it.
 
 use std::fmt;
 use std::sync::Arc;
