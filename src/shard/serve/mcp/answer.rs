@@ -1,7 +1,7 @@
-//! Answers, and the connections that they end.
+//! Answers, and the ends of the connections that carry them.
 //!
-//! Of who was cut off in the handshake era the answer is kept for a while: the client comes back
-//! for it with the id of the last event that it has seen.
+//! In the handshake era, the answer for a client that was cut off is kept for a while. The client
+//! comes back for it with the id of the last event that it has received.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -24,10 +24,10 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{self, Id};
 
-/// What a request is answered.
+/// The reply to a request: a result or an error.
 pub(super) type Reply = Result<Value, Fault>;
 
-/// A request: who asks, and where the answer goes.
+/// The sender of a request, and the way back to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     pub asker: Asker,
@@ -35,26 +35,26 @@ pub(super) struct Source {
     pub outlet: Outlet,
 }
 
-/// Calls that were answered while nobody heard it, the oldest first.
+/// Calls whose answers were not delivered for certain, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     calls: VecDeque<KeptCall>,
     bytes: usize,
 }
 
-/// One of them.
+/// One kept call.
 #[derive(Debug)]
 pub(super) struct KeptCall {
-    /// What it was called in the ids of its events.
+    /// The name of the call in the ids of its events.
     pub handle: Handle,
     pub call: Box<McpCall>,
-    /// The number of the event that was the answer; `None`: it was not sent yet.
+    /// The number of the event that was the answer; `None` if it was not sent yet.
     answer_count: Option<u64>,
     until: Instant,
 }
 
 impl Kept {
-    /// Keeps one, and lets go of those for which there is no room any more.
+    /// Keeps one call, and drops the oldest ones that exceed the limits.
     pub fn keep(
         &mut self,
         handle: Handle,
@@ -79,7 +79,7 @@ impl Kept {
         }
     }
 
-    /// Lets go of those whose time is up.
+    /// Drops the calls that were kept for [`limits::MCP_ANSWER_KEPT`].
     pub fn expire(&mut self, now: Instant) {
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.let_go();
@@ -90,14 +90,14 @@ impl Kept {
         self.calls.front().map(|oldest| oldest.until)
     }
 
-    /// True if the event of this number was the answer of the call of this name.
+    /// True if the event of this number was the answer to the call of this name.
     pub fn was_answered(&self, handle: Handle, session: SessionName, count: u64) -> bool {
         let asker = Asker::Session(session);
         let its = self.calls.iter().find(|kept| kept.handle == handle && kept.call.asker == asker);
         its.is_some_and(|kept| kept.answer_count == Some(count))
     }
 
-    /// The one of this name, if it is this session's.
+    /// Takes the call of this name, if it belongs to this session.
     pub fn take(&mut self, handle: Handle, session: SessionName) -> Option<Box<McpCall>> {
         let is_it =
             |kept: &KeptCall| kept.handle == handle && kept.call.asker == Asker::Session(session);
@@ -107,7 +107,7 @@ impl Kept {
         Some(kept.call)
     }
 
-    /// Forgets those of a session.
+    /// Drops the calls of a session.
     pub fn forget(&mut self, session: SessionName) {
         self.calls.retain(|kept| kept.call.asker != Asker::Session(session));
         self.bytes = self.calls.iter().map(|kept| bytes_of(&kept.call)).sum();
@@ -120,7 +120,7 @@ impl Kept {
     }
 }
 
-/// What became of a call that is answered so.
+/// Returns the outcome, as metrics count it, of a call with this reply.
 pub(super) fn outcome_of(reply: &Reply) -> McpOutcome {
     match reply {
         Err(_) => McpOutcome::Refused,
@@ -137,7 +137,7 @@ fn bytes_of(call: &McpCall) -> usize {
     }
 }
 
-/// As a message.
+/// Encodes a reply as a message.
 pub(super) fn write_answer(request: &Id, reply: &Reply) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
     match reply {
@@ -147,15 +147,15 @@ pub(super) fn write_answer(request: &Id, reply: &Reply) -> Vec<u8> {
     bytes
 }
 
-/// The status of HTTP of an answer that is one message.
+/// Returns the HTTP status of an answer that is a single message.
 pub(super) fn status_of(reply: &Reply) -> Status {
     let code = reply.as_ref().err().map_or(200, |fault| fault.status);
     Status::new(code).unwrap_or(Status::INTERNAL_SERVER_ERROR)
 }
 
 impl Serve {
-    /// The connection's answer becomes a stream. With `primer` its first event says nothing but
-    /// its id.
+    /// Turns the connection's answer into a stream. Returns `false` if that is impossible, or if
+    /// the stream has no body.
     pub(super) fn begin_stream(&mut self, id: ConnectionId) -> bool {
         let access = std::sync::Arc::clone(&self.access);
         let around = self.around(&access, Instant::from_nanos(0));
@@ -171,7 +171,7 @@ impl Serve {
         body != StreamBody::None
     }
 
-    /// What a connection was for is over: its next request may come.
+    /// Ends the connection's part in a call or session, and lets its next request come.
     pub(super) fn release_link(&mut self, id: ConnectionId) {
         let Some(connection) = self.writable(id) else { return };
         let Some(link) = connection.mcp.take() else { return };
@@ -185,7 +185,7 @@ impl Serve {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Takes a request into the table of those that are answered later.
+    /// Inserts a request that is answered later into the table of calls.
     pub(super) fn open_call(
         &mut self,
         source: Source,
@@ -249,8 +249,9 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(handle)
     }
 
-    /// Nobody hears this call now. Under `block` its notifier keeps its place until the client is
-    /// back, or the grace is over; any other ends, and the client is told what it missed.
+    /// Detaches a call from its lost connection. Under `block`, its notifier keeps its place until
+    /// the client is back or the grace period is over. Any other notifier ends, and the client is
+    /// told what it missed.
     pub(super) fn mute(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it has calls");
         serve.mcp.notice.drop_of(handle);
@@ -261,7 +262,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Nothing is told of this call any more.
+    /// Ends a call's notifications.
     pub(super) fn silence(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it has calls");
         serve.mcp.notice.drop_of(handle);
@@ -276,7 +277,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.ask_at_once(Event::Unsubscribe(notifier));
     }
 
-    /// Takes a call out of the table; its client may use its id again.
+    /// Removes a call from the table. Its client may use the id again.
     pub(super) fn close_call(&mut self, handle: Handle) -> Option<Box<McpCall>> {
         self.silence(handle);
         let now = self.now;
@@ -296,7 +297,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Some(call)
     }
 
-    /// A call that is in the table is answered.
+    /// Counts the answer to a call in the table.
     fn count_answer(&mut self, handle: Handle, reply: &Reply) {
         let serve = self.serve.as_mut().expect("it has calls");
         if let Some(call) = serve.mcp.calls.get_mut(handle)
@@ -307,7 +308,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A call of a tool is over.
+    /// Counts a finished call of a tool.
     pub(super) fn count_call(&mut self, era: Era, outcome: McpOutcome) {
         let serve = self.serve.as_mut().expect("it was asked");
         serve.mcp.counts.calls[era as usize][outcome as usize] += 1;
@@ -326,7 +327,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Answers a call, which is over then.
+    /// Answers a call and ends it.
     pub(super) fn answer_call(&mut self, handle: Handle, reply: Reply) {
         self.end_span_of(handle, &reply);
         self.count_answer(handle, &reply);
@@ -339,13 +340,13 @@ impl<R: Reactor + 'static> Shard<R> {
         {
             return;
         }
-        // What was gathered comes before the answer. On lines that is dropped, for clients that
-        // lose what comes together with an answer; but parts of a result are counted, and all of
-        // them come.
+        // Gathered notifications come before the answer. On lines they are dropped, for clients
+        // that lose what comes together with an answer. Parts of a result are counted, so all of
+        // them are sent.
         if matches!(outlet, Outlet::Stream(_)) || tells_parts {
             self.serve.as_mut().expect("as above").close_notice();
         }
-        // With its first part an answer that was still open has become a stream.
+        // The first part has turned an open answer into a stream.
         let serve = self.serve.as_mut().expect("as above");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let outlet = call.outlet;
@@ -366,7 +367,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.finish_answered(handle, bytes);
     }
 
-    /// Writes an answer that has waited; if nobody hears it now, it is kept.
+    /// Writes an answer that has waited, or keeps it if the client is not connected.
     pub(super) fn say_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
         let serve = self.serve.as_mut().expect("it has calls");
         match serve.say(handle, |out| out.extend_from_slice(&bytes)) {
@@ -375,7 +376,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The last word was written.
+    /// Closes a call whose answer was written.
     pub(super) fn finish_answered(&mut self, handle: Handle, bytes: Vec<u8>) {
         let now = self.now;
         let Some(mut call) = self.close_call(handle) else { return };
@@ -385,7 +386,7 @@ impl<R: Reactor + 'static> Shard<R> {
             if matches!(call.asker, Asker::Session(_))
                 && call.context.version.era() == Era::Handshake
             {
-                // It may get lost on its way.
+                // The answer may get lost on its way.
                 call.outlet = Outlet::Nowhere;
                 call.stage = Stage::Answered(bytes.into());
                 let count = call.reached.count;
@@ -394,7 +395,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Nobody hears the answer now.
+    /// Keeps the answer to a call whose client is not connected.
     fn keep_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
         let now = self.now;
         let Some(mut call) = self.close_call(handle) else { return };
@@ -405,7 +406,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A call ends without an answer: who has asked wants none.
+    /// Ends a call without an answer because the client wants none.
     pub(super) fn drop_call(&mut self, handle: Handle) {
         let Some(call) = self.close_call(handle) else { return };
         match call.outlet {
@@ -419,7 +420,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The connection's answer is a whole one.
+    /// Detaches a connection whose answer is a single message.
     fn unlink(&mut self, id: ConnectionId) {
         let serve = self.serve.as_mut().expect("it has calls");
         if let Some(connection) = serve.connection(id) {

@@ -1,4 +1,4 @@
-//! What is asked, told and replied, whichever way it came.
+//! Requests, notifications and replies of clients, whatever transport they came by.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::tool::{Asking, Question, Replies, ToolSpec};
 use crate::wire::jsonrpc::Id;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// See [`Shard::ask_mcp`].
+    /// Carries out a request. See [`Shard::ask_mcp`].
     pub(super) fn carry_out_mcp(
         &mut self,
         source: Source,
@@ -80,7 +80,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// What the server says of itself.
+    /// Returns the server's description of itself.
     pub(super) fn server_info(&self) -> Arc<ServerInfo> {
         Arc::clone(&self.mcp.server)
     }
@@ -88,7 +88,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Calls code of the catalog.
     ///
     /// # Errors
-    /// That it panicked.
+    /// The code has panicked.
     pub(super) fn call_catalog<T>(&mut self, call: impl FnOnce() -> T) -> Result<T, Fault> {
         guarded(call).map_err(|panicked| {
             self.note_panic(Callback::Catalog, &panicked);
@@ -96,7 +96,7 @@ impl<R: Reactor + 'static> Shard<R> {
         })
     }
 
-    /// What there is beside tools and executions.
+    /// Returns the catalog: prompts and resources other than executions.
     pub(super) fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.mcp.catalog)
     }
@@ -156,7 +156,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The answer of something that asks first, in the stateless era.
+    /// Returns the answer, in the stateless era, of a tool or prompt that has questions first.
     pub(super) fn input_required(
         &self,
         bound: Bound<'_>,
@@ -170,7 +170,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(results.input_required(questions, sealed))
     }
 
-    /// What a request brings of an earlier one.
+    /// Returns the answers and the state that a request brings from an earlier one.
     pub(super) fn replies_of(
         &self,
         source: &Source,
@@ -182,7 +182,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.mcp.seal.replies(bound, context, self.now)
     }
 
-    /// With these ids of executions.
+    /// Completes an argument, with these ids of executions.
     pub(super) fn complete_argument(
         &self,
         owner: Principal,
@@ -196,7 +196,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(results.completion(&completion::complete(wanted, &sources)?))
     }
 
-    /// Carries out what a client tells.
+    /// Handles a notification of a client.
     pub(super) fn tell_mcp(&mut self, source: Source, told: Told) {
         if let Told::Cancelled { id, .. } = told {
             match self.find_call(source.asker, &id) {
@@ -206,14 +206,14 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The call that this asker knows by this id.
+    /// Returns the call that this asker knows by this id.
     pub(super) fn find_call(&self, asker: Asker, id: &Id) -> Option<Handle> {
         let serve = self.serve.as_ref()?;
         let is_it = |call: &McpCall| call.asker == asker && call.context.id == *id;
         serve.mcp.calls.iter().find(|(_, call)| is_it(call)).map(|(handle, _)| handle)
     }
 
-    /// Its client does not want it any more: it is stopped, and not answered.
+    /// Stops a call that its client has cancelled, without an answer.
     pub(super) fn cancel_mcp(&mut self, handle: Handle) {
         let execution = self.stop_call(handle);
         self.drop_call(handle);
@@ -222,7 +222,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// What a call keeps is let go of; the execution that was run for it alone.
+    /// Drops what a call keeps, and returns the execution that was run only for it.
     pub(super) fn stop_call(&mut self, handle: Handle) -> Option<crate::base::ExecutionId> {
         let serve = self.serve.as_mut().expect("it has calls");
         let call = serve.mcp.calls.get(handle)?;
@@ -236,13 +236,13 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// As [`Shard::cancel_mcp`], of whoever is gone: its connection is not written to.
+    /// Like [`Shard::cancel_mcp`], for a client whose session has ended.
     pub(super) fn abandon(&mut self, handle: Handle) {
         self.cancel_mcp(handle);
     }
 }
 
-/// A page of what was listed, as it is told.
+/// Converts the items of a page to JSON.
 pub(super) fn documents<T>(page: Page<T>, document: impl Fn(T) -> Value) -> Page<Value> {
     Page { items: page.items.into_iter().map(document).collect(), next: page.next }
 }

@@ -1,10 +1,10 @@
-//! One request of a client that is not answered at once: who asked, where what it is told goes,
-//! what it waits for, and how far its notifications are.
+//! One request of a client that is not answered at once: its sender, its way back, its stage, and
+//! the position of its notifications.
 //!
-//! Invariants (held by [`super::Mcp::audit`]):
-//! - M3: a call is answered once: whoever answers takes it out of the table, or leaves nothing in
-//!   it but the answer, for who comes back.
-//! - M4: where a call's notifications go, its connection knows it, and nobody else's.
+//! Invariants (`Serve::audit_mcp` checks M4):
+//! - M3: a call is answered once. The answer removes it from the table or is all that is left in
+//!   it, for a client that comes back.
+//! - M4: the connection of a call's outlet is linked to this call and no other, or is one of lines.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,25 +21,25 @@ use crate::shard::Chunk;
 use crate::tool::{Question, ToolSpec};
 use crate::wire::jsonrpc::Id;
 
-/// Who has asked.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Asker {
     /// A session, of this shard or of another.
     Session(SessionName),
-    /// A request that stands for itself, on this connection.
+    /// A client without a session, on this connection.
     Alone(ConnectionId),
 }
 
-/// Where what a call has to say goes.
+/// The destination of a call's notifications and answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outlet {
-    /// The answer of this connection, which is nothing yet: one message, or a stream.
+    /// The answer of this connection, which is still undecided: one message, or a stream.
     Open(ConnectionId),
     /// The stream that this connection's answer has become.
     Stream(ConnectionId),
     /// A connection of lines.
     Lines(ConnectionId),
-    /// Nobody hears it now.
+    /// No connection, for now.
     Nowhere,
 }
 
@@ -52,63 +52,63 @@ impl Outlet {
     }
 }
 
-/// What it waits for.
+/// The event that a call waits for.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The client's answers to what its tool asks.
+    /// The client's answers to its tool's questions.
     Asks(Box<Asks>),
     /// The output of its tool.
     Runs(Handle),
     /// The end of a task.
     Awaits(Handle),
-    /// Something new behind this offset of a door.
+    /// New output after this offset of a door.
     Reads(Handle, Option<u64>),
-    /// Nothing: it is told of what it wants to know, until it goes.
+    /// Nothing: the client is notified of changes until it leaves.
     Listens(Box<Filter>),
-    /// It is about to run.
+    /// The start of its tool.
     Begins,
-    /// Who asked: this is the answer.
+    /// The client, which has to fetch this answer.
     Answered(Box<[u8]>),
 }
 
-/// A tool asks before it runs.
+/// The state of a tool that has questions before it runs.
 #[derive(Debug)]
 pub(super) struct Asks {
     pub spec: Arc<ToolSpec>,
     pub arguments: Value,
-    /// What was answered of what it asks now.
+    /// The answers to the current questions.
     pub answers: Map<String, Value>,
-    /// What it wants to be told again.
+    /// The state that the tool wants back.
     pub state: Option<Value>,
-    /// What is still to be answered, and by which name.
+    /// The questions without an answer, each with its number.
     pub open: Vec<(u64, Question)>,
-    /// So often it has asked.
+    /// Number of times that the tool has asked.
     pub rounds: u32,
 }
 
-/// How far its notifications are.
+/// The position of a call's notifications.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reached {
     pub rising: Rising,
-    /// The tool's last report that was told.
+    /// Number of the tool's last report that was sent.
     pub report_count: u64,
-    /// The last chunk that was told, and the bytes up to there.
+    /// The last chunk that was sent, and the bytes up to its end.
     pub seq: u64,
     pub bytes: u64,
-    /// Messages, each of which has a number.
+    /// Number of messages. Each message has a number.
     pub count: u64,
-    /// Partial results.
+    /// Number of partial results.
     pub partials: u64,
 }
 
 impl Reached {
-    /// This chunk was told, or nobody wants to hear of it.
+    /// Notes that this chunk was sent, or is not wanted.
     pub fn come_past(&mut self, chunk: &Chunk<'_>) {
         self.come_to(chunk.seq, chunk.offset + chunk.data.len() as u64);
     }
 
-    /// Never back: chunks that were gathered are told late, and something that nobody wants to hear
-    /// of may have come meanwhile.
+    /// Moves the position forward, never back. Gathered chunks are sent late, and an unwanted chunk
+    /// may have come meanwhile.
     pub fn come_to(&mut self, seq: u64, bytes: u64) {
         if seq > self.seq {
             (self.seq, self.bytes) = (seq, bytes);
@@ -116,17 +116,17 @@ impl Reached {
     }
 }
 
-/// What its notifications are known by, where they are written from.
+/// The tokens of a call's notifications, shared with the code that writes them.
 #[derive(Debug)]
 pub(super) struct Tokens {
     pub progress: Option<Id>,
     pub partial: Option<Id>,
 }
 
-/// See the module's text.
+/// A call. See the module's text.
 #[derive(Debug)]
 pub(super) struct McpCall {
-    /// What the ids of its events call it: the first place that it had.
+    /// The name of the call in the ids of its events: the first handle that it had.
     pub name: Option<Handle>,
     pub asker: Asker,
     pub owner: Principal,
@@ -134,22 +134,22 @@ pub(super) struct McpCall {
     pub tokens: Rc<Tokens>,
     pub outlet: Outlet,
     pub stage: Stage,
-    /// What was run for it, once it was answered.
+    /// The execution that was run for it, once it was answered.
     pub ran: Option<ExecutionId>,
-    /// Gives it what becomes notifications.
+    /// The subscriber whose deliveries become notifications.
     pub notifier: Option<SubscriberId>,
     pub reached: Reached,
-    /// Its client has taken nothing for so long that it is told nothing more before the answer.
+    /// True if its notifications ended early because its client took nothing for too long.
     pub is_cut_short: bool,
-    /// It was told an id to come back with before anything else.
+    /// True if the client was sent an event id to resume from before anything else.
     pub is_primed: bool,
-    /// Messages of the log that are less important are not told; `None`: none is.
+    /// The least important level of log messages that are sent; `None` if none are.
     pub level: Option<Level>,
     pub timer: Option<TimerId>,
-    /// A notification that waits for the answer, and is dropped when it comes.
+    /// A notification that waits and is dropped when the answer comes first.
     pub held: Vec<u8>,
-    /// It calls a tool, and its outcome is still to be counted.
+    /// True if it calls a tool and its outcome was not counted yet.
     pub is_to_count: bool,
-    /// What it is in a trace, until it is answered.
+    /// Its span in a trace, until it is answered.
     pub span: Option<Box<crate::trace::Span>>,
 }

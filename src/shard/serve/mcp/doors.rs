@@ -1,5 +1,6 @@
-//! The door: outputs that are read piece by piece, by tools of our own. A stream is called as its
-//! execution is. Who asks for one that is nobody's door yet opens it, with what is still held.
+//! MCP doors: outputs that clients read piece by piece, with the server's own tools. A stream has
+//! the id of its execution. A client that names an execution without a door opens one, with what is
+//! still held.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::shard::places::{Place, What};
 use crate::tool::{Asking, Prepared, Replies, ToolSpec};
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Carries out a call of one of the door's tools. `None`: it is answered later.
+    /// Carries out a call of one of the door's tools. Returns `None` if it is answered later.
     pub(super) fn use_door(
         &mut self,
         source: Source,
@@ -90,7 +91,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Runs a tool whose result is a stream: its call is answered at once.
+    /// Runs a tool whose result is a stream, and answers its call at once.
     pub(super) fn open_door(
         &mut self,
         source: &Source,
@@ -129,14 +130,14 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok((execution, spec))
     }
 
-    /// What a call is answered that was not run for want of something.
+    /// Returns the reply to a call that was not run, with the problem as its text.
     pub(super) fn refusal(&self, context: &Context, problem: &str) -> Reply {
         let server = self.server_info();
         Ok(Results::new(context.version, &server).call_refused(problem, CallMeta::default()))
     }
 
-    /// A place for a door of this principal's. Those that were read to their ends, or not for a
-    /// long time, are still here, and hold none. When they are too many one of them has to go.
+    /// Takes a place for a door of this principal. Doors that were read to their ends, or not for a
+    /// long time, still exist without a place. If these are too many, the oldest is closed.
     fn place_for_door(&mut self, owner: Principal) -> Result<Place, String> {
         let place = self.take_door_place(owner)?;
         let serve = self.serve.as_mut().expect("it was asked");
@@ -157,7 +158,7 @@ impl<R: Reactor + 'static> Shard<R> {
         place.ok_or_else(|| format!("{most} streams are open already: close one with stream_close"))
     }
 
-    /// A door is read: it is counted again, unless nothing more comes of its tool.
+    /// Takes a place for a door that is read again, unless its tool has ended.
     fn count_again(&mut self, handle: Handle) -> Result<(), String> {
         let serve = self.serve.as_mut().expect("it was asked");
         let keep = serve.mcp.keeps.get(handle).expect("it was just found");
@@ -171,7 +172,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(())
     }
 
-    /// The door of this name, if it is this principal's.
+    /// Returns the door of this name if it belongs to this principal, opening it if needed.
     fn find_door(&mut self, owner: Principal, stream_id: &str) -> Result<Handle, String> {
         let unknown = || "argument `stream_id`: there is no such stream".to_owned();
         let id = stream_id.parse::<ExecutionId>().map_err(|_| unknown())?;
@@ -196,8 +197,8 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(keep)
     }
 
-    /// Somebody reads from a door, or may begin to. For so long as a `block` subscriber may hold
-    /// its producer back it is counted; then it is only kept, for a client that comes back.
+    /// Restarts the timers of a door. It keeps its place for as long as a `block` subscriber may
+    /// hold its producer back. After that it only exists for a client that comes back.
     fn set_door_timer(&mut self, handle: Handle) {
         let idle_until = self.now + limits::MCP_DOOR_IDLE;
         let counted_until = idle_until.min(self.now + self.block_deadline);
@@ -215,14 +216,14 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.mcp.keeps.get_mut(handle).expect("it was just there").timer = timer;
     }
 
-    /// A door was not read for a while: others may have its place. In the end it is closed, and its
-    /// tool stopped, unless that goes on without it.
+    /// Takes the place of a door that was not read for a while. At the second deadline it is
+    /// closed, and its tool stopped, unless the tool continues without it.
     pub(super) fn door_is_due(&mut self, handle: Handle) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
         if keep.has_readers() {
-            return self.set_door_timer(handle); // Somebody does read.
+            return self.set_door_timer(handle); // A client is reading.
         }
         keep.place = None;
         let (idle_until, is_let_go) = (keep.idle_until, keep.is_let_go());
@@ -232,7 +233,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let execution = keep.execution.filter(|_| !is_let_go);
         self.close_door(handle);
         if let Some(execution) = execution {
-            let _ = self.cancel(execution); // It may be over.
+            let _ = self.cancel(execution); // It may have ended.
         }
     }
 
@@ -262,7 +263,7 @@ impl<R: Reactor + 'static> Shard<R> {
         None
     }
 
-    /// What is there. `None`: nothing yet, and it is waited for.
+    /// Returns the answer to a read. Returns `None` if the read has to wait.
     fn read_door(
         &mut self,
         context: &Context,
@@ -280,7 +281,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let id = keep.execution.expect("a door is of an execution").to_string();
         if keep.missed_bytes > 0 {
             let text = format!("the first {} bytes are not there any more", keep.missed_bytes);
-            keep.missed_bytes = 0; // It is said once.
+            keep.missed_bytes = 0; // It is reported once.
             return Some(Ok(results.call_refused(&text, meta)));
         }
         let problem = keep.over.as_ref().and_then(super::keep::Over::problem);
@@ -313,7 +314,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Some(Ok(results.call_value(value, meta)))
     }
 
-    /// Answers a read that has waited.
+    /// Answers a read that has waited, if it can be answered now.
     pub(super) fn answer_read(
         &mut self,
         handle: Handle,
@@ -331,7 +332,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.pump();
     }
 
-    /// Something new is there: the first of those who wait has it.
+    /// Answers waiting reads in order, as long as the door has something new.
     pub(super) fn settle_readers(&mut self, handle: Handle) {
         loop {
             let serve = self.serve.as_mut().expect("it keeps");
@@ -340,7 +341,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let offset = match serve.mcp.calls.get(reader).map(|call| &call.stage) {
                 Some(Stage::Reads(_, offset)) => *offset,
                 _ => {
-                    keep.readers.remove(0); // It is gone.
+                    keep.readers.remove(0); // The call is gone.
                     continue;
                 }
             };
@@ -348,12 +349,12 @@ impl<R: Reactor + 'static> Shard<R> {
             let serve = self.serve.as_mut().expect("as above");
             let keep = serve.mcp.keeps.get(handle);
             if keep.is_none_or(|keep| keep.readers.first() == Some(&reader)) {
-                return; // It waits on.
+                return; // It still waits.
             }
         }
     }
 
-    /// Closes a door. How long the stream was so far.
+    /// Closes a door and returns the bytes that its stream had so far.
     fn close_stream(&mut self, handle: Handle) -> u64 {
         let serve = self.serve.as_mut().expect("it was asked");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return 0 };
@@ -361,12 +362,12 @@ impl<R: Reactor + 'static> Shard<R> {
         let execution = keep.execution;
         self.close_door(handle);
         if let Some(execution) = execution {
-            let _ = self.cancel(execution); // It may be over.
+            let _ = self.cancel(execution); // It may have ended.
         }
         total
     }
 
-    /// Nobody reads from it any more.
+    /// Closes a door and refuses the reads that wait.
     pub(super) fn close_door(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
@@ -379,7 +380,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// What was to be an answer is too much for one: a door it is.
+    /// Answers a call with a door because its result is too long for an answer.
     pub(super) fn answer_with_door(&mut self, call: Handle, handle: Handle) {
         let context = self.call_context(call);
         let serve = self.serve.as_mut().expect("it keeps");
@@ -405,7 +406,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer_call(call, Ok(result));
     }
 
-    /// The answer to a call whose result is a stream.
+    /// Returns the answer to a call whose result is a stream.
     pub(super) fn stream_result(
         &self,
         context: &Context,
@@ -421,17 +422,18 @@ impl<R: Reactor + 'static> Shard<R> {
         results.call_in_part(beginning, Rest::Stream(&name), spec, meta)
     }
 
-    /// Under what an execution's progress is told, and where its native stream is.
+    /// Returns the progress token of an execution, and the URL path of its native stream.
     pub(super) fn names_of(&self, id: ExecutionId) -> (Option<String>, Option<String>) {
         (self.token_of(id), self.events_of(id))
     }
 
-    /// Under what an execution's progress is told; `None` if it is forgotten.
+    /// Returns the progress token of an execution; `None` if the execution is forgotten.
     pub(super) fn token_of(&self, id: ExecutionId) -> Option<String> {
         self.known_run(id)?.names.token.clone()
     }
 
-    /// Where its native stream is; `None` if it is forgotten, or nobody speaks HTTP.
+    /// Returns the URL path of the native stream; `None` without HTTP, or if the execution is
+    /// forgotten.
     pub(super) fn events_of(&self, id: ExecutionId) -> Option<String> {
         let run = self.known_run(id)?;
         let has_http = self.serve.as_ref().is_some_and(|serve| !serve.listeners.is_empty());

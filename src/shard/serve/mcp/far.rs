@@ -1,9 +1,9 @@
-//! Sessions and what they ask for may live on different shards: calls of virtual tools live where
-//! their workers are, and who asks about an execution is answered where that is.
+//! Sessions on other shards. Calls of virtual tools live with their workers, and requests about an
+//! execution are answered on the execution's shard.
 //!
-//! A request is let in by its session, and then goes, with its connection, where what it is about
-//! lives. There it is a call like any other, of a session that is elsewhere. That session is told
-//! when the request is over; what it wants to cancel, and that it has ended, all shards are told.
+//! A session admits a request, which then moves, with its connection, to the shard of its subject.
+//! There it is a call like any other, of a session elsewhere. That session is told when the request
+//! is over. Cancellations and ends of sessions are sent to all shards.
 
 use serde_json::{Value, json};
 
@@ -22,8 +22,7 @@ use crate::wire::http1::Status;
 use crate::wire::jsonrpc::Id;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Sends a request where that lives which it is about. `None`: it is on its way, or all are
-    /// asked for their part of the answer.
+    /// Moves a request to the shard of its subject. Returns `None` if it was moved.
     pub(super) fn pass_on_asked(
         &mut self,
         id: ConnectionId,
@@ -48,7 +47,7 @@ impl<R: Reactor + 'static> Shard<R> {
         None
     }
 
-    /// A request of a session of another shard arrives.
+    /// Handles a request of a session of another shard.
     pub(super) fn hear_asked(
         &mut self,
         id: ConnectionId,
@@ -68,7 +67,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.hear_incoming(id, Incoming::Ask(context, ask), source)
     }
 
-    /// A request that was let in elsewhere came to nothing on its way.
+    /// Frees the id of a request that was admitted elsewhere and failed on its way.
     pub(in crate::shard::serve) fn let_go_asked(&mut self, call: &Call) {
         let Call::Mcp(request) = call else { return };
         let McpWish::Asked(context, _) = &request.wish else { return };
@@ -78,13 +77,13 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Is the session that a request names one of another shard?
+    /// True if a request names a session of another shard.
     pub(super) fn is_far(&self, request: &McpRequest) -> bool {
         let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
         name.is_some_and(|name| usize::from(name.shard) != self.own_index())
     }
 
-    /// Goes on with the stream of a call of a session that is elsewhere.
+    /// Resumes the stream of a call that belongs to a session elsewhere.
     pub(super) fn resume_far(
         &mut self,
         id: ConnectionId,
@@ -101,16 +100,16 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer_fault(id, None, super::receive::no_such_stream())
     }
 
-    /// Has another shard do something, if it is there.
+    /// Runs `work` on another shard, if that exists.
     fn have_done(&self, shard: u8, work: impl FnOnce(&mut Shard<R>) + Send + 'static) {
         if let Some(peer) = self.peers.get(usize::from(shard))
             && usize::from(shard) != self.own_index()
         {
-            let _ = peer.send(Command::Call(Box::new(work))); // If it is gone, so is all of it.
+            let _ = peer.send(Command::Call(Box::new(work))); // A missing shard has none of it.
         }
     }
 
-    /// A request of a session that is elsewhere is over.
+    /// Tells a session of another shard that one of its requests is over.
     pub(super) fn finish_far(&mut self, name: SessionName, id: &Id) {
         let id = id.clone();
         self.have_done(name.shard, move |shard| {
@@ -122,7 +121,7 @@ impl<R: Reactor + 'static> Shard<R> {
         });
     }
 
-    /// A session does not want this any more, which is not here.
+    /// Cancels, on all other shards, a session's request that is not here.
     pub(super) fn cancel_far(&mut self, asker: Asker, id: &Id) {
         let Asker::Session(_) = asker else { return };
         for shard in 0..self.peers.len() as u8 {
@@ -135,7 +134,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A session is over: so is what it has run elsewhere.
+    /// Tells all other shards that a session has ended, which ends its calls there.
     pub(super) fn tell_far(&mut self, name: SessionName) {
         for shard in 0..self.peers.len() as u8 {
             self.have_done(shard, move |shard| shard.end_far_session(name));
@@ -153,7 +152,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Tells a session what belongs to none of its requests, wherever it is.
+    /// Sends a session a message that belongs to none of its requests, wherever the session is.
     pub(super) fn tell_session(&mut self, name: SessionName, bytes: Vec<u8>) {
         if usize::from(name.shard) != self.own_index() {
             self.have_done(name.shard, move |shard| shard.tell_session_here(name, &bytes));
@@ -171,7 +170,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Asks all shards for their parts of a list, if there are others, and who asks can wait.
+    /// Asks all shards for their parts of a list, if there are others and the client can wait.
     pub(super) fn gather_list(&mut self, source: &Source, context: &Context, ask: &Ask) -> bool {
         let Outlet::Open(id) = source.outlet else { return false };
         if self.peers.len() < 2 {
@@ -184,13 +183,13 @@ impl<R: Reactor + 'static> Shard<R> {
         let wish = McpWish::Asked(Box::new(context.clone()), ask.clone());
         let request = McpRequest::of(wish, session);
         if self.gather(id, Call::Mcp(request.into()), source.owner) {
-            // It is answered already: the next request may be there.
+            // It has been answered already: the next request may have come.
             self.serve.as_mut().expect("it was asked").answered.push(id);
         }
         true
     }
 
-    /// What of a list is on this shard.
+    /// Returns the part of a list that is on this shard.
     pub(in crate::shard::serve) fn list_part(
         &mut self,
         request: &McpRequest,
@@ -209,7 +208,7 @@ impl<R: Reactor + 'static> Shard<R> {
         json!({ "items": items })
     }
 
-    /// The lists of all shards are there.
+    /// Answers a list request once the parts of all shards have come.
     pub(in crate::shard::serve) fn answer_listed(
         &mut self,
         id: ConnectionId,

@@ -1,10 +1,10 @@
-//! What is kept of an execution's output: for the answer to a call, for a task, for a door.
+//! The kept output of an execution: for the answer to a call, for a task, for a door.
 //!
-//! An answer holds so much, and content blocks among it. What is more than that makes a door of it:
-//! a window of what was not read yet, and its producer waits until somebody reads, as long as for
-//! any stalled `block` subscriber: then it goes on, and the door says so. Where a door is not
-//! wanted, the answer says how the output begins; the rest was told in notifications, and is let go
-//! of here.
+//! An answer has a limit of bytes and of content blocks. Output beyond that turns the answer into a
+//! door: a window of unread output. The producer waits until a client reads, as long as for any
+//! stalled `block` subscriber. Then it continues, and the door reports that. If the client wants no
+//! door, the answer holds the beginning of the output. The rest was sent in notifications and is
+//! not kept.
 
 use std::sync::Arc;
 
@@ -19,66 +19,66 @@ use crate::shard::places::Place;
 use crate::shard::{Chunk, Ended};
 use crate::tool::ToolSpec;
 
-/// What it is kept for.
+/// The purpose of kept output.
 #[derive(Debug)]
 pub(super) enum Role {
     /// The answer to this call.
     Answer(Handle),
-    /// Whoever reads.
+    /// Reads by the door's tools.
     Door,
-    /// Whoever asks for the result.
+    /// The result of a task.
     Task(Box<Task>),
 }
 
-/// As what.
+/// The kept part of the output.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// All of it.
+    /// All output so far.
     All(Collected),
-    /// How it begins; there was more.
+    /// The beginning. More output has come since.
     Beginning(Collected),
-    /// What was not read.
+    /// The output that was not read yet.
     Window(Window),
 }
 
-/// How an execution has ended.
+/// The end of an execution.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Over {
     pub state: EndState,
     pub error: Option<Box<str>>,
 }
 
-/// See the module's text.
+/// The kept output of one execution. See the module's text.
 #[derive(Debug)]
 pub(super) struct Keep {
     pub owner: Principal,
-    /// What runs.
+    /// The tool that runs.
     pub tool: Arc<ToolSpec>,
-    /// `None`: its tool still asks.
+    /// The execution; `None` while its tool still has questions.
     pub execution: Option<ExecutionId>,
-    /// What its progress is told under. Kept, as `has_panicked` is, for the result: that may be
-    /// written when the execution is forgotten already.
+    /// The execution's progress token. It is copied, as `has_panicked` is, because the result may
+    /// be written after the execution is forgotten.
     pub token: Option<String>,
-    /// Whether its tool has panicked.
+    /// True if its tool has panicked.
     pub has_panicked: bool,
-    /// Gives it what comes, until the end.
+    /// The subscriber that delivers the output, until the end.
     pub subscriber: Option<SubscriberId>,
     pub content: Content,
-    /// How what is a window now has begun.
+    /// The beginning of an output that has become a window.
     pub beginning: Box<[u8]>,
-    /// It is never a door.
+    /// True if it never becomes a door.
     pub is_streamed: bool,
-    /// Its subscriber was told to give it nothing.
+    /// True if its subscriber was told to deliver nothing.
     pub is_full: bool,
     pub over: Option<Over>,
     pub role: Role,
-    /// Counted as its principal's. A door that nobody reads has none.
+    /// The place that its principal uses for it. A door that is not read has none.
     pub place: Option<Place>,
-    /// A door that nobody reads until then is closed.
+    /// The time at which a door is closed if it is not read.
     pub idle_until: Instant,
-    /// Calls that wait for something new.
+    /// The calls that wait for new output.
     pub readers: Vec<Handle>,
-    /// Payload that was gone before it began.
+    /// Bytes of payload that were gone before it began.
     pub missed_bytes: u64,
     pub timer: Option<TimerId>,
 }
@@ -113,10 +113,10 @@ impl Keep {
         }
     }
 
-    /// Takes a chunk.
+    /// Adds a chunk.
     pub fn take(&mut self, chunk: &Chunk<'_>) {
         if chunk.kind == Kind::Log {
-            return; // It was told.
+            return; // It was sent as a notification.
         }
         if self.tool.has_parts {
             return self.take_part(chunk);
@@ -143,8 +143,8 @@ impl Keep {
         }
     }
 
-    /// Of a run of an agent: the answer is what its model has said last; who reads it piece by
-    /// piece reads its parts, each a line.
+    /// Adds a part of a run of an agent. The answer is the text of the model's last step. A door
+    /// holds the parts, one on each line.
     fn take_part(&mut self, chunk: &Chunk<'_>) {
         use crate::agent::{Body, Part, Partial, part_name};
         if let Content::Window(window) = &mut self.content {
@@ -168,7 +168,7 @@ impl Keep {
         }
     }
 
-    /// Nothing more comes.
+    /// Notes the end of the output.
     pub fn end(&mut self, ended: &Ended<'_>) {
         self.subscriber = None;
         self.finish(Over { state: ended.end.state, error: ended.error.map(Box::from) });
@@ -177,7 +177,7 @@ impl Keep {
         }
     }
 
-    /// It was never given anything.
+    /// Notes that the output could not be followed.
     pub fn fail(&mut self, text: &str) {
         let state = EndState::Ended(Outcome::Failed);
         self.finish(Over { state, error: Some(text.into()) });
@@ -193,12 +193,12 @@ impl Keep {
         self.over = Some(over);
     }
 
-    /// Something of it is gone for good: only who comes to an execution late sees that.
+    /// Counts chunks that are gone for good, which only a late subscriber sees.
     pub fn miss(&mut self, gap: &Gap) {
         self.missed_bytes += gap.byte_count;
     }
 
-    /// Does somebody wait for something new?
+    /// True if calls wait for new output.
     pub fn has_readers(&self) -> bool {
         !self.readers.is_empty()
     }
@@ -210,7 +210,7 @@ impl Keep {
         }
     }
 
-    /// Was it too much for an answer?
+    /// True if the output was too long for an answer.
     pub fn is_a_door(&self) -> bool {
         matches!(self.content, Content::Window(_))
     }
@@ -221,14 +221,14 @@ impl Keep {
         matches!(self.role, Role::Door) && matches!(state, Some(EndState::Detached { .. }))
     }
 
-    /// Was all of it read?
+    /// True if all of a door was read.
     pub fn is_done(&self) -> bool {
         matches!(&self.content, Content::Window(window) if window.is_done())
     }
 }
 
 impl Over {
-    /// What went wrong, if something did: a sentence.
+    /// Returns the text of what went wrong, if anything.
     pub fn problem(&self) -> Option<String> {
         let said = self.error.as_deref().filter(|text| !text.is_empty());
         match self.state {
@@ -247,7 +247,7 @@ impl Over {
         }
     }
 
-    /// As an answer says it.
+    /// Returns the outcome that the answer reports.
     pub fn outcome(&self) -> Outcome {
         match self.state {
             EndState::Ended(outcome) => outcome,

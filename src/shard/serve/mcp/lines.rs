@@ -1,5 +1,5 @@
-//! Connections of lines: each line is a message, in both directions. One session of the handshake
-//! era may be spoken on it, and requests that stand for themselves.
+//! Connections of lines: each line is a message, in both directions. A connection can have one
+//! session of the handshake era, and carry requests without a session.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::reactor::{AdoptError, ConnectionId, Reactor, ReleasedSocket};
 use crate::wire::jsonrpc::{self, Id, Malformed, Message};
 use crate::wire::{LineSplitter, Split};
 
-/// How a connection of lines is served.
+/// The options of a connection of lines.
 #[derive(Default)]
 pub struct LineOptions {
-    /// So long an answer waits behind the last notification of its call: some clients drop what
-    /// comes together with the answer.
+    /// Time that an answer waits after the last notification of its call. Some clients drop
+    /// notifications that come together with the answer. Zero, the default, means no wait.
     pub settle: Duration,
-    /// Called once, when the connection is gone.
+    /// Called once, when the connection is closed.
     pub on_end: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -36,22 +36,22 @@ impl fmt::Debug for LineOptions {
     }
 }
 
-/// One of them.
+/// The state of one connection of lines.
 #[derive(Debug)]
 pub(super) struct Lines {
     splitter: LineSplitter,
     session: Option<SessionName>,
     options: LineOptions,
-    /// The other end says nothing more. The connection ends behind the last answer.
+    /// True if the client sends nothing more. The connection ends after the last answer.
     is_ending: bool,
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Speaks the Model Context Protocol on this connection, line by line, with whoever is at its
-    /// other end, as if he had come where nobody has to say who he is.
+    /// Speaks the Model Context Protocol on this connection, line by line. The client is served as
+    /// on a listener without authentication.
     ///
     /// # Errors
-    /// [`AdoptError`], which gives it back.
+    /// [`AdoptError`], which returns the socket.
     pub fn open_lines(
         &mut self,
         socket: ReleasedSocket,
@@ -75,7 +75,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(())
     }
 
-    /// Bytes came on a connection of lines.
+    /// Handles bytes received on a connection of lines.
     pub(in crate::shard::serve) fn receive_lines(&mut self, id: ConnectionId, mut bytes: &[u8]) {
         loop {
             let Some(lines) = self.lines_of(id) else { return };
@@ -89,7 +89,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("it has connections");
         let Some(connection) = serve.connection(id) else { return };
         if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
-            connection.is_full = true; // Whoever asks on without reading waits.
+            connection.is_full = true; // A client that does not read answers has to wait.
             self.reactor.set_receiving(id, false);
         }
     }
@@ -144,11 +144,11 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The first message of the handshake era.
+    /// Handles the first message of the handshake era.
     fn begin_line_session(&mut self, id: ConnectionId, message: &Message, request: Option<Id>) {
         if request.is_none() {
             if let Message::Notification { method, params } = message {
-                // A request that stands for itself may be cancelled by one that does not say so.
+                // A notification without a version may cancel a request without a session.
                 let source = Source {
                     asker: Asker::Alone(id),
                     owner: Principal::ANYONE,
@@ -194,8 +194,8 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.write_event(id, None, write);
     }
 
-    /// The other end says nothing more. Requests that can be answered without it have
-    /// [`limits::MCP_LAST_ANSWERS`] to end, so that those out of a pipe are answered.
+    /// Handles the end of the client's messages. Requests that need nothing more from the client
+    /// get [`limits::MCP_LAST_ANSWERS`] to end, so that requests from a pipe are answered.
     pub(in crate::shard::serve) fn end_lines(&mut self, id: ConnectionId, is_broken: bool) {
         if is_broken {
             self.drop_connection(id);
@@ -234,7 +234,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Ends a connection of lines if the other end says nothing more and everything is answered.
+    /// Ends a connection of lines if the client sends nothing more and everything is answered.
     pub(super) fn end_behind_answers(&mut self, id: ConnectionId) {
         if !self.lines_of(id).is_some_and(|lines| lines.is_ending) {
             return;
@@ -250,7 +250,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// An answer that waits for nothing but time is said now. Any other call is cancelled.
+    /// Sends an answer that only waits for time. Cancels any other call.
     fn end_call_of_lines(&mut self, handle: Handle) {
         let Some(call) = self.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle)) else {
             return;
@@ -264,7 +264,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A connection of lines is gone.
+    /// Handles the loss of a connection of lines.
     pub(super) fn lose_lines(&mut self, id: ConnectionId, lines: Lines) {
         self.cancel_all_of(id);
         if let Some(name) = lines.session {
@@ -275,8 +275,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Has the answer to wait, so that what was told before it is not lost? Then it is kept until
-    /// it has.
+    /// Stores an answer that has to wait so that the client keeps the notifications before it.
+    /// Returns `false` if it need not wait.
     pub(super) fn defer_answer(&mut self, handle: Handle, bytes: &[u8]) -> bool {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has calls");
@@ -303,14 +303,14 @@ impl<R: Reactor + 'static> Shard<R> {
         true
     }
 
-    /// A connection that takes bytes again is read from again.
+    /// True for a connection of lines.
     pub(in crate::shard::serve) fn is_of_lines(&mut self, id: ConnectionId) -> bool {
         self.lines_of(id).is_some()
     }
 }
 
 impl Serve {
-    /// Does an answer on this connection wait behind what was told before?
+    /// True if answers on this connection wait after notifications.
     pub(super) fn settles(&mut self, id: ConnectionId) -> bool {
         let link = self.connection(id).and_then(|connection| connection.mcp.as_mut());
         let lines = link.and_then(|link| link.lines());

@@ -1,7 +1,7 @@
-//! Who wants to be told of changes: of tools, of tasks, of resources.
+//! Notifications of changes: of lists, of tasks, of resources.
 //!
-//! Executions change with every chunk. So those that somebody watches are looked at now and then,
-//! and at once when they have ended; what is different then is told.
+//! Executions change with every chunk. Watched executions are therefore checked at intervals, and
+//! at once when they have ended. Differences are notified.
 
 use super::super::super::Shard;
 use super::answer::{Reply, Source};
@@ -18,14 +18,14 @@ use crate::mcp::{Context, Fault, Filter, notify};
 use crate::reactor::Reactor;
 use crate::wire::jsonrpc::Id;
 
-/// Who watches.
+/// The receiver of notifications about a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watcher {
     Session(SessionName),
     Call(Handle),
 }
 
-/// An execution that somebody watches.
+/// A watched execution.
 #[derive(Debug)]
 struct Watch {
     watcher: Watcher,
@@ -34,7 +34,7 @@ struct Watch {
     seen: Option<Glance>,
 }
 
-/// What is told of when it changes.
+/// The facts of an execution whose change is notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Glance {
     state: u8,
@@ -42,7 +42,7 @@ struct Glance {
     reports: u64,
 }
 
-/// All of them.
+/// All watched executions.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     all: Vec<Watch>,
@@ -50,24 +50,24 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// Forgets what a call watches.
+    /// Removes the watches of a call.
     pub fn forget(&mut self, call: Handle) {
         self.all.retain(|watch| watch.watcher != Watcher::Call(call));
     }
 
-    /// Forgets what a session watches.
+    /// Removes the watches of a session.
     pub fn forget_session(&mut self, name: SessionName) {
         self.all.retain(|watch| watch.watcher != Watcher::Session(name));
     }
 
-    /// Does somebody watch this?
+    /// True if this execution is watched.
     pub fn has(&self, execution: ExecutionId) -> bool {
         self.all.iter().any(|watch| watch.execution == execution)
     }
 }
 
 impl Mcp {
-    /// Calls that listen, and want this.
+    /// Returns this principal's listening calls whose filter fits.
     fn listeners(&self, owner: Principal, wants: impl Fn(&Filter) -> bool) -> Vec<(Handle, Id)> {
         let wanted = |call: &McpCall| match &call.stage {
             Stage::Listens(filter) => call.owner == owner && wants(filter),
@@ -77,12 +77,12 @@ impl Mcp {
         calls.map(|(handle, call)| (handle, call.context.id.clone())).collect()
     }
 
-    /// Calls that listen to a task.
+    /// Returns the calls that listen to a task.
     pub(super) fn listeners_of_task(&self, owner: Principal, name: &str) -> Vec<(Handle, Id)> {
         self.listeners(owner, |filter| filter.tasks.iter().any(|task| task == name))
     }
 
-    /// An execution has ended.
+    /// Queues a check if an ended execution is watched.
     pub(in crate::shard::serve) fn note_ended(&mut self, execution: ExecutionId) {
         if self.watches.has(execution) {
             self.note(News::Look);
@@ -91,7 +91,8 @@ impl Mcp {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// A stream of what changes (B29): what is honoured is said first.
+    /// Starts a stream of changes (B29). Its first message says which of the wanted changes are
+    /// sent.
     pub(super) fn listen_mcp(
         &mut self,
         source: Source,
@@ -123,7 +124,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.watch(Watcher::Session(name), uri);
     }
 
-    /// Does not any more.
+    /// Ends the watch of a resource by a session.
     pub(super) fn unwatch_for_session(&mut self, name: SessionName, uri: &str) {
         let serve = self.serve.as_mut().expect("it was asked");
         let is_it = |watch: &super::listen::Watch| {
@@ -136,7 +137,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(ExecutionUri::State(execution) | ExecutionUri::Output(execution)) =
             ExecutionUri::parse(uri)
         else {
-            return; // Nothing else changes.
+            return; // No other resource changes.
         };
         let seen = self.glance(execution);
         let now = self.now;
@@ -167,7 +168,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Some(Glance { state, head_seq: status.head_seq, reports })
     }
 
-    /// Looks at everything that is watched.
+    /// Checks all watched executions and sets the next check.
     pub(super) fn look_at_resources(&mut self) {
         let serve = self.serve.as_mut().expect("it was asked");
         serve.mcp.watches.timer = None;
@@ -191,7 +192,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.tell_update(&watch);
             }
             if glance.is_some() {
-                kept.push(watch); // One that is forgotten does not change any more.
+                kept.push(watch); // A forgotten execution does not change any more.
             }
         }
         let serve = self.serve.as_mut().expect("as above");
@@ -214,7 +215,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A list is another one than before, for this principal or for all.
+    /// Notifies clients that a list has changed, for this principal or for all.
     pub(super) fn tell_changed(&mut self, list: List, principal: Option<Principal>) {
         let serve = self.serve.as_mut().expect("it was asked");
         let concerns = |owner: Principal| principal.is_none_or(|principal| principal == owner);
@@ -248,7 +249,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The server ends: whoever waits for anything of the protocol is told so.
+    /// Ends the protocol's waiting requests and streams because the server ends.
     pub(in crate::shard::serve) fn end_mcp(&mut self) {
         let Some(serve) = &mut self.serve else { return };
         let waiting = |call: &McpCall| !matches!(call.stage, Stage::Runs(_) | Stage::Answered(_));
@@ -295,14 +296,14 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// What a call came with.
+    /// Returns the context of a call.
     pub(super) fn call_context(&self, handle: Handle) -> Context {
         let serve = self.serve.as_ref().expect("it has calls");
         let call = serve.mcp.calls.get(handle).expect("the caller has looked");
         call.context.clone()
     }
 
-    /// Whose request it is, if it is a session's.
+    /// Returns the session of a request, if it has one.
     pub(super) fn session_of(source: &Source) -> Option<SessionName> {
         match source.asker {
             Asker::Session(name) => Some(name),

@@ -1,22 +1,26 @@
-//! The Model Context Protocol, hosted: sessions, calls, what they are told, and what is kept for
-//! them. How the protocol is spelled and what may be asked when is `crate::mcp`'s.
+//! The Model Context Protocol, hosted: sessions, calls, their notifications and the output kept for
+//! them. `crate::mcp` has the protocol's encoding and the rules for its messages.
 //!
-//! A call of a tool is an execution with two subscribers of the shard's own thread, like closures.
-//! One keeps what comes for the answer ([`Keep`]); when that is too much for one, it takes no more,
-//! and the answer is a door to read the rest through. The other makes notifications of it, if the
-//! client wants some; while its connection takes no bytes, it is given nothing, and its policy
-//! decides. What follows from all that (an answer is due, a door has something new) is seen to at
-//! the end of the turn, in `settle.rs`: nothing is answered in the middle of a delivery.
+//! A call of a tool is an execution with two subscribers on the shard's own thread. One keeps the
+//! output for the answer ([`Keep`]). When that is too long for an answer, it takes no more, and the
+//! answer is a door through which the client reads the rest.
 //!
-//! Reading order: this file, the tables; `call.rs`, `keep.rs`, `sessions.rs`, what is in them;
-//! `notice.rs` (notifications, the hot path); `receive.rs` (HTTP) and `lines.rs` (connections of
-//! lines), where messages come from; `ask.rs`, what is asked; `tools.rs`, `doors.rs`, `tasks.rs`,
-//! `questions.rs` (tools that ask first), `resources.rs`, `listen.rs`; `settle.rs` and `answer.rs`,
-//! how it ends.
+//! The other turns output into notifications, if the client wants some. While the client's
+//! connection takes no bytes, this subscriber has no demand, and its policy decides. The
+//! consequences (an answer is due, a door has new output) are handled at the end of the turn, in
+//! `settle.rs`. No answer is sent in the middle of a delivery.
+//!
+//! Reading order:
+//! - this file, the tables; `call.rs`, `keep.rs`, `sessions.rs`, their entries;
+//! - `notice.rs`, notifications, the hot path;
+//! - `receive.rs` (HTTP) and `lines.rs` (connections of lines), the sources of messages;
+//! - `ask.rs`, requests; `tools.rs`, `doors.rs`, `tasks.rs`, `questions.rs` (tools that have
+//!   questions first), `resources.rs`, `listen.rs`;
+//! - `settle.rs` and `answer.rs`, the ends of calls.
 //!
 //! Invariants (M1 and M2 in `sessions.rs`, M3 and M4 in `call.rs`):
-//! - M5: a keep that has not ended has a subscriber, unless its tool still asks.
-//! - M6: a keep that is full was told to take nothing, and no other.
+//! - M5: a keep that has not ended has a subscriber, unless its tool still has questions.
+//! - M6: the subscriber of a full keep, and of no other, was told to deliver nothing.
 
 mod answer;
 mod ask;
@@ -59,33 +63,33 @@ use lines::Lines;
 use notice::Notice;
 use sessions::{SessionName, Sessions};
 
-/// Who hears what a subscriber is given.
+/// The receiver of a subscriber's deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Ear {
-    /// It is kept.
+    /// A keep, which stores them.
     Keep(Handle),
-    /// It becomes notifications of this call.
+    /// A call, whose notifications they become.
     Call(Handle),
 }
 
-/// What a connection is for the protocol.
+/// The role of a connection in the protocol.
 #[derive(Debug)]
 pub(in crate::shard::serve) struct Link {
     part: Part,
-    /// The stream that its answer has become.
+    /// The body of the stream that its answer has become.
     body: Option<StreamBody>,
-    /// Whose deliveries become messages on it.
+    /// The subscribers whose deliveries become messages on it.
     pub feeds: SmallVec<[SubscriberId; 1]>,
 }
 
-/// What it carries.
+/// The messages that a connection carries.
 #[derive(Debug)]
 enum Part {
-    /// What one call is told.
+    /// Those of one call.
     Call(Handle),
-    /// What a session is told that belongs to no call.
+    /// Those of a session that belong to no call.
     Session(SessionName),
-    /// Messages in both directions, each on a line.
+    /// Those of both directions, each on a line.
     Lines(Box<Lines>),
 }
 
@@ -94,7 +98,7 @@ impl Link {
         Link { part, body: None, feeds: SmallVec::new() }
     }
 
-    /// Is it a connection of lines?
+    /// True for a connection of lines.
     pub fn is_of_lines(&self) -> bool {
         matches!(self.part, Part::Lines(_))
     }
@@ -118,45 +122,48 @@ impl Link {
     }
 }
 
-/// Something that is to be seen to at the end of the turn.
+/// An event to handle at the end of the turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
-    /// It has more, is full, or has ended.
+    /// A keep has more output, is full, or has ended.
     Keep(Handle),
-    /// It may be over.
+    /// A call may be over.
     Call(Handle),
-    /// The list is another one, for this principal or for all.
+    /// A list has changed, for this principal or for all.
     Changed(List, Option<Principal>),
-    /// Something that is watched has changed.
+    /// A watched execution has changed.
     Look,
 }
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// The client has not answered what it was asked, nothing new has come, or it was cut off for
-    /// too long.
+    /// A call's client has not answered questions, no new output has come, or an answer or a
+    /// notification has waited long enough.
     Call(Handle),
-    /// A door was not read, or a task is over for long enough.
+    /// A door was not read, or the time of a task is over.
     Keep(Handle),
-    /// Resources that somebody wants to know about are looked at.
+    /// Watched resources are checked.
     Look,
 }
 
-/// What the protocol's clients are told of the server, whatever they ask.
+/// The parts of the protocol that all requests share.
 pub(in crate::shard) struct McpSetUp {
     pub server: Arc<ServerInfo>,
     pub catalog: Foreign<Arc<Catalog>>,
-    /// Seals what tools want to remember.
+    /// Seals the state that tools want back.
     pub seal: Seal,
-    /// Of all shards of the server.
+    /// The limits of places, common to all shards of the server.
     pub places: Places,
 }
 
 impl McpSetUp {
-    /// With the key and the places of the server or, if there is only one shard, with a key that
-    /// nobody knows, and places of its own. Where everybody has to say who he is, he may list what
-    /// is his.
+    /// Takes the key and the places of the server. A server of one shard may have none: it then
+    /// gets a random key and places of its own. Clients may list their tasks only if all have to
+    /// authenticate.
+    ///
+    /// # Errors
+    /// The system has no randomness to give.
     pub fn new(config: &ShardConfig) -> std::io::Result<McpSetUp> {
         let mut drawn = [0; 32];
         let key = match config.mcp_key {
@@ -179,9 +186,10 @@ impl McpSetUp {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// What clients of the Model Context Protocol find beside tools and executions: prompts and
-    /// resources. It replaces what was there; who wants to know that prompts have changed is told.
-    /// That there are any is told at the beginning, so the first are set before anybody is served.
+    /// Sets the prompts and resources that clients of the Model Context Protocol find, besides
+    /// tools and executions. This replaces the previous catalog, and clients that want to know of
+    /// changed prompts are notified. Clients learn only when they connect whether prompts exist.
+    /// Set the first prompts before the first client is served.
     pub fn set_catalog(&mut self, catalog: impl Into<Arc<Catalog>>) {
         let catalog: Arc<Catalog> = catalog.into();
         let has_prompts = !catalog.prompts.is_empty();
@@ -193,11 +201,11 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// The tables.
+/// The tables of the protocol.
 pub(in crate::shard) struct Mcp {
-    /// Which one this is.
+    /// The index of this shard.
     shard: u8,
-    /// The time of the last look.
+    /// The time of the current turn.
     now: Instant,
     sessions: Sessions,
     calls: Pool<Box<McpCall>>,
@@ -206,11 +214,11 @@ pub(in crate::shard) struct Mcp {
     news: Vec<News>,
     notice: Notice,
     watches: listen::Watches,
-    /// Of the tools that everybody has.
+    /// The revision of the server's tools that clients know of.
     tools_revision: u64,
     kept: answer::Kept,
     counts: McpCounts,
-    /// Of the request that is looked at, until somebody takes it along.
+    /// The span of the current request, until a call takes it.
     span: Option<Box<crate::trace::Span>>,
 }
 
@@ -234,13 +242,13 @@ impl Mcp {
         }
     }
 
-    /// Is there anything to be seen to?
+    /// True if events are queued or a notification is gathered.
     #[inline]
     pub fn has_news(&self) -> bool {
         !self.news.is_empty() || self.notice.is_open()
     }
 
-    /// What was counted so far, and what there is now.
+    /// Returns the counters, and the current numbers of sessions, doors and tasks.
     pub fn metrics(&self) -> McpMetrics {
         let count = |is_it: fn(&Role) -> bool| {
             self.keeps.iter().filter(|(_, keep)| is_it(&keep.role)).count() as u64
@@ -253,7 +261,7 @@ impl Mcp {
         }
     }
 
-    /// Of the request that is looked at, for who answers it later.
+    /// Takes the span of the current request, for an answer that comes later.
     pub fn take_span(&mut self) -> Option<Box<crate::trace::Span>> {
         self.span.take()
     }
@@ -264,12 +272,12 @@ impl Mcp {
         }
     }
 
-    /// The tools of this principal, or of all, are others now.
+    /// Queues a change of the tools of this principal, or of all.
     pub fn note_tools(&mut self, principal: Option<Principal>) {
         self.note(News::Changed(List::Tools, principal));
     }
 
-    /// Those of the server have this revision.
+    /// Queues a change of the server's tools if their revision is new.
     #[inline]
     pub fn look_at_tools(&mut self, revision: u64) {
         if self.tools_revision != revision {
@@ -278,20 +286,20 @@ impl Mcp {
         }
     }
 
-    /// When something is due next.
+    /// Returns the time of the next deadline.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         let kept = earlier(self.sessions.next_deadline(), self.kept.next_deadline());
         earlier(self.timers.next_deadline(), kept)
     }
 
-    /// What was kept for a session that is no more.
+    /// Drops what was kept for a session that has ended.
     fn forget_session(&mut self, name: SessionName) {
         self.kept.forget(name);
         self.watches.forget_session(name);
     }
 
-    /// Sets the one timer of something anew, or none.
+    /// Replaces a timer by the next one, or by none.
     fn set_timer(
         &mut self,
         armed: Option<TimerId>,

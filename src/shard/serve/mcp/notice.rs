@@ -1,11 +1,11 @@
-//! Notifications: what a tool publishes, as messages to the client that has called it.
+//! Notifications: the output of a tool, as messages to the client that has called it.
 //!
-//! Chunks that are there at once share a notification: they are gathered here, in buffers that are
-//! there once for all calls, and written when a chunk of another call comes, when they are enough,
-//! and before anything is sent. Nothing allocates but a connection's first buffer.
+//! Chunks that are available together share a notification. They are gathered here, in buffers that
+//! all calls share. The notification is written when a chunk of another call comes, when it is
+//! large enough, and before anything is sent. Only a connection's first buffer is allocated.
 //!
-//! The number of a notification is what the tool says of its progress, or else that of the chunk;
-//! each is above the one before.
+//! The number of a notification is the tool's own progress, or else the chunk's number. Each number
+//! is higher than the one before.
 
 use std::io::Write;
 use std::rc::Rc;
@@ -25,18 +25,18 @@ use crate::trace::Transport;
 use crate::wire::http1::{begin_chunk, end_chunk};
 use crate::wire::sse;
 
-/// Chunks on their way to one call.
+/// Gathered chunks for one call.
 #[derive(Debug)]
 pub(super) struct Notice {
     call: Option<Handle>,
     pieces: Vec<Piece>,
     payload: Vec<u8>,
-    /// How far the tool was with the last of them, and how many there will be.
+    /// The tool's progress at the last of them, and the expected number of chunks.
     progress: Option<Progress>,
     chunks_expected: Option<u64>,
 }
 
-/// One of them; its payload is this range.
+/// One gathered chunk. Its payload is the range `from..until`.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     seq: u64,
@@ -63,12 +63,12 @@ impl Notice {
         self.call.is_some()
     }
 
-    /// Is it for this call?
+    /// True if it is for this call.
     pub fn is_of(&self, call: Handle) -> bool {
         self.call == Some(call)
     }
 
-    /// What was gathered for this call is not told.
+    /// Drops the chunks that were gathered for this call.
     pub fn drop_of(&mut self, call: Handle) {
         if self.call == Some(call) {
             self.call = None;
@@ -83,7 +83,7 @@ impl Notice {
         self.chunks_expected = None;
     }
 
-    /// Takes a chunk. `false`: there is no room for it beside what is there.
+    /// Adds a chunk. Returns `false` if it has no room, or if the notice is for another call.
     fn push(&mut self, call: Handle, chunk: &Chunk<'_>, progress: Option<Progress>) -> bool {
         let has_room = self.payload.len() + chunk.data.len() <= limits::MCP_NOTIFICATION_BYTES_MAX
             && self.pieces.len() < self.pieces.capacity();
@@ -112,7 +112,7 @@ impl Notice {
 }
 
 impl Serve {
-    /// A chunk for who hears what this subscriber is given.
+    /// Handles a chunk for the receiver of a subscriber's deliveries.
     #[inline]
     pub fn hear_chunk(
         &mut self,
@@ -134,7 +134,7 @@ impl Serve {
                 }
             }
             Ear::Call(handle) if chunk.kind == Kind::Log => self.hear_log(handle, chunk),
-            // Structured content comes whole, with the answer.
+            // Structured content is sent as a whole, with the answer.
             Ear::Call(handle) if chunk.kind == Kind::Json && self.is_relayed(handle) => {
                 if let Some(call) = self.mcp.calls.get_mut(handle) {
                     call.reached.come_past(chunk);
@@ -157,14 +157,14 @@ impl Serve {
         }
     }
 
-    /// Does this call run a tool of another server?
+    /// True if this call runs a tool of another server.
     fn is_relayed(&self, handle: Handle) -> bool {
         let stage = self.mcp.calls.get(handle).map(|call| &call.stage);
         let Some(Stage::Runs(keep)) = stage else { return false };
         self.mcp.keeps.get(*keep).is_some_and(|keep| keep.tool.is_relayed)
     }
 
-    /// Anything else.
+    /// Handles any other delivery.
     pub fn hear(&mut self, ear: Ear, subscriber: SubscriberId, delivery: &Delivery<'_>) {
         match ear {
             Ear::Keep(handle) => {
@@ -188,11 +188,11 @@ impl Serve {
         }
     }
 
-    /// This subscriber tells nothing more of a call.
+    /// Handles the end of a subscriber that delivers to a call.
     fn unfeed(&mut self, handle: Handle, subscriber: SubscriberId, state: EndState) {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         if call.notifier != Some(subscriber) {
-            return; // The client is back, and another one tells it.
+            return; // The client is back and has another subscriber.
         }
         call.notifier = None;
         let Some(id) = call.outlet.connection() else { return };
@@ -204,7 +204,7 @@ impl Serve {
         }
     }
 
-    /// Writes what was gathered.
+    /// Writes the gathered chunks as a notification.
     pub(in crate::shard::serve) fn close_notice(&mut self) {
         let Some(handle) = self.mcp.notice.call.take() else { return };
         let notice = std::mem::replace(&mut self.mcp.notice, EMPTY);
@@ -234,7 +234,7 @@ impl Serve {
             Some(progress) => (progress.progress, progress.total),
             None => (last.seq as f64, notice.chunks_expected.map(|count| count as f64)),
         };
-        // What is a content block as JSON is nothing to read.
+        // JSON of a content block is not a readable text.
         let has_blocks = notice.pieces.iter().any(|piece| piece.kind == Kind::Content);
         let message = has_blocks.then_some("");
         let note = notify::Progress {
@@ -243,7 +243,7 @@ impl Serve {
             percentage: notice.progress.and_then(|progress| progress.percentage()),
             ..notify::Progress::new(token, call.reached.rising.next(wanted))
         };
-        // Who takes partial results is not told everything twice.
+        // A client that gets partial results is not sent the output twice.
         let is_whole = note.total.is_some_and(|total| wanted >= total);
         match tokens.partial.is_some() {
             true => self.tell_or_hold(handle, is_whole, |out| {
@@ -255,9 +255,9 @@ impl Serve {
         }
     }
 
-    /// Tells, in its place among the others, how far a call is. On lines what says that all is
-    /// done waits for the answer for a moment, and is dropped when it comes: some clients lose
-    /// what comes right before it, and complain of that.
+    /// Sends a progress notification in its order. On lines, a notification that reports completion
+    /// first waits a moment, and is dropped when the answer comes. Some clients lose what comes
+    /// right before the answer and report an error.
     fn tell_or_hold(&mut self, handle: Handle, is_whole: bool, write: impl FnOnce(&mut Vec<u8>)) {
         self.tell_held(handle);
         let Some(call) = self.mcp.calls.get(handle) else { return };
@@ -274,7 +274,7 @@ impl Serve {
         self.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
     }
 
-    /// Tells what was held back.
+    /// Sends the notification that was held back.
     pub(super) fn tell_held(&mut self, handle: Handle) {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         if !call.held.is_empty() {
@@ -285,7 +285,8 @@ impl Serve {
         }
     }
 
-    /// A number alone waits for the chunk that may come with it.
+    /// Handles a report of progress. A number without a text waits for the chunk that may come with
+    /// it.
     fn tell_progress(&mut self, handle: Handle, reported: &Reported<'_>) {
         let Reported { progress, message, context } = *reported;
         if message.is_none() && context.is_none() {
@@ -302,7 +303,7 @@ impl Serve {
         self.tell_report(handle, reported);
     }
 
-    /// How far a call is, without chunks: unless that was told before, which is nothing new.
+    /// Sends a report of progress without chunks, unless it contains nothing new.
     fn tell_report(&mut self, handle: Handle, reported: &Reported<'_>) {
         let Reported { progress, message, context } = *reported;
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
@@ -357,7 +358,7 @@ impl Serve {
         }
     }
 
-    /// A line of a log: a text, or an object that says of which level it is.
+    /// Handles a line of a log: a text, or an object with its level.
     fn hear_log(&mut self, handle: Handle, chunk: &Chunk<'_>) {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         let Some(least) = call.level else { return call.reached.come_past(chunk) };
@@ -373,21 +374,21 @@ impl Serve {
             Some(said) => notify::Data::Json(&said["data"]),
             None => notify::Data::Text(&text),
         };
-        self.close_notice(); // What came before it is not behind this line.
+        self.close_notice(); // Earlier chunks come before this line.
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         call.reached.come_past(chunk);
         self.notify(handle, |out| notify::message(out, level, member("logger"), data, None));
     }
 
-    /// As [`Serve::say`], of what is no answer and wants none.
+    /// Sends a notification like [`Serve::say`], and counts it.
     pub(super) fn notify(&mut self, handle: Handle, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let is_told = self.say(handle, write);
         self.mcp.counts.notifications += u64::from(is_told);
         is_told
     }
 
-    /// Writes a message to who has made this call, behind what was gathered for him, if he hears
-    /// it. Was it written?
+    /// Writes a message to the client of this call, after the notifications gathered for it.
+    /// Returns `false` if the client has no connection.
     pub(super) fn say(&mut self, handle: Handle, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         if self.mcp.notice.is_of(handle) {
             self.close_notice();
@@ -418,7 +419,7 @@ impl Serve {
         true
     }
 
-    /// Begins the stream of a call, where that says something already.
+    /// Begins the stream of a call with an event that only has an id.
     pub(super) fn prime(&mut self, handle: Handle) {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         let Outlet::Open(id) = call.outlet else { return };
@@ -434,7 +435,7 @@ impl Serve {
         }
     }
 
-    /// Writes a message, as its connection has them.
+    /// Writes a message in the format of its connection: a line or a server-sent event.
     pub(super) fn write_event(
         &mut self,
         id: ConnectionId,
@@ -468,7 +469,7 @@ impl Serve {
         self.queued_bytes += connection.own_bytes() - before;
     }
 
-    /// Writes how long a client is to wait before it comes back.
+    /// Writes the time that a client has to wait before it reconnects.
     pub(super) fn write_mcp_retry(&mut self, id: ConnectionId) {
         let retry = self.retry();
         let Some(connection) = self.writable(id) else { return };
@@ -495,7 +496,7 @@ pub(super) fn write_framed(
     });
 }
 
-/// A place that is empty while the notice is written.
+/// The placeholder while a notice is being written.
 const EMPTY: Notice = Notice {
     call: None,
     pieces: Vec::new(),
@@ -504,10 +505,11 @@ const EMPTY: Notice = Notice {
     chunks_expected: None,
 };
 
-/// Above every number of an event that was ever given: in a thousand years none comes so far.
+/// The exclusive bound of the numbers in event ids. No server reaches it within a thousand years.
 const NUMBER_LIMIT: u64 = 1 << 53;
 
-/// Which event of which call it is, and where its output goes on behind it.
+/// The id of an event: the call, the number of the message, and the position after it in the
+/// output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EventId {
     pub shard: u8,
@@ -525,14 +527,14 @@ impl EventId {
             .expect("a vector takes everything");
     }
 
-    /// As it comes back.
+    /// Parses an id that a client has sent back.
     pub fn parse(text: &str) -> Option<EventId> {
         let mut parts = text.split('-');
         let mut name = parts.next()?.split('.');
         let mut hex = || u32::from_str_radix(name.next()?, 16).ok();
         let (shard, index, generation) = (hex()?, hex()?, hex()?);
         let shard = u8::try_from(shard).ok()?;
-        // None that was given is larger; they are counted on from.
+        // No valid number is larger. Later numbers continue from them.
         let mut number = || parts.next()?.parse().ok().filter(|number| *number < NUMBER_LIMIT);
         let (seq, bytes, count) = (number()?, number()?, number()?);
         let handle = Handle { index, generation };

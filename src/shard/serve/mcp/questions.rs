@@ -1,6 +1,6 @@
-//! Tools that ask before they run. In the stateless era the client comes again with its answers. In
-//! the handshake era it is asked on the stream of its call, and answers in messages of their own,
-//! which find the call by what its questions are called.
+//! Tools that have questions before they run. In the stateless era, the client sends its request
+//! again, with its answers. In the handshake era, the questions go out on the stream of the call.
+//! The answers are messages of their own, and their ids lead to the call.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::reactor::Reactor;
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject, Id};
 
-/// A tool that has asked so often without being content is not asked again.
+/// The limit of rounds of questions for one call of a tool.
 const ROUNDS_MAX: u32 = 64;
 
-/// What a question of ours is called: which call it is of, and which one it is.
+/// Returns the id of a question: the handle of its call and a number.
 pub(super) fn name_of(handle: Handle, number: u64) -> String {
     format!("{:x}.{:x}.{number:x}", handle.index, handle.generation)
 }
@@ -39,7 +39,7 @@ fn parse_name(id: &Id) -> Option<(Handle, u64)> {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// A tool asks. `None`: its call is answered later.
+    /// Puts the questions of a tool to its client. Returns `None` if the call is answered later.
     pub(super) fn put_questions(
         &mut self,
         call: ToolCall,
@@ -89,7 +89,7 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
     }
 
-    /// Who has come back is asked again what is still open.
+    /// Repeats the open questions for a client that has come back.
     pub(super) fn ask_open_again(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
@@ -98,7 +98,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.send_questions(handle, open.into_iter().map(|(_, question)| question).collect());
     }
 
-    /// A client has answered a question of ours.
+    /// Handles a client's answer to a question.
     pub(super) fn hear_reply(
         &mut self,
         source: Source,
@@ -109,7 +109,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("it was told");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         if call.asker != source.asker || call.owner != source.owner {
-            return; // It was not asked that.
+            return; // It is not the asker's call.
         }
         match &mut call.stage {
             Stage::Asks(asks) => {
@@ -139,7 +139,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Everything was answered: the tool runs, or asks for more.
+    /// Runs a tool whose questions were all answered, or sends its further questions.
     fn ask_again(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };

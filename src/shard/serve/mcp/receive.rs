@@ -1,4 +1,4 @@
-//! Messages over HTTP: a POST is one, a GET opens a stream, a DELETE ends a session.
+//! Messages over HTTP: a POST carries one, a GET opens a stream, a DELETE ends a session.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{Id, Message};
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Answers what was asked at `/mcp`. `false`: the answer comes later, or is a stream.
+    /// Answers a request at `/mcp`. Returns `false` if the answer comes later or is a stream.
     pub(in crate::shard::serve) fn answer_mcp(
         &mut self,
         id: ConnectionId,
         mut request: McpRequest,
         owner: Principal,
     ) -> bool {
-        // Of the request the head is left, from here on.
+        // From here on, only the head of the request is left.
         match std::mem::replace(&mut request.wish, McpWish::Leave) {
             McpWish::Say(message) => match mcp::era_of(&message, request.version.as_deref()) {
                 Era::Handshake => self.hear_session(id, &request, *message, owner),
@@ -49,7 +49,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Which session a request names, if that is there and its asker's.
+    /// Returns the session that a request names, if it exists and belongs to this principal.
     fn named_session(
         &mut self,
         request: &McpRequest,
@@ -73,7 +73,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A message of the handshake era.
+    /// Handles a message of the handshake era.
     fn hear_session(
         &mut self,
         id: ConnectionId,
@@ -114,7 +114,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A message that stands for itself.
+    /// Handles a message without a session.
     fn hear_alone(
         &mut self,
         id: ConnectionId,
@@ -174,7 +174,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A request was answered at once: its id is free again.
+    /// Frees the id of a request that was answered at once.
     pub(super) fn free_asked(&mut self, asker: Asker, id: &Id) {
         let serve = self.serve.as_mut().expect("it was asked");
         if let Asker::Session(name) = asker {
@@ -208,7 +208,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok((name, result))
     }
 
-    /// Ends a session: what it runs is stopped.
+    /// Ends a session and stops its calls.
     pub(super) fn close_session(&mut self, name: SessionName) {
         self.tell_far(name);
         let serve = self.serve.as_mut().expect("it was asked");
@@ -227,7 +227,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Somebody wants to be told: of what concerns its session, or more of a stream that was cut.
+    /// Opens a stream of a session's notifications, or resumes the stream of a call that was cut
+    /// off.
     fn open_ear(
         &mut self,
         id: ConnectionId,
@@ -256,7 +257,7 @@ impl<R: Reactor + 'static> Shard<R> {
         connection.doing = Doing::Mcp;
         serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
         if !serve.begin_stream(id) {
-            // Of HEAD there is nothing but the head.
+            // A HEAD request has no stream.
             let connection = serve.connection(id).expect("as above");
             connection.mcp = None;
             connection.doing = Doing::Requests;
@@ -267,7 +268,7 @@ impl<R: Reactor + 'static> Shard<R> {
         false
     }
 
-    /// A session has no stream of its own any more.
+    /// Notes that a session has no stream of its own any more.
     pub(super) fn lose_stream(&mut self, name: SessionName) {
         let now = self.now;
         let Some(serve) = &mut self.serve else { return };
@@ -277,7 +278,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Answers a message that was not let in.
+    /// Answers a message that was not accepted.
     pub(super) fn answer_fault(
         &mut self,
         id: ConnectionId,
@@ -288,20 +289,21 @@ impl<R: Reactor + 'static> Shard<R> {
         fault.write(&mut bytes, request.as_ref());
         let reply: Reply = Err(fault);
         let status = match status_of(&reply) {
-            // What is no answer to a request was not accepted.
+            // A fault without a request id means that the message was not accepted.
             Status::OK if request.is_none() => Status::BAD_REQUEST,
             status => status,
         };
         self.answer(id, &Answer::text(status, JSON, bytes))
     }
 
-    /// The tool of this name that this principal can call.
+    /// Returns the tool of this name, if this principal can call it.
     pub(super) fn tool_spec(&self, owner: Principal, name: &str) -> Option<Arc<ToolSpec>> {
         self.tool_specs(owner).find(|spec| spec.name == name).cloned()
     }
 }
 
-/// What was told on it was answered long ago, or cancelled, or never was.
+/// Returns the fault for an unknown event id: the call was answered long ago, was cancelled, or
+/// never existed.
 pub(super) fn no_such_stream() -> Fault {
     Fault::invalid_request("there is no such stream any more")
 }

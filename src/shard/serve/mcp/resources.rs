@@ -1,4 +1,4 @@
-//! Resources: executions, each as its state and as its output, and what the catalog has.
+//! Resources: the state and the output of each execution, and the resources of the catalog.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::mcp::results::{self, ExecutionUri, Results};
 use crate::reactor::Reactor;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// This principal's executions on this shard, in the order of their names.
+    /// Returns this principal's executions on this shard, sorted by name.
     pub(super) fn own_executions(&self, owner: Principal) -> Vec<ExecutionId> {
         let own = self.runs.iter().flatten().filter(|run| run.owner == owner);
         let mut ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
@@ -21,12 +21,12 @@ impl<R: Reactor + 'static> Shard<R> {
         ids
     }
 
-    /// Their names.
+    /// Returns the names of this principal's executions on this shard.
     pub(super) fn execution_names(&self, owner: Principal) -> Vec<String> {
         self.own_executions(owner).iter().map(ToString::to_string).collect()
     }
 
-    /// They, as they are listed.
+    /// Returns this principal's executions on this shard as items of a list.
     pub(super) fn execution_items(&mut self, owner: Principal) -> Vec<Value> {
         let mut items = Vec::new();
         for id in self.own_executions(owner) {
@@ -37,7 +37,7 @@ impl<R: Reactor + 'static> Shard<R> {
         items
     }
 
-    /// A page of what there is, with these executions.
+    /// Returns a page of the catalog's resources and these executions.
     pub(super) fn page_of_resources(
         &self,
         results: &Results<'_>,
@@ -62,7 +62,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(results.templates(cursor::page(List::Templates, all, key_of, cursor)?))
     }
 
-    /// Is there such a resource, and may this principal know?
+    /// True if this resource exists and this principal may know it.
     pub(super) fn is_resource(&self, owner: Principal, uri: &str) -> bool {
         match ExecutionUri::parse(uri) {
             Some(ExecutionUri::State(id) | ExecutionUri::Output(id)) => self.is_owned(id, owner),
@@ -101,7 +101,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(results.contents(vec![item]))
     }
 
-    /// The output of an execution, as far as it is still held.
+    /// Returns the output of an execution, as far as it is still held.
     fn output_held(&mut self, id: ExecutionId) -> Option<Vec<u8>> {
         let status = self.inspect(id).ok()?;
         let run = self.runs[id.slot.index as usize].as_ref()?;

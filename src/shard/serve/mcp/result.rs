@@ -1,4 +1,4 @@
-//! The results of calls, out of what was kept; and streams that are cut and gone on with.
+//! The results of calls, built from kept output, and streams that are cut off and resumed.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::wire::sse;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// What a call is answered whose execution is over.
+    /// Returns the reply to a call whose execution is over.
     pub(super) fn result_of(&mut self, keep: Handle, context: &Context) -> Reply {
         let server = self.server_info();
         let results = Results::new(context.version, &server);
@@ -68,7 +68,7 @@ impl<R: Reactor + 'static> Shard<R> {
         })
     }
 
-    /// The client of this call is to come back for its answer.
+    /// Ends the stream of a call. Its client has to come back for the answer.
     pub(super) fn send_away(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
@@ -78,7 +78,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.serve.as_mut().expect("as above").release_link(id);
     }
 
-    /// Goes on with the stream of a call behind this event. `None`: there is no such call.
+    /// Resumes the stream of a call after this event. Returns `None` if no such call exists.
     pub(super) fn resume_call(
         &mut self,
         id: ConnectionId,
@@ -120,7 +120,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let call = serve.mcp.calls.get_mut(handle)?;
         call.outlet = Outlet::Stream(id);
         call.reached.count = call.reached.count.max(event.count);
-        (call.reached.seq, call.reached.bytes) = (event.seq, event.bytes); // It goes on from there.
+        (call.reached.seq, call.reached.bytes) = (event.seq, event.bytes); // It resumes there.
         serve.begin_stream(id);
         self.notify_from(handle, event);
         self.ask_open_again(handle);
@@ -130,7 +130,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Some(false)
     }
 
-    /// The client has had the answer: nothing follows it.
+    /// Ends the stream at once because the client has the answer already.
     fn end_at_once(&mut self, id: ConnectionId, name: SessionName, call: Handle) -> Option<bool> {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it was asked");
@@ -142,7 +142,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Some(false)
     }
 
-    /// Its connection is not heard any more, although nobody has said so yet.
+    /// Takes a call from its previous connection, whose loss was not noticed yet.
     fn take_from(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it was asked");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
@@ -158,15 +158,15 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Tells what came behind an event again, from the log of its execution. The notifier of the
-    /// lost connection holds the log until the new one does.
+    /// Sends the chunks after an event again, from the log of the execution. The notifier of the
+    /// lost connection keeps the log until the new one does.
     fn notify_from(&mut self, handle: Handle, event: EventId) {
         let serve = self.serve.as_mut().expect("it was asked");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         let lost = call.notifier.take();
         self.attach_behind(handle, event);
         if let Some(lost) = lost {
-            self.ask_at_once(Event::Unsubscribe(lost)); // Its place may be taken over already.
+            self.ask_at_once(Event::Unsubscribe(lost)); // Its slot may be taken over already.
         }
     }
 
@@ -186,14 +186,14 @@ impl<R: Reactor + 'static> Shard<R> {
             (false, None) => return,
         };
         let Some(execution) = execution else { return };
-        // With a choice of kinds the event does not say how much there was.
+        // With a selection of kinds, the event does not say how much there was.
         let seen = kinds.is_all().then_some(Totals { chunks: event.seq, bytes: event.bytes });
         let from = From::Seq { seq: event.seq + 1, seen };
         self.pump();
         self.attach_notifier(handle, execution, from, kinds);
     }
 
-    /// Connections of the protocol say that they live.
+    /// Sends a keep-alive comment on a connection that was silent, and sets the next one.
     pub(in crate::shard::serve) fn beat_mcp(&mut self, id: ConnectionId) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
@@ -217,7 +217,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 && let Outlet::Open(_) = call.outlet
             {
                 call.outlet = Outlet::Stream(id);
-                serve.begin_stream(id); // So that who waits for long is not left without a word.
+                serve.begin_stream(id); // A client that waits for long gets a sign of life.
             }
             serve.write_comment(id);
         }
@@ -234,10 +234,10 @@ impl Serve {
         });
     }
 
-    /// Checks what is known of sessions, calls and keeps. For tests.
+    /// Checks the invariants of sessions, calls and keeps. For tests.
     ///
     /// # Panics
-    /// If something of it does not hold.
+    /// If an invariant does not hold.
     pub(in crate::shard::serve) fn audit_mcp(&self) {
         let mcp = &self.mcp;
         mcp.sessions.audit();

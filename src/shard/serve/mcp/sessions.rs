@@ -1,13 +1,13 @@
-//! Sessions of the handshake era: a table of fixed size, found by names that nobody can guess.
+//! Sessions of the handshake era: a table of fixed size with unguessable names.
 //!
-//! A session belongs to whoever began it; for everybody else it is not there. One that is not used
-//! is idle: it has no call under way, no stream of its own, and is of no connection of lines. Idle
-//! ones stand in a line, the longest idle first: that one is forgotten when its time is up, or when
-//! another needs its place.
+//! A session belongs to its principal and is invisible to others. It is idle if it has no call
+//! under way, no stream of its own, and no connection of lines. Idle sessions stand in a line, the
+//! longest idle first. That one is removed when its time is up, or when another session needs its
+//! place.
 //!
 //! Invariants ([`Sessions::audit`]):
 //! - M1: a name leads to the session that has it, and each session has one.
-//! - M2: in the line stand those that are idle, and nobody else.
+//! - M2: the line holds the idle sessions and no others.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::limits;
 use crate::mcp::Session as Machine;
 use crate::reactor::ConnectionId;
 
-/// What a session is called: the shard where it lives, and a secret.
+/// The name of a session: the index of its shard, and a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) struct SessionName {
     pub shard: u8,
@@ -37,7 +37,7 @@ impl FromStr for SessionName {
     fn from_str(text: &str) -> Result<SessionName, ()> {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         if text.len() != 34 || !text.bytes().all(is_digit) {
-            return Err(()); // There is one way to spell it.
+            return Err(()); // A name has only one spelling.
         }
         let (shard, key) = text.split_at(2);
         Ok(SessionName {
@@ -52,19 +52,19 @@ impl FromStr for SessionName {
 pub(super) struct Session {
     pub name: SessionName,
     pub owner: Principal,
-    /// What was agreed, and which requests are under way.
+    /// The agreed terms, and the requests that are under way.
     pub machine: Machine,
     /// The stream that it opened with GET.
     pub stream: Option<ConnectionId>,
-    /// The connection of lines that it is spoken on.
+    /// Its connection of lines.
     pub lines: Option<ConnectionId>,
-    /// Its requests that are being carried out.
+    /// Number of its calls on this shard.
     pub call_count: usize,
     idle_from: Instant,
 }
 
 impl Session {
-    /// Where it is told what belongs to no request.
+    /// Returns the connection for messages that belong to no request.
     pub fn outlet(&self) -> Option<ConnectionId> {
         self.stream.or(self.lines)
     }
@@ -74,7 +74,7 @@ impl Session {
     }
 }
 
-/// See the module's text.
+/// The table of sessions. See the module's text.
 #[derive(Debug)]
 pub(super) struct Sessions {
     table: Pool<Box<Session>>,
@@ -82,7 +82,7 @@ pub(super) struct Sessions {
     idle: Line,
 }
 
-/// There is no place, and nobody who could make one.
+/// The table has no place, and no idle session can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
@@ -96,7 +96,7 @@ impl Sessions {
         }
     }
 
-    /// Begins one. Whoever had to go for it is given back.
+    /// Begins a session. Returns the session that was removed for it, if any.
     pub fn open(
         &mut self,
         name: SessionName,
@@ -125,7 +125,7 @@ impl Sessions {
         Ok(gone)
     }
 
-    /// Forgets the one that was idle longest, of this principal's or of all.
+    /// Removes the session that was idle longest, of this principal or of all.
     fn close_idle(&mut self, owner: Principal, is_own: bool) -> Option<Box<Session>> {
         let is_it =
             |index: &u32| self.table.at(*index).is_some_and(|s| !is_own || s.owner == owner);
@@ -139,18 +139,18 @@ impl Sessions {
         (self.table.get(handle)?.name == name).then_some(handle)
     }
 
-    /// The session of this name.
+    /// Returns the session of this name.
     pub fn get(&mut self, name: SessionName) -> Option<&mut Session> {
         let handle = self.handle(name)?;
         self.table.get_mut(handle).map(|session| &mut **session)
     }
 
-    /// As [`Sessions::get`], if it is this principal's.
+    /// Returns the session of this name, if it belongs to this principal.
     pub fn of(&mut self, name: SessionName, owner: Principal) -> Option<&mut Session> {
         self.get(name).filter(|session| session.owner == owner)
     }
 
-    /// It was used, or what it was used for is over.
+    /// Notes that a session was used, or that its use is over.
     pub fn touch(&mut self, name: SessionName, now: Instant) {
         let Some(handle) = self.handle(name) else { return };
         let Some(session) = self.table.get_mut(handle) else { return };
@@ -161,7 +161,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets one.
+    /// Removes a session.
     pub fn close(&mut self, name: SessionName) -> Option<Box<Session>> {
         let handle = self.handle(name)?;
         self.idle.leave(handle.index);
@@ -169,7 +169,7 @@ impl Sessions {
         self.table.remove(handle)
     }
 
-    /// Forgets one whose time is up.
+    /// Removes one session that was idle for [`limits::MCP_SESSION_IDLE`], if any.
     pub fn expire(&mut self, now: Instant) -> Option<Box<Session>> {
         if self.next_deadline().is_none_or(|deadline| deadline > now) {
             return None;
@@ -178,21 +178,21 @@ impl Sessions {
         self.close(name)
     }
 
-    /// When the time of the next one is up.
+    /// Returns the time at which the next idle session expires.
     pub fn next_deadline(&self) -> Option<Instant> {
         let first = self.table.at(self.idle.first()?)?;
         Some(first.idle_from + limits::MCP_SESSION_IDLE)
     }
 
-    /// All of them.
+    /// Iterates over all sessions.
     pub fn iter(&self) -> impl Iterator<Item = &Session> {
         self.table.iter().map(|(_, session)| &**session)
     }
 
-    /// Checks every invariant. For tests.
+    /// Checks the invariants M1 and M2. For tests.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// If an invariant does not hold.
     pub fn audit(&self) {
         assert_eq!(self.by_key.len(), self.table.count() as usize);
         let mut idle_count = 0;

@@ -1,4 +1,4 @@
-//! The end of a turn: what has happened to keeps and calls is seen to, answers are given.
+//! The end of a turn: events of keeps and calls are handled, and answers are given.
 
 use super::super::super::Shard;
 use super::call::{Asker, Outlet, Stage};
@@ -10,7 +10,7 @@ use crate::mcp::Era;
 use crate::reactor::{ConnectionId, Reactor};
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Sees to what has happened. What is gathered of notifications is written in the flush.
+    /// Handles all queued events. Gathered notifications are written in the flush.
     pub(in crate::shard::serve) fn settle_mcp(&mut self) {
         let now = self.now;
         loop {
@@ -48,7 +48,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Is a call's output whole, and was all of it told that is to be? Then it is answered.
+    /// Answers a call if its output is complete and all its notifications were sent.
     fn settle_call(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
@@ -66,7 +66,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.forget_keep(keep);
                 self.answer_call(handle, reply);
             }
-            // With a timer it settles: it is said when that is over.
+            // With a timer, it settles, and is sent when that is over.
             Stage::Answered(bytes) if call.notifier.is_none() && call.timer.is_none() => {
                 let bytes = bytes.to_vec();
                 self.say_answer(handle, bytes);
@@ -75,19 +75,19 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A keep is not needed any more.
+    /// Removes a keep that is not needed any more.
     pub(super) fn forget_keep(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(mut keep) = serve.mcp.keeps.remove(handle) else { return };
         serve.mcp.set_timer(keep.timer.take(), None);
         if let Some(subscriber) = keep.subscriber {
-            self.pump(); // What was wished before comes first.
+            self.pump(); // Earlier actions come first.
             self.ask_at_once(Event::Unsubscribe(subscriber));
         }
     }
 
-    /// A connection of the protocol is gone. In the handshake era what it was told of goes on; in
-    /// the other it is what cancels.
+    /// Handles the loss of a connection. In the handshake era, its call continues. In the stateless
+    /// era, the loss cancels the call.
     pub(in crate::shard::serve) fn lose_link(&mut self, id: ConnectionId, link: Link) {
         match link.part {
             Part::Session(name) => self.lose_stream(name),
@@ -109,7 +109,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Nobody hears a call now. What waits for nothing but time is over.
+    /// Settles a call that has lost its connection. A call that only waits is closed.
     fn settle_detached(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
@@ -122,7 +122,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Fires what is due.
+    /// Handles expired deadlines.
     pub(in crate::shard::serve) fn fire_mcp_deadlines(&mut self) {
         let now = self.now;
         loop {

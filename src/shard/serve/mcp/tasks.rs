@@ -1,5 +1,5 @@
-//! Tasks: calls whose results are fetched later. A task is a keep with a name that nobody can
-//! guess, from its beginning until its time is up; what its tool asks, it asks.
+//! Tasks: calls whose results are fetched later. A task is a keep with an unguessable name, from
+//! its start until its time is up. It passes on the questions of its tool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,28 +24,28 @@ use crate::shard::places::What;
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject};
 
-/// What there is to know of one.
+/// The state of a task.
 #[derive(Debug)]
 pub(super) struct Task {
     pub name: String,
     pub state: TaskState,
     pub asker: Asker,
-    /// Of the call that it is.
+    /// The context of the call that became the task.
     pub context: Box<Context>,
     arguments: Value,
     created_us: u64,
     updated_us: u64,
     ttl_ms: u64,
-    /// What its tool wants to know, each with what it is called in the handshake era.
+    /// The questions of its tool, each with its number in the handshake era.
     open: Vec<(u64, Question)>,
     answers: Map<String, Value>,
     remembers: Option<Value>,
     rounds: u32,
-    /// What its call is answered.
+    /// The reply to the call that became the task.
     pub reply: Option<Reply>,
 }
 
-/// A tool that has asked so often without being content is not asked again.
+/// The limit of rounds of questions for one task.
 const ROUNDS_MAX: u32 = 64;
 
 impl Task {
@@ -64,7 +64,7 @@ impl Task {
         }
     }
 
-    /// Calls `look` with what a task of the stateless era has beside its state.
+    /// Calls `look` with the details that a task of the stateless era has besides its state.
     fn with_detail<T>(&self, look: impl FnOnce(Detail<'_>) -> T) -> T {
         match (&self.state, &self.reply) {
             (TaskState::InputRequired, _) => {
@@ -80,7 +80,7 @@ impl Task {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// A call becomes a task, which is what it is answered.
+    /// Starts a task for a call. The description of the task is the reply.
     pub(super) fn begin_task(&mut self, call: ToolCall) -> Reply {
         let ToolCall { source, context, spec, arguments, replies } = call;
         let owner = source.owner;
@@ -124,7 +124,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Results::new(task.context.version, &server).task_created(&task.document()))
     }
 
-    /// Asks the tool of a task whether it has all that it needs, and runs it then.
+    /// Runs the tool of a task, or asks its questions first.
     fn advance_task(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
@@ -211,7 +211,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The execution of a task has ended.
+    /// Finishes a task whose execution has ended.
     pub(super) fn settle_task(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get(handle) else { return };
@@ -224,7 +224,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.finish_task(handle, reply, outcome);
     }
 
-    /// There is an answer to the call that a task is.
+    /// Stores the reply of a task and sends it to the calls that wait.
     fn finish_task(&mut self, handle: Handle, reply: Reply, outcome: Outcome) {
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(task) = serve.mcp.task_mut(handle) else { return };
@@ -242,7 +242,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer_awaiting(handle);
     }
 
-    /// Who waits for the result of a task has it.
+    /// Answers the calls that wait for the result of a task.
     fn answer_awaiting(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(task) = serve.mcp.task(handle) else { return };
@@ -259,7 +259,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Results::new(context.version, &server).task_result(name, &reply?))
     }
 
-    /// The task of this name, if it is this principal's.
+    /// Returns the task of this name, if it belongs to this principal.
     fn find_task(&self, owner: Principal, name: &str) -> Result<Handle, Fault> {
         let serve = self.serve.as_ref().expect("it was asked");
         let is_it = |keep: &Keep| match &keep.role {
@@ -301,7 +301,7 @@ impl<R: Reactor + 'static> Shard<R> {
         None
     }
 
-    /// This principal's tasks on this shard, as they are listed.
+    /// Returns this principal's tasks on this shard as items of a list.
     pub(super) fn task_items(&self, owner: Principal, version: Version) -> Vec<Value> {
         let serve = self.serve.as_ref().expect("it was asked");
         let own = serve.mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
@@ -366,7 +366,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// In the handshake era a task asks on the stream of who waits for its result.
+    /// Sends a task's questions, in the handshake era, on the stream of a call that waits for its
+    /// result.
     fn send_task_questions(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(call) = serve.mcp.awaiting(handle).first().copied() else { return };
@@ -385,7 +386,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A client has answered what a task asks.
+    /// Handles a client's answer to a question of a task.
     pub(super) fn hear_task_reply(
         &mut self,
         handle: Handle,
@@ -410,7 +411,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Tells who wants to know that a task has changed.
+    /// Notifies the calls that listen to a task of its change.
     fn tell_task(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get(handle) else { return };
@@ -430,7 +431,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The time of a task is up.
+    /// Removes a task whose time is up.
     pub(super) fn forget_task(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it keeps");
         let awaiting = serve.mcp.awaiting(handle);
@@ -441,7 +442,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// A page of tasks.
+/// Returns a page of tasks.
 pub(super) fn page(results: &Results<'_>, mut items: Vec<Value>, cursor: Option<&str>) -> Reply {
     let key_of = |item: &Value| item["taskId"].as_str().unwrap_or_default().to_owned();
     items.sort_by_key(key_of);
@@ -449,7 +450,7 @@ pub(super) fn page(results: &Results<'_>, mut items: Vec<Value>, cursor: Option<
 }
 
 impl Task {
-    /// Takes an answer, if it is one to something that was asked.
+    /// Takes an answer, if it belongs to an open question.
     fn hear(&mut self, key: &str, answer: Value) {
         if let Some(at) = self.open.iter().position(|(_, question)| question.key == key) {
             self.open.remove(at);
@@ -473,7 +474,7 @@ impl super::Mcp {
         }
     }
 
-    /// The calls that wait for the result of a task.
+    /// Returns the calls that wait for the result of a task.
     fn awaiting(&self, handle: Handle) -> Vec<Handle> {
         let is_it = |stage: &Stage| matches!(stage, Stage::Awaits(keep) if *keep == handle);
         let calls = self.calls.iter().filter(|(_, call)| is_it(&call.stage));

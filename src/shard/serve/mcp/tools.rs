@@ -1,4 +1,4 @@
-//! Calls of tools: prepared, run, followed, and answered with what came.
+//! Calls of tools: prepared, run, followed, and answered with their output.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::reactor::Reactor;
 use crate::tool::{Asking, Prepared, Replies, StartError, TaskSupport, ToolSpec};
 use crate::trace::Code;
 
-/// A call of a tool: what is called, by whom, and what is known of the answers to its questions.
+/// A call of a tool: the tool, the asker, the arguments, and the answers to its questions so far.
 pub(super) struct ToolCall {
     pub source: Source,
     pub context: Box<Context>,
@@ -34,11 +34,11 @@ pub(super) struct ToolCall {
     pub replies: Replies,
 }
 
-/// What becomes of something to be run.
+/// A prepared execution, or the reply if it cannot run.
 pub(super) type Started = Result<Prepared, Reply>;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Calls a tool. `None`: it is answered later.
+    /// Calls a tool. Returns `None` if the call is answered later.
     pub(super) fn call_tool(
         &mut self,
         source: Source,
@@ -62,7 +62,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let arguments = Value::Object(arguments);
         let call = ToolCall { source, context, spec, arguments, replies };
-        // What it asks the task asks, unless there is to be no task before all is known.
+        // The task asks the tool's questions, unless no task may exist before they are answered.
         let asks_first = call.spec.task_support == TaskSupport::Required
             && call.context.version.era() == Era::Stateless;
         if as_task && !asks_first {
@@ -77,7 +77,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// What a tool says to its arguments and the answers that there are.
+    /// Asks a tool what it does with its arguments and the answers so far.
     pub(super) fn ask_tool(&mut self, call: &ToolCall) -> Result<Asking, Reply> {
         let name = &call.spec.name;
         if self.is_virtual(call.source.owner, name) {
@@ -89,7 +89,7 @@ impl<R: Reactor + 'static> Shard<R> {
         asking.map_err(|error| self.start_error(&call.context, &error))
     }
 
-    /// Makes a call ready to run, or says what it is answered instead.
+    /// Prepares a call to run. Returns the reply if that is impossible.
     pub(super) fn prepare_call(&mut self, call: &ToolCall) -> Started {
         let (owner, name) = (call.source.owner, &call.spec.name);
         let prepared = match self.is_virtual(owner, name) {
@@ -104,7 +104,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(prepared)
     }
 
-    /// What a call is answered whose arguments are wrong (A36), or whose tool is not there.
+    /// Returns the reply for wrong arguments (A36) or an unknown tool.
     fn start_error(&self, context: &Context, error: &StartError) -> Reply {
         match error {
             StartError::UnknownTool { name, .. } => {
@@ -137,7 +137,7 @@ impl<R: Reactor + 'static> Shard<R> {
         None
     }
 
-    /// Runs a tool for a call that is in the table. If it is not run, that is the answer.
+    /// Runs a tool for a call in the table. If that fails, the error is the answer.
     pub(super) fn run_for(&mut self, handle: Handle, spec: Arc<ToolSpec>, prepared: Prepared) {
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
@@ -182,7 +182,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.pump();
     }
 
-    /// Runs something, and keeps what comes of it.
+    /// Runs a tool and keeps its output.
     pub(super) fn keep_output(
         &mut self,
         owner: Principal,
@@ -209,7 +209,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(keep)
     }
 
-    /// An execution whose output is kept, before anything has come of it.
+    /// Opens an execution whose output is kept, before it produces any.
     pub(super) fn open_kept(
         &mut self,
         owner: Principal,
@@ -230,7 +230,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.execute_prepared(prepared, options)
     }
 
-    /// Has a keep be given everything from there on.
+    /// Subscribes a keep to all output from there on.
     pub(super) fn attach_keep(&mut self, keep: Handle, execution: ExecutionId, from: From) {
         let spec = SubscribeSpec { policy: Policy::Block, from, ..SubscribeSpec::default() };
         let subscribed = self.attach_ear(execution, spec, Ear::Keep(keep));
@@ -247,7 +247,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Has a call be told of what comes, from there on.
+    /// Subscribes a call to the output from there on, for notifications.
     pub(super) fn attach_notifier(
         &mut self,
         handle: Handle,
@@ -264,7 +264,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             attached => attached,
         };
-        let Ok(subscribed) = attached else { return }; // Its answer is complete without.
+        let Ok(subscribed) = attached else { return }; // The answer is complete without it.
         let notifier = subscribed.subscriber;
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
@@ -284,7 +284,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Nothing is given before the next pump.
+    /// Attaches a subscriber of the protocol. It gets nothing before the next pump.
     fn attach_ear(
         &mut self,
         execution: ExecutionId,
@@ -306,7 +306,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// What a call is answered for which there is no room.
+/// Returns the reply to a call whose execution was refused.
 pub(super) fn execute_error(results: &Results<'_>, error: &ExecuteError) -> Reply {
     match error {
         ExecuteError::NoRandomness => Err(Fault::internal(error.to_string())),

@@ -1,7 +1,8 @@
-//! Requests as spans of a trace: begun when they come, ended with their answer. And as numbers.
+//! Requests as spans of a trace and as counters. A span begins with the request and ends with its
+//! answer.
 //!
-//! Spans only where somebody wants them. A request that is answered later carries its span in the
-//! table of calls; whoever takes it out without an answer ends it as cancelled.
+//! Spans exist only if they are exported. A request that is answered later carries its span in the
+//! table of calls. Removing it without an answer ends the span as cancelled.
 
 use super::super::super::Shard;
 use super::answer::{Reply, Source, outcome_of};
@@ -14,7 +15,7 @@ use crate::trace::{Span, TraceParent};
 const LISTEN: &str = "subscriptions/listen";
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Carries out a request. `None`: it is answered later.
+    /// Carries out a request. Returns `None` if it is answered later.
     pub(super) fn ask_mcp(
         &mut self,
         source: Source,
@@ -24,7 +25,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let era = matches!(ask, Ask::CallTool { .. }).then(|| context.version.era());
         let reply = self.ask_in_span(source, context, ask);
         if let (Some(era), Some(reply)) = (era, &reply) {
-            self.count_call(era, outcome_of(reply)); // In the table it never was.
+            self.count_call(era, outcome_of(reply)); // It never was in the table.
         }
         reply
     }
@@ -40,7 +41,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let span = self.begin_span(&source, &context, &ask);
         if let Some(Span { trace_id, span_id, .. }) = span.as_deref() {
-            // What it has others do is a part of it.
+            // Work that it causes elsewhere is a child of its span.
             let is_sampled = context.trace.parent.is_none_or(|parent| parent.is_sampled);
             let (trace_id, span_id) = (*trace_id, *span_id);
             context.trace.parent = Some(TraceParent { trace_id, span_id, is_sampled });
@@ -85,7 +86,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.spans.push(*span);
     }
 
-    /// A call is about to be answered.
+    /// Ends the span of a call that is about to be answered.
     pub(super) fn end_span_of(&mut self, handle: Handle, reply: &Reply) {
         let serve = self.serve.as_mut().expect("it has calls");
         let span = serve.mcp.calls.get_mut(handle).and_then(|call| call.span.take());
@@ -94,7 +95,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A call is taken out of the table.
+    /// Ends the span of a call that is removed from the table.
     pub(super) fn cancel_span(&mut self, span: Option<Box<Span>>) {
         if let Some(span) = span {
             let is_over = span.method == LISTEN; // It has no other end.
@@ -103,7 +104,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// What went wrong, in a word.
+/// Returns the code of a reply's error, if it is one.
 pub(super) fn error_of(reply: &Reply) -> Option<String> {
     match reply {
         Err(fault) => Some(fault.code.to_string()),
@@ -111,7 +112,7 @@ pub(super) fn error_of(reply: &Reply) -> Option<String> {
     }
 }
 
-/// What is asked, and of what, where that is one of few names.
+/// Returns the method of a request, and its target where only few names are possible.
 fn name_of(ask: &Ask) -> (&'static str, Option<String>) {
     let method = match ask {
         Ask::CallTool { name, .. } => return ("tools/call", Some(name.clone())),
