@@ -72,7 +72,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(in crate::shard) fn begin_agent(&mut self, handle: Handle) {
         let run = self.run_mut(handle);
         let Some(Agent::Waiting(job)) = run.agent.take() else {
-            unreachable!("a run begins once, with what it is to do");
+            unreachable!("a run begins once, with its job");
         };
         let Ring::Here(writer) = &run.ring else { unreachable!("it was leased a ring") };
         let part_bytes_max = writer.geometry().length_max() as usize;

@@ -116,7 +116,7 @@ impl<R: Reactor + 'static> Shard<R> {
         options: ExecuteOptions,
     ) -> Result<AgentStream, ExecuteError> {
         let execution = self.start_agent(run, options)?;
-        Ok(self.follow_agent(execution).expect("it was just started, and nobody follows it"))
+        Ok(self.follow_agent(execution).expect("it was just started and has no subscribers"))
     }
 
     /// Starts a run and follows it step by step.

@@ -107,8 +107,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(model) = settings.model(name.as_deref()) else {
             let known: Vec<&str> = settings.models.iter().map(|model| &*model.name).collect();
             let problem = match known.is_empty() {
-                true => "the server has none".to_owned(),
-                false => format!("is none of {}", known.join(", ")),
+                true => "the server has no models".to_owned(),
+                false => format!("is not one of {}", known.join(", ")),
             };
             return Err(ArgumentError::new("model", problem));
         };
@@ -165,7 +165,7 @@ impl<R: Reactor + 'static> Shard<R> {
                         return Err(ArgumentError::new("tools", problem));
                     }
                     let found = self.tool_specs(owner).find(|spec| spec.name == *name);
-                    let problem = || format!("no tool is called `{name}`");
+                    let problem = || format!("unknown tool `{name}`");
                     let spec = found.ok_or_else(|| ArgumentError::new("tools", problem()))?;
                     Ok(described(spec))
                 })
@@ -210,9 +210,9 @@ fn conversation(given: &mut Arguments) -> Result<Vec<Message>, ArgumentError> {
     match conversation.last() {
         Some(Message::User(_) | Message::Tool(_)) => Ok(conversation),
         Some(_) => {
-            Err(ArgumentError::new("messages", "must end with one of the role user or tool"))
+            Err(ArgumentError::new("messages", "must end with a message of the role user or tool"))
         }
-        None => Err(ArgumentError::new("task", "is missing, and there are no messages")),
+        None => Err(ArgumentError::new("task", "is missing, and `messages` is empty")),
     }
 }
 
@@ -226,7 +226,7 @@ fn check_results(conversation: &[Message]) -> Result<(), ArgumentError> {
             Message::Tool(result) => {
                 let Some(at) = open.iter().position(|id| *id == result.call_id) else {
                     let id = &result.call_id;
-                    return wrong(format!("have a result of `{id}`, which is no call before it"));
+                    return wrong(format!("have a result of `{id}` without a call before it"));
                 };
                 open.remove(at);
             }
@@ -236,7 +236,7 @@ fn check_results(conversation: &[Message]) -> Result<(), ArgumentError> {
         }
     }
     match open.first() {
-        Some(id) => wrong(format!("have no result of the call `{id}` right behind it")),
+        Some(id) => wrong(format!("have no result directly after the call `{id}`")),
         None => Ok(()),
     }
 }
@@ -247,7 +247,7 @@ fn message(value: &Value) -> Result<Message, ArgumentError> {
     let content = text("content").unwrap_or_default();
     let (calls, role) = (calls(&value["tool_calls"])?, text("role"));
     if !calls.is_empty() && role.as_deref() != Some("assistant") {
-        return wrong("have calls of tools in one that is not the assistant's");
+        return wrong("have tool calls in a message that is not the assistant's");
     }
     match role.as_deref() {
         Some("tool") => match text("tool_call_id").filter(|id| !id.is_empty()) {
@@ -255,9 +255,9 @@ fn message(value: &Value) -> Result<Message, ArgumentError> {
                 let is_error = value["is_error"].as_bool().unwrap_or_default();
                 Ok(Message::Tool(ToolResult { call_id, output: content, is_error }))
             }
-            None => wrong("must say in `tool_call_id` which call a result is of"),
+            None => wrong("must name in `tool_call_id` the call of a result"),
         },
-        _ if content.is_empty() && calls.is_empty() => wrong("must have texts as their content"),
+        _ if content.is_empty() && calls.is_empty() => wrong("must have a text as `content`"),
         Some("user") => Ok(Message::User(content)),
         Some("system") => Ok(Message::System(content)),
         Some("assistant") => {
@@ -276,7 +276,8 @@ fn calls(value: &Value) -> Result<Vec<CallMade>, ArgumentError> {
         _ => return Err(wrong("must have a list as `tool_calls`")),
     };
     if calls.len() > limits::AGENT_CALLS_PER_STEP_MAX as usize {
-        return Err(wrong("call more tools at once than a step may"));
+        let calls_max = limits::AGENT_CALLS_PER_STEP_MAX;
+        return Err(wrong(&format!("have more than {calls_max} tool calls in one message")));
     }
     let call = |call: &Value| {
         let text = |value: &Value| value.as_str().map(str::to_owned);

@@ -75,7 +75,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     hosted.waiting = None;
                 }
                 Some(Err(WriteError::TooLarge { .. })) => {
-                    unreachable!("the run was told how long a part may be")
+                    unreachable!("a run keeps the limit of a part's length")
                 }
                 None | Some(Err(WriteError::Gated { .. })) => {
                     if hosted.waiting.is_none() {

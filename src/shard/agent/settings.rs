@@ -86,8 +86,9 @@ impl ModelSettings {
             return Err(error(text));
         }
         if model.is_empty() || model.len() > limits::MODEL_NAME_BYTES_MAX {
-            let text = "what the model is called there is empty or too long";
-            return Err(error(text.to_owned()));
+            let bytes_max = limits::MODEL_NAME_BYTES_MAX;
+            let text = format!("the model's name at the server is not 1 to {bytes_max} bytes long");
+            return Err(error(text));
         }
         let wire: Wire = wire.parse().map_err(|fault| error(format!("{fault}")))?;
         let base_url = base_url.parse().map_err(|fault| error(format!("{fault}")))?;
@@ -108,7 +109,9 @@ impl FromStr for ToolChoice {
             names => {
                 let names: Vec<String> = names.split(',').map(str::to_owned).collect();
                 match names.iter().find(|name| !is_tool_name(name)) {
-                    Some(name) => Err(ModelError(format!("{name:?} is no name of a tool"))),
+                    Some(name) => {
+                        Err(ModelError(format!("{name:?} is not a valid name of a tool")))
+                    }
                     None => Ok(ToolChoice::These(names)),
                 }
             }

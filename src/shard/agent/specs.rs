@@ -23,14 +23,14 @@ fn insert(tools: &mut Tools, settings: &AgentSettings) -> Result<(), SpecError> 
 /// Adds both tools if at least one model is configured.
 pub(in crate::shard) fn add_to(tools: &mut Tools, settings: &AgentSettings) {
     if !settings.models.is_empty() {
-        insert(tools, settings).expect("ours are right");
+        insert(tools, settings).expect("both specs are valid");
     }
 }
 
 /// Returns the description of the tool `agent`.
 pub(super) fn agent(settings: &AgentSettings) -> ToolSpec {
-    let text = "Has a model work on a task: it thinks, calls tools, and goes on with what they \
-                give, until it is done.";
+    let text = "Runs a model on a task. The model thinks, calls tools and uses their results \
+                until the task is done.";
     ToolSpec {
         title: Some("Agent".to_owned()),
         arguments: with_models(agent_schema(), settings),
@@ -40,7 +40,7 @@ pub(super) fn agent(settings: &AgentSettings) -> ToolSpec {
 }
 
 fn generate(settings: &AgentSettings) -> ToolSpec {
-    let text = "Has a model answer a prompt, and streams its text.";
+    let text = "Runs a model on a prompt and streams its text.";
     ToolSpec {
         title: Some("Generate text".to_owned()),
         arguments: with_models(generate_schema(), settings),

@@ -57,7 +57,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> Result<(ExecutionId, SubscriberId), String> {
         if tool == AGENT {
             let Some(depth) = hosted.depth.checked_sub(1) else {
-                return Err("this run may start no agents".to_owned());
+                return Err("this run is not allowed to start agents".to_owned());
             };
             let wanted = arguments["depth"].as_u64().unwrap_or(depth.into());
             arguments["depth"] = wanted.min(depth.into()).into();

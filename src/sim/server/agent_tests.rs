@@ -380,12 +380,12 @@ fn without_a_model_there_is_no_agent_and_that_is_said() {
         (json!({"task": "x", "temperature": 3}), "temperature"),
         (json!({"task": "x", "taks": 1}), "taks"),
         (json!({"messages": [{"role": "assistant", "content": "x"}]}), "messages"),
-        (json!({"messages": [{"role": "user"}]}), "must have texts"),
+        (json!({"messages": [{"role": "user"}]}), "must have a text"),
         (json!({"messages": [{"role": "tool", "content": "x"}]}), "tool_call_id"),
-        (json!({"messages": [{"role": "tool", "tool_call_id": "a"}]}), "no call before it"),
+        (json!({"messages": [{"role": "tool", "tool_call_id": "a"}]}), "without a call before it"),
         (json!({"messages": [called("a"), {"role": "user", "content": "x"}]}), "no result"),
-        (json!({"messages": [called("a"), result("b")]}), "no call before it"),
-        (json!({"messages": [called("a"), result("a"), result("a")]}), "no call before it"),
+        (json!({"messages": [called("a"), result("b")]}), "without a call before it"),
+        (json!({"messages": [called("a"), result("a"), result("a")]}), "without a call before it"),
         (
             json!({"messages": [{"role": "user", "content": "x", "tool_calls": [{
                 "id": "a", "function": {"name": "f", "arguments": ""},
