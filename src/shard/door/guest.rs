@@ -99,7 +99,9 @@ impl Guest {
 
     /// Returns the memory that the producer maps: its ring and its page.
     pub fn to_map(&self) -> [BorrowedFd<'_>; 2] {
-        let Page::Handed(Some(page)) = &self.page else { unreachable!("it has just come") };
+        let Page::Handed(Some(page)) = &self.page else {
+            unreachable!("its memory is handed over once")
+        };
         [self.ring.descriptor(), page.descriptor()]
     }
 
@@ -364,7 +366,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Handles a guest that says it waits. The engine is told only if a reader holds the guest
     /// back, because the guest's word may be out of date or false.
     fn hear_that_guest_waits(&mut self, index: u32) {
-        let run = self.runs[index as usize].as_mut().expect("the caller looked");
+        let run = self.runs[index as usize].as_mut().expect("the caller has checked it");
         let handle = run.handle;
         if std::mem::replace(&mut run.blocked, true) {
             return; // The engine was told since the gate was published.
@@ -393,9 +395,9 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Ends a guest by its final record, after all its published chunks were taken.
     fn believe_guest(&mut self, index: u32, record: &FinalRecord, head_seq: u64) {
         if record.head_seq != head_seq {
-            return self.refuse_guest(index, "it ended behind a chunk that it did not publish");
+            return self.refuse_guest(index, "it ended after a chunk that it did not publish");
         }
-        let run = self.runs[index as usize].as_mut().expect("the caller looked");
+        let run = self.runs[index as usize].as_mut().expect("the caller has checked it");
         let guest = run.guest().and_then(|guest| Some(guest.mapped()?.view.clone()));
         let text = guest.map(|view| view.error_text());
         match outcome_of_code(record.verdict.get()) {
@@ -405,7 +407,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let text = if text.is_empty() { "the producer failed" } else { text };
                 self.end_guest(index, ProducerEnd::Failed(text));
             }
-            None => self.refuse_guest(index, "it ended in a way that there is not"),
+            None => self.refuse_guest(index, "it ended with an unknown outcome"),
         }
     }
 

@@ -155,7 +155,12 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(run) = &mut self.runs[index as usize] else { return };
         if run.named.take_if(|named| named.ring.is_lost()).is_some() {
             self.counters.named_doors_lost += 1;
-            self.log_named(index, Level::Warn, "named_door_lost", &"somebody has cut it off");
+            self.log_named(
+                index,
+                Level::Warn,
+                "named_door_lost",
+                &"another process has truncated its file",
+            );
         }
     }
 
@@ -170,8 +175,8 @@ impl<R: Reactor + 'static> Shard<R> {
 impl fmt::Display for Refused {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::TooMany => out.write_str("as many as may be are there already"),
-            Refused::MemoryShort => out.write_str("there is no room for one more ring"),
+            Refused::TooMany => out.write_str("all places are taken"),
+            Refused::MemoryShort => out.write_str("no memory is left for one more ring"),
             Refused::Named(error) => error.fmt(out),
         }
     }

@@ -235,13 +235,14 @@ impl<R: Reactor + 'static> Shard<R> {
 
 /// Returns the error for an execution that has no ring yet.
 pub(in crate::shard) fn queued() -> ApiError {
-    let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "queued", "it waits for a ring");
+    let error =
+        ApiError::new(Status::SERVICE_UNAVAILABLE, "queued", "the execution waits for a ring");
     error.retry_after(limits::BUSY_RETRY_AFTER)
 }
 
 /// Returns the error that all places are taken.
 pub(in crate::shard) fn too_many(places_max: u32) -> ApiError {
-    let text = format!("other processes share {places_max} executions already, as many as may be");
+    let text = format!("other processes already share {places_max} executions, the limit");
     let error = ApiError::new(Status::TOO_MANY_REQUESTS, "too_many_doors", text);
     error.limit(places_max.into()).retry_after(limits::BUSY_RETRY_AFTER)
 }

@@ -71,16 +71,16 @@ fn next_chunk(
         Poll::Ready(descriptor) => descriptor,
         Poll::Pending => return Ok(None),
         Poll::Overtaken { .. } => return Err(OVERWRITTEN),
-        Poll::Gone => return Err("the ring became another one"),
+        Poll::Gone => return Err("the ring was replaced"),
         Poll::Corrupt => return Err("a chunk lies outside of the ring"),
     };
     let header = descriptor.header;
-    let kind = Kind::new(header.kind).ok_or("a chunk is of a kind that there is not")?;
+    let kind = Kind::new(header.kind).ok_or("a chunk has an unknown kind")?;
     if usize::from(header.key) >= limits::KEYS_MAX {
-        return Err("a chunk has a key that there is not");
+        return Err("a chunk has an unknown key");
     }
     if Some(descriptor.total_bytes) != total_bytes.checked_add(u64::from(descriptor.length)) {
-        return Err("a chunk counts bytes that there were not");
+        return Err("a chunk has a wrong total of bytes");
     }
     Ok(Some((descriptor, kind)))
 }
@@ -101,7 +101,7 @@ fn copy_chunk(
     let room = match to.lend(length, gate.gate_seq) {
         Ok(room) => room,
         Err(WriteError::Gated { .. }) => return Ok(Err(Taken::NoRoom)),
-        Err(WriteError::TooLarge { .. }) => return Err("a chunk is longer than its ring takes"),
+        Err(WriteError::TooLarge { .. }) => return Err("a chunk is too long for its ring"),
     };
     match from.copy(&descriptor, room) {
         Ok(()) => {}
@@ -241,7 +241,7 @@ fn copy_through(
     while to.head_seq() < until_seq {
         match copy_chunk(from, to, &Gate::OPEN, now)? {
             Ok(_) => {}
-            Err(_) => return Err("a chunk is gone that was there"),
+            Err(_) => return Err("a published chunk has disappeared"),
         }
     }
     Ok(())
