@@ -128,9 +128,11 @@ impl Outgoing {
             Doing::Draining => return self.drain(connection, input, now),
             // Bytes without a request.
             Doing::Kept => return self.remove_line(connection),
-            Doing::Dialling(_) | Doing::Shaking(_) => unreachable!("it has not begun"),
+            Doing::Dialling(_) | Doing::Shaking(_) => {
+                unreachable!("its TLS session handles the bytes")
+            }
         };
-        let exchange = self.exchanges.get_mut(id.0).expect("its connections go with it");
+        let exchange = self.exchanges.get_mut(id.0).expect("an exchange outlives its connections");
         line.has_answered = true;
         exchange.was_received = true;
         let read = read_answer(line, exchange, &mut input, &mut self.spare, now);
@@ -215,9 +217,9 @@ impl Outgoing {
             Doing::Shaking(id) => {
                 self.counters.model_connections_failed += 1;
                 let text = match error {
-                    None => "the connection ended before keys were agreed on".to_owned(),
+                    None => "the connection ended during the TLS handshake".to_owned(),
                     Some(error) => {
-                        format!("the connection broke before keys were agreed on: {error}")
+                        format!("the connection broke during the TLS handshake: {error}")
                     }
                 };
                 return self.fail(id, NetFaultKind::Connect, &text);
@@ -228,7 +230,7 @@ impl Outgoing {
         let is_cut = line.session.as_ref().is_some_and(|session| !session.has_ended());
         let is_clean = error.is_none() && !line.is_broken && !is_cut;
         let is_whole = matches!(line.reader.finish(), Ok(Some(ResponsePart::End)));
-        let exchange = self.exchanges.get_mut(id.0).expect("its connections go with it");
+        let exchange = self.exchanges.get_mut(id.0).expect("an exchange outlives its connections");
         if is_whole && is_clean {
             self.end(id, Ok(()));
         } else if error.is_none() && line.was_used && !line.has_answered && !exchange.was_repeated {
@@ -312,15 +314,15 @@ fn objection(head: &ResponseInfo<'_>) -> Option<(NetFaultKind, String)> {
         let location = head.headers.texts("location").next().unwrap_or("nowhere");
         let location: String = location.chars().take(LOCATION_CHARS_MAX).collect();
         let text = format!(
-            "it answers {code} and points to {location:?}: redirects are not \
-                            followed, give that address instead"
+            "it answers {code} with a redirect to {location:?}: redirects are not followed, use \
+             that address instead"
         );
         return Some((NetFaultKind::Redirected, text));
     }
     let mut codings = head.headers.all("content-encoding");
     let coding = codings.find(|coding| !coding.eq_ignore_ascii_case(b"identity"))?;
     let coding = String::from_utf8_lossy(&coding[..coding.len().min(LOCATION_CHARS_MAX)]);
-    let text = format!("its answer is compressed ({coding:?}), which nobody has asked for");
+    let text = format!("its answer is compressed ({coding:?}), which was not requested");
     Some((NetFaultKind::Compressed, text))
 }
 

@@ -148,7 +148,7 @@ impl Outgoing {
     fn refuse(&mut self, to: &Target) -> ExchangeId {
         self.refused_count = self.refused_count.wrapping_add(1);
         let id = ExchangeId(Handle { index: u32::MAX, generation: self.refused_count });
-        let text = format!("{to}: this shard asks too many already");
+        let text = format!("{to}: this shard has too many exchanges under way");
         let kind = NetFaultKind::Exhausted;
         self.refused.push_back((id, NetFault { kind, text, was_sent: false, was_received: false }));
         self.counters.model_exchanges_failed += 1;
@@ -175,7 +175,7 @@ impl Outgoing {
         let Some(connection) = site.kept.pop() else { return false };
         self.kept_count -= 1;
         let line = self.lines[connection.0.index as usize].as_deref_mut();
-        let line = line.expect("what is kept is there"); // O2
+        let line = line.expect("a kept connection exists"); // O2
         if let Some(timer) = line.timer.take() {
             self.timers.cancel(timer);
         }
@@ -215,7 +215,7 @@ impl Outgoing {
 
     /// Finds the server's address and the trusted certificates, then dials.
     pub(super) fn locate(&mut self, id: ExchangeId, now: Instant) {
-        let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
+        let exchange = self.exchanges.get_mut(id.0).expect("the exchange exists");
         let handle = exchange.site;
         let site = self.sites.get_mut(handle).expect("it has users");
         exchange.stage = Stage::Resolving;
@@ -252,7 +252,7 @@ impl Outgoing {
                 (waiting, fault.map(|text| (NetFaultKind::Tls, text)))
             }
             Found::Addresses { site, result } => {
-                let site = self.sites.get_mut(site).expect("who is asked for stays");
+                let site = self.sites.get_mut(site).expect("a site with an open question stays");
                 site.is_asked_for = false;
                 let fault = result.as_ref().err().cloned();
                 let until = now + limits::MODEL_ADDRESSES_KEPT;
@@ -366,8 +366,8 @@ impl Outgoing {
 
     fn on_connected(&mut self, connection: ConnectionId, now: Instant) {
         let line = self.line(connection).expect("it was just there");
-        let Doing::Dialling(id) = line.doing else { unreachable!("told of once") };
-        let exchange = self.exchanges.get_mut(id.0).expect("its connections go with it");
+        let Doing::Dialling(id) = line.doing else { unreachable!("a connection is made once") };
+        let exchange = self.exchanges.get_mut(id.0).expect("an exchange outlives its connections");
         exchange.stagger_at = None;
         exchange.line = Some(connection);
         let target = &self.sites.get(exchange.site).expect("it has users").target;
@@ -399,7 +399,7 @@ impl Outgoing {
     pub(super) fn on_refused(&mut self, connection: ConnectionId, id: ExchangeId, error: IoError) {
         self.counters.model_connections_failed += 1;
         self.remove_line(connection);
-        let exchange = self.exchanges.get_mut(id.0).expect("its connections go with it");
+        let exchange = self.exchanges.get_mut(id.0).expect("an exchange outlives its connections");
         exchange.dials.retain(|dial| *dial != connection);
         exchange.last_error = Some(error.to_string());
         self.acts.push_back(Act::Dial(id)); // Tries the next address or fails the exchange.
@@ -408,7 +408,7 @@ impl Outgoing {
     /// Ends an exchange with a failure.
     pub(super) fn fail(&mut self, id: ExchangeId, kind: NetFaultKind, text: &str) {
         self.counters.model_exchanges_failed += 1;
-        let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
+        let exchange = self.exchanges.get_mut(id.0).expect("the exchange exists");
         let target = &self.sites.get(exchange.site).expect("it has users").target;
         let text = format!("{target}: {text}");
         let (was_sent, was_received) = (exchange.was_sent, exchange.was_received);
@@ -417,7 +417,7 @@ impl Outgoing {
 
     /// Ends an exchange and closes its connection, if it still has one.
     pub(super) fn end(&mut self, id: ExchangeId, end: Result<(), NetFault>) {
-        let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
+        let exchange = self.exchanges.get_mut(id.0).expect("the exchange exists");
         exchange.end = Some(end);
         exchange.stage = Stage::Over;
         exchange.request = Vec::new();
@@ -427,7 +427,7 @@ impl Outgoing {
 
     /// Takes the timer and the connections from an exchange.
     fn let_go(&mut self, id: ExchangeId) {
-        let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
+        let exchange = self.exchanges.get_mut(id.0).expect("the exchange exists");
         exchange.stagger_at = None;
         let timer = exchange.timer.take();
         let dials = std::mem::take(&mut exchange.dials);
@@ -442,7 +442,7 @@ impl Outgoing {
 
     /// Queues an exchange if it has an event to report.
     pub(super) fn list(&mut self, id: ExchangeId) {
-        let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
+        let exchange = self.exchanges.get_mut(id.0).expect("the exchange exists");
         if exchange.has_news() && !std::mem::replace(&mut exchange.is_listed, true) {
             self.news.push_back(id);
         }
@@ -450,21 +450,21 @@ impl Outgoing {
 
     /// Replaces the timer of an exchange.
     pub(super) fn arm(&mut self, id: ExchangeId) {
-        let exchange = self.exchanges.get_mut(id.0).expect("it goes on");
+        let exchange = self.exchanges.get_mut(id.0).expect("the exchange exists");
         if let Some(timer) = exchange.timer.take() {
             self.timers.cancel(timer);
         }
         let due_at = exchange.due_at();
         if exchange.stage != Stage::Over {
             let armed = self.timers.arm(due_at, Timer::Exchange(id));
-            exchange.timer = Some(armed.expect("there is one for each"));
+            exchange.timer = Some(armed.expect("the wheel has room for each"));
         }
     }
 
     /// Sets the timer of a connection that is kept or drained.
     pub(super) fn arm_line(&mut self, connection: ConnectionId, at: Instant) {
         let armed = self.timers.arm(at, Timer::Line(connection));
-        let armed = armed.expect("there is one for each");
+        let armed = armed.expect("the wheel has room for each");
         let line = self.line(connection).expect("it is there");
         if let Some(before) = line.timer.replace(armed) {
             self.timers.cancel(before);
@@ -488,14 +488,14 @@ impl Outgoing {
             let Some(timer) = self.timers.pop_expired(now) else { return };
             let id = match timer {
                 Timer::Line(connection) => {
-                    let line = self.line(connection).expect("who is gone has no timer");
+                    let line = self.line(connection).expect("a closed connection has no timer");
                     line.timer = None;
                     self.remove_line(connection);
                     continue;
                 }
                 Timer::Exchange(id) => id,
             };
-            let exchange = self.exchanges.get_mut(id.0).expect("who is gone has no timer");
+            let exchange = self.exchanges.get_mut(id.0).expect("a removed exchange has no timer");
             exchange.timer = None;
             if let Some((kind, text)) = exchange.lateness(now) {
                 let text = match exchange.last_error.take() {
@@ -566,7 +566,7 @@ impl Outgoing {
 
     fn remove_exchange(&mut self, id: ExchangeId) {
         self.let_go(id);
-        let exchange = self.exchanges.remove(id.0).expect("it goes on");
+        let exchange = self.exchanges.remove(id.0).expect("the exchange exists");
         self.sites.get_mut(exchange.site).expect("it has users").user_count -= 1;
         self.spare.give_back(exchange.body);
     }
@@ -646,7 +646,7 @@ impl Outgoing {
                 assert!(line.timer.is_some()); // O2
                 continue;
             };
-            let exchange = self.exchanges.get(id.0).expect("its connections go with it");
+            let exchange = self.exchanges.get(id.0).expect("an exchange outlives its connections");
             let is_known = exchange.line == Some(line.id) || exchange.dials.contains(&line.id);
             assert!(is_known); // O1
         }

@@ -112,7 +112,7 @@ impl Exchange {
     pub fn lateness(&self, now: Instant) -> Option<(NetFaultKind, String)> {
         let Deadlines { connect, first_byte, between_bytes, total } = self.deadlines;
         if self.started_at + total <= now {
-            let text = format!("the answer was not whole after {total:?}");
+            let text = format!("the answer was not complete after {total:?}");
             return Some((NetFaultKind::TooSlow, text));
         }
         let (limit, kind) = match self.stage {
@@ -128,8 +128,8 @@ impl Exchange {
         }
         let text = match self.stage {
             Stage::Resolving => format!("its address was not known after {limit:?}"),
-            Stage::Connecting => format!("there was no connection after {limit:?}"),
-            Stage::Asking => format!("nothing of an answer came within {limit:?}"),
+            Stage::Connecting => format!("no connection was made within {limit:?}"),
+            Stage::Asking => format!("no byte of an answer came within {limit:?}"),
             Stage::Answered | Stage::Over => format!("nothing more came within {limit:?}"),
         };
         Some((kind, text))

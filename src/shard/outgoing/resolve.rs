@@ -123,7 +123,7 @@ impl Shared {
                 Err(error) if state.thread_count == 0 => {
                     let question = state.questions.pop_back().expect("it was just put there");
                     drop(state);
-                    shared.tell(question.refuse(&format!("no thread to ask with: {error}")));
+                    shared.tell(question.refuse(&format!("no thread could be started: {error}")));
                     return;
                 }
                 Err(_) => {} // A running thread answers it.

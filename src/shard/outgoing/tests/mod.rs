@@ -69,7 +69,7 @@ impl Asker {
 
     pub fn send(&mut self, to: &Target, request: Vec<u8>, deadlines: Deadlines) -> ExchangeId {
         let id = self.shard.ask_outside(to, request, deadlines);
-        assert!(self.got.insert(id, Got::default()).is_none(), "a name came twice");
+        assert!(self.got.insert(id, Got::default()).is_none(), "an id came twice");
         id
     }
 
@@ -84,8 +84,8 @@ impl Asker {
 
     fn hear(&mut self) {
         while let Some((id, heard)) = self.shard.next_heard(&mut self.buffer) {
-            let got = self.got.get_mut(&id).expect("who was given up is not heard of");
-            assert!(got.end.is_none(), "something behind the end");
+            let got = self.got.get_mut(&id).expect("a dropped exchange reports nothing");
+            assert!(got.end.is_none(), "an event after the end");
             match heard {
                 Heard::Head { status, retry_after, content_type, .. } => {
                     assert!(got.status.replace(status).is_none(), "a second head");

@@ -109,7 +109,7 @@ fn without_a_place_an_exchange_says_so() {
 #[test]
 fn without_certificates_to_believe_in_or_tls_https_is_refused() {
     if cfg!(feature = "tls") {
-        return println!("not run: there is TLS, and its tests are elsewhere");
+        return println!("not run: TLS is built in, and its tests are elsewhere");
     }
     let mut asker = Asker::new(Choice::Mio, OutgoingConfig::default());
     let to = Target { is_tls: true, ..hello() };

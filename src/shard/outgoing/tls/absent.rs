@@ -16,7 +16,7 @@ pub(super) struct Opened {
 }
 
 pub(super) fn trusted_by_system() -> Result<Trusted, String> {
-    Err("this program was built without the feature `tls`: it cannot ask over https".to_owned())
+    Err("this program was built without the feature `tls`, which https needs".to_owned())
 }
 
 impl Session {

@@ -70,7 +70,7 @@ impl fmt::Debug for Roots {
 
 fn trust(roots: RootCertStore) -> Result<Trusted, String> {
     if roots.is_empty() {
-        return Err("no certificate of anybody who could vouch for a server was found".to_owned());
+        return Err("no certificate of an authority was found".to_owned());
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder = builder.with_safe_default_protocol_versions();
@@ -158,7 +158,7 @@ impl Session {
         }
         self.collect();
         if self.waiting_bytes() > limits::TLS_SEALED_BYTES_MAX {
-            let text = "it asks and asks, and reads nothing".to_owned();
+            let text = "the peer does not read the replies of TLS".to_owned();
             opened.refusal.get_or_insert(text);
         }
         if !self.is_ready && !self.tls.is_handshaking() {
