@@ -203,7 +203,7 @@ impl<R: Reactor + 'static> Shard<R> {
             _ => serve.mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
         };
         if own_count >= most {
-            return Err(Fault::busy(format!("there are {most} requests under way already")));
+            return Err(Fault::busy(format!("{most} requests are under way already")));
         }
         let level = context.log_level;
         let is_to_count = match &stage {
@@ -231,7 +231,7 @@ impl<R: Reactor + 'static> Shard<R> {
             is_to_count,
             span,
         };
-        let full = |_| Fault::busy("the server has as many requests under way as it can");
+        let full = |_| Fault::busy("the server has too many requests under way");
         let handle = serve.mcp.calls.insert(Box::new(call)).map_err(full)?;
         if let Asker::Session(name) = asker
             && let Some(session) = serve.mcp.sessions.get(name)

@@ -92,7 +92,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn call_catalog<T>(&mut self, call: impl FnOnce() -> T) -> Result<T, Fault> {
         guarded(call).map_err(|panicked| {
             self.note_panic(Callback::Catalog, &panicked);
-            Fault::internal(format!("it panicked: {panicked}"))
+            Fault::internal(format!("the catalog panicked: {panicked}"))
         })
     }
 
@@ -150,9 +150,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.input_required(bound, context, results, &questions, state)
             }
             Rendered::Ask(Asking::Refuse(text)) => Err(Fault::invalid_params(text)),
-            Rendered::Ask(Asking::Run | Asking::Ask { .. }) => {
-                Err(Fault::invalid_params("this prompt asks for more than this version can tell"))
-            }
+            Rendered::Ask(Asking::Run | Asking::Ask { .. }) => Err(Fault::invalid_params(
+                "this prompt has questions that this protocol version does not support",
+            )),
         }
     }
 

@@ -67,13 +67,13 @@ impl<R: Reactor + 'static> Shard<R> {
         let results = Results::new(context.version, &server);
         let refused = |text: &str| Ok(results.call_refused(text, CallMeta::default()));
         let Some(spec) = self.tool_spec(source.owner, tool) else {
-            return refused(&format!("argument `tool`: no tool is called `{tool}`"));
+            return refused(&format!("argument `tool`: unknown tool `{tool}`"));
         };
         let (arguments, replies) = (Value::Object(arguments), Replies::default());
         let call = ToolCall { source, context: context.clone(), spec, arguments, replies };
         match self.ask_tool(&call) {
             Ok(Asking::Run) => {}
-            Ok(_) => return refused("this tool asks before it runs: call it itself"),
+            Ok(_) => return refused("this tool has questions before it runs: call it directly"),
             Err(reply) => return reply,
         }
         let prepared = match self.prepare_call(&call) {
@@ -174,7 +174,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Returns the door of this name if it belongs to this principal, opening it if needed.
     fn find_door(&mut self, owner: Principal, stream_id: &str) -> Result<Handle, String> {
-        let unknown = || "argument `stream_id`: there is no such stream".to_owned();
+        let unknown = || "argument `stream_id`: unknown stream".to_owned();
         let id = stream_id.parse::<ExecutionId>().map_err(|_| unknown())?;
         if !self.is_owned(id, owner) {
             return Err(unknown());
@@ -189,7 +189,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let keep = Keep { execution: Some(id), place, ..Keep::new(owner, spec, Role::Door) };
         let serve = self.serve.as_mut().expect("as above");
         let keep = serve.mcp.keeps.insert(Box::new(keep));
-        let keep = keep.map_err(|_| "there are too many streams".to_owned())?;
+        let keep = keep.map_err(|_| "too many streams are open".to_owned())?;
         self.pump();
         self.attach_keep(keep, id, From::Start);
         self.set_door_timer(keep);
@@ -278,9 +278,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else {
             return Some(Ok(results.call_refused("the stream was closed", meta)));
         };
-        let id = keep.execution.expect("a door is of an execution").to_string();
+        let id = keep.execution.expect("a door has an execution").to_string();
         if keep.missed_bytes > 0 {
-            let text = format!("the first {} bytes are not there any more", keep.missed_bytes);
+            let text = format!("the first {} bytes are no longer held", keep.missed_bytes);
             keep.missed_bytes = 0; // It is reported once.
             return Some(Ok(results.call_refused(&text, meta)));
         }

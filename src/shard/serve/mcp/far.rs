@@ -58,7 +58,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> bool {
         let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
         let Some(name) = name else {
-            let text = "a request without its session";
+            let text = "the request names no session";
             let error = ApiError::new(Status::BAD_REQUEST, "no_session", text);
             return self.answer_error(id, &error);
         };
@@ -232,7 +232,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 names.sort_unstable();
                 self.complete_argument(owner, &results, wanted, &|| names.clone())
             }
-            _ => unreachable!("nothing else is asked of all"),
+            _ => unreachable!("no other request is sent to all shards"),
         };
         if let Some(name) = request.session.as_ref().and_then(|text| text.parse().ok()) {
             self.free_asked(Asker::Session(name), &context.id);

@@ -237,8 +237,8 @@ impl Over {
                 Some(said.map_or_else(|| format!("the execution has {outcome}"), str::to_owned))
             }
             EndState::Detached { reason: DetachReason::Stall, .. } => {
-                let text = "the stream was not read for too long (stall): its tool went on without \
-                            it, and the rest is lost";
+                let text = "the stream was not read for too long (stall): its tool continued \
+                            without it, and the rest is lost";
                 Some(text.to_owned())
             }
             EndState::Detached { reason, .. } => {

@@ -309,6 +309,6 @@ impl Mcp {
             self.timers.cancel(armed);
         }
         let (due, at) = next?;
-        Some(self.timers.arm(at, due).expect("there is one for each call and each keep"))
+        Some(self.timers.arm(at, due).expect("the wheel has room for each call and each keep"))
     }
 }

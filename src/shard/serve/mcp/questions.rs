@@ -156,7 +156,8 @@ impl<R: Reactor + 'static> Shard<R> {
             replies,
         };
         if is_endless {
-            let reply = self.refusal(&tool_call.context, "the tool asks without end");
+            let text = format!("the tool has asked more than {ROUNDS_MAX} times");
+            let reply = self.refusal(&tool_call.context, &text);
             return self.answer_call(handle, reply);
         }
         match self.ask_tool(&tool_call) {

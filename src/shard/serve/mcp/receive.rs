@@ -62,14 +62,15 @@ impl<R: Reactor + 'static> Shard<R> {
             Version::parse(version.trim()).is_some_and(|known| known.era() == Era::Handshake)
         };
         if !request.version.as_deref().is_none_or(is_known) {
-            let text = "the header `MCP-Protocol-Version` names no version of this session";
+            let text =
+                "the header `MCP-Protocol-Version` does not name a version that has sessions";
             return Err(Fault::invalid_request(text));
         }
         let serve = self.serve.as_mut().expect("it was asked");
         let name = text.parse::<SessionName>().ok();
         match name.filter(|name| serve.mcp.sessions.of(*name, owner).is_some()) {
             Some(name) => Ok(name),
-            None => Err(Fault::invalid_request("there is no such session").status(404)),
+            None => Err(Fault::invalid_request("the session does not exist").status(404)),
         }
     }
 
@@ -194,13 +195,14 @@ impl<R: Reactor + 'static> Shard<R> {
         let now = self.now;
         let server = self.server_info();
         let (machine, result) = Machine::open(message, &server)?;
-        let secret = self.secrets.draw().map_err(|_| Fault::internal("there is no randomness"))?;
+        let secret =
+            self.secrets.draw().map_err(|_| Fault::internal("the system gave no randomness"))?;
         let name = SessionName { shard: self.own_index() as u8, key: secret.token };
         let most = limits::MCP_SESSIONS_MAX;
         let own_max = if self.access.is_guarded() { most / 4 } else { most };
         let serve = self.serve.as_mut().expect("it was asked");
         let opened = serve.mcp.sessions.open(name, owner, machine, now, own_max);
-        let gone = opened.map_err(|_| Fault::busy("there are as many sessions as there can be"))?;
+        let gone = opened.map_err(|_| Fault::busy("too many sessions are open"))?;
         if let Some(gone) = gone {
             serve.mcp.counts.sessions_evicted += 1;
             serve.mcp.forget_session(gone.name);
@@ -246,7 +248,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("it was asked");
         let session = serve.mcp.sessions.get(name).expect("it was just there");
         if session.stream.is_some() {
-            let text = "this session has a stream already";
+            let text = "this session already has a stream";
             let error = ApiError::new(Status::CONFLICT, "stream_in_use", text);
             return self.answer_error(id, &error);
         }
@@ -305,7 +307,7 @@ impl<R: Reactor + 'static> Shard<R> {
 /// Returns the fault for an unknown event id: the call was answered long ago, was cancelled, or
 /// never existed.
 pub(super) fn no_such_stream() -> Fault {
-    Fault::invalid_request("there is no such stream any more")
+    Fault::invalid_request("the stream does not exist any more")
 }
 
 fn id_of(message: &Message) -> Option<Id> {

@@ -28,14 +28,16 @@ impl<R: Reactor + 'static> Shard<R> {
         let server = self.server_info();
         let results = Results::new(context.version, &server);
         let serve = self.serve.as_ref().expect("it keeps");
-        let keep = serve.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("it is gone"))?;
+        let keep =
+            serve.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("the output is gone"))?;
         let is_cut_short = match &keep.role {
             Role::Answer(call) => serve.mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
             Role::Door | Role::Task(_) => false,
         };
         let is_told = context.progress_token.is_some() || context.partial_token.is_some();
-        let id = keep.execution.ok_or_else(|| Fault::internal("it was not run"))?;
-        let over = keep.over.as_ref().ok_or_else(|| Fault::internal("it is not over"))?;
+        let id = keep.execution.ok_or_else(|| Fault::internal("the tool was not run"))?;
+        let over =
+            keep.over.as_ref().ok_or_else(|| Fault::internal("the execution is not over"))?;
         if keep.has_panicked {
             return Err(Fault::internal("the tool has panicked"));
         }
@@ -249,7 +251,7 @@ impl Serve {
         };
         for (handle, call) in mcp.calls.iter() {
             if let Some(id) = call.outlet.connection() {
-                let link = linked(id).expect("a call is told on a connection that is there");
+                let link = linked(id).expect("the connection of a call's outlet is linked");
                 let is_its = match &link.part {
                     Part::Call(its) => *its == handle,
                     Part::Lines(_) => true,
@@ -259,7 +261,7 @@ impl Serve {
                 assert!(call.notifier.is_none_or(|notifier| link.feeds.contains(&notifier)));
             }
             if let Stage::Runs(keep) = call.stage {
-                let keep = mcp.keeps.get(keep).expect("what runs for a call is kept");
+                let keep = mcp.keeps.get(keep).expect("a running call has a keep");
                 assert!(matches!(keep.role, Role::Answer(its) if its == handle));
             }
         }

@@ -149,7 +149,7 @@ impl<R: Reactor + 'static> Shard<R> {
         call.timer = None;
         match &call.stage {
             Stage::Asks(_) => {
-                let text = "the client has not answered what the tool asks";
+                let text = "the client has not answered the tool's questions";
                 let reply = self.refusal(&self.call_context(handle), text);
                 self.answer_call(handle, reply);
             }

@@ -86,9 +86,10 @@ impl<R: Reactor + 'static> Shard<R> {
         let owner = source.owner;
         let most = limits::MCP_TASKS_MAX;
         let place = self.mcp.places.take(What::Tasks, owner, most);
-        let full = || Fault::busy(format!("there are {most} tasks already"));
+        let full = || Fault::busy(format!("{most} tasks exist already"));
         let place = Some(place.ok_or_else(full)?);
-        let secret = self.secrets.draw().map_err(|_| Fault::internal("there is no randomness"))?;
+        let secret =
+            self.secrets.draw().map_err(|_| Fault::internal("the system gave no randomness"))?;
         let name = format!("{:02x}{:032x}", self.own_index(), secret.token);
         let created_us = self.wall_us();
         let ttl_ms = tasks::ttl_ms(&context);
@@ -110,7 +111,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let now = self.now;
         let keep = Keep { place, ..Keep::new(owner, spec, Role::Task(Box::new(task))) };
         let serve = self.serve.as_mut().expect("it was asked");
-        let full = |_| Fault::busy("there are as many tasks as there can be");
+        let full = |_| Fault::busy("too many tasks exist");
         let handle = serve.mcp.keeps.insert(Box::new(keep)).map_err(full)?;
         let until = now + Duration::from_millis(ttl_ms);
         let timer = serve.mcp.set_timer(None, Some((Due::Keep(handle), until)));
@@ -143,7 +144,8 @@ impl<R: Reactor + 'static> Shard<R> {
             replies,
         };
         if is_endless {
-            let reply = self.refusal(&call.context, "the tool asks without end");
+            let text = format!("the tool has asked more than {ROUNDS_MAX} times");
+            let reply = self.refusal(&call.context, &text);
             return self.finish_task(handle, reply, Outcome::Failed);
         }
         match self.ask_tool(&call) {
@@ -331,7 +333,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
             }
         } else if context.version.era() == Era::Handshake {
-            let text = format!("the task is {} already", task.state.name());
+            let text = format!("the task is already {}", task.state.name());
             return Err(Fault::invalid_params(text));
         }
         let serve = self.serve.as_mut().expect("as above");
