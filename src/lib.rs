@@ -62,8 +62,8 @@
 //! use streamdoor::{Start, ToolSpec};
 //!
 //! let (shard, _report) = Shard::spawn(ShardConfig::default(), |shard| {
-//!     let spec = ToolSpec::new("greet", "Says hello.");
-//!     shard.tools_mut().insert_closure(spec, |_, out| Ok(out.send(b"hello")?)).expect("a new name");
+//!     let (spec, tools) = (ToolSpec::new("greet", "Says hello."), shard.tools_mut());
+//!     tools.insert_closure(spec, |_, out| Ok(out.send(b"hello")?)).expect("its name is new");
 //! })?;
 //! let start = Start::AfterSubscribers { count: 1, deadline: std::time::Duration::from_secs(5) };
 //! let options = ExecuteOptions { start, ..Default::default() };
@@ -85,8 +85,8 @@
 //! With the feature `server`, a `Server` runs several shards at the same addresses. Clients start
 //! tools over HTTP or MCP, and follow them as server-sent events or as lines of JSON. The program
 //! `streamdoor serve` is such a server. A `Client` is the blocking counterpart; `streamdoor call`
-//! and `streamdoor watch` use it. A `Door` is for programs on the same machine: they read or write a
-//! ring in shared memory.
+//! and `streamdoor watch` use it. A `Door` is for programs on the same machine, which read or write
+//! a ring in shared memory.
 //!
 //! # Features
 //!

@@ -21,7 +21,7 @@ use rules::Finding;
 /// The length above which files are listed for a second look.
 const FILE_LINES_AIM: usize = 400;
 /// The folders whose doc comments have not been read for plain English yet. The list only shrinks.
-const ENGLISH_UNREAD: &[&str] = &["src/shard/"];
+const ENGLISH_UNREAD: &[&str] = &[];
 /// The entries of the top level, besides licences and dot-files. `target` is cargo's.
 const TOP_LEVEL: &[&str] = &[
     "Cargo.toml",
@@ -87,25 +87,14 @@ fn every_rust_file_keeps_the_rules() {
     assert_none(&findings);
 }
 
-/// `TIDY_ENGLISH=src/engine/,src/base/` checks these folders, whether they were read or not.
 #[test]
 fn doc_comments_are_plain_english() {
-    let asked = std::env::var("TIDY_ENGLISH").unwrap_or_default();
-    let asked: Vec<&str> = asked.split(',').filter(|place| !place.is_empty()).collect();
-    let is_read = |path: &str| !ENGLISH_UNREAD.iter().any(|place| path.starts_with(place));
-    let is_asked = |path: &str| asked.iter().any(|place| path.starts_with(place));
     let mut findings = Vec::new();
-    let mut unread: Vec<&str> = ENGLISH_UNREAD.to_vec();
     for (path, text) in rust_files() {
-        let wrong = english::wrong_sentences(&text);
-        unread.retain(|place| wrong.is_empty() || !path.starts_with(place));
-        if is_asked(&path) || (asked.is_empty() && is_read(&path)) {
-            let finding = |(line, text)| Finding { path: path.clone(), line, text };
-            findings.extend(wrong.into_iter().map(finding));
-        }
+        let wrong = english::wrong_sentences(&text).into_iter();
+        findings.extend(wrong.map(|(line, text)| Finding { path: path.clone(), line, text }));
     }
     assert_none(&findings);
-    assert!(!asked.is_empty() || unread.is_empty(), "read, so strike them out: {unread:?}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Stratum 0: the vocabulary of streams. Each word that a subscriber, a producer or a wire uses has
 //! one type here, and every other module imports it.
 //!
-//! Values only. Absent: bytes of chunks, clocks, rules. The engine has the rules, [`crate::wire`] the
-//! spelling.
+//! Values only. Absent: bytes of chunks, clocks, rules. The engine has the rules, and
+//! [`crate::wire`] has the spelling.
 #![forbid(unsafe_code)]
 
 mod chunk;

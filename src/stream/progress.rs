@@ -24,7 +24,8 @@ pub struct ProgressReport<'a> {
     pub measure: Measure,
     /// The progress in words; cut after [`crate::limits::PROGRESS_MESSAGE_BYTES_MAX`] bytes.
     pub message: Option<&'a str>,
-    /// A context in JSON; left out if longer than [`crate::limits::PROGRESS_CONTEXT_BYTES_MAX`] bytes.
+    /// A context in JSON, of at most [`crate::limits::PROGRESS_CONTEXT_BYTES_MAX`] bytes. A longer
+    /// one is left out.
     pub context: Option<&'a str>,
 }
 

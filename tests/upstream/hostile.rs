@@ -193,9 +193,9 @@ fn what_cannot_be_there_is_told_at_the_start() {
     let twice = scripted("a", "handshake") + &scripted("b", "handshake");
     let never = scripted("a", "never");
     for (name, settings, code, words) in [
-        ("twice", twice, 2, "would have the name of one of a"),
+        ("twice", twice, 2, "has the same name as one of a"),
         ("never", never, 3, "mcp.a: it has ended (exit status: 8)"),
-        ("absent", "[mcp.a]\ncommand = '/no/such/program'\n".to_owned(), 3, "does not start"),
+        ("absent", "[mcp.a]\ncommand = '/no/such/program'\n".to_owned(), 3, "cannot be started"),
         ("nobody", "[mcp.a]\nurl = 'http://127.0.0.1:9/mcp'\n".to_owned(), 3, "cannot be reached"),
     ] {
         let folder = Folder::new(name);

@@ -220,7 +220,7 @@ fn its_tools_can_be_run_without_a_server_too() {
     let (_, code, said) = run(&["run", "--mcp", &upstream, "up_test_error_handling"]);
     assert_eq!(code, Some(1), "{said}");
     let (_, code, said) = run(&["run", "--mcp", "'", "x"]);
-    assert_eq!((code, said.contains("no end")), (Some(2), true), "{said}");
+    assert_eq!((code, said.contains("is not closed")), (Some(2), true), "{said}");
 }
 
 #[test]

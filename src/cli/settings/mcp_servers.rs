@@ -325,7 +325,7 @@ mod tests {
             ("[mcp.a]\ncommand = 'x'\ntimeout_s = 0", "\"timeout_s\" is not a number"),
             ("[mcp.a]\ncommand = 'x'\ntimeout_s = 999999999", "at most"),
             ("[mcp.a]\ncommand = 'x'\nfoo = 0", "is not one of command"),
-            ("[mcp.a]\ncommand = \"'x\"", "no end"),
+            ("[mcp.a]\ncommand = \"'x\"", "is not closed"),
             ("[mcp.'a b']\ncommand = 'x'", "a name is"),
             ("[mcp.a]\nurl = 'ftp://h'", "its URL"),
         ] {

@@ -38,8 +38,8 @@ Settings, which override those of the file:
 
 const HELP_TAIL: &str = "
 Standard input and standard output carry JSON-RPC messages, one a line. With --listen, others can
-follow executions over HTTP, and run tools. The program ends with standard input, or with SIGTERM or
-Ctrl-C: running executions are cancelled, and pending replies are still written. A second signal
+follow executions over HTTP, and run tools. The program ends with standard input, or with SIGTERM
+or Ctrl-C: running executions are cancelled, and pending replies are still written. A second signal
 ends it at once.
 
 Exit codes: 0 ended, 1 failed, 2 bad usage, 3 the environment lacks something.

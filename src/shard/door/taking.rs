@@ -342,12 +342,3 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 }
-
-/// Converts totals to the form that rings use.
-fn in_ring(all: &crate::engine::KindTotals) -> KindTotals {
-    let mut totals = KindTotals::default();
-    for (to, from) in totals.iter_mut().zip(all.each()) {
-        *to = KindTotal { count: from.chunks, bytes: from.bytes };
-    }
-    totals
-}
