@@ -20,8 +20,6 @@ use rules::Finding;
 
 /// The length above which files are listed for a second look.
 const FILE_LINES_AIM: usize = 400;
-/// The folders whose doc comments have not been read for plain English yet. The list only shrinks.
-const ENGLISH_UNREAD: &[&str] = &[];
 /// The entries of the top level, besides licences and dot-files. `target` is cargo's.
 const TOP_LEVEL: &[&str] = &[
     "Cargo.toml",
