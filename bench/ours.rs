@@ -9,9 +9,10 @@
 use std::rc::Rc;
 
 use streamdoor::base::{ExecutionId, Instant};
-use streamdoor::engine::{Kind, Policy, SubscribeSpec};
+use streamdoor::engine::SubscribeSpec;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::shard::{Delivery, ExecuteOptions, PublishError, Shard, ShardConfig, Subscriber};
+use streamdoor::stream::{Kind, Policy};
 use streamdoor::tool::{Need, Prepared, Work};
 
 use crate::common::BATCH_CHUNKS;

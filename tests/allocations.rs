@@ -17,10 +17,11 @@ use counting::{
     FIRST_COUNTED, LAST_COUNTED, all_are_there, allocations, assert_none, at_chunk,
     the_watch_has_begun, wait_for_all, wait_until_counted, wait_until_it_sleeps,
 };
-use streamdoor::engine::{Hold, Kind, Policy, Start, SubscribeSpec};
+use streamdoor::engine::{Hold, Start, SubscribeSpec};
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::readings::KernelFiles;
 use streamdoor::shard::{Delivery, ExecuteOptions, Log, Shard, ShardConfig};
+use streamdoor::stream::{Kind, Policy};
 use streamdoor::tool::{Context, EmitError, Prepared, Step, Tool, ToolSpec, Work};
 use streamdoor::trace::{Level, LogFormat};
 use streamdoor::wire::events::{self, Event};
@@ -158,7 +159,7 @@ fn fed_by_hand_nothing_allocates() {
         let prepared = Prepared::new(Work::Feed);
         let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
         let filtered = SubscribeSpec {
-            kinds: streamdoor::engine::Kinds::NONE.with(Kind::Stderr),
+            kinds: streamdoor::stream::Kinds::NONE.with(Kind::Stderr),
             ..spec(policy)
         };
         shard.subscribe(id, spec(policy), |_| {}).unwrap();

@@ -13,8 +13,8 @@ use echo::{CHUNKS, set_up};
 use serde_json::json;
 use streamdoor::base::{ExecutionId, Random};
 use streamdoor::client::Event;
-use streamdoor::engine::{EndState, Outcome};
 use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+use streamdoor::stream::{EndState, Outcome};
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::ndjson::Decoder;
 

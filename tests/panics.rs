@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use asked::ask;
 use serde_json::{Value, json};
 use streamdoor::client::{Client, Event, ExecuteOptions as Wanted, FollowOptions};
-use streamdoor::engine::{EndState, Outcome, Start, SubscribeSpec};
+use streamdoor::engine::{Start, SubscribeSpec};
 use streamdoor::mcp::catalog::{Catalog, Prompt, Resource};
 use streamdoor::shard::{
     CallError, Delivery, ExecuteOptions, Server, ServerConfig, Shard, ShardConfig, ShardHandle,
 };
+use streamdoor::stream::{EndState, Outcome};
 use streamdoor::tool::{Context, Output, Step, Tool, ToolSpec, Work};
 
 /// A value that panics when it is dropped. The payload of that panic may do the same.

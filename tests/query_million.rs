@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use serde_json::json;
-use streamdoor::engine::{Hold, Outcome, Policy, State, SubscribeSpec};
+use streamdoor::engine::{Hold, SubscribeSpec};
 use streamdoor::limits;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, outcome_of};
+use streamdoor::stream::{Outcome, Policy, State};
 
 const ROWS: u64 = 1_000_000;
 /// The allowed growth of the process while all rows pass. It covers SQLite's page cache (2 MiB), a

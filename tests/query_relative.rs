@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use serde_json::json;
-use streamdoor::engine::{Hold, Outcome, Policy, SubscribeSpec};
+use streamdoor::engine::{Hold, SubscribeSpec};
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, outcome_of};
+use streamdoor::stream::{Outcome, Policy};
 
 #[test]
 fn a_file_that_is_called_like_a_uri_or_like_memory_is_read_as_that_file() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use streamdoor::base::ExecutionId;
-use streamdoor::engine::{EndState, Exit, Hold, Kind, Outcome, Policy, SubscribeSpec, Timeouts};
+use streamdoor::engine::{Hold, SubscribeSpec, Timeouts};
 use streamdoor::limits;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::Clock;
@@ -19,6 +19,7 @@ use streamdoor::shard::{
     Delivery, ExecuteError, ExecuteOptions, HandleError, Shard, ShardConfig, ShardThread,
     Subscriber,
 };
+use streamdoor::stream::{EndState, Exit, Kind, Outcome, Policy};
 use streamdoor::tool::{CommandPolicy, Environment, INHERITED, StartError};
 
 /// All output and the end of one command.

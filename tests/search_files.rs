@@ -12,9 +12,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use streamdoor::engine::{EndState, Kind, Outcome, Policy, Start, SubscribeSpec};
+use streamdoor::engine::{Start, SubscribeSpec};
 use streamdoor::limits;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, ShardThread};
+use streamdoor::stream::{EndState, Kind, Outcome, Policy};
 
 /// The result of one search.
 #[derive(Debug)]

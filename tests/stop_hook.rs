@@ -5,8 +5,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use serde_json::json;
-use streamdoor::engine::{Outcome, SubscribeSpec};
+use streamdoor::engine::SubscribeSpec;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, ShardThread, outcome_of};
+use streamdoor::stream::Outcome;
 use streamdoor::tool::{Output, ToolError, ToolSpec};
 
 /// The time that a test waits for what should take microseconds. It fails then, instead of hanging.

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use lexopt::{Arg, Parser, ValueExt};
 use streamdoor::client;
 use streamdoor::door::{Door, DoorError, ProduceOptions, ReadOptions, Reader, Writer};
-use streamdoor::engine::{EndState, Kind, Outcome, Policy, Timeouts};
+use streamdoor::engine::Timeouts;
 use streamdoor::reactor::Idle;
 use streamdoor::shard::{Delivery, Server, ServerConfig, ShardConfig};
+use streamdoor::stream::{EndState, Kind, Outcome, Policy};
 
 use crate::common::door::carrier::{Carrier, Produce, Read, Run, Stamps};
 use crate::common::door::child::{Child, parent_lines, say};

@@ -8,12 +8,13 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use streamdoor::base::{ExecutionId, Instant};
+use streamdoor::engine::SubscribeSpec;
 use streamdoor::engine::wheel::Wheel;
-use streamdoor::engine::{Kind, Policy, SubscribeSpec};
 use streamdoor::mcp::notify::{self, Progress};
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::Choice;
 use streamdoor::shard::{Delivery, ExecuteOptions, MemoryWatch, Shard, ShardConfig};
+use streamdoor::stream::{Kind, Policy};
 use streamdoor::tool::{Prepared, Work};
 use streamdoor::wire::events::{Chunk, Event};
 use streamdoor::wire::http1::{self, RequestReader};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use streamdoor::base::ExecutionId;
 use streamdoor::client::{Awaited, Client, ClientError, Event, ExecuteOptions, FollowOptions};
-use streamdoor::engine::{EndState, Outcome, State};
+use streamdoor::stream::{EndState, Outcome, State};
 
 use super::server::Server;
 use crate::common::Failure;

@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use streamdoor::base::Instant;
-use streamdoor::engine::{Policy, Timeouts};
+use streamdoor::engine::Timeouts;
 use streamdoor::limits::{BURST_CHUNKS_MAX, RING_BYTES_PER_SLOT, RING_NEED_BYTES_DEFAULT};
 use streamdoor::reactor::{Idle, ListenAddress};
 use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+use streamdoor::stream::Policy;
 use streamdoor::tool::{
     ArgumentError, Arguments, Context, EmitError, Need, Step, SubscribeDefaults, Tool, ToolError,
     ToolSpec, Work,

@@ -132,10 +132,7 @@ fn every_end_comes_through() {
             execution_chunks: 7,
             execution_bytes: 8,
             duration_us: 5,
-            exit: exit.map(|exit| match exit {
-                Exit::Code(code) => events::Exit::Code(code),
-                Exit::Signal(signal) => events::Exit::Signal(signal),
-            }),
+            exit,
             error: Some("why"),
         };
         let Event::End(read) = read(events::Event::End(sent)) else { panic!("expected an end") };

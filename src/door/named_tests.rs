@@ -181,7 +181,7 @@ fn a_file_that_is_cut_off_is_an_error_and_no_death() {
     let path = house.ring().path().to_owned();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(4_096).unwrap();
     let (_, error) = told(&mut reader);
-    assert!(error.unwrap().to_string().contains("cut off"));
+    assert!(error.unwrap().to_string().contains("was truncated"));
     house.publish(b"y");
     assert!(house.ring().is_lost());
     let refused = house.open(&ReadOptions::default()).err().unwrap();

@@ -14,7 +14,8 @@ use crate::wire::http1::Method;
 ///
 /// ```
 /// use streamdoor::door::ReadOptions;
-/// use streamdoor::engine::{From, Policy};
+/// use streamdoor::Policy;
+/// use streamdoor::engine::From;
 ///
 /// // Everything from now on; the producer waits for us. We only count.
 /// let options = ReadOptions {

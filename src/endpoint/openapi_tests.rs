@@ -217,7 +217,7 @@ mod checked {
                 execution_chunks: 4,
                 execution_bytes: 6,
                 duration_us: 5,
-                exit: Some(events::Exit::Code(1)),
+                exit: Some(crate::stream::Exit::Code(1)),
                 error: Some("e"),
             })
         };

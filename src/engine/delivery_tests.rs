@@ -1,5 +1,6 @@
 //! Deliveries have a bounded length, and a subscriber without demand in between is given no more.
 
+use crate::stream::{Kind, Kinds, Policy};
 use std::collections::BTreeMap;
 
 use super::*;

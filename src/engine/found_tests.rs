@@ -1,5 +1,6 @@
 //! Faults of the engine that the seeded simulator has found, each as small as possible.
 
+use crate::stream::{DetachReason, EndState, GapReason, Kind, Kinds, Outcome, Policy};
 use std::time::Duration;
 
 use super::tests::{RING, World, amount, with};

@@ -54,6 +54,7 @@ mod resume_tests;
 #[cfg(test)]
 mod tests;
 
+use crate::stream::{KindTotals, State, Terms};
 use std::collections::VecDeque;
 
 pub use action::{
@@ -70,12 +71,6 @@ pub use policy::{Cursor, Log, Owed};
 pub use progress::ProgressSource;
 pub use reserve::Replay;
 pub use status::{Status, SubscriberStatus};
-
-pub use crate::stream::{
-    DetachReason, End, EndState, Exit, Gap, GapReason, Kind, KindTotals, Kinds, LagLimit, Measure,
-    Meta, Outcome, Policy, Progress, ProgressReport, State, Terms, Totals, UnknownKind,
-    UnknownPolicy,
-};
 
 use crate::base::{Handle, Instant, Pool, SubscriberId};
 use crate::limits;

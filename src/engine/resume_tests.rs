@@ -3,6 +3,7 @@
 use super::tests::{RING, World, with};
 use super::*;
 use crate::base::{ExecutionId, Random};
+use crate::stream::{DetachReason, Gap, Kind, Kinds, Policy, Totals};
 
 /// Thirty chunks, every third of them on standard error; the last fourteen are held.
 fn written(world: &mut World) -> ExecutionId {

@@ -1,6 +1,10 @@
 //! The engine alone: events in, actions out. The seeded simulator covers far more. Each of these
 //! tests states, in one sentence, a behaviour that a reader should be able to rely on.
 
+use crate::stream::{
+    DetachReason, EndState, GapReason, Kind, Measure, Outcome, Policy, ProgressReport, State,
+    Totals,
+};
 use std::time::Duration;
 
 use super::*;

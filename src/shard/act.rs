@@ -10,14 +10,13 @@ use super::serve::{Giving, LastWord, Source};
 use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, Panicked, SubscriberId, guarded};
-use crate::engine::{
-    Action, DetachReason, End, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, RingFit, Verdict,
-};
+use crate::engine::{Action, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, RingFit, Verdict};
 use crate::memory::{
     ControlPage, Descriptor, FinalRecord, Geometry, Lease, ProgressRecord, ReadError, RingWriter,
     ShortText,
 };
 use crate::reactor::Reactor;
+use crate::stream::{DetachReason, End};
 use crate::tool::Host;
 use crate::trace::{Code, Duty, probe};
 
@@ -596,7 +595,7 @@ fn hear_chunk(
     ear: super::serve::Ear,
     subscriber: SubscriberId,
     chunk: &Chunk<'_>,
-    progress: Option<crate::engine::Progress>,
+    progress: Option<crate::stream::Progress>,
 ) {
     let serve = serve.as_mut().expect("it has calls");
     serve.hear_chunk(ear, subscriber, chunk, progress);

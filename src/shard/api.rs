@@ -13,12 +13,13 @@ use super::run::{Agent, Producer, Remote, Ring, Run, Seat, ThreadSeat};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Foreign, Handle, Principal, ProgressToken, SubscriberId};
 use crate::engine::{
-    AcknowledgeError, Action, CancelError, End, Event, Gate, NotFound, OpenError, OpenSpec, Place,
-    Progress, ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed,
-    SubscriberStatus, Timeouts, Totals,
+    AcknowledgeError, Action, CancelError, Event, Gate, NotFound, OpenError, OpenSpec, Place,
+    ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed, SubscriberStatus,
+    Timeouts,
 };
 use crate::memory::{ControlPage, Desk, Exchange, ReaderPage, RingPoolUsage};
 use crate::reactor::{Reactor, Waker};
+use crate::stream::{End, Progress, Totals};
 #[cfg(feature = "server")]
 use crate::tool::Work;
 use crate::tool::{Job, Prepared, StartError, ToolSpec};

@@ -1,8 +1,8 @@
 //! The deliveries to a subscriber, which are the same for every kind of subscriber.
 
 use crate::base::{ExecutionId, Instant};
-use crate::engine::{DetachReason, End, EndState, Exit, Gap, Kind, Outcome, Progress};
 use crate::memory::{CHUNK_MORE, ClockAnchor, Descriptor};
+use crate::stream::{DetachReason, End, EndState, Exit, Gap, Kind, Outcome, Progress};
 
 /// One delivery to a subscriber. Deliveries come in the order of the log, and the last one is
 /// `End`.

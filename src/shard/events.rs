@@ -2,8 +2,9 @@
 
 use super::{Chunk, Delivery, Reported};
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::engine::{End, EndState, Exit, Gap, LagLimit, Replay, Terms};
+use crate::engine::Replay;
 use crate::limits;
+use crate::stream::{End, EndState, Gap, LagLimit, Terms};
 use crate::tool::ToolSpec;
 use crate::wire::events::{self, Event};
 
@@ -150,10 +151,7 @@ pub(crate) fn of_end<'a>(execution: &'a str, end: &End, error: Option<&'a str>) 
         execution_chunks: end.published.chunks,
         execution_bytes: end.published.bytes,
         duration_us: end.duration_us,
-        exit: end.exit.map(|exit| match exit {
-            Exit::Code(code) => events::Exit::Code(code),
-            Exit::Signal(signal) => events::Exit::Signal(signal),
-        }),
+        exit: end.exit,
         error,
     }
 }

@@ -8,12 +8,13 @@ use smallvec::SmallVec;
 use super::Shard;
 use super::run::{Producer, Ring, Run};
 use crate::base::{ExecutionId, Instant};
-use crate::engine::{ChunkFacts, Event, Gate, Kind, NotFound, ProducerEnd};
+use crate::engine::{ChunkFacts, Event, Gate, NotFound, ProducerEnd};
 use crate::limits;
 #[cfg(feature = "server")]
 use crate::memory::CHUNK_MORE;
 use crate::memory::{ChunkHeader, RingWriter, WriteError};
 use crate::reactor::Reactor;
+use crate::stream::Kind;
 use crate::tool::{Notes, Report, Work};
 
 /// The reason why a chunk was not published.

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use super::*;
 use crate::base::ExecutionId;
-use crate::engine::{Hold, Outcome, Policy, SubscribeSpec};
 #[cfg(feature = "server")]
-use crate::engine::{Kind, Start};
+use crate::engine::Start;
+use crate::engine::{Hold, SubscribeSpec};
 use crate::memory::{ChunkHeader, RingPoolConfig};
+#[cfg(feature = "server")]
+use crate::stream::Kind;
+use crate::stream::{Outcome, Policy};
 use crate::tool::{Context, Need, Output, Prepared, Step, Tool, Work};
 
 /// Creates a shard whose tools' threads are driven by hand.

@@ -9,9 +9,10 @@ use serde_json::json;
 
 use super::*;
 use crate::base::ExecutionId;
-use crate::engine::{EndState, Kind, OpenError, Outcome, Policy, State, SubscribeSpec};
+use crate::engine::{OpenError, SubscribeSpec};
 use crate::memory::{Pressure, Readings, RingPoolConfig};
 use crate::reactor::{Clock, Watch};
+use crate::stream::{EndState, Kind, Outcome, Policy, State};
 use crate::tool::{Need, Prepared, Step, ToolSpec, Work};
 
 const KIB: u32 = 1 << 10;

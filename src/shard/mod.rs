@@ -111,10 +111,11 @@ pub use spans::Spans;
 pub use upstreams::{UpstreamCount, UpstreamMeter};
 
 use crate::base::{ExecutionId, Foreign, Handle, Instant, SubscriberId};
-use crate::engine::{Action, End, Engine, Event, Gap, Kinds, Progress};
+use crate::engine::{Action, Engine, Event};
 use crate::limits;
 use crate::memory::{ClockAnchor, Descriptor, Flag, RingPool};
 use crate::reactor::{AnyReactor, Decision, IdleStrategy, Reactor, Report};
+use crate::stream::{End, Gap, Kinds, Progress};
 use crate::tool::{Job, ThreadPool, Tools};
 use crate::trace::{Code, Counters, Duties, Duty, FlightRecorder, Stalls, probe};
 use handle::Command;

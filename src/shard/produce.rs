@@ -10,10 +10,11 @@ use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Foreign, Handle, SubscriberId, guarded};
-use crate::engine::{ChunkFacts, Event, Gate, Kind, ProducerEnd};
+use crate::engine::{ChunkFacts, Event, Gate, ProducerEnd};
 use crate::limits;
 use crate::memory::{Descriptor, Left, Poll, RingWriter, WildCursor};
 use crate::reactor::Reactor;
+use crate::stream::Kind;
 use crate::tool::{Blocking, Context, Job, Notes, Output, Step, ToolError, Work, panic_error};
 use crate::trace::{Code, Duty};
 

@@ -29,15 +29,15 @@ use super::window::Window;
 #[cfg(any(test, fuzzing))]
 use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
+use crate::engine::Subscribed;
 use crate::engine::policy::Cursor;
-use crate::engine::{
-    DetachReason, End, EndState, Gap, Kind, Outcome, Progress, Subscribed, Totals,
-};
 use crate::limits;
 use crate::memory::atomic::spin_hint;
 use crate::memory::{Descriptor, Left, Poll, ProgressRecord, ReadError, WaitOutcome, futex};
 use crate::reactor::Clock;
-use crate::stream::{Policy, Terms};
+use crate::stream::{
+    DetachReason, End, EndState, Gap, Kind, Outcome, Policy, Progress, Terms, Totals,
+};
 use crate::trace::probe;
 use link::{Flaw, Link, Near};
 

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::base::{ExecutionId, Random};
-use crate::engine::{Kind, Policy, RingFacts, SubscribeSpec};
+use crate::engine::{RingFacts, SubscribeSpec};
 use crate::limits;
 use crate::memory::RingPoolConfig;
+use crate::stream::{Kind, Policy};
 use crate::tool::{Need, Prepared, Work};
 
 fn shard() -> Shard {

@@ -11,12 +11,13 @@ use super::events::Names;
 use crate::base::Principal;
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Foreign, Handle, Instant, SubscriberId, guarded};
-use crate::engine::{DetachReason, Exit, Gate};
+use crate::engine::Gate;
 use crate::memory::atomic::full_fence;
 use crate::memory::{
     ControlPage, Desk, Exchange, Flag, Left, ReaderPageView, RingReader, RingWriter, WildCursor,
 };
 use crate::reactor::{Clock, Waker};
+use crate::stream::{DetachReason, Exit};
 use crate::tool::{Host, Notes, StopHook, Tool, ToolSpec, Work};
 use crate::trace::TraceContext;
 

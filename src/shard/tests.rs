@@ -9,11 +9,9 @@ use serde_json::json;
 
 use super::*;
 use crate::base::ExecutionId;
-use crate::engine::{
-    Coalesce, DetachReason, EndState, Hold, Kind, Kinds, OpenError, Outcome, Policy,
-    SubscribeError, SubscribeSpec, Totals,
-};
+use crate::engine::{Coalesce, Hold, OpenError, SubscribeError, SubscribeSpec};
 use crate::memory::{ChunkHeader, RingPoolConfig};
+use crate::stream::{DetachReason, EndState, Kind, Kinds, Outcome, Policy, Totals};
 use crate::tool::{Context, Job, Need, Prepared, Step, Tool, ToolError, ToolSpec, Work};
 use crate::trace::TraceContext;
 
@@ -382,7 +380,7 @@ fn closures_on_threads_stream_to_every_kind_of_subscriber() {
 }
 
 /// Checks the numbers and bytes of a stream of decimal numbers. Returns the end.
-fn read_to_end(subscriber: &mut Subscriber) -> crate::engine::End {
+fn read_to_end(subscriber: &mut Subscriber) -> crate::stream::End {
     let mut next_seq = 1;
     loop {
         match subscriber.next() {

@@ -22,6 +22,7 @@
 //! ```
 
 use super::{base64, json};
+use crate::stream::Exit;
 
 /// An event for a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -211,15 +212,6 @@ pub enum EndState<'a> {
         /// The first chunk that was neither delivered nor reported as missing.
         resume_from: u64,
     },
-}
-
-/// The exit of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// The command exited with this code.
-    Code(i32),
-    /// This signal ended the command.
-    Signal(i32),
 }
 
 impl<'a> Event<'a> {

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::base64::tests::decoded;
-use super::events::{Chunk, End, EndState, Event, Exit, Gap, Limits, Progress, Replay, Started};
+use super::events::{Chunk, End, EndState, Event, Gap, Limits, Progress, Replay, Started};
 use crate::base::Random;
+use crate::stream::Exit;
 
 fn line(event: Event<'_>) -> String {
     let mut out = Vec::new();

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use serde_json::{Value, json};
 use streamdoor::client::ExecuteOptions;
-use streamdoor::engine::{Outcome, State};
+use streamdoor::stream::{Outcome, State};
 
 use super::house::{House, bytes, command, eventually, said, signal};
 

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 use streamdoor::client::ExecuteOptions;
-use streamdoor::engine::State;
 use streamdoor::memory::named::{FOLDER, name_of};
+use streamdoor::stream::State;
 
 use super::house::{House, command, eventually, exists, first_line, said};
 
@@ -128,7 +128,7 @@ fn who_cuts_a_file_off_harms_nobody_but_its_readers() {
     file.set_len(0).unwrap();
     let read = reader.wait_with_output().unwrap();
     assert_eq!(read.status.code(), Some(1), "{}", said(&read));
-    assert!(said(&read).contains("cut off"), "{}", said(&read));
+    assert!(said(&read).contains("truncated"), "{}", said(&read));
     let other = house.output(&["cat", &text, "--policy", "block"]);
     assert_eq!(other.status.code(), Some(0), "{}", said(&other));
     assert_eq!(other.stdout.len(), 20_000);

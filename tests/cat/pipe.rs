@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use serde_json::Value;
-use streamdoor::engine::{Outcome, State};
+use streamdoor::stream::{Outcome, State};
 
 use super::house::{House, bytes, eventually, first_line, said, signal};
 

@@ -17,7 +17,8 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::base::ExecutionId;
 use streamdoor::client::ExecuteOptions;
-use streamdoor::engine::{Hold, Outcome, Policy, Start, State};
+use streamdoor::engine::{Hold, Start};
+use streamdoor::stream::{Outcome, Policy, State};
 
 use super::house::{House, bytes, eventually};
 

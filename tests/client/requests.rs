@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::base::ExecutionId;
 use streamdoor::client::{Awaited, Client, ClientError, Cut, ExecuteOptions};
-use streamdoor::engine::{Exit, Outcome, Policy, State, Timeouts};
+use streamdoor::engine::Timeouts;
+use streamdoor::stream::{Exit, Outcome, Policy, State};
 
 use crate::server::{ID, Reply, Server, json as answer, response};
 

@@ -9,8 +9,8 @@ use streamdoor::client::{
     Client, ClientError, Cut, Event, ExecuteOptions, FollowOptions, Reached, Seen,
 };
 use streamdoor::endpoint::StreamFormat;
-use streamdoor::engine::{EndState, Outcome};
 use streamdoor::limits;
+use streamdoor::stream::{EndState, Outcome};
 use streamdoor::wire::events;
 
 use crate::server::{

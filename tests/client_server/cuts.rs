@@ -3,7 +3,7 @@
 use serde_json::json;
 use streamdoor::client::{Client, Event, ExecuteOptions, FollowOptions, Reached, Seen};
 use streamdoor::endpoint::{StreamFormat, Wishes};
-use streamdoor::engine::{EndState, Kind, Kinds, Outcome, Policy, Totals};
+use streamdoor::stream::{EndState, Kind, Kinds, Outcome, Policy, Totals};
 
 use crate::proxy::Proxy;
 use crate::world::{FORMATS, World, check, options, totals};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::client::{Awaited, Client, Event, ExecuteOptions, FollowOptions};
 use streamdoor::endpoint::Wishes;
-use streamdoor::engine::{EndState, Outcome, Policy, State, Totals};
+use streamdoor::stream::{EndState, Outcome, Policy, State, Totals};
 
 use crate::world::{FORMATS, World, check, data, options, totals};
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::client::{ClientError, Event, ExecuteOptions, FollowOptions};
 use streamdoor::endpoint::{PolicyWish, Wishes};
-use streamdoor::engine::{Coalesce, DetachReason, EndState, Outcome, Policy, Totals};
+use streamdoor::engine::Coalesce;
+use streamdoor::stream::{DetachReason, EndState, Outcome, Policy, Totals};
 
 use crate::world::{FORMATS, World, check, options};
 

@@ -8,9 +8,9 @@ use serde_json::Value;
 use streamdoor::base::ExecutionId;
 use streamdoor::client::{Client, Event, FollowOptions};
 use streamdoor::endpoint::{StreamFormat, Wishes};
-use streamdoor::engine::{Kind, Totals};
 use streamdoor::reactor::Idle;
 use streamdoor::shard::{MemoryWatch, Server, ServerConfig, ShardConfig};
+use streamdoor::stream::{Kind, Totals};
 use streamdoor::tool::{Need, Output, ToolError, ToolSpec};
 
 pub const FORMATS: [StreamFormat; 2] = [StreamFormat::Sse, StreamFormat::Ndjson];

@@ -17,8 +17,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::json;
 use streamdoor::client::ExecuteOptions;
-use streamdoor::engine::{Hold, Outcome, Policy};
+use streamdoor::engine::Hold;
 use streamdoor::memory::named::{FOLDER, name_of};
+use streamdoor::stream::{Outcome, Policy};
 
 use crate::house::{FAR, House, Told, slow_bytes, until};
 use crate::raw::{self, Memory};

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use streamdoor::door::{Door, ProduceOptions, ReadOptions};
-use streamdoor::engine::{Outcome, Policy};
 use streamdoor::reactor::{Choice, Clock};
 use streamdoor::shard::{Doors, Shard, ShardConfig};
+use streamdoor::stream::{Outcome, Policy};
 
 use crate::house::{Told, slow_bytes, until};
 
@@ -53,7 +53,7 @@ fn read_and_produce(path: &Path) {
     let client = door.client().unwrap();
     until("all have ended", || {
         let all = client.executions().unwrap();
-        all.iter().all(|one| matches!(one.state, streamdoor::engine::State::Ended(_)))
+        all.iter().all(|one| matches!(one.state, streamdoor::stream::State::Ended(_)))
     });
 }
 

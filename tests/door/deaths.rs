@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{DoorError, ProduceOptions, ReadOptions, WriteError};
-use streamdoor::engine::{DetachReason, EndState, Hold, Kind, Outcome, Policy};
+use streamdoor::engine::Hold;
 use streamdoor::reactor::Clock;
+use streamdoor::stream::{DetachReason, EndState, Kind, Outcome, Policy};
 
 use crate::house::{FAR, House, Told, signal};
 use crate::role::Role;

@@ -14,9 +14,10 @@ use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, ftruncat
 use serde_json::json;
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{Door, DoorError, ProduceOptions, ReadOptions};
-use streamdoor::engine::{Hold, Outcome, Policy, Start, State};
+use streamdoor::engine::{Hold, Start};
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Delivery;
+use streamdoor::stream::{Outcome, Policy, State};
 
 use crate::house::{FAR, House, Told, slow_bytes, until};
 use crate::raw::{self, Memory};

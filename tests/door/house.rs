@@ -14,9 +14,9 @@ use streamdoor::base::ExecutionId;
 use streamdoor::client::{Client, Event, ExecuteOptions, FollowOptions};
 use streamdoor::door::{Door, Reader};
 use streamdoor::endpoint::Wishes;
-use streamdoor::engine::{EndState, Outcome, Policy};
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Delivery;
+use streamdoor::stream::{EndState, Outcome, Policy};
 
 use crate::served;
 

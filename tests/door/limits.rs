@@ -8,7 +8,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 use streamdoor::client::{ExecuteOptions, Refused};
 use streamdoor::door::{Door, DoorError, ProduceOptions, ReadOptions, Writer};
-use streamdoor::engine::{Hold, Outcome, Policy};
+use streamdoor::engine::Hold;
+use streamdoor::stream::{Outcome, Policy};
 
 use crate::house::{FAR, House, Told};
 use crate::limited::Cgroup;

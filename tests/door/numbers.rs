@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{ProduceOptions, ReadOptions};
-use streamdoor::engine::{Policy, Start};
+use streamdoor::engine::Start;
+use streamdoor::stream::Policy;
 
 use crate::house::{FAR, House, Told};
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use streamdoor::base::ExecutionId;
 use streamdoor::client::{Client, ExecuteOptions};
 use streamdoor::door::{Door, ProduceOptions, ReadOptions};
-use streamdoor::engine::{Outcome, Policy, State};
+use streamdoor::stream::{Outcome, Policy, State};
 
 use crate::house::{House, Told, until};
 use crate::raw::{self, Grant, Memory};

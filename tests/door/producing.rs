@@ -7,7 +7,8 @@ use streamdoor::base::Random;
 use streamdoor::client::{Awaited, Event, ExecuteOptions, FollowOptions};
 use streamdoor::door::{DoorError, ProduceOptions, ReadOptions, WriteError, Writer};
 use streamdoor::endpoint::Wishes;
-use streamdoor::engine::{Hold, Kind, Outcome, Policy, Start, State};
+use streamdoor::engine::{Hold, Start};
+use streamdoor::stream::{Kind, Outcome, Policy, State};
 
 use crate::house::{FAR, House, Told};
 

@@ -7,7 +7,8 @@ use serde_json::json;
 use streamdoor::base::Random;
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{DoorError, ReadOptions};
-use streamdoor::engine::{From, Hold, Outcome, Policy};
+use streamdoor::engine::{From, Hold};
+use streamdoor::stream::{Outcome, Policy};
 
 use crate::house::{FAR, House, Told, slow_bytes};
 

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::Path;
 
 use streamdoor::door::{Door, ProduceOptions, ReadOptions};
-use streamdoor::engine::Policy;
 use streamdoor::shard::Delivery;
+use streamdoor::stream::Policy;
 
 use crate::attacks;
 use crate::hostile;

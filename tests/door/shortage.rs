@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use streamdoor::base::ExecutionId;
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{ProduceOptions, ReadOptions};
-use streamdoor::engine::{Hold, Outcome, Policy};
+use streamdoor::engine::Hold;
 use streamdoor::memory::named::name_of;
+use streamdoor::stream::{Outcome, Policy};
 
 use crate::house::{FAR, House, Told, slow_bytes};
 use crate::raw;

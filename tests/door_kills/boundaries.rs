@@ -2,7 +2,7 @@
 
 use std::process::Child;
 
-use streamdoor::engine::Outcome;
+use streamdoor::stream::Outcome;
 
 use crate::role::Role;
 use crate::step::{At, Missing, Stepper};

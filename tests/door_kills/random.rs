@@ -6,8 +6,8 @@ use streamdoor::base::Random;
 use streamdoor::client::{Event, FollowOptions};
 use streamdoor::door::ProduceOptions;
 use streamdoor::endpoint::Wishes;
-use streamdoor::engine::{EndState, Outcome, Policy};
 use streamdoor::reactor::Clock;
+use streamdoor::stream::{EndState, Outcome, Policy};
 
 use crate::role::Role;
 use crate::roles::RING_BYTES;

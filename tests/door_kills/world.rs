@@ -8,9 +8,9 @@ use std::time::Duration;
 use streamdoor::base::{Instant, Random};
 use streamdoor::client::Client;
 use streamdoor::door::{Door, ReadOptions, Reader};
-use streamdoor::engine::{End, EndState, Outcome, Policy};
 use streamdoor::reactor::Clock;
 use streamdoor::shard::{Delivery, Server, ServerConfig, ShardConfig};
+use streamdoor::stream::{End, EndState, Outcome, Policy};
 
 /// A deadline that no test reaches.
 pub const FAR: Duration = Duration::from_secs(30);

@@ -10,8 +10,9 @@ use std::time::Duration;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use streamdoor::base::ExecutionId;
-use streamdoor::engine::{EndState, Hold, Kind, Outcome, Policy, SubscribeSpec};
+use streamdoor::engine::{Hold, SubscribeSpec};
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, ShardThread, Subscriber};
+use streamdoor::stream::{EndState, Kind, Outcome, Policy};
 
 /// A file that is removed when it is dropped, with the files that SQLite puts beside it.
 struct File(PathBuf);

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use streamdoor::engine::{Outcome, State, Timeouts};
+use streamdoor::engine::Timeouts;
 use streamdoor::limits;
 use streamdoor::shard::{Delivery, ExecuteOptions, ShardThread, Subscriber};
+use streamdoor::stream::{Outcome, State};
 
 use crate::{File, ask, held, read_all, shard, start, start_with};
 

@@ -134,7 +134,7 @@ fn a_flood_is_held_back_takes_no_memory_and_disturbs_nobody() {
         let flood = scope.spawn(move || {
             // A subscriber under `block` that reads nothing for a while.
             let wishes = streamdoor::endpoint::Wishes {
-                policy: Some(streamdoor::engine::Policy::Block),
+                policy: Some(streamdoor::stream::Policy::Block),
                 ..Default::default()
             };
             let follow = FollowOptions { wishes, ..FollowOptions::default() };

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use streamdoor::client::{Client, Event, ExecuteOptions, FollowOptions};
 use streamdoor::endpoint::Wishes;
-use streamdoor::engine::{Policy, Timeouts};
+use streamdoor::engine::Timeouts;
+use streamdoor::stream::Policy;
 
 use crate::roles::ROLE;
 use crate::served::Server;

@@ -5,11 +5,12 @@ use super::publish::Published;
 use super::{Agent, Asked, Hosted, Job, Said};
 use crate::agent::{Action, CancelReason, End, Ended, Event, Run};
 use crate::base::{Handle, guarded};
-use crate::engine::{Event as EngineEvent, Outcome};
+use crate::engine::Event as EngineEvent;
 use crate::reactor::Reactor;
 use crate::shard::Shard;
 use crate::shard::outgoing::{Deadlines, Heard, Target};
 use crate::shard::run::{Producer, Ring};
+use crate::stream::Outcome;
 use crate::tool::{ToolError, panic_error};
 use crate::trace::Duty;
 

@@ -7,9 +7,10 @@
 use super::{Agent, Job};
 use crate::agent::{Config, Fold, Folded, Hooks, Message, NoHooks, Part, State};
 use crate::base::{ExecutionId, Foreign};
-use crate::engine::{Policy, SubscribeError, SubscribeSpec};
+use crate::engine::{SubscribeError, SubscribeSpec};
 use crate::reactor::Reactor;
 use crate::shard::{Delivery, ExecuteError, ExecuteOptions, Polled, Shard};
+use crate::stream::Policy;
 use crate::tool::{AgentCall, Prepared, StartError, Work};
 
 /// A run of an agent that a program assembles itself: the model needs no settings, and hooks are

@@ -37,11 +37,11 @@ pub(super) use specs::add_to;
 use super::outgoing::{ExchangeId, OutgoingConfig};
 use crate::agent::{Run, model};
 use crate::base::{ExecutionId, Handle, Instant, Principal, SubscriberId};
-use crate::engine::{EndState, Exit, Gap, Kind, Outcome, Progress};
 use crate::memory::ChunkHeader;
 use crate::reactor::Reactor;
 use crate::shard::run::Producer;
 use crate::shard::{Call, Chunk, Delivery, Ended, Reported, Shard, Sink};
+use crate::stream::{EndState, Exit, Gap, Kind, Outcome, Progress};
 use crate::tool::{Notes, ToolError};
 
 /// Runs with news, and the state that all runs of a shard share.

@@ -6,12 +6,13 @@ use smallvec::SmallVec;
 use super::Hosted;
 use crate::agent::{Body, Final, Partial};
 use crate::base::Handle;
-use crate::engine::{ChunkFacts, Kind};
+use crate::engine::ChunkFacts;
 use crate::limits;
 use crate::memory::{ChunkHeader, WriteError};
 use crate::reactor::Reactor;
 use crate::shard::Shard;
 use crate::shard::run::{Producer, Ring, Run};
+use crate::stream::Kind;
 use crate::tool::Report;
 
 /// The result of publishing a run's parts.

@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use super::AgentSettings;
 use crate::endpoint::{agent_schema, generate_schema};
-use crate::engine::{Policy, Timeouts};
+use crate::engine::Timeouts;
 use crate::limits;
+use crate::stream::Policy;
 use crate::tool::{
     AGENT, AgentCall, GENERATE, Need, SpecError, SubscribeDefaults, ToolSpec, Tools, Work,
 };

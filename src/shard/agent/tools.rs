@@ -9,10 +9,11 @@ use serde_json::Value;
 use super::{Ear, Hosted, Said, ToolCall};
 use crate::agent::{Body, Event, Part, Partial, ToolProgress};
 use crate::base::{ExecutionId, Handle, SubscriberId};
-use crate::engine::{Event as EngineEvent, Kind, Kinds, Policy, Start, SubscribeSpec};
+use crate::engine::{Event as EngineEvent, Start, SubscribeSpec};
 use crate::limits;
 use crate::reactor::Reactor;
 use crate::shard::{Call, ExecuteOptions, Shard};
+use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::AGENT;
 
 const WINDOW: u32 = limits::AGENT_TOOL_WINDOW_CHUNKS;

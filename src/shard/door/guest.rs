@@ -401,7 +401,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let guest = run.guest().and_then(|guest| Some(guest.mapped()?.view.clone()));
         let text = guest.map(|view| view.error_text());
         match outcome_of_code(record.verdict.get()) {
-            Some(crate::engine::Outcome::Completed) => self.end_guest(index, ProducerEnd::Done),
+            Some(crate::stream::Outcome::Completed) => self.end_guest(index, ProducerEnd::Done),
             Some(_) => {
                 let text = text.as_ref().map_or("", |text| text.as_str());
                 let text = if text.is_empty() { "the producer failed" } else { text };

@@ -6,11 +6,12 @@
 //! came, and no counter ever falls. The engine does not use it.
 
 use super::ProcessSeat;
+use crate::engine::Subscribed;
 use crate::engine::policy::{Log, totals_before};
-use crate::engine::{Kinds, Subscribed, Totals};
 use crate::reactor::Reactor;
 use crate::shard::Shard;
 use crate::shard::run::{Remote, Seat};
+use crate::stream::{Kinds, Totals};
 
 /// The counts of one reader.
 pub(super) struct Reads {

@@ -12,13 +12,13 @@ use smallvec::SmallVec;
 
 use super::guest::Guest;
 use crate::base::Instant;
-use crate::engine::{ChunkFacts, Event, Gate, Kind};
+use crate::engine::{ChunkFacts, Event, Gate};
 use crate::limits;
 use crate::memory::{Descriptor, Poll, ReadError, RingReader, RingWriter, Start, WriteError};
 use crate::reactor::Reactor;
 use crate::shard::Shard;
 use crate::shard::run::{Producer, Ring, Run};
-use crate::stream::KindTotals;
+use crate::stream::{Kind, KindTotals};
 
 /// The reason why no more chunks were taken.
 pub(super) enum Taken {

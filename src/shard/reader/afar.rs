@@ -5,10 +5,11 @@ use super::Subscriber;
 use super::link::Near;
 use super::log::RingLog;
 use crate::base::{ExecutionId, Instant};
+use crate::engine::Replay;
 use crate::engine::policy::{self, Cursor};
-use crate::engine::{Replay, Totals};
 use crate::memory::{Left, ProgressRecord, ShortText};
 use crate::shard::Delivery;
+use crate::stream::Totals;
 
 impl Subscriber {
     /// The execution that it follows.

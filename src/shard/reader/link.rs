@@ -6,10 +6,10 @@ use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 
 use crate::base::{ExecutionId, Instant};
-use crate::engine::Exit;
 use crate::memory::atomic::AtomicU64;
 use crate::memory::{ClockAnchor, ControlView, Desk, Exchange, Left, ReaderPage, RingReader};
 use crate::shard::run::Bell;
+use crate::stream::Exit;
 
 /// A fault in data that another process wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

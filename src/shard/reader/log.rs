@@ -1,8 +1,8 @@
 //! The ring as a policy sees it from another thread. It corresponds to the engine's log.
 
 use crate::engine::policy::Log;
-use crate::engine::{Kind, Kinds, Meta, Totals};
 use crate::memory::{Descriptor, Poll, RingReader};
+use crate::stream::{Kind, Kinds, Meta, Totals};
 
 /// The ring as a policy sees it from here. It begins at the reader's cursor. The reader has counted
 /// the chunks before that itself. The ring's own tail may move during the evaluation and would not

@@ -7,10 +7,9 @@
 use super::log::RingLog;
 use super::{Flaw, Link, Next, Subscriber};
 use crate::engine::policy::{self, Owed};
-use crate::engine::{DetachReason, Gap, GapReason, Totals};
 use crate::memory::{FinalRecord, Left, Poll, TailTotals};
 use crate::shard::delivery::{detach_of_code, outcome_of_code};
-use crate::stream::Policy;
+use crate::stream::{DetachReason, Gap, GapReason, Policy, Totals};
 
 /// Highest number of a chunk. No ring of ours gets that far. In another process's ring it would
 /// lead to an overflow.

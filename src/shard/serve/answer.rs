@@ -10,11 +10,10 @@ use crate::endpoint::{
     Answer, ApiError, Call, Execute, FrontRun, FrontWish, Opening, PolicyWish, StreamFormat,
     documents,
 };
-use crate::engine::{
-    CancelError, NotFound, Outcome, Policy, Start, State, Status as ExecutionStatus,
-};
+use crate::engine::{CancelError, NotFound, Start, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::stream::{Outcome, Policy, State};
 use crate::tool::{AGENT, StartError};
 use crate::wire::http1::Status;
 use crate::wire::write_json;

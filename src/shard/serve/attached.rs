@@ -6,8 +6,9 @@ use super::super::{Agreed, Shard};
 use super::join::{Joined, Part, Parts};
 use super::stream::Followed;
 use crate::base::ExecutionId;
-use crate::engine::{Event, From, Kinds, Subscribed, Totals};
+use crate::engine::{Event, From, Subscribed};
 use crate::reactor::Reactor;
+use crate::stream::{Kinds, Totals};
 
 /// One execution of a request for a stream.
 pub(super) enum Attached {

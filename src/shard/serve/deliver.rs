@@ -15,9 +15,10 @@ use super::front::Next;
 use super::remote::Remotes;
 use super::stream::{self, Source, Stream};
 use crate::base::{Handle, Instant, SubscriberId};
-use crate::engine::{EndState, Event, Outcome};
+use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SendError};
+use crate::stream::{EndState, Outcome};
 use crate::trace::{Counters, Duty, Transport, probe};
 use crate::wire::sse;
 

@@ -27,11 +27,12 @@ use crate::endpoint::{
     ApiError, Produce, ProduceGrant, ReadDoor, ReadGrant, StreamBody, documents,
 };
 use crate::engine::{
-    DetachReason, Event, NotFound, Place, Reply, SubscribeError, SubscribeSpec, Subscribed, Verdict,
+    Event, NotFound, Place, Reply, SubscribeError, SubscribeSpec, Subscribed, Verdict,
 };
 use crate::limits;
 use crate::memory::{ControlFile, Geometry, ProducerRing, ReaderPageFile, WildCursor};
 use crate::reactor::{ConnectionId, Peer, Reactor};
+use crate::stream::DetachReason;
 use crate::tool::{Need, Prepared, ToolSpec, Work};
 use crate::trace::{Level, TraceContext};
 use crate::wire::http1::{Status, begin_chunk, end_chunk};

@@ -12,12 +12,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::ShardEnd;
-use crate::engine::{DetachReason, EndState, SubscribeSpec};
+use crate::engine::SubscribeSpec;
 use crate::reactor::ListenAddress;
 use crate::shard::handle::Command;
 use crate::shard::{
     CallError, Delivery, ExecuteOptions, Server, ServerConfig, Shard, ShardConfig, ShardHandle,
 };
+use crate::stream::{DetachReason, EndState};
 
 const WORDS: &str = "an assertion of ours";
 

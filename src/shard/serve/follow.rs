@@ -14,10 +14,11 @@ use crate::endpoint::{
     Answer, ApiError, Follow, FrontWish, PolicyWish, StreamBody, StreamFormat, Wishes,
 };
 use crate::engine::{
-    Event, From, Kinds, NotFound, Policy, Reply, State, Status as ExecutionStatus, SubscribeError,
-    SubscribeSpec, Subscribed,
+    Event, From, NotFound, Reply, Status as ExecutionStatus, SubscribeError, SubscribeSpec,
+    Subscribed,
 };
 use crate::reactor::{ConnectionId, Reactor};
+use crate::stream::{Kinds, Policy, State};
 use crate::trace::Code;
 use crate::wire::http1::Status;
 

@@ -16,8 +16,9 @@ use super::frames::Encoding;
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::front::{Channels, Format, Front, Item, Names, Reader, Since, Source};
 use crate::endpoint::{ApiError, Follow, FrontWish};
-use crate::engine::{DetachReason, EndState, From, GapReason, Kinds, Status, SubscribeError};
+use crate::engine::{From, Status, SubscribeError};
 use crate::reactor::{ConnectionId, Reactor};
+use crate::stream::{DetachReason, EndState, GapReason, Kinds};
 use crate::wire::events::{self, Event};
 use crate::wire::sse;
 

@@ -12,8 +12,8 @@
 
 use serde_json::Value;
 
-use crate::engine::Kind;
 use crate::limits;
+use crate::stream::Kind;
 use crate::tool::{Gather, RemoteCall};
 
 /// An open call. See the module's text.

@@ -9,9 +9,9 @@ use super::super::{CallError, Shard, ShardHandle};
 use super::connection::Doing;
 use crate::base::Principal;
 use crate::endpoint::{Answer, ApiError, Call, McpRequest, MetricsFormat, documents};
-use crate::engine::{Outcome, State};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::stream::{Outcome, State};
 use crate::trace::Span;
 use crate::wire::http1::Status;
 

@@ -25,9 +25,10 @@ use super::deliver::Giving;
 use super::join::Joined;
 use super::stream::Source;
 use crate::base::Instant;
-use crate::engine::{Coalesce, End, EndState, Gap, Replay};
+use crate::engine::{Coalesce, Replay};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::stream::{End, EndState, Gap};
 use crate::trace::Counters;
 
 /// The state of a reader.

@@ -2,10 +2,11 @@
 
 use super::super::Shard;
 use crate::base::{ExecutionId, Handle, SubscriberId};
-use crate::engine::{End, EndState, Verdict};
+use crate::engine::Verdict;
 use crate::memory::Pressure;
 use crate::memory::pressure::Diagnosis;
 use crate::reactor::{ConnectionId, Peer, Reactor};
+use crate::stream::{End, EndState};
 use crate::trace::{Level, Record};
 
 impl<R: Reactor + 'static> Shard<R> {

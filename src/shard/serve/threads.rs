@@ -33,8 +33,9 @@ use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{
     Answer, ApiError, Call, Follow, FrontWish, StreamFormat, ThreadAsk, ThreadCall, Wishes,
 };
-use crate::engine::{From, NotFound, State};
+use crate::engine::{From, NotFound};
 use crate::reactor::{ConnectionId, Reactor};
+use crate::stream::State;
 use crate::tool::AGENT;
 use crate::wire::http1::Status;
 

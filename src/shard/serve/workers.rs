@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::virtual_tools::VirtualTools;
 use crate::base::{ExecutionId, Instant, Principal};
-use crate::engine::Outcome;
 use crate::limits;
 use crate::reactor::ConnectionId;
+use crate::stream::Outcome;
 
 /// A time, with a number that distinguishes deadlines of the same time.
 pub(in crate::shard) type Deadline = (Instant, u64);

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use streamdoor::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use streamdoor::engine::{
-    Action, ChunkFacts, Coalesce, Engine, EngineLimits, Event, Exit, From, Gate, Hold, Kind, Kinds,
-    Measure, OnStall, OpenSpec, Place, Policy, ProducerEnd, ProgressReport, ProgressSource, Reply,
-    RingFacts, Secret, Start, SubscribeSpec, Subscribed, Timeouts, Totals,
+    Action, ChunkFacts, Coalesce, Engine, EngineLimits, Event, From, Gate, Hold, OnStall, OpenSpec,
+    Place, ProducerEnd, ProgressSource, Reply, RingFacts, Secret, Start, SubscribeSpec, Subscribed,
+    Timeouts,
 };
+use streamdoor::stream::{Exit, Kind, Kinds, Measure, Policy, ProgressReport, Totals};
 
 use super::draw::Draw;
 

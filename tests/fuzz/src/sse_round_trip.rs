@@ -3,8 +3,8 @@
 
 use streamdoor::base::{ExecutionId, Handle};
 use streamdoor::client;
-use streamdoor::engine::{DetachReason, GapReason, Kind, Policy};
 use streamdoor::limits;
+use streamdoor::stream::{DetachReason, GapReason, Kind, Policy};
 use streamdoor::wire::events::{self, Event};
 use streamdoor::wire::{ndjson, sse};
 
@@ -105,7 +105,7 @@ impl Parts {
                 execution_chunks: c,
                 execution_bytes: a,
                 duration_us: a,
-                exit: self.if_flag(1, events::Exit::Code(b as i32)),
+                exit: self.if_flag(1, streamdoor::stream::Exit::Code(b as i32)),
                 error: self.if_flag(2, text.as_str()),
             }),
         }

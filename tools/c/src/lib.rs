@@ -18,7 +18,7 @@ mod write;
 use std::ffi::{c_char, c_int};
 
 use streamdoor::door::{Door, DoorError};
-use streamdoor::engine::Policy;
+use streamdoor::stream::Policy;
 
 use error::{Fault, guarded};
 use names::Names;

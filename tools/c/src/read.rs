@@ -6,7 +6,8 @@ use std::ptr::null;
 use std::time::Duration;
 
 use streamdoor::door::{ReadOptions, Reader};
-use streamdoor::engine::{DetachReason, EndState, Exit, From, Kind, Kinds, Outcome};
+use streamdoor::engine::From;
+use streamdoor::stream::{DetachReason, EndState, Exit, Kind, Kinds, Outcome};
 use streamdoor::shard::Delivery;
 
 use crate::error::{Fault, guarded};

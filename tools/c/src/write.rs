@@ -6,7 +6,8 @@ use std::time::Duration;
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{ProduceOptions, Writer};
 use streamdoor::endpoint::PolicyWish;
-use streamdoor::engine::{Hold, Kind};
+use streamdoor::engine::Hold;
+use streamdoor::stream::Kind;
 use streamdoor::limits::KEYS_MAX;
 
 use crate::error::{Fault, guarded};

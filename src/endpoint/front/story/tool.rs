@@ -61,10 +61,7 @@ impl Story {
             output: &output,
             is_truncated: is_cut,
             output_bytes: Some(output_bytes),
-            exit: end.exit.map(|exit| match exit {
-                events::Exit::Code(code) => crate::stream::Exit::Code(code),
-                events::Exit::Signal(signal) => crate::stream::Exit::Signal(signal),
-            }),
+            exit: end.exit,
             error: end.error,
             duration_us: None,
         };

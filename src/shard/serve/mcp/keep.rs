@@ -11,12 +11,12 @@ use std::sync::Arc;
 use super::tasks::Task;
 use crate::base::{ExecutionId, Handle, Instant, Principal, SubscriberId};
 use crate::engine::wheel::TimerId;
-use crate::engine::{DetachReason, EndState, Gap, Kind, Outcome};
 use crate::limits;
 use crate::mcp::Collected;
 use crate::mcp::door::Window;
 use crate::shard::places::Place;
 use crate::shard::{Chunk, Ended};
+use crate::stream::{DetachReason, EndState, Gap, Kind, Outcome};
 use crate::tool::ToolSpec;
 
 /// The purpose of kept output.

@@ -10,12 +10,12 @@ use super::sessions::SessionName;
 use super::{Due, Mcp, News};
 use crate::base::{ExecutionId, Handle, Principal};
 use crate::engine::wheel::TimerId;
-use crate::engine::{Outcome, State};
 use crate::limits;
 use crate::mcp::cursor::List;
 use crate::mcp::results::{ExecutionUri, Results};
 use crate::mcp::{Context, Fault, Filter, notify};
 use crate::reactor::Reactor;
+use crate::stream::{Outcome, State};
 use crate::wire::jsonrpc::Id;
 
 /// The receiver of notifications about a resource.

@@ -15,11 +15,12 @@ use super::notice::EventId;
 use super::sessions::SessionName;
 use super::{Link, News, Part};
 use crate::base::{Handle, Principal};
-use crate::engine::{Event, From, Kind, Kinds, Totals};
+use crate::engine::{Event, From};
 use crate::limits;
 use crate::mcp::results::Results;
 use crate::mcp::{Context, End, Fault, Rest};
 use crate::reactor::{ConnectionId, Reactor};
+use crate::stream::{Kind, Kinds, Totals};
 use crate::wire::sse;
 
 impl<R: Reactor + 'static> Shard<R> {

@@ -13,7 +13,6 @@ use super::call::{Asker, Stage};
 use super::keep::{Keep, Role};
 use super::tools::{ToolCall, execute_error};
 use crate::base::{Handle, Principal};
-use crate::engine::Outcome;
 use crate::limits;
 use crate::mcp::cursor::{self, List};
 use crate::mcp::results::Results;
@@ -21,6 +20,7 @@ use crate::mcp::tasks::{self, Detail, TaskState};
 use crate::mcp::{Context, Era, Fault, META_TASK, Version, notify, questions};
 use crate::reactor::Reactor;
 use crate::shard::places::What;
+use crate::stream::Outcome;
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject};
 

@@ -13,8 +13,7 @@ use super::keep::{Keep, Role};
 use crate::base::{ExecutionId, Handle, Principal};
 use crate::endpoint::Wishes;
 use crate::engine::{
-    Event, From, Kind, Kinds, Policy, Reply as EngineReply, Start, SubscribeError, SubscribeSpec,
-    Subscribed,
+    Event, From, Reply as EngineReply, Start, SubscribeError, SubscribeSpec, Subscribed,
 };
 use crate::limits;
 use crate::mcp::door::DoorCall;
@@ -22,6 +21,7 @@ use crate::mcp::results::Results;
 use crate::mcp::tasks::{self, Placement};
 use crate::mcp::{CallMeta, Context, Era, Fault, Version};
 use crate::reactor::Reactor;
+use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::{Asking, Prepared, Replies, StartError, TaskSupport, ToolSpec};
 use crate::trace::Code;
 
