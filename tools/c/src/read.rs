@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use streamdoor::door::{ReadOptions, Reader};
 use streamdoor::engine::From;
-use streamdoor::stream::{DetachReason, EndState, Exit, Kind, Kinds, Outcome};
 use streamdoor::shard::Delivery;
+use streamdoor::stream::{DetachReason, EndState, Exit, Kind, Kinds, Outcome};
 
 use crate::error::{Fault, guarded};
 use crate::names::Names;
@@ -180,9 +180,7 @@ fn outcome(state: EndState) -> (u32, u64) {
 fn wishes(options: Option<sd_read_options>) -> Result<ReadOptions, Fault> {
     let Some(options) = options else { return Ok(ReadOptions::default()) };
     let wrong = |what: &str, number: u32| {
-        Err(Fault::Argument(format!(
-            "{what}: {number} is not a valid value"
-        )))
+        Err(Fault::Argument(format!("{what}: {number} is not a valid value")))
     };
     let from = match options.from {
         0 => From::Start,

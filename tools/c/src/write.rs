@@ -7,8 +7,8 @@ use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{ProduceOptions, Writer};
 use streamdoor::endpoint::PolicyWish;
 use streamdoor::engine::Hold;
-use streamdoor::stream::Kind;
 use streamdoor::limits::KEYS_MAX;
+use streamdoor::stream::Kind;
 
 use crate::error::{Fault, guarded};
 use crate::names::Names;
