@@ -411,7 +411,7 @@ impl AcceptRefusal {
     pub fn of(error: IoError) -> AcceptRefusal {
         match error.0 {
             libc::EAGAIN => AcceptRefusal::Nobody,
-            // accept(2): errors of the new connection are to be treated like EAGAIN.
+            // accept(2): callers must treat errors of the new connection like EAGAIN.
             libc::EINTR
             | libc::ECONNABORTED
             | libc::EPROTO

@@ -381,7 +381,7 @@ impl Tools {
     /// let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     /// let mut tools = Tools::new();
     /// tools.insert_asking(
-    ///     ToolSpec::new("greet", "Greets whoever calls."),
+    ///     ToolSpec::new("greet", "Greets the caller."),
     ///     move |_arguments, replies, _abilities| match replies.accepted("who") {
     ///         Some(_) => Asking::Run,
     ///         None => Asking::Ask {

@@ -1,5 +1,5 @@
 //! Attacks on memory shared at a door, with every kind of file that is handed out. The attackers
-//! are the same user, who has the descriptors, and another user, who has none.
+//! are the same user with the descriptors, and another user without any.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -10,6 +10,8 @@ const OPENERS: &[&str] = &[
     "As", "How", "Of", "So", "What", "Whatever", "Where", "Which", "Who", "Whoever", "Whom",
     "Whose", "Why",
 ];
+/// Phrases that no sentence contains.
+const PHRASES: &[&str] = &[" is to be ", " are to be ", " whoever ", " who asks "];
 /// Abbreviations whose full stop ends no sentence.
 const ABBREVIATIONS: &[&str] = &["e.g.", "i.e.", "etc.", "vs.", "cf."];
 
@@ -29,6 +31,10 @@ fn wrong(words: &[&str]) -> Option<String> {
     }
     if words.last()?.trim_end_matches(['"', ')', '*', '_', '”']).ends_with('?') {
         return Some(format!("a question: \"{begins} …\""));
+    }
+    let spaced = format!(" {} ", words.join(" "));
+    if let Some(phrase) = PHRASES.iter().find(|phrase| spaced.contains(**phrase)) {
+        return Some(format!("a sentence contains `{}`: \"{begins} …\"", phrase.trim()));
     }
     let count = words.iter().filter(|word| word.chars().any(char::is_alphanumeric)).count();
     (count > SENTENCE_WORDS_MAX).then(|| {
@@ -138,6 +144,8 @@ mod tests {
             "/// Is it open?",
             "/// 1. Whose turn it is.",
             "/// (Which it is.)",
+            "/// The call that is to be made.",
+            "/// Greets whoever calls.",
         ] {
             assert_eq!(wrong_sentences(text).len(), 1, "{text}");
         }

@@ -82,7 +82,7 @@ impl Call {
             (CallState::Ready(value) | CallState::Running(value), None) => {
                 Arguments::Valid(value.clone())
             }
-            _ => unreachable!("who has no arguments says so"),
+            _ => unreachable!("a call that never started carries its arguments"),
         };
         ToolExecution {
             tool_call_id: self.id.to_string(),

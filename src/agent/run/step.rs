@@ -220,7 +220,7 @@ impl Run {
         assert!(self.step.is_none());
         let state = self.out.fold.state();
         let shown = front(state.text(), self.out.part_bytes_max());
-        let started = self.started.expect("who has not started does not end");
+        let started = self.started.expect("a run ends only after its start");
         let final_state = FinalState {
             step_count: self.out.step_number,
             text_truncated: shown.len() < state.text().len(),

@@ -28,7 +28,7 @@ use crate::reactor::{
 };
 use crate::trace::Counters;
 
-/// A call of the reactor that is to be made.
+/// A call that the owner makes on the reactor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
     Dial(ExchangeId),

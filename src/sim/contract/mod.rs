@@ -36,9 +36,9 @@ fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-fn run<W: World>(name: &str, seed_count: u64, make: impl Fn(u64) -> W, test: fn(&W, u64)) {
+fn run<W: World>(path: &str, seed_count: u64, make: impl Fn(u64) -> W, test: fn(&W, u64)) {
     for seed in seeds(seed_count) {
-        println!("SEED={seed} {name}"); // Shown if the test fails.
+        println!("SEED={seed} {path}"); // Shown if the test fails.
         test(&make(seed), seed);
     }
 }
@@ -59,25 +59,25 @@ fn in_turn(path: &str, body: impl FnOnce()) {
     assert!(output.status.success() && said.contains("1 passed"), "{path}: {}", output.status);
 }
 
-fn run_uring(name: &str, test: fn(&Real<UringReactor>, u64)) {
-    in_turn(name, || match UringReactor::new() {
+fn run_uring(path: &str, test: fn(&Real<UringReactor>, u64)) {
+    in_turn(path, || match UringReactor::new() {
         Err(reason) => println!("not run: {reason}"),
         Ok(_) => {
             let make = || UringReactor::new().unwrap();
-            run(name, 2, |_| Real { make }, test);
+            run(path, 2, |_| Real { make }, test);
         }
     });
 }
 
-fn run_mio(name: &str, test: fn(&Real<PolledReactor>, u64)) {
+fn run_mio(path: &str, test: fn(&Real<PolledReactor>, u64)) {
     let make = || PolledReactor::new().unwrap();
-    in_turn(name, || run(name, 2, |_| Real { make }, test));
+    in_turn(path, || run(path, 2, |_| Real { make }, test));
 }
 
-fn run_sim(name: &str, test: fn(&SimWorld, u64)) {
-    in_turn(name, || {
-        run(name, 4, |seed| SimWorld::new(seed, SimFaults::NONE), test);
-        run(name, 30, |seed| SimWorld::new(seed, SimFaults::ALL), test);
+fn run_sim(path: &str, test: fn(&SimWorld, u64)) {
+    in_turn(path, || {
+        run(path, 4, |seed| SimWorld::new(seed, SimFaults::NONE), test);
+        run(path, 30, |seed| SimWorld::new(seed, SimFaults::ALL), test);
     });
 }
 

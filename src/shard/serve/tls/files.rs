@@ -53,8 +53,8 @@ pub enum TlsError {
         /// The file.
         file: PathBuf,
     },
-    /// Other users can read or change the private key. Run `chmod o= FILE`, and consider who has
-    /// read it.
+    /// Other users can read or change the private key. Run `chmod o= FILE`, and consider that they
+    /// may have read it.
     ReadableByOthers {
         /// The file.
         file: PathBuf,
