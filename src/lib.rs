@@ -106,6 +106,11 @@
 //! The types that most programs need are at the root of this crate. [`internals`] has the map of
 //! the modules, the path of one chunk, the words and the invariants.
 
+#![cfg_attr(
+    not(feature = "server"),
+    allow(dead_code, reason = "the shard has verbs that only the guests of a server use")
+)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("streamdoor runs on Linux only: it needs memfd seals, futexes and io_uring");
 
@@ -144,7 +149,7 @@ pub use crate::client::Client;
 pub use crate::door::Door;
 #[cfg(feature = "server")]
 #[doc(inline)]
-pub use crate::shard::{Server, ServerConfig, ServerError};
+pub use crate::shard::{GuestConfig, Server, ServerConfig, ServerError, ServerShard};
 
 #[doc(inline)]
 pub use crate::base::{ExecutionId, SubscriberId};

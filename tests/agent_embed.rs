@@ -16,7 +16,7 @@ use streamdoor::agent::{
 };
 use streamdoor::base::Instant;
 use streamdoor::reactor::Clock;
-use streamdoor::shard::{AgentRun, ExecuteOptions, ModelSettings, Shard, ShardConfig};
+use streamdoor::shard::{AgentRun, ExecuteOptions, ModelSettings, ServerShard, ShardConfig};
 use streamdoor::tool::ToolSpec;
 
 /// Serves a script on threads until the test process ends. Returns the address.
@@ -72,8 +72,8 @@ events = [{ text = "That is ${result}." }]
 "#;
 
 /// Returns a shard with a tool that adds numbers.
-fn shard() -> Shard {
-    let (mut shard, _report) = Shard::new(ShardConfig::default()).expect("a shard");
+fn shard() -> ServerShard {
+    let (mut shard, _report) = ServerShard::open(ShardConfig::default()).expect("a shard");
     let number = json!({"type": "integer"});
     let spec = ToolSpec {
         arguments: json!({"type": "object", "properties": {"a": number, "b": number}}),
@@ -87,7 +87,7 @@ fn shard() -> Shard {
     shard
 }
 
-fn run_at(address: SocketAddr, shard: &mut Shard) -> AgentRun {
+fn run_at(address: SocketAddr, shard: &mut ServerShard) -> AgentRun {
     let base_url = format!("http://{address}/v1");
     let model = ModelSettings::new("m", "chat", &base_url, "demo", None).expect("it is right");
     let mut config = Config::new("", model.endpoint);

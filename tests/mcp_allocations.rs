@@ -21,7 +21,7 @@ use counting::{
 };
 use serde_json::{Value, json};
 use streamdoor::reactor::Choice;
-use streamdoor::shard::{Server, ServerConfig, ServerError, Shard, ShardConfig};
+use streamdoor::shard::{Server, ServerConfig, ServerError, ServerShard, ShardConfig};
 use streamdoor::tool::{Output, ToolError, ToolSpec};
 
 const CHUNK_BYTES: usize = 100;
@@ -59,7 +59,7 @@ fn started(reactor: Choice) -> Result<Server, ServerError> {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         connections_max: 100,
     };
-    let set_up = |shard: &mut Shard| {
+    let set_up = |shard: &mut ServerShard| {
         let spec = ToolSpec::new("emit", "For a test.");
         shard.tools_mut().insert_closure(spec, |_, out| emit(out)).expect("it is described right");
     };

@@ -15,7 +15,8 @@ use streamdoor::client::{Client, Event, ExecuteOptions as Wanted, FollowOptions}
 use streamdoor::engine::{Start, SubscribeSpec};
 use streamdoor::mcp::catalog::{Catalog, Prompt, Resource};
 use streamdoor::shard::{
-    CallError, Delivery, ExecuteOptions, Server, ServerConfig, Shard, ShardConfig, ShardHandle,
+    CallError, Delivery, ExecuteOptions, Server, ServerConfig, ServerHandle, ServerShard,
+    ShardConfig,
 };
 use streamdoor::stream::{EndState, Outcome};
 use streamdoor::tool::{Context, Output, Step, Tool, ToolSpec, Work};
@@ -49,7 +50,7 @@ impl Tool for Steps {
     }
 }
 
-fn set_up(shard: &mut Shard) {
+fn set_up(shard: &mut ServerShard) {
     let tools = shard.tools_mut();
     let spec = |name: &str| ToolSpec::new(name, "For a test.");
     tools.insert(spec("prepare"), |_, _| explode()).unwrap();
@@ -182,7 +183,7 @@ fn panic_over_the_network(address: &str) {
 }
 
 /// Triggers every panic that an embedder can cause through a handle.
-fn panic_through(handle: &ShardHandle) {
+fn panic_through(handle: &ServerHandle) {
     assert_eq!(handle.call(|_| explode::<()>()), Err(CallError::Panicked));
     let bomb = Bomb(2);
     assert_eq!(handle.call(move |_| drop(bomb)), Err(CallError::Panicked));
@@ -273,7 +274,7 @@ fn callbacks_that_panic_cost_nobody_else_anything() {
 fn a_set_up_that_panics_is_an_error_with_its_words() {
     let shards = vec![ShardConfig::default(), ShardConfig::default()];
     let config = ServerConfig { shards, listen: Vec::new(), connections_max: 1 };
-    let set_up = |_: &mut Shard| resume_unwind(Box::new("no tools today"));
+    let set_up = |_: &mut ServerShard| resume_unwind(Box::new("no tools today"));
     let error = Server::start(config, Arc::new(set_up)).unwrap_err();
     assert!(error.to_string().contains("no tools today"), "{error}");
 }

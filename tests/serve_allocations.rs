@@ -77,7 +77,7 @@ fn started(reactor: Choice) -> Result<Server, ServerError> {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         connections_max: 100,
     };
-    let set_up = |shard: &mut streamdoor::shard::Shard| {
+    let set_up = |shard: &mut streamdoor::shard::ServerShard| {
         let spec = ToolSpec::new("emit", "For a test.");
         shard.tools_mut().insert_closure(spec, |_, out| emit(out)).expect("it is described right");
         let spec = ToolSpec::new("be_silent", "For a test.");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lexopt::ValueExt;
 use streamdoor::reactor::ListenAddress;
 use streamdoor::shard::{
-    AgentSettings, ModelSettings, Server, ServerConfig, ShardConfig, ToolChoice,
+    AgentSettings, GuestConfig, ModelSettings, Server, ServerConfig, ShardConfig, ToolChoice,
 };
 
 use crate::common::machine::allow_descriptors;
@@ -81,7 +81,10 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         reactor: load.reactor,
         idle: load.idle,
         cpu: Some(load.cpu),
-        agents: AgentSettings { models: vec![model], tools: ToolChoice::None },
+        guests: GuestConfig {
+            agents: AgentSettings { models: vec![model], tools: ToolChoice::None },
+            ..Default::default()
+        },
         ..Default::default()
     };
     let limits = &mut shard.engine;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::Value;
 use streamdoor::base::{ExecutionId, Instant};
 use streamdoor::engine::{Hold, Start, SubscribeError, SubscribeSpec};
-use streamdoor::reactor::{Choice, Clock, Idle, OpenError, Report, Watch};
+use streamdoor::reactor::{AnyReactor, Choice, Clock, Idle, OpenError, Report, Watch};
 use streamdoor::shard::{
-    CallError, Delivery, ExecuteError, ExecuteOptions, HandleError, Names, Shard, ShardConfig,
-    ShardHandle, ShardThread, Subscriber,
+    CallError, Delivery, ExecuteError, ExecuteOptions, HandleError, Names, Outlet, Shard,
+    ShardConfig, ShardHandle, ShardThread, Subscriber,
 };
 use streamdoor::stream::End;
 use streamdoor::tool::{CommandPolicy, Prepared, StartError, ToolSpec, Tools};
@@ -196,15 +196,20 @@ fn not_attached(error: HandleError<SubscribeError>) -> CliError {
 }
 
 /// Cancels an execution.
-#[derive(Clone)]
-pub struct Canceller {
-    shard: ShardHandle,
+pub struct Canceller<O: Outlet<AnyReactor> = ()> {
+    shard: ShardHandle<O>,
     id: ExecutionId,
 }
 
-impl Canceller {
+impl<O: Outlet<AnyReactor>> Clone for Canceller<O> {
+    fn clone(&self) -> Canceller<O> {
+        Canceller { shard: self.shard.clone(), id: self.id }
+    }
+}
+
+impl<O: Outlet<AnyReactor>> Canceller<O> {
     /// Returns the canceller of this execution.
-    pub fn new(shard: &ShardHandle, id: ExecutionId) -> Canceller {
+    pub fn new(shard: &ShardHandle<O>, id: ExecutionId) -> Canceller<O> {
         Canceller { shard: shard.clone(), id }
     }
 

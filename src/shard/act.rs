@@ -1,13 +1,13 @@
 //! Carries out the actions of the engine.
 
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_exit, code_of_outcome};
+use super::outlet::{Giving, GuestRun, Notice, Outlet};
 use super::panics::Callback;
-use super::run::{Producer, Remote, Ring, Run, Seat};
-#[cfg(feature = "server")]
-use super::serve::{Giving, LastWord, Source};
-use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
+use super::run::{Producer, Ring, Run};
+use super::{AskedFor, Call, Fan, Item, Shard, Sink};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, Panicked, SubscriberId, guarded};
 use crate::engine::{Action, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, RingFit, Verdict};
@@ -20,7 +20,7 @@ use crate::stream::{DetachReason, End};
 use crate::tool::Host;
 use crate::trace::{Code, Duty, probe};
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Carries out all pending actions of the engine.
     #[inline]
     pub(super) fn pump(&mut self) {
@@ -30,7 +30,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.is_broken = true;
                 resume_unwind(panic)
             };
-            self.sinks[subscriber.0.index as usize] = NO_SINK;
+            self.sinks[subscriber.0.index as usize] = Sink::NONE;
             self.note_panic(Callback::Subscriber(subscriber), &Panicked::of(panic));
             self.tell(Event::Broken(subscriber));
         }
@@ -45,8 +45,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             if self.fan.is_some() {
                 self.fan_out();
-                #[cfg(feature = "server")]
-                self.flush_if_due();
+                O::flush_if_due(self);
             } else if let Some(wish) = self.engine.next_wish() {
                 self.carry_out(wish);
             } else {
@@ -63,8 +62,8 @@ impl<R: Reactor + 'static> Shard<R> {
         if self.observer.is_some() {
             self.let_see(&Action::Deliver { execution, from_seq, until_seq });
         }
-        #[cfg(feature = "server")]
-        self.make_room_for_deliveries();
+        O::make_room(self);
+        self.guests.begin_fan_out(&self.engine, execution);
         self.fan = Some(Fan { execution, next_seq: from_seq, until_seq, at: 0 });
     }
 
@@ -120,10 +119,8 @@ impl<R: Reactor + 'static> Shard<R> {
                     sink: &mut self.sinks[subscriber.0.index as usize],
                     calling: &mut self.calling,
                     run: self.runs[execution.index as usize].as_ref(),
-                    #[cfg(feature = "server")]
-                    serve: self.serve.as_deref_mut(),
-                    #[cfg(feature = "server")]
-                    agents: &mut self.agents,
+                    guests: &mut self.guests,
+                    reactor: PhantomData,
                 };
                 to.give(&Delivery::Gap(gap), || Item::Gap(gap));
             }
@@ -135,10 +132,8 @@ impl<R: Reactor + 'static> Shard<R> {
                     sink: &mut self.sinks[subscriber.0.index as usize],
                     calling: &mut self.calling,
                     run: self.runs[execution.index as usize].as_ref(),
-                    #[cfg(feature = "server")]
-                    serve: self.serve.as_deref_mut(),
-                    #[cfg(feature = "server")]
-                    agents: &mut self.agents,
+                    guests: &mut self.guests,
+                    reactor: PhantomData,
                 };
                 let texts = || [message, context].map(|text| text.map(Box::from));
                 let delivery = Delivery::Progress(Reported { progress, message, context });
@@ -184,7 +179,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Returns the execution that an action names. The engine names none that it has released.
-    pub(super) fn run_mut(&mut self, execution: Handle) -> &mut Run {
+    pub(crate) fn run_mut(&mut self, execution: Handle) -> &mut Run<O::Run> {
         let run = self.runs[execution.index as usize].as_mut();
         let run = run.expect("the engine names living executions");
         assert!(run.handle == execution);
@@ -200,8 +195,6 @@ impl<R: Reactor + 'static> Shard<R> {
         // Unwanted chunks are not read. They may be gone, and no subscriber has to be told of that.
         let log = self.engine.log(fan.execution).expect("the run publishes");
         let filters = self.engine.fan_out().filters;
-        #[cfg(feature = "server")]
-        let is_alone = self.serve.is_some() && self.engine.is_alone(fan.execution);
         while fan.next_seq < fan.until_seq {
             if filters {
                 let kind = log.meta(fan.next_seq).kind;
@@ -224,10 +217,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let delivery = Delivery::Chunk(chunk.expect("this process wrote it"));
             let Delivery::Chunk(chunk) = &delivery else { unreachable!("it is one") };
             let begun_at = fan.at;
-            #[cfg(feature = "server")]
-            if let Some(serve) = &mut self.serve {
-                serve.next_chunk();
-            }
+            self.guests.begin_chunk();
             while let Some(subscriber) = recipients.get(fan.at) {
                 let sink = &mut self.sinks[subscriber.0.index as usize];
                 if sink.kinds.contains(chunk.kind) {
@@ -238,21 +228,17 @@ impl<R: Reactor + 'static> Shard<R> {
                             self.asked_for = Some(AskedFor::new(run, descriptor, data, bytes));
                             inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
                         }
-                        #[cfg(feature = "server")]
-                        Call::Connection(id) => {
-                            let (reactor, counters) = (&mut self.reactor, &mut self.counters);
-                            let (now, names) = (self.now, &run.names);
-                            let giving = Giving { reactor, counters, now, names, is_alone };
-                            let serve = self.serve.as_mut().expect("it has connections");
-                            serve.give(*id, Source::Here(*subscriber), chunk, giving);
+                        Call::Guest(key) => {
+                            let giving = Giving {
+                                reactor: &mut self.reactor,
+                                counters: &mut self.counters,
+                                engine: &self.engine,
+                                execution: fan.execution,
+                                names: &run.names,
+                                now: self.now,
+                            };
+                            self.guests.deliver(*key, *subscriber, chunk, giving);
                         }
-                        #[cfg(feature = "server")]
-                        Call::Mcp(ear) => {
-                            let progress = self.engine.progress(fan.execution);
-                            hear_chunk(&mut self.serve, *ear, *subscriber, chunk, progress);
-                        }
-                        #[cfg(feature = "server")]
-                        Call::Agent(ear) => self.agents.hear_chunk(*ear, chunk),
                         Call::Nobody => {}
                     }
                 }
@@ -278,8 +264,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn end(&mut self, subscriber: SubscriberId, execution: Handle, end: End) {
-        #[cfg(feature = "server")]
-        self.log_detached(subscriber, execution, &end);
+        O::report(self, &Notice::Ended(subscriber, execution, &end));
         // Its place is free from here on, also for the closure that is called below.
         let sink = self.take_sink(subscriber);
         let run = self.runs[execution.index as usize].as_ref();
@@ -294,31 +279,19 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
             }
             Call::Polled(inbox) => inbox.borrow_mut().push_back(Item::End(end, error)),
-            #[cfg(feature = "server")]
-            Call::Connection(id) => {
+            Call::Guest(key) => {
                 let last_word = Delivery::End(Ended { end, error: error.as_deref() });
-                let serve = self.serve.as_mut().expect("it has connections");
-                serve.tell_here(id, subscriber, run, &last_word);
-            }
-            #[cfg(feature = "server")]
-            Call::Mcp(ear) => {
-                let last_word = Delivery::End(Ended { end, error: error.as_deref() });
-                let serve = self.serve.as_mut().expect("it has calls");
-                serve.hear(ear, subscriber, &last_word);
-            }
-            #[cfg(feature = "server")]
-            Call::Agent(ear) => {
-                self.agents.hear_end(ear, &Ended { end, error: error.as_deref() });
+                self.guests.tell(key, subscriber, run, &last_word);
             }
             Call::Nobody => {}
         }
     }
 
-    fn take_sink(&mut self, subscriber: SubscriberId) -> Sink {
+    fn take_sink(&mut self, subscriber: SubscriberId) -> Sink<O::Key> {
         let sink = &mut self.sinks[subscriber.0.index as usize];
         match sink.subscriber == Some(subscriber) {
-            true => std::mem::replace(sink, NO_SINK),
-            false => NO_SINK,
+            true => std::mem::replace(sink, Sink::NONE),
+            false => Sink::NONE,
         }
     }
 
@@ -331,23 +304,10 @@ impl<R: Reactor + 'static> Shard<R> {
         for at in 0..self.runs.len() {
             let Some(run) = &mut self.runs[at] else { continue };
             if let Some(remote) = run.dismiss(subscriber, DetachReason::Removed) {
-                self.let_go(at as u32, remote, DetachReason::Removed);
+                O::on_reader_removed(self, at as u32, remote, DetachReason::Removed);
                 return;
             }
         }
-    }
-
-    /// Handles the departure of a reader elsewhere.
-    fn let_go(&mut self, index: u32, mut remote: Remote, reason: DetachReason) {
-        #[cfg(feature = "server")]
-        self.count_last_reads(index, &mut remote);
-        match remote.seat {
-            Seat::Thread(_) => {}
-            #[cfg(feature = "server")]
-            Seat::Process(seat) => self.end_line(seat.connection, LastWord::Detached(reason)),
-        }
-        #[cfg(not(feature = "server"))]
-        let _ = (index, reason, &mut remote);
     }
 
     fn lease(&mut self, execution: Handle, fit: RingFit) {
@@ -363,8 +323,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let facts = facts_of(lease.geometry());
                 let writer = RingWriter::new(lease, self.anchor);
                 self.run_mut(execution).ring = Ring::Here(writer);
-                #[cfg(feature = "server")]
-                self.open_named(execution.index);
+                O::on_leased(self, execution);
                 self.tell(Event::Leased(execution, facts));
             }
             Err(error) => match self.never_leased(&error, fit) {
@@ -385,8 +344,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.away.retain(|&index| index != execution.index);
         self.watched.retain(|&index| index != execution.index);
         self.published.retain(|&index| index != execution.index);
-        #[cfg(feature = "server")]
-        self.doors.guests.retain(|&index| index != execution.index);
+        self.guests.on_released(execution);
         self.runnable.retain(|&index| index != execution.index);
         if let Some(asked_for) = &mut self.asked_for
             && asked_for.execution == execution
@@ -419,31 +377,18 @@ impl<R: Reactor + 'static> Shard<R> {
         let blocked = std::mem::replace(&mut run.blocked, false);
         match &run.producer {
             Producer::Thread(_) => run.publish_gate(),
-            #[cfg(feature = "server")]
-            Producer::Guest => {
-                run.publish_gate();
-                self.worked = true; // There may be room now for what it has written.
-            }
             Producer::Steps(_) if blocked => self.make_runnable(execution.index),
-            #[cfg(feature = "server")]
-            Producer::Agent if blocked => self.agents.note(execution),
-            #[cfg(feature = "server")]
-            Producer::Feed if blocked && run.is_remote => {
-                let id = run.id;
-                self.workers.note_room(id);
-            }
+            Producer::Feed | Producer::Guest => O::on_room(self, execution, blocked),
             _ => {}
         }
     }
 
     /// Wakes a producer whose sleep is over.
     fn wake_producer(&mut self, execution: Handle) {
-        #[cfg(feature = "server")]
-        if matches!(self.run_mut(execution).producer, Producer::Agent) {
-            self.agents.note(execution);
-            return;
+        match self.run_mut(execution).producer {
+            Producer::Guest => O::on_due(self, execution),
+            _ => self.make_runnable(execution.index),
         }
-        self.make_runnable(execution.index);
     }
 
     pub(super) fn make_runnable(&mut self, index: u32) {
@@ -478,24 +423,24 @@ impl<R: Reactor + 'static> Shard<R> {
                 run.stopping = true; // `take_over_threads` reports when it is quiet.
                 self.worked = true;
             }
-            #[cfg(feature = "server")]
-            Producer::Agent => {
-                run.producer = Producer::Agent; // It still has a last report.
-                run.stopping = true;
-                self.agents.note(execution);
-            }
-            #[cfg(feature = "server")]
-            Producer::Guest if run.shut_guest() => {
+            Producer::Guest => {
                 run.producer = Producer::Guest;
-                run.stopping = true; // `take_over_guest` ends it.
-                self.worked = true;
-            }
-            _ => {
-                self.tell(Event::ProducerEnded(execution, ProducerEnd::Stopped));
-                if planted(Planted::EndTwiceInCancelRace) {
-                    self.tell(Event::ProducerEnded(execution, ProducerEnd::Done));
+                match O::stop(self, execution) {
+                    true => self.run_mut(execution).stopping = true,
+                    false => {
+                        self.run_mut(execution).producer = Producer::Gone;
+                        self.producer_stopped(execution);
+                    }
                 }
             }
+            _ => self.producer_stopped(execution),
+        }
+    }
+
+    fn producer_stopped(&mut self, execution: Handle) {
+        self.tell(Event::ProducerEnded(execution, ProducerEnd::Stopped));
+        if planted(Planted::EndTwiceInCancelRace) {
+            self.tell(Event::ProducerEnded(execution, ProducerEnd::Done));
         }
     }
 
@@ -504,7 +449,6 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.run_mut(execution);
         if let Producer::Waiting(_) = run.producer {
             run.producer = Producer::Gone; // It never began: there is no end to wait for.
-            run.agent = None;
         }
         run.exchange.close();
         let code = code_of_outcome(verdict.outcome);
@@ -522,46 +466,36 @@ impl<R: Reactor + 'static> Shard<R> {
         match is_closing {
             // All readers were detached before, and that is their end, wherever their cursors are.
             // Those of a named ring cannot be told so.
-            true => run.tell_named(finish),
+            true => run.guest.write_hidden_page(&mut { finish }),
             false => run.tell_pages(finish),
         }
         run.error = verdict.error.clone();
         run.knock();
-        #[cfg(feature = "server")]
-        {
-            self.tell_end_at_door(execution, verdict);
-            self.end_named(execution.index);
-            self.note_ended(execution);
-            self.note_call_ended(execution, verdict.outcome);
-            self.log_ended(execution, verdict);
-        }
+        O::on_ended(self, execution, verdict);
         self.record(Code::ExecutionEnded, u64::from(execution.index), u64::from(code));
     }
 
     fn detach_reader(&mut self, subscriber: SubscriberId, execution: Handle, reason: DetachReason) {
         let run = self.runs[execution.index as usize].as_mut();
         if let Some(remote) = run.and_then(|run| run.dismiss(subscriber, reason)) {
-            self.let_go(execution.index, remote, reason);
+            O::on_reader_removed(self, execution.index, remote, reason);
         }
     }
 }
 
 /// The recipient of a delivery other than a chunk.
-struct Addressee<'a> {
+struct Addressee<'a, R: Reactor + 'static, O: Outlet<R>> {
     subscriber: SubscriberId,
-    sink: &'a mut Sink,
+    sink: &'a mut Sink<O::Key>,
     /// Set to the subscriber while its closure runs.
     calling: &'a mut Option<SubscriberId>,
     /// The execution that it follows.
-    #[cfg_attr(not(feature = "server"), expect(dead_code, reason = "only connections need it"))]
-    run: Option<&'a Run>,
-    #[cfg(feature = "server")]
-    serve: Option<&'a mut super::serve::Serve>,
-    #[cfg(feature = "server")]
-    agents: &'a mut super::agent::Agents,
+    run: Option<&'a Run<O::Run>>,
+    guests: &'a mut O,
+    reactor: PhantomData<R>,
 }
 
-impl Addressee<'_> {
+impl<R: Reactor + 'static, O: Outlet<R>> Addressee<'_, R, O> {
     fn give(self, delivery: &Delivery<'_>, item: impl FnOnce() -> Item) {
         match &mut self.sink.call {
             Call::Closure(call) => {
@@ -570,43 +504,18 @@ impl Addressee<'_> {
                 *self.calling = None;
             }
             Call::Polled(inbox) => inbox.borrow_mut().push_back(item()),
-            #[cfg(feature = "server")]
-            Call::Connection(id) => {
-                let serve = self.serve.expect("it has connections");
-                serve.tell_here(*id, self.subscriber, self.run, delivery);
-            }
-            #[cfg(feature = "server")]
-            Call::Mcp(ear) => {
-                let serve = self.serve.expect("it has calls");
-                serve.hear(*ear, self.subscriber, delivery);
-            }
-            #[cfg(feature = "server")]
-            Call::Agent(ear) => self.agents.hear(*ear, delivery),
+            Call::Guest(key) => self.guests.tell(*key, self.subscriber, self.run, delivery),
             Call::Nobody => {}
         }
     }
-}
-
-/// Gives a chunk to a client that uses the Model Context Protocol.
-#[cfg(feature = "server")]
-#[inline]
-fn hear_chunk(
-    serve: &mut Option<Box<super::serve::Serve>>,
-    ear: super::serve::Ear,
-    subscriber: SubscriberId,
-    chunk: &Chunk<'_>,
-    progress: Option<crate::stream::Progress>,
-) {
-    let serve = serve.as_mut().expect("it has calls");
-    serve.hear_chunk(ear, subscriber, chunk, progress);
 }
 
 /// Reads a chunk of the ring: in place if only this thread writes there, otherwise as a checked
 /// copy. Returns the oldest chunk that is still held if this one was overwritten without the
 /// engine's knowledge.
 #[inline(always)] // Descriptors are large, so none of them is moved.
-pub(super) fn read_chunk<'a>(
-    run: &'a Run,
+pub(crate) fn read_chunk<'a, X: GuestRun>(
+    run: &'a Run<X>,
     seq: u64,
     scratch: &'a mut [u8],
 ) -> Result<(Descriptor, &'a [u8]), u64> {

@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::delivery::{Chunk, Delivery, Ended, Reported};
 use super::events::Names;
 use super::memory::Shortage;
-use super::run::{Agent, Producer, Remote, Ring, Run, Seat, ThreadSeat};
+use super::outlet::Outlet;
+use super::run::{Producer, Remote, Ring, Run, Seat, ThreadSeat};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Foreign, Handle, Principal, ProgressToken, SubscriberId};
 use crate::engine::{
@@ -20,8 +21,6 @@ use crate::engine::{
 use crate::memory::{ControlPage, Desk, Exchange, ReaderPage, RingPoolUsage};
 use crate::reactor::{Reactor, Waker};
 use crate::stream::{End, Progress, Totals};
-#[cfg(feature = "server")]
-use crate::tool::Work;
 use crate::tool::{Job, Prepared, StartError, ToolSpec};
 use crate::trace::Code;
 
@@ -88,16 +87,16 @@ impl Polled {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Asks the engine. Its answer is always its next action.
-    pub(super) fn ask(&mut self, event: Event) -> Reply {
+    pub(crate) fn ask(&mut self, event: Event) -> Reply {
         self.look_at_clock();
         self.pump(); // Earlier actions come first.
         self.ask_at_once(event)
     }
 
     /// Like [`Shard::ask`], but leaves earlier actions for later.
-    pub(super) fn ask_at_once(&mut self, event: Event) -> Reply {
+    pub(crate) fn ask_at_once(&mut self, event: Event) -> Reply {
         self.tell(event);
         let Some(Action::Reply(reply)) = self.engine.next_action() else {
             unreachable!("the reply is the next action");
@@ -110,7 +109,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Updates `now`. The owner may have been away since the last turn, and what begins now must
     /// not count from then.
-    pub(super) fn look_at_clock(&mut self) {
+    pub(crate) fn look_at_clock(&mut self) {
         self.now = self.reactor.now().max(self.now);
     }
 
@@ -139,22 +138,16 @@ impl<R: Reactor + 'static> Shard<R> {
         prepared: Prepared,
         options: ExecuteOptions,
     ) -> Result<ExecutionId, ExecuteError> {
-        #[cfg(feature = "server")]
-        let agent = match &*prepared.work {
-            Work::Agent(call) => Some(self.agent_of(call, options.owner)?),
-            _ => None,
-        };
-        #[cfg(not(feature = "server"))]
-        let agent = None;
-        self.open(prepared, options, agent)
+        let guest = O::prepare(self, &prepared.work, &options)?;
+        self.open_execution(prepared, options, guest)
     }
 
-    /// Like [`Shard::execute_prepared`], with the task of an agent's run if it is one.
-    pub(super) fn open(
+    /// Like [`Shard::execute_prepared`], with the state that the guests keep with the execution.
+    pub(crate) fn open_execution(
         &mut self,
         prepared: Prepared,
         options: ExecuteOptions,
-        agent: Option<Agent>,
+        guest: O::Run,
     ) -> Result<ExecutionId, ExecuteError> {
         let Prepared { tool, work, need, timeouts, progress, trace } = prepared;
         let ring = self.expected_ring(need.ring_bytes, need.chunk_bytes)?;
@@ -179,29 +172,15 @@ impl<R: Reactor + 'static> Shard<R> {
         self.runs[id.slot.index as usize] = Some(Run {
             handle: id.slot,
             id,
-            #[cfg(feature = "server")]
-            owner: options.owner,
             names: Names::new(id, self.engine.token(id)).of_tool(tool.as_deref()),
             tool,
-            #[cfg(feature = "server")]
-            policy: None,
-            #[cfg(feature = "server")]
             timeouts: spec.timeouts,
-            #[cfg(feature = "server")]
-            is_remote: false,
-            #[cfg(feature = "server")]
             has_panicked: false,
-            #[cfg(feature = "server")]
-            call: None,
-            #[cfg(feature = "server")]
-            arguments: None,
-            #[cfg(feature = "server")]
-            thread: None,
             trace,
             ring_bytes: need.ring_bytes,
             chunk_bytes: need.chunk_bytes,
             producer: Producer::Waiting(work),
-            agent,
+            guest,
             ring: Ring::None,
             control: ControlPage::new(),
             exchange: Arc::new(Exchange::new()),
@@ -211,10 +190,6 @@ impl<R: Reactor + 'static> Shard<R> {
             error: None,
             exit: Arc::default(),
             remotes: Vec::new(),
-            #[cfg(feature = "server")]
-            door: None,
-            #[cfg(feature = "server")]
-            named: None,
             blocked: false,
             runnable: false,
             stopping: false,
@@ -267,14 +242,13 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Polled { id: subscriber, execution, inbox, done: false })
     }
 
-    pub(super) fn attach(
+    pub(crate) fn attach(
         &mut self,
         id: ExecutionId,
         spec: SubscribeSpec,
-        call: impl FnOnce(&Subscribed) -> Call,
+        call: impl FnOnce(&Subscribed) -> Call<O::Key>,
     ) -> Result<Subscribed, SubscribeError> {
-        #[cfg(feature = "server")]
-        self.keep_for_reader(id.slot.index);
+        O::before_subscribe(self, id.slot.index);
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
             unreachable!("the reply fits the request");
         };
@@ -303,14 +277,13 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Attaches a subscriber for another thread, which sleeps in `reactor` if that is `Some`.
-    pub(super) fn subscribe_from_afar(
+    pub(crate) fn subscribe_from_afar(
         &mut self,
         id: ExecutionId,
         spec: SubscribeSpec,
         reactor: Option<Waker>,
     ) -> Result<Subscriber, SubscribeError> {
-        #[cfg(feature = "server")]
-        self.keep_for_reader(id.slot.index);
+        O::before_subscribe(self, id.slot.index);
         let spec = SubscribeSpec { place: Place::Remote, ..spec };
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
             unreachable!("the reply fits the request");

@@ -135,7 +135,6 @@ pub(crate) fn code_of_exit(exit: Exit) -> u64 {
 }
 
 /// Returns the exit status for a number, which may come from another process.
-#[cfg(feature = "server")]
 pub(crate) fn exit_of_code(code: u64) -> Option<Exit> {
     let number = code as u32 as i32;
     match code >> 32 {

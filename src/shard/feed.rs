@@ -6,13 +6,12 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use super::Shard;
+use super::outlet::Outlet;
 use super::run::{Producer, Ring, Run};
 use crate::base::{ExecutionId, Instant};
 use crate::engine::{ChunkFacts, Event, Gate, NotFound, ProducerEnd};
 use crate::limits;
-#[cfg(feature = "server")]
-use crate::memory::CHUNK_MORE;
-use crate::memory::{ChunkHeader, RingWriter, WriteError};
+use crate::memory::{CHUNK_MORE, ChunkHeader, RingWriter, WriteError};
 use crate::reactor::Reactor;
 use crate::stream::Kind;
 use crate::tool::{Notes, Report, Work};
@@ -31,7 +30,7 @@ pub enum PublishError {
     },
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Publishes a chunk of an execution that is fed by hand, and gives it to the subscribers of
     /// this thread. Returns its number.
     ///
@@ -183,7 +182,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Tells the engine that there is no room, once for each time that the gate is shut.
-    pub(super) fn say_that_it_is_gated(&mut self, index: u32) {
+    pub(crate) fn say_that_it_is_gated(&mut self, index: u32) {
         let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
         let stops_here = run.is_some_and(|run| {
             let has_begun = !matches!(run.producer, Producer::Waiting(_));
@@ -200,8 +199,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ///
     /// # Errors
     /// [`PublishError::NotFound`]; the execution may have ended after a part was published.
-    #[cfg(feature = "server")]
-    pub(super) fn publish_pieces(
+    pub(crate) fn publish_pieces(
         &mut self,
         id: ExecutionId,
         kind: Kind,

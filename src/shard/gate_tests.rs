@@ -38,7 +38,7 @@ fn thread(shard: &mut Shard, hold: Hold) -> (ExecutionId, Output) {
     (id, shard.next_job().expect("it has started").output)
 }
 
-fn turn_until_idle(shard: &mut Shard) {
+fn turn_until_idle<O: Outlet<AnyReactor>>(shard: &mut Shard<AnyReactor, O>) {
     while shard.turn() {}
     shard.audit();
 }
@@ -157,7 +157,10 @@ fn who_waits_for_nobody_fails_at_the_block_deadline_and_says_why() {
 #[cfg(feature = "server")]
 #[test]
 fn readers_at_the_door_start_an_execution_that_is_fed_by_hand() {
-    let mut shard = shard();
+    let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
+    let memory = MemoryWatch::ByHand; // Independent of the load on this machine.
+    let config = ShardConfig { rings, seed: Some(1), memory, ..Default::default() };
+    let mut shard = ServerShard::open(config).unwrap().0;
     let start = Start::AfterSubscribers { count: 2, deadline: Duration::from_secs(60) };
     let options = ExecuteOptions { start, ..Default::default() };
     let id = shard.execute_prepared(Prepared::new(Work::Feed), options).unwrap();

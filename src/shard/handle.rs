@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
+use super::outlet::Outlet;
 use super::run::Bell;
 use super::{ExecuteError, ExecuteOptions, MemoryStatus, Shard, ShardConfig, Subscriber};
 use crate::base::{ExecutionId, Handle, Panicked, guarded};
@@ -19,10 +20,10 @@ use crate::reactor::{AnyReactor, Reactor, Report, thread};
 use crate::tool::ToolError;
 use crate::trace::{Code, Counters, Duties};
 
-type Call<R> = Box<dyn FnOnce(&mut Shard<R>) + Send>;
+type Call<R, O> = Box<dyn FnOnce(&mut Shard<R, O>) + Send>;
 
 /// The result of a tool's thread.
-pub(super) struct ToolDone {
+pub(crate) struct ToolDone {
     pub handle: Handle,
     pub writer: RingWriter,
     pub result: Result<(), ToolError>,
@@ -30,12 +31,11 @@ pub(super) struct ToolDone {
 }
 
 /// A command for the shard's thread.
-pub(super) enum Command<R: Reactor + 'static> {
+pub(crate) enum Command<R: Reactor + 'static, O: Outlet<R>> {
     /// Runs a caller's own code.
-    Call(Call<R>),
-    /// A connection moves here from another shard.
-    #[cfg(feature = "server")]
-    Arrive(Box<super::serve::Moving>),
+    Call(Call<R, O>),
+    /// A message from another shard.
+    Message(O::Message),
     /// A tool's thread has finished.
     ToolDone(Box<ToolDone>),
     /// Ends the loop.
@@ -43,21 +43,20 @@ pub(super) enum Command<R: Reactor + 'static> {
 }
 
 /// The sending side of a shard's mailbox.
-pub(super) struct Mailbox<R: Reactor + 'static> {
-    sender: SyncSender<Command<R>>,
+pub struct Mailbox<R: Reactor + 'static, O: Outlet<R>> {
+    sender: SyncSender<Command<R, O>>,
     bell: Arc<Bell>,
 }
 
 /// A handle to a shard on another thread. Cloning it is cheap.
-#[derive(Clone)]
-pub struct ShardHandle {
-    mailbox: Mailbox<AnyReactor>,
+pub struct ShardHandle<O: Outlet<AnyReactor> = ()> {
+    mailbox: Mailbox<AnyReactor, O>,
 }
 
 /// The thread of a spawned shard. Dropping it stops the shard and waits for its end. It
 /// dereferences to the [`ShardHandle`].
-pub struct ShardThread {
-    handle: ShardHandle,
+pub struct ShardThread<O: Outlet<AnyReactor> = ()> {
+    handle: ShardHandle<O>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -116,23 +115,27 @@ impl Shard<AnyReactor> {
     where
         F: FnOnce(&mut Shard) + Send + 'static,
     {
-        Shard::spawn_and_tell(config, set_up, |_| {})
+        Shard::spawn_and_tell(config, Shard::new, set_up, |_| {})
     }
+}
 
+impl<O: Outlet<AnyReactor>> Shard<AnyReactor, O> {
     /// Like [`Shard::spawn`]. Once the shard is gone, `tell` is called on its thread, with the
     /// panic if the shard died of one.
-    pub(super) fn spawn_and_tell<F>(
-        config: ShardConfig,
+    pub(crate) fn spawn_and_tell<F>(
+        config: ShardConfig<O::Config>,
+        make: fn(ShardConfig<O::Config>) -> io::Result<(Shard<AnyReactor, O>, Report)>,
         set_up: F,
         tell: impl FnOnce(Option<Panicked>) + Send + 'static,
-    ) -> io::Result<(ShardThread, Report)>
+    ) -> io::Result<(ShardThread<O>, Report)>
     where
-        F: FnOnce(&mut Shard) + Send + 'static,
+        F: FnOnce(&mut Shard<AnyReactor, O>) + Send + 'static,
+        O::Config: Send,
     {
         let (sender, receiver) = sync_channel(1);
         let builder = std::thread::Builder::new().name("shard".to_owned());
         let thread = builder.spawn(move || {
-            let made = make(config);
+            let made = prepare_thread(config.cpu).and_then(|()| make(config));
             let (mut shard, report) = match made {
                 Ok(made) => made,
                 Err(error) => {
@@ -159,7 +162,7 @@ impl Shard<AnyReactor> {
     }
 
     /// Returns a handle for other threads. [`Shard::turn`] carries out its requests.
-    pub fn handle(&self) -> ShardHandle {
+    pub fn handle(&self) -> ShardHandle<O> {
         ShardHandle { mailbox: self.mailbox() }
     }
 
@@ -182,10 +185,7 @@ impl Shard<AnyReactor> {
             }
         }
         self.shut_down();
-        #[cfg(feature = "server")]
-        self.close_connections();
-        #[cfg(feature = "server")]
-        self.close_outgoing();
+        O::close(self);
     }
 
     #[cold]
@@ -196,17 +196,17 @@ impl Shard<AnyReactor> {
     }
 }
 
-fn make(config: ShardConfig) -> io::Result<(Shard, Report)> {
+fn prepare_thread(cpu: Option<usize>) -> io::Result<()> {
     thread::tighten_timers();
-    if let Some(cpu) = config.cpu {
-        thread::pin(cpu).map_err(io::Error::other)?;
+    match cpu {
+        Some(cpu) => thread::pin(cpu).map_err(io::Error::other),
+        None => Ok(()),
     }
-    Shard::new(config)
 }
 
-impl<R: Reactor + 'static> Mailbox<R> {
+impl<R: Reactor + 'static, O: Outlet<R>> Mailbox<R, O> {
     /// Sends a command and wakes the shard; returns the command on failure.
-    pub fn send(&self, command: Command<R>) -> Result<(), (CallError, Command<R>)> {
+    pub(crate) fn send(&self, command: Command<R, O>) -> Result<(), (CallError, Command<R, O>)> {
         self.put(command)?;
         self.bell.waker.wake();
         Ok(())
@@ -214,7 +214,7 @@ impl<R: Reactor + 'static> Mailbox<R> {
 
     /// Sends a command without waking the shard; the caller has to wake it. Returns the command on
     /// failure.
-    pub fn put(&self, command: Command<R>) -> Result<(), (CallError, Command<R>)> {
+    pub(crate) fn put(&self, command: Command<R, O>) -> Result<(), (CallError, Command<R, O>)> {
         self.sender.try_send(command).map_err(|error| match error {
             TrySendError::Full(command) => (CallError::Busy, command),
             TrySendError::Disconnected(command) => (CallError::Gone, command),
@@ -222,28 +222,32 @@ impl<R: Reactor + 'static> Mailbox<R> {
     }
 
     /// The waker of the shard.
-    #[cfg(feature = "server")]
-    pub fn waker(&self) -> &crate::reactor::Waker {
+    pub(crate) fn waker(&self) -> &crate::reactor::Waker {
         &self.bell.waker
     }
 }
 
-impl<R: Reactor + 'static> Clone for Mailbox<R> {
-    fn clone(&self) -> Mailbox<R> {
+impl<O: Outlet<AnyReactor>> Clone for ShardHandle<O> {
+    fn clone(&self) -> ShardHandle<O> {
+        ShardHandle { mailbox: self.mailbox.clone() }
+    }
+}
+
+impl<R: Reactor + 'static, O: Outlet<R>> Clone for Mailbox<R, O> {
+    fn clone(&self) -> Mailbox<R, O> {
         Mailbox { sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
-    pub(super) fn mailbox(&self) -> Mailbox<R> {
+impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
+    pub(crate) fn mailbox(&self) -> Mailbox<R, O> {
         Mailbox { sender: self.mailbox_sender.clone(), bell: Arc::clone(&self.bell) }
     }
 
-    pub(super) fn obey(&mut self, command: Command<R>) {
+    pub(super) fn obey(&mut self, command: Command<R, O>) {
         match command {
             Command::Call(call) => call(self),
-            #[cfg(feature = "server")]
-            Command::Arrive(moving) => self.take_in(*moving),
+            Command::Message(message) => O::on_message(self, message),
             Command::ToolDone(tool_done) => self.tool_done(*tool_done),
             Command::Stop => self.stopped = true,
         }
@@ -251,9 +255,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-impl ShardHandle {
-    #[cfg(feature = "server")]
-    pub(super) fn to_mailbox(&self) -> Mailbox<AnyReactor> {
+impl<O: Outlet<AnyReactor>> ShardHandle<O> {
+    pub(crate) fn to_mailbox(&self) -> Mailbox<AnyReactor, O> {
         self.mailbox.clone()
     }
 
@@ -267,10 +270,10 @@ impl ShardHandle {
     pub fn call<T, F>(&self, call: F) -> Result<T, CallError>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Shard) -> T + Send + 'static,
+        F: FnOnce(&mut Shard<AnyReactor, O>) -> T + Send + 'static,
     {
         let (sender, receiver) = sync_channel(1);
-        let command = Command::Call(Box::new(move |shard: &mut Shard| {
+        let command = Command::Call(Box::new(move |shard: &mut Shard<AnyReactor, O>| {
             let called = shard.call_guarded(call).map_err(|_| CallError::Panicked);
             // If the caller is gone, the result of `call` is dropped here.
             let _ = guarded(|| drop(sender.send(called)));
@@ -343,14 +346,14 @@ fn refused<T, E>(result: Result<Result<T, E>, CallError>) -> Result<T, HandleErr
     result.map_err(HandleError::Call)?.map_err(HandleError::Refused)
 }
 
-impl std::ops::Deref for ShardThread {
-    type Target = ShardHandle;
-    fn deref(&self) -> &ShardHandle {
+impl<O: Outlet<AnyReactor>> std::ops::Deref for ShardThread<O> {
+    type Target = ShardHandle<O>;
+    fn deref(&self) -> &ShardHandle<O> {
         &self.handle
     }
 }
 
-impl Drop for ShardThread {
+impl<O: Outlet<AnyReactor>> Drop for ShardThread<O> {
     fn drop(&mut self) {
         // Blocks while the mailbox is full; an error means that the shard is gone already.
         let Mailbox { sender, bell } = &self.handle.mailbox;
@@ -363,13 +366,13 @@ impl Drop for ShardThread {
     }
 }
 
-impl fmt::Debug for ShardHandle {
+impl<O: Outlet<AnyReactor>> fmt::Debug for ShardHandle<O> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("ShardHandle")
     }
 }
 
-impl fmt::Debug for ShardThread {
+impl<O: Outlet<AnyReactor>> fmt::Debug for ShardThread<O> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("ShardThread")
     }

@@ -23,6 +23,7 @@ use std::io;
 
 use super::act::facts_of;
 use super::config::{MemoryWatch, ShardConfig};
+use super::outlet::{Notice, Outlet};
 use super::{ExecuteError, Shard};
 use crate::engine::{Event, RingFacts, RingFit};
 use crate::limits;
@@ -90,7 +91,7 @@ pub struct Shortage {
 
 /// Joins the watch that `config` names. Lowers the memory that `config` buys at the start to what
 /// the shard may keep.
-pub(super) fn join(config: &mut ShardConfig, waker: Waker) -> io::Result<Option<Member>> {
+pub(super) fn join<G>(config: &mut ShardConfig<G>, waker: Waker) -> io::Result<Option<Member>> {
     let watch = match &config.memory {
         MemoryWatch::ByHand => return Ok(None),
         MemoryWatch::System => Watch::of_process(),
@@ -109,7 +110,7 @@ pub(super) fn join(config: &mut ShardConfig, waker: Waker) -> io::Result<Option<
     Ok(Some(member))
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Returns the memory pressure and the memory that the rings take.
     pub fn memory(&self) -> MemoryStatus {
         MemoryStatus {
@@ -166,8 +167,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Diagnosis { pressure, .. } = outlook.diagnosis;
         if pressure != before {
             self.counters.memory_pressure_changes += 1;
-            #[cfg(feature = "server")]
-            self.log_pressure(before, outlook.diagnosis);
+            O::report(self, &Notice::Pressure(before, outlook.diagnosis));
         }
         self.rings.set_pressure(pressure);
         let bytes_max = self.rings.set_bytes_max(outlook.rings_bytes_max);

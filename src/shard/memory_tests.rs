@@ -400,10 +400,14 @@ impl std::io::Write for Written {
 #[cfg(feature = "server")]
 #[test]
 fn each_change_of_state_is_a_line_that_names_the_reading() {
+    use crate::shard::{GuestConfig, ServerShard};
     use crate::trace::{Level, LogFormat};
     let written = Written::default();
     let log = Log::start(LogFormat::Json, Level::Info, written.clone()).unwrap();
-    let mut shard = Shard::new(ShardConfig { log: log.clone(), ..config(MIB) }).unwrap().0;
+    let ShardConfig { engine, rings, memory, .. } = config(MIB);
+    let guests = GuestConfig { log: log.clone(), ..GuestConfig::default() };
+    let config = ShardConfig { engine, rings, memory, guests, ..ShardConfig::default() };
+    let mut shard = ServerShard::open(config).unwrap().0;
     shard.set_readings(&Readings { io_some_avg10: Some(100.0), ..some(4.0) }); // Disks only.
     shard.set_readings(&some(12.5));
     shard.set_readings(&some(13.0));

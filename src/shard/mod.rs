@@ -32,19 +32,22 @@ pub(crate) mod delivery;
 mod door;
 pub(crate) mod events;
 mod feed;
-mod handle;
+#[cfg(feature = "server")]
+mod guests;
+pub(crate) mod handle;
 mod log;
 mod memory;
 #[cfg(feature = "server")]
 pub mod metrics;
 #[cfg(feature = "server")]
 pub(crate) mod outgoing;
+pub(crate) mod outlet;
 mod panics;
 #[cfg(feature = "server")]
 mod places;
 mod produce;
 mod reader;
-mod run;
+pub(crate) mod run;
 mod secrets;
 #[cfg(feature = "server")]
 mod serve;
@@ -68,6 +71,7 @@ mod tests;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -86,6 +90,8 @@ pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 pub use door::{Doors, NamedDoors};
 pub use events::{Agreed, Names};
 pub use feed::PublishError;
+#[cfg(feature = "server")]
+pub use guests::{GuestConfig, Guests, ServerHandle, ServerShard, ServerShardConfig, ServerThread};
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
@@ -93,6 +99,7 @@ pub use memory::{MemoryStatus, Shortage};
 pub use outgoing::OutgoingConfig;
 #[cfg(feature = "tls")]
 pub use outgoing::Roots;
+pub use outlet::Outlet;
 #[cfg(feature = "server")]
 pub use places::Places;
 pub use reader::Subscriber;
@@ -119,41 +126,39 @@ use crate::stream::{End, Gap, Kinds, Progress};
 use crate::tool::{Job, ThreadPool, Tools};
 use crate::trace::{Code, Counters, Duties, Duty, FlightRecorder, Stalls, probe};
 use handle::Command;
+use outlet::GuestRun;
 use run::{Bell, Ring, Run};
 use secrets::Secrets;
 
 /// The engine, rings, tools and subscribers of one thread.
-pub struct Shard<R: Reactor + 'static = AnyReactor> {
-    reactor: R,
-    engine: Engine,
-    secrets: Secrets,
-    rings: RingPool,
+pub struct Shard<R: Reactor + 'static = AnyReactor, O: Outlet<R> = ()> {
+    pub(crate) reactor: R,
+    pub(crate) engine: Engine,
+    pub(crate) secrets: Secrets,
+    pub(crate) rings: RingPool,
     memory: memory::Memory,
-    tools: Tools,
+    pub(crate) tools: Tools,
     threads: Threads,
     idle: IdleStrategy,
-    anchor: ClockAnchor,
-    bell: Arc<Bell>,
-    mailbox: Receiver<Command<R>>,
-    mailbox_sender: SyncSender<Command<R>>,
-    mailbox_pending: bool,
+    pub(crate) anchor: ClockAnchor,
+    pub(crate) bell: Arc<Bell>,
+    mailbox: Receiver<Command<R, O>>,
+    mailbox_sender: SyncSender<Command<R, O>>,
+    pub(crate) mailbox_pending: bool,
     /// One entry per execution, by the index of the engine's handle.
-    runs: Vec<Option<Run>>,
+    pub(crate) runs: Vec<Option<Run<O::Run>>>,
     /// One entry per subscriber, by the index of its id.
-    sinks: Vec<Sink>,
+    pub(crate) sinks: Vec<Sink<O::Key>>,
     /// Executions whose tool is stepped in this turn or in the next.
-    runnable: VecDeque<u32>,
+    pub(crate) runnable: VecDeque<u32>,
     /// Executions whose ring is written by a tool's thread.
-    away: Vec<u32>,
+    pub(crate) away: Vec<u32>,
     /// Executions whose readers' cursors are sampled whenever the bell rings.
-    watched: Vec<u32>,
+    pub(crate) watched: Vec<u32>,
     /// Executions that published chunks since their remote readers were last woken.
-    published: Vec<u32>,
-    /// The executions that other processes share.
-    #[cfg(feature = "server")]
-    doors: door::DoorsHere,
+    pub(crate) published: Vec<u32>,
     /// Space for copies of payloads that a tool's thread might overwrite.
-    scratch: Box<[u8]>,
+    pub(crate) scratch: Box<[u8]>,
     /// The chunk that a polled subscriber is being given, from its delivery to the end of the poll.
     asked_for: Option<AskedFor>,
     /// The bytes of that chunk, if the ring does not keep them for so long.
@@ -162,19 +167,19 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     fan: Option<Fan>,
     /// The subscriber whose closure is running with a delivery that is no chunk.
     calling: Option<SubscriberId>,
-    now: Instant,
+    pub(crate) now: Instant,
     /// The time of the engine's next timer. It is stale after any event but a published chunk.
     deadline: Option<Instant>,
-    deadline_stale: bool,
-    worked: bool,
-    closing: bool,
+    pub(crate) deadline_stale: bool,
+    pub(crate) worked: bool,
+    pub(crate) closing: bool,
     stopped: bool,
     /// True if an assertion of the shard has failed: its state may be inconsistent.
     is_broken: bool,
-    counters: Counters,
+    pub(crate) counters: Counters,
     /// The duties of this turn. `stalls` counts those of turns that took too long.
-    did: Duties,
-    stalls: Stalls,
+    pub(crate) did: Duties,
+    pub(crate) stalls: Stalls,
     flight: FlightRecorder,
     /// Called with each action of the engine and its recipients. The simulator hashes them.
     observer: Option<Observer>,
@@ -185,50 +190,8 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     jobs: VecDeque<Foreign<Box<Job>>>,
     retention: Duration,
     block_deadline: Duration,
-    #[cfg(feature = "server")]
-    log: Log,
-    /// The sink for the spans of answered requests.
-    #[cfg(feature = "server")]
-    spans: Spans,
-    /// The counts of the MCP servers whose tools are offered here.
-    #[cfg(feature = "server")]
-    upstreams: Arc<[UpstreamMeter]>,
-    /// The rules of admission for clients.
-    #[cfg(feature = "server")]
-    access: Arc<crate::endpoint::Access>,
-    /// The limits for sockets, once the shard listens.
-    #[cfg(feature = "server")]
-    socket_limits: crate::reactor::SocketLimits,
-    #[cfg(feature = "server")]
-    connections_per_address_max: u32,
-    #[cfg(feature = "server")]
-    tls: Option<serve::TlsConfig>,
-    /// Scratch space for decrypted bytes. Empty except while they are processed.
-    #[cfg(feature = "server")]
-    opened: Vec<u8>,
-    /// The mailboxes of all shards of its server, its own included.
-    #[cfg(feature = "server")]
-    peers: Vec<handle::Mailbox<R>>,
-    /// The numbers of the shards among them that have died.
-    #[cfg(feature = "server")]
-    dead_peers: Vec<u8>,
-    #[cfg(feature = "server")]
-    serve: Option<Box<serve::Serve>>,
-    /// Connections to servers of models, once one was needed.
-    #[cfg(feature = "server")]
-    outgoing: Option<Box<outgoing::Outgoing>>,
-    /// The tools that clients work for, and these clients.
-    #[cfg(feature = "server")]
-    workers: serve::Workers,
-    /// The facts about the server that MCP clients are told.
-    #[cfg(feature = "server")]
-    mcp: serve::McpSetUp,
-    /// The threads of front ends' clients.
-    #[cfg(feature = "server")]
-    conversations: Conversations,
-    /// The runs of agents.
-    #[cfg(feature = "server")]
-    agents: agent::Agents,
+    /// The guests that live in its turn.
+    pub(crate) guests: O,
 }
 
 /// Returns a buffer for the longest chunk that a ring takes.
@@ -236,17 +199,6 @@ fn room_for_a_chunk() -> Box<[u8]> {
     let chunk_bytes_max =
         *limits::RING_CLASS_BYTES.last().expect("the list of classes is not empty") / 4;
     vec![0; chunk_bytes_max as usize].into_boxed_slice()
-}
-
-/// Returns the tools that exist from the start.
-fn tools_of(config: &ShardConfig) -> Tools {
-    #[cfg_attr(not(feature = "server"), expect(unused_mut, reason = "agents need the server"))]
-    let mut tools = Tools::built_in();
-    #[cfg(feature = "server")]
-    agent::add_to(&mut tools, &config.agents);
-    #[cfg(not(feature = "server"))]
-    let _ = config;
-    tools
 }
 
 /// The closure of [`Shard::subscribe`].
@@ -257,7 +209,7 @@ type Observer = Foreign<Box<dyn FnMut(&Action, &[SubscriberId])>>;
 
 /// The progress of a fan-out: chunk after chunk, recipient after recipient.
 #[derive(Debug)]
-struct Fan {
+pub(crate) struct Fan {
     execution: Handle,
     next_seq: u64,
     until_seq: u64,
@@ -273,28 +225,25 @@ enum Threads {
 }
 
 /// The destination of a local subscriber's deliveries, and the kinds that it wants.
-struct Sink {
+pub(crate) struct Sink<K> {
     /// The subscriber itself. The engine may reuse its place before the shard has delivered its
     /// end.
-    subscriber: Option<SubscriberId>,
-    kinds: Kinds,
-    call: Call,
+    pub(crate) subscriber: Option<SubscriberId>,
+    pub(crate) kinds: Kinds,
+    pub(crate) call: Call<K>,
 }
 
 /// The way in which deliveries are given.
-enum Call {
+pub(crate) enum Call<K> {
     Nobody,
     Closure(Foreign<Closure>),
     Polled(Inbox),
-    #[cfg(feature = "server")]
-    Connection(crate::reactor::ConnectionId),
-    #[cfg(feature = "server")]
-    Mcp(serve::Ear),
-    #[cfg(feature = "server")]
-    Agent(agent::Ear),
+    Guest(K),
 }
 
-const NO_SINK: Sink = Sink { subscriber: None, kinds: Kinds::ALL, call: Call::Nobody };
+impl<K> Sink<K> {
+    const NONE: Sink<K> = Sink { subscriber: None, kinds: Kinds::ALL, call: Call::Nobody };
+}
 
 /// Deliveries that wait for a polled subscriber.
 type Inbox = Rc<RefCell<VecDeque<Item>>>;
@@ -313,7 +262,12 @@ struct AskedFor {
 
 impl AskedFor {
     /// Copies the bytes to `kept` if a tool's thread may overwrite the chunk.
-    fn new(run: &Run, descriptor: Descriptor, data: &[u8], kept: &mut [u8]) -> AskedFor {
+    fn new<X: GuestRun>(
+        run: &Run<X>,
+        descriptor: Descriptor,
+        data: &[u8],
+        kept: &mut [u8],
+    ) -> AskedFor {
         let is_copied = matches!(run.ring, Ring::Away(_));
         if is_copied {
             kept[..data.len()].copy_from_slice(data);
@@ -328,7 +282,7 @@ type Texts = [Option<Box<str>>; 2];
 
 /// A delivery for a polled subscriber.
 #[derive(Debug)]
-enum Item {
+pub(crate) enum Item {
     Chunk { seq: u64 },
     Gap(Gap),
     Progress(Progress, Texts),
@@ -349,16 +303,8 @@ impl Shard<AnyReactor> {
     /// # drop(shard);
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn new(mut config: ShardConfig) -> std::io::Result<(Shard, Report)> {
-        let opened = match config.sockets {
-            Some(limits) => crate::reactor::open_with_sockets(config.reactor, limits),
-            None => crate::reactor::open(config.reactor),
-        };
-        let (reactor, report) = opened.map_err(std::io::Error::other)?;
-        let member = memory::join(&mut config, reactor.waker())?;
-        let mut shard = Shard::with_reactor(reactor, config)?;
-        shard.watch_memory(member);
-        Ok((shard, report))
+    pub fn new(config: ShardConfig) -> io::Result<(Shard, Report)> {
+        Shard::open_with(config, |_, _| Ok(()))
     }
 }
 
@@ -367,21 +313,47 @@ impl<R: Reactor + 'static> Shard<R> {
     ///
     /// # Errors
     /// The kernel's error, when memory for the rings is allocated.
-    #[allow(clippy::too_many_lines)] // One line for each field.
-    pub fn with_reactor(mut reactor: R, config: ShardConfig) -> std::io::Result<Shard<R>> {
+    pub fn with_reactor(reactor: R, config: ShardConfig) -> io::Result<Shard<R>> {
+        Shard::assemble(reactor, config, ())
+    }
+}
+
+impl<O: Outlet<AnyReactor>> Shard<AnyReactor, O> {
+    /// Creates a shard for the calling thread with these guests, with the reactor that the kernel
+    /// allows. `guests` is called with the settings and the reactor.
+    pub(crate) fn open_with(
+        mut config: ShardConfig<O::Config>,
+        guests: impl FnOnce(&ShardConfig<O::Config>, &mut AnyReactor) -> io::Result<O>,
+    ) -> io::Result<(Shard<AnyReactor, O>, Report)> {
+        let opened = match config.sockets {
+            Some(limits) => crate::reactor::open_with_sockets(config.reactor, limits),
+            None => crate::reactor::open(config.reactor),
+        };
+        let (mut reactor, report) = opened.map_err(io::Error::other)?;
+        let member = memory::join(&mut config, reactor.waker())?;
+        let guests = guests(&config, &mut reactor)?;
+        let mut shard = Shard::assemble(reactor, config, guests)?;
+        shard.watch_memory(member);
+        Ok((shard, report))
+    }
+}
+
+impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
+    /// Creates a shard over this reactor, with these guests.
+    pub(crate) fn assemble(
+        mut reactor: R,
+        config: ShardConfig<O::Config>,
+        guests: O,
+    ) -> io::Result<Shard<R, O>> {
         let now = reactor.now();
         let executions_max = config.engine.executions_max as usize;
         let (mailbox_sender, mailbox) = std::sync::mpsc::sync_channel(limits::MAILBOX_COMMANDS_MAX);
         Ok(Shard {
-            #[cfg(feature = "server")]
-            mcp: serve::McpSetUp::new(&config)?,
-            #[cfg(feature = "server")]
-            conversations: config.conversations.clone().unwrap_or_default(),
             engine: Engine::new(config.engine, now),
             secrets: Secrets::new(config.seed),
             rings: RingPool::new(config.rings)?,
             memory: memory::Memory::default(),
-            tools: tools_of(&config),
+            tools: Tools::built_in(),
             threads: Threads::Pool(ThreadPool::new(config.tool_threads_max)),
             idle: IdleStrategy::new(config.idle, config.spin),
             anchor: ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() },
@@ -390,13 +362,11 @@ impl<R: Reactor + 'static> Shard<R> {
             mailbox_sender,
             mailbox_pending: false,
             runs: (0..executions_max).map(|_| None).collect(),
-            sinks: (0..config.engine.subscribers_max).map(|_| NO_SINK).collect(),
+            sinks: (0..config.engine.subscribers_max).map(|_| Sink::NONE).collect(),
             runnable: VecDeque::with_capacity(executions_max),
             away: Vec::with_capacity(64),
             watched: Vec::with_capacity(64),
             published: Vec::with_capacity(executions_max),
-            #[cfg(feature = "server")]
-            doors: door::DoorsHere::new(config.doors, config.named_doors),
             scratch: room_for_a_chunk(),
             fan: None,
             asked_for: None,
@@ -419,36 +389,7 @@ impl<R: Reactor + 'static> Shard<R> {
             jobs: VecDeque::new(),
             retention: config.retention,
             block_deadline: config.block_deadline,
-            #[cfg(feature = "server")]
-            log: config.log,
-            #[cfg(feature = "server")]
-            spans: config.spans,
-            #[cfg(feature = "server")]
-            upstreams: config.upstreams,
-            #[cfg(feature = "server")]
-            access: config.access,
-            #[cfg(feature = "server")]
-            socket_limits: config.sockets.unwrap_or_default(),
-            #[cfg(feature = "server")]
-            connections_per_address_max: config.connections_per_address_max,
-            #[cfg(feature = "tls")]
-            tls: config.tls,
-            #[cfg(all(feature = "server", not(feature = "tls")))]
-            tls: None,
-            #[cfg(feature = "server")]
-            opened: Vec::new(),
-            #[cfg(feature = "server")]
-            peers: Vec::new(),
-            #[cfg(feature = "server")]
-            dead_peers: Vec::new(),
-            #[cfg(feature = "server")]
-            serve: None,
-            #[cfg(feature = "server")]
-            outgoing: None,
-            #[cfg(feature = "server")]
-            workers: serve::Workers::default(),
-            #[cfg(feature = "server")]
-            agents: agent::Agents::new(config.agents, config.outgoing),
+            guests,
             reactor,
         })
     }
@@ -462,11 +403,9 @@ impl<R: Reactor + 'static> Shard<R> {
         self.wake_readers(); // For chunks that were published since the last turn.
         if self.reactor.poll() > 0 {
             self.did.note(Duty::Reactor);
-            #[cfg(feature = "server")]
-            self.take_over_guests(); // Replies then cover all chunks.
+            O::take_over(self); // Replies then cover all chunks.
             self.answer_bell();
-            #[cfg(feature = "server")]
-            self.serve_sockets();
+            O::on_sockets(self);
         }
         if self.mailbox_pending {
             self.did.note(Duty::Commands);
@@ -475,17 +414,13 @@ impl<R: Reactor + 'static> Shard<R> {
         if self.deadline_is_due() {
             self.did.note(Duty::Timers);
             self.take_over_threads(); // A tool that has just published is not silent.
-            #[cfg(feature = "server")]
-            self.take_over_guests();
+            O::take_over(self);
             self.tell(Event::Tick);
             self.pump(); // A tool that its timer woke continues in this turn.
         }
-        #[cfg(feature = "server")]
-        if self.connection_deadline().is_some_and(|deadline| deadline <= self.now) {
+        if self.guests.next_deadline().is_some_and(|deadline| deadline <= self.now) {
             self.did.note(Duty::Timers);
-            self.fire_connection_timers();
-            #[cfg(feature = "server")]
-            self.fire_outgoing_timers();
+            O::on_deadline(self);
         }
         if !self.runnable.is_empty() {
             self.did.note(Duty::Tools);
@@ -494,26 +429,11 @@ impl<R: Reactor + 'static> Shard<R> {
         if !self.away.is_empty() {
             self.take_over_threads();
         }
-        #[cfg(feature = "server")]
-        if !self.doors.guests.is_empty() {
-            self.take_over_urgent_guests();
-        }
+        O::take_over_urgent(self);
         self.pump();
-        #[cfg(feature = "server")]
-        self.settle_agents();
-        #[cfg(feature = "server")]
-        if self.has_awake_remotes() {
-            self.did.note(Duty::Remotes);
-            self.poll_remotes();
-        }
+        O::settle(self);
         self.wake_readers(); // They wake up while this thread sends.
-        #[cfg(feature = "server")]
-        {
-            self.flush_connections();
-            self.wake_readers();
-        }
-        #[cfg(feature = "server")]
-        self.settle_deliveries();
+        O::flush(self);
         if self.rings.has_excess() {
             self.did.note(Duty::Rings);
             self.give_back_step();
@@ -534,11 +454,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if self.worked {
             return;
         }
-        let busy = !self.runnable.is_empty() || self.mailbox_pending;
-        #[cfg(feature = "server")]
-        let busy = busy || self.has_awake_remotes();
-        #[cfg(feature = "server")]
-        let busy = busy || self.agents.has_news();
+        let busy = !self.runnable.is_empty() || self.mailbox_pending || self.guests.is_busy();
         let own = if busy { Some(self.now) } else { self.next_deadline() };
         let deadline = match (own, until) {
             (Some(own), Some(until)) => Some(own.min(until)),
@@ -551,13 +467,11 @@ impl<R: Reactor + 'static> Shard<R> {
                     memory::warm_heap();
                 }
             }
-            #[cfg(feature = "server")]
-            Decision::Wait { .. } if !self.doors.guests.is_empty() && !self.fall_asleep() => {}
+            Decision::Wait { .. } if !O::may_sleep(self) => {}
             Decision::Wait { until } => {
                 self.reactor.wait(until);
                 self.counters.wakes += 1;
-                #[cfg(feature = "server")]
-                self.rise();
+                O::on_awake(self);
             }
         }
     }
@@ -568,11 +482,10 @@ impl<R: Reactor + 'static> Shard<R> {
             self.deadline_stale = false;
             self.deadline = self.engine.next_deadline();
         }
-        #[cfg(feature = "server")]
-        if let Some(deadline) = self.connection_deadline() {
-            return Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
+        match (self.deadline, self.guests.next_deadline()) {
+            (Some(own), Some(theirs)) => Some(own.min(theirs)),
+            (own, theirs) => own.or(theirs),
         }
-        self.deadline
     }
 
     #[inline]
@@ -598,8 +511,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.dismiss_departed();
         }
         self.look_at_memory();
-        #[cfg(feature = "server")]
-        self.look_at_remotes();
+        O::on_bell(self);
         for at in (0..self.watched.len()).rev() {
             let Some(&index) = self.watched.get(at) else { continue };
             self.sample_readers(index);
@@ -633,10 +545,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn counters(&self) -> Counters {
         let mut counters = *self.engine.counters();
         counters.merge(&self.counters);
-        #[cfg(feature = "server")]
-        if let Some(outgoing) = &self.outgoing {
-            counters.merge(outgoing.counters());
-        }
+        self.guests.add_counters(&mut counters);
         counters.ring_bytes_released = self.rings.usage().released_bytes_total;
         counters
     }
@@ -663,26 +572,13 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn audit(&self) {
         self.engine.audit();
         self.rings.audit();
-        #[cfg(feature = "server")]
-        if let Some(serve) = &self.serve {
-            serve.audit();
-            self.audit_calls();
-            self.audit_doors();
-        }
-        #[cfg(feature = "server")]
-        self.audit_agents();
-        #[cfg(feature = "server")]
-        if let Some(outgoing) = &self.outgoing {
-            outgoing.audit();
-        }
+        O::audit(self);
         for run in self.runs.iter().flatten() {
             assert!(run.ingested_seq <= run.head_seq());
             assert!(run.is_gate_told(), "S2: the published gate of {}", run.id);
             if let run::Ring::Here(writer) = &run.ring {
                 writer.audit();
             }
-            #[cfg(feature = "server")]
-            run.audit_door();
         }
     }
 
@@ -693,14 +589,14 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-impl<R: Reactor + 'static> fmt::Debug for Shard<R> {
+impl<R: Reactor + 'static, O: Outlet<R>> fmt::Debug for Shard<R, O> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.engine.execution_count();
         write!(out, "Shard({count} executions, {:?})", self.rings.usage())
     }
 }
 
-impl<R: Reactor + 'static> Drop for Shard<R> {
+impl<R: Reactor + 'static, O: Outlet<R>> Drop for Shard<R, O> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // An assertion of the shard or of its caller has failed. The last events help to

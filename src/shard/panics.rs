@@ -16,28 +16,23 @@
 use std::fmt;
 
 use super::Shard;
+use super::outlet::{Notice, Outlet};
 use crate::base::{Panicked, SubscriberId, guarded};
 use crate::reactor::Reactor;
 use crate::tool::StartError;
 use crate::trace::Code;
-#[cfg(feature = "server")]
-use crate::trace::Level;
 
 /// A callback of an embedder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Callback {
+pub(crate) enum Callback {
     /// The closure of a subscriber.
     Subscriber(SubscriberId),
     /// The closure of [`Shard::observe`].
     Observer,
     /// The closure of [`super::ShardHandle::call`].
     Call,
-    /// A prompt or a resource of the catalog of MCP.
-    #[cfg(feature = "server")]
-    Catalog,
-    /// [`super::LineOptions::on_end`].
-    #[cfg(feature = "server")]
-    EndOfLines,
+    /// A callback of a guest, by its name.
+    Guest(&'static str),
 }
 
 impl fmt::Display for Callback {
@@ -46,24 +41,21 @@ impl fmt::Display for Callback {
             Callback::Subscriber(id) => write!(out, "subscriber {id}"),
             Callback::Observer => out.write_str("observer"),
             Callback::Call => out.write_str("call"),
-            #[cfg(feature = "server")]
-            Callback::Catalog => out.write_str("catalog"),
-            #[cfg(feature = "server")]
-            Callback::EndOfLines => out.write_str("end_of_lines"),
+            Callback::Guest(name) => out.write_str(name),
         }
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Counts and reports the panic of a callback.
     #[cold]
-    pub(super) fn note_panic(&mut self, callback: Callback, panicked: &Panicked) {
+    pub(crate) fn note_panic(&mut self, callback: Callback, panicked: &Panicked) {
         self.counters.callbacks_panicked += 1;
         self.tell_panic("callback_panicked", &callback, panicked);
     }
 
     /// Counts and reports the panic of a tool while it was prepared to run.
-    pub(super) fn note_start<T>(
+    pub(crate) fn note_start<T>(
         &mut self,
         started: Result<T, StartError>,
     ) -> Result<T, StartError> {
@@ -76,14 +68,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     fn tell_panic(&mut self, event: &str, whose: &dyn fmt::Display, panicked: &Panicked) {
         self.record(Code::CalloutPanicked, 0, 0);
-        #[cfg(feature = "server")]
-        self.log.announce(self.wall_us(), Level::Error, event, |line| {
-            line.number("shard", self.own_index() as u64);
-            line.text("whose", &whose.to_string());
-            line.text("panic", panicked.text());
-        });
-        #[cfg(not(feature = "server"))]
-        let _ = (event, whose, panicked);
+        O::report(self, &Notice::Panic(event, whose, panicked));
     }
 
     /// Handles the death of this shard by a panic, after which its state may be inconsistent.
@@ -106,7 +91,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// If the closure's panic has left the shard between two states.
     pub(super) fn call_guarded<T>(
         &mut self,
-        call: impl FnOnce(&mut Shard<R>) -> T,
+        call: impl FnOnce(&mut Shard<R, O>) -> T,
     ) -> Result<T, Panicked> {
         let called = guarded(|| call(self));
         if let Err(panicked) = &called {

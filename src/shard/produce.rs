@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::handle::{Command, ToolDone};
+use super::outlet::{GuestRun, GuestWork, Notice, Outlet, Reader};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
 use crate::base::planted::{Planted, planted};
@@ -18,7 +19,7 @@ use crate::stream::Kind;
 use crate::tool::{Blocking, Context, Job, Notes, Output, Step, ToolError, Work, panic_error};
 use crate::trace::{Code, Duty};
 
-impl Run {
+impl<X: GuestRun> Run<X> {
     /// The gate of the producer: the engine's, with the limit that no chunk may be overwritten
     /// before the engine was told of it (S2).
     pub fn allowed(&self) -> Gate {
@@ -30,8 +31,7 @@ impl Run {
     pub fn publish_gate(&mut self) {
         match &self.producer {
             Producer::Thread(_) => self.publish_thread_gate(),
-            #[cfg(feature = "server")]
-            Producer::Guest => self.publish_guest_gate(),
+            Producer::Guest => self.guest.publish_gate(self.allowed()),
             _ => return,
         }
         self.blocked = false;
@@ -53,24 +53,17 @@ impl Run {
         let allowed = (gate_seq, credit_seq, credit_bytes, read_seq);
         match &self.producer {
             Producer::Thread(_) => self.control.view().gate() == allowed,
-            #[cfg(feature = "server")]
-            Producer::Guest => self.door.as_ref().is_none_or(|door| {
-                !door.has_guest_begun() || door.control.page.view().gate() == allowed
-            }),
+            Producer::Guest => {
+                self.guest.published_gate().is_none_or(|gate| gate == self.allowed())
+            }
             _ => true,
         }
     }
 
     /// Returns the cursor of one of its readers elsewhere.
-    pub(super) fn sample_reader(&mut self, at: usize) -> Result<u64, WildCursor> {
-        let Run { remotes, ring, .. } = self;
-        #[cfg(feature = "server")]
-        let guest = self.door.as_ref().and_then(|door| door.guest_reader());
-        #[cfg(feature = "server")]
-        let has_been = |seq| guest.is_some_and(|reader| reader.has_been(seq)) || ring.has_been(seq);
-        #[cfg(not(feature = "server"))]
-        let has_been = |seq| ring.has_been(seq);
-        remotes[at].sample(has_been)
+    pub(crate) fn sample_reader(&mut self, at: usize) -> Result<u64, WildCursor> {
+        let Run { remotes, ring, guest, .. } = self;
+        remotes[at].sample(|seq| guest.has_been(seq) || ring.has_been(seq))
     }
 
     /// Collects the facts of chunks that the engine was not told of yet.
@@ -101,7 +94,7 @@ fn facts_of_chunk(descriptor: &Descriptor, tail_seq: u64) -> ChunkFacts {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Steps each runnable tool once.
     pub(super) fn step_tools(&mut self) {
         for _ in 0..self.runnable.len() {
@@ -126,12 +119,7 @@ impl<R: Reactor + 'static> Shard<R> {
             has_panicked = true;
             Step::Failed(panic_error(&panicked))
         });
-        #[cfg(feature = "server")]
-        {
-            run.has_panicked = has_panicked;
-        }
-        #[cfg(not(feature = "server"))]
-        let _ = has_panicked;
+        run.has_panicked = has_panicked;
         self.worked = true;
         self.pass_on(handle, &notes);
         self.ingest(index);
@@ -157,7 +145,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Lets the engine find out whether the producer can continue, and otherwise which reader holds
     /// it back.
-    pub(super) fn ask_for_room(&mut self, index: u32) {
+    pub(crate) fn ask_for_room(&mut self, index: u32) {
         self.sample_readers(index);
         let run = self.runs[index as usize].as_mut().expect("the caller looked");
         if !run.is_gate_told() {
@@ -172,14 +160,11 @@ impl<R: Reactor + 'static> Shard<R> {
 
     fn note_gate_told_late(&mut self, index: u32) {
         self.counters.gates_told_late += 1;
-        #[cfg(feature = "server")]
-        self.log_gate_told_late(index);
-        #[cfg(not(feature = "server"))]
-        let _ = index;
+        O::report(self, &Notice::GateToldLate(index));
     }
 
     /// Tells the engine the cursors of readers on other threads.
-    pub(super) fn sample_readers(&mut self, index: u32) {
+    pub(crate) fn sample_readers(&mut self, index: u32) {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
         for at in 0..run.remotes.len() {
             let run = self.runs[index as usize].as_mut().expect("it was just there");
@@ -195,18 +180,13 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Evicts a reader with an impossible cursor.
     fn evict_reader(&mut self, index: u32, subscriber: SubscriberId, wild: WildCursor) {
-        #[cfg(not(feature = "server"))]
-        panic!("reader {subscriber} of execution {index}, in this process: {wild}");
-        #[cfg(feature = "server")]
-        {
-            self.counters.door_readers_evicted += 1;
-            self.record(Code::OutsideRefused, u64::from(subscriber.0.index), wild.cursor);
-            self.log_evicted(index, subscriber, &wild);
-            self.tell(Event::ReaderWild(subscriber));
-        }
+        self.counters.door_readers_evicted += 1;
+        self.record(Code::OutsideRefused, u64::from(subscriber.0.index), wild.cursor);
+        O::report(self, &Notice::Evicted(index, subscriber, &wild));
+        self.tell(Event::ReaderWild(subscriber));
     }
 
-    pub(super) fn producer_ended(&mut self, handle: Handle, result: Result<(), ToolError>) {
+    pub(crate) fn producer_ended(&mut self, handle: Handle, result: Result<(), ToolError>) {
         if let Some(run) = self.runs[handle.index as usize].as_mut()
             && run.handle == handle
         {
@@ -224,7 +204,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Passes on the notes of a tool: its total, exit status and progress.
-    pub(super) fn pass_on(&mut self, handle: Handle, notes: &Notes) {
+    pub(crate) fn pass_on(&mut self, handle: Handle, notes: &Notes) {
         if let Some(chunk_count) = notes.chunks_expected {
             let run = self.run_mut(handle);
             run.chunks_expected = Some(chunk_count);
@@ -245,11 +225,10 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Tells the engine what was published, in bursts that are within every local subscriber's
     /// limit. Between two bursts the subscribers are given what they are owed. Publishes the gate
     /// of a producer on another thread, which may overwrite these chunks from now on (S2).
-    pub(super) fn ingest(&mut self, index: u32) {
+    pub(crate) fn ingest(&mut self, index: u32) {
         let mut first = true;
         loop {
-            #[cfg(feature = "server")]
-            self.make_room_for_deliveries();
+            O::make_room(self);
             let Some(run) = self.runs[index as usize].as_mut() else { return };
             let head_seq = run.head_seq();
             if run.ingested_seq == head_seq {
@@ -269,8 +248,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> =
                 SmallVec::new();
             run.chunk_facts(run.ingested_seq + 1..=until_seq, &mut facts);
-            #[cfg(feature = "server")]
-            run.relay(until_seq, &mut self.scratch, self.serve.as_deref_mut());
+            self.guests.copy_out(run, until_seq, &mut self.scratch);
             self.engine.handle(Event::Published(run.handle, &facts), self.now);
             run.ingested_seq = until_seq;
             self.pump();
@@ -280,14 +258,11 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Like [`Shard::ingest`], for chunks that were just written here.
     #[inline(always)] // Their number is known where they were written.
-    pub(super) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
-        #[cfg(feature = "server")]
-        self.make_room_for_deliveries();
+    pub(crate) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
+        O::make_room(self);
         let run = self.runs[index as usize].as_mut().expect("they were written to its ring");
-        #[cfg(feature = "server")]
         let until_seq = run.ingested_seq + facts.len() as u64;
-        #[cfg(feature = "server")]
-        run.relay(until_seq, &mut self.scratch, self.serve.as_deref_mut());
+        self.guests.copy_out(run, until_seq, &mut self.scratch);
         self.engine.handle(Event::Published(run.handle, facts), self.now);
         run.ingested_seq += facts.len() as u64;
         assert!(run.ingested_seq == run.head_seq());
@@ -300,7 +275,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Wakes readers on other threads that sleep although there are chunks for them.
     #[inline(always)]
-    pub(super) fn wake_readers(&mut self) {
+    pub(crate) fn wake_readers(&mut self) {
         if !self.published.is_empty() {
             self.wake_readers_of_published();
         }
@@ -316,13 +291,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 if let Some(run) = &mut self.runs[index as usize] {
                     run.wake_readers(|waker| reactor.wake(waker));
                 }
-                #[cfg(feature = "server")]
-                self.close_lost_named(index);
+                O::on_readers_woken(self, index);
             }
-            #[cfg(feature = "server")]
-            if self.has_lines_to_wake() {
-                self.flush_connections();
-            }
+            O::after_wake(self);
         }
     }
 
@@ -332,33 +303,20 @@ impl<R: Reactor + 'static> Shard<R> {
             unreachable!("a producer is started once");
         };
         match work.into_inner() {
-            #[cfg(feature = "server")]
-            Work::Feed if run.door.as_ref().is_some_and(|door| door.is_guests()) => {
-                run.producer = Producer::Guest;
-                self.let_guest_begin(handle);
+            Work::Feed => {
+                run.producer = Producer::Feed;
+                O::on_fed(self, handle);
             }
-            Work::Feed => run.producer = Producer::Feed,
-            #[cfg_attr(
-                not(feature = "server"),
-                expect(unused_variables, reason = "calls need the server")
-            )]
             Work::Remote(call) => {
                 run.producer = Producer::Feed;
-                #[cfg(feature = "server")]
-                self.begin_call(handle, *call);
+                O::start(self, handle, GuestWork::Remote(call));
             }
             Work::Steps(tool) => {
                 run.producer = Producer::Steps(Foreign::new(tool));
                 self.make_runnable(handle.index);
             }
             Work::Thread(work) => self.start_thread(handle, Foreign::new(work)),
-            #[cfg(feature = "server")]
-            Work::Agent(_) => self.begin_agent(handle),
-            #[cfg(not(feature = "server"))]
-            Work::Agent(_) => {
-                let text = "this program is built without agents";
-                self.producer_ended(handle, Err(ToolError::new(text)));
-            }
+            Work::Agent(call) => O::start(self, handle, GuestWork::Agent(call)),
         }
     }
 
@@ -423,10 +381,7 @@ impl<R: Reactor + 'static> Shard<R> {
             _ => None,
         };
         run.ring = Ring::Back(writer);
-        #[cfg(feature = "server")]
-        {
-            run.has_panicked = panicked;
-        }
+        run.has_panicked = panicked;
         run.stopping = false;
         let index = handle.index;
         self.away.retain(|&away| away != index);
@@ -490,7 +445,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Handles readers on other threads that have left.
-    pub(super) fn dismiss_departed(&mut self) {
+    pub(crate) fn dismiss_departed(&mut self) {
         while let Some((mut remote, how, index)) = self.take_departed() {
             let subscriber = remote.subscriber;
             match how {
@@ -510,7 +465,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn take_departed(&mut self) -> Option<(Remote, Left, u32)> {
+    fn take_departed(&mut self) -> Option<(Remote<Reader<R, O>>, Left, u32)> {
         for run in self.runs.iter_mut().flatten() {
             for (at, remote) in run.remotes.iter().enumerate() {
                 if let Some(how) = remote.left() {

@@ -15,7 +15,6 @@
 //!
 //! Tests: `tests.rs` beside this file, `tests/threads.rs`, `sim/campaigns.rs`.
 
-#[cfg(feature = "server")]
 mod afar;
 pub(crate) mod link;
 mod log;
@@ -83,7 +82,6 @@ pub struct Subscriber<L: Link = Near> {
     /// True if everything is owed (`block`) and the policy need not be evaluated.
     is_plain: bool,
     window: Option<Window>,
-    #[cfg(feature = "server")]
     replay: Option<crate::engine::Replay>,
     /// The time for its end, if that comes from a shard instead of the clock.
     now: Option<Instant>,
@@ -163,7 +161,6 @@ impl<L: Link> Subscriber<L> {
             is_plain: subscribed.terms.policy == Policy::Block && ack_window.is_none(),
             window: ack_window
                 .map(|count| Window::new(count, subscribed.replay, subscribed.cursor.next_seq)),
-            #[cfg(feature = "server")]
             replay: subscribed.replay,
             now: None,
             leaves: Left::Done,
@@ -306,13 +303,11 @@ impl<L: Link> Subscriber<L> {
     }
 
     /// True if its end was given, or if it is broken.
-    #[cfg(feature = "server")]
     pub(crate) fn is_over(&self) -> bool {
         self.ended
     }
 
     /// The link.
-    #[cfg(feature = "server")]
     pub(crate) fn link(&self) -> &L {
         &self.link
     }

@@ -3,15 +3,12 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-#[cfg(feature = "server")]
-pub(super) use super::agent::Agent;
 use super::delivery::code_of_detach;
 use super::events::Names;
-#[cfg(feature = "server")]
-use crate::base::Principal;
+use super::outlet::{GuestRun, OutsideReader};
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Foreign, Handle, Instant, SubscriberId, guarded};
-use crate::engine::Gate;
+use crate::engine::{Gate, Timeouts};
 use crate::memory::atomic::full_fence;
 use crate::memory::{
     ControlPage, Desk, Exchange, Flag, Left, ReaderPageView, RingReader, RingWriter, WildCursor,
@@ -22,7 +19,7 @@ use crate::tool::{Host, Notes, StopHook, Tool, ToolSpec, Work};
 use crate::trace::TraceContext;
 
 /// The place of the ring's writer.
-pub(super) enum Ring {
+pub enum Ring {
     /// There is no ring (yet).
     None,
     /// This thread: the tool runs here, or chunks are published by hand.
@@ -34,18 +31,14 @@ pub(super) enum Ring {
 }
 
 /// The producer of an execution's chunks.
-pub(super) enum Producer {
+pub enum Producer {
     /// Work that has not started yet.
     Waiting(Foreign<Work>),
     /// A tool that this thread steps.
     Steps(Foreign<Box<dyn Tool>>),
     /// The owner, which publishes by hand.
     Feed,
-    /// A run of an agent, on this thread.
-    #[cfg(feature = "server")]
-    Agent,
-    /// A process that writes into a ring of its own, from which chunks are copied.
-    #[cfg(feature = "server")]
+    /// A guest of the shard.
     Guest,
     /// A tool on a thread of its own.
     Thread(Arc<ThreadHost>),
@@ -53,39 +46,35 @@ pub(super) enum Producer {
     Gone,
 }
 
-/// Agents do not exist without a server.
-#[cfg(not(feature = "server"))]
-pub(super) enum Agent {}
-
 /// A reader on another thread or in another process.
-pub(super) struct Remote {
+pub struct Remote<P> {
+    /// The subscriber.
     pub subscriber: SubscriberId,
-    pub seat: Seat,
+    /// The shard's side of it.
+    pub seat: Seat<P>,
 }
 
 /// The place where a reader lives.
-pub(super) enum Seat {
+pub enum Seat<P> {
     /// Another thread of this process.
     Thread(ThreadSeat),
     /// Another process.
-    #[cfg(feature = "server")]
-    Process(Box<super::door::ProcessSeat>),
+    Process(Box<P>),
 }
 
 /// The shard's side of a reader on another thread.
-pub(super) struct ThreadSeat {
+pub struct ThreadSeat {
     pub page: ReaderPageView,
     pub desk: Arc<Desk>,
     /// The waker of the reactor that it sleeps in, if it serves a connection of another shard.
     pub reactor: Option<Waker>,
 }
 
-impl Remote {
+impl<P: OutsideReader> Remote<P> {
     /// Returns its cursor. `has_been` returns true for chunks that are or were in the ring.
     pub fn sample(&mut self, has_been: impl Fn(u64) -> bool) -> Result<u64, WildCursor> {
         let page = match &mut self.seat {
             Seat::Thread(seat) => &mut seat.page,
-            #[cfg(feature = "server")]
             Seat::Process(seat) => match seat.page() {
                 Ok(page) => page,
                 Err(cursor) => return Ok(cursor),
@@ -95,8 +84,7 @@ impl Remote {
     }
 
     /// Returns its seat if it is in another process.
-    #[cfg(feature = "server")]
-    pub fn process_seat(&self) -> Option<&super::door::ProcessSeat> {
+    pub fn process_seat(&self) -> Option<&P> {
         match &self.seat {
             Seat::Thread(_) => None,
             Seat::Process(seat) => Some(seat),
@@ -107,7 +95,6 @@ impl Remote {
     pub fn missed(&self) -> (u64, u64) {
         match &self.seat {
             Seat::Thread(seat) => seat.page.missed(),
-            #[cfg(feature = "server")]
             Seat::Process(seat) => seat.missed(),
         }
     }
@@ -117,7 +104,6 @@ impl Remote {
     pub fn left(&self) -> Option<Left> {
         match &self.seat {
             Seat::Thread(seat) => seat.desk.left(),
-            #[cfg(feature = "server")]
             Seat::Process(_) => None,
         }
     }
@@ -125,8 +111,7 @@ impl Remote {
     fn knock(&self) {
         match &self.seat {
             Seat::Thread(seat) => seat.desk.knock(),
-            #[cfg(feature = "server")]
-            Seat::Process(seat) => seat.slot.knock(),
+            Seat::Process(seat) => seat.knock(),
         }
     }
 
@@ -136,7 +121,6 @@ impl Remote {
         match &mut self.seat {
             Seat::Thread(seat) if has_sleepers => seat.desk.wake(),
             Seat::Thread(_) => {}
-            #[cfg(feature = "server")]
             Seat::Process(seat) => seat.wake(),
         }
     }
@@ -152,44 +136,24 @@ impl Remote {
 }
 
 /// One execution of this shard.
-pub(super) struct Run {
+pub struct Run<X: GuestRun> {
     pub handle: Handle,
     pub id: ExecutionId,
-    /// The owner of the execution.
-    #[cfg(feature = "server")]
-    pub owner: Principal,
     /// The tool that it runs, if it is a registered one.
     pub tool: Option<Arc<ToolSpec>>,
     /// Its names on every wire.
     pub names: Names,
-    /// The policy for network subscribers that name none.
-    #[cfg(feature = "server")]
-    pub policy: Option<crate::endpoint::PolicyWish>,
     /// The time limits of the tool.
-    #[cfg(feature = "server")]
-    pub timeouts: crate::engine::Timeouts,
-    /// True if a worker does the work.
-    #[cfg(feature = "server")]
-    pub is_remote: bool,
+    pub timeouts: Timeouts,
     /// True if the tool has panicked.
-    #[cfg(feature = "server")]
     pub has_panicked: bool,
-    /// The state of the worker's call, once it has begun. `None` while it is taken out for use.
-    #[cfg(feature = "server")]
-    pub call: Option<Box<super::serve::OpenCall>>,
-    /// The arguments of the tool, if a front end reports them.
-    #[cfg(feature = "server")]
-    pub arguments: Option<Box<serde_json::Value>>,
-    /// Its place in a thread of a front end's client.
-    #[cfg(feature = "server")]
-    pub thread: Option<Box<super::conversations::Seat>>,
     /// The trace that it is a part of.
     pub trace: TraceContext,
     pub ring_bytes: u32,
     pub chunk_bytes: u32,
     pub producer: Producer,
-    /// The task or the state of an agent's run. `None` while it is taken out for use.
-    pub agent: Option<Agent>,
+    /// The state that the guests keep with it.
+    pub guest: X,
     pub ring: Ring,
     pub control: ControlPage,
     pub exchange: Arc<Exchange>,
@@ -202,13 +166,7 @@ pub(super) struct Run {
     pub error: Option<Box<str>>,
     /// The exit status of the process that the tool has run. Readers on other threads look here.
     pub exit: Arc<OnceLock<Exit>>,
-    pub remotes: Vec<Remote>,
-    /// The memory that other processes share with it, if any do.
-    #[cfg(feature = "server")]
-    pub door: Option<Box<super::door::Door>>,
-    /// Its named ring, if it has one.
-    #[cfg(feature = "server")]
-    pub named: Option<Box<super::door::Named>>,
+    pub remotes: Vec<Remote<X::Reader>>,
     /// True while the tool waits for room. It is stepped again when the gate is set.
     pub blocked: bool,
     /// True if it is in the shard's list of tools to step.
@@ -240,7 +198,7 @@ impl Ring {
     }
 }
 
-impl Run {
+impl<X: GuestRun> Run<X> {
     /// The newest chunk in the ring, whether the engine was told of it or not.
     #[inline]
     pub fn head_seq(&self) -> u64 {
@@ -251,11 +209,7 @@ impl Run {
     /// True if readers elsewhere may sleep and have to be woken for chunks.
     #[inline]
     pub fn has_readers_elsewhere(&self) -> bool {
-        #[cfg(feature = "server")]
-        if self.named.is_some() {
-            return true;
-        }
-        !self.remotes.is_empty()
+        !self.remotes.is_empty() || self.guest.has_hidden_readers()
     }
 
     /// Returns a reader of the ring for another thread.
@@ -270,32 +224,22 @@ impl Run {
     /// Updates every control page of the execution, for readers and producer, wherever they are.
     pub fn tell_pages(&mut self, mut tell: impl FnMut(&mut ControlPage)) {
         tell(&mut self.control);
-        #[cfg(feature = "server")]
-        if let Some(door) = &mut self.door {
-            tell(&mut door.control.page);
-        }
-        self.tell_named(tell);
-    }
-
-    /// Like [`Run::tell_pages`], but only for the readers of its named ring.
-    pub fn tell_named(&mut self, mut tell: impl FnMut(&mut ControlPage)) {
-        #[cfg(feature = "server")]
-        if let Some(named) = &mut self.named {
-            named.tell(&mut tell);
-        }
-        #[cfg(not(feature = "server"))]
-        let _ = &mut tell;
+        self.guest.write_pages(&mut tell);
+        self.guest.write_hidden_page(&mut tell);
     }
 
     /// Detaches a reader elsewhere, if it is one of this execution, and tells it why. Returns the
     /// shard's side of it.
-    pub fn dismiss(&mut self, subscriber: SubscriberId, reason: DetachReason) -> Option<Remote> {
+    pub fn dismiss(
+        &mut self,
+        subscriber: SubscriberId,
+        reason: DetachReason,
+    ) -> Option<Remote<X::Reader>> {
         let found = self.remotes.iter().position(|remote| remote.subscriber == subscriber);
         let mut remote = self.remotes.swap_remove(found?);
         match &remote.seat {
             Seat::Thread(seat) => seat.desk.detach(code_of_detach(reason)),
-            #[cfg(feature = "server")]
-            Seat::Process(seat) => seat.slot.detach(code_of_detach(reason)),
+            Seat::Process(seat) => seat.detach(code_of_detach(reason)),
         }
         full_fence(); // exchange:sleep, page:asleep
         remote.wake(self.exchange.has_sleepers());
@@ -326,7 +270,6 @@ impl Run {
     }
 
     /// Like [`Run::knock`], for one reader.
-    #[cfg(feature = "server")]
     pub fn knock_for(&mut self, subscriber: SubscriberId) {
         let mut remotes = self.remotes.iter_mut();
         if let Some(remote) = remotes.find(|remote| remote.subscriber == subscriber) {
@@ -354,10 +297,7 @@ impl Run {
     /// sleep in a reactor.
     pub fn wake_readers(&mut self, mut wake: impl FnMut(&Waker)) {
         let is_lost = planted(Planted::LostWake);
-        #[cfg(feature = "server")]
-        if let Some(named) = &self.named {
-            named.wake();
-        }
+        self.guest.wake_hidden_readers();
         if self.remotes.is_empty() || is_lost {
             return;
         }
@@ -369,10 +309,7 @@ impl Run {
             }
         }
         self.rouse_readers(&mut wake);
-        #[cfg(feature = "server")]
-        if let Some(door) = &self.door {
-            door.wake_readers(&mut self.remotes);
-        }
+        self.guest.wake_readers(&mut self.remotes);
     }
 
     fn rouse_readers(&self, wake: &mut impl FnMut(&Waker)) {
@@ -383,14 +320,14 @@ impl Run {
 }
 
 /// The bell that other threads ring when the shard has to look at something.
-pub(super) struct Bell {
+pub struct Bell {
     pub waker: Waker,
     /// Set when a reader has left.
     pub departed: Flag,
 }
 
 /// The connection of a tool's thread to its shard.
-pub(super) struct ThreadHost {
+pub struct ThreadHost {
     bell: Arc<Bell>,
     clock: ThreadClock,
     notes: Mutex<Notes>,
@@ -400,7 +337,7 @@ pub(super) struct ThreadHost {
 
 /// The clock that tools' threads read.
 #[derive(Clone, Copy)]
-pub(super) enum ThreadClock {
+pub enum ThreadClock {
     /// The real one.
     Real,
     /// A fixed time, for tools that a simulator runs by hand.

@@ -11,7 +11,7 @@ const SECRET_BYTES: usize = 24;
 const SECRETS_AHEAD: usize = 16;
 
 /// A source of secrets.
-pub(super) enum Secrets {
+pub(crate) enum Secrets {
     /// Secrets that nobody can guess.
     Kernel(Box<Ahead>),
     /// Secrets that follow from a seed, for simulations.
@@ -20,7 +20,7 @@ pub(super) enum Secrets {
 
 /// Random bytes from the kernel. Each is used once.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(crate) struct Ahead {
     secrets: [[u8; SECRET_BYTES]; SECRETS_AHEAD],
     left_count: usize,
 }

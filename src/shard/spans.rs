@@ -34,7 +34,7 @@ impl Spans {
     /// ```
     /// use streamdoor::shard::{ShardConfig, Spans};
     /// let (spans, receiver) = Spans::queue();
-    /// let config = ShardConfig { spans, ..Default::default() };
+    /// let config = ShardConfig { guests: GuestConfig { spans, ..Default::default() }, ..Default::default() };
     /// drop(config);
     /// assert!(receiver.recv().is_err());
     /// ```

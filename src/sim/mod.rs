@@ -62,3 +62,34 @@ mod timeseries_tests;
 mod twice;
 mod watcher;
 pub mod world;
+
+/// The shard of the shard's campaign. With the server, other processes can share its executions.
+#[cfg(feature = "server")]
+pub(crate) type SimShard = crate::shard::ServerShard<reactor::SimReactor>;
+#[cfg(not(feature = "server"))]
+pub(crate) type SimShard = crate::shard::Shard<reactor::SimReactor>;
+
+/// The settings of its guests.
+#[cfg(feature = "server")]
+fn guests() -> crate::shard::GuestConfig {
+    let doors = crate::shard::Doors::new(crate::limits::DOORS_CEILING);
+    crate::shard::GuestConfig { doors, ..Default::default() }
+}
+#[cfg(not(feature = "server"))]
+fn guests() {}
+
+/// Creates it.
+#[cfg(feature = "server")]
+fn shard(
+    reactor: reactor::SimReactor,
+    config: crate::shard::ServerShardConfig,
+) -> std::io::Result<SimShard> {
+    crate::shard::ServerShard::over(reactor, config)
+}
+#[cfg(not(feature = "server"))]
+fn shard(
+    reactor: reactor::SimReactor,
+    config: crate::shard::ShardConfig,
+) -> std::io::Result<SimShard> {
+    crate::shard::Shard::with_reactor(reactor, config)
+}

@@ -13,7 +13,7 @@ use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ConnectAddress, ListenAddress, Reactor, SocketLimits};
 use crate::shard::outgoing::{Deadlines, ExchangeId, Heard, Target};
-use crate::shard::{OutgoingConfig, Shard, ShardConfig};
+use crate::shard::{GuestConfig, OutgoingConfig, ServerShard, ShardConfig};
 use crate::sim::network::{SimClient, SimRoute};
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
@@ -90,7 +90,7 @@ struct Run {
     seed: u64,
     random: Random,
     world: SimWorld,
-    shard: Shard<SimReactor>,
+    shard: ServerShard<SimReactor>,
     listeners: Vec<ListenAddress>,
     peers: Vec<Peer>,
     arrivals: BTreeMap<u32, Vec<Arrival>>,
@@ -122,12 +122,15 @@ impl Run {
                 bytes_max: 1 << 20,
                 ..RingPoolConfig::default()
             },
-            outgoing: OutgoingConfig { names: Some(names.into()), ..OutgoingConfig::default() },
             sockets: Some(SocketLimits { connections_max: 128, listeners_max: 1 }),
             seed: Some(seed),
+            guests: GuestConfig {
+                outgoing: OutgoingConfig { names: Some(names.into()), ..OutgoingConfig::default() },
+                ..Default::default()
+            },
             ..ShardConfig::default()
         };
-        let shard = Shard::with_reactor(SimReactor::new(&world), config).unwrap();
+        let shard = ServerShard::over(SimReactor::new(&world), config).unwrap();
         Run {
             seed,
             random: Random::new(seed),

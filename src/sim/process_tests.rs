@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::base::ExecutionId;
 use crate::engine::{Start, Status};
 use crate::memory::{ChunkHeader, RingPoolConfig};
-use crate::shard::{Doors, ExecuteOptions, HandLine, MemoryWatch, Shard, ShardConfig};
+use crate::shard::{
+    Doors, ExecuteOptions, GuestConfig, HandLine, MemoryWatch, ServerShard, ShardConfig,
+};
 use crate::sim::door::Lines;
 use crate::sim::process::Process;
 use crate::sim::reactor::SimReactor;
@@ -15,7 +17,7 @@ use crate::stream::{Kind, Outcome};
 const HEADER: ChunkHeader = ChunkHeader { kind: Kind::Output as u8, key: 0, flags: 0 };
 
 struct World {
-    shard: Shard<SimReactor>,
+    shard: ServerShard<SimReactor>,
     world: SimWorld,
 }
 
@@ -26,10 +28,10 @@ impl World {
             rings: RingPoolConfig { prealloc_bytes: 0, ..Default::default() },
             memory: MemoryWatch::ByHand,
             seed: Some(1),
-            doors: Doors::new(1),
+            guests: GuestConfig { doors: Doors::new(1), ..Default::default() },
             ..Default::default()
         };
-        let shard = Shard::with_reactor(SimReactor::new(&world), config).unwrap();
+        let shard = ServerShard::over(SimReactor::new(&world), config).unwrap();
         World { shard, world }
     }
 

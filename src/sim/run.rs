@@ -10,7 +10,7 @@ use crate::base::{ExecutionId, Instant, Random};
 use crate::engine::Status;
 use crate::limits;
 use crate::memory::RingPoolConfig;
-use crate::shard::{Shard, ShardConfig};
+use crate::shard::ShardConfig;
 use crate::sim::coverage::Coverage;
 #[cfg(feature = "server")]
 use crate::sim::door::Lines;
@@ -63,7 +63,7 @@ pub(super) struct Sim {
     pub plan: Plan,
     pub random: Random,
     pub world: SimWorld,
-    pub shard: Shard<SimReactor>,
+    pub shard: super::SimShard,
     pub shared: Shared,
     pub watchers: Vec<Watcher>,
     pub feeds: Vec<Feed>,
@@ -99,12 +99,11 @@ impl Sim {
             engine: plan.engine,
             rings,
             seed: Some(random.next_u64()),
-            #[cfg(feature = "server")]
-            doors: crate::shard::Doors::new(limits::DOORS_CEILING),
+            guests: super::guests(),
             ..Default::default()
         };
         let reactor = SimReactor::new(&world);
-        let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
+        let mut shard = super::shard(reactor, config).expect("memory for small rings");
         shard.run_jobs_by_hand();
         let scene = Scene::new(Random::new(random.next_u64()), plan.preempt, verbose);
         let shared = Shared::new(scene);

@@ -10,7 +10,7 @@ use super::spec::{SpecError, UpstreamSpec};
 use crate::engine::Timeouts;
 use crate::limits;
 use crate::mcp::upstream::Offer;
-use crate::shard::{Log, Shard, ShardHandle, UpstreamMeter};
+use crate::shard::{Log, ServerHandle, ServerShard, UpstreamMeter};
 use crate::tool::{ToolSpec, Tools};
 use crate::trace::Level;
 
@@ -198,7 +198,7 @@ impl Upstreams {
     }
 
     /// Keeps the tools of these shards up to date from now on.
-    pub fn follow(&self, shards: Vec<ShardHandle>) {
+    pub fn follow(&self, shards: Vec<ServerHandle>) {
         for upstream in &self.all {
             // All shards see the changes in the same order.
             let shards = Mutex::new(shards.clone());
@@ -236,10 +236,10 @@ impl fmt::Debug for Upstreams {
 }
 
 /// Makes a shard offer the present tools of an upstream instead of the former ones.
-fn replace(shard: &ShardHandle, upstream: &Arc<Upstream>, before: &Arc<[String]>) {
+fn replace(shard: &ServerHandle, upstream: &Arc<Upstream>, before: &Arc<[String]>) {
     loop {
         let (upstream, before) = (Arc::clone(upstream), Arc::clone(before));
-        let called = shard.call(move |shard: &mut Shard| {
+        let called = shard.call(move |shard: &mut ServerShard| {
             add(&upstream, shard.tools_mut(), &before);
         });
         match called {

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::{Value, json};
 use streamdoor::endpoint::Access;
 use streamdoor::reactor::{ListenError, ListenOptions};
-use streamdoor::shard::{Shard, ShardConfig};
+use streamdoor::shard::{ServerShard, ShardConfig};
 
 use crate::house::{ANN, Asking, BOB, WRONG};
 
@@ -179,7 +179,7 @@ fn nobody_listens_where_others_can_come_without_asking_them_who_they_are() {
         let said = said(&["serve", "--listen", address], 2);
         assert!(said.contains(address) && said.contains("--token-file FILE"), "{said}");
     }
-    let (mut shard, _) = Shard::new(ShardConfig::default()).unwrap();
+    let (mut shard, _) = ServerShard::open(ShardConfig::default()).unwrap();
     let address = "192.0.2.1:80".parse().unwrap();
     let error = shard.listen(&address, ListenOptions::default()).unwrap_err();
     assert_eq!(error, ListenError::Unguarded { address });

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use streamdoor::endpoint::{Access, Tokens};
 use streamdoor::reactor::Idle;
-use streamdoor::shard::{MemoryWatch, Server, ServerConfig, ShardConfig};
+use streamdoor::shard::{GuestConfig, MemoryWatch, Server, ServerConfig, ShardConfig};
 
 pub const ANN: &str = "ann-0123456789abcdef0123456789abcdef";
 pub const BOB: &str = "bob-0123456789abcdef0123456789abcdef";
@@ -34,7 +34,7 @@ impl House {
         let shard = ShardConfig {
             idle: Idle::Block,
             memory: MemoryWatch::ByHand,
-            access: Arc::new(access),
+            guests: GuestConfig { access: Arc::new(access), ..Default::default() },
             ..ShardConfig::default()
         };
         let config = ServerConfig {

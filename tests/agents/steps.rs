@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::agent::{Config, Fold, State, ToolDescription};
 use streamdoor::reactor::Clock;
-use streamdoor::shard::{AgentRun, ExecuteOptions, ModelSettings, Shard, ShardConfig};
+use streamdoor::shard::{AgentRun, ExecuteOptions, ModelSettings, ServerShard, ShardConfig};
 use streamdoor::tool::ToolSpec;
 
 use crate::scripted::Model;
@@ -36,8 +36,8 @@ events = [
     )
 }
 
-fn shard() -> Shard {
-    let (mut shard, _) = Shard::new(ShardConfig::default()).unwrap();
+fn shard() -> ServerShard {
+    let (mut shard, _) = ServerShard::open(ShardConfig::default()).unwrap();
     let inserted = shard.tools_mut().insert_closure(spec(), |arguments, out| {
         for number in 0..arguments["to"].as_u64().unwrap_or(0) {
             out.send(format!("number {number}\n").as_bytes())?;
@@ -68,7 +68,7 @@ fn run(model: &Model) -> AgentRun {
 }
 
 /// Returns the states after each step, and the total time.
-fn by_steps(shard: &mut Shard, model: &Model) -> (Vec<State>, Duration) {
+fn by_steps(shard: &mut ServerShard, model: &Model) -> (Vec<State>, Duration) {
     let began = Clock::now();
     let mut steps = shard.iterate_agent(run(model), ExecuteOptions::default()).unwrap();
     let mut states = Vec::new();
@@ -79,7 +79,7 @@ fn by_steps(shard: &mut Shard, model: &Model) -> (Vec<State>, Duration) {
 }
 
 /// Returns the same, assembled from the parts by hand.
-fn by_parts(shard: &mut Shard, model: &Model) -> (Vec<State>, Duration) {
+fn by_parts(shard: &mut ServerShard, model: &Model) -> (Vec<State>, Duration) {
     let began = Clock::now();
     let mut stream = shard.stream_agent(run(model), ExecuteOptions::default()).unwrap();
     let (mut fold, mut states) = (Fold::default(), Vec::new());

@@ -40,7 +40,7 @@ impl World {
         };
         let (steps, told) = channel();
         let told = Arc::new(Mutex::new(told));
-        let set_up = Arc::new(move |shard: &mut streamdoor::shard::Shard| {
+        let set_up = Arc::new(move |shard: &mut streamdoor::shard::ServerShard| {
             let tools = shard.tools_mut();
             let need = Need { ring_bytes: 1 << 20, ..Need::default() };
             let spec = ToolSpec { need, ..ToolSpec::new("count", "Counts.") };

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use streamdoor::shard::{Shard, ShardConfig, ShardHandle};
+use streamdoor::reactor::AnyReactor;
+use streamdoor::shard::{Outlet, Shard, ShardConfig, ShardHandle};
 
 pub const FIRST_COUNTED: u64 = 1_000;
 pub const LAST_COUNTED: u64 = 100_000;
@@ -92,7 +93,7 @@ pub fn wait_for_all() {
 /// Releases the tool after its thread has started and each of these shards has slept since. By then
 /// a shard has bought everything that it buys ahead while idle: rings, and with them pages of the
 /// heap.
-pub fn all_are_there<'a>(shards: impl Iterator<Item = &'a ShardHandle>) {
+pub fn all_are_there<'a, O: Outlet<AnyReactor>>(shards: impl Iterator<Item = &'a ShardHandle<O>>) {
     wait_until("the tool waits", || TOOL_WAITS.swap(false, Ordering::SeqCst));
     for shard in shards {
         let wakes = || shard.counters().expect("it runs").wakes;

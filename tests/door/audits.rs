@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::door::{Door, ProduceOptions, ReadOptions};
 use streamdoor::reactor::{Choice, Clock};
-use streamdoor::shard::{Doors, Shard, ShardConfig};
+use streamdoor::shard::{Doors, GuestConfig, ServerShard, ShardConfig};
 use streamdoor::stream::{Outcome, Policy};
 
 use crate::house::{Told, slow_bytes, until};
@@ -60,8 +60,12 @@ fn read_and_produce(path: &Path) {
 #[test]
 fn every_invariant_holds_behind_every_turn_on_both_ways_to_the_kernel() {
     for choice in [Choice::Mio, Choice::Auto] {
-        let config = ShardConfig { reactor: choice, doors: Doors::new(3), ..Default::default() };
-        let (mut shard, _) = Shard::new(config).unwrap();
+        let config = ShardConfig {
+            reactor: choice,
+            guests: GuestConfig { doors: Doors::new(3), ..Default::default() },
+            ..Default::default()
+        };
+        let (mut shard, _) = ServerShard::open(config).unwrap();
         let name = format!("streamdoor-audit-{}-{choice}", std::process::id());
         let path = std::env::temp_dir().join(name);
         shard.listen_at_door(&path).unwrap();

@@ -1,7 +1,7 @@
 //! A tool that repeats its input, for tests that search for bytes of others.
 
 use serde_json::Value;
-use streamdoor::shard::Shard;
+use streamdoor::shard::ServerShard;
 use streamdoor::tool::{Context, EmitError, Step, Tool, ToolError, ToolSpec, Work};
 
 /// Number of chunks of the output. Each holds the whole nonce.
@@ -28,7 +28,7 @@ impl Tool for Echo {
 }
 
 /// Registers the tool with a shard.
-pub fn set_up(shard: &mut Shard) {
+pub fn set_up(shard: &mut ServerShard) {
     let spec = ToolSpec::new("echo", "Says what it is told.");
     let prepare = |arguments: &Value, need| {
         let nonce = arguments["nonce"].as_str().unwrap_or_default().as_bytes().to_vec();

@@ -11,10 +11,12 @@ use streamdoor::base::{ExecutionId, Principal};
 use streamdoor::endpoint::{Access, Tokens};
 use streamdoor::engine::{Hold, Start, SubscribeSpec};
 use streamdoor::limits;
+use streamdoor::reactor::AnyReactor;
 use streamdoor::reactor::{Clock, ListenAddress, ListenError, OpenError, random_bytes};
 use streamdoor::shard::{
-    AgentSettings, Agreed, Delivery, ExecuteError, ExecuteOptions, ModelSettings, Names, Server,
-    ServerConfig, ServerError, Shard, ShardConfig, ShardHandle, ToolChoice,
+    AgentSettings, Agreed, Delivery, ExecuteError, ExecuteOptions, GuestConfig, Guests,
+    ModelSettings, Names, Server, ServerConfig, ServerError, ServerHandle, ServerShard,
+    ShardConfig, ToolChoice,
 };
 use streamdoor::stream::Policy;
 use streamdoor::tool::{AGENT, CommandPolicy, Environment, Files, Variable};
@@ -130,8 +132,12 @@ impl Here {
         let agents = AgentSettings { models: vec![model], tools: ToolChoice::None };
         let (reactor, idle) = (self.common.reactor, self.common.idle);
         let access_of_shard = Arc::clone(&access);
-        let shard =
-            ShardConfig { reactor, idle, agents, access: access_of_shard, ..Default::default() };
+        let shard = ShardConfig {
+            reactor,
+            idle,
+            guests: GuestConfig { agents, access: access_of_shard, ..Default::default() },
+            ..Default::default()
+        };
         let config = ServerConfig {
             shards: vec![shard],
             listen: self.listen.iter().cloned().collect(),
@@ -147,7 +153,7 @@ impl Here {
         let environment = Environment::of_process(&self.command_env, &key_env);
         let allows_commands = self.allows_commands;
         let offered = Arc::clone(upstreams);
-        let set_up = move |shard: &mut Shard| {
+        let set_up = move |shard: &mut ServerShard| {
             let tools = shard.tools_mut();
             tools.allow_files(files.clone());
             tools.set_environment(environment.clone());
@@ -254,7 +260,7 @@ fn lost(error: impl std::fmt::Debug) -> CliError {
 }
 
 fn execute(
-    shard: &ShardHandle,
+    shard: &ServerHandle,
     arguments: Value,
     owner: Principal,
 ) -> Result<ExecutionId, CliError> {
@@ -274,9 +280,9 @@ fn execute(
 
 /// Takes all deliveries up to the end.
 fn follow(
-    shard: &ShardHandle,
+    shard: &ServerHandle,
     id: ExecutionId,
-    canceller: &Canceller,
+    canceller: &Canceller<Guests<AnyReactor>>,
     show: &mut Show,
 ) -> Result<(), CliError> {
     let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
@@ -304,7 +310,7 @@ fn follow(
 }
 
 /// Waits until other subscribers have read the end, for at most [`LINGER`].
-fn wait_for_others(shard: &ShardHandle, id: ExecutionId) {
+fn wait_for_others(shard: &ServerHandle, id: ExecutionId) {
     let until = Clock::now() + LINGER;
     let is_followed = || {
         let followers = shard.call(move |shard| shard.subscribers(id).map_or(0, |all| all.len()));

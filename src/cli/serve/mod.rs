@@ -26,7 +26,8 @@ use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 use streamdoor::shard::AgentSettings;
 use streamdoor::shard::TlsConfig;
 use streamdoor::shard::{
-    Doors, Log, NamedDoors, Server, ServerConfig, ServerError, Shard, ShardConfig, ShardEnds,
+    Doors, GuestConfig, Log, NamedDoors, Server, ServerConfig, ServerError, ServerShard,
+    ServerShardConfig, ShardConfig, ShardEnds,
 };
 use streamdoor::tool::{Environment, Files, Tools};
 use streamdoor::trace::Level;
@@ -224,7 +225,7 @@ pub fn start(
     let mut shards = shards(settings, access, log);
     let meters = upstreams.meters();
     for shard in &mut shards {
-        (shard.spans, shard.upstreams) = (spans.clone(), Arc::clone(&meters));
+        (shard.guests.spans, shard.guests.upstreams) = (spans.clone(), Arc::clone(&meters));
     }
     drop(spans); // The queue ends with the shards.
     if let (Some(certificate), Some(key)) = (&settings.tls_cert.0, &settings.tls_key.0) {
@@ -232,7 +233,7 @@ pub fn start(
         {
             let read = TlsConfig::from_files(certificate, key);
             let tls = read.map_err(|error| CliError::Environment(format!("TLS: {error}")))?;
-            shards.iter_mut().for_each(|shard| shard.tls = Some(tls.clone()));
+            shards.iter_mut().for_each(|shard| shard.guests.tls = Some(tls.clone()));
         }
         #[cfg(not(feature = "tls"))]
         {
@@ -243,7 +244,7 @@ pub fn start(
     }
     {
         let agents = agents(settings)?;
-        shards.iter_mut().for_each(|shard| shard.agents = agents.clone());
+        shards.iter_mut().for_each(|shard| shard.guests.agents = agents.clone());
     }
     let config = ServerConfig {
         shards,
@@ -255,7 +256,7 @@ pub fn start(
     let files = files(settings)?;
     let environment = Environment::of_process(&settings.command_env, &keys(settings));
     let offered = Arc::clone(&upstreams);
-    let set_up_tools = move |shard: &mut Shard| {
+    let set_up_tools = move |shard: &mut ServerShard| {
         shard.tools_mut().allow_files(files.clone());
         shard.tools_mut().set_environment(environment.clone());
         if let Some(policy) = &commands {
@@ -356,13 +357,11 @@ fn files(settings: &Settings) -> Result<Files, CliError> {
     Files::below(root).map_err(problem)
 }
 
-fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConfig> {
+fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ServerShardConfig> {
     let doors_max = settings.doors_max.0 as u32; // Its type limits it.
     let doors = Doors::new(doors_max);
     let named_doors = settings.named_doors.0.then(|| NamedDoors::new(doors_max));
     let one = |shard: usize| ShardConfig {
-        doors: doors.clone(),
-        named_doors: named_doors.clone(),
         engine: EngineLimits {
             shard: shard as u8, // At most `limits::SHARDS_MAX`.
             executions_max: settings.executions_max.0 as u32,
@@ -380,10 +379,15 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConf
         cpu: settings.cpus.0.get(shard).copied(),
         retention: Duration::from_secs(settings.retention_s.0),
         block_deadline: Duration::from_secs(settings.block_deadline_s.0),
-        log: log.clone(),
-        access: Arc::clone(access),
-        connections_per_address_max: settings.connections_per_address.0 as u32,
         tool_threads_max: settings.tool_threads_max.0 as usize,
+        guests: GuestConfig {
+            doors: doors.clone(),
+            named_doors: named_doors.clone(),
+            log: log.clone(),
+            access: Arc::clone(access),
+            connections_per_address_max: settings.connections_per_address.0 as u32,
+            ..Default::default()
+        },
         ..ShardConfig::default()
     };
     (0..settings.shard_count()).map(one).collect()

@@ -7,23 +7,23 @@ use crate::agent::{Action, CancelReason, End, Ended, Event, Run};
 use crate::base::{Handle, guarded};
 use crate::engine::Event as EngineEvent;
 use crate::reactor::Reactor;
-use crate::shard::Shard;
+use crate::shard::ServerShard;
 use crate::shard::outgoing::{Deadlines, Heard, Target};
 use crate::shard::run::{Producer, Ring};
 use crate::stream::Outcome;
 use crate::tool::{ToolError, panic_error};
 use crate::trace::Duty;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Handles all queued events of runs by priority: runs with news (start, stop, room, deadline)
     /// first, then output of their tools, then answers of models. A stop therefore reaches a run
     /// before the last output of its tools.
     pub(in crate::shard) fn settle_agents(&mut self) {
         loop {
-            if let Some(run) = self.agents.due.pop_front() {
+            if let Some(run) = self.guests.agents.due.pop_front() {
                 self.did.note(Duty::Agents);
                 self.look_at_agent(run);
-            } else if let Some((ear, said)) = self.agents.said.pop_front() {
+            } else if let Some((ear, said)) = self.guests.agents.said.pop_front() {
                 self.tell_said(ear.run, ear.call, &said);
             } else if !self.hear_model() {
                 return;
@@ -33,19 +33,19 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Passes the next answer of a model's server to its run. Returns `false` if none is queued.
     fn hear_model(&mut self) -> bool {
-        if self.agents.exchanges.is_empty() {
+        if self.guests.agents.exchanges.is_empty() {
             return false; // Then other parts of the shard own the answers.
         }
-        let mut body = std::mem::take(&mut self.agents.body);
+        let mut body = std::mem::take(&mut self.guests.agents.body);
         let heard = self.next_heard(&mut body);
         let has_heard = heard.is_some();
         if let Some((exchange, heard)) = heard
-            && let Some(Asked { run, turn, .. }) = self.agents.asked(exchange)
+            && let Some(Asked { run, turn, .. }) = self.guests.agents.asked(exchange)
         {
             self.worked = true;
             let is_over = matches!(heard, Heard::End | Heard::Broken(_));
             if is_over {
-                self.agents.forget(exchange);
+                self.guests.agents.forget(exchange);
             }
             self.with_hosted(run, |shard, hosted| {
                 if is_over {
@@ -65,20 +65,21 @@ impl<R: Reactor + 'static> Shard<R> {
                 shard.tell_run(run, hosted, event);
             });
         }
-        self.agents.body = body;
+        self.guests.agents.body = body;
         has_heard
     }
 
     /// Starts a run that has just been leased a ring.
     pub(in crate::shard) fn begin_agent(&mut self, handle: Handle) {
         let run = self.run_mut(handle);
-        let Some(Agent::Waiting(job)) = run.agent.take() else {
+        let Some(Agent::Waiting(job)) = run.guest.agent.take() else {
             unreachable!("a run begins once, with its job");
         };
         let Ring::Here(writer) = &run.ring else { unreachable!("it was leased a ring") };
         let part_bytes_max = writer.geometry().length_max() as usize;
-        let (id, owner) = (run.id, run.owner);
-        run.producer = Producer::Agent;
+        let (id, owner) = (run.id, run.guest.owner);
+        run.producer = Producer::Guest;
+        run.guest.is_agent = true;
         let mut job = *job;
         job.config.agent_id = id.to_string();
         job.config.part_bytes_max = job.config.part_bytes_max.min(part_bytes_max);
@@ -88,9 +89,9 @@ impl<R: Reactor + 'static> Shard<R> {
         match Run::new(config, conversation, hooks) {
             Ok(machine) => {
                 let hosted = Hosted { depth, ..Hosted::new(machine, target, owner, is_plain) };
-                self.run_mut(handle).agent = Some(Agent::Running(Box::new(hosted)));
+                self.run_mut(handle).guest.agent = Some(Agent::Running(Box::new(hosted)));
                 self.counters.agents_started += 1;
-                self.agents.note(handle);
+                self.guests.agents.note(handle);
             }
             Err(error) => self.producer_ended(handle, Err(ToolError::new(error.to_string()))),
         }
@@ -126,14 +127,15 @@ impl<R: Reactor + 'static> Shard<R> {
     fn with_hosted(&mut self, handle: Handle, look: impl FnOnce(&mut Self, &mut Hosted)) {
         let run = self.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
         let Some(run) = run else { return };
-        let Some(Agent::Running(mut hosted)) = run.agent.take_if(|agent| agent.is_running()) else {
+        let Some(Agent::Running(mut hosted)) = run.guest.agent.take_if(|agent| agent.is_running())
+        else {
             return;
         };
         look(self, &mut hosted);
         if let Some(result) = self.go_on(handle, &mut hosted) {
             self.end_agent(handle, *hosted, result);
         } else {
-            self.run_mut(handle).agent = Some(Agent::Running(hosted));
+            self.run_mut(handle).guest.agent = Some(Agent::Running(hosted));
         }
     }
 
@@ -196,7 +198,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let exchange = self.ask_outside(&target, request, Deadlines::default());
                 hosted.exchange = Some((turn, exchange));
                 hosted.is_read = true;
-                self.agents.remember(Asked { exchange, run: handle, turn });
+                self.guests.agents.remember(Asked { exchange, run: handle, turn });
             }
             Action::HangUp { turn } if hosted.is_asking(turn) => {
                 self.close_exchange(hosted, Self::drop_exchange);
@@ -219,7 +221,7 @@ impl<R: Reactor + 'static> Shard<R> {
         close: fn(&mut Self, crate::shard::outgoing::ExchangeId),
     ) {
         if let Some((_, exchange)) = hosted.exchange.take() {
-            self.agents.forget(exchange);
+            self.guests.agents.forget(exchange);
             close(self, exchange);
         }
     }

@@ -9,7 +9,8 @@ use crate::agent::{Config, Fold, Folded, Hooks, Message, NoHooks, Part, State};
 use crate::base::{ExecutionId, Foreign};
 use crate::engine::{SubscribeError, SubscribeSpec};
 use crate::reactor::Reactor;
-use crate::shard::{Delivery, ExecuteError, ExecuteOptions, Polled, Shard};
+use crate::shard::guests::Served;
+use crate::shard::{Delivery, ExecuteError, ExecuteOptions, Polled, ServerShard};
 use crate::stream::Policy;
 use crate::tool::{AgentCall, Prepared, StartError, Work};
 
@@ -47,7 +48,7 @@ pub struct AgentSteps {
     fold: Fold,
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Starts a run. Its tools are tools of this shard ([`Shard::tools_mut`]). The model may call
     /// only the tools that the config describes.
     ///
@@ -59,7 +60,7 @@ impl<R: Reactor + 'static> Shard<R> {
         options: ExecuteOptions,
     ) -> Result<ExecutionId, ExecuteError> {
         let AgentRun { config, conversation, hooks } = run;
-        let spec = super::specs::agent(&self.agents.settings);
+        let spec = super::specs::agent(&self.guests.agents.settings);
         let call = AgentCall::Run(serde_json::Value::Null);
         let mut prepared = Prepared::new(Work::Agent(Box::new(call)));
         (prepared.need, prepared.timeouts) = (spec.need, spec.timeouts);
@@ -68,7 +69,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let job = Job { config, conversation, hooks, depth: 0, is_plain: false };
         super::job::checked(&job.config)
             .map_err(|error| ExecuteError::Start(StartError::Argument(error)))?;
-        self.open(prepared, options, Some(Agent::Waiting(Box::new(job))))
+        let agent = Some(Agent::Waiting(Box::new(job)));
+        let guest = Served { owner: options.owner, agent, ..Served::default() };
+        self.open_execution(prepared, options, guest)
     }
 
     /// Starts a run and follows it part by part. [`AgentStream::next`] runs the shard between two
@@ -96,7 +99,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// # });
     /// // A model of this machine, say. Its key, if it wants one, comes from the environment.
     /// let model = ModelSettings::new("local", "chat", &base_url, "small", None)?;
-    /// let (mut shard, _report) = Shard::new(ShardConfig::default())?;
+    /// let (mut shard, _report) = ServerShard::open(ShardConfig::default())?;
     /// let run = AgentRun::new(Config::new("", model.endpoint), "Greet me.");
     /// let mut stream = shard.stream_agent(run, ExecuteOptions::default())?;
     /// let mut text = String::new();
@@ -150,7 +153,7 @@ impl AgentStream {
     }
 
     /// Returns the next part if it has been published. Does not run the shard.
-    pub fn poll<R: Reactor + 'static>(&mut self, shard: &mut Shard<R>) -> Option<Part> {
+    pub fn poll<R: Reactor + 'static>(&mut self, shard: &mut ServerShard<R>) -> Option<Part> {
         loop {
             match shard.poll(&mut self.polled)? {
                 Delivery::Chunk(chunk) => {
@@ -162,7 +165,7 @@ impl AgentStream {
     }
 
     /// Returns the next part, running the shard until it is published; `None` after the last one.
-    pub fn next<R: Reactor + 'static>(&mut self, shard: &mut Shard<R>) -> Option<Part> {
+    pub fn next<R: Reactor + 'static>(&mut self, shard: &mut ServerShard<R>) -> Option<Part> {
         loop {
             let part = self.poll(shard);
             if part.is_some() || self.polled.is_done() {
@@ -183,7 +186,7 @@ impl AgentSteps {
 
     /// Returns the state after the next step, running the shard until then. The last state also
     /// holds how the run ended. `None` after the last one.
-    pub fn next<R: Reactor + 'static>(&mut self, shard: &mut Shard<R>) -> Option<State> {
+    pub fn next<R: Reactor + 'static>(&mut self, shard: &mut ServerShard<R>) -> Option<State> {
         while let Some(part) = self.stream.next(shard) {
             if self.fold.take(&part) != Folded::Nothing {
                 return Some(self.fold.state().clone());

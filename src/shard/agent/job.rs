@@ -13,7 +13,7 @@ use crate::agent::{
 use crate::base::{Foreign, Principal};
 use crate::limits;
 use crate::reactor::Reactor;
-use crate::shard::{ExecuteError, Shard};
+use crate::shard::{ExecuteError, ServerShard};
 use crate::tool::{AGENT, AgentCall, ArgumentError, Arguments, StartError, ToolSpec};
 
 /// A run that has not started.
@@ -27,7 +27,7 @@ pub(in crate::shard) struct Job {
     pub is_plain: bool,
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Returns the run that a call of this owner describes.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut config = self.config_of(&mut given)?;
         let depth = given.number("depth", 0, 0..=limits::AGENT_DEPTH_MAX.into())? as u32;
         let tools = tool_choice(given.value("tools"))?;
-        let tools = tools.as_ref().unwrap_or(&self.agents.settings.tools);
+        let tools = tools.as_ref().unwrap_or(&self.guests.agents.settings.tools);
         config.tools = self.describe_tools(tools, owner, depth)?;
         if let Some(name) = given.optional_text("strategy")? {
             let strategy: Result<Strategy, _> = name.parse();
@@ -102,7 +102,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Returns the config that both tools share: the model and its sampling options.
     fn config_of(&self, given: &mut Arguments) -> Result<Config, ArgumentError> {
-        let settings = &self.agents.settings;
+        let settings = &self.guests.agents.settings;
         let name = given.optional_text("model")?;
         let Some(model) = settings.model(name.as_deref()) else {
             let known: Vec<&str> = settings.models.iter().map(|model| &*model.name).collect();

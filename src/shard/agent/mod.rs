@@ -39,8 +39,9 @@ use crate::agent::{Run, model};
 use crate::base::{ExecutionId, Handle, Instant, Principal, SubscriberId};
 use crate::memory::ChunkHeader;
 use crate::reactor::Reactor;
+use crate::shard::guests::Destination;
 use crate::shard::run::Producer;
-use crate::shard::{Call, Chunk, Delivery, Ended, Reported, Shard, Sink};
+use crate::shard::{Call, Chunk, Delivery, Ended, Reported, ServerShard, Sink};
 use crate::stream::{EndState, Exit, Gap, Kind, Outcome, Progress};
 use crate::tool::{Notes, ToolError};
 
@@ -72,7 +73,7 @@ struct Asked {
 
 /// The receiver of a tool's output: this call of this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ear {
+pub struct Ear {
     run: Handle,
     call: u32,
 }
@@ -237,11 +238,11 @@ impl Hosted {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Iterates over all running runs.
     pub(super) fn running_agents(&self) -> impl Iterator<Item = (Handle, &Hosted)> {
         let runs = self.runs.iter().flatten();
-        runs.filter_map(|run| match &run.agent {
+        runs.filter_map(|run| match &run.guest.agent {
             Some(Agent::Running(hosted)) => Some((run.handle, &**hosted)),
             Some(Agent::Waiting(_)) | None => None,
         })
@@ -256,23 +257,24 @@ impl<R: Reactor + 'static> Shard<R> {
         for (handle, hosted) in self.running_agents() {
             hosted.machine.audit();
             if let Some((turn, exchange)) = hosted.exchange {
-                let asked = self.agents.asked(exchange).expect("G1");
+                let asked = self.guests.agents.asked(exchange).expect("G1");
                 assert!((asked.run, asked.turn) == (handle, turn)); // G1
                 exchange_count += 1;
             }
             for ToolCall { call, subscriber, .. } in &hosted.calls {
                 let ear = Ear { run: handle, call: *call };
                 // The tool may have ended, which is queued for the run.
-                let is_heard = self.agents.said.iter().any(|(other, _)| *other == ear);
+                let is_heard = self.guests.agents.said.iter().any(|(other, _)| *other == ear);
                 let Sink { subscriber: whose, call, .. } = &self.sinks[subscriber.0.index as usize];
-                let is_its = matches!(call, Call::Agent(its) if *its == ear);
+                let is_its = matches!(call, Call::Guest(Destination::Agent(its)) if *its == ear);
                 assert!(is_heard || (is_its && *whose == Some(*subscriber))); // G2
             }
         }
-        assert_eq!(self.agents.exchanges.len(), exchange_count); // G1
+        assert_eq!(self.guests.agents.exchanges.len(), exchange_count); // G1
         for run in self.runs.iter().flatten() {
-            let is_running = matches!(&run.agent, Some(Agent::Running(_)));
-            assert_eq!(is_running, matches!(run.producer, Producer::Agent)); // G3
+            let is_running = matches!(&run.guest.agent, Some(Agent::Running(_)));
+            let is_produced = run.guest.is_agent && matches!(run.producer, Producer::Guest);
+            assert_eq!(is_running, is_produced); // G3
         }
     }
 }

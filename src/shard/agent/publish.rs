@@ -10,8 +10,9 @@ use crate::engine::ChunkFacts;
 use crate::limits;
 use crate::memory::{ChunkHeader, WriteError};
 use crate::reactor::Reactor;
-use crate::shard::Shard;
-use crate::shard::run::{Producer, Ring, Run};
+use crate::shard::ServerShard;
+use crate::shard::guests::ServedRun;
+use crate::shard::run::{Producer, Ring};
 use crate::stream::Kind;
 use crate::tool::Report;
 
@@ -24,7 +25,7 @@ pub(super) enum Published {
     Held,
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Publishes the run's parts as long as there is room.
     pub(super) fn publish_parts(&mut self, handle: Handle, hosted: &mut Hosted) -> Published {
         loop {
@@ -46,11 +47,11 @@ impl<R: Reactor + 'static> Shard<R> {
     /// their number.
     fn publish_burst(&mut self, handle: Handle, hosted: &mut Hosted) -> usize {
         let burst = self.engine.burst_chunks(handle) as usize;
-        let mut scratch = std::mem::take(&mut self.agents.scratch);
+        let mut scratch = std::mem::take(&mut self.guests.agents.scratch);
         let now = self.now;
         let run = self.run_mut(handle);
         let gate = run.allowed();
-        let Run { ring: Ring::Here(writer), producer: Producer::Agent, .. } = run else {
+        let ServedRun { ring: Ring::Here(writer), producer: Producer::Guest, .. } = run else {
             unreachable!("a run writes its ring until it is over");
         };
         let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
@@ -86,7 +87,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
             }
         }
-        self.agents.scratch = scratch;
+        self.guests.agents.scratch = scratch;
         let notes = std::mem::take(&mut hosted.notes);
         if !facts.is_empty() {
             self.worked = true;

@@ -12,13 +12,14 @@ use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::{Event as EngineEvent, Start, SubscribeSpec};
 use crate::limits;
 use crate::reactor::Reactor;
-use crate::shard::{Call, ExecuteOptions, Shard};
+use crate::shard::guests::Destination;
+use crate::shard::{Call, ExecuteOptions, ServerShard};
 use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::AGENT;
 
 const WINDOW: u32 = limits::AGENT_TOOL_WINDOW_CHUNKS;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Starts a tool for a run and passes the run the result.
     pub(super) fn start_tool(
         &mut self,
@@ -86,7 +87,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let policy = Policy::Block;
         let spec = SubscribeSpec { policy, demand: WINDOW, kinds, ..SubscribeSpec::default() };
         let ear = Ear { run: handle, call };
-        let attached = self.attach(execution, spec, |_| Call::Agent(ear));
+        let attached = self.attach(execution, spec, |_| Call::Guest(Destination::Agent(ear)));
         self.pump();
         match attached {
             Ok(subscribed) => Ok((execution, subscribed.subscriber)),

@@ -11,11 +11,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::ProcessSeat;
 use super::places::Doors;
 use super::relay::not_sealed;
 use super::taking::{Broken, Progress, Taken};
 use super::watcher::Watching;
+use super::{Door, ProcessSeat};
 use crate::base::{Handle, Instant};
 use crate::engine::{Event, Gate, ProducerEnd};
 use crate::limits;
@@ -24,9 +24,10 @@ use crate::memory::{
     ControlView, FinalRecord, Owner, OwnerView, Poll, ProducerPageFile, ProducerRing, RingReader,
 };
 use crate::reactor::{ConnectionId, Reactor, Waker};
-use crate::shard::Shard;
+use crate::shard::ServerShard;
 use crate::shard::delivery::outcome_of_code;
-use crate::shard::run::{Producer, Remote, Ring, Run};
+use crate::shard::guests::{Served, ServedRun};
+use crate::shard::run::{Producer, Remote, Ring};
 use crate::tool::{Notes, Report};
 use crate::trace::Code;
 
@@ -198,7 +199,7 @@ impl Guest {
     }
 
     /// Checks D2 and D3.
-    pub fn audit(&self, run: &Run) {
+    pub fn audit(&self, run: &ServedRun) {
         assert!(!self.has_begun || self.mapped().is_some()); // D2
         if let (Ring::Here(writer), Producer::Guest) = (&run.ring, &run.producer) {
             assert!(writer.head_seq() <= run.ingested_seq); // D3
@@ -207,28 +208,29 @@ impl Guest {
     }
 }
 
-impl Run {
-    pub(super) fn guest(&mut self) -> Option<&mut Guest> {
-        self.door.as_mut()?.guest()
-    }
-
+impl Door {
     /// Publishes the gate of a guest: see [`Run::publish_gate`].
-    pub fn publish_guest_gate(&mut self) {
-        let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = self.allowed();
-        let Some(door) = &mut self.door else { return };
-        door.control.page.set_gate(gate_seq, credit_seq, credit_bytes, read_seq);
+    pub fn publish_gate(&mut self, gate: Gate) {
+        let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = gate;
+        self.control.page.set_gate(gate_seq, credit_seq, credit_bytes, read_seq);
         full_fence(); // owner:gated
-        let mapped = door.guest().and_then(|guest| guest.mapped());
+        let mapped = self.guest().and_then(|guest| guest.mapped());
         if mapped.is_some_and(|mapped| mapped.owner.is_gated()) {
-            door.control.page.wake_producer();
+            self.control.page.wake_producer();
         }
+    }
+}
+
+impl ServedRun {
+    pub(super) fn guest(&mut self) -> Option<&mut Guest> {
+        self.guest.door.as_mut()?.guest()
     }
 
     /// Tells a guest that no chunk after those published by now is taken. Returns `false` if it has
     /// not begun and so has published nothing.
     pub fn shut_guest(&mut self) -> bool {
         let ingested_seq = self.ingested_seq;
-        let Some(door) = &mut self.door else { return false };
+        let Some(door) = &mut self.guest.door else { return false };
         door.close_to_producer();
         let head_seq = door.guest_reader().map_or(0, RingReader::head_seq);
         let Some(guest) = door.guest().filter(|guest| guest.has_begun) else { return false };
@@ -241,14 +243,14 @@ impl Run {
 
     /// Tells a guest whose execution has ended that nothing more is taken. Returns its connection.
     pub fn dismiss_guest(&mut self) -> Option<ConnectionId> {
-        let door = self.door.as_mut()?;
+        let door = self.guest.door.as_mut()?;
         let connection = door.guest()?.connection;
         door.close_to_producer();
         Some(connection)
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Lets a guest begin that the engine has started, as soon as it has mapped its memory.
     pub(in crate::shard) fn let_guest_begin(&mut self, handle: Handle) {
         if let Some(guest) = self.run_mut(handle).guest() {
@@ -266,16 +268,16 @@ impl<R: Reactor + 'static> Shard<R> {
         guest.has_begun = true;
         let connection = guest.connection;
         run.publish_gate();
-        self.doors.guests.push(index);
+        self.guests.doors.guests.push(index);
         self.say_go(connection);
     }
 
     /// Handles a message on a guest's connection. The first one says that it has mapped its memory,
     /// later ones that it has published something.
     pub(in crate::shard) fn hear_guest(&mut self, index: u32) {
-        let (waker, doors) = (self.reactor.waker(), self.doors.places.clone());
+        let (waker, doors) = (self.reactor.waker(), self.guests.doors.places.clone());
         let run = self.runs[index as usize].as_mut();
-        let Some(guest) = run.and_then(Run::guest) else { return };
+        let Some(guest) = run.and_then(ServedRun::guest) else { return };
         match guest.take_mapped(&doors, waker) {
             Ok(true) => self.tell_guest_to_begin(index),
             Ok(false) => self.take_over_guest(index),
@@ -287,7 +289,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// still taken.
     pub(in crate::shard) fn lose_guest(&mut self, index: u32) {
         let run = self.runs[index as usize].as_mut();
-        let Some(guest) = run.and_then(Run::guest) else { return };
+        let Some(guest) = run.and_then(ServedRun::guest) else { return };
         guest.is_gone = true;
         match guest.has_begun {
             true => self.take_over_guest(index),
@@ -310,10 +312,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn take_over_guests_if(&mut self, is_due: impl Fn(&Guest) -> bool) {
-        for at in (0..self.doors.guests.len()).rev() {
-            let Some(&index) = self.doors.guests.get(at) else { continue };
+        for at in (0..self.guests.doors.guests.len()).rev() {
+            let Some(&index) = self.guests.doors.guests.get(at) else { continue };
             let run = self.runs[index as usize].as_mut();
-            if run.and_then(Run::guest).is_some_and(|guest| is_due(guest)) {
+            if run.and_then(ServedRun::guest).is_some_and(|guest| is_due(guest)) {
                 self.take_over_guest(index);
             }
         }
@@ -423,7 +425,7 @@ impl<R: Reactor + 'static> Shard<R> {
     fn end_guest(&mut self, index: u32, end: ProducerEnd<'_>) {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
         let handle = run.handle;
-        self.doors.guests.retain(|&guest| guest != index);
+        self.guests.doors.guests.retain(|&guest| guest != index);
         match run.producer {
             // A waiting guest has left before its start.
             Producer::Guest | Producer::Waiting(_) => {
@@ -443,12 +445,14 @@ impl<R: Reactor + 'static> Shard<R> {
     /// is half full.
     pub(in crate::shard) fn fall_asleep(&mut self) -> bool {
         let mut has_news = false;
-        for &index in &self.doors.guests {
+        for &index in &self.guests.doors.guests {
             let Some(run) = self.runs[index as usize].as_mut() else { continue };
             let (handle, head_seq) = (run.handle, run.ingested_seq);
             let mut is_urgent = self.engine.is_in_a_hurry(handle)
                 || run.has_readers_here(self.engine.subscriber_count(handle));
-            let Run { door: Some(door), remotes, .. } = run else { continue };
+            let ServedRun { guest: Served { door: Some(door), .. }, remotes, .. } = run else {
+                continue;
+            };
             let elsewhere = || remotes.iter().filter_map(Remote::process_seat);
             let half = door.guest_reader().map_or(2, |r| u64::from(r.geometry().slot_count() / 2));
             let from_seq = |is_urgent| head_seq + if is_urgent { 1 } else { half };
@@ -469,9 +473,9 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Tells guests that the shard polls again, so that they need not wake it.
     pub(in crate::shard) fn rise(&mut self) {
-        for &index in &self.doors.guests {
+        for &index in &self.guests.doors.guests {
             if let Some(run) = self.runs[index as usize].as_mut()
-                && let Some(door) = &mut run.door
+                && let Some(door) = &mut run.guest.door
             {
                 door.control.page.set_server_awake();
             }

@@ -45,8 +45,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use super::Shard;
-use super::run::{Producer, Remote, Run, Seat};
+use super::ServerShard;
+use super::guests::{ServedRemote, ServedRun};
+use super::run::{Producer, Seat};
 use super::serve::Purchase;
 use crate::engine::Subscribed;
 use crate::limits;
@@ -106,7 +107,7 @@ pub(super) enum Behind {
 }
 
 /// A reader in another process.
-pub(super) struct ProcessSeat {
+pub struct ProcessSeat {
     pub connection: ConnectionId,
     pub slot: DeskSlot,
     page: Page,
@@ -222,7 +223,7 @@ impl Door {
     }
 
     /// Wakes the sleeping readers of new chunks. The caller has executed one full fence before.
-    pub fn wake_readers(&self, remotes: &mut [Remote]) {
+    pub fn wake_readers(&self, remotes: &mut [ServedRemote]) {
         let mut is_any_asleep = false;
         for remote in remotes {
             if let Seat::Process(seat) = &mut remote.seat {
@@ -294,41 +295,41 @@ impl ProcessSeat {
     }
 }
 
-impl Run {
+impl ServedRun {
     /// Checks D1 to D3. For tests.
     ///
     /// # Panics
     /// If one does not hold.
     pub fn audit_door(&self) {
-        if let Some(named) = &self.named {
+        if let Some(named) = &self.guest.named {
             named.audit(self); // D1
         }
-        let Some(door) = &self.door else { return };
+        let Some(door) = &self.guest.door else { return };
         match &door.behind {
             Behind::Relay(relay) => relay.audit(self), // D1
             Behind::Guest(guest) => guest.audit(self), // D2, D3
         }
-        let is_elsewhere = |remote: &&Remote| matches!(remote.seat, Seat::Process(_));
+        let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
         let reader_count = self.remotes.iter().filter(is_elsewhere).count();
         assert!(reader_count <= door.slots.count_ones() as usize); // D4
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Returns the bytes of shared memory that doors of this shard take, allocations under way
     /// included.
     pub(super) fn door_bytes(&self) -> u64 {
-        let of = |run: &Run| {
-            run.door.as_ref().map_or(0, |door| door.bytes())
-                + run.named.as_ref().map_or(0, |named| named.bytes())
+        let of = |run: &ServedRun| {
+            run.guest.door.as_ref().map_or(0, |door| door.bytes())
+                + run.guest.named.as_ref().map_or(0, |named| named.bytes())
         };
-        let underway = self.doors.purchases.iter().map(Purchase::bytes);
+        let underway = self.guests.doors.purchases.iter().map(Purchase::bytes);
         self.runs.iter().flatten().map(of).chain(underway).sum()
     }
 
     /// Returns the number of this shard's executions that other processes share.
     pub(super) fn door_count(&self) -> u64 {
-        self.runs.iter().flatten().filter(|run| run.door.is_some()).count() as u64
+        self.runs.iter().flatten().filter(|run| run.guest.door.is_some()).count() as u64
     }
 
     /// Checks D5. For tests.
@@ -336,7 +337,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// # Panics
     /// If it does not hold.
     pub(super) fn audit_doors(&self) {
-        for index in &self.doors.guests {
+        for index in &self.guests.doors.guests {
             let run = self.runs[*index as usize].as_ref().expect("D5");
             assert!(matches!(run.producer, Producer::Guest)); // D5
         }

@@ -17,8 +17,9 @@ use crate::memory::atomic::full_fence;
 use crate::memory::named::{FOLDER, NamedError, NamedRing};
 use crate::memory::{ControlPage, Start};
 use crate::reactor::Reactor;
-use crate::shard::Shard;
-use crate::shard::run::{Ring, Run};
+use crate::shard::ServerShard;
+use crate::shard::guests::ServedRun;
+use crate::shard::run::Ring;
 use crate::trace::Level;
 
 /// The setting that executions have named doors: the folder and the limit. Clones share the limit.
@@ -72,7 +73,7 @@ impl Named {
 
     /// Writes to its control page, as [`Run::tell_pages`] does for other pages, and wakes its
     /// readers.
-    pub fn tell(&mut self, tell: &mut impl FnMut(&mut ControlPage)) {
+    pub fn tell(&mut self, tell: &mut dyn FnMut(&mut ControlPage)) {
         tell(&mut self.ring.control);
         full_fence(); // Readers look at the epoch before they sleep.
         self.ring.rouse();
@@ -84,21 +85,21 @@ impl Named {
     }
 
     /// Checks D1.
-    pub fn audit(&self, run: &Run) {
+    pub fn audit(&self, run: &ServedRun) {
         audit(&self.ring.writer, run);
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Makes the named door of an execution that has just got its ring, if they are enabled and a
     /// place is free.
     pub(in crate::shard) fn open_named(&mut self, index: u32) {
-        let Some(doors) = self.doors.named.clone() else { return };
+        let Some(doors) = self.guests.doors.named.clone() else { return };
         match self.make_named(index, &doors) {
             Ok(named) => {
                 self.counters.named_doors_opened += 1;
                 let run = self.runs[index as usize].as_mut().expect("it was just looked at");
-                run.named = Some(Box::new(named));
+                run.guest.named = Some(Box::new(named));
             }
             Err(refused) => {
                 self.counters.named_doors_refused += 1;
@@ -134,17 +135,17 @@ impl<R: Reactor + 'static> Shard<R> {
             .runs
             .iter_mut()
             .flatten()
-            .filter(|run| run.named.as_ref().is_some_and(|named| named.has_ended));
-        let number = |run: &&mut Run| run.named.as_ref().map(|named| named.number);
+            .filter(|run| run.guest.named.as_ref().is_some_and(|named| named.has_ended));
+        let number = |run: &&mut ServedRun| run.guest.named.as_ref().map(|named| named.number);
         if let Some(run) = ended.min_by_key(number) {
-            run.named = None;
+            run.guest.named = None;
         }
     }
 
     /// Marks the named door of an ended execution: it may be closed when its place is needed.
     pub(in crate::shard) fn end_named(&mut self, index: u32) {
         if let Some(run) = &mut self.runs[index as usize]
-            && let Some(named) = &mut run.named
+            && let Some(named) = &mut run.guest.named
         {
             named.has_ended = true;
         }
@@ -153,7 +154,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Closes the named door of an execution if another process has truncated its file.
     pub(in crate::shard) fn close_lost_named(&mut self, index: u32) {
         let Some(run) = &mut self.runs[index as usize] else { return };
-        if run.named.take_if(|named| named.ring.is_lost()).is_some() {
+        if run.guest.named.take_if(|named| named.ring.is_lost()).is_some() {
             self.counters.named_doors_lost += 1;
             self.log_named(
                 index,
@@ -166,7 +167,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     fn log_named(&self, index: u32, level: Level, event: &'static str, reason: &dyn fmt::Display) {
         let Some(run) = &self.runs[index as usize] else { return };
-        self.log.record(self.wall_us(), level, event, |record| {
+        self.guests.log.record(self.wall_us(), level, event, |record| {
             record.show("execution", &run.id).show("reason", &reason);
         });
     }

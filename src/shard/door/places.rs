@@ -35,7 +35,7 @@ impl Doors {
     ///
     /// ```
     /// use streamdoor::shard::{Doors, ShardConfig};
-    /// let config = ShardConfig { doors: Doors::new(2), ..Default::default() };
+    /// let config = ShardConfig { guests: GuestConfig { doors: Doors::new(2), ..Default::default() }, ..Default::default() };
     /// assert_eq!(config.doors.places_max(), 2);
     /// ```
     pub fn new(places_max: u32) -> Doors {

@@ -9,8 +9,9 @@ use super::ProcessSeat;
 use crate::engine::Subscribed;
 use crate::engine::policy::{Log, totals_before};
 use crate::reactor::Reactor;
-use crate::shard::Shard;
-use crate::shard::run::{Remote, Seat};
+use crate::shard::ServerShard;
+use crate::shard::guests::ServedRemote;
+use crate::shard::run::Seat;
 use crate::stream::{Kinds, Totals};
 
 /// The counts of one reader.
@@ -54,7 +55,7 @@ impl ProcessSeat {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Counts what other processes have read of an execution since the last count.
     pub(in crate::shard) fn count_reads(&mut self, index: u32) {
         let Some(run) = &mut self.runs[index as usize] else { return };
@@ -80,10 +81,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Counts what a removed reader has read since the last count.
-    pub(in crate::shard) fn count_last_reads(&mut self, index: u32, remote: &mut Remote) {
+    pub(in crate::shard) fn count_last_reads(&mut self, index: u32, remote: &mut ServedRemote) {
         let Some(run) = &self.runs[index as usize] else { return };
         let Some(log) = self.engine.log(run.handle) else { return };
-        let guest = run.door.as_ref().and_then(|door| door.guest_reader());
+        let guest = run.guest.door.as_ref().and_then(|door| door.guest_reader());
         let _ = remote.sample(|seq| {
             seq <= log.head_seq() || guest.is_some_and(|reader| reader.has_been(seq))
         });

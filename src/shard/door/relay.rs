@@ -17,8 +17,9 @@ use crate::memory::{
     ClockAnchor, ControlPage, DoorMemory, OpenError, ReadError, RingWriter, Start,
 };
 use crate::reactor::Reactor;
-use crate::shard::Shard;
-use crate::shard::run::{Producer, Remote, Ring, Run, Seat};
+use crate::shard::ServerShard;
+use crate::shard::guests::{ServedRemote, ServedRun};
+use crate::shard::run::{Producer, Ring, Seat};
 use crate::shard::serve::Serve;
 use crate::trace::Transport;
 use crate::wire::http1::Status;
@@ -78,7 +79,7 @@ impl Relay {
     }
 
     /// Checks D1.
-    pub fn audit(&self, run: &Run) {
+    pub fn audit(&self, run: &ServedRun) {
         audit(&self.writer, run);
     }
 }
@@ -115,7 +116,7 @@ pub(super) fn fill(
 }
 
 /// Checks D1 for a copy.
-pub(super) fn audit(writer: &RingWriter, run: &Run) {
+pub(super) fn audit(writer: &RingWriter, run: &ServedRun) {
     writer.audit();
     assert_eq!(writer.head_seq(), run.ingested_seq);
     if let Ring::Here(private) | Ring::Back(private) = &run.ring {
@@ -152,22 +153,27 @@ pub(in crate::shard) fn class_for(ring: &Ring) -> Option<u32> {
     classes.find(|class_bytes| *class_bytes as usize > private_bytes)
 }
 
-impl Run {
+impl ServedRun {
     /// Copies the chunks through `until_seq` to other processes, before the engine is told of them.
     /// All chunks produced here reach other processes this way.
     #[inline]
-    pub fn relay(&mut self, until_seq: u64, scratch: &mut [u8], serve: Option<&mut Serve>) {
-        if self.door.is_some() || self.named.is_some() {
+    pub(in crate::shard) fn relay(
+        &mut self,
+        until_seq: u64,
+        scratch: &mut [u8],
+        serve: Option<&mut Serve>,
+    ) {
+        if self.guest.door.is_some() || self.guest.named.is_some() {
             self.hand_on(until_seq, scratch, serve);
         }
     }
 
     fn hand_on(&mut self, until_seq: u64, scratch: &mut [u8], serve: Option<&mut Serve>) {
-        if let Some(door) = &mut self.door
+        if let Some(door) = &mut self.guest.door
             && let Behind::Relay(relay) = &mut door.behind
         {
             let mut deliveries = serve.map(|serve| &mut serve.deliveries);
-            let is_elsewhere = |remote: &&Remote| matches!(remote.seat, Seat::Process(_));
+            let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
             let reader_count = self.remotes.iter().filter(is_elsewhere).count() as u32;
             let filled = fill(&mut relay.writer, &self.ring, until_seq, scratch, |published_at| {
                 if let Some(deliveries) = &mut deliveries {
@@ -176,7 +182,7 @@ impl Run {
             });
             assert!(filled.is_ok()); // S2: no chunk is overwritten before the engine is told.
         }
-        if let Some(named) = &mut self.named {
+        if let Some(named) = &mut self.guest.named {
             named.fill(&self.ring, until_seq, scratch);
         }
     }
@@ -198,13 +204,13 @@ impl Run {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Closes the door of an execution if nothing needs it. It is never used again: a later reader
     /// gets a relay of what the private ring holds.
     pub(in crate::shard) fn close_idle_door(&mut self, index: u32) {
         if let Some(run) = &mut self.runs[index as usize] {
             let has_ended = matches!(run.producer, Producer::Gone);
-            run.door.take_if(|door| door.is_idle(has_ended));
+            run.guest.door.take_if(|door| door.is_idle(has_ended));
         }
     }
 

@@ -16,8 +16,9 @@ use crate::engine::{ChunkFacts, Event, Gate};
 use crate::limits;
 use crate::memory::{Descriptor, Poll, ReadError, RingReader, RingWriter, Start, WriteError};
 use crate::reactor::Reactor;
-use crate::shard::Shard;
-use crate::shard::run::{Producer, Ring, Run};
+use crate::shard::ServerShard;
+use crate::shard::guests::{Served, ServedRun};
+use crate::shard::run::{Producer, Ring};
 use crate::stream::{Kind, KindTotals};
 
 /// The reason why no more chunks were taken.
@@ -144,12 +145,12 @@ impl Progress {
     }
 }
 
-impl Run {
+impl ServedRun {
     /// True if at least one of its `subscriber_count` subscribers reads the private ring, or if it
     /// has a named door.
     pub(super) fn has_readers_here(&self, subscriber_count: u32) -> bool {
         let elsewhere = self.remotes.iter().filter_map(|remote| remote.process_seat());
-        self.named.is_some() || subscriber_count > elsewhere.count() as u32
+        self.guest.named.is_some() || subscriber_count > elsewhere.count() as u32
     }
 
     /// Takes over at most `burst` chunks of the guest's ring.
@@ -160,7 +161,9 @@ impl Run {
         facts: &mut Facts,
     ) -> Result<Taken, Broken> {
         let (gate, seq) = (self.allowed(), self.ingested_seq);
-        let Run { ring: Ring::Here(writer), door: Some(door), .. } = self else {
+        let ServedRun { ring: Ring::Here(writer), guest: Served { door: Some(door), .. }, .. } =
+            self
+        else {
             return Ok(Taken::All);
         };
         let Some(Guest { taken, .. }) = door.guest() else { return Ok(Taken::All) };
@@ -201,7 +204,11 @@ impl Run {
         before: impl Fn(u64) -> Option<KindTotals>,
     ) -> Result<(), Broken> {
         let until_seq = self.ingested_seq;
-        let Run { ring: Ring::Here(writer), door: Some(door), .. } = self else { return Ok(()) };
+        let ServedRun { ring: Ring::Here(writer), guest: Served { door: Some(door), .. }, .. } =
+            self
+        else {
+            return Ok(());
+        };
         let Some(reader) = door.guest_reader() else { return Ok(()) };
         let mut result = Ok(());
         for _ in 0..MIRROR_ATTEMPTS_MAX {
@@ -247,7 +254,7 @@ fn copy_through(
     Ok(())
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Takes over what a guest has published, and publishes its gate (S2).
     pub(super) fn ingest_guest(&mut self, index: u32) -> Result<Taken, Broken> {
         let ingested = |shard: &Self| shard.runs[index as usize].as_ref().map(|r| r.ingested_seq);
@@ -337,7 +344,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Copies what the ring of an ended guest holds, if that was not mirrored.
     pub(super) fn keep_of_guest(&mut self, index: u32) {
         let run = self.runs[index as usize].as_mut();
-        if run.and_then(Run::guest).is_some_and(|guest| !guest.taken.is_mirrored) {
+        if run.and_then(ServedRun::guest).is_some_and(|guest| !guest.taken.is_mirrored) {
             let _ = self.mirror_guest(index); // A chunk that breaks a rule is not copied.
         }
     }

@@ -42,7 +42,7 @@ pub use tls::Roots;
 use std::fmt;
 use std::time::Duration;
 
-use super::Shard;
+use super::ServerShard;
 use crate::agent::NetFault;
 use crate::base::{Handle, Instant};
 use crate::limits;
@@ -114,7 +114,7 @@ pub(crate) enum Heard {
     Broken(NetFault),
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Starts to send a whole request. [`Shard::next_heard`] reports its answer or its failure. The
     /// first request opens the reactor's sockets.
     pub(crate) fn ask_outside(
@@ -124,14 +124,14 @@ impl<R: Reactor + 'static> Shard<R> {
         deadlines: Deadlines,
     ) -> ExchangeId {
         let now = self.reactor.now();
-        if self.outgoing.is_none() {
+        if self.guests.outgoing.is_none() {
             // If that fails, the exchange fails too.
-            let _ = self.reactor.open_sockets(self.socket_limits);
+            let _ = self.reactor.open_sockets(self.guests.socket_limits);
             let (executions_max, waker) = (self.runs.len() as u32, self.reactor.waker());
-            let made = Outgoing::new(&self.agents.outgoing, executions_max, waker, now);
-            self.outgoing = Some(Box::new(made));
+            let made = Outgoing::new(&self.guests.agents.outgoing, executions_max, waker, now);
+            self.guests.outgoing = Some(Box::new(made));
         }
-        let outgoing = self.outgoing.as_mut().expect("just made");
+        let outgoing = self.guests.outgoing.as_mut().expect("just made");
         let id = outgoing.ask(to, request, deadlines, now);
         outgoing.settle(&mut self.reactor, now);
         id
@@ -157,13 +157,13 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Returns the next event of an exchange. `body` has to be empty. With [`Heard::Body`], the
     /// bytes are in it, and the next call reuses its memory.
     pub(crate) fn next_heard(&mut self, body: &mut Vec<u8>) -> Option<(ExchangeId, Heard)> {
-        self.outgoing.as_mut()?.next_heard(body)
+        self.guests.outgoing.as_mut()?.next_heard(body)
     }
 
     /// Handles expired deadlines of exchanges.
     pub(super) fn fire_outgoing_timers(&mut self) {
         let now = self.now;
-        let Some(outgoing) = &mut self.outgoing else { return };
+        let Some(outgoing) = &mut self.guests.outgoing else { return };
         if outgoing.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.worked = true;
             self.with_outgoing(|outgoing, _| outgoing.fire(now));
@@ -181,7 +181,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn with_outgoing(&mut self, change: impl FnOnce(&mut Outgoing, Instant)) {
-        let Some(outgoing) = &mut self.outgoing else { return };
+        let Some(outgoing) = &mut self.guests.outgoing else { return };
         let now = self.now;
         change(outgoing, now);
         outgoing.settle(&mut self.reactor, now);

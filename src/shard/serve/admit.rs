@@ -9,7 +9,7 @@
 //! telling clients that the server is full, so that accepting never stops. With three places or
 //! fewer none is reserved.
 
-use super::super::Shard;
+use super::super::ServerShard;
 use super::Serve;
 use super::connection::{Connection, Doing};
 use super::tls::Session;
@@ -99,10 +99,10 @@ impl Serve {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Accepts or refuses a new connection.
     pub(super) fn admit(&mut self, id: ConnectionId, peer: Peer, is_at_door: bool) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         if is_at_door && !Serve::is_of_house(&peer) {
             self.counters.doors_refused += 1;
             let text = "the door is for processes of the server's own user";
@@ -134,10 +134,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn welcome(&mut self, id: ConnectionId, peer: Peer, is_at_door: bool) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         serve.accept(id, peer, self.now);
         serve.connection(id).expect("it was just accepted").is_at_door = is_at_door;
-        if let (Some(tls), Peer::Tcp(_)) = (&self.tls, peer) {
+        if let (Some(tls), Peer::Tcp(_)) = (&self.guests.tls, peer) {
             let connection = serve.connection(id).expect("it was just accepted");
             connection.session = Some(Session::new(tls));
         }
@@ -146,7 +146,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// True if this peer speaks TLS.
     fn has_tls(&self, peer: &Peer) -> bool {
-        self.tls.is_some() && matches!(peer, Peer::Tcp(_))
+        self.guests.tls.is_some() && matches!(peer, Peer::Tcp(_))
     }
 
     fn turn_away(&mut self, id: ConnectionId, peer: Peer, error: ApiError, waits: bool) {
@@ -155,7 +155,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.reactor.close(id); // A reply would need a TLS handshake, the most expensive step.
             return;
         }
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         serve.accept(id, peer, self.now);
         serve.connection(id).expect("it was just accepted").is_aborted = !waits;
         self.converse(id, |http, around, out| http.turn_away(&error, around, out));
@@ -164,7 +164,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Logs a refused connection. Several within a short time share one record.
     fn log_refused(&mut self, peer: Peer, reason: &str) {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         serve.untold.count += 1;
         if serve.untold.next_at.is_some_and(|at| now < at) {
             return;
@@ -172,7 +172,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let count = std::mem::take(&mut serve.untold.count);
         serve.untold.next_at = Some(now + limits::REFUSALS_LOG_INTERVAL);
         let shard = self.own_index() as u64;
-        self.log.record(self.wall_us(), Level::Warn, "connections_refused", |record| {
+        self.guests.log.record(self.wall_us(), Level::Warn, "connections_refused", |record| {
             record.number("shard", shard).number("count", count);
             record.show("last_peer", &peer).show("reason", &reason);
         });

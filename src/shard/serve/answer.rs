@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::{ExecuteError, ExecuteOptions, Shard};
+use super::super::{ExecuteError, ExecuteOptions, ServerShard};
 use super::connection::{Doing, Timer};
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::front::bodies;
@@ -18,11 +18,11 @@ use crate::tool::{AGENT, StartError};
 use crate::wire::http1::Status;
 use crate::wire::write_json;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Carries out a call of a client. Returns true if the reply is complete. Returns false if it
     /// comes later, or if it is a stream that has begun.
     pub(super) fn carry_out_call(&mut self, id: ConnectionId, call: Call) -> bool {
-        let is_draining = self.serve.as_ref().is_some_and(|serve| serve.is_draining);
+        let is_draining = self.guests.serve.as_ref().is_some_and(|serve| serve.is_draining);
         let principal = self.principal_of(id);
         match call {
             Call::Execute(_)
@@ -85,8 +85,8 @@ impl<R: Reactor + 'static> Shard<R> {
                 let status = self.inspect(id)?;
                 documents::progress(*token, &status, self.engine.progress_texts(id.slot))
             }
-            Call::Ready if !self.dead_peers.is_empty() => {
-                return Err(ApiError::shards_dead(&self.dead_peers));
+            Call::Ready if !self.guests.dead_peers.is_empty() => {
+                return Err(ApiError::shards_dead(&self.guests.dead_peers));
             }
             Call::Ready => documents::health("ready"),
             Call::Execute(_)
@@ -109,7 +109,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     pub(super) fn list_executions(&mut self, principal: Principal) -> serde_json::Value {
-        let own = self.runs.iter().flatten().filter(|run| run.owner == principal);
+        let own = self.runs.iter().flatten().filter(|run| run.guest.owner == principal);
         let ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
         let mut all = Vec::with_capacity(ids.len());
         for id in ids {
@@ -133,8 +133,8 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Returns the ticket that opens the stream of an execution to its owner, if streams need one.
     fn ticket_for(&self, id: ExecutionId) -> Option<String> {
         let run = self.runs.get(id.slot.index as usize)?.as_ref();
-        let owner = run.filter(|run| run.id == id)?.owner;
-        self.access.ticket(owner, id, self.now)
+        let owner = run.filter(|run| run.id == id)?.guest.owner;
+        self.guests.access.ticket(owner, id, self.now)
     }
 
     /// Returns the name of the tool of an execution, or an empty string.
@@ -157,7 +157,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let front = execute.front.unwrap_or_default();
         let command = front.command;
         if let (Some(_), Some(thread)) = (command, &front.thread_id)
-            && self.conversations.is_busy(owner, thread)
+            && self.guests.conversations.is_busy(owner, thread)
         {
             let text = "the last run of this thread has not ended";
             return self.refuse_run(id, command, &ApiError::new(Status::CONFLICT, "busy", text));
@@ -186,7 +186,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             Err(error) => return self.refuse_run(id, command, &refusal(error)),
         };
-        self.run_mut(execution.slot).policy = policy;
+        self.run_mut(execution.slot).guest.policy = policy;
         self.log_started(id, execution, &execute.tool);
         self.enter_thread(execution, owner, &front);
         if let Some((StreamFormat::Front(_), _)) = &execute.stream {
@@ -198,7 +198,7 @@ impl<R: Reactor + 'static> Shard<R> {
             if is_refused {
                 let _ = self.cancel(execution); // No client knows its id.
             } else if execute.cancels {
-                let serve = self.serve.as_mut().expect("it has connections");
+                let serve = self.guests.serve.as_mut().expect("it has connections");
                 let stream = serve.connection(id).and_then(|c| c.stream.as_mut());
                 stream.expect("it was just begun").cancels = Some(execution);
             }
@@ -224,7 +224,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut spelled = Vec::new();
         write_json(&mut spelled, &arguments);
         if spelled.len() <= limits::FRONT_ARGUMENTS_BYTES_MAX {
-            run.arguments = Some(arguments.into());
+            run.guest.arguments = Some(arguments.into());
         }
     }
 
@@ -232,8 +232,8 @@ impl<R: Reactor + 'static> Shard<R> {
     fn enter_thread(&mut self, execution: ExecutionId, owner: Principal, front: &FrontRun) {
         let Some(thread) = &front.thread_id else { return };
         let run_id = front.run_id.clone();
-        let seat = self.conversations.enter(owner, thread, execution, run_id);
-        self.run_mut(execution.slot).thread = Some(seat.into());
+        let seat = self.guests.conversations.enter(owner, thread, execution, run_id);
+        self.run_mut(execution.slot).guest.thread = Some(seat.into());
         self.announce_run(execution, owner, thread);
     }
 
@@ -268,7 +268,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Ok(status) if is_complete(&status) => self.give_result(id, status),
             Ok(status) if wait.is_zero() => self.give_state(id, &status),
             Ok(_) => {
-                let serve = self.serve.as_mut().expect("it has connections");
+                let serve = self.guests.serve.as_mut().expect("it has connections");
                 serve.waiting.push((execution, id));
                 let connection = serve.connection(id).expect("its request is being answered");
                 connection.doing = Doing::Result;
@@ -303,7 +303,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Answers all connections that wait for the end of this execution.
     pub(super) fn answer_waiting(&mut self, execution: ExecutionId) {
         loop {
-            let serve = self.serve.as_mut().expect("a connection waits");
+            let serve = self.guests.serve.as_mut().expect("a connection waits");
             let found = serve.waiting.iter().position(|(waited_for, _)| *waited_for == execution);
             let Some(at) = found else { return };
             let (_, id) = serve.waiting.swap_remove(at);
@@ -313,14 +313,14 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Answers a client that has waited long enough.
     pub(super) fn answer_late(&mut self, id: ConnectionId) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let found = serve.waiting.iter().position(|(_, waiting)| *waiting == id);
         let (execution, _) = serve.waiting.swap_remove(found.expect("its timer was armed for it"));
         self.answer_waited(id, execution);
     }
 
     fn answer_waited(&mut self, id: ConnectionId, execution: ExecutionId) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let connection = serve.connection(id).expect("a closed connection waits for nothing");
         connection.doing = Doing::Requests;
         match self.inspect(execution) {
@@ -328,13 +328,13 @@ impl<R: Reactor + 'static> Shard<R> {
             Ok(status) if is_complete(&status) => self.give_result(id, status),
             Ok(status) => self.give_state(id, &status),
         };
-        self.serve.as_mut().expect("as above").answered.push(id);
+        self.guests.serve.as_mut().expect("as above").answered.push(id);
     }
 
     /// Writes a complete reply. Always returns true.
     pub(super) fn answer(&mut self, id: ConnectionId, answer: &Answer) -> bool {
-        let serve = self.serve.as_mut().expect("it has connections");
-        let around = serve.around(&self.access, self.now);
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        let around = serve.around(&self.guests.access, self.now);
         if let Some(connection) = serve.writable(id) {
             connection.converse(|http, out| http.answer(answer, &around, out));
         }
@@ -343,8 +343,8 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Writes a complete error reply. Always returns true.
     pub(super) fn answer_error(&mut self, id: ConnectionId, error: &ApiError) -> bool {
-        let serve = self.serve.as_mut().expect("it has connections");
-        let around = serve.around(&self.access, self.now);
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        let around = serve.around(&self.guests.access, self.now);
         if let Some(connection) = serve.writable(id) {
             connection.converse(|http, out| http.answer_error(error, &around, out));
         }

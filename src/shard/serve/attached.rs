@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::super::{Agreed, Shard};
+use super::super::{Agreed, ServerShard};
 use super::join::{Joined, Part, Parts};
 use super::stream::Followed;
 use crate::base::ExecutionId;
@@ -78,7 +78,7 @@ impl Attached {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Detaches all subscribers of a request that was refused, and the readers in `rest` that other
     /// shards have accepted.
     pub(super) fn detach_all_of(&mut self, attached: AllAttached, rest: Parts) {

@@ -7,7 +7,7 @@
 
 use std::os::fd::OwnedFd;
 
-use super::super::Shard;
+use super::super::ServerShard;
 use super::super::door::relay;
 use super::door::{Parcel, Side, of_producer};
 use crate::base::{ExecutionId, Handle};
@@ -43,7 +43,7 @@ const ENOUGH: &str = "a simulation has enough memory and places";
 /// A connection id that no reactor assigns.
 const NO_CONNECTION: ConnectionId = ConnectionId(Handle { index: u32::MAX, generation: 0 });
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Attaches a reader that has no connection. The caller has to knock once, as after mapping
     /// memory.
     ///
@@ -59,7 +59,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> Result<AtDoor, SubscribeError> {
         let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
         let run = run.filter(|run| run.id == id).ok_or(SubscribeError::NotFound)?;
-        if run.door.is_none() {
+        if run.guest.door.is_none() {
             let class = relay::class_for(&run.ring);
             let class_bytes = class.ok_or(SubscribeError::NotYet { next_seq: 1 })?;
             let memory = DoorMemory::buy(class_bytes).expect(ENOUGH);
@@ -112,7 +112,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let prepared = of_producer("by hand", class_bytes, None);
         let execution = self.open_for_guest(prepared, options, door)?;
         let line = HandLine { execution, side: Side::Guest };
-        let has_door = self.run_mut(execution.slot).door.is_some();
+        let has_door = self.run_mut(execution.slot).guest.door.is_some();
         Ok((execution, has_door.then(|| ProducerAtDoor { memory: three(parcel), line })))
     }
 
@@ -120,7 +120,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(crate) fn has_begun_by_hand(&mut self, line: HandLine) -> bool {
         let run = self.runs[line.execution.slot.index as usize].as_mut();
         let run = run.filter(|run| run.id == line.execution);
-        let guest = run.and_then(|run| run.door.as_mut()?.guest());
+        let guest = run.and_then(|run| run.guest.door.as_mut()?.guest());
         guest.is_some_and(|guest| guest.has_begun)
     }
 

@@ -8,7 +8,8 @@ use std::mem;
 
 use smallvec::SmallVec;
 
-use super::super::Shard;
+use super::super::ServerShard;
+use super::super::guests::Guests;
 use super::super::run::Producer;
 use super::connection::{Doing, Timer};
 use super::frames::Encoding;
@@ -25,37 +26,37 @@ use crate::tool::RemoteCall;
 use crate::wire::http1::Status;
 use crate::wire::sse;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Begins the call of an execution whose work is done by a worker.
     pub(in crate::shard) fn begin_call(&mut self, execution: Handle, call: RemoteCall) {
         let run = self.run_mut(execution);
-        run.is_remote = true;
-        run.call = Some(Box::new(OpenCall::new(call)));
-        let (id, owner, tool) = (run.id, run.owner, run.tool.clone());
+        run.guest.is_remote = true;
+        run.guest.call = Some(Box::new(OpenCall::new(call)));
+        let (id, owner, tool) = (run.id, run.guest.owner, run.tool.clone());
         let name = tool.as_ref().map_or("", |tool| tool.name.as_str());
-        self.workers.begin(owner, id, name);
+        self.guests.workers.begin(owner, id, name);
     }
 
     /// Notes that an execution has ended. Its worker, if it has one, is told so, unless the worker
     /// itself sent the last part.
     pub(in crate::shard) fn note_call_ended(&mut self, execution: Handle, outcome: Outcome) {
         let run = self.run_mut(execution);
-        if run.is_remote {
-            let (id, owner) = (run.id, run.owner);
-            let is_own = run.call.as_ref().is_some_and(|call| call.result().is_some());
-            self.workers.note_ended(id, owner, (!is_own).then_some(outcome));
+        if run.guest.is_remote {
+            let (id, owner) = (run.id, run.guest.owner);
+            let is_own = run.guest.call.as_ref().is_some_and(|call| call.result().is_some());
+            self.guests.workers.note_ended(id, owner, (!is_own).then_some(outcome));
         }
     }
 
     /// Lets a worker take calls. Returns false if its stream has begun, true if it was refused.
     pub(super) fn let_work(&mut self, id: ConnectionId, work: Work, principal: Principal) -> bool {
-        if let Err(error) = self.workers.may_enter(principal, &work.session) {
+        if let Err(error) = self.guests.workers.may_enter(principal, &work.session) {
             return self.answer_error(id, &entrance_error(error));
         }
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let (retry, beat) = (serve.retry(), serve.first_beat());
-        let around = serve.around(&self.access, now);
+        let around = serve.around(&self.guests.access, now);
         let connection = serve.writable(id).expect("its request is being answered");
         let media_type = sse::MEDIA_TYPE;
         let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));
@@ -76,7 +77,7 @@ impl<R: Reactor + 'static> Shard<R> {
         connection.stream = Some(Box::new(stream));
         connection.worker = Some(Box::new((principal, work.session.clone())));
         serve.set_timer(id, Some((Timer::Beat, now + beat)));
-        for call in self.workers.enter(principal, &work.session, work.tools, id) {
+        for call in self.guests.workers.enter(principal, &work.session, work.tools, id) {
             self.tell_call(id, call); // The worker is back, and may have forgotten its calls.
         }
         false
@@ -85,7 +86,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Notes that the connection of a worker is gone.
     pub(super) fn lose_worker(&mut self, (principal, session): (Principal, Box<str>)) {
         let now = self.now;
-        self.workers.leave(principal, &session, now);
+        self.guests.workers.leave(principal, &session, now);
     }
 
     /// Takes a part that a worker delivers. Returns true if it was answered, false if it waits for
@@ -97,7 +98,7 @@ impl<R: Reactor + 'static> Shard<R> {
         principal: Principal,
     ) -> bool {
         let call = deliver.part.call;
-        let others_wait = self.workers.parts.iter().any(|(other, _)| *other == call);
+        let others_wait = self.guests.workers.parts.iter().any(|(other, _)| *other == call);
         match self.accept_part(&deliver, principal, others_wait) {
             Ok(Taken::NotYet) => {
                 self.hold_part(id, deliver);
@@ -110,8 +111,8 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Makes a part wait for room, together with its connection.
     fn hold_part(&mut self, id: ConnectionId, deliver: Box<Deliver>) {
         let until = self.now + limits::PART_WAIT;
-        self.workers.parts.push((deliver.part.call, id));
-        let serve = self.serve.as_mut().expect("it has connections");
+        self.guests.workers.parts.push((deliver.part.call, id));
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         // A body of many parts waits as long as it takes: its connection is not read meanwhile.
         let timer = (!deliver.is_of_many).then_some((Timer::Part, until));
         serve.connection(id).expect("its request is being answered").doing = Doing::Part(deliver);
@@ -132,7 +133,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let run = self.runs[id.slot.index as usize].as_ref().expect("it is owned");
         let is_over = !matches!(run.producer, Producer::Feed);
-        let call = run.call.as_ref().ok_or(NotFound)?;
+        let call = run.guest.call.as_ref().ok_or(NotFound)?;
         if call.session.as_ref() != Some(&deliver.session) {
             return Err(NotFound);
         }
@@ -167,13 +168,13 @@ impl<R: Reactor + 'static> Shard<R> {
         look: impl FnOnce(&mut OpenCall, &mut Publish<'_>) -> T,
     ) -> Option<T> {
         let run = self.runs.get_mut(id.slot.index as usize)?.as_mut();
-        let mut call = run.filter(|run| run.id == id)?.call.take()?;
+        let mut call = run.filter(|run| run.id == id)?.guest.call.take()?;
         let result = look(&mut call, &mut |kind, bytes| {
             self.publish_pieces(id, kind, bytes).map_err(|_| Gone)
         });
         match call.gathers_for() {
             Some(delay) => {
-                let deadline = self.workers.arm(self.now + delay, Due::Gathered(id));
+                let deadline = self.guests.workers.arm(self.now + delay, Due::Gathered(id));
                 call.deadline = Some(deadline);
             }
             None if !call.is_gathering() => self.disarm_call(&mut call),
@@ -181,7 +182,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let run = self.runs[id.slot.index as usize].as_mut();
         match run.filter(|run| run.id == id) {
-            Some(run) => run.call = Some(call),
+            Some(run) => run.guest.call = Some(call),
             // The chunks just published have caused the removal of the execution.
             None => self.disarm_call(&mut call),
         }
@@ -190,14 +191,14 @@ impl<R: Reactor + 'static> Shard<R> {
 
     fn disarm_call(&mut self, call: &mut OpenCall) {
         if let Some(deadline) = call.deadline.take() {
-            self.workers.disarm(deadline);
+            self.guests.workers.disarm(deadline);
         }
     }
 
     /// Ends the execution of a call whose last part is published.
     fn finish_call(&mut self, id: ExecutionId) {
         let run = self.runs[id.slot.index as usize].as_ref().filter(|run| run.id == id);
-        let result = run.and_then(|run| run.call.as_ref()?.result().cloned());
+        let result = run.and_then(|run| run.guest.call.as_ref()?.result().cloned());
         if let Some(result) = result {
             let result = result.as_ref().map(|_| ()).map_err(|text| &**text);
             let _ = self.finish(id, result); // It may have ended otherwise.
@@ -214,7 +215,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let is_duplicate = result == Ok(Taken::Before);
         let error = match result {
             Ok(Taken::Now | Taken::Before) if deliver.is_of_many => {
-                let serve = self.serve.as_mut().expect("it has connections");
+                let serve = self.guests.serve.as_mut().expect("it has connections");
                 if let Some(connection) = serve.connection(id) {
                     connection.http.take_part(is_duplicate);
                 }
@@ -249,9 +250,10 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Takes parts that wait for this call, as far as there is room now.
     fn look_at_parts(&mut self, call: ExecutionId) {
-        while let Some(at) = self.workers.parts.iter().position(|(other, _)| *other == call) {
-            let (_, id) = self.workers.parts[at];
-            let serve = self.serve.as_mut().expect("it has connections");
+        while let Some(at) = self.guests.workers.parts.iter().position(|(other, _)| *other == call)
+        {
+            let (_, id) = self.guests.workers.parts[at];
+            let serve = self.guests.serve.as_mut().expect("it has connections");
             let connection = serve.connection(id).expect("a closed connection waits for nothing");
             let principal = connection.http.principal();
             let Doing::Part(deliver) = mem::replace(&mut connection.doing, Doing::Requests) else {
@@ -259,26 +261,26 @@ impl<R: Reactor + 'static> Shard<R> {
             };
             let result = self.accept_part(&deliver, principal, false);
             if result == Ok(Taken::NotYet) {
-                let serve = self.serve.as_mut().expect("as above");
+                let serve = self.guests.serve.as_mut().expect("as above");
                 let connection = serve.connection(id).expect("no connection is dropped in between");
                 connection.doing = Doing::Part(deliver);
                 return;
             }
-            self.workers.parts.retain(|(_, waiting)| *waiting != id);
+            self.guests.workers.parts.retain(|(_, waiting)| *waiting != id);
             self.answer_part(id, &deliver, result);
             self.go_on_behind_part(id);
         }
     }
 
     fn go_on_behind_part(&mut self, id: ConnectionId) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         serve.set_timer(id, None);
         serve.answered.push(id);
     }
 
     /// Refuses a part that has waited for room long enough.
     pub(super) fn refuse_part(&mut self, id: ConnectionId) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let connection = serve.connection(id).expect("a closed connection has no timer");
         let Doing::Part(deliver) = mem::replace(&mut connection.doing, Doing::Requests) else {
             unreachable!("its timer was armed for it");
@@ -290,43 +292,43 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Removes a part that waits. The parts behind it are tried.
     pub(super) fn forget_part(&mut self, id: ConnectionId, call: ExecutionId) {
-        self.workers.parts.retain(|(_, waiting)| *waiting != id);
-        self.workers.note_room(call);
+        self.guests.workers.parts.retain(|(_, waiting)| *waiting != id);
+        self.guests.workers.note_room(call);
     }
 
     /// Handles calls that have begun, have ended or have room.
     pub(super) fn settle_calls(&mut self) {
-        while let Some((call, owner, outcome)) = self.workers.take_ended() {
+        while let Some((call, owner, outcome)) = self.guests.workers.take_ended() {
             self.settle_ended(call, owner, outcome);
         }
-        while let Some(call) = self.workers.take_roomy() {
+        while let Some(call) = self.guests.workers.take_roomy() {
             let _ = self.look_at_call(call, |call, publish| call.go_on(publish));
             self.finish_call(call);
             self.look_at_parts(call);
         }
         loop {
-            let Shard { serve, workers, .. } = self;
+            let Guests { serve, workers, .. } = &mut self.guests;
             let serve = serve.as_mut().expect("it has connections");
             let is_free = |id| serve.connection(id).is_some_and(|connection| connection.is_free());
             let Some((call, session, id)) = workers.assign(is_free) else { return };
             let run = self.runs[call.slot.index as usize].as_mut().filter(|run| run.id == call);
-            let call_of = run.and_then(|run| run.call.as_mut());
+            let call_of = run.and_then(|run| run.guest.call.as_mut());
             call_of.expect("a call that has ended does not wait").session = Some(session);
             self.tell_call(id, call);
         }
     }
 
     fn settle_ended(&mut self, call: ExecutionId, owner: Principal, outcome: Option<Outcome>) {
-        let connection = self.workers.remove_call(owner, call);
+        let connection = self.guests.workers.remove_call(owner, call);
         if let (Some(id), Some(outcome)) = (connection, outcome) {
             let document = documents::cancelled_call(call, outcome);
             self.tell_worker(id, "cancel", &document);
         }
         let run = self.runs[call.slot.index as usize].as_mut().filter(|run| run.id == call);
-        if let Some(call) = run.and_then(|run| run.call.as_mut()) {
+        if let Some(call) = run.and_then(|run| run.guest.call.as_mut()) {
             call.let_go();
             if let Some(deadline) = call.deadline.take() {
-                self.workers.disarm(deadline);
+                self.guests.workers.disarm(deadline);
             }
         }
         self.look_at_parts(call);
@@ -336,7 +338,7 @@ impl<R: Reactor + 'static> Shard<R> {
     fn tell_call(&mut self, id: ConnectionId, call: ExecutionId) {
         let run = self.runs[call.slot.index as usize].as_ref().filter(|run| run.id == call);
         let Some(run) = run else { return };
-        let Some(open) = &run.call else { return };
+        let Some(open) = &run.guest.call else { return };
         let name = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
         let (arguments, next_seq) = (&open.arguments, open.next_seq());
         let (timeouts, trace) = (&run.timeouts, &run.trace);
@@ -345,7 +347,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn tell_worker(&mut self, id: ConnectionId, name: &str, document: &str) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let Some(connection) = serve.writable(id) else { return };
         let Some(stream) = connection.stream.take() else { return };
         connection.write(|out| stream.write_named(out, name, document));
@@ -354,11 +356,11 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Handles expired deadlines of workers and calls.
     pub(super) fn fire_worker_deadlines(&mut self) {
-        while let Some(due) = self.workers.pop_due(self.now) {
+        while let Some(due) = self.guests.workers.pop_due(self.now) {
             self.worked = true;
             match due {
                 Due::Back(principal, session) => {
-                    for call in self.workers.dismiss(principal, &session) {
+                    for call in self.guests.workers.dismiss(principal, &session) {
                         let _ = self.finish(
                             call,
                             Err("its worker disconnected and did not return in time"),
@@ -378,9 +380,9 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Ends the streams of all workers, because the server drains.
     pub(super) fn end_workers(&mut self) {
-        let all: Vec<ConnectionId> = self.workers.connections().collect();
+        let all: Vec<ConnectionId> = self.guests.workers.connections().collect();
         for id in all {
-            let serve = self.serve.as_mut().expect("it has connections");
+            let serve = self.guests.serve.as_mut().expect("it has connections");
             let Some(connection) = serve.writable(id) else { continue };
             connection.stream = None;
             connection.converse(|http, out| http.end_stream(out));
@@ -399,13 +401,14 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(in crate::shard) fn audit_calls(&self) {
         let run =
             |id: ExecutionId| self.runs[id.slot.index as usize].as_ref().filter(|run| run.id == id);
-        self.workers.audit(|id| run(id).is_some_and(|run| run.call.is_some()));
+        self.guests.workers.audit(|id| run(id).is_some_and(|run| run.guest.call.is_some()));
         for run in self.runs.iter().flatten() {
-            run.call.iter().for_each(|call| call.audit());
+            run.guest.call.iter().for_each(|call| call.audit());
         }
-        let connections = self.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
+        let connections =
+            self.guests.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
         let waiting = connections.filter(|connection| matches!(connection.doing, Doing::Part(_)));
-        assert_eq!(waiting.count(), self.workers.parts.len());
+        assert_eq!(waiting.count(), self.guests.workers.parts.len());
     }
 }
 

@@ -3,23 +3,24 @@
 
 use std::time::Duration;
 
-use super::super::Shard;
+use super::super::ServerShard;
+use super::super::guests::Guests;
 use super::connection::{Connection, Doing, Timer};
 use crate::base::Instant;
 use crate::endpoint::Due;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Handles a limited number of expired timers. The rest waits for the next turns, so that
     /// chunks are not delayed.
     pub(in crate::shard) fn fire_connection_timers(&mut self) {
         let now = self.now;
-        if let Some(serve) = &mut self.serve {
+        if let Some(serve) = &mut self.guests.serve {
             serve.remotes.wake_due(now);
         }
         for _ in 0..limits::CONNECTION_DEADLINES_PER_TURN {
-            let Some(serve) = &mut self.serve else { return };
+            let Some(serve) = &mut self.guests.serve else { return };
             let Some((id, timer)) = serve.timers.pop_expired(now) else { break };
             self.worked = true;
             let connection = serve.connection(id).expect("a closed connection has no timer");
@@ -61,7 +62,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// read for too long.
     fn beat(&mut self, id: ConnectionId) {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let connection = serve.connection(id).expect("the caller found it");
         if connection.stream.is_none() {
             return; // The stream has ended in this turn. The next step sets the timer.
@@ -90,7 +91,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Sets the timer that belongs to what a connection is doing, and whether it receives.
     pub(super) fn settle_connection(&mut self, id: ConnectionId) {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         serve.settle_place(id, now);
         let Some(connection) = serve.connection(id) else { return };
         if let Doing::Moving(_) = connection.doing {
@@ -102,7 +103,9 @@ impl<R: Reactor + 'static> Shard<R> {
             serve.set_timer(id, wanted);
         }
     }
+}
 
+impl<R: Reactor + 'static> Guests<R> {
     /// Returns the next deadline of a connection, a worker, a call or an outgoing exchange.
     #[inline]
     pub(in crate::shard) fn connection_deadline(&self) -> Option<Instant> {

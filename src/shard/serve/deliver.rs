@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use smallvec::SmallVec;
 
-use super::super::run::Run;
-use super::super::{Chunk, Delivery, Names, Shard};
+use super::super::guests::ServedRun;
+use super::super::{Chunk, Delivery, Names, ServerShard};
 use super::Serve;
 use super::connection::{Connection, Doing, Flushed, Timer};
 use super::door::Parcel;
@@ -158,7 +158,7 @@ impl Serve {
         &mut self,
         id: ConnectionId,
         subscriber: SubscriberId,
-        run: Option<&Run>,
+        run: Option<&ServedRun>,
         delivery: &Delivery<'_>,
     ) {
         let Some(run) = run else {
@@ -335,12 +335,12 @@ impl Stream {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Sends what is queued, if that is enough, in the middle of a fan-out. Slow connections then
     /// get no further chunks.
     #[inline]
     pub(in crate::shard) fn flush_if_due(&mut self) {
-        if let Some(serve) = &mut self.serve
+        if let Some(serve) = &mut self.guests.serve
             && serve.is_flush_due()
         {
             serve.flush(&mut self.reactor, &mut self.counters, self.now);
@@ -354,7 +354,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(in crate::shard) fn make_room_for_deliveries(&mut self) {
         const CHUNKS_MAX: usize = Transport::NAMES.len() * limits::DELIVERY_CHUNKS_MAX as usize;
         const _: () = assert!(limits::BURST_CHUNKS_MAX <= limits::DELIVERY_CHUNKS_MAX);
-        if self.serve.as_ref().is_some_and(|serve| !serve.deliveries.has_room(CHUNKS_MAX)) {
+        if self.guests.serve.as_ref().is_some_and(|serve| !serve.deliveries.has_room(CHUNKS_MAX)) {
             self.settle_deliveries();
         }
     }
@@ -362,7 +362,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Records the latency of the deliveries that were sent.
     #[inline]
     pub(in crate::shard) fn settle_deliveries(&mut self) {
-        if let Some(serve) = &mut self.serve
+        if let Some(serve) = &mut self.guests.serve
             && !serve.deliveries.is_settled()
         {
             serve.deliveries.settle(self.reactor.now());
@@ -370,34 +370,35 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     pub(super) fn tell_demands(&mut self) {
-        while let Some(serve) = &mut self.serve
+        while let Some(serve) = &mut self.guests.serve
             && let Some((subscriber, demand)) = serve.demands.pop()
         {
             self.tell(Event::Demand(subscriber, demand));
         }
-        while let Some(subscriber) = self.serve.as_mut().and_then(|serve| serve.moved.pop()) {
+        while let Some(subscriber) = self.guests.serve.as_mut().and_then(|serve| serve.moved.pop())
+        {
             self.tell(Event::Moved(subscriber));
         }
     }
 
     /// Sends all output of this turn, and handles what follows from it.
     pub(in crate::shard) fn flush_connections(&mut self) {
-        if let Some(serve) = &mut self.serve {
+        if let Some(serve) = &mut self.guests.serve {
             serve.mcp.look_at_tools(self.tools.revision());
         }
-        while let Some(serve) = &mut self.serve
-            && (serve.has_work() || self.workers.has_news())
+        while let Some(serve) = &mut self.guests.serve
+            && (serve.has_work() || self.guests.workers.has_news())
         {
             self.did.note(Duty::Sends);
-            if self.workers.has_news() {
+            if self.guests.workers.has_news() {
                 self.settle_calls();
             }
             self.settle_mcp();
-            let serve = self.serve.as_mut().expect("it was just there");
+            let serve = self.guests.serve.as_mut().expect("it was just there");
             serve.wake_lines();
             serve.flush(&mut self.reactor, &mut self.counters, self.now);
             if std::mem::take(&mut serve.has_free_worker) {
-                self.workers.note_free();
+                self.guests.workers.note_free();
             }
             self.tell_demands();
             self.settle_flush();
@@ -407,7 +408,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn settle_flush(&mut self) {
-        while let Some(serve) = &mut self.serve {
+        while let Some(serve) = &mut self.guests.serve {
             if let Some(id) = serve.broken.pop() {
                 self.drop_connection(id);
             } else if let Some(id) = serve.finished.pop() {
@@ -428,7 +429,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Closes a connection that has sent everything, once the client has read it.
     fn finish_connection(&mut self, id: ConnectionId) {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let is_draining = serve.is_draining;
         let Some(connection) = serve.connection(id) else { return };
         // A client that has sent nothing more loses nothing by it.
@@ -448,10 +449,10 @@ impl<R: Reactor + 'static> Shard<R> {
     /// end of the turn.
     pub(in crate::shard) fn note_ended(&mut self, execution: Handle) {
         let run = self.runs[execution.index as usize].as_ref();
-        if let Some(seat) = run.and_then(|run| run.thread.as_ref()) {
+        if let Some(seat) = run.and_then(|run| run.guest.thread.as_ref()) {
             seat.end();
         }
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         let id = self.runs[execution.index as usize].as_ref().map(|run| run.id);
         if let Some(id) = id {
             serve.mcp.note_ended(id);

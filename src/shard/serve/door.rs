@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::Shard;
+use super::super::ServerShard;
 use super::super::door::{Behind, Door, Guest, Looks, Place as DoorPlace, relay};
-use super::super::run::{Producer, Remote, Run, Seat};
+use super::super::guests::{ServedRemote, ServedRun};
+use super::super::run::{Producer, Remote, Seat};
 use super::super::{ExecuteError, ExecuteOptions};
 use super::Serve;
 use super::answer::{options_of, refusal};
@@ -172,10 +173,10 @@ impl Serve {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Refuses a request that is allowed at the door only. Returns true if it was refused.
     fn is_elsewhere(&mut self, id: ConnectionId) -> bool {
-        let connection = self.serve.as_mut().and_then(|serve| serve.connection(id));
+        let connection = self.guests.serve.as_mut().and_then(|serve| serve.connection(id));
         if connection.is_some_and(|connection| connection.is_at_door) {
             return false;
         }
@@ -226,7 +227,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     pub(super) fn looks(&self) -> Looks {
-        self.serve.as_ref().map_or_else(Looks::default, |serve| Rc::clone(&serve.looks))
+        self.guests.serve.as_ref().map_or_else(Looks::default, |serve| Rc::clone(&serve.looks))
     }
 
     pub(super) fn grant_reader(
@@ -258,7 +259,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.pump();
         let run = self.runs[index as usize].as_ref().filter(|run| run.id == execution);
         let Some(run) = run else { return Err(NotFound.into()) };
-        let Some(door) = &run.door else { return Err(relay::queued()) };
+        let Some(door) = &run.guest.door else { return Err(relay::queued()) };
         let no_memory = |error: std::io::Error| relay::no_memory(run.ring_bytes, &error);
         let ring = door.ring_descriptor().ok_or_else(not_yet)?.map_err(no_memory)?;
         let control = door.control.descriptor().try_clone_to_owned().map_err(no_memory)?;
@@ -314,7 +315,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let no_memory = |error: std::io::Error| relay::no_memory(window_bytes, &error);
         let file = ReaderPageFile::create(cursor).map_err(no_memory)?;
         let descriptor = file.descriptor().try_clone_to_owned().map_err(no_memory)?;
-        let door = run.door.as_mut().expect("the caller has opened it");
+        let door = run.guest.door.as_mut().expect("the caller has opened it");
         let (number, slot) = door.take_slot().ok_or_else(too_many_readers)?;
         let seat = door.seat(connection, slot, file, subscribed);
         let seat = Seat::Process(Box::new(seat));
@@ -340,8 +341,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let prepared = of_producer(&name, class_bytes, estimated_bytes);
         let execution = self.open_for_guest(prepared, options, door).map_err(refusal)?;
         let run = self.run_mut(execution.slot);
-        run.policy = policy;
-        if run.door.is_none() {
+        run.guest.policy = policy;
+        if run.guest.door.is_none() {
             let text =
                 run.error.as_deref().unwrap_or("the execution ended before it began").to_owned();
             let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);
@@ -388,7 +389,7 @@ impl<R: Reactor + 'static> Shard<R> {
             return Ok(execution);
         }
         run.copy_page(&mut door.control.page, false);
-        run.door = Some(Box::new(door));
+        run.guest.door = Some(Box::new(door));
         if let Producer::Feed = run.producer {
             run.producer = Producer::Guest; // It was started meanwhile.
             self.let_guest_begin(execution.slot);
@@ -399,8 +400,8 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Answers with a grant, and begins a line. Always returns false.
     pub(super) fn begin_line(&mut self, id: ConnectionId, grant: Grant) -> bool {
         let Grant { mut line, document, parcel } = grant;
-        let serve = self.serve.as_mut().expect("it has connections");
-        let around = serve.around(&self.access, self.now);
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        let around = serve.around(&self.guests.access, self.now);
         let connection = serve.writable(id).expect("its request is being answered");
         line.body =
             connection.converse(|http, out| http.begin_stream(ndjson::MEDIA_TYPE, &around, out));
@@ -414,19 +415,19 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Tells a guest that it may begin.
     pub(in crate::shard) fn say_go(&mut self, connection: ConnectionId) {
-        if let Some(serve) = &mut self.serve {
+        if let Some(serve) = &mut self.guests.serve {
             serve.tell_line(connection, &documents::door_go());
         }
     }
 
     /// True if sleeping processes have to be woken.
     pub(in crate::shard) fn has_lines_to_wake(&self) -> bool {
-        self.serve.as_ref().is_some_and(|serve| !serve.looks.borrow().is_empty())
+        self.guests.serve.as_ref().is_some_and(|serve| !serve.looks.borrow().is_empty())
     }
 
     /// Handles bytes that were received on a line.
     pub(super) fn hear_at_door(&mut self, id: ConnectionId) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         let Some(connection) = serve.connection(id) else { return };
         let Some(line) = connection.line.as_ref().filter(|line| !line.is_over) else { return };
         let (execution, side) = (line.execution, line.side);
@@ -490,7 +491,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             Side::Reader { subscriber, slot } => {
                 run.remotes.retain(|remote| remote.subscriber != subscriber);
-                if let Some(door) = &mut run.door {
+                if let Some(door) = &mut run.guest.door {
                     door.free_slot(slot);
                 }
                 run.count_direct_readers();
@@ -503,7 +504,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Sends the last message to another process, and closes the connection when that was read.
     pub(in crate::shard) fn end_line(&mut self, id: ConnectionId, word: LastWord<'_>) {
         let now = self.now;
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         let Some(connection) = serve.writable(id) else { return };
         let Some(mut line) = connection.line.take() else { return };
         if !line.is_over {
@@ -519,7 +520,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Tells the processes that share an execution that it has ended. Readers leave when they have
     /// read all of it.
     pub(in crate::shard) fn tell_end_at_door(&mut self, execution: Handle, verdict: &Verdict) {
-        self.doors.guests.retain(|&index| index != execution.index);
+        self.guests.doors.guests.retain(|&index| index != execution.index);
         let run = self.run_mut(execution);
         let producer = run.dismiss_guest();
         let mut readers: SmallVec<[ConnectionId; 8]> = SmallVec::new();
@@ -529,7 +530,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
         }
         let word = LastWord::Ended(verdict);
-        if let Some(serve) = &mut self.serve {
+        if let Some(serve) = &mut self.guests.serve {
             for id in readers {
                 serve.tell_line(id, &word.document());
             }
@@ -553,7 +554,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn log_evicted_for(&self, execution: ExecutionId, subscriber: SubscriberId, reason: &str) {
-        self.log.record(self.wall_us(), Level::Warn, "door_reader_evicted", |record| {
+        self.guests.log.record(self.wall_us(), Level::Warn, "door_reader_evicted", |record| {
             record.show("execution", &execution).show("subscriber", &subscriber);
             record.show("reason", &reason);
         });
@@ -562,18 +563,18 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Logs that a producer in another process has broken a rule.
     pub(in crate::shard) fn log_refused_guest(&self, index: u32, rule: &str) {
         let Some(run) = &self.runs[index as usize] else { return };
-        self.log.record(self.wall_us(), Level::Warn, "door_producer_refused", |record| {
+        self.guests.log.record(self.wall_us(), Level::Warn, "door_producer_refused", |record| {
             record.show("execution", &run.id).show("reason", &rule);
         });
     }
 }
 
-impl Run {
+impl ServedRun {
     /// Tells a guest how many processes read its ring directly and have to be woken by it.
     fn count_direct_readers(&mut self) {
-        let is_elsewhere = |remote: &&Remote| matches!(remote.seat, Seat::Process(_));
+        let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
         let count = self.remotes.iter().filter(is_elsewhere).count();
-        if let Some(door) = &mut self.door
+        if let Some(door) = &mut self.guest.door
             && door.guest().is_some()
         {
             door.control.page.set_direct_readers(count as u32);

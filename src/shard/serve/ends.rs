@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::super::handle::Command;
-use super::super::{CallError, Shard, ShardHandle};
+use super::super::{CallError, ServerHandle, ServerShard};
 use crate::base::Panicked;
 use crate::limits;
 
@@ -35,7 +35,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     ends: Vec<ShardEnd>,
-    handles: Vec<ShardHandle>,
+    handles: Vec<ServerHandle>,
 }
 
 impl Shared {
@@ -69,7 +69,7 @@ impl ShardEnds {
     }
 
     /// Sets the shards that are told when another one of them dies.
-    pub(super) fn introduce(&self, handles: Vec<ShardHandle>) {
+    pub(super) fn introduce(&self, handles: Vec<ServerHandle>) {
         self.shared.state().handles = handles;
     }
 
@@ -92,8 +92,9 @@ impl ShardEnds {
     }
 }
 
-fn tell_death(other: &ShardHandle, dead: u8) {
-    let mut command = Command::Call(Box::new(move |shard: &mut Shard| shard.note_death(dead)));
+fn tell_death(other: &ServerHandle, dead: u8) {
+    let mut command =
+        Command::Call(Box::new(move |shard: &mut ServerShard| shard.note_death(dead)));
     while let Err((CallError::Busy, refused)) = other.to_mailbox().send(command) {
         command = refused;
         std::thread::sleep(limits::DRAIN_LOOK);

@@ -16,7 +16,8 @@ use crate::engine::SubscribeSpec;
 use crate::reactor::ListenAddress;
 use crate::shard::handle::Command;
 use crate::shard::{
-    CallError, Delivery, ExecuteOptions, Server, ServerConfig, Shard, ShardConfig, ShardHandle,
+    CallError, Delivery, ExecuteOptions, Server, ServerConfig, ServerHandle, ServerShard,
+    ShardConfig,
 };
 use crate::stream::{DetachReason, EndState};
 
@@ -30,7 +31,7 @@ fn server(name: &str) -> (Server, std::path::PathBuf) {
         listen: vec![ListenAddress::Unix(path.clone())],
         connections_max: 100,
     };
-    (Server::start(config, Arc::new(|_: &mut Shard| {})).unwrap(), path)
+    (Server::start(config, Arc::new(|_: &mut ServerShard| {})).unwrap(), path)
 }
 
 fn ask(path: &Path, target: &str) -> (u16, String) {
@@ -49,8 +50,8 @@ fn ask_json(path: &Path, target: &str) -> (u16, Value) {
 }
 
 /// Makes a shard's own code panic after `may_die` has returned.
-fn kill(shard: &ShardHandle, may_die: impl FnOnce() + Send + 'static) {
-    let command = Command::Call(Box::new(move |_: &mut Shard| {
+fn kill(shard: &ServerHandle, may_die: impl FnOnce() + Send + 'static) {
+    let command = Command::Call(Box::new(move |_: &mut ServerShard| {
         may_die();
         resume_unwind(Box::new(WORDS));
     }));
@@ -60,7 +61,7 @@ fn kill(shard: &ShardHandle, may_die: impl FnOnce() + Send + 'static) {
 #[test]
 fn a_dead_shard_is_named_and_the_others_go_on() {
     let (server, path) = server("streamdoor-dead");
-    let handles: Vec<ShardHandle> = server.handles().cloned().collect();
+    let handles: Vec<ServerHandle> = server.handles().cloned().collect();
     let run = |shard: usize| {
         let arguments = json!({"chunks": 2, "delay_ms": 60_000});
         handles[shard].execute("slow_data_processor", arguments, ExecuteOptions::default()).unwrap()
@@ -102,13 +103,13 @@ fn a_dead_shard_is_named_and_the_others_go_on() {
 #[test]
 fn an_answer_waits_for_no_shard_that_dies() {
     let (server, path) = server("streamdoor-dies");
-    let handles: Vec<ShardHandle> = server.handles().cloned().collect();
+    let handles: Vec<ServerHandle> = server.handles().cloned().collect();
     let (may_die, wait) = channel();
     kill(&handles[1], move || wait.recv().unwrap());
     let answered = std::thread::scope(|scope| {
         let asking = scope.spawn(|| ask_json(&path, "/v1/executions"));
-        let is_waiting = |shard: &mut Shard| {
-            shard.serve.as_ref().is_some_and(|serve| !serve.gatherings.is_empty())
+        let is_waiting = |shard: &mut ServerShard| {
+            shard.guests.serve.as_ref().is_some_and(|serve| !serve.gatherings.is_empty())
         };
         while !handles[0].call(is_waiting).unwrap() {
             std::thread::yield_now();

@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::super::{Call as SinkCall, Delivery, Ended, Shard, Sink};
+use super::super::guests::Destination;
+use super::super::{Call as SinkCall, Delivery, Ended, ServerShard, Sink};
 use super::attached::{AllAttached, Attached};
 use super::connection::{Doing, Timer, kernel_bytes_for};
 use super::frames::Encoding;
@@ -22,7 +23,7 @@ use crate::stream::{Kinds, Policy, State};
 use crate::trace::Code;
 use crate::wire::http1::Status;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Answers with a stream. Returns false if it has begun, true if the reply is complete.
     pub(super) fn follow(&mut self, id: ConnectionId, follow: &Follow) -> bool {
         if let StreamFormat::Front(format) = follow.format {
@@ -147,7 +148,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = run.filter(|run| run.id == execution);
         let default = run.and_then(|run| {
             let of_tool = run.tool.as_ref().map(|tool| tool.subscribers);
-            run.policy.or(of_tool.map(|default| PolicyWish {
+            run.guest.policy.or(of_tool.map(|default| PolicyWish {
                 policy: default.policy,
                 limit_chunks: default.limit_chunks,
                 limit_bytes: default.limit_bytes,
@@ -172,7 +173,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let subscribed = result?;
         let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
-        let call = SinkCall::Connection(id);
+        let call = SinkCall::Guest(Destination::Connection(id));
         let index = subscriber.0.index;
         let sink = Sink { subscriber: Some(subscriber), kinds, call };
         self.sinks[index as usize] = sink;
@@ -188,8 +189,8 @@ impl<R: Reactor + 'static> Shard<R> {
         attached: AllAttached,
     ) -> bool {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has connections");
-        let around = serve.around(&self.access, now);
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        let around = serve.around(&self.guests.access, now);
         let (retry, beat) = (serve.retry(), serve.first_beat());
         let connection = serve.writable(id).expect("its request is being answered");
         let Manner { encoding, media_type, headers, is_combined, front } = manner;
@@ -261,7 +262,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.check_subscriber(execution, subscriber)?;
         let index = subscriber.0.index as usize;
         let followed_by = match self.sinks.get(index).map(|sink| &sink.call) {
-            Some(SinkCall::Connection(id)) => Some(*id),
+            Some(SinkCall::Guest(Destination::Connection(id))) => Some(*id),
             _ => None,
         };
         let end = self.unsubscribe(subscriber)?;
@@ -269,7 +270,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(id) = followed_by {
             let delivery = Delivery::End(Ended { end, error: None });
             let run = self.runs[execution.slot.index as usize].as_ref();
-            let serve = self.serve.as_mut().expect("it has connections");
+            let serve = self.guests.serve.as_mut().expect("it has connections");
             serve.tell_here(id, subscriber, run, &delivery);
         }
         Ok(())

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::super::act::read_chunk;
 use super::super::conversations::{Conversations, Waiting};
 use super::super::run::Ring;
-use super::super::{Chunk, Shard};
+use super::super::{Chunk, ServerShard};
 use super::attached::Attached;
 use super::follow::Manner;
 use super::frames::Encoding;
@@ -186,7 +186,7 @@ fn beginning(
     Ok(Beginning { from, primed_until: wanted_seq, lost: None })
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Answers with a stream in the format of a front end.
     pub(super) fn follow_front(
         &mut self,
@@ -242,11 +242,11 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.runs[execution.slot.index as usize].as_ref().expect("the caller found it");
         let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
         let mut names = Names::new(&run.names.execution, tool);
-        if let Some(arguments) = &run.arguments {
+        if let Some(arguments) = &run.guest.arguments {
             names.arguments.clone_from(arguments);
         }
         let mut ordinal = 0;
-        if let Some(seat) = &run.thread {
+        if let Some(seat) = &run.guest.thread {
             seat.thread_id().clone_into(&mut names.thread_id);
             if let Some(run_id) = &seat.run_id {
                 names.run_id = run_id.to_string();

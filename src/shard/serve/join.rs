@@ -11,7 +11,7 @@
 //! missing, and a timer.
 
 use super::super::handle::Command;
-use super::super::{Names, Shard, Subscriber};
+use super::super::{Names, ServerShard, Subscriber};
 use super::connection::{Doing, Timer};
 use super::follow::was_seen_to_end;
 use crate::base::{ExecutionId, Principal};
@@ -128,21 +128,21 @@ fn busy() -> ApiError {
     error.retry_after(limits::BUSY_RETRY_AFTER)
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// True if the execution lives on another shard of this server.
     pub(super) fn is_apart(&self, execution: ExecutionId) -> bool {
         let home = usize::from(execution.shard);
-        home != self.own_index() && home < self.peers.len()
+        home != self.own_index() && home < self.guests.peers.len()
     }
 
     /// Asks the other shards for their parts of a stream. Returns true if the request was refused,
     /// false if it waits.
     pub(super) fn begin_joining(&mut self, id: ConnectionId, follow: &Follow) -> bool {
         let principal = self.principal_of(id);
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let ticket = serve.joinings.draw_ticket();
         let mut asked_count = 0;
-        for home in 0..self.peers.len() {
+        for home in 0..self.guests.peers.len() {
             let all = follow.executions.iter().enumerate();
             let executions: Vec<_> = all
                 .filter(|(_, (execution, _))| usize::from(execution.shard) == home)
@@ -161,15 +161,16 @@ impl<R: Reactor + 'static> Shard<R> {
                 wishes: follow.wishes,
                 resumes: follow.resumes,
             };
-            let command = Command::Call(Box::new(move |shard: &mut Shard<R>| shard.join(question)));
-            if let Err((error, _)) = self.peers[home].send(command) {
+            let command =
+                Command::Call(Box::new(move |shard: &mut ServerShard<R>| shard.join(question)));
+            if let Err((error, _)) = self.guests.peers[home].send(command) {
                 let error = self.peer_refusal(home, error);
                 return self.answer_error(id, &error); // Answers that still come find no entry.
             }
             asked_count += 1;
         }
         let until = self.now + limits::JOIN_DEADLINE;
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         serve.joinings.list.push(Joining {
             ticket,
             connection: id,
@@ -192,10 +193,10 @@ impl<R: Reactor + 'static> Shard<R> {
             parts.push((at, self.join_one(&question, execution, from)));
         }
         let Question { asker, ticket, .. } = question;
-        let answer = Command::Call(Box::new(move |shard: &mut Shard<R>| {
+        let answer = Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
             shard.take_joined(ticket, parts);
         }));
-        if let Some(asker) = self.peers.get(asker) {
+        if let Some(asker) = self.guests.peers.get(asker) {
             // If it accepts no command, the readers are dropped with it.
             let _ = asker.send(answer);
         }
@@ -240,7 +241,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Takes the answer of another shard.
     fn take_joined(&mut self, ticket: u64, parts: Vec<(usize, Part)>) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         let Some(joining) = serve.joinings.add(ticket, parts) else { return };
         let Joining { connection: id, follow, parts, .. } = joining;
         serve.connection(id).expect("J1").doing = Doing::Requests;
@@ -250,17 +251,17 @@ impl<R: Reactor + 'static> Shard<R> {
             false => self.follow_with(id, &follow, parts),
         };
         match is_whole {
-            true => self.serve.as_mut().expect("as above").answered.push(id),
+            true => self.guests.serve.as_mut().expect("as above").answered.push(id),
             false => self.settle_connection(id),
         }
     }
 
     /// Refuses a request because the other shards have not answered in time.
     pub(super) fn join_late(&mut self, id: ConnectionId) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         serve.joinings.abandon(id);
         serve.connection(id).expect("the caller found it").doing = Doing::Requests;
         self.answer_error(id, &busy());
-        self.serve.as_mut().expect("as above").answered.push(id);
+        self.guests.serve.as_mut().expect("as above").answered.push(id);
     }
 }

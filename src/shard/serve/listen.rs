@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::Shard;
+use super::super::ServerShard;
 use super::Serve;
 use super::connection::Doing;
 use super::mcp::Mcp;
 use crate::reactor::{ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor};
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Serves HTTP at this address from now on. Returns the address with the port that the kernel
     /// chose. An address that other machines can reach requires a token of every client:
     /// [`ShardConfig::access`](super::super::ShardConfig::access).
@@ -20,7 +20,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// ```
     /// use streamdoor::reactor::ListenOptions;
     /// use streamdoor::shard::{Shard, ShardConfig};
-    /// let (mut shard, _) = Shard::new(ShardConfig::default())?;
+    /// let (mut shard, _) = ServerShard::open(ShardConfig::default())?;
     /// let address = shard.listen(&"127.0.0.1:0".parse()?, ListenOptions::default())?;
     /// println!("http://{address}/v1/tools");
     /// shard.turn(); // ... and so on, or `shard.run()`.
@@ -32,16 +32,16 @@ impl<R: Reactor + 'static> Shard<R> {
         options: ListenOptions,
     ) -> Result<ListenAddress, ListenError> {
         if let ListenAddress::Tcp(tcp) = address {
-            if !tcp.ip().is_loopback() && !self.access.is_guarded() {
+            if !tcp.ip().is_loopback() && !self.guests.access.is_guarded() {
                 return Err(ListenError::Unguarded { address: address.clone() });
             }
-            Arc::make_mut(&mut self.access).add_address(tcp.ip());
+            Arc::make_mut(&mut self.guests.access).add_address(tcp.ip());
         }
         let opened = self.open_serve();
         opened.map_err(|error| ListenError::without_sockets(address, &error))?;
         let listener = self.reactor.listen(address, options)?;
-        let serve = self.serve.as_mut().expect("it was just made");
-        serve.access = Arc::clone(&self.access);
+        let serve = self.guests.serve.as_mut().expect("it was just made");
+        serve.access = Arc::clone(&self.guests.access);
         serve.listeners.push(listener);
         Ok(self.reactor.listen_address(listener).expect("it was just made"))
     }
@@ -59,7 +59,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let opened = self.open_serve();
         opened.map_err(|error| ListenError::without_sockets(&address, &error))?;
         let listener = self.reactor.listen(&address, ListenOptions::default())?;
-        let serve = self.serve.as_mut().expect("it was just made");
+        let serve = self.guests.serve.as_mut().expect("it was just made");
         assert!(serve.door.is_none());
         serve.door = Some(listener);
         serve.listeners.push(listener);
@@ -68,23 +68,23 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Creates the tables that connections need, at the first call.
     pub(super) fn open_serve(&mut self) -> std::io::Result<()> {
-        if self.serve.is_none() {
-            self.reactor.open_sockets(self.socket_limits)?;
+        if self.guests.serve.is_none() {
+            self.reactor.open_sockets(self.guests.socket_limits)?;
             let seed = self.secrets.draw().map_or(0, |secret| secret.nonce);
             let now = self.reactor.now();
-            let connections_max = self.socket_limits.connections_max;
-            let per_address_max = self.connections_per_address_max;
-            let access = Arc::clone(&self.access);
+            let connections_max = self.guests.socket_limits.connections_max;
+            let per_address_max = self.guests.connections_per_address_max;
+            let access = Arc::clone(&self.guests.access);
             let mcp = Mcp::new(self.own_index() as u8, now);
             let serve = Serve::new(connections_max, per_address_max, seed, now, access, mcp);
-            self.serve = Some(Box::new(serve));
+            self.guests.serve = Some(Box::new(serve));
         }
         Ok(())
     }
 
     /// Closes all listeners. Open connections stay.
     pub fn stop_listening(&mut self) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         serve.door = None;
         for listener in serve.listeners.drain(..) {
             self.reactor.close_listener(listener);
@@ -93,14 +93,14 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Returns the number of open connections.
     pub fn connection_count(&self) -> u32 {
-        self.serve.as_ref().map_or(0, |serve| serve.connection_count())
+        self.guests.serve.as_ref().map_or(0, |serve| serve.connection_count())
     }
 
     /// Begins to end the server. It accepts no more connections, stops what runs, and tells
-    /// subscribers `detached: shutdown`. Pending output is still sent: call [`Shard::turn`] until
+    /// subscribers `detached: shutdown`. Pending output is still sent: call [`ServerShard::turn`] until
     /// [`Shard::connection_count`] is 0, or until a deadline of the caller.
     pub fn drain(&mut self) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         if std::mem::replace(&mut serve.is_draining, true) {
             return;
         }
@@ -110,7 +110,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.end_workers();
         self.end_mcp();
         self.end_threads();
-        let serve = self.serve.as_ref().expect("it was just there");
+        let serve = self.guests.serve.as_ref().expect("it was just there");
         let connections = serve.connections.iter().flatten();
         let told = connections.filter(|c| matches!(c.doing, Doing::Closing) && c.has_read_all());
         let told: Vec<ConnectionId> = told.map(|connection| connection.id).collect();
@@ -122,7 +122,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Closes the connections without a request while the server drains.
     pub(super) fn close_idle(&mut self) {
-        while let Some(serve) = &mut self.serve
+        while let Some(serve) = &mut self.guests.serve
             && serve.is_draining
             && let Some(index) = serve.waiting_line.first()
         {
@@ -134,7 +134,8 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Sends what can be sent and closes all connections. For the end of a shard.
     pub(in crate::shard) fn close_connections(&mut self) {
         self.flush_connections();
-        let connections = self.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
+        let connections =
+            self.guests.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
         let all: Vec<ConnectionId> = connections.map(|connection| connection.id).collect();
         for id in all {
             self.drop_connection(id);

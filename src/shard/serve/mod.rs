@@ -74,10 +74,10 @@ pub(crate) use by_hand::{AtDoor, HandLine, ProducerAtDoor};
 pub(super) use deliver::Giving;
 pub(super) use door::LastWord;
 pub use ends::{ShardEnd, ShardEnds};
-pub(super) use mcp::Ear;
+pub use mcp::Ear;
 pub use mcp::LineOptions;
 pub(super) use mcp::McpSetUp;
-pub(super) use moves::Moving;
+pub use moves::Moving;
 pub(super) use open_call::OpenCall;
 pub(super) use purchase::Purchase;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
@@ -104,7 +104,7 @@ use frames::{ENCODINGS, Frame, Frames};
 use remote::Remotes;
 
 /// The connections of a shard and their tables.
-pub(super) struct Serve {
+pub(in crate::shard) struct Serve {
     /// Indexed by the connection's slot in the reactor.
     connections: Vec<Option<Box<Connection>>>,
     connection_count: u32,
@@ -172,6 +172,8 @@ pub(super) struct Serve {
     date_s: u64,
     /// True if the server drains: it takes no new requests.
     is_draining: bool,
+    /// True if the execution whose chunks are being delivered has no other follower.
+    pub(in crate::shard) is_alone: bool,
 }
 
 impl Serve {
@@ -225,6 +227,7 @@ impl Serve {
             date: http_date(0),
             date_s: 0,
             is_draining: false,
+            is_alone: false,
         }
     }
 

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::super::Shard;
+use super::super::ServerShard;
 use super::super::handle::Command;
 use super::connection::{Connection, Doing};
 use super::tls::Session;
@@ -15,7 +15,7 @@ use crate::reactor::{ConnectionId, Reactor, ReleasedSocket};
 use crate::tool::AGENT;
 
 /// A connection on its way to another shard.
-pub(in crate::shard) struct Moving {
+pub struct Moving {
     socket: ReleasedSocket,
     http: HttpConnection,
     session: Option<Box<Session>>,
@@ -25,14 +25,14 @@ pub(in crate::shard) struct Moving {
     rest: Vec<u8>,
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Returns the other shard that has to answer this call, if there is one.
     pub(super) fn home_of(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
         let home = match call.home() {
             Some(home) => usize::from(home),
             None => self.workshop_of(id, call).or_else(|| self.thread_home(id, call))?,
         };
-        (home != self.own_index() && home < self.peers.len()).then_some(home)
+        (home != self.own_index() && home < self.guests.peers.len()).then_some(home)
     }
 
     /// Returns the shard of a thread's runs, if the call is about a thread.
@@ -64,12 +64,12 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             _ => false,
         };
-        is_there.then(|| usize::from(principal.0) % self.peers.len().max(1))
+        is_there.then(|| usize::from(principal.0) % self.guests.peers.len().max(1))
     }
 
     /// Begins to move a connection. The reactor releases its socket later: [`Shard::send_off`].
     pub(super) fn begin_move(&mut self, id: ConnectionId, call: Call, home: usize) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         serve.flush(&mut self.reactor, &mut self.counters, self.now);
         serve.set_timer(id, None);
         let Some(connection) = serve.connection(id) else { return };
@@ -81,20 +81,20 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Sends a connection whose socket was released to its new shard.
     pub(super) fn send_off(&mut self, id: ConnectionId, socket: ReleasedSocket) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         let Some(connection) = serve.forget(id) else { return };
         let rest = connection.unsent();
         let Connection { http, session, is_at_door, doing, .. } = *connection;
         let Doing::Moving(to) = doing else { unreachable!("nothing else is released") };
         let (home, call) = *to;
         let moving = Box::new(Moving { socket, http, session, is_at_door, call, rest });
-        let peer = &self.peers[home];
-        match peer.put(Command::Arrive(moving)) {
+        let peer = &self.guests.peers[home];
+        match peer.put(Command::Message(moving)) {
             Ok(()) => {
                 let waker = peer.waker().clone();
                 self.reactor.wake(&waker);
             }
-            Err((error, Command::Arrive(moving))) => {
+            Err((error, Command::Message(moving))) => {
                 let error = self.peer_refusal(home, error);
                 self.send_back(*moving, &error);
             }
@@ -132,7 +132,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.log_connection("connection_refused", peer);
             return None; // The error holds the socket, and dropping it closes the socket.
         };
-        let serve = self.serve.as_mut().expect("it was just opened");
+        let serve = self.guests.serve.as_mut().expect("it was just opened");
         serve.accept(id, peer, self.now);
         let connection = serve.writable(id).expect("it was just accepted");
         connection.http = http;

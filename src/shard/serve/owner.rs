@@ -4,15 +4,15 @@
 //! [`Shard::is_open_to`] checks calls before they are carried out. Code that reaches an execution
 //! in another way has to check [`Shard::is_owned`].
 
-use super::super::Shard;
+use super::super::ServerShard;
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::Call;
 use crate::reactor::{ConnectionId, Reactor};
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Returns the principal of the request that this connection is being answered.
     pub(super) fn principal_of(&mut self, id: ConnectionId) -> Principal {
-        let connection = self.serve.as_mut().and_then(|serve| serve.connection(id));
+        let connection = self.guests.serve.as_mut().and_then(|serve| serve.connection(id));
         connection.map_or(Principal::ANYONE, |connection| connection.http.principal())
     }
 
@@ -55,6 +55,6 @@ impl<R: Reactor + 'static> Shard<R> {
     /// True if the execution exists and belongs to this principal.
     pub(super) fn is_owned(&self, id: ExecutionId, principal: Principal) -> bool {
         let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-        run.is_some_and(|run| run.id == id && run.owner == principal)
+        run.is_some_and(|run| run.id == id && run.guest.owner == principal)
     }
 }

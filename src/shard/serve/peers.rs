@@ -3,9 +3,10 @@
 use serde_json::Value;
 use smallvec::SmallVec;
 
+use super::super::guests::Guests;
 use super::super::handle::{Command, Mailbox};
 use super::super::metrics::{self, ExecutionCounts, ProcessMetrics, ShardMetrics};
-use super::super::{CallError, Shard, ShardHandle};
+use super::super::{CallError, ServerHandle, ServerShard};
 use super::connection::Doing;
 use crate::base::Principal;
 use crate::endpoint::{Answer, ApiError, Call, McpRequest, MetricsFormat, documents};
@@ -49,32 +50,32 @@ impl Gathering {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Makes shards that are driven by hand one server, in the order of their numbers. Spawned
     /// shards use [`Shard::set_peers`].
-    pub fn introduce(shards: &mut [Shard<R>]) {
-        let peers: Vec<Mailbox<R>> = shards.iter().map(Shard::mailbox).collect();
-        shards.iter_mut().for_each(|shard| shard.peers.clone_from(&peers));
+    pub fn introduce(shards: &mut [ServerShard<R>]) {
+        let peers: Vec<Mailbox<R, Guests<R>>> = shards.iter().map(ServerShard::mailbox).collect();
+        shards.iter_mut().for_each(|shard| shard.guests.peers.clone_from(&peers));
     }
 }
 
-impl Shard {
+impl ServerShard {
     /// Sets the shards of the server, including this one, in the order of their numbers.
-    pub fn set_peers(&mut self, peers: &[ShardHandle]) {
-        self.peers = peers.iter().map(ShardHandle::to_mailbox).collect();
+    pub fn set_peers(&mut self, peers: &[ServerHandle]) {
+        self.guests.peers = peers.iter().map(ServerHandle::to_mailbox).collect();
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Returns the number of this shard.
     pub(in crate::shard) fn own_index(&self) -> usize {
         usize::from(self.engine.limits().shard)
     }
 
     /// Returns the other shards that live, with their numbers.
-    fn other_peers(&self) -> impl Iterator<Item = (u8, &Mailbox<R>)> {
-        let (own, dead) = (self.own_index() as u8, &self.dead_peers);
-        let all = (0..).zip(&self.peers); // There are at most `limits::SHARDS_MAX`.
+    fn other_peers(&self) -> impl Iterator<Item = (u8, &Mailbox<R, Guests<R>>)> {
+        let (own, dead) = (self.own_index() as u8, &self.guests.dead_peers);
+        let all = (0..).zip(&self.guests.peers); // There are at most `limits::SHARDS_MAX`.
         all.filter(move |(index, _)| *index != own && !dead.contains(index))
     }
 
@@ -90,12 +91,12 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Notes that another shard has died. Replies no longer wait for it.
     pub(super) fn note_death(&mut self, peer: u8) {
-        if self.dead_peers.contains(&peer) {
+        if self.guests.dead_peers.contains(&peer) {
             return;
         }
-        self.dead_peers.push(peer);
-        self.dead_peers.sort_unstable();
-        let gatherings = self.serve.iter().flat_map(|serve| &serve.gatherings);
+        self.guests.dead_peers.push(peer);
+        self.guests.dead_peers.sort_unstable();
+        let gatherings = self.guests.serve.iter().flat_map(|serve| &serve.gatherings);
         let waiting = gatherings.filter(|gathering| gathering.awaited.contains(&peer));
         let waiting: Vec<ConnectionId> = waiting.map(|gathering| gathering.id).collect();
         for id in waiting {
@@ -150,13 +151,13 @@ impl<R: Reactor + 'static> Shard<R> {
             _ => (None, None),
         };
         let parts = vec![own_part];
-        let span = self.serve.as_mut().filter(|_| listed.is_some());
+        let span = self.guests.serve.as_mut().filter(|_| listed.is_some());
         let span = span.and_then(|serve| serve.mcp.take_span());
         let gathering = Gathering { id, format, listed, span, parts, awaited, answer };
         if gathering.awaited.is_empty() {
             return self.answer_gathered(gathering);
         }
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         serve.connection(id).expect("its request is being answered").doing = Doing::Elsewhere;
         serve.gatherings.push(gathering);
         false
@@ -186,7 +187,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Takes the answer of another shard, or `None` if it has died.
     fn take_part(&mut self, id: ConnectionId, peer: u8, part: Option<Part>) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         let Some(at) = serve.gatherings.iter().position(|gathering| gathering.id == id) else {
             return; // The connection that asked is gone.
         };
@@ -200,7 +201,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(connection) = serve.connection(id) {
             connection.doing = Doing::Requests;
             self.answer_gathered(gathering);
-            self.serve.as_mut().expect("as above").answered.push(id);
+            self.guests.serve.as_mut().expect("as above").answered.push(id);
         }
     }
 
@@ -230,10 +231,13 @@ impl<R: Reactor + 'static> Shard<R> {
         let answer = match gathering.format {
             Some(format) => {
                 shards.sort_by_key(|shard| shard.shard);
-                let text = metrics::render(format, shards, self.process_metrics(), &self.upstreams);
+                let text =
+                    metrics::render(format, shards, self.process_metrics(), &self.guests.upstreams);
                 Answer::text(Status::OK, format.media_type(), text)
             }
-            None => Answer::json(Status::OK, &documents::gathered(name, list, &self.dead_peers)),
+            None => {
+                Answer::json(Status::OK, &documents::gathered(name, list, &self.guests.dead_peers))
+            }
         };
         self.answer(gathering.id, &answer)
     }
@@ -256,7 +260,8 @@ impl<R: Reactor + 'static> Shard<R> {
             *count += 1;
             subscribers += u64::from(subscriber_count);
         }
-        let connections = self.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
+        let connections =
+            self.guests.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
         let (mut streams, mut waiting_bytes) = (0, 0);
         for connection in connections {
             streams += u64::from(connection.stream.is_some());
@@ -266,7 +271,11 @@ impl<R: Reactor + 'static> Shard<R> {
             shard: self.own_index() as u32,
             counters: self.counters(),
             latencies: Box::new(
-                self.serve.as_ref().map(|serve| *serve.deliveries.latencies()).unwrap_or_default(),
+                self.guests
+                    .serve
+                    .as_ref()
+                    .map(|serve| *serve.deliveries.latencies())
+                    .unwrap_or_default(),
             ),
             stalls: Box::new(self.stalls),
             reactor: self.reactor.counters().clone(),
@@ -282,35 +291,35 @@ impl<R: Reactor + 'static> Shard<R> {
             agents: self.running_agents().count() as u64,
             doors: self.door_count(),
             door_bytes: self.door_bytes(),
-            mcp: self.serve.as_ref().map(|serve| serve.mcp.metrics()).unwrap_or_default(),
+            mcp: self.guests.serve.as_ref().map(|serve| serve.mcp.metrics()).unwrap_or_default(),
         }
     }
 
     fn process_metrics(&self) -> ProcessMetrics {
-        let shard_count = self.peers.len().max(1) as u64;
+        let shard_count = self.guests.peers.len().max(1) as u64;
         ProcessMetrics {
-            connections_max: u64::from(self.socket_limits.connections_max) * shard_count,
-            log_records_dropped: self.log.dropped_total(),
-            spans_dropped: self.spans.dropped()(),
-            shard_count: self.peers.len().max(1) as u32,
-            dead_shards: self.dead_peers.iter().map(|peer| u32::from(*peer)).collect(),
+            connections_max: u64::from(self.guests.socket_limits.connections_max) * shard_count,
+            log_records_dropped: self.guests.log.dropped_total(),
+            spans_dropped: self.guests.spans.dropped()(),
+            shard_count: self.guests.peers.len().max(1) as u32,
+            dead_shards: self.guests.dead_peers.iter().map(|peer| u32::from(*peer)).collect(),
         }
     }
 }
 
 /// Asks another shard for its part of a call. The answer goes to shard `asker`.
 fn ask_peer<R: Reactor + 'static>(
-    peer: &Mailbox<R>,
+    peer: &Mailbox<R, Guests<R>>,
     id: ConnectionId,
     asker: usize,
     (call, principal): (Call, Principal),
 ) -> Result<(), CallError> {
-    let question = Command::Call(Box::new(move |shard: &mut Shard<R>| {
+    let question = Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
         let (part, peer) = (shard.part_of(&call, principal), shard.own_index() as u8);
-        let answer = Command::Call(Box::new(move |shard: &mut Shard<R>| {
+        let answer = Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
             shard.take_part(id, peer, Some(part));
         }));
-        if let Some(asker) = shard.peers.get(asker) {
+        if let Some(asker) = shard.guests.peers.get(asker) {
             let _ = asker.send(answer); // If it is gone by now, so is the connection.
         }
     }));

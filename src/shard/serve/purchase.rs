@@ -6,10 +6,10 @@
 
 use smallvec::SmallVec;
 
-use super::super::Shard;
+use super::super::ServerShard;
 use super::super::door::{Behind, Bought, Door, Place, relay};
+use super::super::guests::ServedRun;
 use super::super::handle::Command;
-use super::super::run::Run;
 use super::answer::refusal;
 use super::connection::Doing;
 use crate::base::{ExecutionId, Principal};
@@ -41,7 +41,7 @@ impl Purchase {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Makes a request to read wait, if its relay has to be bought first. Returns false if it need
     /// not wait.
     pub(super) fn awaits_relay(
@@ -50,18 +50,19 @@ impl<R: Reactor + 'static> Shard<R> {
         asked: &ReadDoor,
     ) -> Result<bool, ApiError> {
         let execution = asked.execution;
-        let underway =
-            self.doors.purchases.iter_mut().find_map(|purchase| match &mut purchase.wanted {
+        let underway = self.guests.doors.purchases.iter_mut().find_map(|purchase| {
+            match &mut purchase.wanted {
                 Wanted::Relay { execution: its, waiting } if *its == execution => Some(waiting),
                 _ => None,
-            });
+            }
+        });
         if let Some(waiting) = underway {
             waiting.push((connection, asked.clone()));
             self.wait_at_door(connection);
             return Ok(true);
         }
         let run = self.runs[execution.slot.index as usize].as_ref();
-        let run = run.filter(|run| run.id == execution && run.door.is_none());
+        let run = run.filter(|run| run.id == execution && run.guest.door.is_none());
         let Some(class_bytes) = run.and_then(|run| relay::class_for(&run.ring)) else {
             return Ok(false);
         };
@@ -97,12 +98,12 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     pub(super) fn place_at_door(&self) -> Result<Place, ApiError> {
-        let places = &self.doors.places;
+        let places = &self.guests.doors.places;
         places.take().ok_or_else(|| relay::too_many(places.places_max()))
     }
 
     fn wait_at_door(&mut self, connection: ConnectionId) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let connection = serve.connection(connection).expect("its request is being answered");
         connection.doing = Doing::Elsewhere;
     }
@@ -114,13 +115,13 @@ impl<R: Reactor + 'static> Shard<R> {
         place: Place,
         buy: impl FnOnce() -> Bought + Send + 'static,
     ) {
-        self.doors.purchase_count += 1;
-        let number = self.doors.purchase_count;
-        self.doors.purchases.push(Purchase { number, class_bytes, wanted, place });
+        self.guests.doors.purchase_count += 1;
+        let number = self.guests.doors.purchase_count;
+        self.guests.doors.purchases.push(Purchase { number, class_bytes, wanted, place });
         let mailbox = self.mailbox();
-        self.doors.places.buy(Box::new(move || {
+        self.guests.doors.places.buy(Box::new(move || {
             let bought = buy();
-            let mut command = Command::Call(Box::new(move |shard: &mut Shard<R>| {
+            let mut command = Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
                 shard.take_in_memory(number, bought)
             }));
             while let Err((CallError::Busy, refused)) = mailbox.send(command) {
@@ -132,9 +133,10 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Answers the requests that wait for this memory. `bought` may be an error.
     fn take_in_memory(&mut self, number: u64, bought: Bought) {
-        let mut purchases = self.doors.purchases.iter();
+        let mut purchases = self.guests.doors.purchases.iter();
         let at = purchases.position(|purchase| purchase.number == number).expect("it was ordered");
-        let Purchase { class_bytes, wanted, place, .. } = self.doors.purchases.swap_remove(at);
+        let Purchase { class_bytes, wanted, place, .. } =
+            self.guests.doors.purchases.swap_remove(at);
         match (wanted, bought) {
             (Wanted::Relay { execution, waiting }, Bought::Relay(memory)) => {
                 let opened = memory
@@ -164,19 +166,19 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Ends the waiting of a connection. Returns false if it is gone or does not wait.
     fn is_awaited(&mut self, id: ConnectionId) -> bool {
-        let connection = self.serve.as_mut().and_then(|serve| serve.connection(id));
+        let connection = self.guests.serve.as_mut().and_then(|serve| serve.connection(id));
         let connection = connection.filter(|found| matches!(found.doing, Doing::Elsewhere));
         connection.map(|found| found.doing = Doing::Requests).is_some()
     }
 
     fn answer_at_door(&mut self, id: ConnectionId, granted: Result<super::door::Grant, ApiError>) {
-        let is_draining = self.serve.as_ref().is_some_and(|serve| serve.is_draining);
+        let is_draining = self.guests.serve.as_ref().is_some_and(|serve| serve.is_draining);
         let is_answered = match granted {
             Ok(_) if is_draining => self.answer_error(id, &ApiError::shutting_down()),
             Ok(grant) => self.begin_line(id, grant),
             Err(error) => self.refuse_at_door(id, &error),
         };
-        if is_answered && let Some(serve) = &mut self.serve {
+        if is_answered && let Some(serve) = &mut self.guests.serve {
             serve.answered.push(id);
         }
     }
@@ -196,7 +198,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let has_attention = self.watched.contains(&index);
         let class_bytes = memory.class_bytes();
         let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
-        let has_place = |run: &&mut Run| relay::class_for(&run.ring) == Some(class_bytes);
+        let has_place = |run: &&mut ServedRun| relay::class_for(&run.ring) == Some(class_bytes);
         // The waiting requests find the reason themselves.
         let Some(run) = run.filter(has_place) else { return Ok(()) };
         let relay =
@@ -205,7 +207,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let relay = relay.map_err(no_memory)?;
         let mut control = ControlFile::create().map_err(no_memory)?;
         run.copy_page(&mut control.page, has_attention);
-        run.door = Some(Box::new(Door::new(Behind::Relay(Box::new(relay)), control, looks, place)));
+        run.guest.door =
+            Some(Box::new(Door::new(Behind::Relay(Box::new(relay)), control, looks, place)));
         self.counters.doors_opened += 1;
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Socket events: new connections, received bytes, and ends.
 
-use super::super::Shard;
+use super::super::ServerShard;
 use super::Serve;
 use super::connection::{Doing, Timer};
 use super::frames::Encoding;
@@ -33,11 +33,11 @@ impl Serve {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Handles the socket events of this turn.
     pub(in crate::shard) fn serve_sockets(&mut self) {
         let wall_us = self.reactor.wall_us();
-        if let Some(serve) = &mut self.serve {
+        if let Some(serve) = &mut self.guests.serve {
             serve.set_date(wall_us);
         }
         self.take_socket_events();
@@ -48,13 +48,13 @@ impl<R: Reactor + 'static> Shard<R> {
         for _ in 0..limits::SOCKET_EVENTS_PER_TURN {
             let Some(event) = self.reactor.next_socket_event() else { return };
             self.worked = true;
-            if let Some(outgoing) = &mut self.outgoing
+            if let Some(outgoing) = &mut self.guests.outgoing
                 && outgoing.hear(&event, self.now)
             {
                 continue;
             }
             // An event may belong to a connection that was closed a moment ago.
-            let Some(serve) = &mut self.serve else { continue };
+            let Some(serve) = &mut self.guests.serve else { continue };
             match event {
                 SocketEvent::Accepted { listener, connection, peer } => {
                     let is_at_door = serve.door == Some(listener);
@@ -75,12 +75,12 @@ impl<R: Reactor + 'static> Shard<R> {
                         continue;
                     }
                     if let Some(session) = &mut connection.session {
-                        let mut plain = std::mem::take(&mut self.opened);
+                        let mut plain = std::mem::take(&mut self.guests.opened);
                         let opened = session.open(bytes, &mut plain);
                         self.receive_opened(id, opened, plain);
                         continue;
                     }
-                    let step = serve.receive(id, bytes, &self.access, self.now);
+                    let step = serve.receive(id, bytes, &self.guests.access, self.now);
                     self.take_step(id, step);
                 }
                 SocketEvent::Ended { connection: id, error } => {
@@ -102,12 +102,12 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Handles the result of decrypting received bytes.
     fn receive_opened(&mut self, id: ConnectionId, opened: Opened, mut bytes: Vec<u8>) {
         if !bytes.is_empty() {
-            let serve = self.serve.as_mut().expect("it has connections");
-            let step = serve.receive(id, &bytes, &self.access, self.now);
+            let serve = self.guests.serve.as_mut().expect("it has connections");
+            let step = serve.receive(id, &bytes, &self.guests.access, self.now);
             self.take_step(id, step);
             bytes.clear();
         }
-        self.opened = bytes;
+        self.guests.opened = bytes;
         match opened {
             Opened::More => {}
             Opened::Ready => self.counters.tls_handshakes += 1,
@@ -119,17 +119,17 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Closes a connection whose bytes TLS has refused. Only the alert is sent.
     fn break_off(&mut self, id: ConnectionId, reason: &str) {
         self.counters.tls_refusals += 1;
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let Some(connection) = serve.writable(id) else { return };
         let peer = connection.peer;
         connection.is_last = true;
         let is_between = matches!(connection.doing, Doing::Requests);
-        self.log.record(self.wall_us(), Level::Debug, "tls_refused", |record| {
+        self.guests.log.record(self.wall_us(), Level::Debug, "tls_refused", |record| {
             record.show("peer", &peer).show("reason", &reason);
         });
         if is_between {
             self.settle_connection(id); // It is closed once that was sent.
-        } else if let Some(serve) = &mut self.serve {
+        } else if let Some(serve) = &mut self.guests.serve {
             serve.flush(&mut self.reactor, &mut self.counters, self.now);
             self.drop_connection(id);
         }
@@ -141,8 +141,8 @@ impl<R: Reactor + 'static> Shard<R> {
         id: ConnectionId,
         speak: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>) -> Step,
     ) {
-        let Some(serve) = &mut self.serve else { return };
-        let around = serve.around(&self.access, self.now);
+        let Some(serve) = &mut self.guests.serve else { return };
+        let around = serve.around(&self.guests.access, self.now);
         let Some(connection) = serve.writable(id) else { return };
         let step = connection.converse(|http, out| speak(http, &around, out));
         self.take_step(id, step);
@@ -165,15 +165,15 @@ impl<R: Reactor + 'static> Shard<R> {
                     }
                 }
                 Step::Close => {
-                    let serve = self.serve.as_mut().expect("it has connections");
+                    let serve = self.guests.serve.as_mut().expect("it has connections");
                     if let Some(connection) = serve.writable(id) {
                         connection.is_last = true;
                     }
                     break;
                 }
             }
-            let serve = self.serve.as_mut().expect("it has connections");
-            let around = serve.around(&self.access, self.now);
+            let serve = self.guests.serve.as_mut().expect("it has connections");
+            let around = serve.around(&self.guests.access, self.now);
             let Some(connection) = serve.writable(id) else { return };
             if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
                 // A client that sends requests and reads no replies waits.
@@ -192,13 +192,13 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Interrupts a long body, so that other connections get their turn first.
     fn pause_parts(&mut self, id: ConnectionId) {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         serve.set_timer(id, Some((Timer::NextParts, now)));
         self.reactor.set_receiving(id, false);
     }
 
     fn peer_ended(&mut self, id: ConnectionId, is_broken: bool) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let Some(connection) = serve.connection(id) else { return };
         if connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
             self.end_lines(id, is_broken);
@@ -231,7 +231,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Closes a connection now. Its subscribers count as lost: under `block` their places are kept
     /// for a while.
     pub(super) fn drop_connection(&mut self, id: ConnectionId) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         let Some(mut connection) = serve.forget(id) else { return };
         let (stream, peer) = (connection.stream.take(), connection.peer);
         let worker = connection.worker.take();

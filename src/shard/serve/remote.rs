@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::{Delivery, Ended, Names, Shard, Subscriber};
+use super::super::{Delivery, Ended, Names, ServerShard, Subscriber};
 use super::Serve;
 use super::connection::Connection;
 use super::deliver::Giving;
@@ -214,6 +214,12 @@ impl Remotes {
 }
 
 impl Serve {
+    /// True if a reader of another shard's ring is awake.
+    #[inline]
+    pub fn has_awake_remotes(&self) -> bool {
+        self.remotes.has_awake()
+    }
+
     /// Delivers to a connection from the reader in this slot, at most one delivery.
     fn poll_remote<R: Reactor>(
         &mut self,
@@ -307,19 +313,19 @@ fn count_told(counters: &mut Counters, delivery: &Delivery<'_>) {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// True if a reader of another shard's ring is awake.
     #[inline]
     pub(in crate::shard) fn has_awake_remotes(&self) -> bool {
-        self.serve.as_ref().is_some_and(|serve| serve.remotes.has_awake())
+        self.guests.serve.as_ref().is_some_and(|serve| serve.has_awake_remotes())
     }
 
     /// Delivers from the rings of other shards.
     pub(in crate::shard) fn poll_remotes(&mut self) {
-        let awake_count = self.serve.as_ref().map_or(0, |serve| serve.remotes.awake.len());
+        let awake_count = self.guests.serve.as_ref().map_or(0, |serve| serve.remotes.awake.len());
         for _ in 0..awake_count {
             self.make_room_for_deliveries();
-            let Some(serve) = &mut self.serve else { return };
+            let Some(serve) = &mut self.guests.serve else { return };
             let Some(at) = serve.remotes.awake.pop_front() else { return };
             let (reactor, counters) = (&mut self.reactor, &mut self.counters);
             let Given { any, left } = serve.poll_remote(at, reactor, counters, self.now);
@@ -333,14 +339,14 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Checks the dozing readers, because another shard may have woken this one.
     pub(in crate::shard) fn look_at_remotes(&mut self) {
-        if let Some(serve) = &mut self.serve {
+        if let Some(serve) = &mut self.guests.serve {
             serve.remotes.look_at_dozing();
         }
     }
 
     /// Removes the reader in this slot, because its connection is gone.
     pub(super) fn lose_remote(&mut self, at: u32) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         drop(serve.remotes.remove(at)); // Dropping it tells its shard.
     }
 }

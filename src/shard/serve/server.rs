@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::{
-    CallError, Conversations, Places, Shard, ShardConfig, ShardHandle, ShardThread,
+    CallError, Conversations, Places, ServerHandle, ServerShard, ServerShardConfig, ServerThread,
 };
 use super::ends::{ShardEnd, ShardEnds};
 use crate::limits;
@@ -18,7 +18,7 @@ use crate::tool::Files;
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// The configurations of the shards, one for each thread. The server sets their numbers.
-    pub shards: Vec<ShardConfig>,
+    pub shards: Vec<ServerShardConfig>,
     /// The addresses to listen at. The first shard listens at a path. All shards listen at a port,
     /// and the kernel spreads connections over them.
     pub listen: Vec<ListenAddress>,
@@ -29,7 +29,7 @@ pub struct ServerConfig {
 /// A running server. Dropping it ends the server at once. [`Server::drain`] lets clients finish.
 #[derive(Debug)]
 pub struct Server {
-    threads: Vec<ShardThread>,
+    threads: Vec<ServerThread>,
     ends: ShardEnds,
     addresses: Vec<ListenAddress>,
     reports: Vec<Report>,
@@ -53,7 +53,7 @@ pub enum ServerError {
 
 /// A function that prepares each shard on its own thread, for example by adding tools. Tools read
 /// no files until it calls [`crate::tool::Tools::allow_files`], because other people call them.
-pub type SetUp = Arc<dyn Fn(&mut Shard) + Send + Sync>;
+pub type SetUp = Arc<dyn Fn(&mut ServerShard) + Send + Sync>;
 
 impl Server {
     /// Starts all shards, and listens.
@@ -83,7 +83,8 @@ impl Server {
         }
         let each_max = connections_max.div_ceil(shards.len() as u32).max(1);
         // All shards share them.
-        let (doors, named_doors) = (shards[0].doors.clone(), shards[0].named_doors.clone());
+        let (doors, named_doors) =
+            (shards[0].guests.doors.clone(), shards[0].guests.named_doors.clone());
         let mut mcp_key = [0; 32];
         crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
         let mcp_places = Places::default();
@@ -93,27 +94,30 @@ impl Server {
         let mut server = Server { threads, ends, addresses, reports };
         for (index, mut config) in shards.into_iter().enumerate() {
             config.engine.shard = index as u8;
-            config.mcp_key.get_or_insert(mcp_key);
-            config.doors = doors.clone();
-            config.named_doors.clone_from(&named_doors);
-            config.mcp_places.get_or_insert_with(|| mcp_places.clone());
-            config.conversations.get_or_insert_with(|| conversations.clone());
+            let guests = &mut config.guests;
+            guests.mcp_key.get_or_insert(mcp_key);
+            guests.doors = doors.clone();
+            guests.named_doors.clone_from(&named_doors);
+            guests.mcp_places.get_or_insert_with(|| mcp_places.clone());
+            guests.conversations.get_or_insert_with(|| conversations.clone());
             let common_bytes = &mut config.rings.common_bytes;
             *common_bytes = limits::RING_SERVED_BYTES.max(*common_bytes);
             config.sockets =
                 Some(SocketLimits { connections_max: each_max, ..SocketLimits::default() });
             let (set_up, ends) = (Arc::clone(&set_up), server.ends.clone());
-            let set_up = move |shard: &mut Shard| {
+            let set_up = move |shard: &mut ServerShard| {
                 shard.tools_mut().allow_files(Files::Nowhere);
                 set_up(shard);
             };
             let spawned =
-                Shard::spawn_and_tell(config, set_up, move |died| ends.add(index as u8, died));
+                ServerShard::spawn_and_tell(config, ServerShard::open, set_up, move |died| {
+                    ends.add(index as u8, died);
+                });
             let (thread, report) = spawned.map_err(ServerError::Shard)?;
             server.threads.push(thread);
             server.reports.push(report);
         }
-        let handles: Vec<ShardHandle> = server.handles().cloned().collect();
+        let handles: Vec<ServerHandle> = server.handles().cloned().collect();
         server.ends.introduce(handles.clone());
         for thread in &server.threads {
             let peers = handles.clone();
@@ -163,7 +167,7 @@ impl Server {
     }
 
     /// Returns the handles of the shards.
-    pub fn handles(&self) -> impl Iterator<Item = &ShardHandle> {
+    pub fn handles(&self) -> impl Iterator<Item = &ServerHandle> {
         self.threads.iter().map(|thread| &**thread)
     }
 
@@ -183,11 +187,11 @@ impl Server {
     /// `detached: shutdown`, and sends what is pending, for at most `deadline`. Returns true if
     /// everything was sent. Returns false if a shard has died, because its output was lost.
     pub fn drain(self, deadline: Duration) -> bool {
-        let mut undrained: Vec<&ShardThread> = self.threads.iter().collect();
+        let mut undrained: Vec<&ServerThread> = self.threads.iter().collect();
         let mut waited = Duration::ZERO;
         loop {
-            undrained.retain(|thread| thread.call(Shard::drain) == Err(CallError::Busy));
-            let is_quiet = |thread: &ShardThread| {
+            undrained.retain(|thread| thread.call(ServerShard::drain) == Err(CallError::Busy));
+            let is_quiet = |thread: &ServerThread| {
                 match thread.call(|shard| shard.connection_count()) {
                     Ok(count) => count == 0,
                     Err(CallError::Busy) => false,
@@ -206,7 +210,7 @@ impl Server {
 
 /// Listens at an address. With `is_trial` it stops listening at once.
 fn listen_on(
-    thread: &ShardThread,
+    thread: &ServerThread,
     address: &ListenAddress,
     options: ListenOptions,
     is_trial: bool,

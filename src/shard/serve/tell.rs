@@ -1,6 +1,6 @@
 //! Log records about connections, executions and subscribers.
 
-use super::super::Shard;
+use super::super::ServerShard;
 use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::Verdict;
 use crate::memory::Pressure;
@@ -9,14 +9,14 @@ use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::stream::{End, EndState};
 use crate::trace::{Level, Record};
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     pub(in crate::shard) fn wall_us(&self) -> u64 {
         self.anchor.wall_us_at(self.now.nanos())
     }
 
     /// Logs that a connection was opened, closed or refused.
     pub(super) fn log_connection(&self, event: &'static str, peer: Peer) {
-        self.log.record(self.wall_us(), Level::Debug, event, |record| {
+        self.guests.log.record(self.wall_us(), Level::Debug, event, |record| {
             record.number("shard", self.own_index() as u64).show("peer", &peer);
         });
     }
@@ -24,7 +24,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Logs a change of the memory pressure, with the reading that decided it.
     pub(in crate::shard) fn log_pressure(&self, before: Pressure, diagnosis: Diagnosis) {
         let level = if diagnosis.pressure > before { Level::Warn } else { Level::Info };
-        self.log.record(self.wall_us(), level, "memory_pressure_changed", |record| {
+        self.guests.log.record(self.wall_us(), level, "memory_pressure_changed", |record| {
             record.number("shard", self.own_index() as u64);
             record.show("pressure", &diagnosis.pressure).show("before", &before);
             if let Some(reading) = diagnosis.decided_by {
@@ -37,8 +37,8 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Adds the owner of an execution, if the server requires tokens.
     fn show_owner(&self, id: ExecutionId, record: &mut Record) {
         let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-        let owner = run.filter(|run| run.id == id).map(|run| run.owner);
-        if let Some(name) = owner.and_then(|owner| self.access.name_of(owner)) {
+        let owner = run.filter(|run| run.id == id).map(|run| run.guest.owner);
+        if let Some(name) = owner.and_then(|owner| self.guests.access.name_of(owner)) {
             record.show("principal", &name);
         }
     }
@@ -55,8 +55,8 @@ impl<R: Reactor + 'static> Shard<R> {
         execution: ExecutionId,
         tool: &str,
     ) {
-        let peer = id.and_then(|id| Some(self.serve.as_mut()?.connection(id)?.peer));
-        self.log.record(self.wall_us(), Level::Info, "execution_started", |record| {
+        let peer = id.and_then(|id| Some(self.guests.serve.as_mut()?.connection(id)?.peer));
+        self.guests.log.record(self.wall_us(), Level::Info, "execution_started", |record| {
             record.show("execution", &execution).show("tool", &tool);
             self.show_owner(execution, record);
             if let Some(peer) = peer {
@@ -68,7 +68,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Logs that a tool's thread waited because its gate had not been published.
     pub(in crate::shard) fn log_gate_told_late(&self, index: u32) {
         let Some(run) = &self.runs[index as usize] else { return };
-        self.log.record(self.wall_us(), Level::Error, "gate_told_late", |record| {
+        self.guests.log.record(self.wall_us(), Level::Error, "gate_told_late", |record| {
             record.show("execution", &run.id).number("chunks", run.ingested_seq);
         });
     }
@@ -77,7 +77,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(in crate::shard) fn log_ended(&self, execution: Handle, verdict: &Verdict) {
         let run = self.runs[execution.index as usize].as_ref();
         let Some(id) = run.map(|run| run.id) else { return };
-        self.log.record(self.wall_us(), Level::Info, "execution_ended", |record| {
+        self.guests.log.record(self.wall_us(), Level::Info, "execution_ended", |record| {
             record.show("execution", &id).show("state", &verdict.outcome);
             self.show_owner(id, record);
             record.number("chunks", verdict.head_seq);
@@ -102,7 +102,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Logs that a subscriber was detached, for an execution of any shard.
     pub(super) fn log_let_go(&self, id: ExecutionId, subscriber: SubscriberId, end: &End) {
         let EndState::Detached { reason, resume_from } = end.state else { return };
-        self.log.record(self.wall_us(), Level::Warn, "subscriber_detached", |record| {
+        self.guests.log.record(self.wall_us(), Level::Warn, "subscriber_detached", |record| {
             record.show("execution", &id).show("subscriber", &subscriber);
             record.show("reason", &reason.name()).number("resume_from", resume_from);
             record.number("chunks", end.given.chunks).number("missed_chunks", end.missed.chunks);

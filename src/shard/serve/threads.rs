@@ -18,7 +18,7 @@
 use serde_json::{Value, json};
 use smallvec::smallvec;
 
-use super::super::Shard;
+use super::super::ServerShard;
 use super::super::act::read_chunk;
 use super::super::handle::Command;
 use super::super::run::Ring;
@@ -39,12 +39,12 @@ use crate::stream::State;
 use crate::tool::AGENT;
 use crate::wire::http1::Status;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Returns the shard that carries out a call about a thread, or a command that begins a run of
     /// a thread.
     pub(super) fn home_of_thread(&self, call: &Call, principal: Principal) -> Option<usize> {
         match call {
-            Call::Thread(call) => match self.conversations.newest(principal, &call.thread) {
+            Call::Thread(call) => match self.guests.conversations.newest(principal, &call.thread) {
                 Some(execution) => Some(usize::from(execution.shard)),
                 None if matches!(call.ask, ThreadAsk::Follow(..)) => {
                     Some(self.home_of_name(&call.thread))
@@ -65,7 +65,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let mixed = name.bytes().fold(0_u32, |sum, byte| {
             sum.rotate_left(5).wrapping_add(u32::from(byte)).wrapping_mul(0x9e37_79b1)
         });
-        (mixed >> 16) as usize % self.peers.len().max(1)
+        (mixed >> 16) as usize % self.guests.peers.len().max(1)
     }
 
     /// Carries out a request about a thread. Returns true if it was answered.
@@ -76,7 +76,7 @@ impl<R: Reactor + 'static> Shard<R> {
         principal: Principal,
     ) -> bool {
         let ThreadCall { thread, ask } = call;
-        let newest = self.conversations.newest(principal, &thread);
+        let newest = self.guests.conversations.newest(principal, &thread);
         let newest = newest.filter(|execution| self.is_owned(*execution, principal));
         let answer = match ask {
             ThreadAsk::Rejoin(format, wishes) => {
@@ -84,7 +84,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             ThreadAsk::Follow(format, wish) => {
                 let channels = wish.channels.clone();
-                let conversations = self.conversations.clone();
+                let conversations = self.guests.conversations.clone();
                 let (name, waiting) = (thread, None);
                 let thread = Thread { principal, name, format, channels, conversations, waiting };
                 return self.follow_thread(id, newest, thread, wish);
@@ -156,11 +156,11 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Begins the stream of a thread that has no run.
     fn wait_on_thread(&mut self, id: ConnectionId, mut thread: Thread) -> bool {
-        thread.waiting = Some(self.conversations.wait());
+        thread.waiting = Some(self.guests.conversations.wait());
         let manner = Manner::told(thread.format, Told::nothing_yet(thread));
         let is_whole = self.begin(id, manner, Default::default());
         if !is_whole {
-            self.serve.as_mut().expect("it has connections").idle_threads.push(id);
+            self.guests.serve.as_mut().expect("it has connections").idle_threads.push(id);
         }
         is_whole
     }
@@ -172,7 +172,7 @@ impl<R: Reactor + 'static> Shard<R> {
         principal: Principal,
         thread: &str,
     ) {
-        if !self.conversations.has_waiting() {
+        if !self.guests.conversations.has_waiting() {
             return;
         }
         for id in self.waiting_for(principal, thread) {
@@ -181,13 +181,13 @@ impl<R: Reactor + 'static> Shard<R> {
             }
         }
         self.tell_demands();
-        for (index, peer) in self.peers.iter().enumerate() {
+        for (index, peer) in self.guests.peers.iter().enumerate() {
             if index == self.own_index() {
                 continue;
             }
             let name: Box<str> = thread.into();
             // If its mailbox is full, its clients reconnect later by themselves.
-            let _ = peer.send(Command::Call(Box::new(move |shard: &mut Shard<R>| {
+            let _ = peer.send(Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
                 for id in shard.waiting_for(principal, &name) {
                     shard.cut_stream(id);
                 }
@@ -198,7 +198,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Returns the connections that wait here for a run of this thread, and removes them from the
     /// list.
     fn waiting_for(&mut self, principal: Principal, name: &str) -> Vec<ConnectionId> {
-        let Some(serve) = &mut self.serve else { return Vec::new() };
+        let Some(serve) = &mut self.guests.serve else { return Vec::new() };
         let (mut found, mut others) = (Vec::new(), Vec::new());
         for id in std::mem::take(&mut serve.idle_threads) {
             let is_it = |thread: &Thread| thread.principal == principal && *thread.name == *name;
@@ -213,7 +213,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Continues a waiting connection's stream with this run.
     fn begin_next_run(&mut self, id: ConnectionId, execution: ExecutionId) -> Result<(), ApiError> {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let Some(thread) = serve.thread_of(id) else { return Ok(()) };
         thread.waiting = None;
         let (format, channels) = (thread.format, thread.channels.clone());
@@ -222,7 +222,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let front = self.front_of(execution, format, &channels);
         let run = self.runs[execution.slot.index as usize].as_ref().expect("it was just opened");
         let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         let connection = serve.writable(id).expect("it is still there");
         let mut stream = connection.stream.take().expect("it follows its thread");
         stream.front.as_mut().expect("as above").begin_run(front);
@@ -242,7 +242,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Cuts a stream off. Its client reconnects and resumes.
     fn cut_stream(&mut self, id: ConnectionId) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         if let Some(connection) = serve.writable(id) {
             (connection.is_last, connection.is_aborted) = (true, true);
         }
@@ -250,7 +250,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Ends the streams that wait on threads, because the server drains.
     pub(super) fn end_threads(&mut self) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         for id in std::mem::take(&mut serve.idle_threads) {
             let Some(connection) = serve.writable(id) else { continue };
             connection.stream = None;
@@ -262,7 +262,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Returns a new unique name: a UUID.
     fn new_thread_name(&mut self) -> String {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let [high, low] = [serve.random.next_u64(), serve.random.next_u64()];
         let (node, low) = (low & 0xffff_ffff_ffff, low >> 48);
         format!(

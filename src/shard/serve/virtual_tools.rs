@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::Shard;
+use super::super::ServerShard;
 use crate::base::Principal;
 use crate::endpoint::{Answer, ApiError, Call, documents};
 use crate::limits;
@@ -43,7 +43,7 @@ impl VirtualTools {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Adds a virtual tool for every principal. Its calls go to the workers of the calling
     /// principal. Clients cannot replace it over the network.
     ///
@@ -54,13 +54,13 @@ impl<R: Reactor + 'static> Shard<R> {
             let problem = "a built-in tool has this name".to_owned();
             return Err(SpecError { tool: tool.spec.name, problem });
         }
-        self.workers.configured.insert(tool).map(|_| ())
+        self.guests.workers.configured.insert(tool).map(|_| ())
     }
 
     /// True if calls of this tool go to workers of this principal.
     pub(super) fn is_virtual(&self, principal: Principal, name: &str) -> bool {
         let is_built_in = self.tools.spec(name).is_some();
-        !is_built_in && self.workers.tools(principal).any(|tools| tools.contains(name))
+        !is_built_in && self.guests.workers.tools(principal).any(|tools| tools.contains(name))
     }
 
     /// True if an agent with these arguments may call tools of workers.
@@ -70,7 +70,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let mut names = names.iter().filter_map(Value::as_str);
                 names.any(|name| self.is_virtual(principal, name))
             }
-            _ => self.workers.tools(principal).any(|tools| !tools.documents.is_empty()),
+            _ => self.guests.workers.tools(principal).any(|tools| !tools.documents.is_empty()),
         }
     }
 
@@ -89,7 +89,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let problem = format!("are longer than {bytes_max} bytes");
                 return Err(StartError::Argument(ArgumentError::new("arguments", problem)));
             }
-            let mut all = self.workers.tools(principal);
+            let mut all = self.guests.workers.tools(principal);
             let found = all.find(|tools| tools.contains(name)).expect("it was just there");
             return found.tools.prepare(name, arguments);
         }
@@ -109,12 +109,12 @@ impl<R: Reactor + 'static> Shard<R> {
         principal: Principal,
     ) -> impl Iterator<Item = &Arc<ToolSpec>> {
         let is_hidden = |spec: &&Arc<ToolSpec>| self.tools.spec(&spec.name).is_none();
-        let of_clients = self.workers.tools(principal).flat_map(|tools| tools.tools.specs());
+        let of_clients = self.guests.workers.tools(principal).flat_map(|tools| tools.tools.specs());
         self.tools.specs().chain(of_clients.filter(is_hidden))
     }
 
     pub(super) fn list_virtual_tools(&self, principal: Principal) -> Value {
-        let all = self.workers.tools(principal).flat_map(|tools| tools.documents.values());
+        let all = self.guests.workers.tools(principal).flat_map(|tools| tools.documents.values());
         json!({ "virtual_tools": all.collect::<Vec<_>>() })
     }
 
@@ -137,13 +137,13 @@ impl<R: Reactor + 'static> Shard<R> {
         call: &Call,
         principal: Principal,
     ) -> Result<Answer, ApiError> {
-        if let Some(serve) = &mut self.serve {
+        if let Some(serve) = &mut self.guests.serve {
             serve.mcp.note_tools(Some(principal));
         }
         match call {
             Call::PutVirtualTool(tool) => self.put_virtual_tool(tool, principal),
             Call::DeleteVirtualTool(name) => {
-                match self.workers.workshop(principal).tools.remove(name) {
+                match self.guests.workers.workshop(principal).tools.remove(name) {
                     true => Ok(Answer::empty(Status::NO_CONTENT)),
                     false => {
                         let text = format!("you have no virtual tool of the name `{name}`");
@@ -162,11 +162,11 @@ impl<R: Reactor + 'static> Shard<R> {
         principal: Principal,
     ) -> Result<Answer, ApiError> {
         let name = &*tool.spec.name;
-        if self.tools.spec(name).is_some() || self.workers.configured.contains(name) {
+        if self.tools.spec(name).is_some() || self.guests.workers.configured.contains(name) {
             let text = format!("name: `{name}` is a tool of the server; choose another name");
             return Err(ApiError::new(Status::CONFLICT, "name_taken", text).field("name"));
         }
-        let own = &mut self.workers.workshop(principal).tools;
+        let own = &mut self.guests.workers.workshop(principal).tools;
         let most = limits::VIRTUAL_TOOLS_PER_PRINCIPAL_MAX;
         if !own.contains(name) && own.documents.len() >= most {
             let text = format!("you have {most} virtual tools already; delete one first");

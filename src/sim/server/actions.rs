@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use crate::reactor::Reactor;
-use crate::shard::Shard;
+use crate::shard::ServerShard;
 use crate::sim::coverage::Fnv;
 
 /// The hash of all actions of some shards, in their order.
@@ -14,7 +14,7 @@ pub(super) struct ActionsHash(Rc<Cell<Fnv>>);
 
 impl ActionsHash {
     /// Hashes each action of `shard` from now on.
-    pub fn observe<R: Reactor + 'static>(&self, shard: &mut Shard<R>) {
+    pub fn observe<R: Reactor + 'static>(&self, shard: &mut ServerShard<R>) {
         let hash = Rc::clone(&self.0);
         shard.observe(move |action, recipients| {
             let mut fnv = hash.get();

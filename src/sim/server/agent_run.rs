@@ -16,7 +16,7 @@ use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
-use crate::shard::{AgentSettings, Shard, ShardConfig, ToolChoice};
+use crate::shard::{AgentSettings, GuestConfig, ServerShard, ShardConfig, ToolChoice};
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
@@ -43,7 +43,7 @@ pub fn run_agent_seed(seed: u64, verbose: bool) -> Result<SeedSummary, String> {
 struct Run {
     random: Random,
     world: SimWorld,
-    shard: Shard<SimReactor>,
+    shard: ServerShard<SimReactor>,
     actions_hash: ActionsHash,
     address: ListenAddress,
     model: SimModel,
@@ -89,15 +89,18 @@ impl Run {
                 ..RingPoolConfig::default()
             },
             sockets: Some(SocketLimits { connections_max: 96, ..SocketLimits::default() }),
-            agents: AgentSettings {
-                models: vec![SimModel::settings(wire)],
-                tools: ToolChoice::These(vec!["script".to_owned()]),
-            },
             seed: Some(random.next_u64()),
+            guests: GuestConfig {
+                agents: AgentSettings {
+                    models: vec![SimModel::settings(wire)],
+                    tools: ToolChoice::These(vec!["script".to_owned()]),
+                },
+                ..Default::default()
+            },
             ..ShardConfig::default()
         };
         let reactor = SimReactor::new(&world);
-        let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
+        let mut shard = ServerShard::over(reactor, config).expect("memory for small rings");
         shard.run_jobs_by_hand();
         let actions_hash = ActionsHash::default();
         actions_hash.observe(&mut shard);

@@ -9,7 +9,7 @@ use super::house::{House, SHORT, get};
 use super::scripted::SimModel;
 use crate::agent::script::Script;
 use crate::reactor::SocketLimits;
-use crate::shard::{AgentSettings, ShardConfig, ToolChoice};
+use crate::shard::{AgentSettings, GuestConfig, ShardConfig, ToolChoice};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -21,7 +21,11 @@ fn house(script: &str) -> House {
 fn house_with(script: &str, tools: ToolChoice) -> House {
     let agents = AgentSettings { models: vec![SimModel::settings("chat")], tools };
     let sockets = Some(SocketLimits { connections_max: 32, ..SocketLimits::default() });
-    let mut house = House::with(ShardConfig { agents, sockets, ..ShardConfig::default() });
+    let mut house = House::with(ShardConfig {
+        sockets,
+        guests: GuestConfig { agents, ..Default::default() },
+        ..ShardConfig::default()
+    });
     let script = Script::from_toml(script).expect("it is a script");
     house.model = Some(SimModel::new(&house.world, script));
     house
@@ -253,7 +257,11 @@ fn durations(run_count: u32) -> Vec<u64> {
     let agents = AgentSettings { models: vec![SimModel::settings("chat")], ..<_>::default() };
     let connections_max = 2 * (run_count + 8);
     let sockets = Some(SocketLimits { connections_max, ..SocketLimits::default() });
-    let config = ShardConfig { agents, sockets, ..ShardConfig::default() };
+    let config = ShardConfig {
+        sockets,
+        guests: GuestConfig { agents, ..Default::default() },
+        ..ShardConfig::default()
+    };
     let ring_bytes_max = u64::from(run_count + 8) << 17;
     let mut house = House::with_executions(run_count + 8, 1, ring_bytes_max, config);
     let script = Script::from_toml(script).expect("it is a script");

@@ -15,7 +15,7 @@ use crate::base::Random;
 use crate::endpoint::front::check::{Checker, Seen, SeenEnd};
 use crate::endpoint::front::{Format, SdkVersion, Spelling};
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
-use crate::shard::{AgentSettings, Shard, ShardConfig, ToolChoice};
+use crate::shard::{AgentSettings, GuestConfig, ServerShard, ShardConfig, ToolChoice};
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{SimFaults, SimWorld};
 
@@ -181,7 +181,7 @@ fn name_in(text: &str, format: Format) -> Option<String> {
 struct Play {
     random: Random,
     world: SimWorld,
-    shard: Shard<SimReactor>,
+    shard: ServerShard<SimReactor>,
     address: ListenAddress,
     model: SimModel,
     onlookers: Vec<Onlooker>,
@@ -201,14 +201,17 @@ pub(super) fn play(seed: u64) -> Result<(u64, u64), String> {
     let model = SimModel::new(&world, story::draw(&mut random));
     let config = ShardConfig {
         sockets: Some(SocketLimits { connections_max: 96, ..SocketLimits::default() }),
-        agents: AgentSettings {
-            models: vec![SimModel::settings("chat")],
-            tools: ToolChoice::These(vec!["script".to_owned()]),
-        },
         seed: Some(random.next_u64()),
+        guests: GuestConfig {
+            agents: AgentSettings {
+                models: vec![SimModel::settings("chat")],
+                tools: ToolChoice::These(vec!["script".to_owned()]),
+            },
+            ..Default::default()
+        },
         ..ShardConfig::default()
     };
-    let mut shard = Shard::with_reactor(SimReactor::new(&world), config).expect("some memory");
+    let mut shard = ServerShard::over(SimReactor::new(&world), config).expect("some memory");
     shard.run_jobs_by_hand();
     shard.tools_mut().insert(script::spec(), script::prepare).expect("it is right");
     let address: ListenAddress = "127.0.0.1:0".parse().expect("an address");

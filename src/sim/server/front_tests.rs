@@ -13,7 +13,7 @@ use super::scripted::SimModel;
 use crate::agent::script::Script;
 use crate::endpoint::{Access, Tokens};
 use crate::reactor::SocketLimits;
-use crate::shard::{AgentSettings, ShardConfig, ToolChoice};
+use crate::shard::{AgentSettings, GuestConfig, ServerShardConfig, ShardConfig, ToolChoice};
 use crate::sim::network::SimClient;
 
 const ANN: &str = "ann-0123456789abcdef0123456789abcdef";
@@ -25,11 +25,11 @@ fn houses(shard_count: u8, script: &str) -> House {
     houses_with(shard_count, script, ShardConfig::default())
 }
 
-fn houses_with(shard_count: u8, script: &str, config: ShardConfig) -> House {
+fn houses_with(shard_count: u8, script: &str, config: ServerShardConfig) -> House {
     let tools = ToolChoice::These(vec!["script".to_owned()]);
     let agents = AgentSettings { models: vec![SimModel::settings("chat")], tools };
     let sockets = Some(SocketLimits { connections_max: 32, ..SocketLimits::default() });
-    let config = ShardConfig { agents, sockets, ..config };
+    let config = ShardConfig { sockets, guests: GuestConfig { agents, ..config.guests }, ..config };
     let mut house = House::with_rings(shard_count, 1 << 20, config);
     let script = Script::from_toml(script).expect("it is a script");
     house.model = Some(SimModel::new(&house.world, script));
@@ -205,7 +205,10 @@ fn a_chat_finds_its_run_by_its_name_and_can_have_it_stopped() {
 fn a_thread_is_there_for_its_owner_alone() {
     let tokens = Tokens::read(&format!("ann {ANN}\nbob {BOB}\n")).unwrap();
     let access = Access::default().with_tokens(tokens, [5; 32], SECOND);
-    let config = ShardConfig { access: Arc::new(access), ..ShardConfig::default() };
+    let config = ShardConfig {
+        guests: GuestConfig { access: Arc::new(access), ..Default::default() },
+        ..ShardConfig::default()
+    };
     let mut house = houses_with(2, &slowly(), config);
     let by = |token: &str, request: &str| {
         let line = format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n");

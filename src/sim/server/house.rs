@@ -8,7 +8,9 @@ use crate::base::Instant;
 use crate::engine::EngineLimits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
-use crate::shard::{Conversations, LineOptions, Places, Shard, ShardConfig};
+use crate::shard::{
+    Conversations, GuestConfig, LineOptions, Places, ServerShard, ServerShardConfig, ShardConfig,
+};
 use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
@@ -21,7 +23,7 @@ pub(super) const SHORT: Script =
 /// The server and its world, as in the module's text.
 pub(super) struct House {
     pub world: SimWorld,
-    pub shards: Vec<Shard<SimReactor>>,
+    pub shards: Vec<ServerShard<SimReactor>>,
     pub address: ListenAddress,
     /// The shard that has no turn for now.
     pub absent: Option<usize>,
@@ -41,7 +43,7 @@ impl House {
     }
 
     /// A server of one shard with this configuration.
-    pub fn with(config: ShardConfig) -> House {
+    pub fn with(config: ServerShardConfig) -> House {
         House::with_rings(1, 1 << 20, config)
     }
 
@@ -52,7 +54,7 @@ impl House {
     }
 
     /// A server with `bytes_max` of memory for the rings of each shard.
-    pub fn with_rings(shard_count: u8, bytes_max: u64, set_up: ShardConfig) -> House {
+    pub fn with_rings(shard_count: u8, bytes_max: u64, set_up: ServerShardConfig) -> House {
         House::with_executions(8, shard_count, bytes_max, set_up)
     }
 
@@ -61,7 +63,7 @@ impl House {
         executions_max: u32,
         shard_count: u8,
         bytes_max: u64,
-        set_up: ShardConfig,
+        set_up: ServerShardConfig,
     ) -> House {
         let world = SimWorld::new(1, SimFaults::NONE);
         let mut address: ListenAddress = "127.0.0.1:0".parse().unwrap();
@@ -72,21 +74,24 @@ impl House {
                 engine: EngineLimits { shard, executions_max, ..EngineLimits::default() },
                 rings: RingPoolConfig { prealloc_bytes: 0, bytes_max, ..RingPoolConfig::default() },
                 seed: Some(1),
-                mcp_places: Some(places.clone()),
-                conversations: Some(conversations.clone()),
+                guests: GuestConfig {
+                    mcp_places: Some(places.clone()),
+                    conversations: Some(conversations.clone()),
+                    ..set_up.clone().guests
+                },
                 ..set_up.clone()
             };
-            let mut shard = Shard::with_reactor(SimReactor::new(&world), config).unwrap();
+            let mut shard = ServerShard::over(SimReactor::new(&world), config).unwrap();
             shard.tools_mut().insert(script::spec(), script::prepare).unwrap();
             let options = ListenOptions { shares_port: shard_count > 1 };
             address = shard.listen(&address, options).unwrap();
             shards.push(shard);
         }
-        Shard::introduce(&mut shards);
+        ServerShard::introduce(&mut shards);
         House { world, shards, address, absent: None, model: None }
     }
 
-    fn present(&mut self) -> impl Iterator<Item = &mut Shard<SimReactor>> {
+    fn present(&mut self) -> impl Iterator<Item = &mut ServerShard<SimReactor>> {
         let absent = self.absent;
         let shards = self.shards.iter_mut().enumerate();
         shards.filter(move |(at, _)| Some(*at) != absent).map(|(_, shard)| shard)
@@ -97,12 +102,12 @@ impl House {
     }
 
     fn turn_once(&mut self) -> bool {
-        let has_worked = self.present().map(Shard::turn).fold(false, |a, b| a | b);
+        let has_worked = self.present().map(ServerShard::turn).fold(false, |a, b| a | b);
         self.model.as_mut().is_some_and(|m| m.step(&self.world)) | has_worked
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
-        let due = self.present().filter_map(Shard::next_deadline).min();
+        let due = self.present().filter_map(ServerShard::next_deadline).min();
         let of_model = self.model.as_ref().and_then(SimModel::next_deadline);
         due.into_iter().chain(of_model).min()
     }
@@ -116,7 +121,7 @@ impl House {
             self.world.set_horizon(None);
             self.turn();
         }
-        self.shards.iter().for_each(Shard::audit);
+        self.shards.iter().for_each(ServerShard::audit);
     }
 
     pub fn say(&mut self, client: SimClient, text: &str) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::house::{House, NOTHING, SHORT, get};
 use crate::limits;
-use crate::shard::ShardConfig;
+use crate::shard::{GuestConfig, ShardConfig};
 use crate::sim::network::SimClient;
 
 /// The most that a turn is later than its deadline: the wheel rounds up to its tick.
@@ -147,7 +147,10 @@ fn streams_and_answers_have_no_deadline_of_these() {
 
 #[test]
 fn an_address_has_so_many_connections_and_this_machine_as_many_as_it_likes() {
-    let config = ShardConfig { connections_per_address_max: 3, ..ShardConfig::default() };
+    let config = ShardConfig {
+        guests: GuestConfig { connections_per_address_max: 3, ..Default::default() },
+        ..ShardConfig::default()
+    };
     let mut house = House::with(config);
     for (one, same, other) in [
         ("192.0.2.1", "192.0.2.1", "192.0.2.2"),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::house::House;
 use crate::limits;
-use crate::shard::{ShardConfig, Spans};
+use crate::shard::{GuestConfig, ShardConfig, Spans};
 use crate::tool::{Abilities, Asking, Question, Replies, ToolSpec};
 
 const ACCEPT: &str = "Accept: application/json, text/event-stream\r\n";
@@ -225,7 +225,10 @@ fn who_works_for_a_call_is_told_what_it_is_a_part_of() {
     let (spans, receiver) = Spans::queue();
     for spans in [Spans::off(), spans] {
         let is_on = spans.is_on();
-        let mut house = House::with(ShardConfig { spans, ..ShardConfig::default() });
+        let mut house = House::with(ShardConfig {
+            guests: GuestConfig { spans, ..Default::default() },
+            ..ShardConfig::default()
+        });
         let body = r#"{"description":"d","input_schema":{"type":"object"}}"#;
         let put = house.visit(&format!(
             "PUT /v1/virtual-tools/echo HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {}\r\n\

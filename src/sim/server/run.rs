@@ -16,7 +16,7 @@ use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, Reactor, SocketLimits};
-use crate::shard::{Shard, ShardConfig};
+use crate::shard::{ServerShard, ShardConfig};
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
@@ -61,7 +61,7 @@ struct Run {
     random: Random,
     world: SimWorld,
     /// One shard, or two that share the port: connections move between them.
-    shards: Vec<Shard<SimReactor>>,
+    shards: Vec<ServerShard<SimReactor>>,
     actions_hash: ActionsHash,
     address: ListenAddress,
     executions: Vec<Execution>,
@@ -91,7 +91,7 @@ impl Passing for Run {
 
     fn turn_once(&mut self) -> bool {
         self.play_threads();
-        let has_worked = self.shards.iter_mut().map(Shard::turn).fold(false, |a, b| a | b);
+        let has_worked = self.shards.iter_mut().map(ServerShard::turn).fold(false, |a, b| a | b);
         for shard in &mut self.shards {
             while let Some(job) = shard.next_job() {
                 self.threads.push(ThreadPlayer::new(*job));
@@ -102,7 +102,7 @@ impl Passing for Run {
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
-        self.shards.iter_mut().filter_map(Shard::next_deadline).min()
+        self.shards.iter_mut().filter_map(ServerShard::next_deadline).min()
     }
 
     // Parks one of them: the other may be late for a bit.
@@ -145,7 +145,7 @@ impl Run {
         let (mut shards, actions_hash) = (Vec::new(), ActionsHash::default());
         for index in 0..shard_count {
             let config = config(index, &mut random);
-            let shard = Shard::with_reactor(SimReactor::new(&world), config);
+            let shard = ServerShard::over(SimReactor::new(&world), config);
             let mut shard = shard.expect("memory for small rings");
             shard.run_jobs_by_hand();
             actions_hash.observe(&mut shard);
@@ -156,7 +156,7 @@ impl Run {
             address = shard.listen(&address, options).expect("it listens");
             shards.push(shard);
         }
-        Shard::introduce(&mut shards);
+        ServerShard::introduce(&mut shards);
         let worker_count = if acknowledges { random.between(1, 3) } else { 0 };
         let workers = (0..worker_count).map(SimWorker::new).collect();
         let assistant_count = random.below(4);
@@ -196,7 +196,7 @@ impl Run {
             self.turn();
             let pause = 1 << self.random.between(8, 24);
             self.pass(pause);
-            self.shards.iter().for_each(Shard::audit);
+            self.shards.iter().for_each(ServerShard::audit);
         }
         self.calm_down()?;
         let seen = self.seen;
@@ -451,8 +451,9 @@ impl Run {
     }
 
     fn moves(&mut self) -> u64 {
-        let moves =
-            |shard: &mut Shard<SimReactor>| shard.reactor_mut().counters().sockets.adopted_count;
+        let moves = |shard: &mut ServerShard<SimReactor>| {
+            shard.reactor_mut().counters().sockets.adopted_count
+        };
         self.shards.iter_mut().map(moves).sum()
     }
 
@@ -476,7 +477,7 @@ impl Run {
             }
             self.turn();
             self.pass(1 << (10 + round % 18));
-            self.shards.iter().for_each(Shard::audit);
+            self.shards.iter().for_each(ServerShard::audit);
             let is_over = self.followers.iter().all(|follower| follower.is_done);
             let are_idle = self.workers.iter().all(SimWorker::is_idle);
             let are_answered = self.assistants.iter().all(SimAssistant::is_idle);
@@ -496,14 +497,14 @@ impl Run {
         for seconds in [1, 120, 600] {
             self.pass(seconds * 1_000_000_000);
         }
-        self.shards.iter().for_each(Shard::audit);
+        self.shards.iter().for_each(ServerShard::audit);
         if self.shards.iter().any(|shard| shard.connection_count() > 0) {
             return Err("connections are left over".into());
         }
         for _ in 0..100 {
             self.pass((limits::RETENTION + limits::BLOCK_DEADLINE).as_nanos() as u64);
         }
-        let is_empty = |shard: &Shard<SimReactor>| {
+        let is_empty = |shard: &ServerShard<SimReactor>| {
             shard.execution_count() == 0 && shard.ring_usage().leased_count == 0
         };
         if !self.shards.iter().all(is_empty) {

@@ -5,7 +5,7 @@ use super::passing::Passing;
 use crate::agent::script::{Connection, Model, Script};
 use crate::base::Instant;
 use crate::reactor::ListenAddress;
-use crate::shard::{ModelSettings, Shard};
+use crate::shard::{ModelSettings, ServerShard};
 use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimWorld};
@@ -124,7 +124,7 @@ pub(super) trait Asking {
 /// The parts of such a play.
 pub(super) struct Asked<'a> {
     pub world: &'a SimWorld,
-    pub shard: &'a mut Shard<SimReactor>,
+    pub shard: &'a mut ServerShard<SimReactor>,
     pub model: &'a mut SimModel,
 }
 

@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use super::house::{House, SHORT, get};
 use super::script::Script;
 use crate::limits;
-use crate::shard::{ShardConfig, TlsConfig};
+use crate::shard::{GuestConfig, ShardConfig, TlsConfig};
 use crate::sim::network::SimClient;
 use crate::sim::world::EAGAIN;
 
@@ -41,7 +41,13 @@ fn house() -> (House, Arc<ClientConfig>) {
     let builder = builder.with_safe_default_protocol_versions().unwrap();
     let mut client = builder.with_root_certificates(roots).with_no_client_auth();
     client.resumption = Resumption::disabled(); // Each conversation is as long as the others.
-    (House::with(ShardConfig { tls: Some(tls), ..ShardConfig::default() }), Arc::new(client))
+    (
+        House::with(ShardConfig {
+            guests: GuestConfig { tls: Some(tls), ..Default::default() },
+            ..ShardConfig::default()
+        }),
+        Arc::new(client),
+    )
 }
 
 /// A client with TLS, and the bytes that it has sent and received.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use streamdoor::engine::EngineLimits;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::{IoError, SocketLimits};
-use streamdoor::shard::{LineOptions, Shard, ShardConfig};
+use streamdoor::shard::{LineOptions, ServerShard, ShardConfig};
 use streamdoor::sim::network::SimClient;
 use streamdoor::sim::reactor::SimReactor;
 use streamdoor::sim::world::{SimFaults, SimWorld};
@@ -68,7 +68,7 @@ struct Asked {
 /// A client that sends lines, and checks all output.
 struct Peer {
     world: SimWorld,
-    shard: Shard<SimReactor>,
+    shard: ServerShard<SimReactor>,
     client: SimClient,
     heard: Vec<u8>,
     is_over: bool,
@@ -99,7 +99,7 @@ impl Peer {
             seed: Some(1),
             ..ShardConfig::default()
         };
-        let mut shard = Shard::with_reactor(SimReactor::new(&world), config)
+        let mut shard = ServerShard::over(SimReactor::new(&world), config)
             .expect("nothing of this world refuses");
         let (client, socket) = world.pair();
         let options = LineOptions { settle, ..LineOptions::default() };

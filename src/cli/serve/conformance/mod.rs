@@ -13,7 +13,7 @@ mod tasks;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
-use streamdoor::shard::{Shard, ShardHandle};
+use streamdoor::shard::{ServerHandle, ServerShard};
 use streamdoor::tool::{Output, SpecError, ToolError, ToolSpec, Tools};
 
 /// A PNG of one red pixel, in base64.
@@ -36,14 +36,14 @@ pub struct Fixtures(Arc<Mutex<Places>>);
 
 #[derive(Default)]
 struct Places {
-    shards: Vec<ShardHandle>,
+    shards: Vec<ServerHandle>,
     /// True while the changing prompt is in the catalog.
     have_prompts_changed: bool,
 }
 
 impl Fixtures {
     /// Adds all fixtures to one shard.
-    pub fn add_to(&self, shard: &mut Shard) {
+    pub fn add_to(&self, shard: &mut ServerShard) {
         self.places().shards.push(shard.handle());
         shard.set_catalog(catalog::catalog(false));
         let tools = shard.tools_mut();
@@ -79,7 +79,10 @@ impl Fixtures {
     }
 
     /// Runs `change` on every shard.
-    fn change(&self, change: impl Fn(&mut Shard) + Copy + Send + 'static) -> Result<(), ToolError> {
+    fn change(
+        &self,
+        change: impl Fn(&mut ServerShard) + Copy + Send + 'static,
+    ) -> Result<(), ToolError> {
         let shards = self.places().shards.clone();
         for shard in shards {
             shard.call(change).map_err(|error| format!("a shard: {error:?}"))?;
@@ -88,7 +91,7 @@ impl Fixtures {
     }
 }
 
-fn change_tools(shard: &mut Shard) {
+fn change_tools(shard: &mut ServerShard) {
     let tools = shard.tools_mut();
     if !tools.remove(CHANGING_TOOL) {
         tools

@@ -150,11 +150,11 @@ fn who_is_given_up_is_not_heard_of_and_its_server_sees_the_end() {
         }
         assert_eq!(asker.shard.reactor_mut_connections(), 0);
         asker.until("their ends", |_| ends.get() >= 2);
-        assert!(asker.shard.outgoing.as_ref().unwrap().lines.iter().all(Option::is_none));
+        assert!(asker.shard.guests.outgoing.as_ref().unwrap().lines.iter().all(Option::is_none));
     });
 }
 
-impl Shard {
+impl ServerShard {
     fn reactor_mut_connections(&mut self) -> usize {
         crate::reactor::Reactor::connection_count(self.reactor_mut())
     }

@@ -139,7 +139,7 @@ fn a_kept_connection_whose_end_or_noise_was_seen_is_not_used() {
             let mut asker = make(OutgoingConfig::default());
             assert_eq!(asker.fetch(&to).whole().1, "1 1");
             asker.until("it is seen", |asker| {
-                asker.shard.outgoing.as_ref().unwrap().kept_count == 0
+                asker.shard.guests.outgoing.as_ref().unwrap().kept_count == 0
             });
             assert_eq!(asker.fetch(&to).whole().1, "2 2");
             let counters = asker.counters();
@@ -162,7 +162,7 @@ fn so_many_are_kept_and_not_more() {
             asker.wait(id);
         }
         assert_eq!(connections.get(), count as u64);
-        let outgoing = asker.shard.outgoing.as_ref().unwrap();
+        let outgoing = asker.shard.guests.outgoing.as_ref().unwrap();
         assert_eq!(outgoing.kept_count, crate::limits::MODEL_KEPT_PER_SITE);
     });
 }
@@ -194,7 +194,7 @@ fn an_answer_that_has_said_all_gives_its_connection_back() {
                 asker.shard.release_exchange(id); // From now on any event of it is a failure.
                 go_on.send(()).unwrap();
                 asker.until("it is drained", |asker| {
-                    asker.shard.outgoing.as_ref().unwrap().drained_count == 0
+                    asker.shard.guests.outgoing.as_ref().unwrap().drained_count == 0
                 });
             }
             let opened = asker.counters().model_connections_opened;

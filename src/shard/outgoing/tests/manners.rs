@@ -66,7 +66,7 @@ fn nothing_of_a_request_is_shown() {
         let mute = serve(|_, mut stream| wait_for_end(&mut stream));
         asker.ask(&mute, SLOW);
         asker.turn();
-        let outgoing = asker.shard.outgoing.as_ref().unwrap();
+        let outgoing = asker.shard.guests.outgoing.as_ref().unwrap();
         let shown: Vec<String> =
             outgoing.exchanges.iter().map(|(_, exchange)| format!("{exchange:?}")).collect();
         assert!(shown.len() == 1 && shown[0].contains("request_bytes"), "{shown:?}");

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::{Deadlines, ExchangeId, Heard, OutgoingConfig, Target};
 use crate::agent::{NetFault, NetFaultKind};
 use crate::reactor::Choice;
-use crate::shard::{Shard, ShardConfig};
+use crate::shard::{GuestConfig, ServerShard, ShardConfig};
 use crate::trace::Counters;
 
 pub(super) const SLOW: Deadlines = Deadlines {
@@ -51,15 +51,19 @@ impl Got {
 
 /// A shard that sends requests, and the events of its exchanges.
 pub(super) struct Asker {
-    pub shard: Shard,
+    pub shard: ServerShard,
     pub got: BTreeMap<ExchangeId, Got>,
     buffer: Vec<u8>,
 }
 
 impl Asker {
     pub fn new(choice: Choice, outgoing: OutgoingConfig) -> Asker {
-        let config = ShardConfig { reactor: choice, outgoing, ..ShardConfig::default() };
-        let (shard, _) = Shard::new(config).unwrap();
+        let config = ShardConfig {
+            reactor: choice,
+            guests: GuestConfig { outgoing, ..Default::default() },
+            ..ShardConfig::default()
+        };
+        let (shard, _) = ServerShard::open(config).unwrap();
         Asker { shard, got: BTreeMap::new(), buffer: Vec::new() }
     }
 
@@ -133,7 +137,7 @@ impl Asker {
     }
 }
 
-impl Shard {
+impl ServerShard {
     fn reactor_mut_now(&mut self) -> crate::base::Instant {
         crate::reactor::Reactor::now(self.reactor_mut())
     }

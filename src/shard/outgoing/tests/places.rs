@@ -89,7 +89,7 @@ fn an_address_that_says_nothing_is_overtaken_by_the_next() {
 fn without_a_place_an_exchange_says_so() {
     let sockets = Some(SocketLimits { connections_max: 2, listeners_max: 1 });
     let config = ShardConfig { sockets, ..ShardConfig::default() };
-    let (shard, _) = Shard::new(config).unwrap();
+    let (shard, _) = ServerShard::open(config).unwrap();
     let mut asker = Asker { shard, got: BTreeMap::new(), buffer: Vec::new() };
     let mute = serve(|_, mut stream| wait_for_end(&mut stream));
     let (one, two) = (asker.ask(&mute, SLOW), asker.ask(&mute, SLOW));

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::super::super::metrics::McpOutcome;
 use super::super::Serve;
 use super::super::connection::{Doing, Timer};
@@ -184,7 +184,7 @@ impl Serve {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Inserts a request that is answered later into the table of calls.
     pub(super) fn open_call(
         &mut self,
@@ -194,7 +194,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> Result<Handle, Fault> {
         let now = self.now;
         let Source { asker, owner, outlet } = source;
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let most = limits::MCP_REQUESTS_PER_SESSION_MAX;
         let own_count = match asker {
             Asker::Session(name) if name.shard == serve.mcp.shard => {
@@ -253,7 +253,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// the client is back or the grace period is over. Any other notifier ends, and the client is
     /// told what it missed.
     pub(super) fn mute(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         serve.mcp.notice.drop_of(handle);
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         call.outlet = Outlet::Nowhere;
@@ -264,7 +264,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Ends a call's notifications.
     pub(super) fn silence(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         serve.mcp.notice.drop_of(handle);
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         let outlet = call.outlet.connection();
@@ -281,7 +281,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn close_call(&mut self, handle: Handle) -> Option<Box<McpCall>> {
         self.silence(handle);
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let mut call = serve.mcp.calls.remove(handle)?;
         serve.mcp.set_timer(call.timer.take(), None);
         serve.mcp.watches.forget(handle);
@@ -299,7 +299,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Counts the answer to a call in the table.
     fn count_answer(&mut self, handle: Handle, reply: &Reply) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         if let Some(call) = serve.mcp.calls.get_mut(handle)
             && std::mem::take(&mut call.is_to_count)
         {
@@ -310,13 +310,13 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Counts a finished call of a tool.
     pub(super) fn count_call(&mut self, era: Era, outcome: McpOutcome) {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         serve.mcp.counts.calls[era as usize][outcome as usize] += 1;
     }
 
     fn free_id(&mut self, asker: Asker, context: &Context, now: Instant) {
         let Asker::Session(name) = asker else { return };
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         match serve.mcp.sessions.get(name) {
             Some(session) => {
                 session.machine.finish(&context.id);
@@ -331,7 +331,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn answer_call(&mut self, handle: Handle, reply: Reply) {
         self.end_span_of(handle, &reply);
         self.count_answer(handle, &reply);
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let (outlet, bytes) = (call.outlet, write_answer(&call.context.id, &reply));
         let tells_parts = call.tokens.partial.is_some();
@@ -344,10 +344,10 @@ impl<R: Reactor + 'static> Shard<R> {
         // that lose what comes together with an answer. Parts of a result are counted, so all of
         // them are sent.
         if matches!(outlet, Outlet::Stream(_)) || tells_parts {
-            self.serve.as_mut().expect("as above").close_notice();
+            self.guests.serve.as_mut().expect("as above").close_notice();
         }
         // The first part has turned an open answer into a stream.
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let outlet = call.outlet;
         match outlet {
@@ -356,20 +356,20 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.close_call(handle);
                 self.unlink(id);
                 self.answer(id, &Answer::text(status_of(&reply), JSON, bytes));
-                self.serve.as_mut().expect("as above").answered.push(id);
+                self.guests.serve.as_mut().expect("as above").answered.push(id);
                 return;
             }
             Outlet::Stream(_) | Outlet::Lines(_) => {}
         }
         self.silence(handle);
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         serve.say(handle, |out| out.extend_from_slice(&bytes));
         self.finish_answered(handle, bytes);
     }
 
     /// Writes an answer that has waited, or keeps it if the client is not connected.
     pub(super) fn say_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         match serve.say(handle, |out| out.extend_from_slice(&bytes)) {
             true => self.finish_answered(handle, bytes),
             false => self.keep_answer(handle, bytes),
@@ -380,7 +380,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn finish_answered(&mut self, handle: Handle, bytes: Vec<u8>) {
         let now = self.now;
         let Some(mut call) = self.close_call(handle) else { return };
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         if let Outlet::Stream(id) = call.outlet {
             serve.release_link(id);
             if matches!(call.asker, Asker::Session(_))
@@ -401,7 +401,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(mut call) = self.close_call(handle) else { return };
         if call.is_primed || call.reached.count > 0 {
             call.stage = Stage::Answered(bytes.into());
-            let serve = self.serve.as_mut().expect("as above");
+            let serve = self.guests.serve.as_mut().expect("as above");
             serve.mcp.kept.keep(handle, call, None, now);
         }
     }
@@ -411,18 +411,20 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(call) = self.close_call(handle) else { return };
         match call.outlet {
             Outlet::Open(id) => {
-                let serve = self.serve.as_mut().expect("it has calls");
+                let serve = self.guests.serve.as_mut().expect("it has calls");
                 serve.begin_stream(id);
                 serve.release_link(id);
             }
-            Outlet::Stream(id) => self.serve.as_mut().expect("it has calls").release_link(id),
+            Outlet::Stream(id) => {
+                self.guests.serve.as_mut().expect("it has calls").release_link(id)
+            }
             Outlet::Lines(_) | Outlet::Nowhere => {}
         }
     }
 
     /// Detaches a connection whose answer is a single message.
     fn unlink(&mut self, id: ConnectionId) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         if let Some(connection) = serve.connection(id) {
             connection.mcp = None;
             connection.doing = Doing::Requests;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::super::super::panics::Callback;
 use super::answer::{Reply, Source};
 use super::call::{Asker, McpCall, Stage};
@@ -19,7 +19,7 @@ use crate::reactor::Reactor;
 use crate::tool::{Asking, Question, Replies, ToolSpec};
 use crate::wire::jsonrpc::Id;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Carries out a request. See [`Shard::ask_mcp`].
     pub(super) fn carry_out_mcp(
         &mut self,
@@ -82,7 +82,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Returns the server's description of itself.
     pub(super) fn server_info(&self) -> Arc<ServerInfo> {
-        Arc::clone(&self.mcp.server)
+        Arc::clone(&self.guests.mcp.server)
     }
 
     /// Calls code of the catalog.
@@ -91,18 +91,18 @@ impl<R: Reactor + 'static> Shard<R> {
     /// The code has panicked.
     pub(super) fn call_catalog<T>(&mut self, call: impl FnOnce() -> T) -> Result<T, Fault> {
         guarded(call).map_err(|panicked| {
-            self.note_panic(Callback::Catalog, &panicked);
+            self.note_panic(Callback::Guest("catalog"), &panicked);
             Fault::internal(format!("the catalog panicked: {panicked}"))
         })
     }
 
     /// Returns the catalog: prompts and resources other than executions.
     pub(super) fn catalog(&self) -> Arc<Catalog> {
-        Arc::clone(&self.mcp.catalog)
+        Arc::clone(&self.guests.mcp.catalog)
     }
 
     fn is_ending(&self) -> bool {
-        self.serve.as_ref().is_some_and(|serve| serve.is_draining)
+        self.guests.serve.as_ref().is_some_and(|serve| serve.is_draining)
     }
 
     fn list_tools(
@@ -141,7 +141,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         prompt.check(arguments)?;
         let bound = Bound { principal: source.owner, method: "prompts/get", name, arguments };
-        let replies = self.mcp.seal.replies(bound, context, self.now)?;
+        let replies = self.guests.mcp.seal.replies(bound, context, self.now)?;
         match self.call_catalog(|| (prompt.render)(arguments, &replies, &context.client))?? {
             Rendered::Messages(messages) => Ok(results.prompt(&prompt.description, messages)),
             Rendered::Ask(Asking::Ask { questions, state })
@@ -166,7 +166,8 @@ impl<R: Reactor + 'static> Shard<R> {
         state: Option<Value>,
     ) -> Reply {
         questions::check(context.version, &context.client, questions)?;
-        let sealed = state.map(|state| self.mcp.seal.seal(bound, &state, self.now)).transpose()?;
+        let sealed =
+            state.map(|state| self.guests.mcp.seal.seal(bound, &state, self.now)).transpose()?;
         Ok(results.input_required(questions, sealed))
     }
 
@@ -179,7 +180,7 @@ impl<R: Reactor + 'static> Shard<R> {
         arguments: &Map<String, Value>,
     ) -> Result<Replies, Fault> {
         let bound = Bound { principal: source.owner, method: "tools/call", name, arguments };
-        self.mcp.seal.replies(bound, context, self.now)
+        self.guests.mcp.seal.replies(bound, context, self.now)
     }
 
     /// Completes an argument, with these ids of executions.
@@ -208,7 +209,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Returns the call that this asker knows by this id.
     pub(super) fn find_call(&self, asker: Asker, id: &Id) -> Option<Handle> {
-        let serve = self.serve.as_ref()?;
+        let serve = self.guests.serve.as_ref()?;
         let is_it = |call: &McpCall| call.asker == asker && call.context.id == *id;
         serve.mcp.calls.iter().find(|(_, call)| is_it(call)).map(|(handle, _)| handle)
     }
@@ -224,7 +225,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Drops what a call keeps, and returns the execution that was run only for it.
     pub(super) fn stop_call(&mut self, handle: Handle) -> Option<crate::base::ExecutionId> {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let call = serve.mcp.calls.get(handle)?;
         match call.stage {
             Stage::Runs(keep) => {

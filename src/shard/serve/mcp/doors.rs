@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::super::super::Shard;
-use super::super::super::run::Run;
+use super::super::super::ServerShard;
+use super::super::super::guests::ServedRun;
 use super::Due;
 use super::answer::{Reply, Source};
 use super::call::Stage;
@@ -23,7 +23,7 @@ use crate::reactor::Reactor;
 use crate::shard::places::{Place, What};
 use crate::tool::{Asking, Prepared, Replies, ToolSpec};
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Carries out a call of one of the door's tools. Returns `None` if it is answered later.
     pub(super) fn use_door(
         &mut self,
@@ -121,7 +121,7 @@ impl<R: Reactor + 'static> Shard<R> {
             execute_error(&Results::new(version, &server), &error)
         })?;
         self.set_door_timer(keep);
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let kept = serve.mcp.keeps.get_mut(keep).expect("it was just made");
         kept.place = Some(place);
         let execution = kept.execution.expect("it runs");
@@ -140,7 +140,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// long time, still exist without a place. If these are too many, the oldest is closed.
     fn place_for_door(&mut self, owner: Principal) -> Result<Place, String> {
         let place = self.take_door_place(owner)?;
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let is_own = |keep: &Keep| matches!(keep.role, Role::Door) && keep.owner == owner;
         let own: Vec<_> = serve.mcp.keeps.iter().filter(|(_, keep)| is_own(keep)).collect();
         let idle = own.iter().filter(|(_, keep)| keep.place.is_none());
@@ -154,19 +154,19 @@ impl<R: Reactor + 'static> Shard<R> {
 
     fn take_door_place(&self, owner: Principal) -> Result<Place, String> {
         let most = limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
-        let place = self.mcp.places.take(What::Doors, owner, most);
+        let place = self.guests.mcp.places.take(What::Doors, owner, most);
         place.ok_or_else(|| format!("{most} streams are open already: close one with stream_close"))
     }
 
     /// Takes a place for a door that is read again, unless its tool has ended.
     fn count_again(&mut self, handle: Handle) -> Result<(), String> {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let keep = serve.mcp.keeps.get(handle).expect("it was just found");
         let is_counted = keep.place.is_some() || keep.over.is_some();
         let owner = keep.owner;
         if !is_counted {
             let place = self.take_door_place(owner)?;
-            let serve = self.serve.as_mut().expect("as above");
+            let serve = self.guests.serve.as_mut().expect("as above");
             serve.mcp.keeps.get_mut(handle).expect("as above").place = Some(place);
         }
         Ok(())
@@ -179,7 +179,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if !self.is_owned(id, owner) {
             return Err(unknown());
         }
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let is_it = |keep: &Keep| matches!(keep.role, Role::Door) && keep.execution == Some(id);
         if let Some((handle, _)) = serve.mcp.keeps.iter().find(|(_, keep)| is_it(keep)) {
             return Ok(handle);
@@ -187,7 +187,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let spec = self.tool_of(id).cloned().ok_or_else(unknown)?;
         let place = Some(self.place_for_door(owner)?);
         let keep = Keep { execution: Some(id), place, ..Keep::new(owner, spec, Role::Door) };
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         let keep = serve.mcp.keeps.insert(Box::new(keep));
         let keep = keep.map_err(|_| "too many streams are open".to_owned())?;
         self.pump();
@@ -202,14 +202,14 @@ impl<R: Reactor + 'static> Shard<R> {
     fn set_door_timer(&mut self, handle: Handle) {
         let idle_until = self.now + limits::MCP_DOOR_IDLE;
         let counted_until = idle_until.min(self.now + self.block_deadline);
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
         keep.idle_until = idle_until;
         self.arm_door(handle, counted_until);
     }
 
     fn arm_door(&mut self, handle: Handle, until: Instant) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
         let armed = keep.timer.take();
         let timer = serve.mcp.set_timer(armed, Some((Due::Keep(handle), until)));
@@ -220,7 +220,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// closed, and its tool stopped, unless the tool continues without it.
     pub(super) fn door_is_due(&mut self, handle: Handle) {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
         if keep.has_readers() {
             return self.set_door_timer(handle); // A client is reading.
@@ -256,7 +256,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Err(fault) => return Some(Err(fault)),
         };
         let until = self.now + limits::MCP_READ_WAIT;
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let timer = serve.mcp.set_timer(None, Some((Due::Call(handle), until)));
         serve.mcp.calls.get_mut(handle).expect("it was just opened").timer = timer;
         serve.mcp.keeps.get_mut(keep).expect("it was just read").readers.push(handle);
@@ -273,7 +273,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> Option<Reply> {
         let server = self.server_info();
         let results = Results::new(context.version, &server);
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let meta = CallMeta::default();
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else {
             return Some(Ok(results.call_refused("the stream was closed", meta)));
@@ -324,7 +324,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ) {
         let context = self.call_context(handle);
         let Some(reply) = self.read_door(&context, keep, offset, is_late) else { return };
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         if let Some(keep) = serve.mcp.keeps.get_mut(keep) {
             keep.readers.retain(|reader| *reader != handle);
         }
@@ -335,7 +335,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Answers waiting reads in order, as long as the door has something new.
     pub(super) fn settle_readers(&mut self, handle: Handle) {
         loop {
-            let serve = self.serve.as_mut().expect("it keeps");
+            let serve = self.guests.serve.as_mut().expect("it keeps");
             let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
             let Some(&reader) = keep.readers.first() else { return };
             let offset = match serve.mcp.calls.get(reader).map(|call| &call.stage) {
@@ -346,7 +346,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
             };
             self.answer_read(reader, handle, offset, false);
-            let serve = self.serve.as_mut().expect("as above");
+            let serve = self.guests.serve.as_mut().expect("as above");
             let keep = serve.mcp.keeps.get(handle);
             if keep.is_none_or(|keep| keep.readers.first() == Some(&reader)) {
                 return; // It still waits.
@@ -356,7 +356,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Closes a door and returns the bytes that its stream had so far.
     fn close_stream(&mut self, handle: Handle) -> u64 {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return 0 };
         let total = keep.window().map_or(0, |window| window.total_written());
         let execution = keep.execution;
@@ -369,7 +369,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Closes a door and refuses the reads that wait.
     pub(super) fn close_door(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
         let readers = std::mem::take(&mut keep.readers);
         self.forget_keep(handle);
@@ -383,7 +383,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Answers a call with a door because its result is too long for an answer.
     pub(super) fn answer_with_door(&mut self, call: Handle, handle: Handle) {
         let context = self.call_context(call);
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
         let (owner, execution) = (keep.owner, keep.execution.expect("it runs"));
         let place = match self.place_for_door(owner) {
@@ -396,7 +396,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 return self.answer_call(call, reply);
             }
         };
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         let keep = serve.mcp.keeps.get_mut(handle).expect("as above");
         (keep.role, keep.place) = (Role::Door, Some(place));
         let spec = Arc::clone(&keep.tool);
@@ -436,17 +436,17 @@ impl<R: Reactor + 'static> Shard<R> {
     /// forgotten.
     pub(super) fn events_of(&self, id: ExecutionId) -> Option<String> {
         let run = self.known_run(id)?;
-        let has_http = self.serve.as_ref().is_some_and(|serve| !serve.listeners.is_empty());
+        let has_http = self.guests.serve.as_ref().is_some_and(|serve| !serve.listeners.is_empty());
         has_http.then(|| {
             let path = format!("/v1/executions/{id}/events");
-            match self.access.ticket(run.owner, id, self.now) {
+            match self.guests.access.ticket(run.guest.owner, id, self.now) {
                 Some(ticket) => format!("{path}?ticket={ticket}"),
                 None => path,
             }
         })
     }
 
-    pub(super) fn known_run(&self, id: ExecutionId) -> Option<&Run> {
+    pub(super) fn known_run(&self, id: ExecutionId) -> Option<&ServedRun> {
         let run = self.runs.get(id.slot.index as usize)?.as_ref()?;
         (run.id == id).then_some(run)
     }

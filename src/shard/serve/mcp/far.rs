@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::super::super::handle::Command;
 use super::answer::{Source, status_of, write_answer};
 use super::call::{Asker, Outlet};
@@ -21,7 +21,7 @@ use crate::trace::Span;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::Id;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Moves a request to the shard of its subject. Returns `None` if it was moved.
     pub(super) fn pass_on_asked(
         &mut self,
@@ -34,11 +34,11 @@ impl<R: Reactor + 'static> Shard<R> {
         let home = match (&ask, shard_of(&ask)) {
             (_, Some(shard)) => usize::from(shard),
             (Ask::CallTool { name, .. }, None) if self.is_virtual(owner, name) => {
-                usize::from(owner.0) % self.peers.len().max(1)
+                usize::from(owner.0) % self.guests.peers.len().max(1)
             }
             _ => self.own_index(),
         };
-        if home == self.own_index() || home >= self.peers.len() {
+        if home == self.own_index() || home >= self.guests.peers.len() {
             return Some(Incoming::Ask(context, ask));
         }
         let wish = McpWish::Asked(context, ask);
@@ -72,7 +72,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Call::Mcp(request) = call else { return };
         let McpWish::Asked(context, _) = &request.wish else { return };
         let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
-        if let (Some(name), Some(_)) = (name, &self.serve) {
+        if let (Some(name), Some(_)) = (name, &self.guests.serve) {
             self.free_asked(Asker::Session(name), &context.id);
         }
     }
@@ -101,8 +101,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Runs `work` on another shard, if that exists.
-    fn have_done(&self, shard: u8, work: impl FnOnce(&mut Shard<R>) + Send + 'static) {
-        if let Some(peer) = self.peers.get(usize::from(shard))
+    fn have_done(&self, shard: u8, work: impl FnOnce(&mut ServerShard<R>) + Send + 'static) {
+        if let Some(peer) = self.guests.peers.get(usize::from(shard))
             && usize::from(shard) != self.own_index()
         {
             let _ = peer.send(Command::Call(Box::new(work))); // A missing shard has none of it.
@@ -113,7 +113,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn finish_far(&mut self, name: SessionName, id: &Id) {
         let id = id.clone();
         self.have_done(name.shard, move |shard| {
-            if let Some(serve) = &mut shard.serve
+            if let Some(serve) = &mut shard.guests.serve
                 && let Some(session) = serve.mcp.sessions.get(name)
             {
                 session.machine.finish(&id);
@@ -124,7 +124,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Cancels, on all other shards, a session's request that is not here.
     pub(super) fn cancel_far(&mut self, asker: Asker, id: &Id) {
         let Asker::Session(_) = asker else { return };
-        for shard in 0..self.peers.len() as u8 {
+        for shard in 0..self.guests.peers.len() as u8 {
             let id = id.clone();
             self.have_done(shard, move |shard| {
                 if let Some(handle) = shard.find_call(asker, &id) {
@@ -136,13 +136,13 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Tells all other shards that a session has ended, which ends its calls there.
     pub(super) fn tell_far(&mut self, name: SessionName) {
-        for shard in 0..self.peers.len() as u8 {
+        for shard in 0..self.guests.peers.len() as u8 {
             self.have_done(shard, move |shard| shard.end_far_session(name));
         }
     }
 
     fn end_far_session(&mut self, name: SessionName) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         serve.mcp.forget_session(name);
         let calls = serve.mcp.calls.iter();
         let its = calls.filter(|(_, call)| call.asker == Asker::Session(name));
@@ -162,7 +162,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn tell_session_here(&mut self, name: SessionName, bytes: &[u8]) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         let Some(session) = serve.mcp.sessions.get(name) else { return };
         if let Some(outlet) = session.outlet() {
             serve.mcp.counts.notifications += 1;
@@ -173,7 +173,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Asks all shards for their parts of a list, if there are others and the client can wait.
     pub(super) fn gather_list(&mut self, source: &Source, context: &Context, ask: &Ask) -> bool {
         let Outlet::Open(id) = source.outlet else { return false };
-        if self.peers.len() < 2 {
+        if self.guests.peers.len() < 2 {
             return false;
         }
         let session = match source.asker {
@@ -184,7 +184,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let request = McpRequest::of(wish, session);
         if self.gather(id, Call::Mcp(request.into()), source.owner) {
             // It has been answered already: the next request may have come.
-            self.serve.as_mut().expect("it was asked").answered.push(id);
+            self.guests.serve.as_mut().expect("it was asked").answered.push(id);
         }
         true
     }
@@ -217,7 +217,7 @@ impl<R: Reactor + 'static> Shard<R> {
         span: Option<Box<Span>>,
     ) -> bool {
         let McpWish::Asked(context, ask) = &request.wish else { unreachable!("it was asked") };
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let owner = serve.connection(id).expect("it waits").http.principal();
         let server = self.server_info();
         let results = crate::mcp::Results::new(context.version, &server);

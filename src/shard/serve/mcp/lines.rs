@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::super::super::panics::Callback;
 use super::super::Serve;
 use super::super::connection::{Doing, Timer};
@@ -46,7 +46,7 @@ pub(super) struct Lines {
     is_ending: bool,
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Speaks the Model Context Protocol on this connection, line by line. The client is served as
     /// on a listener without authentication.
     ///
@@ -63,7 +63,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let peer = socket.peer();
         let id = self.reactor.adopt(socket)?;
         let now = self.reactor.now();
-        let serve = self.serve.as_mut().expect("it was just opened");
+        let serve = self.guests.serve.as_mut().expect("it was just opened");
         serve.accept(id, peer, now);
         serve.set_timer(id, None);
         let splitter = LineSplitter::new(limits::MCP_LINE_BYTES_MAX);
@@ -86,7 +86,7 @@ impl<R: Reactor + 'static> Shard<R> {
             };
             self.hear_line(id, message);
         }
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let Some(connection) = serve.connection(id) else { return };
         if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
             connection.is_full = true; // A client that does not read answers has to wait.
@@ -95,7 +95,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn lines_of(&mut self, id: ConnectionId) -> Option<&mut Lines> {
-        self.serve.as_mut()?.connection(id)?.mcp.as_mut()?.lines()
+        self.guests.serve.as_mut()?.connection(id)?.mcp.as_mut()?.lines()
     }
 
     fn hear_line(&mut self, id: ConnectionId, message: Result<Message, Malformed>) {
@@ -122,7 +122,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 (mcp::admit(message, None, &spec_of), Asker::Alone(id))
             }
             (Era::Handshake, Some(name)) => {
-                let serve = self.serve.as_mut().expect("it has connections");
+                let serve = self.guests.serve.as_mut().expect("it has connections");
                 let Some(session) = serve.mcp.sessions.get(name) else { return };
                 (session.machine.receive(message, None), Asker::Session(name))
             }
@@ -169,7 +169,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Err(fault) => self.write_fault(id, request, &fault),
             Ok((name, result)) => {
                 let now = self.now;
-                let serve = self.serve.as_mut().expect("it has connections");
+                let serve = self.guests.serve.as_mut().expect("it has connections");
                 if let Some(session) = serve.mcp.sessions.get(name) {
                     session.lines = Some(id);
                 }
@@ -190,7 +190,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn write_line(&mut self, id: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) {
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         serve.write_event(id, None, write);
     }
 
@@ -206,7 +206,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.hear_line(id, message);
         }
         for handle in self.calls_of(id) {
-            let call = self.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle));
+            let call = self.guests.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle));
             match call.map(|call| &call.stage) {
                 Some(Stage::Begins | Stage::Runs(_) | Stage::Awaits(_) | Stage::Reads(..)) => {}
                 _ => self.end_call_of_lines(handle),
@@ -215,14 +215,14 @@ impl<R: Reactor + 'static> Shard<R> {
         let until = self.now + limits::MCP_LAST_ANSWERS;
         if let Some(lines) = self.lines_of(id) {
             lines.is_ending = true;
-            let serve = self.serve.as_mut().expect("it has lines");
+            let serve = self.guests.serve.as_mut().expect("it has lines");
             serve.set_timer(id, Some((Timer::LastAnswers, until)));
         }
         self.end_behind_answers(id);
     }
 
     fn calls_of(&self, id: ConnectionId) -> Vec<Handle> {
-        let calls = self.serve.iter().flat_map(|serve| serve.mcp.calls.iter());
+        let calls = self.guests.serve.iter().flat_map(|serve| serve.mcp.calls.iter());
         let its = calls.filter(|(_, call)| call.outlet == Outlet::Lines(id));
         its.map(|(handle, _)| handle).collect()
     }
@@ -239,7 +239,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if !self.lines_of(id).is_some_and(|lines| lines.is_ending) {
             return;
         }
-        let serve = self.serve.as_mut().expect("it has lines");
+        let serve = self.guests.serve.as_mut().expect("it has lines");
         if serve.mcp.calls.iter().any(|(_, call)| call.outlet == Outlet::Lines(id)) {
             return;
         }
@@ -252,7 +252,8 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Sends an answer that only waits for time. Cancels any other call.
     fn end_call_of_lines(&mut self, handle: Handle) {
-        let Some(call) = self.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle)) else {
+        let Some(call) = self.guests.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle))
+        else {
             return;
         };
         match &call.stage {
@@ -271,7 +272,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.close_session(name);
         }
         if let Some(Err(panicked)) = lines.options.on_end.map(guarded) {
-            self.note_panic(Callback::EndOfLines, &panicked);
+            self.note_panic(Callback::Guest("end_of_lines"), &panicked);
         }
     }
 
@@ -279,7 +280,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Returns `false` if it need not wait.
     pub(super) fn defer_answer(&mut self, handle: Handle, bytes: &[u8]) -> bool {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return false };
         let Outlet::Lines(id) = call.outlet else { return false };
         let was_told = call.reached.count > 0 || serve.mcp.notice.is_of(handle);
@@ -292,7 +293,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         serve.close_notice();
         self.silence(handle);
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return true };
         call.stage = Stage::Answered(bytes.into());
         let armed = call.timer.take();

@@ -3,7 +3,7 @@
 //! Executions change with every chunk. Watched executions are therefore checked at intervals, and
 //! at once when they have ended. Differences are notified.
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::answer::{Reply, Source};
 use super::call::{Asker, McpCall, Stage};
 use super::sessions::SessionName;
@@ -90,7 +90,7 @@ impl Mcp {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Starts a stream of changes (B29). Its first message says which of the wanted changes are
     /// sent.
     pub(super) fn listen_mcp(
@@ -111,7 +111,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Ok(handle) => handle,
             Err(fault) => return Some(Err(fault)),
         };
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         serve.notify(handle, |out| notify::acknowledged(out, &id, &filter));
         for uri in uris {
             self.watch(Watcher::Call(handle), &uri);
@@ -126,7 +126,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Ends the watch of a resource by a session.
     pub(super) fn unwatch_for_session(&mut self, name: SessionName, uri: &str) {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let is_it = |watch: &super::listen::Watch| {
             watch.watcher == Watcher::Session(name) && watch.uri == uri
         };
@@ -141,7 +141,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let seen = self.glance(execution);
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let watches = &mut serve.mcp.watches;
         let is_known = |watch: &Watch| watch.watcher == watcher && watch.uri == uri;
         if !watches.all.iter().any(is_known) {
@@ -170,11 +170,11 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Checks all watched executions and sets the next check.
     pub(super) fn look_at_resources(&mut self) {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         serve.mcp.watches.timer = None;
         self.tell_updates();
         let now = self.now;
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         if !serve.mcp.watches.all.is_empty() {
             let until = now + limits::MCP_UPDATE_INTERVAL;
             serve.mcp.watches.timer = serve.mcp.set_timer(None, Some((Due::Look, until)));
@@ -182,7 +182,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     pub(super) fn tell_updates(&mut self) {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let watches = std::mem::take(&mut serve.mcp.watches.all);
         let mut kept = Vec::with_capacity(watches.len());
         for mut watch in watches {
@@ -195,12 +195,12 @@ impl<R: Reactor + 'static> Shard<R> {
                 kept.push(watch); // A forgotten execution does not change any more.
             }
         }
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         serve.mcp.watches.all.append(&mut kept);
     }
 
     fn tell_update(&mut self, watch: &Watch) {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         match watch.watcher {
             Watcher::Call(handle) => {
                 let Some(call) = serve.mcp.calls.get(handle) else { return };
@@ -217,7 +217,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Notifies clients that a list has changed, for this principal or for all.
     pub(super) fn tell_changed(&mut self, list: List, principal: Option<Principal>) {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let concerns = |owner: Principal| principal.is_none_or(|principal| principal == owner);
         let told = serve
             .mcp
@@ -251,13 +251,13 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Ends the protocol's waiting requests and streams because the server ends.
     pub(in crate::shard::serve) fn end_mcp(&mut self) {
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         let waiting = |call: &McpCall| !matches!(call.stage, Stage::Runs(_) | Stage::Answered(_));
         let calls = serve.mcp.calls.iter().filter(|(_, call)| waiting(call));
         let calls: Vec<Handle> = calls.map(|(handle, _)| handle).collect();
         for handle in calls {
             let context = self.call_context(handle);
-            let serve = self.serve.as_ref().expect("as above");
+            let serve = self.guests.serve.as_ref().expect("as above");
             let listens = serve
                 .mcp
                 .calls
@@ -270,12 +270,12 @@ impl<R: Reactor + 'static> Shard<R> {
             };
             self.answer_call(handle, reply);
         }
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         let connections = serve.connections.iter().flatten();
         let linked = connections.filter(|c| c.mcp.as_ref().is_some_and(|link| !link.is_of_call()));
         let linked: Vec<_> = linked.map(|connection| connection.id).collect();
         for id in linked {
-            let serve = self.serve.as_mut().expect("as above");
+            let serve = self.guests.serve.as_mut().expect("as above");
             let Some(connection) = serve.writable(id) else { continue };
             match connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
                 true => {
@@ -286,7 +286,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     if let Some(name) = connection.mcp.as_ref().and_then(|link| link.session()) {
                         self.lose_stream(name);
                     }
-                    let serve = self.serve.as_mut().expect("as above");
+                    let serve = self.guests.serve.as_mut().expect("as above");
                     serve.release_link(id);
                     if let Some(connection) = serve.writable(id) {
                         connection.is_last = true;
@@ -298,7 +298,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Returns the context of a call.
     pub(super) fn call_context(&self, handle: Handle) -> Context {
-        let serve = self.serve.as_ref().expect("it has calls");
+        let serve = self.guests.serve.as_ref().expect("it has calls");
         let call = serve.mcp.calls.get(handle).expect("the caller has looked");
         call.context.clone()
     }

@@ -46,7 +46,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::metrics::{McpCounts, McpMetrics};
-use super::super::{Places, Shard, ShardConfig};
+use super::super::{GuestConfig, Places, ServerShard};
 use super::clock::earlier;
 use crate::base::{Foreign, Handle, Instant, Pool, Principal, SubscriberId};
 use crate::endpoint::StreamBody;
@@ -65,7 +65,7 @@ use sessions::{SessionName, Sessions};
 
 /// The receiver of a subscriber's deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::shard) enum Ear {
+pub enum Ear {
     /// A keep, which stores them.
     Keep(Handle),
     /// A call, whose notifications they become.
@@ -164,7 +164,7 @@ impl McpSetUp {
     ///
     /// # Errors
     /// The system has no randomness to give.
-    pub fn new(config: &ShardConfig) -> std::io::Result<McpSetUp> {
+    pub fn new(config: &GuestConfig) -> std::io::Result<McpSetUp> {
         let mut drawn = [0; 32];
         let key = match config.mcp_key {
             Some(key) => key,
@@ -185,7 +185,7 @@ impl McpSetUp {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Sets the prompts and resources that clients of the Model Context Protocol find, besides
     /// tools and executions. This replaces the previous catalog, and clients that want to know of
     /// changed prompts are notified. Clients learn only when they connect whether prompts exist.
@@ -193,9 +193,9 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn set_catalog(&mut self, catalog: impl Into<Arc<Catalog>>) {
         let catalog: Arc<Catalog> = catalog.into();
         let has_prompts = !catalog.prompts.is_empty();
-        Arc::make_mut(&mut self.mcp.server).has_prompts = has_prompts;
-        self.mcp.catalog = Foreign::new(catalog);
-        if let Some(serve) = &mut self.serve {
+        Arc::make_mut(&mut self.guests.mcp.server).has_prompts = has_prompts;
+        self.guests.mcp.catalog = Foreign::new(catalog);
+        if let Some(serve) = &mut self.guests.serve {
             serve.mcp.note(News::Changed(List::Prompts, None));
         }
     }

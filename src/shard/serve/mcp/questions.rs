@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::Due;
 use super::answer::{Reply, Source};
 use super::call::{Asks, Stage};
@@ -38,7 +38,7 @@ fn parse_name(id: &Id) -> Option<(Handle, u64)> {
     Some((handle, number))
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Puts the questions of a tool to its client. Returns `None` if the call is answered later.
     pub(super) fn put_questions(
         &mut self,
@@ -71,7 +71,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Sends questions on the stream of their call.
     fn send_questions(&mut self, handle: Handle, asked: Vec<Question>) {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         for question in asked {
             let number = serve.random.next_u64();
             let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
@@ -91,7 +91,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Repeats the open questions for a client that has come back.
     pub(super) fn ask_open_again(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         let Stage::Asks(asks) = &mut call.stage else { return };
         let open = std::mem::take(&mut asks.open);
@@ -106,7 +106,7 @@ impl<R: Reactor + 'static> Shard<R> {
         result: Result<Value, ErrorObject>,
     ) {
         let Some((handle, number)) = parse_name(id) else { return };
-        let serve = self.serve.as_mut().expect("it was told");
+        let serve = self.guests.serve.as_mut().expect("it was told");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         if call.asker != source.asker || call.owner != source.owner {
             return; // It is not the asker's call.
@@ -141,7 +141,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Runs a tool whose questions were all answered, or sends its further questions.
     fn ask_again(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         let Stage::Asks(asks) = &mut call.stage else { return };
         asks.rounds += 1;
@@ -169,7 +169,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Ok(Asking::Run) => match self.prepare_call(&tool_call) {
                 Err(reply) => self.answer_call(handle, reply),
                 Ok(prepared) => {
-                    let serve = self.serve.as_mut().expect("as above");
+                    let serve = self.guests.serve.as_mut().expect("as above");
                     let call = serve.mcp.calls.get_mut(handle).expect("as above");
                     let armed = call.timer.take();
                     serve.mcp.set_timer(armed, None);
@@ -181,7 +181,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 if let Err(fault) = questions::check(context.version, &context.client, &asked) {
                     return self.answer_call(handle, Err(fault));
                 }
-                let serve = self.serve.as_mut().expect("as above");
+                let serve = self.guests.serve.as_mut().expect("as above");
                 let call = serve.mcp.calls.get_mut(handle).expect("as above");
                 let Stage::Asks(asks) = &mut call.stage else { return };
                 asks.state = state;

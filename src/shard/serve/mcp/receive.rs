@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::super::connection::{Doing, Timer};
 use super::answer::{Reply, Source, status_of, write_answer};
 use super::call::{Asker, Outlet};
@@ -17,7 +17,7 @@ use crate::tool::ToolSpec;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{Id, Message};
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Answers a request at `/mcp`. Returns `false` if the answer comes later or is a stream.
     pub(in crate::shard::serve) fn answer_mcp(
         &mut self,
@@ -66,7 +66,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 "the header `MCP-Protocol-Version` does not name a version that has sessions";
             return Err(Fault::invalid_request(text));
         }
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let name = text.parse::<SessionName>().ok();
         match name.filter(|name| serve.mcp.sessions.of(*name, owner).is_some()) {
             Some(name) => Ok(name),
@@ -100,7 +100,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Err(fault) => return self.answer_fault(id, request_id, fault),
         };
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         serve.mcp.sessions.touch(name, now);
         let session = serve.mcp.sessions.get(name).expect("it was just there");
         match session.machine.receive(message, request.version.as_deref()) {
@@ -177,7 +177,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Frees the id of a request that was answered at once.
     pub(super) fn free_asked(&mut self, asker: Asker, id: &Id) {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         if let Asker::Session(name) = asker {
             match serve.mcp.sessions.get(name) {
                 Some(session) => session.machine.finish(id),
@@ -199,8 +199,8 @@ impl<R: Reactor + 'static> Shard<R> {
             self.secrets.draw().map_err(|_| Fault::internal("the system gave no randomness"))?;
         let name = SessionName { shard: self.own_index() as u8, key: secret.token };
         let most = limits::MCP_SESSIONS_MAX;
-        let own_max = if self.access.is_guarded() { most / 4 } else { most };
-        let serve = self.serve.as_mut().expect("it was asked");
+        let own_max = if self.guests.access.is_guarded() { most / 4 } else { most };
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let opened = serve.mcp.sessions.open(name, owner, machine, now, own_max);
         let gone = opened.map_err(|_| Fault::busy("too many sessions are open"))?;
         if let Some(gone) = gone {
@@ -213,14 +213,14 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Ends a session and stops its calls.
     pub(super) fn close_session(&mut self, name: SessionName) {
         self.tell_far(name);
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let of_it = |call: &super::call::McpCall| call.asker == Asker::Session(name);
         let calls = serve.mcp.calls.iter().filter(|(_, call)| of_it(call));
         let calls: Vec<_> = calls.map(|(handle, _)| handle).collect();
         for handle in calls {
             self.abandon(handle);
         }
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         serve.mcp.forget_session(name);
         if let Some(session) = serve.mcp.sessions.close(name)
             && let Some(stream) = session.stream
@@ -245,7 +245,7 @@ impl<R: Reactor + 'static> Shard<R> {
             };
         }
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let session = serve.mcp.sessions.get(name).expect("it was just there");
         if session.stream.is_some() {
             let text = "this session already has a stream";
@@ -273,7 +273,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Notes that a session has no stream of its own any more.
     pub(super) fn lose_stream(&mut self, name: SessionName) {
         let now = self.now;
-        let Some(serve) = &mut self.serve else { return };
+        let Some(serve) = &mut self.guests.serve else { return };
         if let Some(session) = serve.mcp.sessions.get(name) {
             session.stream = None;
             serve.mcp.sessions.touch(name, now);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::super::super::act::read_chunk;
 use super::answer::{Reply, Source};
 use crate::base::{ExecutionId, Principal};
@@ -12,10 +12,10 @@ use crate::mcp::cursor::{self, List};
 use crate::mcp::results::{self, ExecutionUri, Results};
 use crate::reactor::Reactor;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Returns this principal's executions on this shard, sorted by name.
     pub(super) fn own_executions(&self, owner: Principal) -> Vec<ExecutionId> {
-        let own = self.runs.iter().flatten().filter(|run| run.owner == owner);
+        let own = self.runs.iter().flatten().filter(|run| run.guest.owner == owner);
         let mut ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
         ids.sort_by_key(ToString::to_string);
         ids
@@ -124,7 +124,7 @@ impl<R: Reactor + 'static> Shard<R> {
             return Err(Fault::resource_not_found(results.version(), uri));
         }
         if let Some(name) = Self::session_of(source) {
-            let serve = self.serve.as_mut().expect("it was asked");
+            let serve = self.guests.serve.as_mut().expect("it was asked");
             if let Some(session) = serve.mcp.sessions.get(name) {
                 session.machine.subscribe(uri)?;
             }
@@ -140,7 +140,7 @@ impl<R: Reactor + 'static> Shard<R> {
         uri: &str,
     ) -> Reply {
         if let Some(name) = Self::session_of(source) {
-            let serve = self.serve.as_mut().expect("it was asked");
+            let serve = self.guests.serve.as_mut().expect("it was asked");
             if let Some(session) = serve.mcp.sessions.get(name) {
                 session.machine.unsubscribe(uri);
             }

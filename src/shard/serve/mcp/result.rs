@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::super::Serve;
 use super::super::connection::{Connection, Doing, Timer};
 use super::answer::Reply;
@@ -23,12 +23,12 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::stream::{Kind, Kinds, Totals};
 use crate::wire::sse;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Returns the reply to a call whose execution is over.
     pub(super) fn result_of(&mut self, keep: Handle, context: &Context) -> Reply {
         let server = self.server_info();
         let results = Results::new(context.version, &server);
-        let serve = self.serve.as_ref().expect("it keeps");
+        let serve = self.guests.serve.as_ref().expect("it keeps");
         let keep =
             serve.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("the output is gone"))?;
         let is_cut_short = match &keep.role {
@@ -73,12 +73,12 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Ends the stream of a call. Its client has to come back for the answer.
     pub(super) fn send_away(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         let Outlet::Stream(id) = call.outlet else { return };
         serve.write_mcp_retry(id);
         self.mute(handle);
-        self.serve.as_mut().expect("as above").release_link(id);
+        self.guests.serve.as_mut().expect("as above").release_link(id);
     }
 
     /// Resumes the stream of a call after this event. Returns `None` if no such call exists.
@@ -91,7 +91,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> Option<bool> {
         let event = EventId::parse(behind)?;
         let asker = Asker::Session(name);
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         if serve.mcp.kept.was_answered(event.handle, name, event.count) {
             return self.end_at_once(id, name, event.handle);
         }
@@ -114,7 +114,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         self.take_from(handle);
         let now = self.now;
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         serve.mcp.sessions.touch(name, now);
         let connection = serve.connection(id)?;
         connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
@@ -127,7 +127,7 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.begin_stream(id);
         self.notify_from(handle, event);
         self.ask_open_again(handle);
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         serve.mcp.note(News::Call(handle));
         self.pump();
         Some(false)
@@ -136,7 +136,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Ends the stream at once because the client has the answer already.
     fn end_at_once(&mut self, id: ConnectionId, name: SessionName, call: Handle) -> Option<bool> {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         serve.mcp.sessions.touch(name, now);
         let connection = serve.connection(id)?;
         connection.mcp = Some(Box::new(Link::new(Part::Call(call))));
@@ -147,11 +147,11 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Takes a call from its previous connection, whose loss was not noticed yet.
     fn take_from(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         let before = call.outlet;
         self.mute(handle);
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         if let Outlet::Stream(id) | Outlet::Open(id) = before {
             if let Some(connection) = serve.connection(id) {
                 connection.mcp = None;
@@ -164,7 +164,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Sends the chunks after an event again, from the log of the execution. The notifier of the
     /// lost connection keeps the log until the new one does.
     fn notify_from(&mut self, handle: Handle, event: EventId) {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         let lost = call.notifier.take();
         self.attach_behind(handle, event);
@@ -174,7 +174,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn attach_behind(&mut self, handle: Handle, event: EventId) {
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let execution = match call.stage {
             Stage::Runs(keep) => serve.mcp.keeps.get(keep).and_then(|keep| keep.execution),
@@ -199,7 +199,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Sends a keep-alive comment on a connection that was silent, and sets the next one.
     pub(in crate::shard::serve) fn beat_mcp(&mut self, id: ConnectionId) {
         let now = self.now;
-        let serve = self.serve.as_mut().expect("it has connections");
+        let serve = self.guests.serve.as_mut().expect("it has connections");
         let Some(connection) = serve.connection(id) else { return };
         let silence = now.since(connection.sent_at);
         if connection.is_blocked && silence >= limits::SEND_STALL {

@@ -1,6 +1,6 @@
 //! The end of a turn: events of keeps and calls are handled, and answers are given.
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::call::{Asker, Outlet, Stage};
 use super::keep::Role;
 use super::{Due, Link, News, Part};
@@ -9,12 +9,12 @@ use crate::engine::Event;
 use crate::mcp::Era;
 use crate::reactor::{ConnectionId, Reactor};
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Handles all queued events. Gathered notifications are written in the flush.
     pub(in crate::shard::serve) fn settle_mcp(&mut self) {
         let now = self.now;
         loop {
-            let Some(serve) = &mut self.serve else { return };
+            let Some(serve) = &mut self.guests.serve else { return };
             serve.mcp.now = now;
             match serve.mcp.news.pop() {
                 None => return,
@@ -27,11 +27,11 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn settle_keep(&mut self, handle: Handle) {
-        let serve = self.serve.as_ref().expect("it keeps");
+        let serve = self.guests.serve.as_ref().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get(handle) else { return };
         let run = keep.execution.and_then(|id| self.known_run(id));
         let has_panicked = run.is_some_and(|run| run.has_panicked);
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         let keep = serve.mcp.keeps.get_mut(handle).expect("as above");
         keep.has_panicked |= has_panicked;
         match &keep.role {
@@ -50,7 +50,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Answers a call if its output is complete and all its notifications were sent.
     fn settle_call(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         match &call.stage {
             Stage::Runs(keep) => {
@@ -61,7 +61,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
                 let execution = kept.execution;
                 let reply = self.result_of(keep, &self.call_context(handle));
-                let serve = self.serve.as_mut().expect("as above");
+                let serve = self.guests.serve.as_mut().expect("as above");
                 serve.mcp.calls.get_mut(handle).expect("it was just there").ran = execution;
                 self.forget_keep(keep);
                 self.answer_call(handle, reply);
@@ -77,7 +77,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Removes a keep that is not needed any more.
     pub(super) fn forget_keep(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(mut keep) = serve.mcp.keeps.remove(handle) else { return };
         serve.mcp.set_timer(keep.timer.take(), None);
         if let Some(subscriber) = keep.subscriber {
@@ -93,7 +93,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Part::Session(name) => self.lose_stream(name),
             Part::Lines(lines) => self.lose_lines(id, *lines),
             Part::Call(handle) => {
-                let Some(serve) = &mut self.serve else { return };
+                let Some(serve) = &mut self.guests.serve else { return };
                 let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
                 match call.asker {
                     Asker::Session(_) if call.context.version.era() == Era::Handshake => {
@@ -111,7 +111,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Settles a call that has lost its connection. A call that only waits is closed.
     fn settle_detached(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         match &call.stage {
             Stage::Runs(_) | Stage::Answered(_) => serve.mcp.note(News::Call(handle)),
@@ -126,7 +126,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(in crate::shard::serve) fn fire_mcp_deadlines(&mut self) {
         let now = self.now;
         loop {
-            let Some(serve) = &mut self.serve else { return };
+            let Some(serve) = &mut self.guests.serve else { return };
             serve.mcp.kept.expire(now);
             if let Some(session) = serve.mcp.sessions.expire(now) {
                 serve.mcp.counts.sessions_idled_out += 1;
@@ -144,7 +144,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn call_is_due(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         call.timer = None;
         match &call.stage {
@@ -167,7 +167,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn keep_is_due(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
         keep.timer = None;
         let execution = keep.execution;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::Due;
 use super::answer::{Reply, Source};
 use super::call::{Asker, Stage};
@@ -79,13 +79,13 @@ impl Task {
     }
 }
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Starts a task for a call. The description of the task is the reply.
     pub(super) fn begin_task(&mut self, call: ToolCall) -> Reply {
         let ToolCall { source, context, spec, arguments, replies } = call;
         let owner = source.owner;
         let most = limits::MCP_TASKS_MAX;
-        let place = self.mcp.places.take(What::Tasks, owner, most);
+        let place = self.guests.mcp.places.take(What::Tasks, owner, most);
         let full = || Fault::busy(format!("{most} tasks exist already"));
         let place = Some(place.ok_or_else(full)?);
         let secret =
@@ -110,7 +110,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let now = self.now;
         let keep = Keep { place, ..Keep::new(owner, spec, Role::Task(Box::new(task))) };
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let full = |_| Fault::busy("too many tasks exist");
         let handle = serve.mcp.keeps.insert(Box::new(keep)).map_err(full)?;
         let until = now + Duration::from_millis(ttl_ms);
@@ -118,7 +118,7 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.mcp.keeps.get_mut(handle).expect("it was just made").timer = timer;
         self.advance_task(handle);
         let server = self.server_info();
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         let Some(task) = serve.mcp.task(handle) else {
             return Err(Fault::internal("the task is gone"));
         };
@@ -127,7 +127,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Runs the tool of a task, or asks its questions first.
     fn advance_task(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
         let (owner, spec) = (keep.owner, Arc::clone(&keep.tool));
         let Role::Task(task) = &mut keep.role else { return };
@@ -163,7 +163,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 if let Err(fault) = questions::check(context.version, &context.client, &asked) {
                     return self.finish_task(handle, Err(fault), Outcome::Failed);
                 }
-                let serve = self.serve.as_mut().expect("as above");
+                let serve = self.guests.serve.as_mut().expect("as above");
                 let is_nothing = asked.is_empty();
                 let open: Vec<(u64, Question)> =
                     asked.into_iter().map(|question| (serve.random.next_u64(), question)).collect();
@@ -190,7 +190,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.finish_task(handle, reply, Outcome::Failed);
             }
             Ok(execution) => {
-                let serve = self.serve.as_mut().expect("it keeps");
+                let serve = self.guests.serve.as_mut().expect("it keeps");
                 if let Some(keep) = serve.mcp.keeps.get_mut(handle) {
                     keep.execution = Some(execution);
                 }
@@ -204,7 +204,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     fn set_task_state(&mut self, handle: Handle, state: TaskState) {
         let now_us = self.wall_us();
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(task) = serve.mcp.task_mut(handle) else { return };
         if task.state != state {
             task.state = state;
@@ -215,7 +215,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Finishes a task whose execution has ended.
     pub(super) fn settle_task(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get(handle) else { return };
         let (Some(over), Role::Task(task)) = (&keep.over, &keep.role) else { return };
         if task.reply.is_some() {
@@ -228,7 +228,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Stores the reply of a task and sends it to the calls that wait.
     fn finish_task(&mut self, handle: Handle, reply: Reply, outcome: Outcome) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(task) = serve.mcp.task_mut(handle) else { return };
         let state = match (&reply, outcome) {
             _ if task.state.is_terminal() => task.state,
@@ -246,7 +246,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Answers the calls that wait for the result of a task.
     fn answer_awaiting(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(task) = serve.mcp.task(handle) else { return };
         let Some(reply) = task.reply.clone() else { return };
         let name = task.name.clone();
@@ -263,7 +263,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Returns the task of this name, if it belongs to this principal.
     fn find_task(&self, owner: Principal, name: &str) -> Result<Handle, Fault> {
-        let serve = self.serve.as_ref().expect("it was asked");
+        let serve = self.guests.serve.as_ref().expect("it was asked");
         let is_it = |keep: &Keep| match &keep.role {
             Role::Task(task) => keep.owner == owner && task.name == name,
             Role::Answer(_) | Role::Door => false,
@@ -276,7 +276,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let handle = self.find_task(owner, name)?;
         let server = self.server_info();
         let results = Results::new(context.version, &server);
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let task = serve.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
         Ok(task.with_detail(|detail| results.task(&task.document(), detail)))
     }
@@ -291,7 +291,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Ok(handle) => handle,
             Err(fault) => return Some(Err(fault)),
         };
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let reply = serve.mcp.task(handle).and_then(|task| task.reply.clone());
         if let Some(reply) = reply {
             return Some(self.of_task(name, reply, &context));
@@ -305,7 +305,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Returns this principal's tasks on this shard as items of a list.
     pub(super) fn task_items(&self, owner: Principal, version: Version) -> Vec<Value> {
-        let serve = self.serve.as_ref().expect("it was asked");
+        let serve = self.guests.serve.as_ref().expect("it was asked");
         let own = serve.mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
         let documents = own.filter_map(|(_, keep)| match &keep.role {
             Role::Task(task) => Some(task.document().to_json(version).into()),
@@ -318,7 +318,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let handle = self.find_task(owner, name)?;
         let server = self.server_info();
         let results = Results::new(context.version, &server);
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let keep = serve.mcp.keeps.get(handle).ok_or_else(Fault::task_not_found)?;
         let Role::Task(task) = &keep.role else { return Err(Fault::task_not_found()) };
         let execution = keep.execution.filter(|_| keep.over.is_none());
@@ -336,7 +336,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let text = format!("the task is already {}", task.state.name());
             return Err(Fault::invalid_params(text));
         }
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         let task = serve.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
         Ok(results.task_cancelled(&task.document()))
     }
@@ -349,7 +349,7 @@ impl<R: Reactor + 'static> Shard<R> {
         answers: Map<String, Value>,
     ) -> Reply {
         let handle = self.find_task(owner, name)?;
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let task = serve.mcp.task_mut(handle).ok_or_else(Fault::task_not_found)?;
         for (key, answer) in answers {
             task.hear(&key, answer);
@@ -360,7 +360,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn go_on_if_answered(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(task) = serve.mcp.task(handle) else { return };
         if task.state == TaskState::InputRequired && task.open.is_empty() {
             self.set_task_state(handle, TaskState::Working);
@@ -371,7 +371,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Sends a task's questions, in the handshake era, on the stream of a call that waits for its
     /// result.
     fn send_task_questions(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(call) = serve.mcp.awaiting(handle).first().copied() else { return };
         let Some(task) = serve.mcp.task(handle) else { return };
         let (version, name) = (task.context.version, task.name.clone());
@@ -383,7 +383,7 @@ impl<R: Reactor + 'static> Shard<R> {
             params["_meta"][META_TASK] = json!({ "taskId": name });
             let id = super::questions::name_of(call, number);
             let method = question.method.name();
-            let serve = self.serve.as_mut().expect("as above");
+            let serve = self.guests.serve.as_mut().expect("as above");
             serve.say(call, |out| jsonrpc::write_request(out, &id, method, &params));
         }
     }
@@ -395,7 +395,7 @@ impl<R: Reactor + 'static> Shard<R> {
         number: u64,
         result: Result<Value, ErrorObject>,
     ) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(task) = serve.mcp.task_mut(handle) else { return };
         let found = task.open.iter().find(|(open, _)| *open == number);
         let Some((_, question)) = found.cloned() else { return };
@@ -415,7 +415,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Notifies the calls that listen to a task of its change.
     fn tell_task(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get(handle) else { return };
         let (owner, Role::Task(task)) = (keep.owner, &keep.role) else { return };
         let version = task.context.version;
@@ -435,7 +435,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Removes a task whose time is up.
     pub(super) fn forget_task(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let awaiting = serve.mcp.awaiting(handle);
         self.forget_keep(handle);
         for call in awaiting {

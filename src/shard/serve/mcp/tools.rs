@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::super::super::{Call as SinkCall, ExecuteError, ExecuteOptions, Shard, Sink};
+use super::super::super::guests::Destination;
+use super::super::super::{Call as SinkCall, ExecuteError, ExecuteOptions, ServerShard, Sink};
 use super::super::connection::kernel_bytes_for;
 use super::Ear;
 use super::answer::{Reply, Source};
@@ -37,7 +38,7 @@ pub(super) struct ToolCall {
 /// A prepared execution, or the reply if it cannot run.
 pub(super) type Started = Result<Prepared, Reply>;
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Calls a tool. Returns `None` if the call is answered later.
     pub(super) fn call_tool(
         &mut self,
@@ -139,7 +140,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Runs a tool for a call in the table. If that fails, the error is the answer.
     pub(super) fn run_for(&mut self, handle: Handle, spec: Arc<ToolSpec>, prepared: Prepared) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let (owner, outlet, asker) = (call.owner, call.outlet, call.asker);
         let version = call.context.version;
@@ -164,7 +165,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 return;
             }
         };
-        let serve = self.serve.as_mut().expect("as above");
+        let serve = self.guests.serve.as_mut().expect("as above");
         let kept = serve.mcp.keeps.get_mut(keep).expect("it was just made");
         kept.is_streamed = is_streamed;
         let execution = kept.execution.expect("it runs");
@@ -174,7 +175,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.attach_notifier(handle, execution, From::Start, kinds);
         }
         if polls || (wants_chunks && is_primed) {
-            self.serve.as_mut().expect("as above").prime(handle);
+            self.guests.serve.as_mut().expect("as above").prime(handle);
         }
         if polls {
             self.send_away(handle);
@@ -197,7 +198,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let execution = self.open_kept(owner, prepared, subscriber_count, retention)?;
         let keep = Keep { execution: Some(execution), ..Keep::new(owner, spec, role) };
-        let serve = self.serve.as_mut().expect("it was asked");
+        let serve = self.guests.serve.as_mut().expect("it was asked");
         let keep = serve.mcp.keeps.insert(Box::new(keep));
         let Ok(keep) = keep else {
             let _ = self.cancel(execution);
@@ -235,7 +236,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let spec = SubscribeSpec { policy: Policy::Block, from, ..SubscribeSpec::default() };
         let subscribed = self.attach_ear(execution, spec, Ear::Keep(keep));
         let token = self.token_of(execution);
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.guests.serve.as_mut().expect("it keeps");
         let Some(kept) = serve.mcp.keeps.get_mut(keep) else { return };
         kept.token = token;
         match subscribed {
@@ -266,7 +267,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let Ok(subscribed) = attached else { return }; // The answer is complete without it.
         let notifier = subscribed.subscriber;
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         call.notifier = Some(notifier);
         call.is_cut_short = false;
@@ -299,7 +300,11 @@ impl<R: Reactor + 'static> Shard<R> {
         let subscribed = result?;
         let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
         let index = subscriber.0.index;
-        let sink = Sink { subscriber: Some(subscriber), kinds, call: SinkCall::Mcp(ear) };
+        let sink = Sink {
+            subscriber: Some(subscriber),
+            kinds,
+            call: SinkCall::Guest(Destination::Mcp(ear)),
+        };
         self.sinks[index as usize] = sink;
         self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
         Ok(subscribed)

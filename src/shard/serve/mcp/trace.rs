@@ -4,7 +4,7 @@
 //! Spans exist only if they are exported. A request that is answered later carries its span in the
 //! table of calls. Removing it without an answer ends the span as cancelled.
 
-use super::super::super::Shard;
+use super::super::super::ServerShard;
 use super::answer::{Reply, Source, outcome_of};
 use super::call::{Asker, Outlet};
 use crate::base::Handle;
@@ -14,7 +14,7 @@ use crate::trace::{Span, TraceParent};
 
 const LISTEN: &str = "subscriptions/listen";
 
-impl<R: Reactor + 'static> Shard<R> {
+impl<R: Reactor + 'static> ServerShard<R> {
     /// Carries out a request. Returns `None` if it is answered later.
     pub(super) fn ask_mcp(
         &mut self,
@@ -36,7 +36,7 @@ impl<R: Reactor + 'static> Shard<R> {
         mut context: Box<Context>,
         ask: Ask,
     ) -> Option<Reply> {
-        if !self.spans.is_on() {
+        if !self.guests.spans.is_on() {
             return self.carry_out_mcp(source, context, ask);
         }
         let span = self.begin_span(&source, &context, &ask);
@@ -46,9 +46,9 @@ impl<R: Reactor + 'static> Shard<R> {
             let (trace_id, span_id) = (*trace_id, *span_id);
             context.trace.parent = Some(TraceParent { trace_id, span_id, is_sampled });
         }
-        self.serve.as_mut().expect("it was asked").mcp.span = span;
+        self.guests.serve.as_mut().expect("it was asked").mcp.span = span;
         let reply = self.carry_out_mcp(source, context, ask);
-        let left = self.serve.as_mut().and_then(|serve| serve.mcp.span.take());
+        let left = self.guests.serve.as_mut().and_then(|serve| serve.mcp.span.take());
         if let (Some(span), Some(reply)) = (left, &reply) {
             self.end_span(span, error_of(reply));
         }
@@ -83,12 +83,12 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn end_span(&mut self, mut span: Box<Span>, error: Option<String>) {
         span.ended_us = self.wall_us();
         span.error = error;
-        self.spans.push(*span);
+        self.guests.spans.push(*span);
     }
 
     /// Ends the span of a call that is about to be answered.
     pub(super) fn end_span_of(&mut self, handle: Handle, reply: &Reply) {
-        let serve = self.serve.as_mut().expect("it has calls");
+        let serve = self.guests.serve.as_mut().expect("it has calls");
         let span = serve.mcp.calls.get_mut(handle).and_then(|call| call.span.take());
         if let Some(span) = span {
             self.end_span(span, error_of(reply));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::client::{Mcp, alone, slow};
 use crate::base::ExecutionId;
 use crate::limits;
-use crate::shard::{ShardConfig, Spans};
+use crate::shard::{GuestConfig, ShardConfig, Spans};
 use crate::sim::server::house::{House, NOTHING, SHORT};
 
 fn shard_of(id: &str) -> u8 {
@@ -50,7 +50,10 @@ fn ids_of_executions_are_completed_wherever_they_live() {
 #[test]
 fn what_all_are_asked_for_is_a_span_like_any_other() {
     let (spans, receiver) = Spans::queue();
-    let config = ShardConfig { spans, ..ShardConfig::default() };
+    let config = ShardConfig {
+        guests: GuestConfig { spans, ..Default::default() },
+        ..ShardConfig::default()
+    };
     let mut mcp = Mcp::of(House::with_rings(3, 1 << 20, config));
     mcp.begin();
     mcp.ask("resources/list", json!({}));
