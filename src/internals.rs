@@ -11,10 +11,11 @@
 //!   engine  memory   wire         1  moves numbers │ holds bytes │ spells both for the outside
 //!      │      │
 //!    tool   reactor               2  runs the work       │ talks to the kernel, owns the clock
-//!      │      │    agent  mcp     3  a model and its tools │ messages of MCP ↔ requests
-//!      └──┬───┘       endpoint    4  bytes of a connection ↔ requests and replies
+//!      └──┬───┘
+//!       shard         agent  mcp  3  the embedded core  │ models and their tools │ messages of MCP
+//!         │           endpoint    4  bytes of a connection ↔ requests and replies
 //!         ├───────────────┘
-//!       shard                     5  the loop that joins everything; serves connections
+//!       server                    5  the guests of a shard: connections, workers, processes, …
 //!         │
 //!       client   door              6  asks a server from outside │ shares memory
 //!         │       │
@@ -28,8 +29,8 @@
 //!
 //! Reading order: [`crate::engine::Event`] and [`crate::engine::Action`] (the whole behaviour),
 //! [`crate::engine::policy`], [`crate::memory::writer`] (the protocol of the ring), `shard/mod.rs`
-//! (one turn as a recipe). For the server: `endpoint::Call` (all requests) and
-//! `shard/serve/mod.rs`.
+//! (one turn as a recipe). For the server: `endpoint::Call` (all requests),
+//! `server/mod.rs` and `server/guests.rs`.
 //!
 //! # The path of one chunk
 //!
@@ -46,7 +47,7 @@
 //! sends anything to a connection.
 //!
 //! A connection is a subscriber of its shard, with a queue instead of a closure. A chunk is encoded
-//! once for all connections that follow it in the same way (`shard/serve/frames.rs`). At the end of
+//! once for all connections that follow it in the same way (`server/hub/frames.rs`). At the end of
 //! the turn each connection is sent its queue in one call. While the kernel takes no more bytes of
 //! it, the connection is given nothing, and its policy decides what it misses. A connection that
 //! follows executions of several shards reads the rings of the other shards, as a subscriber on
@@ -70,7 +71,7 @@
 //! | door | a ring that another process has opened |
 //! | endpoint | the end of a connection: bytes in, requests out; replies in, bytes out |
 //! | virtual tool | a tool whose work is done by a client, the worker, which sends its results |
-//! | server | shards that listen at the same addresses: `shard::Server` |
+//! | server | shards that listen at the same addresses: `server::Server` |
 //! | principal | the caller that a token stands for; the owner of executions: `endpoint::Access` |
 //! | ticket | a secret that opens one stream to a page, which cannot send a token |
 //! | client | a program that asks a server over HTTP: `client` |

@@ -130,6 +130,8 @@ pub mod limits;
 pub mod mcp;
 pub mod memory;
 pub mod reactor;
+#[cfg(feature = "server")]
+pub mod server;
 pub mod shard;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -149,7 +151,7 @@ pub use crate::client::Client;
 pub use crate::door::Door;
 #[cfg(feature = "server")]
 #[doc(inline)]
-pub use crate::shard::{GuestConfig, Server, ServerConfig, ServerError, ServerShard};
+pub use crate::server::{GuestConfig, Server, ServerConfig, ServerError, ServerShard};
 
 #[doc(inline)]
 pub use crate::base::{ExecutionId, SubscriberId};

@@ -16,7 +16,8 @@ use streamdoor::agent::{
 };
 use streamdoor::base::Instant;
 use streamdoor::reactor::Clock;
-use streamdoor::shard::{AgentRun, ExecuteOptions, ModelSettings, ServerShard, ShardConfig};
+use streamdoor::server::{AgentRun, ModelSettings, ServerShard};
+use streamdoor::shard::{ExecuteOptions, ShardConfig};
 use streamdoor::tool::ToolSpec;
 
 /// Serves a script on threads until the test process ends. Returns the address.

@@ -20,10 +20,9 @@ use counting::{
 use streamdoor::engine::{Hold, Start, SubscribeSpec};
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::readings::KernelFiles;
-use streamdoor::shard::{Delivery, ExecuteOptions, Log, Shard, ShardConfig};
+use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
 use streamdoor::stream::{Kind, Policy};
 use streamdoor::tool::{Context, EmitError, Prepared, Step, Tool, ToolSpec, Work};
-use streamdoor::trace::{Level, LogFormat};
 use streamdoor::wire::events::{self, Event};
 #[cfg(feature = "server")]
 use streamdoor::wire::http1;
@@ -44,6 +43,7 @@ fn nothing_allocates_on_the_chunk_path() {
     inline_nothing_allocates();
     fed_by_hand_nothing_allocates();
     looking_at_memory_allocates_nothing();
+    #[cfg(feature = "server")]
     logging_allocates_nothing();
     // These run last: their tool threads outlive them, and a thread allocates when it first waits.
     across_threads_nothing_allocates(RingPoolConfig::default());
@@ -52,7 +52,11 @@ fn nothing_allocates_on_the_chunk_path() {
 }
 
 /// Asserts that neither pushing, dropping nor writing a log record allocates.
+#[cfg(feature = "server")]
 fn logging_allocates_nothing() {
+    use counting::wait_until_it_sleeps;
+    use streamdoor::server::Log;
+    use streamdoor::trace::{Level, LogFormat};
     let log = Log::start(LogFormat::Json, Level::Info, std::io::sink()).unwrap();
     let push = |count: u64| {
         for number in 0..count {
@@ -308,9 +312,10 @@ fn framing_them_allocates_nothing() {
 /// Asserts that writing the MCP notifications of a running call does not allocate.
 #[cfg(feature = "server")]
 fn notifying_allocates_nothing() {
+    use streamdoor::mcp::cursor::List;
     use streamdoor::mcp::notify::{self, Chunk, Data, Gap, Progress};
     use streamdoor::mcp::progress::Rising;
-    use streamdoor::mcp::{Level, Version, cursor::List};
+    use streamdoor::mcp::{Level, Version};
     use streamdoor::wire::jsonrpc::Id;
 
     let token = Id::of_text("token \" 1");

@@ -21,7 +21,8 @@ use counting::{
 };
 use serde_json::{Value, json};
 use streamdoor::reactor::Choice;
-use streamdoor::shard::{Server, ServerConfig, ServerError, ServerShard, ShardConfig};
+use streamdoor::server::{Server, ServerConfig, ServerError, ServerShard};
+use streamdoor::shard::ShardConfig;
 use streamdoor::tool::{Output, ToolError, ToolSpec};
 
 const CHUNK_BYTES: usize = 100;

@@ -14,10 +14,8 @@ use serde_json::{Value, json};
 use streamdoor::client::{Client, Event, ExecuteOptions as Wanted, FollowOptions};
 use streamdoor::engine::{Start, SubscribeSpec};
 use streamdoor::mcp::catalog::{Catalog, Prompt, Resource};
-use streamdoor::shard::{
-    CallError, Delivery, ExecuteOptions, Server, ServerConfig, ServerHandle, ServerShard,
-    ShardConfig,
-};
+use streamdoor::server::{Server, ServerConfig, ServerHandle, ServerShard};
+use streamdoor::shard::{CallError, Delivery, ExecuteOptions, ShardConfig};
 use streamdoor::stream::{EndState, Outcome};
 use streamdoor::tool::{Context, Output, Step, Tool, ToolSpec, Work};
 

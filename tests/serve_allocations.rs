@@ -22,7 +22,8 @@ use counting::{
 use serde_json::Value;
 use streamdoor::base::ExecutionId;
 use streamdoor::reactor::Choice;
-use streamdoor::shard::{Server, ServerConfig, ServerError, ShardConfig};
+use streamdoor::server::{Server, ServerConfig, ServerError};
+use streamdoor::shard::ShardConfig;
 use streamdoor::tool::{Output, ToolError, ToolSpec};
 use streamdoor::trace::Counters;
 
@@ -77,7 +78,7 @@ fn started(reactor: Choice) -> Result<Server, ServerError> {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         connections_max: 100,
     };
-    let set_up = |shard: &mut streamdoor::shard::ServerShard| {
+    let set_up = |shard: &mut streamdoor::server::ServerShard| {
         let spec = ToolSpec::new("emit", "For a test.");
         shard.tools_mut().insert_closure(spec, |_, out| emit(out)).expect("it is described right");
         let spec = ToolSpec::new("be_silent", "For a test.");

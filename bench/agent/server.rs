@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use lexopt::ValueExt;
 use streamdoor::reactor::ListenAddress;
-use streamdoor::shard::{
-    AgentSettings, GuestConfig, ModelSettings, Server, ServerConfig, ShardConfig, ToolChoice,
+use streamdoor::server::{
+    AgentSettings, GuestConfig, ModelSettings, Server, ServerConfig, ToolChoice,
 };
+use streamdoor::shard::ShardConfig;
 
 use crate::common::machine::allow_descriptors;
 use crate::common::params::usage;

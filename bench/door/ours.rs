@@ -13,7 +13,8 @@ use streamdoor::client;
 use streamdoor::door::{Door, DoorError, ProduceOptions, ReadOptions, Reader, Writer};
 use streamdoor::engine::Timeouts;
 use streamdoor::reactor::Idle;
-use streamdoor::shard::{Delivery, Server, ServerConfig, ShardConfig};
+use streamdoor::server::{Server, ServerConfig};
+use streamdoor::shard::{Delivery, ShardConfig};
 use streamdoor::stream::{EndState, Kind, Outcome, Policy};
 
 use crate::common::door::carrier::{Carrier, Produce, Read, Run, Stamps};

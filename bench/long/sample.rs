@@ -1,7 +1,6 @@
 //! One sample of a server: its memory, and the kernel's counts of its waits.
 
-use std::fmt;
-use std::fs;
+use std::{fmt, fs};
 
 use streamdoor::base::Instant;
 use streamdoor::reactor::Clock;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_setfl};
 use serde_json::json;
 use streamdoor::reactor::{End, ReleasedSocket};
-use streamdoor::shard::LineOptions;
+use streamdoor::server::LineOptions;
 
 use super::at_once::AtOnce;
 use super::peer::{self, Era, PlanFile};

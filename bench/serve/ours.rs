@@ -16,7 +16,8 @@ use streamdoor::base::Instant;
 use streamdoor::engine::Timeouts;
 use streamdoor::limits::{BURST_CHUNKS_MAX, RING_BYTES_PER_SLOT, RING_NEED_BYTES_DEFAULT};
 use streamdoor::reactor::{Idle, ListenAddress};
-use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+use streamdoor::server::{Server, ServerConfig};
+use streamdoor::shard::ShardConfig;
 use streamdoor::stream::Policy;
 use streamdoor::tool::{
     ArgumentError, Arguments, Context, EmitError, Need, Step, SubscribeDefaults, Tool, ToolError,

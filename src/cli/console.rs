@@ -15,7 +15,8 @@ macro_rules! say {
 macro_rules! note {
     ($($arg:tt)*) => { $crate::cli::console::print_note(format_args!($($arg)*)) };
 }
-pub(crate) use {note, say};
+pub(crate) use note;
+pub(crate) use say;
 
 /// Prints a line on standard output. See [`say`].
 pub fn print_line(line: fmt::Arguments<'_>) {

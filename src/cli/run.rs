@@ -9,17 +9,16 @@ use streamdoor::engine::SubscribeSpec;
 use streamdoor::shard::ExecuteOptions;
 use streamdoor::tool::SubscribeDefaults;
 
-use super::CliError;
 use super::arguments::Arguments;
 use super::console::say;
 use super::options::{Common, TimeoutOptions};
 use super::output::OutputOptions;
 use super::progress::Meter;
-use super::results;
 use super::session::{self, Session, Watcher};
 use super::signals::stop_on_interrupt;
 use super::upstreams::McpOptions;
 use super::view::{Counter, Writer};
+use super::{CliError, results};
 
 const HELP: &str = "\
 streamdoor run: run a tool, and show its results as they arrive

@@ -13,7 +13,7 @@ use std::thread::Builder;
 use streamdoor::limits::{
     SPANS_EXPORT_INTERVAL, SPANS_EXPORT_TIMEOUT, SPANS_MAX, SPANS_PER_EXPORT_MAX,
 };
-use streamdoor::shard::{Log, Spans};
+use streamdoor::server::{Log, Spans};
 use streamdoor::trace::{Level, Span};
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::otlp::write_traces;

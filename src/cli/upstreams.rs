@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use streamdoor::shard::Log;
+use streamdoor::server::Log;
 use streamdoor::tool::{Environment, Tools, Variable};
 use streamdoor::upstream::{Key, UpstreamSpec, Upstreams, UpstreamsError};
 

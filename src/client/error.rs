@@ -1,8 +1,7 @@
 //! Errors of the client, sorted by what the caller can do next.
 
-use std::fmt;
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 use crate::base::plain::is_command;
 use crate::limits;

@@ -1,8 +1,7 @@
 //! The errors of a door, sorted by what the caller can do next.
 
-use std::fmt;
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use crate::client::Refused;
 use crate::endpoint::GrantFault;

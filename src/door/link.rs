@@ -9,8 +9,9 @@ use crate::limits;
 use crate::memory::atomic::AtomicU64;
 use crate::memory::{DeskView, Left};
 use crate::reactor::Clock;
+use crate::shard::Flaw;
 use crate::shard::delivery::exit_of_code;
-use crate::shard::{Flaw, Link, Shared};
+use crate::shard::reader::link::{Link, Shared};
 use crate::stream::Exit;
 
 /// A [`Link`] to a server in another process, over shared memory and a life line.

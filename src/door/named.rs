@@ -23,7 +23,8 @@ use crate::memory::named::{FOLDER, NamedError, NamedView, name_of};
 use crate::memory::{Left, Poll, ReaderPage, RingReader};
 use crate::reactor::Clock;
 use crate::shard::delivery::exit_of_code;
-use crate::shard::{Delivery, Flaw, Link, Shared, Subscriber};
+use crate::shard::reader::link::{Link, Shared};
+use crate::shard::{Delivery, Flaw, Subscriber};
 use crate::stream::{Exit, LagLimit, Policy, Terms, Totals};
 
 /// Number of attempts to read the newest chunk while the writer overwrites it.

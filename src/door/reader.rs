@@ -16,7 +16,8 @@ use crate::engine::Subscribed;
 use crate::limits;
 use crate::memory::{ClockAnchor, ControlView, OpenError, ReaderPage, RingReader};
 use crate::reactor::Clock;
-use crate::shard::{Delivery, Shared, Subscriber};
+use crate::shard::reader::link::Shared;
+use crate::shard::{Delivery, Subscriber};
 use crate::stream::Terms;
 
 /// Reads one execution of a server in another process. Dropping it unsubscribes.

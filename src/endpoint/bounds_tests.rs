@@ -4,12 +4,10 @@
 use serde_json::{Value, json};
 
 use super::call_tests::id;
-use super::door;
 use super::exchange::{answered, post, with};
-use super::execute;
 use super::fields::{Field, Shape};
 use super::routes::{ROUTES, Route};
-use super::workers;
+use super::{door, execute, workers};
 
 /// Sends some bad values for each field of the query of each route.
 #[test]

@@ -107,8 +107,9 @@ mod checked {
     use crate::base::{Handle, Instant, SubscriberId};
     use crate::engine::policy::Cursor;
     use crate::engine::{AcknowledgeError, Status, Timeouts};
-    use crate::stream::{DetachReason, Exit, Kind, Kinds, Outcome, State, Totals};
-    use crate::stream::{LagLimit, Policy, Terms};
+    use crate::stream::{
+        DetachReason, Exit, Kind, Kinds, LagLimit, Outcome, Policy, State, Terms, Totals,
+    };
     use crate::tool::Tools;
     use crate::trace::TraceContext;
     use crate::wire::events;

@@ -2,21 +2,17 @@
 //! generated from it.
 
 use crate::endpoint::answer::{Answer, JSON};
-use crate::endpoint::ask::{Asked, Request};
+use crate::endpoint::ask::{Asked, Request, ThreadBody};
 use crate::endpoint::fields::{Field, Shape};
+use crate::endpoint::front::{self, bodies};
 use crate::endpoint::lines::Lines;
-use crate::endpoint::parameters::SPELLED;
 use crate::endpoint::parameters::{
     DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, SESSION,
-    STREAM, TICKETS, TRACE, WAIT, WISHES, WORKER_TOOLS,
+    SPELLED, STREAM, TICKETS, TRACE, WAIT, WISHES, WORKER_TOOLS,
 };
 use crate::endpoint::{
-    ApiError, Call, Work, agent, documents, door, execute, mcp, openapi, workers,
-};
-use crate::endpoint::{
-    StreamFormat, ThreadAsk, ThreadCall,
-    ask::ThreadBody,
-    front::{self, bodies},
+    ApiError, Call, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, execute,
+    mcp, openapi, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;

@@ -11,9 +11,8 @@ use super::cursor::List;
 use super::tasks::{Detail, Task};
 use super::{Era, Version, call};
 use crate::limits;
-use crate::wire::base64;
-use crate::wire::json;
 use crate::wire::jsonrpc::Id;
+use crate::wire::{base64, json};
 
 /// A piece of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::shapes;
 use super::testing::{message, notification, request, session, session_with};
-use super::{Ask, Incoming, Level, ServerInfo, Session, Told, Version, codes};
+use super::{Ask, Incoming, Level, ServerInfo, Session, Told, Version, codes, shapes};
 use crate::limits;
 use crate::wire::jsonrpc::Id;
 

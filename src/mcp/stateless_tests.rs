@@ -5,11 +5,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::headers::declared;
-use super::shapes;
 use super::testing::{message, modern, notification, request};
 use super::{
     Ask, Era, Fault, Headers, Incoming, Level, META_CAPABILITIES, META_LOG_LEVEL, META_VERSION,
-    Told, Version, admit, codes, era_of,
+    Told, Version, admit, codes, era_of, shapes,
 };
 use crate::tool::ToolSpec;
 use crate::wire::jsonrpc::{Id, Message};

@@ -22,9 +22,8 @@ use crate::stream::KindTotals;
 use std::num::{NonZeroU8, NonZeroU64};
 
 use super::atomic::{AtomicBool, AtomicU64, Ordering, fence, full_fence, load_acquire, spin_hint};
-use super::copy;
-use super::futex;
 use super::segment::Segment;
+use super::{copy, futex};
 use crate::limits::{
     ERROR_TEXT_BYTES_MAX, KINDS_MAX, PROGRESS_CONTEXT_BYTES_MAX, PROGRESS_MESSAGE_BYTES_MAX,
     READER_SLEEP_MAX, SEQLOCK_ATTEMPTS_MAX,

@@ -16,12 +16,11 @@
 //! Tests: below, `tests/ring_process.rs`.
 
 use std::ffi::CStr;
-use std::fmt;
 use std::fs::{File, Permissions};
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::{Mutex, PoisonError};
+use std::{fmt, io};
 
 use memmap2::MmapOptions;
 

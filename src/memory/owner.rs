@@ -14,8 +14,7 @@
 //!
 //! Tests: `shared_tests.rs`.
 
-use std::io;
-use std::ptr;
+use std::{io, ptr};
 
 use super::atomic::{AtomicU64, Ordering, fence, full_fence, load_acquire};
 use super::segment::Segment;

@@ -35,9 +35,8 @@
 //!
 //! Tests: `pool_tests.rs`.
 
-use std::fmt;
-use std::io;
 use std::ops::RangeInclusive;
+use std::{fmt, io};
 
 use super::arena::Arena;
 use super::layout::Geometry;

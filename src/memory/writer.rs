@@ -23,8 +23,6 @@ use crate::stream::KindTotals;
 use std::fmt;
 
 use super::atomic::{AtomicU64, Flaw, Ordering, is_flawed};
-use super::copy;
-use super::futex;
 use super::layout::{
     ChunkHeader, ClockAnchor, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, META, MONO_NS,
     OFFSET, POSITION, SEQ, TOTAL_BYTES, TOTAL_BYTES_WORD, pack_meta, padded, unpack_meta,
@@ -33,6 +31,7 @@ use super::lease::Lease;
 use super::reader::RingReader;
 #[cfg(all(test, feature = "server"))]
 use super::segment::Segment;
+use super::{copy, futex};
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
 use crate::limits::KINDS_MAX;

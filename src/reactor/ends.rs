@@ -12,8 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 
-use super::IoError;
-use super::socket_calls as calls;
+use super::{IoError, socket_calls as calls};
 
 /// One direction of a connection, made of an existing descriptor.
 #[derive(Debug)]

@@ -10,8 +10,7 @@ use std::fmt;
 
 use crate::base::Pool;
 use crate::reactor::ends::{End, Ends};
-use crate::reactor::socket_calls as calls;
-use crate::reactor::{IoError, Peer};
+use crate::reactor::{IoError, Peer, socket_calls as calls};
 
 /// A connection that [`crate::reactor::Reactor::release`] gave away, for
 /// [`crate::reactor::Reactor::adopt`].

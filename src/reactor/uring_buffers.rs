@@ -7,7 +7,8 @@
 
 use std::io;
 
-use io_uring::{IoUring, types::BufRingEntry};
+use io_uring::IoUring;
+use io_uring::types::BufRingEntry;
 use memmap2::MmapMut;
 
 use crate::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};

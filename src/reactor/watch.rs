@@ -12,11 +12,10 @@
 //!
 //! Tests: at the end; `shard/memory_tests.rs` with shards; `tests/cgroup.rs` under a real limit.
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use std::{fmt, io};
 
 use super::readings::KernelFiles;
 use super::waker::Waker;

@@ -23,7 +23,7 @@ use crate::trace::{Code, Duty, probe};
 impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Carries out all pending actions of the engine.
     #[inline]
-    pub(super) fn pump(&mut self) {
+    pub(crate) fn pump(&mut self) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.pump_until_done())) {
             // S3: a closure's panic ends its subscription. Any other panic is the shard's own.
             let Some(subscriber) = self.called() else {

@@ -46,7 +46,7 @@ impl<'a> Chunk<'a> {
     /// Creates a chunk from the contents of a ring. `None` if another process wrote an unknown kind
     /// there.
     #[inline]
-    pub(super) fn new(
+    pub(crate) fn new(
         execution: ExecutionId,
         chunks_expected: Option<u64>,
         descriptor: &Descriptor,

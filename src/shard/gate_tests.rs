@@ -5,12 +5,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::base::ExecutionId;
-#[cfg(feature = "server")]
-use crate::engine::Start;
 use crate::engine::{Hold, SubscribeSpec};
 use crate::memory::{ChunkHeader, RingPoolConfig};
-#[cfg(feature = "server")]
-use crate::stream::Kind;
 use crate::stream::{Outcome, Policy};
 use crate::tool::{Context, Need, Output, Prepared, Step, Tool, Work};
 
@@ -38,7 +34,7 @@ fn thread(shard: &mut Shard, hold: Hold) -> (ExecutionId, Output) {
     (id, shard.next_job().expect("it has started").output)
 }
 
-fn turn_until_idle<O: Outlet<AnyReactor>>(shard: &mut Shard<AnyReactor, O>) {
+fn turn_until_idle(shard: &mut Shard) {
     while shard.turn() {}
     shard.audit();
 }
@@ -152,21 +148,4 @@ fn who_waits_for_nobody_fails_at_the_block_deadline_and_says_why() {
     }
     assert!(shard.now().since(opened_at) >= Duration::from_millis(20));
     assert_eq!(shard.counters().producers_stuck, 1);
-}
-
-#[cfg(feature = "server")]
-#[test]
-fn readers_at_the_door_start_an_execution_that_is_fed_by_hand() {
-    let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
-    let memory = MemoryWatch::ByHand; // Independent of the load on this machine.
-    let config = ShardConfig { rings, seed: Some(1), memory, ..Default::default() };
-    let mut shard = ServerShard::open(config).unwrap().0;
-    let start = Start::AfterSubscribers { count: 2, deadline: Duration::from_secs(60) };
-    let options = ExecuteOptions { start, ..Default::default() };
-    let id = shard.execute_prepared(Prepared::new(Work::Feed), options).unwrap();
-    let _first = shard.read_by_hand(id, with(Policy::Drop)).unwrap();
-    assert_eq!(shard.publish(id, Kind::Output, b"early"), Err(PublishError::Blocked));
-    let _second = shard.read_by_hand(id, with(Policy::Drop)).unwrap();
-    turn_until_idle(&mut shard);
-    assert_eq!(shard.publish(id, Kind::Output, b"in time"), Ok(1));
 }

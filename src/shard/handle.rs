@@ -1,11 +1,10 @@
 //! The handle for other threads, which sends commands to the shard's own thread through a bounded
 //! mailbox. The start and the end of a spawned thread are here, too.
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
+use std::{fmt, io};
 
 use serde_json::Value;
 

@@ -18,8 +18,7 @@
 //!
 //! Tests: `memory_tests.rs`; the simulator changes the pressure at random.
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use super::act::facts_of;
 use super::config::{MemoryWatch, ShardConfig};
@@ -185,7 +184,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     }
 
     /// Returns the ring that a tool gets if memory stays as it is.
-    pub(super) fn expected_ring(
+    pub(crate) fn expected_ring(
         &self,
         ring_bytes: u32,
         chunk_bytes: u32,

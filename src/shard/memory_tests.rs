@@ -380,58 +380,6 @@ fn a_spawned_shard_shrinks_to_its_cgroup_and_follows_when_the_limit_changes() {
     assert!(text.contains("memory pressure is critical"), "{text}");
 }
 
-/// The text that a log has written.
-#[cfg(feature = "server")]
-#[derive(Clone, Default)]
-struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-
-#[cfg(feature = "server")]
-impl std::io::Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-#[cfg(feature = "server")]
-#[test]
-fn each_change_of_state_is_a_line_that_names_the_reading() {
-    use crate::shard::{GuestConfig, ServerShard};
-    use crate::trace::{Level, LogFormat};
-    let written = Written::default();
-    let log = Log::start(LogFormat::Json, Level::Info, written.clone()).unwrap();
-    let ShardConfig { engine, rings, memory, .. } = config(MIB);
-    let guests = GuestConfig { log: log.clone(), ..GuestConfig::default() };
-    let config = ShardConfig { engine, rings, memory, guests, ..ShardConfig::default() };
-    let mut shard = ServerShard::open(config).unwrap().0;
-    shard.set_readings(&Readings { io_some_avg10: Some(100.0), ..some(4.0) }); // Disks only.
-    shard.set_readings(&some(12.5));
-    shard.set_readings(&some(13.0));
-    assert_eq!(shard.memory().decided_by.unwrap().to_string(), "memory some avg10 12 %");
-    for _ in 0..limits::PRESSURE_CALM_SAMPLES {
-        shard.set_readings(&some(1.0));
-    }
-    assert!(log.close());
-    let bytes = written.0.lock().unwrap();
-    let lines = std::str::from_utf8(&bytes).unwrap().lines();
-    let lines: Vec<serde_json::Value> =
-        lines.map(|line| serde_json::from_str(line).unwrap()).collect();
-    let told = |line: &serde_json::Value| {
-        assert_eq!(line["event"], "memory_pressure_changed");
-        let text = |name: &str| line[name].as_str().unwrap().to_owned();
-        (text("level"), text("pressure"), text("reading"), line["percent"].as_u64().unwrap())
-    };
-    let expected = [("warn", "elevated", 12), ("info", "normal", 1)];
-    let expected = expected.map(|(level, pressure, percent)| {
-        (level.to_owned(), pressure.to_owned(), "memory some avg10".to_owned(), percent)
-    });
-    assert_eq!(lines.iter().map(told).collect::<Vec<_>>(), expected);
-}
-
 /// The tool once sent chunks of 48,896 bytes without an error while memory was short.
 #[test]
 fn a_file_comes_in_chunks_of_the_size_that_was_asked_for_or_not_at_all() {

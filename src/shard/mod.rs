@@ -1,4 +1,4 @@
-//! Stratum 5: the loop, which connects the engine, memory and the reactor. The engine moves
+//! Stratum 3: the loop, which connects the engine, memory and the reactor. The engine moves
 //! numbers, memory holds bytes, and the reactor talks to the kernel. Only the shard knows all
 //! three.
 //!
@@ -10,8 +10,8 @@
 //!
 //! Read [`Shard::turn`] first, which is the recipe. `api.rs` and `feed.rs` are the methods for the
 //! shard's owner, and `act.rs` carries out the engine's actions. `produce.rs` steps tools and
-//! reports what was published. `reader.rs` is the subscriber on another thread. `door/` is what
-//! other processes share, and `handle.rs` is the way in from other threads.
+//! reports what was published. `reader.rs` is the subscriber on another thread, and
+//! `handle.rs` is the way in from other threads. `outlet.rs` is the seam to the guests of a server.
 //!
 //! Invariants:
 //! - S1: the engine is told of a chunk before any local subscriber is given it, in order.
@@ -20,49 +20,26 @@
 //! - S3: no user code runs while the engine or a ring is between two states. A panic of user code
 //!   ends its own subscription, execution or call, and nothing else: `panics.rs`.
 
-mod act;
-#[cfg(feature = "server")]
-mod agent;
+pub(crate) mod act;
 mod api;
 mod config;
-#[cfg(feature = "server")]
-mod conversations;
 pub(crate) mod delivery;
-#[cfg(feature = "server")]
-mod door;
 pub(crate) mod events;
 mod feed;
-#[cfg(feature = "server")]
-mod guests;
 pub(crate) mod handle;
-mod log;
 mod memory;
-#[cfg(feature = "server")]
-pub mod metrics;
-#[cfg(feature = "server")]
-pub(crate) mod outgoing;
 pub(crate) mod outlet;
-mod panics;
-#[cfg(feature = "server")]
-mod places;
+pub(crate) mod panics;
 mod produce;
-mod reader;
+pub(crate) mod reader;
 pub(crate) mod run;
 mod secrets;
-#[cfg(feature = "server")]
-mod serve;
-#[cfg(feature = "server")]
-mod spans;
-#[cfg(feature = "server")]
-mod upstreams;
 mod window;
 
 #[cfg(test)]
 mod gate_tests;
 #[cfg(test)]
 mod memory_tests;
-#[cfg(all(test, feature = "server"))]
-mod metrics_tests;
 #[cfg(test)]
 mod replay_tests;
 #[cfg(test)]
@@ -70,52 +47,22 @@ mod tests;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::fmt;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
+use std::{fmt, io};
 
-#[cfg(feature = "server")]
-pub use agent::{
-    AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
-};
 pub use api::{ExecuteError, ExecuteOptions, Polled};
 pub use config::{MemoryWatch, ShardConfig};
-#[cfg(feature = "server")]
-pub use conversations::Conversations;
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
-#[cfg(feature = "server")]
-pub use door::{Doors, NamedDoors};
 pub use events::{Agreed, Names};
 pub use feed::PublishError;
-#[cfg(feature = "server")]
-pub use guests::{GuestConfig, Guests, ServerHandle, ServerShard, ServerShardConfig, ServerThread};
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
-pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
-#[cfg(feature = "server")]
-pub use outgoing::OutgoingConfig;
-#[cfg(feature = "tls")]
-pub use outgoing::Roots;
 pub use outlet::Outlet;
-#[cfg(feature = "server")]
-pub use places::Places;
 pub use reader::Subscriber;
 pub use reader::link::Flaw;
-#[cfg(feature = "server")]
-pub(crate) use reader::link::{Link, Shared};
-#[cfg(all(feature = "server", any(test, fuzzing)))]
-pub(crate) use serve::{AtDoor, HandLine, ProducerAtDoor};
-#[cfg(feature = "server")]
-pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp, ShardEnd, ShardEnds};
-#[cfg(feature = "tls")]
-pub use serve::{TlsConfig, TlsError};
-#[cfg(feature = "server")]
-pub use spans::Spans;
-#[cfg(feature = "server")]
-pub use upstreams::{UpstreamCount, UpstreamMeter};
 
 use crate::base::{ExecutionId, Foreign, Handle, Instant, SubscriberId};
 use crate::engine::{Action, Engine, Event};
@@ -189,7 +136,7 @@ pub struct Shard<R: Reactor + 'static = AnyReactor, O: Outlet<R> = ()> {
     last_texts: Texts,
     jobs: VecDeque<Foreign<Box<Job>>>,
     retention: Duration,
-    block_deadline: Duration,
+    pub(crate) block_deadline: Duration,
     /// The guests that live in its turn.
     pub(crate) guests: O,
 }
@@ -497,7 +444,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     }
 
     /// Passes an event to the engine that may move its timers.
-    fn tell(&mut self, event: Event) {
+    pub(crate) fn tell(&mut self, event: Event) {
         self.worked = true;
         self.deadline_stale = true;
         self.engine.handle(event, self.now);
@@ -584,7 +531,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
 
     /// Records what happened in the flight recorder.
     #[inline]
-    fn record(&mut self, code: Code, a: u64, b: u64) {
+    pub(crate) fn record(&mut self, code: Code, a: u64, b: u64) {
         self.flight.record(self.now, code, a, b);
     }
 }

@@ -65,15 +65,15 @@ pub mod world;
 
 /// The shard of the shard's campaign. With the server, other processes can share its executions.
 #[cfg(feature = "server")]
-pub(crate) type SimShard = crate::shard::ServerShard<reactor::SimReactor>;
+pub(crate) type SimShard = crate::server::ServerShard<reactor::SimReactor>;
 #[cfg(not(feature = "server"))]
 pub(crate) type SimShard = crate::shard::Shard<reactor::SimReactor>;
 
 /// The settings of its guests.
 #[cfg(feature = "server")]
-fn guests() -> crate::shard::GuestConfig {
-    let doors = crate::shard::Doors::new(crate::limits::DOORS_CEILING);
-    crate::shard::GuestConfig { doors, ..Default::default() }
+fn guests() -> crate::server::GuestConfig {
+    let doors = crate::server::Doors::new(crate::limits::DOORS_CEILING);
+    crate::server::GuestConfig { doors, ..Default::default() }
 }
 #[cfg(not(feature = "server"))]
 fn guests() {}
@@ -82,9 +82,9 @@ fn guests() {}
 #[cfg(feature = "server")]
 fn shard(
     reactor: reactor::SimReactor,
-    config: crate::shard::ServerShardConfig,
+    config: crate::server::ServerShardConfig,
 ) -> std::io::Result<SimShard> {
-    crate::shard::ServerShard::over(reactor, config)
+    crate::server::ServerShard::over(reactor, config)
 }
 #[cfg(not(feature = "server"))]
 fn shard(

@@ -8,7 +8,7 @@ use crate::base::Instant;
 use crate::door::WriteError;
 use crate::door::pen::{Bell, Pen};
 use crate::memory::ChunkHeader;
-use crate::shard::{HandLine, ProducerAtDoor};
+use crate::server::{HandLine, ProducerAtDoor};
 use crate::sim::door::Lines;
 use crate::sim::model::{FAILURE_TEXT, Told};
 use crate::stream::Outcome;

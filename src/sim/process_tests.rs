@@ -5,9 +5,8 @@ use std::time::Duration;
 use crate::base::ExecutionId;
 use crate::engine::{Start, Status};
 use crate::memory::{ChunkHeader, RingPoolConfig};
-use crate::shard::{
-    Doors, ExecuteOptions, GuestConfig, HandLine, MemoryWatch, ServerShard, ShardConfig,
-};
+use crate::server::{Doors, GuestConfig, HandLine, ServerShard};
+use crate::shard::{ExecuteOptions, MemoryWatch, ShardConfig};
 use crate::sim::door::Lines;
 use crate::sim::process::Process;
 use crate::sim::reactor::SimReactor;

@@ -5,9 +5,8 @@
 //! output is text that HdrHistogram's own tools read: `.hgrm` and the interval log. It has no
 //! clock: nanoseconds are arguments. The tests are at the end of this file.
 
-use std::fmt;
-use std::io;
 use std::time::{Duration, SystemTime};
+use std::{fmt, io};
 
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};

@@ -12,7 +12,7 @@ use super::site::{Customer, Fail, Stop, Web};
 use crate::limits;
 use crate::mcp::Era;
 use crate::mcp::upstream::{Asked, Call, Note, Offer, Passed, Passing, Piece, cancelled};
-use crate::shard::UpstreamCount;
+use crate::server::UpstreamCount;
 use crate::stream::Kind;
 use crate::tool::{OnStop, Output, Report, Stopped, ToolError};
 use crate::wire::jsonrpc::ErrorObject;

@@ -10,7 +10,7 @@ use super::spec::{SpecError, UpstreamSpec};
 use crate::engine::Timeouts;
 use crate::limits;
 use crate::mcp::upstream::Offer;
-use crate::shard::{Log, ServerHandle, ServerShard, UpstreamMeter};
+use crate::server::{Log, ServerHandle, ServerShard, UpstreamMeter};
 use crate::tool::{ToolSpec, Tools};
 use crate::trace::Level;
 
@@ -18,7 +18,7 @@ use crate::trace::Level;
 /// them any more.
 ///
 /// ```no_run
-/// use streamdoor::shard::Log;
+/// use streamdoor::server::Log;
 /// use streamdoor::tool::{Environment, Tools};
 /// use streamdoor::upstream::{Place, Upstreams, UpstreamSpec, words_of};
 ///

@@ -14,7 +14,7 @@ use crate::limits;
 use crate::mcp::Era;
 use crate::mcp::upstream::{Dialect, Greeting, Offer, Turned, shown};
 use crate::reactor::Clock;
-use crate::shard::{Log, UpstreamMeter};
+use crate::server::{Log, UpstreamMeter};
 use crate::trace::Level;
 
 /// One upstream.

@@ -26,7 +26,7 @@ use crate::base::Instant;
 use crate::limits;
 use crate::mcp::upstream::{Asked, Exchanges, Heard, cancelled, shown};
 use crate::reactor::Clock;
-use crate::shard::{UpstreamCount, UpstreamMeter};
+use crate::server::{UpstreamCount, UpstreamMeter};
 use crate::tool::{Environment, Mark, lead_session_while_we_live};
 use crate::trace::Level;
 use crate::wire::jsonrpc::ErrorObject;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::base::Instant;
 use crate::limits;
 use crate::reactor::Clock;
-use crate::shard::Log;
+use crate::server::Log;
 use crate::trace::Level;
 use crate::trace::log::Line;
 

@@ -21,7 +21,7 @@ use crate::limits;
 use crate::mcp::Era;
 use crate::mcp::upstream::{Asked, Dialect, Exchanges, Heard, Note, shown};
 use crate::reactor::Clock;
-use crate::shard::{UpstreamCount, UpstreamMeter};
+use crate::server::{UpstreamCount, UpstreamMeter};
 use crate::tool::Stopped;
 use crate::trace::Level;
 use crate::wire::http1::Method;

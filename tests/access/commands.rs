@@ -8,7 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::{Value, json};
 use streamdoor::endpoint::Access;
 use streamdoor::reactor::{ListenError, ListenOptions};
-use streamdoor::shard::{ServerShard, ShardConfig};
+use streamdoor::server::ServerShard;
+use streamdoor::shard::ShardConfig;
 
 use crate::house::{ANN, Asking, BOB, WRONG};
 

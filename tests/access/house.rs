@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use streamdoor::endpoint::{Access, Tokens};
 use streamdoor::reactor::Idle;
-use streamdoor::shard::{GuestConfig, MemoryWatch, Server, ServerConfig, ShardConfig};
+use streamdoor::server::{GuestConfig, Server, ServerConfig};
+use streamdoor::shard::{MemoryWatch, ShardConfig};
 
 pub const ANN: &str = "ann-0123456789abcdef0123456789abcdef";
 pub const BOB: &str = "bob-0123456789abcdef0123456789abcdef";

@@ -1,10 +1,9 @@
 //! `streamdoor agent`: three steps with two tools at once, shown while they happen.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use serde_json::{Value, json};
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::agent::{Config, Fold, State, ToolDescription};
 use streamdoor::reactor::Clock;
-use streamdoor::shard::{AgentRun, ExecuteOptions, ModelSettings, ServerShard, ShardConfig};
+use streamdoor::server::{AgentRun, ModelSettings, ServerShard};
+use streamdoor::shard::{ExecuteOptions, ShardConfig};
 use streamdoor::tool::ToolSpec;
 
 use crate::scripted::Model;

@@ -6,8 +6,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
-use streamdoor::wire::ndjson;
-use streamdoor::wire::sse;
+use streamdoor::wire::{ndjson, sse};
 
 use crate::served;
 

@@ -9,7 +9,8 @@ use streamdoor::base::ExecutionId;
 use streamdoor::client::{Client, Event, FollowOptions};
 use streamdoor::endpoint::{StreamFormat, Wishes};
 use streamdoor::reactor::Idle;
-use streamdoor::shard::{MemoryWatch, Server, ServerConfig, ShardConfig};
+use streamdoor::server::{Server, ServerConfig};
+use streamdoor::shard::{MemoryWatch, ShardConfig};
 use streamdoor::stream::{Kind, Totals};
 use streamdoor::tool::{Need, Output, ToolError, ToolSpec};
 
@@ -40,7 +41,7 @@ impl World {
         };
         let (steps, told) = channel();
         let told = Arc::new(Mutex::new(told));
-        let set_up = Arc::new(move |shard: &mut streamdoor::shard::ServerShard| {
+        let set_up = Arc::new(move |shard: &mut streamdoor::server::ServerShard| {
             let tools = shard.tools_mut();
             let need = Need { ring_bytes: 1 << 20, ..Need::default() };
             let spec = ToolSpec { need, ..ToolSpec::new("count", "Counts.") };

@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::door::{Door, ProduceOptions, ReadOptions};
 use streamdoor::reactor::{Choice, Clock};
-use streamdoor::shard::{Doors, GuestConfig, ServerShard, ShardConfig};
+use streamdoor::server::{Doors, GuestConfig, ServerShard};
+use streamdoor::shard::ShardConfig;
 use streamdoor::stream::{Outcome, Policy};
 
 use crate::house::{Told, slow_bytes, until};

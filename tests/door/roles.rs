@@ -7,10 +7,9 @@ use streamdoor::door::{Door, ProduceOptions, ReadOptions};
 use streamdoor::shard::Delivery;
 use streamdoor::stream::Policy;
 
-use crate::attacks;
-use crate::hostile;
 use crate::house::Told;
 use crate::role::{say, told, wait_for_word};
+use crate::{attacks, hostile};
 
 /// The other process's entry point. It is no test of its own.
 #[test]

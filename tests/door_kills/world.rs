@@ -9,7 +9,8 @@ use streamdoor::base::{Instant, Random};
 use streamdoor::client::Client;
 use streamdoor::door::{Door, ReadOptions, Reader};
 use streamdoor::reactor::Clock;
-use streamdoor::shard::{Delivery, Server, ServerConfig, ShardConfig};
+use streamdoor::server::{Server, ServerConfig};
+use streamdoor::shard::{Delivery, ShardConfig};
 use streamdoor::stream::{End, EndState, Outcome, Policy};
 
 /// A deadline that no test reaches.

@@ -1,7 +1,7 @@
 //! A tool that repeats its input, for tests that search for bytes of others.
 
 use serde_json::Value;
-use streamdoor::shard::ServerShard;
+use streamdoor::server::ServerShard;
 use streamdoor::tool::{Context, EmitError, Step, Tool, ToolError, ToolSpec, Work};
 
 /// Number of chunks of the output. Each holds the whole nonce.

@@ -1,12 +1,11 @@
 //! The example page, `tools/web`. It is built with npm. A headless Chromium shows text and a
 //! growing output before the run is over.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
+use std::{fs, thread};
 
 use serde_json::Value;
 

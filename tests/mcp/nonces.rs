@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use streamdoor::base::Random;
-use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+use streamdoor::server::{Server, ServerConfig};
+use streamdoor::shard::ShardConfig;
 
 use crate::client::{Answer, Client, Era};
 use crate::echo::{CHUNKS, set_up};

@@ -6,7 +6,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+use streamdoor::server::{Server, ServerConfig};
+use streamdoor::shard::ShardConfig;
 
 /// A server of one shard.
 struct House {

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::load::Load;
-use crate::common::BATCH_CHUNKS;
-use crate::common::Failure;
 use crate::common::params::Rate;
 use crate::common::receive::Receive;
 use crate::common::source::Arrivals;
+use crate::common::{BATCH_CHUNKS, Failure};
 
 /// One transport between processes.
 pub trait Carrier {

@@ -9,8 +9,7 @@ use crate::agent::hooks::Hooks;
 use crate::agent::order::Order;
 use crate::agent::part::{Body, Data, Final, Part, Partial};
 use crate::agent::state::StepState;
-use crate::base::ExecutionId;
-use crate::base::Foreign;
+use crate::base::{ExecutionId, Foreign};
 use crate::limits;
 use crate::stream::Kind;
 

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use crate::agent::model::{Endpoint, Wire};
+use crate::agent::order::Order;
 use crate::agent::{
-    Action, Config, Event, Hooks, Message, NoHooks, Part, Run, Strategy, ToolDescription,
+    Action, Config, Event, Fold, Hooks, Message, NoHooks, Part, Run, State, Strategy,
+    ToolDescription,
 };
-use crate::agent::{Fold, State, order::Order};
 use crate::base::{Instant, Random};
 
 pub const WALL_US: u64 = 1_700_000_000_000_000;

@@ -11,13 +11,12 @@ use streamdoor::base::{ExecutionId, Principal};
 use streamdoor::endpoint::{Access, Tokens};
 use streamdoor::engine::{Hold, Start, SubscribeSpec};
 use streamdoor::limits;
-use streamdoor::reactor::AnyReactor;
-use streamdoor::reactor::{Clock, ListenAddress, ListenError, OpenError, random_bytes};
-use streamdoor::shard::{
-    AgentSettings, Agreed, Delivery, ExecuteError, ExecuteOptions, GuestConfig, Guests,
-    ModelSettings, Names, Server, ServerConfig, ServerError, ServerHandle, ServerShard,
-    ShardConfig, ToolChoice,
+use streamdoor::reactor::{AnyReactor, Clock, ListenAddress, ListenError, OpenError, random_bytes};
+use streamdoor::server::{
+    AgentSettings, GuestConfig, Guests, ModelSettings, Server, ServerConfig, ServerError,
+    ServerHandle, ServerShard, ToolChoice,
 };
+use streamdoor::shard::{Agreed, Delivery, ExecuteError, ExecuteOptions, Names, ShardConfig};
 use streamdoor::stream::Policy;
 use streamdoor::tool::{AGENT, CommandPolicy, Environment, Files, Variable};
 use streamdoor::upstream::Upstreams;

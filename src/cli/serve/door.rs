@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
-use streamdoor::shard::Server;
+use streamdoor::server::Server;
 use streamdoor::trace::Level;
 
 use super::super::settings::{DoorPath, Settings};

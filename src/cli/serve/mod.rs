@@ -23,22 +23,22 @@ use streamdoor::memory::{RingPoolConfig, named};
 use streamdoor::reactor::thread::PollIdle;
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 #[cfg(feature = "tls")]
-use streamdoor::shard::AgentSettings;
-use streamdoor::shard::TlsConfig;
-use streamdoor::shard::{
+use streamdoor::server::AgentSettings;
+use streamdoor::server::{
     Doors, GuestConfig, Log, NamedDoors, Server, ServerConfig, ServerError, ServerShard,
-    ServerShardConfig, ShardConfig, ShardEnds,
+    ServerShardConfig, ShardEnds, TlsConfig,
 };
+use streamdoor::shard::ShardConfig;
 use streamdoor::tool::{Environment, Files, Tools};
 use streamdoor::trace::Level;
 use streamdoor::trace::log::Line;
 use streamdoor::upstream::Upstreams;
 
 use super::console::say;
-use super::settings::{self, McpServer, Settings};
+use super::settings::{self, McpServer, Settings, find_flag};
 use super::signals::on_interrupt;
 use super::telemetry::Exporter;
-use super::{CliError, settings::find_flag, upstreams};
+use super::{CliError, upstreams};
 use access::is_open;
 
 use access::access;

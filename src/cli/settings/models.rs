@@ -46,9 +46,9 @@ impl Model {
     }
 
     /// Returns the settings of the model for a shard.
-    pub fn with_key(&self, key: Option<&str>) -> Result<streamdoor::shard::ModelSettings, String> {
+    pub fn with_key(&self, key: Option<&str>) -> Result<streamdoor::server::ModelSettings, String> {
         let Model { name, wire, base_url, model, .. } = self;
-        let settings = streamdoor::shard::ModelSettings::new(name, wire, base_url, model, key);
+        let settings = streamdoor::server::ModelSettings::new(name, wire, base_url, model, key);
         settings.map_err(|error| error.to_string())
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use lexopt::prelude::*;
 use streamdoor::limits;
 use streamdoor::reactor::ReleasedSocket;
-use streamdoor::shard::{LineOptions, Log, Server};
+use streamdoor::server::{LineOptions, Log, Server};
 use streamdoor::trace::Level;
 
 use super::console::say;

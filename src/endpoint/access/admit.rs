@@ -3,9 +3,8 @@
 use super::hosts::is_same_origin;
 use super::{Access, Guard, OriginPlace};
 use crate::base::{ExecutionId, Instant, Principal};
-use crate::endpoint::ApiError;
 use crate::endpoint::answer::{Answer, Words};
-use crate::endpoint::ask;
+use crate::endpoint::{ApiError, ask};
 use crate::wire::http1::{Header, HeaderFault, Method, Query, RequestHead, Status};
 
 /// The decision about a request.

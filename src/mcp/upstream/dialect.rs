@@ -6,8 +6,7 @@ use crate::mcp::{
     Era, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION, Version, headers,
 };
 use crate::trace::TraceContext;
-use crate::wire::base64;
-use crate::wire::jsonrpc;
+use crate::wire::{base64, jsonrpc};
 
 /// The terms agreed with a server.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,10 +24,9 @@ mod file;
 #[cfg(all(test, not(miri)))]
 mod tests;
 
-use std::fmt;
 use std::fs::File;
-use std::io;
 use std::path::Path;
+use std::{fmt, io};
 
 use memmap2::MmapOptions;
 

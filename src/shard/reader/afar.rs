@@ -13,23 +13,23 @@ use crate::stream::Totals;
 
 impl Subscriber {
     /// The execution that it follows.
-    pub(in crate::shard) fn execution(&self) -> ExecutionId {
+    pub(crate) fn execution(&self) -> ExecutionId {
         self.link.shared.id
     }
 
     /// The chunks that are kept for it in case its connection breaks.
-    pub(in crate::shard) fn replay(&self) -> Option<Replay> {
+    pub(crate) fn replay(&self) -> Option<Replay> {
         self.replay
     }
 
     /// The cursor.
-    pub(in crate::shard) fn cursor(&self) -> Cursor {
+    pub(crate) fn cursor(&self) -> Cursor {
         self.cursor
     }
 
     /// Like [`Subscriber::poll`], at the time `now`. Also returns the next chunk after the
     /// delivery.
-    pub(in crate::shard) fn poll_at(&mut self, now: Instant) -> Option<(Delivery<'_>, u64)> {
+    pub(crate) fn poll_at(&mut self, now: Instant) -> Option<(Delivery<'_>, u64)> {
         self.now = Some(now);
         let Ok(ready) = self.advance();
         let ready = ready?;
@@ -39,7 +39,7 @@ impl Subscriber {
     }
 
     /// Shows the cursor to the shard, because everything that was given has been processed.
-    pub(in crate::shard) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if !self.ended {
             self.show_cursor();
         }
@@ -47,7 +47,7 @@ impl Subscriber {
 
     /// Returns the totals of the chunks that are due, and the newest of them. `None` if something
     /// other than chunks may be due.
-    pub(in crate::shard) fn pending(&self) -> Option<(Totals, u64)> {
+    pub(crate) fn pending(&self) -> Option<(Totals, u64)> {
         let reader = &self.link.shared.reader;
         let (head_seq, tail_seq) = (reader.head_seq(), reader.tail_seq());
         let Cursor { next_seq, seen, .. } = self.cursor;
@@ -61,12 +61,12 @@ impl Subscriber {
 
     /// Falls asleep in the reactor that its shard knows. Returns false if something has come.
     /// Otherwise it is not polled until [`Subscriber::was_roused`] returns true.
-    pub(in crate::shard) fn rest(&mut self) -> bool {
+    pub(crate) fn rest(&mut self) -> bool {
         self.rest_unless(Subscriber::has_news)
     }
 
     /// Like [`Subscriber::rest`], although there are chunks, the newest of which is `head_seq`.
-    pub(in crate::shard) fn rest_behind(&mut self, head_seq: u64) -> bool {
+    pub(crate) fn rest_behind(&mut self, head_seq: u64) -> bool {
         self.rest_unless(|subscriber| {
             let Near { shared, desk, .. } = &subscriber.link;
             shared.reader.head_seq() != head_seq || desk.epoch() != subscriber.epoch
@@ -83,23 +83,23 @@ impl Subscriber {
     }
 
     /// True if its shard has ended its sleep.
-    pub(in crate::shard) fn was_roused(&self) -> bool {
+    pub(crate) fn was_roused(&self) -> bool {
         !self.link.desk.dozes().is_set()
     }
 
     /// Ends its sleep, because it is polled again.
-    pub(in crate::shard) fn wake_up(&mut self) {
+    pub(crate) fn wake_up(&mut self) {
         self.link.exchange.rouse(self.link.desk.dozes());
     }
 
     /// Sets that its drop means a broken connection. Under `block` its place is then kept for a
     /// while, for a client that comes back.
-    pub(in crate::shard) fn keep_its_place(&mut self) {
+    pub(crate) fn keep_its_place(&mut self) {
         self.leaves = Left::Lost;
     }
 
     /// Allocates what the first progress needs.
-    pub(in crate::shard) fn provide(&mut self) {
+    pub(crate) fn provide(&mut self) {
         let none = ProgressRecord {
             progress: 0.0,
             total: None,
@@ -111,7 +111,7 @@ impl Subscriber {
     }
 
     /// Unsubscribes for good.
-    pub(in crate::shard) fn unsubscribe(mut self) {
+    pub(crate) fn unsubscribe(mut self) {
         self.leaves = Left::Done;
     }
 }

@@ -92,11 +92,11 @@ pub trait Link {
 
 /// The link within one process.
 pub struct Near {
-    pub(in crate::shard) shared: Shared,
-    pub(in crate::shard) desk: Arc<Desk>,
-    pub(in crate::shard) bell: Arc<Bell>,
-    pub(in crate::shard) exchange: Arc<Exchange>,
-    pub(in crate::shard) exit: Arc<OnceLock<Exit>>,
+    pub(crate) shared: Shared,
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) exchange: Arc<Exchange>,
+    pub(crate) exit: Arc<OnceLock<Exit>>,
 }
 
 impl Link for Near {

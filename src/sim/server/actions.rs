@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use crate::reactor::Reactor;
-use crate::shard::ServerShard;
+use crate::server::ServerShard;
 use crate::sim::coverage::Fnv;
 
 /// The hash of all actions of some shards, in their order.

@@ -3,20 +3,20 @@
 
 use serde_json::json;
 
-use super::SeedSummary;
 use super::actions::ActionsHash;
 use super::audience::{AudienceSeen, Reader, Told};
 use super::exchange::Exchange;
 use super::passing::Passing;
-use super::script;
 use super::scripted::{Asked, Asking, SimModel};
 use super::story::{self, STORIES};
+use super::{SeedSummary, script};
 use crate::base::Random;
 use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
-use crate::shard::{AgentSettings, GuestConfig, ServerShard, ShardConfig, ToolChoice};
+use crate::server::{AgentSettings, GuestConfig, ServerShard, ToolChoice};
+use crate::shard::ShardConfig;
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};

@@ -9,7 +9,8 @@ use super::house::{House, SHORT, get};
 use super::scripted::SimModel;
 use crate::agent::script::Script;
 use crate::reactor::SocketLimits;
-use crate::shard::{AgentSettings, GuestConfig, ShardConfig, ToolChoice};
+use crate::server::{AgentSettings, GuestConfig, ToolChoice};
+use crate::shard::ShardConfig;
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -8,14 +8,14 @@ use serde_json::json;
 
 use super::exchange::{Exchange, Outcome};
 use super::passing::Passing;
-use super::script;
 use super::scripted::{Asked, Asking, SimModel};
-use super::story;
+use super::{script, story};
 use crate::base::Random;
 use crate::endpoint::front::check::{Checker, Seen, SeenEnd};
 use crate::endpoint::front::{Format, SdkVersion, Spelling};
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
-use crate::shard::{AgentSettings, GuestConfig, ServerShard, ShardConfig, ToolChoice};
+use crate::server::{AgentSettings, GuestConfig, ServerShard, ToolChoice};
+use crate::shard::ShardConfig;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{SimFaults, SimWorld};
 

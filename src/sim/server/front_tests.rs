@@ -13,7 +13,8 @@ use super::scripted::SimModel;
 use crate::agent::script::Script;
 use crate::endpoint::{Access, Tokens};
 use crate::reactor::SocketLimits;
-use crate::shard::{AgentSettings, GuestConfig, ServerShardConfig, ShardConfig, ToolChoice};
+use crate::server::{AgentSettings, GuestConfig, ServerShardConfig, ToolChoice};
+use crate::shard::ShardConfig;
 use crate::sim::network::SimClient;
 
 const ANN: &str = "ann-0123456789abcdef0123456789abcdef";

@@ -8,9 +8,10 @@ use crate::base::Instant;
 use crate::engine::EngineLimits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
-use crate::shard::{
-    Conversations, GuestConfig, LineOptions, Places, ServerShard, ServerShardConfig, ShardConfig,
+use crate::server::{
+    Conversations, GuestConfig, LineOptions, Places, ServerShard, ServerShardConfig,
 };
+use crate::shard::ShardConfig;
 use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimFaults, SimWorld};

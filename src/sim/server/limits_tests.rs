@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::house::{House, NOTHING, SHORT, get};
 use crate::limits;
-use crate::shard::{GuestConfig, ShardConfig};
+use crate::server::GuestConfig;
+use crate::shard::ShardConfig;
 use crate::sim::network::SimClient;
 
 /// The most that a turn is later than its deadline: the wheel rounds up to its tick.

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::house::House;
 use crate::limits;
-use crate::shard::{GuestConfig, ShardConfig, Spans};
+use crate::server::{GuestConfig, Spans};
+use crate::shard::ShardConfig;
 use crate::tool::{Abilities, Asking, Question, Replies, ToolSpec};
 
 const ACCEPT: &str = "Accept: application/json, text/event-stream\r\n";

@@ -5,7 +5,7 @@ use super::passing::Passing;
 use crate::agent::script::{Connection, Model, Script};
 use crate::base::Instant;
 use crate::reactor::ListenAddress;
-use crate::shard::{ModelSettings, ServerShard};
+use crate::server::{ModelSettings, ServerShard};
 use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimWorld};

@@ -13,7 +13,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use super::house::{House, SHORT, get};
 use super::script::Script;
 use crate::limits;
-use crate::shard::{GuestConfig, ShardConfig, TlsConfig};
+use crate::server::{GuestConfig, TlsConfig};
+use crate::shard::ShardConfig;
 use crate::sim::network::SimClient;
 use crate::sim::world::EAGAIN;
 

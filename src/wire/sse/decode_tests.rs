@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use super::{DecodeError, Decoder};
-use super::{END, KEEP_ALIVE, write_comment, write_data, write_name, write_retry};
+use super::{
+    DecodeError, Decoder, END, KEEP_ALIVE, write_comment, write_data, write_name, write_retry,
+};
 use crate::base::Random;
 
 /// An event: its name, data and id.

@@ -2,11 +2,10 @@
 //! NDJSON, cut anywhere. The output of a tool cannot become an event, an id or another line.
 
 use streamdoor::base::{ExecutionId, Handle};
-use streamdoor::client;
-use streamdoor::limits;
 use streamdoor::stream::{DetachReason, GapReason, Kind, Policy};
 use streamdoor::wire::events::{self, Event};
 use streamdoor::wire::{ndjson, sse};
+use streamdoor::{client, limits};
 
 use super::draw::{Draw, cuts};
 

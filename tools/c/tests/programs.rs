@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use streamdoor::base::Random;
 use streamdoor::door::Door;
-use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+use streamdoor::server::Server;
+use streamdoor::server::ServerConfig;
+use streamdoor::shard::ShardConfig;
 
 const FILE_BYTES: usize = 200 << 20;
 const SHORT_FILE_BYTES: usize = 20 << 20;

@@ -13,7 +13,7 @@ mod tasks;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
-use streamdoor::shard::{ServerHandle, ServerShard};
+use streamdoor::server::{ServerHandle, ServerShard};
 use streamdoor::tool::{Output, SpecError, ToolError, ToolSpec, Tools};
 
 /// A PNG of one red pixel, in base64.

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::client::{Mcp, alone, slow};
 use crate::base::ExecutionId;
 use crate::limits;
-use crate::shard::{GuestConfig, ShardConfig, Spans};
+use crate::server::{GuestConfig, Spans};
+use crate::shard::ShardConfig;
 use crate::sim::server::house::{House, NOTHING, SHORT};
 
 fn shard_of(id: &str) -> u8 {

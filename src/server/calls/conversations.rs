@@ -1,0 +1,173 @@
+//! Conversations: the threads of front ends' clients, and the newest run of each.
+//!
+//! All shards of a server share one table. Its lock is taken when a run begins or ends and when a
+//! client asks for a thread, and never for a chunk. The table has no limit of its own. An entry
+//! leaves with the execution that it names ([`Seat`]), and the number of executions is limited.
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::base::{ExecutionId, Principal};
+
+/// The conversations of one server. All of its shards have clones.
+#[derive(Clone, Debug, Default)]
+pub struct Conversations {
+    table: Arc<Mutex<Table>>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    threads: BTreeMap<(Principal, Box<str>), Thread>,
+    /// Number of connections that wait for the next run of a thread.
+    waiting_count: usize,
+}
+
+#[derive(Debug)]
+struct Thread {
+    newest: ExecutionId,
+    /// True if the newest run has ended.
+    is_over: bool,
+    /// Number of runs so far, as long as the thread is remembered.
+    run_count: u32,
+}
+
+/// The place of a run in its thread. Dropping it removes the thread, unless a later run exists.
+#[derive(Debug)]
+pub(in crate::server) struct Seat {
+    of: Conversations,
+    key: (Principal, Box<str>),
+    execution: ExecutionId,
+    /// Number of runs of the thread before this one.
+    pub ordinal: u32,
+    /// The client's name for the run.
+    pub run_id: Option<Box<str>>,
+}
+
+/// The mark of a connection that waits for the next run of a thread.
+#[derive(Debug)]
+#[must_use = "the wait ends when this is dropped"]
+pub(in crate::server) struct Waiting(Conversations);
+
+impl Conversations {
+    /// Enters a new run as the newest of its thread.
+    pub(in crate::server) fn enter(
+        &self,
+        principal: Principal,
+        thread: &str,
+        execution: ExecutionId,
+        run_id: Option<Box<str>>,
+    ) -> Seat {
+        let key = (principal, Box::from(thread));
+        let mut table = self.table();
+        let entry = table.threads.entry(key.clone());
+        let is_over = false;
+        let thread = entry.or_insert(Thread { newest: execution, is_over, run_count: 0 });
+        let ordinal = thread.run_count;
+        *thread = Thread { newest: execution, is_over, run_count: ordinal.wrapping_add(1) };
+        drop(table);
+        Seat { of: self.clone(), key, execution, ordinal, run_id }
+    }
+
+    /// Returns the newest run of a thread, if it still exists.
+    pub(in crate::server) fn newest(
+        &self,
+        principal: Principal,
+        thread: &str,
+    ) -> Option<ExecutionId> {
+        let key = (principal, Box::from(thread));
+        self.table().threads.get(&key).map(|thread| thread.newest)
+    }
+
+    /// True if the newest run of the thread has not ended.
+    pub(in crate::server) fn is_busy(&self, principal: Principal, thread: &str) -> bool {
+        let key = (principal, Box::from(thread));
+        self.table().threads.get(&key).is_some_and(|thread| !thread.is_over)
+    }
+
+    /// Counts a connection that waits for a run, until the result is dropped.
+    pub(in crate::server) fn wait(&self) -> Waiting {
+        self.table().waiting_count += 1;
+        Waiting(self.clone())
+    }
+
+    /// True if any connection waits.
+    pub(in crate::server) fn has_waiting(&self) -> bool {
+        self.table().waiting_count > 0
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // No code under the lock can panic.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seat {
+    /// The client's name for the thread.
+    pub fn thread_id(&self) -> &str {
+        &self.key.1
+    }
+
+    /// Marks the run as ended.
+    pub fn end(&self) {
+        let mut table = self.of.table();
+        let thread = table.threads.get_mut(&self.key);
+        if let Some(thread) = thread.filter(|thread| thread.newest == self.execution) {
+            thread.is_over = true;
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut table = self.of.table();
+        if table.threads.get(&self.key).is_some_and(|thread| thread.newest == self.execution) {
+            table.threads.remove(&self.key);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.table().waiting_count -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Handle;
+
+    fn id(index: u32) -> ExecutionId {
+        ExecutionId { shard: 0, slot: Handle { index, generation: 1 }, nonce: 7 }
+    }
+
+    #[test]
+    fn a_thread_is_its_newest_run_and_goes_with_it() {
+        let (all, ann, bob) = (Conversations::default(), Principal(1), Principal(2));
+        let first = all.enter(ann, "t", id(1), None);
+        assert_eq!((all.newest(ann, "t"), all.newest(bob, "t")), (Some(id(1)), None));
+        let second = all.enter(ann, "t", id(2), Some("r".into()));
+        let other = all.enter(bob, "t", id(3), None);
+        assert_eq!((first.ordinal, second.ordinal, other.ordinal), (0, 1, 0));
+        assert_eq!((second.thread_id(), second.run_id.as_deref()), ("t", Some("r")));
+        first.end();
+        drop(first);
+        assert_eq!((all.newest(ann, "t"), all.newest(bob, "t")), (Some(id(2)), Some(id(3))));
+        assert!(all.is_busy(ann, "t"));
+        second.end();
+        assert!(!all.is_busy(ann, "t") && all.is_busy(bob, "t"));
+        drop(second);
+        assert_eq!(all.newest(ann, "t"), None);
+        drop(other);
+        assert!(all.table().threads.is_empty());
+    }
+
+    #[test]
+    fn who_waits_is_counted_while_he_waits() {
+        let all = Conversations::default();
+        let (one, other) = (all.wait(), all.clone().wait());
+        drop(one);
+        assert!(all.has_waiting());
+        drop(other);
+        assert!(!all.has_waiting());
+    }
+}

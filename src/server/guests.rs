@@ -1,0 +1,604 @@
+//! The guests of a server's shard, and what the shard asks of them ([`Outlet`]).
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::base::{Handle, Instant, Panicked, Principal, SubscriberId};
+use crate::endpoint::{Access, PolicyWish};
+use crate::engine::{Engine, Gate, Verdict};
+use crate::limits;
+use crate::memory::{ControlPage, ReaderPageView};
+use crate::reactor::{AnyReactor, ConnectionId, Reactor, Report, SocketLimits};
+use crate::server::agents::{Agent, Agents};
+use crate::server::calls::conversations;
+use crate::server::calls::conversations::Conversations;
+use crate::server::hub::Serve;
+use crate::server::hub::stream::Source;
+use crate::server::hub::tls::TlsConfig;
+use crate::server::mcp::{Ear, McpSetUp};
+use crate::server::outgoing::Outgoing;
+use crate::server::peers::moves::Moving;
+use crate::server::shm::lines::LastWord;
+use crate::server::shm::{Door, DoorsHere, Named, ProcessSeat};
+use crate::server::workers::Workers;
+use crate::server::workers::open_call::OpenCall;
+use crate::server::{
+    AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents, hub,
+};
+use crate::shard::delivery::{Chunk, Delivery};
+use crate::shard::outlet::{Giving, GuestRun, GuestWork, Notice, Outlet, OutsideReader};
+use crate::shard::run::{Producer, Remote, Run, Seat};
+use crate::shard::{ExecuteError, ExecuteOptions, Shard, ShardConfig, ShardHandle, ShardThread};
+use crate::stream::DetachReason;
+use crate::tool::Work;
+use crate::trace::{Counters, Duty};
+
+/// A shard of a server: a shard with connections, workers, agents and processes as its guests.
+pub type ServerShard<R = AnyReactor> = Shard<R, Guests<R>>;
+/// The handle of a server's shard, for other threads.
+pub type ServerHandle = ShardHandle<Guests<AnyReactor>>;
+/// The thread of a server's shard.
+pub type ServerThread = ShardThread<Guests<AnyReactor>>;
+/// The configuration of a server's shard.
+pub type ServerShardConfig = ShardConfig<GuestConfig>;
+/// An execution of a server's shard.
+pub(in crate::server) type ServedRun = Run<Served>;
+/// A reader elsewhere of such an execution.
+pub(in crate::server) type ServedRemote = Remote<ProcessSeat>;
+
+/// The settings of the guests of a server's shard.
+#[derive(Clone, Debug)]
+pub struct GuestConfig {
+    /// Maximum number of connections to this shard from one address, or from one /64 of IPv6. The
+    /// machine's own addresses have no such limit. A connection beyond it is closed at once.
+    pub connections_per_address_max: u32,
+    /// The certificate and key of the server. With it, all TCP connections use TLS. Unix sockets
+    /// never do.
+    #[cfg(feature = "tls")]
+    pub tls: Option<TlsConfig>,
+    /// Number of executions that other processes may share. The shards of a server share one
+    /// number.
+    pub doors: crate::server::Doors,
+    /// The folder for rings that can be read by name, and their number; `None`: executions have no
+    /// such rings. The shards of a server share one number.
+    pub named_doors: Option<NamedDoors>,
+    /// The log; off by default.
+    pub log: Log,
+    /// The sink for the spans of answered requests; off by default.
+    pub spans: Spans,
+    /// The counts of the MCP servers whose tools are offered here. The shards of a server have
+    /// clones of the same ones.
+    pub upstreams: Arc<[UpstreamMeter]>,
+    /// The rules of admission for clients, once the shard listens.
+    pub access: Arc<Access>,
+    /// The key that seals the `requestState` of MCP clients. The shards of a server have the same
+    /// one; `None`: a random one.
+    pub mcp_key: Option<[u8; 32]>,
+    /// The counts of doors and tasks of each MCP client. The shards of a server have clones of the
+    /// same one; `None`: the shard has its own.
+    pub mcp_places: Option<Places>,
+    /// The threads of front ends' clients. The shards of a server have clones of the same ones;
+    /// `None`: the shard has its own.
+    pub conversations: Option<Conversations>,
+    /// The models, and the limits of agents. Without a model there are no agents.
+    pub agents: AgentSettings,
+    /// The settings for connections to servers of models: names and trusted certificates.
+    pub outgoing: OutgoingConfig,
+}
+
+impl Default for GuestConfig {
+    fn default() -> GuestConfig {
+        GuestConfig {
+            connections_per_address_max: limits::CONNECTIONS_PER_ADDRESS_MAX,
+            #[cfg(feature = "tls")]
+            tls: None,
+            doors: crate::server::Doors::default(),
+            named_doors: None,
+            log: Log::off(),
+            spans: Spans::off(),
+            upstreams: Arc::default(),
+            access: Arc::default(),
+            mcp_key: None,
+            mcp_places: None,
+            conversations: None,
+            agents: AgentSettings::default(),
+            outgoing: OutgoingConfig::default(),
+        }
+    }
+}
+
+/// The guests of a server's shard.
+pub struct Guests<R: Reactor + 'static> {
+    /// The executions that other processes share.
+    pub(in crate::server) doors: DoorsHere,
+    pub(in crate::server) log: Log,
+    /// The sink for the spans of answered requests.
+    pub(in crate::server) spans: Spans,
+    /// The counts of the MCP servers whose tools are offered here.
+    pub(in crate::server) upstreams: Arc<[UpstreamMeter]>,
+    /// The rules of admission for clients.
+    pub(in crate::server) access: Arc<Access>,
+    /// The limits for sockets, once the shard listens.
+    pub(in crate::server) socket_limits: SocketLimits,
+    pub(in crate::server) connections_per_address_max: u32,
+    pub(in crate::server) tls: Option<TlsConfig>,
+    /// Scratch space for decrypted bytes. Empty except while they are processed.
+    pub(in crate::server) opened: Vec<u8>,
+    /// The mailboxes of all shards of its server, its own included.
+    pub(in crate::server) peers: Vec<crate::shard::handle::Mailbox<R, Guests<R>>>,
+    /// The numbers of the shards among them that have died.
+    pub(in crate::server) dead_peers: Vec<u8>,
+    /// The connections, once the shard listens.
+    pub(in crate::server) serve: Option<Box<Serve>>,
+    /// Connections to servers of models, once one was needed.
+    pub(in crate::server) outgoing: Option<Box<Outgoing>>,
+    /// The tools that clients work for, and these clients.
+    pub(in crate::server) workers: Workers,
+    /// The facts about the server that MCP clients are told.
+    pub(in crate::server) mcp: McpSetUp,
+    /// The threads of front ends' clients.
+    pub(in crate::server) conversations: Conversations,
+    /// The runs of agents.
+    pub(in crate::server) agents: Agents,
+}
+
+/// The state that the guests keep with an execution.
+#[derive(Default)]
+pub struct Served {
+    /// The owner of the execution.
+    pub(in crate::server) owner: Principal,
+    /// The policy for network subscribers that name none.
+    pub(in crate::server) policy: Option<PolicyWish>,
+    /// True if a worker does the work.
+    pub(in crate::server) is_remote: bool,
+    /// The state of the worker's call, once it has begun. `None` while it is taken out for use.
+    pub(in crate::server) call: Option<Box<OpenCall>>,
+    /// The arguments of the tool, if a front end reports them.
+    pub(in crate::server) arguments: Option<Box<serde_json::Value>>,
+    /// Its place in a thread of a front end's client.
+    pub(in crate::server) thread: Option<Box<conversations::Seat>>,
+    /// The task or the state of an agent's run. `None` while it is taken out for use.
+    pub(in crate::server) agent: Option<Agent>,
+    /// True if the producer is an agent's run.
+    pub(in crate::server) is_agent: bool,
+    /// The memory that other processes share with it, if any do.
+    pub(in crate::server) door: Option<Box<Door>>,
+    /// Its named ring, if it has one.
+    pub(in crate::server) named: Option<Box<Named>>,
+}
+
+/// The destination of a subscriber's deliveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// A stream of this connection.
+    Connection(ConnectionId),
+    /// A call or a keep of MCP.
+    Mcp(Ear),
+    /// A run of an agent.
+    Agent(agents::Ear),
+}
+
+impl<R: Reactor + 'static> Guests<R> {
+    fn new(config: &ServerShardConfig) -> std::io::Result<Guests<R>> {
+        let guests = config.guests.clone();
+        Ok(Guests {
+            mcp: McpSetUp::new(&guests)?,
+            conversations: guests.conversations.unwrap_or_default(),
+            doors: DoorsHere::new(guests.doors, guests.named_doors),
+            log: guests.log,
+            spans: guests.spans,
+            upstreams: guests.upstreams,
+            access: guests.access,
+            socket_limits: config.sockets.unwrap_or_default(),
+            connections_per_address_max: guests.connections_per_address_max,
+            #[cfg(feature = "tls")]
+            tls: guests.tls,
+            #[cfg(not(feature = "tls"))]
+            tls: None,
+            opened: Vec::new(),
+            peers: Vec::new(),
+            dead_peers: Vec::new(),
+            serve: None,
+            outgoing: None,
+            workers: Workers::default(),
+            agents: Agents::new(guests.agents, guests.outgoing),
+        })
+    }
+}
+
+impl ServerShard {
+    /// Creates a shard of a server for the calling thread, with the reactor that the kernel allows.
+    /// The report says which one that is, and why.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn open(config: ServerShardConfig) -> std::io::Result<(ServerShard, Report)> {
+        let (mut shard, report) = Shard::open_with(config, |config, _| Guests::new(config))?;
+        agents::add_to(&mut shard.tools, &shard.guests.agents.settings);
+        Ok((shard, report))
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Creates a shard of a server over this reactor.
+    ///
+    /// # Errors
+    /// The kernel's error, when memory for the rings is allocated or a key is drawn.
+    pub fn over(reactor: R, config: ServerShardConfig) -> std::io::Result<ServerShard<R>> {
+        let guests = Guests::new(&config)?;
+        let mut shard = Shard::assemble(reactor, config, guests)?;
+        agents::add_to(&mut shard.tools, &shard.guests.agents.settings);
+        Ok(shard)
+    }
+}
+
+impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
+    type Config = GuestConfig;
+    type Key = Destination;
+    type Run = Served;
+    type Message = Box<Moving>;
+
+    fn take_over(shard: &mut ServerShard<R>) {
+        shard.take_over_guests();
+    }
+
+    fn on_bell(shard: &mut ServerShard<R>) {
+        shard.look_at_remotes();
+    }
+
+    fn on_sockets(shard: &mut ServerShard<R>) {
+        shard.serve_sockets();
+    }
+
+    fn on_message(shard: &mut ServerShard<R>, moving: Box<Moving>) {
+        shard.take_in(*moving);
+    }
+
+    #[inline]
+    fn next_deadline(&self) -> Option<Instant> {
+        self.connection_deadline()
+    }
+
+    fn on_deadline(shard: &mut ServerShard<R>) {
+        shard.fire_connection_timers();
+        shard.fire_outgoing_timers();
+    }
+
+    #[inline]
+    fn take_over_urgent(shard: &mut ServerShard<R>) {
+        if !shard.guests.doors.guests.is_empty() {
+            shard.take_over_urgent_guests();
+        }
+    }
+
+    fn settle(shard: &mut ServerShard<R>) {
+        shard.settle_agents();
+        if shard.has_awake_remotes() {
+            shard.did.note(Duty::Remotes);
+            shard.poll_remotes();
+        }
+    }
+
+    fn flush(shard: &mut ServerShard<R>) {
+        shard.flush_connections();
+        shard.wake_readers();
+        shard.settle_deliveries();
+    }
+
+    fn is_busy(&self) -> bool {
+        let has_awake = self.serve.as_ref().is_some_and(|serve| serve.has_awake_remotes());
+        has_awake || self.agents.has_news()
+    }
+
+    #[inline]
+    fn may_sleep(shard: &mut ServerShard<R>) -> bool {
+        shard.guests.doors.guests.is_empty() || shard.fall_asleep()
+    }
+
+    fn on_awake(shard: &mut ServerShard<R>) {
+        shard.rise();
+    }
+
+    fn close(shard: &mut ServerShard<R>) {
+        shard.close_connections();
+        shard.close_outgoing();
+    }
+
+    #[inline]
+    fn begin_fan_out(&mut self, engine: &Engine, execution: Handle) {
+        if let Some(serve) = &mut self.serve {
+            serve.is_alone = engine.is_alone(execution);
+        }
+    }
+
+    #[inline]
+    fn begin_chunk(&mut self) {
+        if let Some(serve) = &mut self.serve {
+            serve.next_chunk();
+        }
+    }
+
+    #[inline]
+    fn deliver(
+        &mut self,
+        to: Destination,
+        subscriber: SubscriberId,
+        chunk: &Chunk<'_>,
+        with: Giving<'_, R>,
+    ) {
+        match to {
+            Destination::Connection(id) => {
+                let serve = self.serve.as_mut().expect("it has connections");
+                let Giving { reactor, counters, names, now, .. } = with;
+                let is_alone = serve.is_alone;
+                let giving = hub::deliver::Giving { reactor, counters, now, names, is_alone };
+                serve.give(id, Source::Here(subscriber), chunk, giving);
+            }
+            Destination::Mcp(ear) => {
+                let progress = with.engine.progress(with.execution);
+                let serve = self.serve.as_mut().expect("it has calls");
+                serve.hear_chunk(ear, subscriber, chunk, progress);
+            }
+            Destination::Agent(ear) => self.agents.hear_chunk(ear, chunk),
+        }
+    }
+
+    fn tell(
+        &mut self,
+        to: Destination,
+        subscriber: SubscriberId,
+        run: Option<&ServedRun>,
+        delivery: &Delivery<'_>,
+    ) {
+        match to {
+            Destination::Connection(id) => {
+                let serve = self.serve.as_mut().expect("it has connections");
+                serve.tell_here(id, subscriber, run, delivery);
+            }
+            Destination::Mcp(ear) => {
+                let serve = self.serve.as_mut().expect("it has calls");
+                serve.hear(ear, subscriber, delivery);
+            }
+            Destination::Agent(ear) => self.agents.hear(ear, delivery),
+        }
+    }
+
+    #[inline]
+    fn make_room(shard: &mut ServerShard<R>) {
+        shard.make_room_for_deliveries();
+    }
+
+    #[inline]
+    fn flush_if_due(shard: &mut ServerShard<R>) {
+        shard.flush_if_due();
+    }
+
+    fn prepare(
+        shard: &ServerShard<R>,
+        work: &Work,
+        options: &ExecuteOptions,
+    ) -> Result<Served, ExecuteError> {
+        let agent = match work {
+            Work::Agent(call) => Some(shard.agent_of(call, options.owner)?),
+            _ => None,
+        };
+        Ok(Served { owner: options.owner, agent, ..Served::default() })
+    }
+
+    fn on_leased(shard: &mut ServerShard<R>, execution: Handle) {
+        shard.open_named(execution.index);
+    }
+
+    fn on_fed(shard: &mut ServerShard<R>, execution: Handle) {
+        let run = shard.run_mut(execution);
+        if run.guest.door.as_ref().is_some_and(|door| door.is_guests()) {
+            run.producer = Producer::Guest;
+            shard.let_guest_begin(execution);
+        }
+    }
+
+    fn start(shard: &mut ServerShard<R>, execution: Handle, work: GuestWork) {
+        match work {
+            GuestWork::Remote(call) => shard.begin_call(execution, *call),
+            GuestWork::Agent(_) => shard.begin_agent(execution),
+        }
+    }
+
+    #[inline]
+    fn copy_out(&mut self, run: &mut ServedRun, until_seq: u64, scratch: &mut [u8]) {
+        run.relay(until_seq, scratch, self.serve.as_deref_mut());
+    }
+
+    fn on_room(shard: &mut ServerShard<R>, execution: Handle, was_blocked: bool) {
+        let run = shard.run_mut(execution);
+        match run.producer {
+            Producer::Guest if !run.guest.is_agent => {
+                run.publish_gate();
+                shard.worked = true; // There may be room now for what it has written.
+            }
+            Producer::Guest if was_blocked => shard.guests.agents.note(execution),
+            Producer::Feed if was_blocked && run.guest.is_remote => {
+                let id = run.id;
+                shard.guests.workers.note_room(id);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_due(shard: &mut ServerShard<R>, execution: Handle) {
+        if shard.run_mut(execution).guest.is_agent {
+            shard.guests.agents.note(execution);
+        }
+    }
+
+    fn stop(shard: &mut ServerShard<R>, execution: Handle) -> bool {
+        let run = shard.run_mut(execution);
+        if run.guest.is_agent {
+            shard.guests.agents.note(execution); // It still has a last report.
+            return true;
+        }
+        let is_later = run.shut_guest(); // Then `take_over_guest` ends it.
+        shard.worked |= is_later;
+        is_later
+    }
+
+    fn on_ended(shard: &mut ServerShard<R>, execution: Handle, verdict: &Verdict) {
+        let run = shard.run_mut(execution);
+        if matches!(run.producer, Producer::Gone) {
+            run.guest.agent = None; // It never began.
+        }
+        shard.tell_end_at_door(execution, verdict);
+        shard.end_named(execution.index);
+        shard.note_ended(execution);
+        shard.note_call_ended(execution, verdict.outcome);
+        shard.log_ended(execution, verdict);
+    }
+
+    fn on_released(&mut self, execution: Handle) {
+        self.doors.guests.retain(|&index| index != execution.index);
+    }
+
+    fn before_subscribe(shard: &mut ServerShard<R>, index: u32) {
+        shard.keep_for_reader(index);
+    }
+
+    fn on_reader_removed(
+        shard: &mut ServerShard<R>,
+        index: u32,
+        mut remote: Remote<ProcessSeat>,
+        reason: DetachReason,
+    ) {
+        shard.count_last_reads(index, &mut remote);
+        if let Seat::Process(seat) = remote.seat {
+            shard.end_line(seat.connection, LastWord::Detached(reason));
+        }
+    }
+
+    fn on_readers_woken(shard: &mut ServerShard<R>, index: u32) {
+        shard.close_lost_named(index);
+    }
+
+    fn after_wake(shard: &mut ServerShard<R>) {
+        if shard.has_lines_to_wake() {
+            shard.flush_connections();
+        }
+    }
+
+    fn report(shard: &ServerShard<R>, notice: &Notice<'_>) {
+        match *notice {
+            Notice::Ended(subscriber, execution, end) => {
+                shard.log_detached(subscriber, execution, end);
+            }
+            Notice::Evicted(index, subscriber, wild) => shard.log_evicted(index, subscriber, wild),
+            Notice::GateToldLate(index) => shard.log_gate_told_late(index),
+            Notice::Pressure(before, diagnosis) => shard.log_pressure(before, diagnosis),
+            Notice::Panic(event, whose, panicked) => shard.log_panic(event, whose, panicked),
+        }
+    }
+
+    fn add_counters(&self, counters: &mut Counters) {
+        if let Some(outgoing) = &self.outgoing {
+            counters.merge(outgoing.counters());
+        }
+    }
+
+    fn audit(shard: &ServerShard<R>) {
+        if let Some(serve) = &shard.guests.serve {
+            serve.audit();
+            shard.audit_calls();
+            shard.audit_doors();
+        }
+        shard.audit_agents();
+        if let Some(outgoing) = &shard.guests.outgoing {
+            outgoing.audit();
+        }
+        for run in shard.runs.iter().flatten() {
+            run.audit_door();
+        }
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Logs that foreign code has panicked, or that the shard has died of a panic.
+    fn log_panic(&self, event: &str, whose: &dyn fmt::Display, panicked: &Panicked) {
+        self.guests.log.announce(self.wall_us(), crate::trace::Level::Error, event, |line| {
+            line.number("shard", self.own_index() as u64);
+            line.text("whose", &whose.to_string());
+            line.text("panic", panicked.text());
+        });
+    }
+}
+
+impl GuestRun for Served {
+    type Reader = ProcessSeat;
+
+    fn publish_gate(&mut self, gate: Gate) {
+        if let Some(door) = &mut self.door {
+            door.publish_gate(gate);
+        }
+    }
+
+    fn published_gate(&self) -> Option<Gate> {
+        let door = self.door.as_ref().filter(|door| door.has_guest_begun())?;
+        let (gate_seq, credit_seq, credit_bytes, read_seq) = door.control.page.view().gate();
+        Some(Gate { gate_seq, credit_seq, credit_bytes, read_seq })
+    }
+
+    #[inline]
+    fn has_hidden_readers(&self) -> bool {
+        self.named.is_some()
+    }
+
+    fn has_been(&self, seq: u64) -> bool {
+        let guest = self.door.as_ref().and_then(|door| door.guest_reader());
+        guest.is_some_and(|reader| reader.has_been(seq))
+    }
+
+    fn write_pages(&mut self, write: &mut dyn FnMut(&mut ControlPage)) {
+        if let Some(door) = &mut self.door {
+            write(&mut door.control.page);
+        }
+    }
+
+    fn write_hidden_page(&mut self, write: &mut dyn FnMut(&mut ControlPage)) {
+        if let Some(named) = &mut self.named {
+            named.tell(write);
+        }
+    }
+
+    #[inline]
+    fn wake_hidden_readers(&self) {
+        if let Some(named) = &self.named {
+            named.wake();
+        }
+    }
+
+    #[inline]
+    fn wake_readers(&self, remotes: &mut [Remote<ProcessSeat>]) {
+        if let Some(door) = &self.door {
+            door.wake_readers(remotes);
+        }
+    }
+}
+
+impl OutsideReader for ProcessSeat {
+    fn page(&mut self) -> Result<&mut ReaderPageView, u64> {
+        ProcessSeat::page(self)
+    }
+
+    fn missed(&self) -> (u64, u64) {
+        ProcessSeat::missed(self)
+    }
+
+    fn knock(&self) {
+        self.slot.knock();
+    }
+
+    fn detach(&self, code: u32) {
+        self.slot.detach(code);
+    }
+
+    fn wake(&mut self) {
+        ProcessSeat::wake(self);
+    }
+}

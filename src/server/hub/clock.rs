@@ -1,0 +1,182 @@
+//! Deadlines of connections. Each connection has one timer. Its meaning follows from what the
+//! connection does.
+
+use std::time::Duration;
+
+use crate::base::Instant;
+use crate::endpoint::Due;
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::ServerShard;
+use crate::server::guests::Guests;
+use crate::server::hub::connection::{Connection, Doing, Timer};
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Handles a limited number of expired timers. The rest waits for the next turns, so that
+    /// chunks are not delayed.
+    pub(in crate::server) fn fire_connection_timers(&mut self) {
+        let now = self.now;
+        if let Some(serve) = &mut self.guests.serve {
+            serve.remotes.wake_due(now);
+        }
+        for _ in 0..limits::CONNECTION_DEADLINES_PER_TURN {
+            let Some(serve) = &mut self.guests.serve else { return };
+            let Some((id, timer)) = serve.timers.pop_expired(now) else { break };
+            self.worked = true;
+            let connection = serve.connection(id).expect("a closed connection has no timer");
+            connection.timer = None;
+            match timer {
+                Timer::Linger => self.drop_connection(id),
+                Timer::LastAnswers => self.cancel_all_of(id),
+                Timer::Idle if connection.has_pieces() => {
+                    let until = connection.sent_at + limits::CONNECTION_IDLE;
+                    match until <= now {
+                        true => self.drop_connection(id), // The client reads nothing.
+                        false => serve.set_timer(id, Some((Timer::Idle, until))),
+                    }
+                }
+                Timer::Body if connection.body_until() > now => {
+                    let until = connection.body_until(); // More bytes have come since.
+                    serve.set_timer(id, Some((Timer::Body, until)));
+                }
+                Timer::Idle | Timer::Request | Timer::Body => {
+                    match connection.http.due() {
+                        Due::Rest => self.counters.requests_timed_out += 1,
+                        _ => self.counters.connections_idled_out += 1,
+                    }
+                    self.converse(id, |http, around, out| http.time_out(around, out));
+                }
+                Timer::Result => self.answer_late(id),
+                Timer::Part => self.refuse_part(id),
+                Timer::NextParts => self.converse(id, |http, around, out| http.resume(around, out)),
+                Timer::Join => self.join_late(id),
+                Timer::Beat => self.beat(id),
+                Timer::McpBeat => self.beat_mcp(id),
+            }
+        }
+        self.fire_worker_deadlines();
+        self.fire_mcp_deadlines();
+    }
+
+    /// Sends a keep-alive on a stream that was silent. Drops the connection if the client has not
+    /// read for too long.
+    fn beat(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        let connection = serve.connection(id).expect("the caller found it");
+        if connection.stream.is_none() {
+            return; // The stream has ended in this turn. The next step sets the timer.
+        }
+        let silence = now.since(connection.sent_at);
+        if connection.is_blocked && silence >= limits::SEND_STALL {
+            self.drop_connection(id);
+            return;
+        }
+        // A keep-alive is sent after half of the interval or more. The first one comes early, so
+        // that streams that began together do not send theirs together for ever.
+        let is_quiet = silence >= limits::KEEP_ALIVE / 2 && !connection.is_blocked;
+        let next_at = match is_quiet || connection.is_blocked {
+            true => now + limits::KEEP_ALIVE,
+            false => connection.sent_at + limits::KEEP_ALIVE,
+        };
+        if is_quiet {
+            let connection = serve.writable(id).expect("as above");
+            let stream = connection.stream.take().expect("only a stream has this timer");
+            connection.write(|out| stream.write_keep_alive(out));
+            connection.stream = Some(stream);
+        }
+        serve.set_timer(id, Some((Timer::Beat, next_at)));
+    }
+
+    /// Sets the timer that belongs to what a connection is doing, and whether it receives.
+    pub(in crate::server) fn settle_connection(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        serve.settle_place(id, now);
+        let Some(connection) = serve.connection(id) else { return };
+        if let Doing::Moving(_) = connection.doing {
+            return;
+        }
+        let is_line = matches!(connection.doing, Doing::Door);
+        self.reactor.set_receiving(id, is_line || connection.http.wants_bytes());
+        if let Some(wanted) = connection.wanted_timer(now) {
+            serve.set_timer(id, wanted);
+        }
+    }
+}
+
+impl<R: Reactor + 'static> Guests<R> {
+    /// Returns the next deadline of a connection, a worker, a call or an outgoing exchange.
+    #[inline]
+    pub(in crate::server) fn connection_deadline(&self) -> Option<Instant> {
+        let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.next_deadline());
+        let Some(serve) = &self.serve else { return outgoing };
+        let here = earlier(serve.next_deadline(), self.workers.next_deadline());
+        earlier(here, outgoing)
+    }
+}
+
+impl Connection {
+    /// Returns the timer that belongs to what it is doing. `None` keeps the present one.
+    fn wanted_timer(&mut self, now: Instant) -> Option<Option<(Timer, Instant)>> {
+        let arrival = self.http.arrival();
+        // The armed timer, if it belongs to the same request.
+        let is_same = std::mem::replace(&mut self.timed_heads, arrival.heads) == arrival.heads;
+        let armed = self.timer.map(|(timer, _)| timer).filter(|_| is_same);
+        let idle = Some((Timer::Idle, now + limits::CONNECTION_IDLE));
+        match (&self.doing, self.http.due()) {
+            // The timer stands until everything is sent. Then the connection lingers.
+            (Doing::Requests, _) if self.is_last => Some(idle),
+            // The deadline of a head counts from its first byte, or from the start of the
+            // connection. An empty line is no request.
+            (Doing::Requests, Due::Request) if armed == Some(Timer::Request) => None,
+            (Doing::Requests, Due::Request) => Some(idle),
+            (Doing::Requests, Due::Rest) => {
+                let timer = if arrival.body_bytes.is_some() { Timer::Body } else { Timer::Request };
+                if armed == Some(timer) {
+                    return None;
+                }
+                self.body_from = now;
+                let until = match timer {
+                    Timer::Body => self.body_until(),
+                    _ => now + limits::REQUEST_DEADLINE,
+                };
+                Some(Some((timer, until)))
+            }
+            (Doing::Requests, Due::Parts) => {
+                Some(Some((Timer::Request, now + limits::PARTS_INACTIVITY)))
+            }
+            (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => Some(None),
+            (Doing::Door, _) if self.is_last => None,
+            (Doing::Door, _) => Some(None), // A line may be silent for ever.
+            // Set where this state began.
+            (Doing::Result | Doing::Joining | Doing::Stream | Doing::Mcp | Doing::Part(_), _) => {
+                None
+            }
+            (Doing::Closing | Doing::Moving(_), _) => None,
+        }
+    }
+
+    /// Returns the time by which more of the body has to come. Received bytes extend it.
+    fn body_until(&self) -> Instant {
+        let body_bytes = self.http.arrival().body_bytes.unwrap_or(0);
+        let bought_ms = body_bytes.saturating_mul(1_000) / limits::REQUEST_BODY_BYTES_PER_S;
+        self.body_from + limits::REQUEST_BODY_GRACE + Duration::from_millis(bought_ms)
+    }
+}
+
+/// Returns the earlier of two deadlines, or the only one.
+#[inline]
+pub(in crate::server) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Returns the moment from `at` on at which due keep-alives are sent together. Single ones would
+/// each wake the core for one send.
+pub(in crate::server) fn beat_at(at: Instant) -> Instant {
+    let step_ns = limits::KEEP_ALIVE_STEP.as_nanos() as u64;
+    Instant::from_nanos(at.nanos().saturating_add(step_ns - 1) / step_ns * step_ns)
+}

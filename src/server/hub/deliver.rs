@@ -1,0 +1,478 @@
+//! Delivery to connections, and the flush that sends it.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use smallvec::SmallVec;
+
+use crate::base::{Handle, Instant, SubscriberId};
+use crate::engine::Event;
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor, SendError};
+use crate::server::ServerShard;
+use crate::server::guests::ServedRun;
+use crate::server::hub::connection::{Connection, Doing, Flushed, Timer};
+use crate::server::hub::frames::{ENCODINGS, Encoding, Frame, Key};
+use crate::server::hub::front::Next;
+use crate::server::hub::stream::{Source, Stream};
+use crate::server::hub::{Serve, stream};
+use crate::server::peers::remote::Remotes;
+use crate::server::shm::lines::Parcel;
+use crate::shard::{Chunk, Delivery, Names};
+use crate::stream::{EndState, Outcome};
+use crate::trace::{Counters, Duty, Transport, probe};
+use crate::wire::sse;
+
+/// The context of the delivery of a chunk, besides the tables.
+pub(in crate::server) struct Giving<'a, R> {
+    pub reactor: &'a mut R,
+    pub counters: &'a mut Counters,
+    pub now: Instant,
+    pub names: &'a Names,
+    /// True if the execution has no other follower.
+    pub is_alone: bool,
+}
+
+impl Serve {
+    /// Forgets the encoded frames, because the next chunk is another one.
+    #[inline]
+    pub fn next_chunk(&mut self) {
+        if self.current.iter().any(Option::is_some) {
+            self.current = [None; ENCODINGS];
+        }
+    }
+
+    /// True if enough is queued for a send.
+    #[inline]
+    pub fn is_flush_due(&self) -> bool {
+        self.queued_events >= limits::FLUSH_EVENTS
+            || self.queued_bytes >= limits::FLUSH_BYTES
+            || self.is_flush_urged
+    }
+
+    /// Queues a chunk for a connection that follows this source.
+    #[inline]
+    pub fn give<R: Reactor>(
+        &mut self,
+        id: ConnectionId,
+        source: Source,
+        chunk: &Chunk<'_>,
+        giving: Giving<'_, R>,
+    ) {
+        let connection = self.connection(id).filter(|connection| !connection.is_aborted);
+        let stream = connection.and_then(|connection| connection.stream.as_ref());
+        let Some((encoding, is_plain)) = stream.map(|stream| (stream.encoding, stream.is_plain()))
+        else {
+            return;
+        };
+        self.deliveries.note(chunk.published_at, Transport::Stream, 1);
+        if giving.is_alone || encoding == Encoding::Front {
+            self.give_alone(id, source, chunk, giving);
+            return;
+        }
+        let frame = match self.current[encoding as usize] {
+            Some(frame) => frame,
+            None => self.frame(encoding, chunk, giving),
+        };
+        if !is_plain && let Some(connection) = &mut self.connections[id.0.index as usize] {
+            connection.borrow_large_buffer(&mut self.spare);
+        }
+        let connection = self.writable(id).expect("it was just there");
+        let mut stream = connection.stream.take().expect("as above");
+        stream.count(source, chunk);
+        let is_urged = connection.note_unsent(frame.length as usize);
+        let from = stream::give(connection, &stream, frame);
+        connection.stream = Some(stream);
+        self.is_flush_urged |= is_urged;
+        if let Some(from) = from {
+            self.frames.queue(from);
+        }
+    }
+
+    /// Writes a chunk for a connection that shares it with no other: without the cache, into a
+    /// buffer that is warm.
+    fn give_alone<R: Reactor>(
+        &mut self,
+        id: ConnectionId,
+        source: Source,
+        chunk: &Chunk<'_>,
+        giving: Giving<'_, R>,
+    ) {
+        self.queued_events += 1;
+        giving.counters.frames_encoded += 1;
+        if let Some(connection) = &mut self.connections[id.0.index as usize] {
+            connection.borrow_large_buffer(&mut self.spare);
+        }
+        let connection = self.writable(id).expect("it was just there");
+        let mut stream = connection.stream.take().expect("as above");
+        stream.count(source, chunk);
+        let before = connection.own_bytes();
+        let event = giving.names.event(chunk);
+        connection.write(|out| stream.write_chunk(out, &event));
+        let written = connection.own_bytes() - before;
+        let is_urged = connection.note_unsent(written);
+        connection.stream = Some(stream);
+        self.is_flush_urged |= is_urged;
+        self.queued_bytes += written;
+    }
+
+    /// Returns the chunk in this encoding: the frame that another connection got, or a new one.
+    fn frame<R: Reactor>(
+        &mut self,
+        encoding: Encoding,
+        chunk: &Chunk<'_>,
+        giving: Giving<'_, R>,
+    ) -> Frame {
+        if self.current.iter().all(Option::is_none) {
+            self.queued_events += 1;
+        }
+        let (shard, execution) = (chunk.execution.shard, chunk.execution.slot);
+        let key = Key { shard, execution, seq: chunk.seq, encoding };
+        let frame = match self.frames.find(&key) {
+            Some(frame) => {
+                giving.counters.frames_reused += 1;
+                frame
+            }
+            None => {
+                let execution = giving.names.execution.as_str();
+                let bytes = chunk.offset + chunk.data.len() as u64;
+                let cursor = sse::Cursor { execution, seq: chunk.seq, bytes, chunks: None };
+                self.frames.encode(encoding, &giving.names.event(chunk), &cursor);
+                giving.counters.frames_encoded += 1;
+                match self.frames.keep(key) {
+                    Ok(frame) => frame,
+                    Err(_) => {
+                        self.flush(giving.reactor, giving.counters, giving.now);
+                        self.current = [None; ENCODINGS];
+                        self.frames.keep(key).expect("nothing is queued any more")
+                    }
+                }
+            }
+        };
+        self.queued_bytes += frame.length as usize;
+        self.current[encoding as usize] = Some(frame);
+        frame
+    }
+
+    /// Delivers to a subscriber of this shard, as [`Serve::tell`] does.
+    pub fn tell_here(
+        &mut self,
+        id: ConnectionId,
+        subscriber: SubscriberId,
+        run: Option<&ServedRun>,
+        delivery: &Delivery<'_>,
+    ) {
+        let Some(run) = run else {
+            unreachable!("an execution is released after its subscribers' ends");
+        };
+        self.tell(id, Source::Here(subscriber), &run.names, run.head_seq() + 1, delivery);
+    }
+
+    /// Writes an event other than a chunk to a connection that follows this source. `end_seq` is
+    /// one past the newest chunk, for the end of the execution.
+    pub fn tell(
+        &mut self,
+        id: ConnectionId,
+        source: Source,
+        names: &Names,
+        end_seq: u64,
+        delivery: &Delivery<'_>,
+    ) {
+        let Some(connection) = self.writable(id).filter(|connection| !connection.is_aborted) else {
+            return; // The stream was cut off. It gets no more events and no end.
+        };
+        let Some(mut stream) = connection.stream.take() else { return };
+        let Some(followed) = stream.part(source) else {
+            connection.stream = Some(stream);
+            return;
+        };
+        let mut has_id = true;
+        match delivery {
+            Delivery::Gap(gap) => {
+                followed.seq = gap.to_seq;
+                followed.seen.chunks += gap.chunk_count;
+                followed.seen.bytes += gap.byte_count;
+            }
+            Delivery::End(ended) => {
+                followed.source = None;
+                match ended.end.state {
+                    // No client resumes after this.
+                    EndState::Ended(_) => followed.seq = end_seq,
+                    EndState::Detached { .. } => has_id = stream.is_combined,
+                }
+                stream.open_count -= 1;
+            }
+            Delivery::Chunk(_) | Delivery::Progress(_) => {}
+        }
+        connection.write(|out| stream.write_event(out, &delivery.event(names), has_id));
+        let is_urged = connection.is_nearly_full();
+        let next = stream.next_behind(delivery);
+        if next == Next::Cut {
+            connection.is_last = true;
+            connection.is_aborted = true;
+        } else if next == Next::Wait {
+            stream.followed.clear();
+            self.idle_threads.push(id);
+        } else if stream.open_count == 0 {
+            connection.converse(|http, out| http.end_stream(out));
+            connection.doing = Doing::Requests;
+            self.answered.push(id);
+            return;
+        }
+        let connection = self.connection(id).expect("as above");
+        connection.stream = Some(stream);
+        self.is_flush_urged |= is_urged;
+    }
+
+    /// Sends all pending output, with one send for each connection.
+    pub fn flush<R: Reactor>(&mut self, reactor: &mut R, counters: &mut Counters, now: Instant) {
+        self.close_notice();
+        for at in 0..self.touched.len() {
+            let index = self.touched[at] as usize;
+            let Some(connection) = self.connections[index].as_deref_mut() else { continue };
+            connection.is_touched = false;
+            if connection.is_abandoned {
+                // An empty output does not mean room. It takes nothing until it is dropped.
+                continue;
+            }
+            connection.flushed();
+            let id = connection.id;
+            let was_blocked = connection.is_blocked;
+            let mut parcel = connection.parcel.take();
+            let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
+                counters.sends += 1;
+                let sent_bytes = match &parcel {
+                    None => reactor.send(id, slices)?,
+                    Some(descriptors) => send_along(reactor, id, slices, descriptors)?,
+                };
+                if sent_bytes > 0 {
+                    parcel = None; // The sent descriptors are closed here.
+                }
+                probe!(send, id.0.index, sent_bytes);
+                Ok::<_, SendError>(sent_bytes)
+            });
+            connection.parcel = parcel;
+            let is_broken = flushed == Flushed::Broken;
+            let takes = match flushed {
+                Flushed::All => true,
+                Flushed::Cut => {
+                    self.moved.extend(connection.moved(was_blocked, now));
+                    self.waiting_line.leave(index as u32); // It has a reply to read first.
+                    false
+                }
+                Flushed::Broken => {
+                    connection.abandon(&mut self.spare);
+                    self.broken.push(id);
+                    false
+                }
+            };
+            let aside_bytes = if takes { 0 } else { connection.waiting_bytes() };
+            self.aside_bytes = self.aside_bytes + aside_bytes - connection.aside_bytes;
+            connection.aside_bytes = aside_bytes;
+            if self.aside_bytes > limits::CARRIES_BYTES_MAX && aside_bytes > 0 {
+                // The bytes put aside are at their limit, so this connection goes.
+                self.broken.push(id);
+            }
+            if takes && std::mem::take(&mut connection.is_full) {
+                self.answered.push(id);
+            }
+            if takes != connection.takes {
+                connection.takes = takes;
+                self.has_free_worker |= takes && connection.worker.is_some();
+                say_demand(connection, &mut self.demands, &mut self.remotes);
+            }
+            if connection.is_last && (takes || connection.is_aborted) && !is_broken {
+                self.finished.push(id);
+            }
+        }
+        self.touched.clear();
+        self.frames.let_go();
+        self.queued_events = 0;
+        self.queued_bytes = 0;
+        self.is_flush_urged = false;
+    }
+}
+
+/// Tells all subscribers of a connection whether it takes more.
+fn say_demand(
+    connection: &Connection,
+    demands: &mut Vec<(SubscriberId, u32)>,
+    remotes: &mut Remotes,
+) {
+    let demand = if connection.takes { u32::MAX } else { 0 };
+    if let Some(link) = &connection.mcp {
+        demands.extend(link.feeds.iter().map(|subscriber| (*subscriber, demand)));
+    }
+    let stream = connection.stream.iter();
+    for followed in stream.flat_map(|stream| &stream.followed) {
+        match followed.source {
+            Some(Source::Here(id)) => demands.push((id, demand)),
+            Some(Source::There(at)) if connection.takes => remotes.release(at),
+            Some(Source::There(_)) | None => {}
+        }
+    }
+}
+
+/// True if a payload-only body has lost bytes for good.
+fn is_cut(delivery: &Delivery<'_>) -> bool {
+    match delivery {
+        Delivery::Gap(_) => true,
+        Delivery::End(ended) => ended.end.state != EndState::Ended(Outcome::Completed),
+        Delivery::Chunk(_) | Delivery::Progress(_) => false,
+    }
+}
+
+impl Stream {
+    /// Returns what follows in this stream after `delivery`.
+    fn next_behind(&mut self, delivery: &Delivery<'_>) -> Next {
+        match (self.encoding, delivery) {
+            (Encoding::Output, _) if is_cut(delivery) => Next::Cut,
+            (Encoding::Front, Delivery::End(ended)) => {
+                let told = self.front.as_mut().expect("this encoding has one");
+                told.end_run(&self.followed[0].name, ended.end.state)
+            }
+            _ => Next::Nothing,
+        }
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Sends what is queued, if that is enough, in the middle of a fan-out. Slow connections then
+    /// get no further chunks.
+    #[inline]
+    pub(in crate::server) fn flush_if_due(&mut self) {
+        if let Some(serve) = &mut self.guests.serve
+            && serve.is_flush_due()
+        {
+            serve.flush(&mut self.reactor, &mut self.counters, self.now);
+            self.tell_demands();
+        }
+    }
+
+    /// Makes sure that the chunks of one delivery can be noted. These are at most
+    /// [`limits::DELIVERY_CHUNKS_MAX`], or [`limits::BURST_CHUNKS_MAX`] for a relay.
+    #[inline]
+    pub(in crate::server) fn make_room_for_deliveries(&mut self) {
+        const CHUNKS_MAX: usize = Transport::NAMES.len() * limits::DELIVERY_CHUNKS_MAX as usize;
+        const _: () = assert!(limits::BURST_CHUNKS_MAX <= limits::DELIVERY_CHUNKS_MAX);
+        if self.guests.serve.as_ref().is_some_and(|serve| !serve.deliveries.has_room(CHUNKS_MAX)) {
+            self.settle_deliveries();
+        }
+    }
+
+    /// Records the latency of the deliveries that were sent.
+    #[inline]
+    pub(in crate::server) fn settle_deliveries(&mut self) {
+        if let Some(serve) = &mut self.guests.serve
+            && !serve.deliveries.is_settled()
+        {
+            serve.deliveries.settle(self.reactor.now());
+        }
+    }
+
+    pub(in crate::server) fn tell_demands(&mut self) {
+        while let Some(serve) = &mut self.guests.serve
+            && let Some((subscriber, demand)) = serve.demands.pop()
+        {
+            self.tell(Event::Demand(subscriber, demand));
+        }
+        while let Some(subscriber) = self.guests.serve.as_mut().and_then(|serve| serve.moved.pop())
+        {
+            self.tell(Event::Moved(subscriber));
+        }
+    }
+
+    /// Sends all output of this turn, and handles what follows from it.
+    pub(in crate::server) fn flush_connections(&mut self) {
+        if let Some(serve) = &mut self.guests.serve {
+            serve.mcp.look_at_tools(self.tools.revision());
+        }
+        while let Some(serve) = &mut self.guests.serve
+            && (serve.has_work() || self.guests.workers.has_news())
+        {
+            self.did.note(Duty::Sends);
+            if self.guests.workers.has_news() {
+                self.settle_calls();
+            }
+            self.settle_mcp();
+            let serve = self.guests.serve.as_mut().expect("it was just there");
+            serve.wake_lines();
+            serve.flush(&mut self.reactor, &mut self.counters, self.now);
+            if std::mem::take(&mut serve.has_free_worker) {
+                self.guests.workers.note_free();
+            }
+            self.tell_demands();
+            self.settle_flush();
+            self.pump();
+        }
+        self.close_idle();
+    }
+
+    fn settle_flush(&mut self) {
+        while let Some(serve) = &mut self.guests.serve {
+            if let Some(id) = serve.broken.pop() {
+                self.drop_connection(id);
+            } else if let Some(id) = serve.finished.pop() {
+                self.finish_connection(id);
+            } else if let Some(execution) = serve.ended.pop() {
+                self.answer_waiting(execution);
+            } else if let Some(id) = serve.answered.pop() {
+                match self.is_of_lines(id) {
+                    true => self.reactor.set_receiving(id, true),
+                    false => self.converse(id, |http, around, out| http.resume(around, out)),
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Closes a connection that has sent everything, once the client has read it.
+    fn finish_connection(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        let is_draining = serve.is_draining;
+        let Some(connection) = serve.connection(id) else { return };
+        // A client that has sent nothing more loses nothing by it.
+        let ends_now = is_draining && connection.has_read_all();
+        if connection.is_aborted || connection.has_ended || ends_now {
+            self.drop_connection(id);
+            return;
+        }
+        connection.doing = Doing::Closing;
+        connection.stream = None;
+        serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
+        self.reactor.finish(id);
+        self.reactor.set_receiving(id, true); // Waits for the client's end.
+    }
+
+    /// Notes that an execution has ended. Connections that wait for its result are answered at the
+    /// end of the turn.
+    pub(in crate::server) fn note_ended(&mut self, execution: Handle) {
+        let run = self.runs[execution.index as usize].as_ref();
+        if let Some(seat) = run.and_then(|run| run.guest.thread.as_ref()) {
+            seat.end();
+        }
+        let Some(serve) = &mut self.guests.serve else { return };
+        let id = self.runs[execution.index as usize].as_ref().map(|run| run.id);
+        if let Some(id) = id {
+            serve.mcp.note_ended(id);
+        }
+        if let Some(id) = id
+            && serve.waiting.iter().any(|(waited_for, _)| *waited_for == id)
+        {
+            serve.ended.push(id);
+        }
+    }
+}
+
+/// Sends bytes together with descriptors.
+fn send_along<R: Reactor>(
+    reactor: &mut R,
+    id: ConnectionId,
+    slices: &[IoSlice<'_>],
+    parcel: &Parcel,
+) -> Result<usize, SendError> {
+    let descriptors: SmallVec<[BorrowedFd<'_>; 3]> = parcel.iter().map(OwnedFd::as_fd).collect();
+    reactor.send_with_descriptors(id, slices, &descriptors)
+}

@@ -1,0 +1,303 @@
+//! Front ends: streams in the formats of their clients.
+//!
+//! The next events of a client depend on those before. Each such stream therefore has a [`Told`] of
+//! its own, which writes directly into the connection's buffer. A stream that does not begin with
+//! the first chunk is primed. The chunks before it that the ring still holds are read here once,
+//! and what they leave open is sent as one event.
+use smallvec::SmallVec;
+
+use crate::base::{ExecutionId, Principal};
+use crate::endpoint::front::{Channels, Format, Front, Item, Names, Reader, Since, Source};
+use crate::endpoint::{ApiError, Follow, FrontWish};
+use crate::engine::{From, Status, SubscribeError};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::ServerShard;
+use crate::server::calls::conversations::{Conversations, Waiting};
+use crate::server::hub::attached::Attached;
+use crate::server::hub::follow::Manner;
+use crate::server::hub::frames::Encoding;
+use crate::shard::Chunk;
+use crate::shard::act::read_chunk;
+use crate::shard::run::Ring;
+use crate::stream::{DetachReason, EndState, GapReason, Kinds};
+use crate::wire::events::{self, Event};
+use crate::wire::sse;
+
+/// A keep-alive that every one of these clients skips.
+pub(in crate::server) const KEEP_ALIVE: &[u8] = b": \n\n";
+
+/// The state of one front end's stream.
+#[derive(Debug)]
+pub(in crate::server) struct Told {
+    /// `None` if its thread has no run.
+    front: Option<Front>,
+    opening: Opening,
+    /// The thread, if the stream continues with the thread's next run after the end of one.
+    pub thread: Option<Thread>,
+}
+
+/// The beginning of a stream.
+#[derive(Debug)]
+enum Opening {
+    /// At the start of a run. Holds the names of the page's own tools, which the server does not
+    /// call.
+    Start(Vec<String>),
+    /// In the middle, for a reader of this kind. Holds the first and last chunk that were lost
+    /// before.
+    Middle(Reader, Option<(u64, u64)>),
+}
+
+/// A thread that is followed from run to run.
+#[derive(Debug)]
+pub(in crate::server) struct Thread {
+    pub principal: Principal,
+    pub name: Box<str>,
+    pub format: Format,
+    pub channels: Channels,
+    /// The table of runs by thread.
+    pub conversations: Conversations,
+    /// Present while it waits for the next run.
+    pub waiting: Option<Waiting>,
+}
+
+/// The continuation of a stream after the end of all that it followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Next {
+    /// The stream ends.
+    Nothing,
+    /// The stream waits for the next run of its thread.
+    Wait,
+    /// The stream is cut off, so that its client reconnects and finds the present state.
+    Cut,
+}
+
+impl Told {
+    /// Creates the state for a thread that has no run.
+    pub fn nothing_yet(thread: Thread) -> Told {
+        Told { front: None, opening: Opening::Start(Vec::new()), thread: Some(thread) }
+    }
+
+    /// Continues with the next run.
+    pub fn begin_run(&mut self, front: Front) {
+        (self.front, self.opening) = (Some(front), Opening::Start(Vec::new()));
+    }
+
+    /// Ends the run with this name, and returns what follows.
+    pub fn end_run(&mut self, run: &str, state: EndState) -> Next {
+        let Some(thread) = &mut self.thread else { return Next::Nothing };
+        match state {
+            EndState::Detached { reason: DetachReason::Shutdown, .. } => return Next::Nothing,
+            EndState::Detached { .. } => return Next::Cut,
+            EndState::Ended(_) => {}
+        }
+        let newest = thread.conversations.newest(thread.principal, &thread.name);
+        if newest.is_some_and(|newest| newest.to_string() != run) {
+            return Next::Cut; // Another run has begun meanwhile.
+        }
+        thread.waiting = Some(thread.conversations.wait());
+        self.front = None;
+        Next::Wait
+    }
+
+    /// Appends the events that this client gets for an event, which may be none.
+    pub fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        let Some(front) = &mut self.front else { return };
+        match event {
+            Event::Started(started) => match &self.opening {
+                Opening::Start(passed_over) => {
+                    front.write(Item::Started(started), out);
+                    if !passed_over.is_empty() {
+                        front.write_passed_over(passed_over, out);
+                    }
+                }
+                Opening::Middle(reader, lost) => {
+                    front.reopen(*reader, out);
+                    if let Some((from_seq, to_seq)) = *lost {
+                        let gap = events::Gap {
+                            execution: started.execution,
+                            from_seq,
+                            to_seq,
+                            chunk_count: to_seq + 1 - from_seq,
+                            byte_count: 0, // The number is not known any more.
+                            reason: GapReason::Late.name(),
+                        };
+                        front.write(Item::Gap(&gap), out);
+                    }
+                }
+            },
+            Event::Chunk(chunk) => front.write(Item::Chunk(chunk), out),
+            Event::Part(part) => front.write(Item::Chunk(&chunk_of(part)), out),
+            Event::Gap(gap) => front.write(Item::Gap(gap), out),
+            Event::Progress(progress) => front.write(Item::Progress(progress), out),
+            Event::End(end) => front.write(Item::End(end), out),
+        }
+    }
+}
+
+/// Returns a part as the chunk that it came in. A front end reads only its payload.
+fn chunk_of<'a>(part: &events::Part<'a>) -> events::Chunk<'a> {
+    events::Chunk {
+        execution: "",
+        seq: part.seq,
+        total_chunks: None,
+        kind: "text",
+        key: None,
+        offset: 0,
+        data: part.json,
+        timestamp_us: 0,
+        mono_ns: 0,
+    }
+}
+
+/// The position at which a stream begins.
+#[derive(Clone, Copy, Debug)]
+struct Beginning {
+    /// The start of its subscription.
+    from: From,
+    /// Chunks before this one were sent before, or are sent as one event.
+    primed_until: u64,
+    /// The first and last chunk that were lost meanwhile.
+    lost: Option<(u64, u64)>,
+}
+
+/// Returns where a stream begins that asks for `from`, or that resumes after `since`.
+fn beginning(
+    status: &Status,
+    from: From,
+    since: Option<Since>,
+) -> Result<Beginning, SubscribeError> {
+    let next_seq = status.head_seq + 1;
+    let at = |seq: u64| From::Seq { seq, seen: None };
+    if let Some(Since { part, is_reopened }) = since {
+        // The client may lack some events of that part.
+        let wanted_seq = (part + u64::from(is_reopened)).clamp(1, next_seq);
+        let held_seq = wanted_seq.max(status.tail_seq);
+        let lost = (held_seq > wanted_seq).then_some((wanted_seq, held_seq - 1));
+        return Ok(Beginning { from: at(held_seq), primed_until: wanted_seq, lost });
+    }
+    let wanted_seq = match from {
+        From::Start => 1,
+        From::Live => next_seq,
+        From::Seq { seq, .. } if seq > next_seq => {
+            return Err(SubscribeError::NotYet { next_seq });
+        }
+        From::Seq { seq, .. } => seq,
+    };
+    let from = if wanted_seq == 1 { From::Start } else { at(wanted_seq) };
+    Ok(Beginning { from, primed_until: wanted_seq, lost: None })
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Answers with a stream in the format of a front end.
+    pub(in crate::server) fn follow_front(
+        &mut self,
+        id: ConnectionId,
+        follow: &Follow,
+        format: Format,
+    ) -> bool {
+        let (execution, from) = follow.executions[0];
+        match self.follow_in_words(id, (execution, from), follow, (format, None)) {
+            Ok(is_whole) => is_whole,
+            Err(error) => self.answer_error(id, &error),
+        }
+    }
+
+    /// Begins a stream of an execution in this format, and of its whole thread if there is one.
+    pub(in crate::server) fn follow_in_words(
+        &mut self,
+        id: ConnectionId,
+        (execution, from): (ExecutionId, From),
+        follow: &Follow,
+        (format, thread): (Format, Option<Thread>),
+    ) -> Result<bool, ApiError> {
+        // Executes pending actions, which may name subscriber slots that are used next.
+        self.pump();
+        let status = self.inspect(execution)?;
+        let FrontWish { since, channels, passed_over } = &follow.front;
+        let mut front = self.front_of(execution, format, channels);
+        let since = since.and_then(|since| front.set_since(since));
+        let Beginning { from, primed_until, lost } = beginning(&status, from, since)?;
+        let kinds = follow.wishes.kinds;
+        let opening = match primed_until {
+            1 => Opening::Start(passed_over.clone()),
+            _ => {
+                self.prime(&mut front, &status, primed_until, kinds);
+                let is_new = since.is_none_or(|since| since.is_reopened);
+                Opening::Middle(if is_new { Reader::New } else { Reader::Returning }, lost)
+            }
+        };
+        let spec = self.spec_of(execution, &follow.wishes, from);
+        let subscribed = self.attach_connection(execution, spec, id)?;
+        let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
+        let told = Told { front: Some(front), opening, thread };
+        Ok(self.begin(id, Manner::told(format, told), attached))
+    }
+
+    /// Returns the writer for the events of this execution.
+    pub(in crate::server) fn front_of(
+        &self,
+        execution: ExecutionId,
+        format: Format,
+        channels: &Channels,
+    ) -> Front {
+        let run = self.runs[execution.slot.index as usize].as_ref().expect("the caller found it");
+        let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
+        let mut names = Names::new(&run.names.execution, tool);
+        if let Some(arguments) = &run.guest.arguments {
+            names.arguments.clone_from(arguments);
+        }
+        let mut ordinal = 0;
+        if let Some(seat) = &run.guest.thread {
+            seat.thread_id().clone_into(&mut names.thread_id);
+            if let Some(run_id) = &seat.run_id {
+                names.run_id = run_id.to_string();
+            }
+            ordinal = seat.ordinal;
+        }
+        let source = if run.names.has_parts { Source::Agent } else { Source::Tool };
+        let mut front = Front::new(format, names, source);
+        front.set_run(ordinal);
+        front.set_channels(channels.clone());
+        front
+    }
+
+    /// Primes a writer with the chunks before `until_seq` that the ring holds.
+    fn prime(&mut self, front: &mut Front, status: &Status, until_seq: u64, kinds: Kinds) {
+        let run = self.runs[status.id.slot.index as usize].as_ref().expect("the caller found it");
+        let started = events::Started {
+            execution: &run.names.execution,
+            subscriber: "",
+            tool: "",
+            token: None,
+            policy: "",
+            limits: events::Limits { chunks: 0, bytes: None },
+            from_seq: 1,
+            replay: None,
+        };
+        front.prime(Item::Started(&started));
+        if matches!(run.ring, Ring::None) {
+            return;
+        }
+        for seq in status.tail_seq.max(1)..until_seq.min(status.head_seq + 1) {
+            let Ok((descriptor, data)) = read_chunk(run, seq, &mut self.scratch) else { continue };
+            let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, self.anchor);
+            let chunk = chunk.expect("this process wrote it");
+            if kinds.contains(chunk.kind) {
+                front.prime(Item::Chunk(&chunk.event(&run.names.execution)));
+            }
+        }
+    }
+}
+
+impl Manner {
+    /// Returns the format of a stream for a front end.
+    pub fn told(format: Format, told: Told) -> Manner {
+        Manner {
+            encoding: Encoding::Front,
+            media_type: sse::MEDIA_TYPE,
+            headers: format.headers(),
+            is_combined: false,
+            front: Some(Box::new(told)),
+        }
+    }
+}

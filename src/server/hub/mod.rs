@@ -1,0 +1,381 @@
+//! The hub: connections in the shard's turn.
+//!
+//! A connection that follows an execution is a subscriber on the shard's own thread, like a
+//! closure. Its chunks are queued. One send for each connection follows at the end of the turn, or
+//! earlier if enough bytes are queued. While the kernel takes no more, the connection's demand is 0
+//! ([`Event::Demand`](crate::engine::Event::Demand)), and its policy decides in the engine.
+//!
+//! Reading order:
+//! - [`Serve`], the tables; `connection.rs` and `stream.rs`, one connection; `frames.rs`, the cache
+//!   that connections share.
+//! - `admit.rs` (new connections), `receive.rs` (received bytes).
+//! - `follow.rs` and `attached.rs` (streams), `front.rs` (streams of front ends).
+//! - `deliver.rs` (queueing and sending), `clock.rs` (deadlines).
+//! - `tls/`, the layer below the HTTP machine, if TLS is on.
+//!
+//! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
+//!
+//! Invariants ([`Serve::audit`]):
+//! - V1: a connection has the same slot and generation here as in the reactor.
+//! - V2: a subscriber's demand in the engine is 0 if and only if its connection is blocked.
+//! - V3: between two turns, bytes are queued only for blocked connections.
+//! - V4: the line of evictable connections holds exactly those without a request under way.
+//!
+//! A connection reads executions of other shards by itself: `peers/join.rs` (how that begins)
+//! and `peers/remote.rs` (how it goes on), which has invariants of its own.
+
+pub(in crate::server) mod addresses;
+mod admit;
+pub(in crate::server) mod attached;
+pub(in crate::server) mod buffers;
+pub(in crate::server) mod clock;
+pub(in crate::server) mod connection;
+pub(in crate::server) mod deliver;
+pub(in crate::server) mod follow;
+pub(in crate::server) mod frames;
+pub(in crate::server) mod front;
+pub(in crate::server) mod line;
+mod listen;
+mod receive;
+pub(in crate::server) mod stream;
+#[cfg(feature = "tls")]
+pub(in crate::server) mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "tls/absent.rs"]
+pub(in crate::server) mod tls;
+
+pub use tls::TlsConfig;
+#[cfg(feature = "tls")]
+pub use tls::TlsError;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::{ExecutionId, Instant, Random, SubscriberId};
+use crate::endpoint::{Access, Due, Surroundings};
+use crate::engine::wheel::Wheel;
+use crate::limits;
+use crate::reactor::{ConnectionId, ListenerId, Peer};
+use crate::server::peers::remote::Remotes;
+use crate::server::shm::Looks;
+use crate::trace::Deliveries;
+use crate::wire::http1::http_date;
+use buffers::Buffers;
+use connection::{Connection, Doing, Timer};
+use frames::{ENCODINGS, Frame, Frames};
+
+/// The connections of a shard and their tables.
+pub(in crate::server) struct Serve {
+    /// Indexed by the connection's slot in the reactor.
+    pub(in crate::server) connections: Vec<Option<Box<Connection>>>,
+    pub(in crate::server) connection_count: u32,
+    pub(in crate::server) listeners: Vec<ListenerId>,
+    /// The listener at which other processes share memory.
+    pub(in crate::server) door: Option<ListenerId>,
+    /// Connections of sleeping processes that have to be woken with a byte.
+    pub(in crate::server) looks: Looks,
+    /// The deliveries of this turn, for the latency metrics.
+    pub(in crate::server) deliveries: Deliveries,
+    pub(in crate::server) frames: Frames,
+    /// The frames of the chunk that is being delivered, one for each encoding that was needed.
+    pub(in crate::server) current: [Option<Frame>; ENCODINGS],
+    /// Connections with something to send, in the order in which they got it.
+    pub(in crate::server) touched: Vec<u32>,
+    /// Since the last flush: the number of queued chunks, and of bytes of their frames.
+    pub(in crate::server) queued_events: u32,
+    pub(in crate::server) queued_bytes: usize,
+    /// True if a connection has as much to send as may be under way on it.
+    pub(in crate::server) is_flush_urged: bool,
+    /// Bytes that all connections together wait to send.
+    pub(in crate::server) aside_bytes: usize,
+    /// Bytes of all incomplete request bodies.
+    pub(in crate::server) body_bytes: usize,
+    /// Buffers that are not in use.
+    pub(in crate::server) spare: Buffers,
+    /// Demands to pass to the engine: the number of chunks that a subscriber takes from now on.
+    pub(in crate::server) demands: Vec<(SubscriberId, u32)>,
+    /// Subscribers to report to the engine, because their connection has sent a part of their
+    /// bytes.
+    pub(in crate::server) moved: Vec<SubscriberId>,
+    /// Broken connections, to be dropped.
+    pub(in crate::server) broken: Vec<ConnectionId>,
+    /// Connections that have sent their last byte.
+    pub(in crate::server) finished: Vec<ConnectionId>,
+    /// Connections with a complete reply. Their next request may have arrived already.
+    pub(in crate::server) answered: Vec<ConnectionId>,
+    /// True if a connection of a worker has become able to take more calls.
+    pub(in crate::server) has_free_worker: bool,
+    /// Connections that wait for the end of an execution.
+    pub(in crate::server) waiting: Vec<(ExecutionId, ConnectionId)>,
+    /// Executions of this table that have ended.
+    pub(in crate::server) ended: Vec<ExecutionId>,
+    /// Replies to which other shards contribute.
+    pub(in crate::server) gatherings: Vec<crate::server::peers::Gathering>,
+    /// Connections that follow a front end's thread which has no run now.
+    pub(in crate::server) idle_threads: Vec<ConnectionId>,
+    /// Streams that wait for other shards to let their readers in.
+    pub(in crate::server) joinings: crate::server::peers::join::Joinings,
+    /// The readers of other shards' rings.
+    pub(in crate::server) remotes: Remotes,
+    pub(in crate::server) timers: Wheel<(ConnectionId, Timer)>,
+    /// The access rules, for heads that are written during a delivery.
+    pub(in crate::server) access: Arc<Access>,
+    pub(in crate::server) mcp: crate::server::mcp::Mcp,
+    /// The admission limits.
+    pub(in crate::server) places: admit::Places,
+    /// The number of connections of each address.
+    pub(in crate::server) addresses: addresses::Addresses,
+    /// Connections without a request under way, the longest waiting first.
+    pub(in crate::server) waiting_line: line::Line,
+    pub(in crate::server) untold: admit::Untold,
+    pub(in crate::server) random: Random,
+    pub(in crate::server) date: [u8; 29],
+    pub(in crate::server) date_s: u64,
+    /// True if the server drains: it takes no new requests.
+    pub(in crate::server) is_draining: bool,
+    /// True if the execution whose chunks are being delivered has no other follower.
+    pub(in crate::server) is_alone: bool,
+}
+
+impl Serve {
+    pub fn new(
+        connections_max: u32,
+        per_address_max: u32,
+        seed: u64,
+        now: Instant,
+        access: Arc<Access>,
+        mcp: crate::server::mcp::Mcp,
+    ) -> Serve {
+        let mut random = Random::new(seed);
+        let addresses =
+            addresses::Addresses::new(connections_max, per_address_max, random.next_u64());
+        Serve {
+            connections: Vec::new(),
+            connection_count: 0,
+            listeners: Vec::new(),
+            door: None,
+            looks: Looks::default(),
+            deliveries: Deliveries::default(),
+            frames: Frames::new(limits::FRAME_CACHE_BYTES),
+            current: [None; ENCODINGS],
+            touched: Vec::with_capacity(256),
+            queued_events: 0,
+            queued_bytes: 0,
+            is_flush_urged: false,
+            aside_bytes: 0,
+            body_bytes: 0,
+            spare: Buffers::new(),
+            demands: Vec::with_capacity(256),
+            moved: Vec::with_capacity(256),
+            broken: Vec::new(),
+            finished: Vec::new(),
+            answered: Vec::new(),
+            has_free_worker: false,
+            waiting: Vec::new(),
+            ended: Vec::new(),
+            gatherings: Vec::new(),
+            idle_threads: Vec::new(),
+            joinings: crate::server::peers::join::Joinings::default(),
+            remotes: Remotes::default(),
+            timers: Wheel::new(connections_max, now),
+            access,
+            mcp,
+            places: admit::Places::new(connections_max),
+            addresses,
+            waiting_line: line::Line::new(connections_max),
+            untold: admit::Untold::default(),
+            random,
+            date: http_date(0),
+            date_s: 0,
+            is_draining: false,
+            is_alone: false,
+        }
+    }
+
+    /// Returns the connection with this id, if it is still open.
+    #[inline]
+    pub(in crate::server) fn connection(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        let connection = self.connections.get_mut(id.0.index as usize)?.as_deref_mut()?;
+        (connection.id == id).then_some(connection)
+    }
+
+    /// Returns the connection with this id, for a caller that is about to write. The connection
+    /// gets a buffer and is put into the list of the next flush.
+    #[inline]
+    pub(in crate::server) fn writable(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        let connection = self.connections.get_mut(id.0.index as usize)?.as_deref_mut()?;
+        if connection.id != id {
+            return None;
+        }
+        connection.borrow_buffer(&mut self.spare);
+        if !connection.is_touched {
+            connection.is_touched = true;
+            self.touched.push(id.0.index);
+        }
+        Some(connection)
+    }
+
+    pub(in crate::server) fn accept(&mut self, id: ConnectionId, peer: Peer, now: Instant) {
+        let index = id.0.index as usize;
+        if index >= self.connections.len() {
+            self.connections.resize_with(index + 1, || None);
+        }
+        assert!(self.connections[index].is_none()); // V1
+        self.connections[index] = Some(Box::new(Connection::new(id, peer, now)));
+        self.connection_count += 1;
+        self.addresses.add(&peer);
+        self.waiting_line.append(id.0.index);
+        // Reserved here, because the delivery of a chunk allocates nothing.
+        let count = self.connection_count as usize;
+        self.touched.reserve(count.saturating_sub(self.touched.len()));
+        self.demands.reserve(count.saturating_sub(self.demands.len()));
+        self.moved.reserve(count.saturating_sub(self.moved.len()));
+        self.spare.provide(count);
+        self.set_timer(id, Some((Timer::Request, now + limits::REQUEST_DEADLINE)));
+    }
+
+    /// Removes a connection from the tables. The caller ends what it was doing.
+    pub(in crate::server) fn forget(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
+        self.connection(id)?;
+        self.set_timer(id, None);
+        let connection = self.connections[id.0.index as usize].take()?;
+        self.connection_count -= 1;
+        self.addresses.remove(&connection.peer);
+        self.waiting_line.leave(id.0.index);
+        self.aside_bytes -= connection.aside_bytes;
+        self.body_bytes -= connection.body_bytes;
+        match connection.doing {
+            Doing::Result => self.waiting.retain(|(_, waiting)| *waiting != id),
+            Doing::Elsewhere => self.gatherings.retain(|gathering| !gathering.is_for(id)),
+            Doing::Joining => self.joinings.abandon(id),
+            Doing::Stream => self.idle_threads.retain(|idle| *idle != id),
+            Doing::Requests
+            | Doing::Part(_)
+            | Doing::Mcp
+            | Doing::Door
+            | Doing::Moving(_)
+            | Doing::Closing => {}
+        }
+        Some(connection)
+    }
+
+    /// Sets the timer of a connection, or removes it.
+    pub(in crate::server) fn set_timer(
+        &mut self,
+        id: ConnectionId,
+        timer: Option<(Timer, Instant)>,
+    ) {
+        let Some(connection) = self.connections.get_mut(id.0.index as usize) else { return };
+        let Some(connection) = connection.as_deref_mut().filter(|c| c.id == id) else { return };
+        if let Some((_, armed)) = connection.timer.take() {
+            self.timers.cancel(armed);
+        }
+        if let Some((timer, at)) = timer {
+            let at = if timer == Timer::Beat { clock::beat_at(at) } else { at };
+            let armed = self.timers.arm(at, (id, timer)).expect("there is one for each connection");
+            connection.timer = Some((timer, armed));
+        }
+    }
+
+    /// Returns the time that a browser waits before it reconnects. It varies at random.
+    pub(in crate::server) fn retry(&mut self) -> Duration {
+        limits::RETRY.mul_f64(1.0 + self.random.below(1_000) as f64 / 1_000.0)
+    }
+
+    /// Returns the time until the first keep-alive of a stream. It varies at random.
+    pub(in crate::server) fn first_beat(&mut self) -> Duration {
+        limits::KEEP_ALIVE.mul_f64(0.5 + self.random.below(500) as f64 / 1_000.0)
+    }
+
+    /// Sets the date of response heads.
+    pub(in crate::server) fn set_date(&mut self, wall_us: u64) {
+        let unix_s = wall_us / 1_000_000;
+        if unix_s != self.date_s {
+            self.date_s = unix_s;
+            self.date = http_date(unix_s);
+        }
+    }
+
+    /// Returns the inputs that the HTTP machines of connections need besides their bytes.
+    pub(in crate::server) fn around<'a>(
+        &self,
+        access: &'a Access,
+        now: Instant,
+    ) -> Surroundings<'a> {
+        Surroundings { date: self.date, now, access }
+    }
+
+    /// Returns the time at which the next timer expires.
+    #[inline]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let chunks = clock::earlier(self.remotes.next_deadline(), self.mcp.next_deadline());
+        clock::earlier(self.timers.next_deadline(), chunks)
+    }
+
+    /// True if something has to be sent, or a flush has left something to do.
+    #[inline]
+    pub(in crate::server) fn has_work(&self) -> bool {
+        !(self.touched.is_empty()
+            && self.demands.is_empty()
+            && self.moved.is_empty()
+            && self.broken.is_empty()
+            && self.finished.is_empty()
+            && self.ended.is_empty()
+            && self.answered.is_empty()
+            && self.looks.borrow().is_empty()
+            && !self.mcp.has_news())
+    }
+
+    /// Returns the number of open connections.
+    pub fn connection_count(&self) -> u32 {
+        self.connection_count
+    }
+
+    /// Checks every invariant. For tests.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn audit(&self) {
+        self.timers.audit();
+        let mut count = 0;
+        for (index, connection) in self.connections.iter().enumerate() {
+            let Some(connection) = connection else { continue };
+            count += 1;
+            assert_eq!(connection.id.0.index as usize, index); // V1
+            connection.audit();
+            assert!(!connection.has_pieces() || connection.is_blocked || connection.is_touched);
+        }
+        assert_eq!(count, self.connection_count);
+        let waits = |c: &Connection| {
+            matches!(c.doing, Doing::Requests) && c.http.due() == Due::Request && !c.is_last
+        };
+        let mut in_line = vec![false; self.connections.len()];
+        self.waiting_line.iter().for_each(|index| in_line[index as usize] = true);
+        for (is_in_line, connection) in in_line.iter().zip(&self.connections) {
+            let expected = connection.as_deref().is_some_and(|c| waits(c) && !c.is_blocked);
+            assert_eq!(*is_in_line, expected, "{connection:?}"); // V4
+        }
+        let connections = self.connections.iter().flatten();
+        let aside_bytes: usize = connections.map(|connection| connection.aside_bytes).sum();
+        assert_eq!(aside_bytes, self.aside_bytes);
+        let connections = self.connections.iter().flatten();
+        let body_bytes: usize = connections.map(|connection| connection.body_bytes).sum();
+        assert_eq!(body_bytes, self.body_bytes);
+        for (_, id) in &self.waiting {
+            let connection = self.connections[id.0.index as usize].as_ref();
+            assert!(connection.is_some_and(|connection| connection.id == *id));
+        }
+        for connection in self.connections.iter().flatten() {
+            let is_listed = self.idle_threads.contains(&connection.id);
+            let stream = connection.stream.as_ref().filter(|_| !connection.is_aborted);
+            let waits = stream.is_some_and(|stream| stream.waits_on_thread());
+            assert!(is_listed == waits || connection.is_aborted); // T1
+        }
+        self.audit_mcp();
+        self.audit_lines();
+        self.remotes.audit(&self.connections);
+        let connections = self.connections.iter().flatten();
+        let joining = connections.filter(|c| matches!(c.doing, Doing::Joining));
+        self.joinings.audit(joining.count());
+    }
+}

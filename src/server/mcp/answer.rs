@@ -1,0 +1,433 @@
+//! Answers, and the ends of the connections that carry them.
+//!
+//! In the handshake era, the answer for a client that was cut off is kept for a while. The client
+//! comes back for it with the id of the last event that it has received.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use crate::base::{Handle, Instant, Principal};
+use crate::endpoint::{Answer, JSON, StreamBody};
+use crate::engine::Event;
+use crate::limits;
+use crate::mcp::{Context, Era, Fault};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::ServerShard;
+use crate::server::hub::Serve;
+use crate::server::hub::connection::{Doing, Timer};
+use crate::server::mcp::call::{Asker, McpCall, Outlet, Stage, Tokens};
+use crate::server::mcp::sessions::SessionName;
+use crate::server::mcp::{Link, Part};
+use crate::server::metrics::McpOutcome;
+use crate::wire::http1::Status;
+use crate::wire::jsonrpc::{self, Id};
+
+/// The reply to a request: a result or an error.
+pub(in crate::server) type Reply = Result<Value, Fault>;
+
+/// The sender of a request, and the way back to it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::server) struct Source {
+    pub asker: Asker,
+    pub owner: Principal,
+    pub outlet: Outlet,
+}
+
+/// Calls whose answers were not delivered for certain, oldest first.
+#[derive(Debug, Default)]
+pub(in crate::server) struct Kept {
+    calls: VecDeque<KeptCall>,
+    bytes: usize,
+}
+
+/// One kept call.
+#[derive(Debug)]
+pub(in crate::server) struct KeptCall {
+    /// The name of the call in the ids of its events.
+    pub handle: Handle,
+    pub call: Box<McpCall>,
+    /// The number of the event that was the answer; `None` if it was not sent yet.
+    answer_count: Option<u64>,
+    until: Instant,
+}
+
+impl Kept {
+    /// Keeps one call, and drops the oldest ones that exceed the limits.
+    pub fn keep(
+        &mut self,
+        handle: Handle,
+        mut call: Box<McpCall>,
+        answer_count: Option<u64>,
+        now: Instant,
+    ) {
+        let handle = *call.name.get_or_insert(handle);
+        let until = now + limits::MCP_ANSWER_KEPT;
+        self.bytes += bytes_of(&call);
+        self.calls.push_back(KeptCall { handle, call, answer_count, until });
+        while self.bytes > limits::MCP_ANSWERS_BYTES_MAX
+            || self.calls.len() > limits::MCP_ANSWERS_MAX
+        {
+            self.let_go();
+        }
+    }
+
+    fn let_go(&mut self) {
+        if let Some(oldest) = self.calls.pop_front() {
+            self.bytes -= bytes_of(&oldest.call);
+        }
+    }
+
+    /// Drops the calls that were kept for [`limits::MCP_ANSWER_KEPT`].
+    pub fn expire(&mut self, now: Instant) {
+        while self.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.let_go();
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.calls.front().map(|oldest| oldest.until)
+    }
+
+    /// True if the event of this number was the answer to the call of this name.
+    pub fn was_answered(&self, handle: Handle, session: SessionName, count: u64) -> bool {
+        let asker = Asker::Session(session);
+        let its = self.calls.iter().find(|kept| kept.handle == handle && kept.call.asker == asker);
+        its.is_some_and(|kept| kept.answer_count == Some(count))
+    }
+
+    /// Takes the call of this name, if it belongs to this session.
+    pub fn take(&mut self, handle: Handle, session: SessionName) -> Option<Box<McpCall>> {
+        let is_it =
+            |kept: &KeptCall| kept.handle == handle && kept.call.asker == Asker::Session(session);
+        let at = self.calls.iter().position(is_it)?;
+        let kept = self.calls.remove(at)?;
+        self.bytes -= bytes_of(&kept.call);
+        Some(kept.call)
+    }
+
+    /// Drops the calls of a session.
+    pub fn forget(&mut self, session: SessionName) {
+        self.calls.retain(|kept| kept.call.asker != Asker::Session(session));
+        self.bytes = self.calls.iter().map(|kept| bytes_of(&kept.call)).sum();
+    }
+
+    pub fn audit(&self) {
+        let bytes: usize = self.calls.iter().map(|kept| bytes_of(&kept.call)).sum();
+        assert_eq!(bytes, self.bytes);
+        assert!(bytes <= limits::MCP_ANSWERS_BYTES_MAX);
+    }
+}
+
+/// Returns the outcome, as metrics count it, of a call with this reply.
+pub(in crate::server) fn outcome_of(reply: &Reply) -> McpOutcome {
+    match reply {
+        Err(_) => McpOutcome::Refused,
+        Ok(result) if result["isError"] == true => McpOutcome::ToolError,
+        Ok(result) if result["resultType"] == "input_required" => McpOutcome::InputRequired,
+        Ok(_) => McpOutcome::Completed,
+    }
+}
+
+fn bytes_of(call: &McpCall) -> usize {
+    match &call.stage {
+        Stage::Answered(bytes) => bytes.len(),
+        _ => 0,
+    }
+}
+
+/// Encodes a reply as a message.
+pub(in crate::server) fn write_answer(request: &Id, reply: &Reply) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(256);
+    match reply {
+        Ok(result) => jsonrpc::write_result(&mut bytes, request, result),
+        Err(fault) => fault.write(&mut bytes, Some(request)),
+    }
+    bytes
+}
+
+/// Returns the HTTP status of an answer that is a single message.
+pub(in crate::server) fn status_of(reply: &Reply) -> Status {
+    let code = reply.as_ref().err().map_or(200, |fault| fault.status);
+    Status::new(code).unwrap_or(Status::INTERNAL_SERVER_ERROR)
+}
+
+impl Serve {
+    /// Turns the connection's answer into a stream. Returns `false` if that is impossible, or if
+    /// the stream has no body.
+    pub(in crate::server) fn begin_stream(&mut self, id: ConnectionId) -> bool {
+        let access = std::sync::Arc::clone(&self.access);
+        let around = self.around(&access, Instant::from_nanos(0));
+        let Some(connection) = self.writable(id) else { return false };
+        if connection.mcp.as_ref().is_none_or(|link| link.body.is_some()) {
+            return false;
+        }
+        let media_type = crate::wire::sse::MEDIA_TYPE;
+        let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));
+        if let Some(link) = &mut connection.mcp {
+            link.body = Some(body);
+        }
+        body != StreamBody::None
+    }
+
+    /// Ends the connection's part in a call or session, and lets its next request come.
+    pub(in crate::server) fn release_link(&mut self, id: ConnectionId) {
+        let Some(connection) = self.writable(id) else { return };
+        let Some(link) = connection.mcp.take() else { return };
+        match link.body {
+            Some(StreamBody::None) | None => {}
+            Some(_) => connection.converse(|http, out| http.end_stream(out)),
+        }
+        connection.doing = Doing::Requests;
+        self.answered.push(id);
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Inserts a request that is answered later into the table of calls.
+    pub(in crate::server) fn open_call(
+        &mut self,
+        source: Source,
+        context: Box<Context>,
+        stage: Stage,
+    ) -> Result<Handle, Fault> {
+        let now = self.now;
+        let Source { asker, owner, outlet } = source;
+        let serve = self.guests.serve.as_mut().expect("it was asked");
+        let most = limits::MCP_REQUESTS_PER_SESSION_MAX;
+        let own_count = match asker {
+            Asker::Session(name) if name.shard == serve.mcp.shard => {
+                serve.mcp.sessions.get(name).map_or(0, |session| session.call_count)
+            }
+            _ => serve.mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
+        };
+        if own_count >= most {
+            return Err(Fault::busy(format!("{most} requests are under way already")));
+        }
+        let level = context.log_level;
+        let is_to_count = match &stage {
+            Stage::Asks(_) | Stage::Reads(..) | Stage::Begins => true,
+            Stage::Runs(_) | Stage::Awaits(_) | Stage::Listens(_) | Stage::Answered(_) => false,
+        };
+        let span = serve.mcp.span.take();
+        let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
+        let call = McpCall {
+            name: None,
+            tokens: Rc::new(Tokens { progress, partial }),
+            asker,
+            owner,
+            context: *context,
+            outlet,
+            stage,
+            ran: None,
+            notifier: None,
+            reached: Default::default(),
+            is_cut_short: false,
+            is_primed: false,
+            held: Vec::new(),
+            level,
+            timer: None,
+            is_to_count,
+            span,
+        };
+        let full = |_| Fault::busy("the server has too many requests under way");
+        let handle = serve.mcp.calls.insert(Box::new(call)).map_err(full)?;
+        if let Asker::Session(name) = asker
+            && let Some(session) = serve.mcp.sessions.get(name)
+        {
+            session.call_count += 1;
+            serve.mcp.sessions.touch(name, now);
+        }
+        if let Outlet::Open(id) = outlet
+            && let Some(connection) = serve.connection(id)
+        {
+            connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
+            connection.doing = Doing::Mcp;
+            serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
+        }
+        Ok(handle)
+    }
+
+    /// Detaches a call from its lost connection. Under `block`, its notifier keeps its place until
+    /// the client is back or the grace period is over. Any other notifier ends, and the client is
+    /// told what it missed.
+    pub(in crate::server) fn mute(&mut self, handle: Handle) {
+        let serve = self.guests.serve.as_mut().expect("it has calls");
+        serve.mcp.notice.drop_of(handle);
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        call.outlet = Outlet::Nowhere;
+        if let Some(notifier) = call.notifier {
+            self.tell(Event::Lost(notifier));
+        }
+    }
+
+    /// Ends a call's notifications.
+    pub(in crate::server) fn silence(&mut self, handle: Handle) {
+        let serve = self.guests.serve.as_mut().expect("it has calls");
+        serve.mcp.notice.drop_of(handle);
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        let outlet = call.outlet.connection();
+        let Some(notifier) = call.notifier.take() else { return };
+        if let Some(connection) = outlet.and_then(|id| serve.connection(id))
+            && let Some(link) = &mut connection.mcp
+        {
+            link.feeds.retain(|fed| *fed != notifier);
+        }
+        self.ask_at_once(Event::Unsubscribe(notifier));
+    }
+
+    /// Removes a call from the table. Its client may use the id again.
+    pub(in crate::server) fn close_call(&mut self, handle: Handle) -> Option<Box<McpCall>> {
+        self.silence(handle);
+        let now = self.now;
+        let serve = self.guests.serve.as_mut().expect("it has calls");
+        let mut call = serve.mcp.calls.remove(handle)?;
+        serve.mcp.set_timer(call.timer.take(), None);
+        serve.mcp.watches.forget(handle);
+        serve.mcp.news.retain(|news| *news != crate::server::mcp::News::Call(handle));
+        self.free_id(call.asker, &call.context, now);
+        self.cancel_span(call.span.take());
+        if call.is_to_count {
+            self.count_call(call.context.version.era(), McpOutcome::Cancelled);
+        }
+        if let Outlet::Lines(id) = call.outlet {
+            self.end_behind_answers(id);
+        }
+        Some(call)
+    }
+
+    /// Counts the answer to a call in the table.
+    fn count_answer(&mut self, handle: Handle, reply: &Reply) {
+        let serve = self.guests.serve.as_mut().expect("it has calls");
+        if let Some(call) = serve.mcp.calls.get_mut(handle)
+            && std::mem::take(&mut call.is_to_count)
+        {
+            let era = call.context.version.era();
+            self.count_call(era, outcome_of(reply));
+        }
+    }
+
+    /// Counts a finished call of a tool.
+    pub(in crate::server) fn count_call(&mut self, era: Era, outcome: McpOutcome) {
+        let serve = self.guests.serve.as_mut().expect("it was asked");
+        serve.mcp.counts.calls[era as usize][outcome as usize] += 1;
+    }
+
+    fn free_id(&mut self, asker: Asker, context: &Context, now: Instant) {
+        let Asker::Session(name) = asker else { return };
+        let serve = self.guests.serve.as_mut().expect("it has calls");
+        match serve.mcp.sessions.get(name) {
+            Some(session) => {
+                session.machine.finish(&context.id);
+                session.call_count -= 1;
+                serve.mcp.sessions.touch(name, now);
+            }
+            None => self.finish_far(name, &context.id),
+        }
+    }
+
+    /// Answers a call and ends it.
+    pub(in crate::server) fn answer_call(&mut self, handle: Handle, reply: Reply) {
+        self.end_span_of(handle, &reply);
+        self.count_answer(handle, &reply);
+        let serve = self.guests.serve.as_mut().expect("it has calls");
+        let Some(call) = serve.mcp.calls.get(handle) else { return };
+        let (outlet, bytes) = (call.outlet, write_answer(&call.context.id, &reply));
+        let tells_parts = call.tokens.partial.is_some();
+        if let Outlet::Lines(_) = outlet
+            && self.defer_answer(handle, &bytes)
+        {
+            return;
+        }
+        // Gathered notifications come before the answer. On lines they are dropped, for clients
+        // that lose what comes together with an answer. Parts of a result are counted, so all of
+        // them are sent.
+        if matches!(outlet, Outlet::Stream(_)) || tells_parts {
+            self.guests.serve.as_mut().expect("as above").close_notice();
+        }
+        // The first part has turned an open answer into a stream.
+        let serve = self.guests.serve.as_mut().expect("as above");
+        let Some(call) = serve.mcp.calls.get(handle) else { return };
+        let outlet = call.outlet;
+        match outlet {
+            Outlet::Nowhere => return self.keep_answer(handle, bytes),
+            Outlet::Open(id) => {
+                self.close_call(handle);
+                self.unlink(id);
+                self.answer(id, &Answer::text(status_of(&reply), JSON, bytes));
+                self.guests.serve.as_mut().expect("as above").answered.push(id);
+                return;
+            }
+            Outlet::Stream(_) | Outlet::Lines(_) => {}
+        }
+        self.silence(handle);
+        let serve = self.guests.serve.as_mut().expect("as above");
+        serve.say(handle, |out| out.extend_from_slice(&bytes));
+        self.finish_answered(handle, bytes);
+    }
+
+    /// Writes an answer that has waited, or keeps it if the client is not connected.
+    pub(in crate::server) fn say_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
+        let serve = self.guests.serve.as_mut().expect("it has calls");
+        match serve.say(handle, |out| out.extend_from_slice(&bytes)) {
+            true => self.finish_answered(handle, bytes),
+            false => self.keep_answer(handle, bytes),
+        }
+    }
+
+    /// Closes a call whose answer was written.
+    pub(in crate::server) fn finish_answered(&mut self, handle: Handle, bytes: Vec<u8>) {
+        let now = self.now;
+        let Some(mut call) = self.close_call(handle) else { return };
+        let serve = self.guests.serve.as_mut().expect("as above");
+        if let Outlet::Stream(id) = call.outlet {
+            serve.release_link(id);
+            if matches!(call.asker, Asker::Session(_))
+                && call.context.version.era() == Era::Handshake
+            {
+                // The answer may get lost on its way.
+                call.outlet = Outlet::Nowhere;
+                call.stage = Stage::Answered(bytes.into());
+                let count = call.reached.count;
+                serve.mcp.kept.keep(handle, call, Some(count), now);
+            }
+        }
+    }
+
+    /// Keeps the answer to a call whose client is not connected.
+    fn keep_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
+        let now = self.now;
+        let Some(mut call) = self.close_call(handle) else { return };
+        if call.is_primed || call.reached.count > 0 {
+            call.stage = Stage::Answered(bytes.into());
+            let serve = self.guests.serve.as_mut().expect("as above");
+            serve.mcp.kept.keep(handle, call, None, now);
+        }
+    }
+
+    /// Ends a call without an answer because the client wants none.
+    pub(in crate::server) fn drop_call(&mut self, handle: Handle) {
+        let Some(call) = self.close_call(handle) else { return };
+        match call.outlet {
+            Outlet::Open(id) => {
+                let serve = self.guests.serve.as_mut().expect("it has calls");
+                serve.begin_stream(id);
+                serve.release_link(id);
+            }
+            Outlet::Stream(id) => {
+                self.guests.serve.as_mut().expect("it has calls").release_link(id)
+            }
+            Outlet::Lines(_) | Outlet::Nowhere => {}
+        }
+    }
+
+    /// Detaches a connection whose answer is a single message.
+    fn unlink(&mut self, id: ConnectionId) {
+        let serve = self.guests.serve.as_mut().expect("it has calls");
+        if let Some(connection) = serve.connection(id) {
+            connection.mcp = None;
+            connection.doing = Doing::Requests;
+        }
+    }
+}

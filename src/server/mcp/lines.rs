@@ -1,0 +1,330 @@
+//! Connections of lines: each line is a message, in both directions. A connection can have one
+//! session of the handshake era, and carry requests without a session.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::base::{Handle, Principal, guarded};
+use crate::limits;
+use crate::mcp::{self, Era, Fault, Incoming, codes};
+use crate::reactor::{AdoptError, ConnectionId, Reactor, ReleasedSocket};
+use crate::server::ServerShard;
+use crate::server::hub::Serve;
+use crate::server::hub::connection::{Doing, Timer};
+use crate::server::mcp::answer::{Source, write_answer};
+use crate::server::mcp::call::{Asker, Outlet, Stage};
+use crate::server::mcp::receive::result_bytes;
+use crate::server::mcp::sessions::SessionName;
+use crate::server::mcp::{Due, Link, Part};
+use crate::shard::panics::Callback;
+use crate::wire::jsonrpc::{self, Id, Malformed, Message};
+use crate::wire::{LineSplitter, Split};
+
+/// The options of a connection of lines.
+#[derive(Default)]
+pub struct LineOptions {
+    /// Time that an answer waits after the last notification of its call. Some clients drop
+    /// notifications that come together with the answer. Zero, the default, means no wait.
+    pub settle: Duration,
+    /// Called once, when the connection is closed.
+    pub on_end: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl fmt::Debug for LineOptions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("LineOptions").field("settle", &self.settle).finish_non_exhaustive()
+    }
+}
+
+/// The state of one connection of lines.
+#[derive(Debug)]
+pub(in crate::server) struct Lines {
+    splitter: LineSplitter,
+    session: Option<SessionName>,
+    options: LineOptions,
+    /// True if the client sends nothing more. The connection ends after the last answer.
+    is_ending: bool,
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Speaks the Model Context Protocol on this connection, line by line. The client is served as
+    /// on a listener without authentication.
+    ///
+    /// # Errors
+    /// [`AdoptError`], which returns the socket.
+    pub fn open_lines(
+        &mut self,
+        socket: ReleasedSocket,
+        options: LineOptions,
+    ) -> Result<(), AdoptError> {
+        if let Err(error) = self.open_serve() {
+            return Err(AdoptError::without_sockets(socket, &error));
+        }
+        let peer = socket.peer();
+        let id = self.reactor.adopt(socket)?;
+        let now = self.reactor.now();
+        let serve = self.guests.serve.as_mut().expect("it was just opened");
+        serve.accept(id, peer, now);
+        serve.set_timer(id, None);
+        let splitter = LineSplitter::new(limits::MCP_LINE_BYTES_MAX);
+        let lines = Lines { splitter, session: None, options, is_ending: false };
+        let connection = serve.connection(id).expect("it was just accepted");
+        connection.mcp = Some(Box::new(Link::new(Part::Lines(Box::new(lines)))));
+        connection.doing = Doing::Mcp;
+        serve.settle_place(id, now);
+        Ok(())
+    }
+
+    /// Handles bytes received on a connection of lines.
+    pub(in crate::server) fn receive_lines(&mut self, id: ConnectionId, mut bytes: &[u8]) {
+        loop {
+            let Some(lines) = self.lines_of(id) else { return };
+            let message = match lines.splitter.next(&mut bytes) {
+                None => break,
+                Some(Split::Line(line)) => jsonrpc::parse(line),
+                Some(Split::TooLong) => Err(too_long()),
+            };
+            self.hear_line(id, message);
+        }
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        let Some(connection) = serve.connection(id) else { return };
+        if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
+            connection.is_full = true; // A client that does not read answers has to wait.
+            self.reactor.set_receiving(id, false);
+        }
+    }
+
+    fn lines_of(&mut self, id: ConnectionId) -> Option<&mut Lines> {
+        self.guests.serve.as_mut()?.connection(id)?.mcp.as_mut()?.lines()
+    }
+
+    fn hear_line(&mut self, id: ConnectionId, message: Result<Message, Malformed>) {
+        let message = match message {
+            Ok(message) => message,
+            Err(malformed) => {
+                if !malformed.is_response {
+                    let fault = Fault::new(malformed.code, malformed.message);
+                    self.write_line(id, |out| fault.write(out, malformed.id.as_ref()));
+                }
+                return;
+            }
+        };
+        let owner = Principal::ANYONE;
+        let session = self.lines_of(id).and_then(|lines| lines.session);
+        let request_id = match &message {
+            Message::Request { id, .. } => Some(id.clone()),
+            Message::Notification { .. } | Message::Response { .. } => None,
+        };
+        let outlet = Outlet::Lines(id);
+        let (incoming, asker) = match (mcp::era_of(&message, None), session) {
+            (Era::Stateless, _) => {
+                let spec_of = |name: &str| self.tool_spec(owner, name);
+                (mcp::admit(message, None, &spec_of), Asker::Alone(id))
+            }
+            (Era::Handshake, Some(name)) => {
+                let serve = self.guests.serve.as_mut().expect("it has connections");
+                let Some(session) = serve.mcp.sessions.get(name) else { return };
+                (session.machine.receive(message, None), Asker::Session(name))
+            }
+            (Era::Handshake, None) => return self.begin_line_session(id, &message, request_id),
+        };
+        let source = Source { asker, owner, outlet };
+        match incoming {
+            Err(fault) => self.write_fault(id, request_id, &fault),
+            Ok(Incoming::Ask(context, ask)) => {
+                let request = context.id.clone();
+                if let Some(reply) = self.ask_mcp(source, context, ask) {
+                    self.free_asked(asker, &request);
+                    let bytes = write_answer(&request, &reply);
+                    self.write_line(id, |out| out.extend_from_slice(&bytes));
+                }
+            }
+            Ok(Incoming::Told(told)) => self.tell_mcp(source, told),
+            Ok(Incoming::Reply { id: asked, result }) => self.hear_reply(source, &asked, result),
+        }
+    }
+
+    /// Handles the first message of the handshake era.
+    fn begin_line_session(&mut self, id: ConnectionId, message: &Message, request: Option<Id>) {
+        if request.is_none() {
+            if let Message::Notification { method, params } = message {
+                // A notification without a version may cancel a request without a session.
+                let source = Source {
+                    asker: Asker::Alone(id),
+                    owner: Principal::ANYONE,
+                    outlet: Outlet::Lines(id),
+                };
+                self.tell_mcp(source, mcp::Told::parse(method, params));
+            }
+            return;
+        }
+        if let Message::Request { id: asked, method, .. } = message
+            && method == "ping"
+        {
+            let nothing = serde_json::Value::Object(serde_json::Map::new());
+            self.write_line(id, |out| jsonrpc::write_result(out, asked, &nothing));
+            return; // The one request that may come before.
+        }
+        match self.initialize(message, Principal::ANYONE) {
+            Err(fault) => self.write_fault(id, request, &fault),
+            Ok((name, result)) => {
+                let now = self.now;
+                let serve = self.guests.serve.as_mut().expect("it has connections");
+                if let Some(session) = serve.mcp.sessions.get(name) {
+                    session.lines = Some(id);
+                }
+                serve.mcp.sessions.touch(name, now);
+                if let Some(lines) = self.lines_of(id) {
+                    lines.session = Some(name);
+                }
+                let bytes = result_bytes(message, &result);
+                self.write_line(id, |out| out.extend_from_slice(&bytes));
+            }
+        }
+    }
+
+    fn write_fault(&mut self, id: ConnectionId, request: Option<Id>, fault: &Fault) {
+        if request.is_some() {
+            self.write_line(id, |out| fault.write(out, request.as_ref()));
+        }
+    }
+
+    fn write_line(&mut self, id: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) {
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        serve.write_event(id, None, write);
+    }
+
+    /// Handles the end of the client's messages. Requests that need nothing more from the client
+    /// get [`limits::MCP_LAST_ANSWERS`] to end, so that requests from a pipe are answered.
+    pub(in crate::server) fn end_lines(&mut self, id: ConnectionId, is_broken: bool) {
+        if is_broken {
+            self.drop_connection(id);
+            return;
+        }
+        let last = self.lines_of(id).and_then(|lines| lines.splitter.end().map(jsonrpc::parse));
+        if let Some(message) = last {
+            self.hear_line(id, message);
+        }
+        for handle in self.calls_of(id) {
+            let call = self.guests.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle));
+            match call.map(|call| &call.stage) {
+                Some(Stage::Begins | Stage::Runs(_) | Stage::Awaits(_) | Stage::Reads(..)) => {}
+                _ => self.end_call_of_lines(handle),
+            }
+        }
+        let until = self.now + limits::MCP_LAST_ANSWERS;
+        if let Some(lines) = self.lines_of(id) {
+            lines.is_ending = true;
+            let serve = self.guests.serve.as_mut().expect("it has lines");
+            serve.set_timer(id, Some((Timer::LastAnswers, until)));
+        }
+        self.end_behind_answers(id);
+    }
+
+    fn calls_of(&self, id: ConnectionId) -> Vec<Handle> {
+        let calls = self.guests.serve.iter().flat_map(|serve| serve.mcp.calls.iter());
+        let its = calls.filter(|(_, call)| call.outlet == Outlet::Lines(id));
+        its.map(|(handle, _)| handle).collect()
+    }
+
+    /// Stops all calls that are under way on a connection of lines.
+    pub(in crate::server) fn cancel_all_of(&mut self, id: ConnectionId) {
+        for handle in self.calls_of(id) {
+            self.end_call_of_lines(handle);
+        }
+    }
+
+    /// Ends a connection of lines if the client sends nothing more and everything is answered.
+    pub(in crate::server) fn end_behind_answers(&mut self, id: ConnectionId) {
+        if !self.lines_of(id).is_some_and(|lines| lines.is_ending) {
+            return;
+        }
+        let serve = self.guests.serve.as_mut().expect("it has lines");
+        if serve.mcp.calls.iter().any(|(_, call)| call.outlet == Outlet::Lines(id)) {
+            return;
+        }
+        serve.set_timer(id, None);
+        if let Some(connection) = serve.writable(id) {
+            connection.has_ended = true;
+            connection.is_last = true;
+        }
+    }
+
+    /// Sends an answer that only waits for time. Cancels any other call.
+    fn end_call_of_lines(&mut self, handle: Handle) {
+        let Some(call) = self.guests.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle))
+        else {
+            return;
+        };
+        match &call.stage {
+            Stage::Answered(bytes) => {
+                let bytes = bytes.to_vec();
+                self.say_answer(handle, bytes);
+            }
+            _ => self.cancel_mcp(handle),
+        }
+    }
+
+    /// Handles the loss of a connection of lines.
+    pub(in crate::server) fn lose_lines(&mut self, id: ConnectionId, lines: Lines) {
+        self.cancel_all_of(id);
+        if let Some(name) = lines.session {
+            self.close_session(name);
+        }
+        if let Some(Err(panicked)) = lines.options.on_end.map(guarded) {
+            self.note_panic(Callback::Guest("end_of_lines"), &panicked);
+        }
+    }
+
+    /// Stores an answer that has to wait so that the client keeps the notifications before it.
+    /// Returns `false` if it need not wait.
+    pub(in crate::server) fn defer_answer(&mut self, handle: Handle, bytes: &[u8]) -> bool {
+        let now = self.now;
+        let serve = self.guests.serve.as_mut().expect("it has calls");
+        let Some(call) = serve.mcp.calls.get(handle) else { return false };
+        let Outlet::Lines(id) = call.outlet else { return false };
+        let was_told = call.reached.count > 0 || serve.mcp.notice.is_of(handle);
+        let Some(link) = serve.connection(id).and_then(|connection| connection.mcp.as_mut()) else {
+            return false;
+        };
+        let settle = link.lines().map_or(Duration::ZERO, |lines| lines.options.settle);
+        if settle.is_zero() || !was_told {
+            return false;
+        }
+        serve.close_notice();
+        self.silence(handle);
+        let serve = self.guests.serve.as_mut().expect("as above");
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return true };
+        call.stage = Stage::Answered(bytes.into());
+        let armed = call.timer.take();
+        let timer = serve.mcp.set_timer(armed, Some((Due::Call(handle), now + settle)));
+        if let Some(call) = serve.mcp.calls.get_mut(handle) {
+            call.timer = timer;
+        }
+        true
+    }
+
+    /// True for a connection of lines.
+    pub(in crate::server) fn is_of_lines(&mut self, id: ConnectionId) -> bool {
+        self.lines_of(id).is_some()
+    }
+}
+
+impl Serve {
+    /// True if answers on this connection wait after notifications.
+    pub(in crate::server) fn settles(&mut self, id: ConnectionId) -> bool {
+        let link = self.connection(id).and_then(|connection| connection.mcp.as_mut());
+        let lines = link.and_then(|link| link.lines());
+        lines.is_some_and(|lines| !lines.options.settle.is_zero())
+    }
+}
+
+fn too_long() -> Malformed {
+    let bytes_max = limits::MCP_LINE_BYTES_MAX;
+    Malformed {
+        id: None,
+        code: codes::INVALID_REQUEST,
+        message: format!("the line is longer than {bytes_max} bytes"),
+        is_response: false,
+    }
+}

@@ -1,0 +1,314 @@
+//! The Model Context Protocol, hosted: sessions, calls, their notifications and the output kept for
+//! them. `crate::mcp` has the protocol's encoding and the rules for its messages.
+//!
+//! A call of a tool is an execution with two subscribers on the shard's own thread. One keeps the
+//! output for the answer ([`Keep`]). When that is too long for an answer, it takes no more, and the
+//! answer is a door through which the client reads the rest.
+//!
+//! The other turns output into notifications, if the client wants some. While the client's
+//! connection takes no bytes, this subscriber has no demand, and its policy decides. The
+//! consequences (an answer is due, a door has new output) are handled at the end of the turn, in
+//! `settle.rs`. No answer is sent in the middle of a delivery.
+//!
+//! Reading order:
+//! - this file, the tables; `call.rs`, `keep.rs`, `sessions.rs`, their entries;
+//! - `notice.rs`, notifications, the hot path;
+//! - `receive.rs` (HTTP) and `lines.rs` (connections of lines), the sources of messages;
+//! - `ask.rs`, requests; `tools.rs`, `doors.rs`, `tasks.rs`, `questions.rs` (tools that have
+//!   questions first), `resources.rs`, `listen.rs`;
+//! - `settle.rs` and `answer.rs`, the ends of calls.
+//!
+//! Invariants (M1 and M2 in `sessions.rs`, M3 and M4 in `call.rs`):
+//! - M5: a keep that has not ended has a subscriber, unless its tool still has questions.
+//! - M6: the subscriber of a full keep, and of no other, was told to deliver nothing.
+
+mod answer;
+mod ask;
+mod call;
+mod doors;
+mod far;
+mod keep;
+mod lines;
+mod listen;
+mod notice;
+mod questions;
+mod receive;
+mod resources;
+mod result;
+mod sessions;
+mod settle;
+mod tasks;
+mod tools;
+mod trace;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::base::{Foreign, Handle, Instant, Pool, Principal, SubscriberId};
+use crate::endpoint::StreamBody;
+use crate::engine::wheel::{TimerId, Wheel};
+use crate::limits;
+use crate::mcp::cursor::List;
+use crate::mcp::request_state::Seal;
+use crate::mcp::{Catalog, ServerInfo};
+use crate::reactor::Reactor;
+use crate::server::hub::clock::earlier;
+use crate::server::metrics::{McpCounts, McpMetrics};
+use crate::server::{GuestConfig, Places, ServerShard};
+use call::McpCall;
+use keep::{Keep, Role};
+pub use lines::LineOptions;
+use lines::Lines;
+use notice::Notice;
+use sessions::{SessionName, Sessions};
+
+/// The receiver of a subscriber's deliveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ear {
+    /// A keep, which stores them.
+    Keep(Handle),
+    /// A call, whose notifications they become.
+    Call(Handle),
+}
+
+/// The role of a connection in the protocol.
+#[derive(Debug)]
+pub(in crate::server) struct Link {
+    part: Part,
+    /// The body of the stream that its answer has become.
+    body: Option<StreamBody>,
+    /// The subscribers whose deliveries become messages on it.
+    pub feeds: SmallVec<[SubscriberId; 1]>,
+}
+
+/// The messages that a connection carries.
+#[derive(Debug)]
+enum Part {
+    /// Those of one call.
+    Call(Handle),
+    /// Those of a session that belong to no call.
+    Session(SessionName),
+    /// Those of both directions, each on a line.
+    Lines(Box<Lines>),
+}
+
+impl Link {
+    fn new(part: Part) -> Link {
+        Link { part, body: None, feeds: SmallVec::new() }
+    }
+
+    /// True for a connection of lines.
+    pub fn is_of_lines(&self) -> bool {
+        matches!(self.part, Part::Lines(_))
+    }
+
+    fn is_of_call(&self) -> bool {
+        matches!(self.part, Part::Call(_))
+    }
+
+    fn session(&self) -> Option<SessionName> {
+        match self.part {
+            Part::Session(name) => Some(name),
+            Part::Call(_) | Part::Lines(_) => None,
+        }
+    }
+
+    fn lines(&mut self) -> Option<&mut Lines> {
+        match &mut self.part {
+            Part::Lines(lines) => Some(lines),
+            Part::Call(_) | Part::Session(_) => None,
+        }
+    }
+}
+
+/// An event to handle at the end of the turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// A keep has more output, is full, or has ended.
+    Keep(Handle),
+    /// A call may be over.
+    Call(Handle),
+    /// A list has changed, for this principal or for all.
+    Changed(List, Option<Principal>),
+    /// A watched execution has changed.
+    Look,
+}
+
+/// The purpose of a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// A call's client has not answered questions, no new output has come, or an answer or a
+    /// notification has waited long enough.
+    Call(Handle),
+    /// A door was not read, or the time of a task is over.
+    Keep(Handle),
+    /// Watched resources are checked.
+    Look,
+}
+
+/// The parts of the protocol that all requests share.
+pub(in crate::server) struct McpSetUp {
+    pub server: Arc<ServerInfo>,
+    pub catalog: Foreign<Arc<Catalog>>,
+    /// Seals the state that tools want back.
+    pub seal: Seal,
+    /// The limits of places, common to all shards of the server.
+    pub places: Places,
+}
+
+impl McpSetUp {
+    /// Takes the key and the places of the server. A server of one shard may have none: it then
+    /// gets a random key and places of its own. Clients may list their tasks only if all have to
+    /// authenticate.
+    ///
+    /// # Errors
+    /// The system has no randomness to give.
+    pub fn new(config: &GuestConfig) -> std::io::Result<McpSetUp> {
+        let mut drawn = [0; 32];
+        let key = match config.mcp_key {
+            Some(key) => key,
+            None => {
+                crate::reactor::random_bytes(&mut drawn)?;
+                drawn
+            }
+        };
+        let server =
+            ServerInfo { lists_tasks: config.access.is_guarded(), ..ServerInfo::default() };
+        let (server, catalog, seal) = (server.into(), Foreign::default(), Seal::new(&key));
+        Ok(McpSetUp {
+            server,
+            catalog,
+            seal,
+            places: config.mcp_places.clone().unwrap_or_default(),
+        })
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Sets the prompts and resources that clients of the Model Context Protocol find, besides
+    /// tools and executions. This replaces the previous catalog, and clients that want to know of
+    /// changed prompts are notified. Clients learn only when they connect whether prompts exist.
+    /// Set the first prompts before the first client is served.
+    pub fn set_catalog(&mut self, catalog: impl Into<Arc<Catalog>>) {
+        let catalog: Arc<Catalog> = catalog.into();
+        let has_prompts = !catalog.prompts.is_empty();
+        Arc::make_mut(&mut self.guests.mcp.server).has_prompts = has_prompts;
+        self.guests.mcp.catalog = Foreign::new(catalog);
+        if let Some(serve) = &mut self.guests.serve {
+            serve.mcp.note(News::Changed(List::Prompts, None));
+        }
+    }
+}
+
+/// The tables of the protocol.
+pub(in crate::server) struct Mcp {
+    /// The index of this shard.
+    shard: u8,
+    /// The time of the current turn.
+    now: Instant,
+    sessions: Sessions,
+    calls: Pool<Box<McpCall>>,
+    keeps: Pool<Box<Keep>>,
+    timers: Wheel<Due>,
+    news: Vec<News>,
+    notice: Notice,
+    watches: listen::Watches,
+    /// The revision of the server's tools that clients know of.
+    tools_revision: u64,
+    kept: answer::Kept,
+    counts: McpCounts,
+    /// The span of the current request, until a call takes it.
+    span: Option<Box<crate::trace::Span>>,
+}
+
+impl Mcp {
+    pub fn new(shard: u8, now: Instant) -> Mcp {
+        let timers_max = limits::MCP_CALLS_MAX + limits::MCP_KEEPS_MAX + 1;
+        Mcp {
+            shard,
+            now,
+            sessions: Sessions::new(),
+            calls: Pool::new(limits::MCP_CALLS_MAX),
+            keeps: Pool::new(limits::MCP_KEEPS_MAX),
+            timers: Wheel::new(timers_max, now),
+            news: Vec::with_capacity(64),
+            notice: Notice::default(),
+            watches: listen::Watches::default(),
+            tools_revision: 0,
+            kept: answer::Kept::default(),
+            counts: McpCounts::default(),
+            span: None,
+        }
+    }
+
+    /// True if events are queued or a notification is gathered.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty() || self.notice.is_open()
+    }
+
+    /// Returns the counters, and the current numbers of sessions, doors and tasks.
+    pub fn metrics(&self) -> McpMetrics {
+        let count = |is_it: fn(&Role) -> bool| {
+            self.keeps.iter().filter(|(_, keep)| is_it(&keep.role)).count() as u64
+        };
+        McpMetrics {
+            counts: self.counts,
+            sessions: self.sessions.iter().count() as u64,
+            doors: count(|role| matches!(role, Role::Door)),
+            tasks: count(|role| matches!(role, Role::Task(_))),
+        }
+    }
+
+    /// Takes the span of the current request, for an answer that comes later.
+    pub fn take_span(&mut self) -> Option<Box<crate::trace::Span>> {
+        self.span.take()
+    }
+
+    fn note(&mut self, news: News) {
+        if !self.news.contains(&news) {
+            self.news.push(news);
+        }
+    }
+
+    /// Queues a change of the tools of this principal, or of all.
+    pub fn note_tools(&mut self, principal: Option<Principal>) {
+        self.note(News::Changed(List::Tools, principal));
+    }
+
+    /// Queues a change of the server's tools if their revision is new.
+    #[inline]
+    pub fn look_at_tools(&mut self, revision: u64) {
+        if self.tools_revision != revision {
+            self.tools_revision = revision;
+            self.note(News::Changed(List::Tools, None));
+        }
+    }
+
+    /// Returns the time of the next deadline.
+    #[inline]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let kept = earlier(self.sessions.next_deadline(), self.kept.next_deadline());
+        earlier(self.timers.next_deadline(), kept)
+    }
+
+    /// Drops what was kept for a session that has ended.
+    fn forget_session(&mut self, name: SessionName) {
+        self.kept.forget(name);
+        self.watches.forget_session(name);
+    }
+
+    /// Replaces a timer by the next one, or by none.
+    fn set_timer(
+        &mut self,
+        armed: Option<TimerId>,
+        next: Option<(Due, Instant)>,
+    ) -> Option<TimerId> {
+        if let Some(armed) = armed {
+            self.timers.cancel(armed);
+        }
+        let (due, at) = next?;
+        Some(self.timers.arm(at, due).expect("the wheel has room for each call and each keep"))
+    }
+}

@@ -1,0 +1,572 @@
+//! Notifications: the output of a tool, as messages to the client that has called it.
+//!
+//! Chunks that are available together share a notification. They are gathered here, in buffers that
+//! all calls share. The notification is written when a chunk of another call comes, when it is
+//! large enough, and before anything is sent. Only a connection's first buffer is allocated.
+//!
+//! The number of a notification is the tool's own progress, or else the chunk's number. Each number
+//! is higher than the one before.
+
+use std::io::Write;
+use std::rc::Rc;
+
+use crate::base::{Handle, SubscriberId};
+use crate::endpoint::StreamBody;
+use crate::limits;
+use crate::mcp::{Level, Version, notify};
+use crate::reactor::ConnectionId;
+use crate::server::hub::Serve;
+use crate::server::hub::connection::Connection;
+use crate::server::mcp::call::{Asker, Outlet, Stage};
+use crate::server::mcp::{Due, Ear, News, Part};
+use crate::shard::{Chunk, Delivery, Reported};
+use crate::stream::{EndState, Gap, Kind, Progress};
+use crate::trace::Transport;
+use crate::wire::http1::{begin_chunk, end_chunk};
+use crate::wire::sse;
+
+/// Gathered chunks for one call.
+#[derive(Debug)]
+pub(in crate::server) struct Notice {
+    call: Option<Handle>,
+    pieces: Vec<Piece>,
+    payload: Vec<u8>,
+    /// The tool's progress at the last of them, and the expected number of chunks.
+    progress: Option<Progress>,
+    chunks_expected: Option<u64>,
+}
+
+/// One gathered chunk. Its payload is the range `from..until`.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    seq: u64,
+    kind: Kind,
+    offset: u64,
+    from: usize,
+    until: usize,
+}
+
+impl Default for Notice {
+    fn default() -> Notice {
+        Notice {
+            call: None,
+            pieces: Vec::with_capacity(limits::DELIVERY_CHUNKS_MAX as usize),
+            payload: Vec::with_capacity(2 * limits::MCP_NOTIFICATION_BYTES_MAX),
+            progress: None,
+            chunks_expected: None,
+        }
+    }
+}
+
+impl Notice {
+    pub fn is_open(&self) -> bool {
+        self.call.is_some()
+    }
+
+    /// True if it is for this call.
+    pub fn is_of(&self, call: Handle) -> bool {
+        self.call == Some(call)
+    }
+
+    /// Drops the chunks that were gathered for this call.
+    pub fn drop_of(&mut self, call: Handle) {
+        if self.call == Some(call) {
+            self.call = None;
+        }
+    }
+
+    fn open(&mut self, call: Handle) {
+        self.call = Some(call);
+        self.pieces.clear();
+        self.payload.clear();
+        self.progress = None;
+        self.chunks_expected = None;
+    }
+
+    /// Adds a chunk. Returns `false` if it has no room, or if the notice is for another call.
+    fn push(&mut self, call: Handle, chunk: &Chunk<'_>, progress: Option<Progress>) -> bool {
+        let has_room = self.payload.len() + chunk.data.len() <= limits::MCP_NOTIFICATION_BYTES_MAX
+            && self.pieces.len() < self.pieces.capacity();
+        match self.call {
+            Some(open) if open != call || !has_room => return false,
+            Some(_) => {}
+            None => self.open(call),
+        }
+        let from = self.payload.len();
+        self.payload.extend_from_slice(chunk.data);
+        let (seq, kind, offset, until) = (chunk.seq, chunk.kind, chunk.offset, self.payload.len());
+        self.pieces.push(Piece { seq, kind, offset, from, until });
+        self.progress = progress;
+        self.chunks_expected = chunk.chunks_expected;
+        true
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = notify::Chunk<'_>> + Clone {
+        self.pieces.iter().map(|piece| notify::Chunk {
+            seq: piece.seq,
+            kind: piece.kind.name(),
+            offset: piece.offset,
+            data: &self.payload[piece.from..piece.until],
+        })
+    }
+}
+
+impl Serve {
+    /// Handles a chunk for the receiver of a subscriber's deliveries.
+    #[inline]
+    pub fn hear_chunk(
+        &mut self,
+        ear: Ear,
+        subscriber: SubscriberId,
+        chunk: &Chunk<'_>,
+        progress: Option<Progress>,
+    ) {
+        match ear {
+            Ear::Keep(handle) => {
+                let Some(keep) = self.mcp.keeps.get_mut(handle) else { return };
+                let was_full = keep.is_full;
+                keep.take(chunk);
+                if keep.is_full && !was_full {
+                    self.demands.push((subscriber, 0)); // M6
+                }
+                if keep.has_readers() || (keep.is_full && !was_full) {
+                    self.mcp.note(News::Keep(handle));
+                }
+            }
+            Ear::Call(handle) if chunk.kind == Kind::Log => self.hear_log(handle, chunk),
+            // Structured content is sent as a whole, with the answer.
+            Ear::Call(handle) if chunk.kind == Kind::Json && self.is_relayed(handle) => {
+                if let Some(call) = self.mcp.calls.get_mut(handle) {
+                    call.reached.come_past(chunk);
+                }
+            }
+            Ear::Call(handle) => {
+                self.deliveries.note(chunk.published_at, Transport::Mcp, 1);
+                if !self.mcp.notice.push(handle, chunk, progress) {
+                    self.close_notice();
+                    self.mcp.notice.push(handle, chunk, progress);
+                }
+                self.queued_events += 1;
+                self.queued_bytes += chunk.data.len();
+                let outlet =
+                    self.mcp.calls.get_mut(handle).and_then(|call| call.outlet.connection());
+                if let Some(connection) = outlet.and_then(|id| self.connection(id)) {
+                    self.is_flush_urged |= connection.note_unsent(chunk.data.len());
+                }
+            }
+        }
+    }
+
+    /// True if this call runs a tool of another server.
+    fn is_relayed(&self, handle: Handle) -> bool {
+        let stage = self.mcp.calls.get(handle).map(|call| &call.stage);
+        let Some(Stage::Runs(keep)) = stage else { return false };
+        self.mcp.keeps.get(*keep).is_some_and(|keep| keep.tool.is_relayed)
+    }
+
+    /// Handles any other delivery.
+    pub fn hear(&mut self, ear: Ear, subscriber: SubscriberId, delivery: &Delivery<'_>) {
+        match ear {
+            Ear::Keep(handle) => {
+                let Some(keep) = self.mcp.keeps.get_mut(handle) else { return };
+                match delivery {
+                    Delivery::End(ended) => keep.end(ended),
+                    Delivery::Gap(gap) => keep.miss(gap),
+                    Delivery::Chunk(_) | Delivery::Progress(_) => return,
+                }
+                self.mcp.note(News::Keep(handle));
+            }
+            Ear::Call(handle) => match delivery {
+                Delivery::Chunk(_) => {}
+                Delivery::Gap(gap) => self.tell_gap(handle, gap),
+                Delivery::Progress(reported) => self.tell_progress(handle, reported),
+                Delivery::End(ended) => {
+                    self.unfeed(handle, subscriber, ended.end.state);
+                    self.mcp.note(News::Call(handle));
+                }
+            },
+        }
+    }
+
+    /// Handles the end of a subscriber that delivers to a call.
+    fn unfeed(&mut self, handle: Handle, subscriber: SubscriberId, state: EndState) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        if call.notifier != Some(subscriber) {
+            return; // The client is back and has another subscriber.
+        }
+        call.notifier = None;
+        let Some(id) = call.outlet.connection() else { return };
+        call.is_cut_short = matches!(state, EndState::Detached { .. });
+        if let Some(connection) = self.connection(id)
+            && let Some(link) = &mut connection.mcp
+        {
+            link.feeds.retain(|fed| *fed != subscriber);
+        }
+    }
+
+    /// Writes the gathered chunks as a notification.
+    pub(in crate::server) fn close_notice(&mut self) {
+        let Some(handle) = self.mcp.notice.call.take() else { return };
+        let notice = std::mem::replace(&mut self.mcp.notice, EMPTY);
+        self.write_notice(handle, &notice);
+        self.mcp.notice = notice;
+    }
+
+    fn write_notice(&mut self, handle: Handle, notice: &Notice) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let Some(last) = notice.pieces.last() else {
+            let Some(progress) = notice.progress else { return };
+            return self.tell_report(handle, &Reported { progress, message: None, context: None });
+        };
+        call.reached.come_to(last.seq, last.offset + (last.until - last.from) as u64);
+        let version = call.context.version;
+        let tokens = Rc::clone(&call.tokens);
+        if let Some(token) = &tokens.partial {
+            let seq = call.reached.partials;
+            call.reached.partials += 1;
+            self.notify(handle, |out| {
+                notify::partial_result(out, version, token, seq, notice.chunks());
+            });
+        }
+        let Some(token) = &tokens.progress else { return };
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let (wanted, total) = match notice.progress {
+            Some(progress) => (progress.progress, progress.total),
+            None => (last.seq as f64, notice.chunks_expected.map(|count| count as f64)),
+        };
+        // JSON of a content block is not a readable text.
+        let has_blocks = notice.pieces.iter().any(|piece| piece.kind == Kind::Content);
+        let message = has_blocks.then_some("");
+        let note = notify::Progress {
+            total,
+            message,
+            percentage: notice.progress.and_then(|progress| progress.percentage()),
+            ..notify::Progress::new(token, call.reached.rising.next(wanted))
+        };
+        // A client that gets partial results is not sent the output twice.
+        let is_whole = note.total.is_some_and(|total| wanted >= total);
+        match tokens.partial.is_some() {
+            true => self.tell_or_hold(handle, is_whole, |out| {
+                notify::progress(out, &note, [].into_iter());
+            }),
+            false => self.tell_or_hold(handle, is_whole, |out| {
+                notify::progress(out, &note, notice.chunks());
+            }),
+        }
+    }
+
+    /// Sends a progress notification in its order. On lines, a notification that reports completion
+    /// first waits a moment, and is dropped when the answer comes. Some clients lose what comes
+    /// right before the answer and report an error.
+    fn tell_or_hold(&mut self, handle: Handle, is_whole: bool, write: impl FnOnce(&mut Vec<u8>)) {
+        self.tell_held(handle);
+        let Some(call) = self.mcp.calls.get(handle) else { return };
+        let outlet = call.outlet;
+        if !matches!(outlet, Outlet::Lines(id) if is_whole && !self.settles(id)) {
+            self.notify(handle, write);
+            return;
+        }
+        let until = self.mcp.now + limits::MCP_WHOLE_HELD;
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        write(&mut call.held);
+        let armed = call.timer.take();
+        let timer = self.mcp.set_timer(armed, Some((Due::Call(handle), until)));
+        self.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
+    }
+
+    /// Sends the notification that was held back.
+    pub(in crate::server) fn tell_held(&mut self, handle: Handle) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        if !call.held.is_empty() {
+            let held = std::mem::take(&mut call.held);
+            let armed = call.timer.take();
+            self.mcp.set_timer(armed, None);
+            self.notify(handle, |out| out.extend_from_slice(&held));
+        }
+    }
+
+    /// Handles a report of progress. A number without a text waits for the chunk that may come with
+    /// it.
+    fn tell_progress(&mut self, handle: Handle, reported: &Reported<'_>) {
+        let Reported { progress, message, context } = *reported;
+        if message.is_none() && context.is_none() {
+            if !self.mcp.notice.is_of(handle) {
+                self.close_notice();
+                self.mcp.notice.open(handle);
+            }
+            self.mcp.notice.progress = Some(progress);
+            return;
+        }
+        if self.mcp.notice.is_of(handle) {
+            self.close_notice();
+        }
+        self.tell_report(handle, reported);
+    }
+
+    /// Sends a report of progress without chunks, unless it contains nothing new.
+    fn tell_report(&mut self, handle: Handle, reported: &Reported<'_>) {
+        let Reported { progress, message, context } = *reported;
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let tokens = Rc::clone(&call.tokens);
+        let Some(token) = &tokens.progress else { return };
+        let has_risen = call.reached.rising.last().is_none_or(|last| progress.progress > last);
+        let says_more = message.is_some() || context.is_some();
+        if says_more {
+            let before = std::mem::replace(&mut call.reached.report_count, progress.report_count);
+            if !has_risen && before == progress.report_count {
+                return;
+            }
+        } else if !has_risen {
+            return;
+        }
+        let note = notify::Progress {
+            total: progress.total,
+            message,
+            percentage: progress.percentage(),
+            context,
+            ..notify::Progress::new(token, call.reached.rising.next(progress.progress))
+        };
+        let is_whole = note.total.is_some_and(|total| progress.progress >= total);
+        self.tell_or_hold(handle, is_whole, |out| {
+            notify::progress(out, &note, [].into_iter());
+        });
+    }
+
+    fn tell_gap(&mut self, handle: Handle, gap: &Gap) {
+        if self.mcp.notice.call == Some(handle) {
+            self.close_notice();
+        }
+        self.tell_held(handle); // Its number is below that of the gap.
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        call.reached.seq = gap.to_seq;
+        call.reached.bytes += gap.byte_count;
+        let tokens = Rc::clone(&call.tokens);
+        let Some(token) = &tokens.progress else { return };
+        let last = call.reached.rising.last().unwrap_or(0.0);
+        let note = notify::Progress {
+            gap: Some(notify::Gap {
+                from_seq: gap.from_seq,
+                to_seq: gap.to_seq,
+                chunk_count: gap.chunk_count,
+                byte_count: gap.byte_count,
+                reason: gap.reason.name(),
+            }),
+            ..notify::Progress::new(token, call.reached.rising.next(last))
+        };
+        if self.notify(handle, |out| notify::progress(out, &note, [].into_iter())) {
+            self.mcp.counts.gaps += 1;
+        }
+    }
+
+    /// Handles a line of a log: a text, or an object with its level.
+    fn hear_log(&mut self, handle: Handle, chunk: &Chunk<'_>) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let Some(least) = call.level else { return call.reached.come_past(chunk) };
+        let text = String::from_utf8_lossy(chunk.data);
+        let said: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+        let said = said.filter(|said| said.get("data").is_some());
+        let member = |name: &str| said.as_ref()?.get(name)?.as_str();
+        let level = member("level").and_then(Level::parse).unwrap_or(Level::Info);
+        if level < least {
+            return call.reached.come_past(chunk);
+        }
+        let data = match &said {
+            Some(said) => notify::Data::Json(&said["data"]),
+            None => notify::Data::Text(&text),
+        };
+        self.close_notice(); // Earlier chunks come before this line.
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        call.reached.come_past(chunk);
+        self.notify(handle, |out| notify::message(out, level, member("logger"), data, None));
+    }
+
+    /// Sends a notification like [`Serve::say`], and counts it.
+    pub(in crate::server) fn notify(
+        &mut self,
+        handle: Handle,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        let is_told = self.say(handle, write);
+        self.mcp.counts.notifications += u64::from(is_told);
+        is_told
+    }
+
+    /// Writes a message to the client of this call, after the notifications gathered for it.
+    /// Returns `false` if the client has no connection.
+    pub(in crate::server) fn say(
+        &mut self,
+        handle: Handle,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        if self.mcp.notice.is_of(handle) {
+            self.close_notice();
+        }
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return false };
+        let Some(id) = call.outlet.connection() else { return false };
+        call.reached.count += 1;
+        let has_ids = matches!(call.asker, Asker::Session(_));
+        let shard = self.mcp.shard;
+        let (reached, handle) = (call.reached, call.name.unwrap_or(handle));
+        if let Outlet::Open(_) = call.outlet {
+            call.outlet = Outlet::Stream(id);
+            let primes = has_ids && call.context.version == Version::V2025_11_25;
+            if !self.begin_stream(id) {
+                return false;
+            }
+            if primes {
+                self.write_event(
+                    id,
+                    Some(EventId { shard, handle, seq: 0, bytes: 0, count: 0 }),
+                    |_| {},
+                );
+            }
+        }
+        let (seq, bytes, count) = (reached.seq, reached.bytes, reached.count);
+        let event_id = has_ids.then_some(EventId { shard, handle, seq, bytes, count });
+        self.write_event(id, event_id, write);
+        true
+    }
+
+    /// Begins the stream of a call with an event that only has an id.
+    pub(in crate::server) fn prime(&mut self, handle: Handle) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let Outlet::Open(id) = call.outlet else { return };
+        call.outlet = Outlet::Stream(id);
+        call.is_primed = true;
+        let shard = self.mcp.shard;
+        if self.begin_stream(id) {
+            self.write_event(
+                id,
+                Some(EventId { shard, handle, seq: 0, bytes: 0, count: 0 }),
+                |_| {},
+            );
+        }
+    }
+
+    /// Writes a message in the format of its connection: a line or a server-sent event.
+    pub(in crate::server) fn write_event(
+        &mut self,
+        id: ConnectionId,
+        event_id: Option<EventId>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        if let Some(connection) = &mut self.connections[id.0.index as usize]
+            && connection.id == id
+        {
+            connection.borrow_large_buffer(&mut self.spare);
+        }
+        let Some(connection) = self.writable(id) else { return };
+        let before = connection.own_bytes();
+        let Some(link) = &connection.mcp else { return };
+        let (is_lines, body) = (matches!(link.part, Part::Lines(_)), link.body);
+        if is_lines {
+            connection.write(|out| {
+                write(out);
+                out.push(b'\n');
+            });
+        } else if let Some(body @ (StreamBody::Chunked | StreamBody::UntilClose)) = body {
+            write_framed(connection, body, |out| {
+                if let Some(event_id) = event_id {
+                    event_id.write(out);
+                }
+                out.extend_from_slice(b"event: message\ndata: ");
+                write(out);
+                out.extend_from_slice(b"\n\n");
+            });
+        }
+        self.queued_bytes += connection.own_bytes() - before;
+    }
+
+    /// Writes the time that a client has to wait before it reconnects.
+    pub(in crate::server) fn write_mcp_retry(&mut self, id: ConnectionId) {
+        let retry = self.retry();
+        let Some(connection) = self.writable(id) else { return };
+        let Some(body) = connection.mcp.as_ref().and_then(|link| link.body) else { return };
+        write_framed(connection, body, |out| {
+            sse::write_retry(out, retry);
+            out.extend_from_slice(sse::END);
+        });
+    }
+}
+
+/// Writes a part of a stream's body.
+pub(in crate::server) fn write_framed(
+    connection: &mut Connection,
+    body: StreamBody,
+    write: impl FnOnce(&mut Vec<u8>),
+) {
+    connection.write(|out| {
+        let open = (body == StreamBody::Chunked).then(|| begin_chunk(out));
+        write(out);
+        if let Some(open) = open {
+            end_chunk(out, open);
+        }
+    });
+}
+
+/// The placeholder while a notice is being written.
+const EMPTY: Notice = Notice {
+    call: None,
+    pieces: Vec::new(),
+    payload: Vec::new(),
+    progress: None,
+    chunks_expected: None,
+};
+
+/// The exclusive bound of the numbers in event ids. No server reaches it within a thousand years.
+const NUMBER_LIMIT: u64 = 1 << 53;
+
+/// The id of an event: the call, the number of the message, and the position after it in the
+/// output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) struct EventId {
+    pub shard: u8,
+    pub handle: Handle,
+    pub seq: u64,
+    pub bytes: u64,
+    pub count: u64,
+}
+
+impl EventId {
+    fn write(self, out: &mut Vec<u8>) {
+        let EventId { shard, handle, seq, bytes, count } = self;
+        let (index, generation) = (handle.index, handle.generation);
+        writeln!(out, "id: {shard:02x}.{index:x}.{generation:x}-{seq}-{bytes}-{count}")
+            .expect("a vector takes everything");
+    }
+
+    /// Parses an id that a client has sent back.
+    pub fn parse(text: &str) -> Option<EventId> {
+        let mut parts = text.split('-');
+        let mut name = parts.next()?.split('.');
+        let mut hex = || u32::from_str_radix(name.next()?, 16).ok();
+        let (shard, index, generation) = (hex()?, hex()?, hex()?);
+        let shard = u8::try_from(shard).ok()?;
+        // No valid number is larger. Later numbers continue from them.
+        let mut number = || parts.next()?.parse().ok().filter(|number| *number < NUMBER_LIMIT);
+        let (seq, bytes, count) = (number()?, number()?, number()?);
+        let handle = Handle { index, generation };
+        parts.next().is_none().then_some(EventId { shard, handle, seq, bytes, count })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_comes_back_as_it_was_given() {
+        let handle = Handle { index: 0x1f, generation: 7 };
+        let id = EventId { shard: 3, handle, seq: 12, bytes: 3_456, count: 9 };
+        let mut text = Vec::new();
+        id.write(&mut text);
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text, "id: 03.1f.7-12-3456-9\n");
+        assert_eq!(EventId::parse(text["id: ".len()..].trim_end()), Some(id));
+        let large = format!("0.1.7-{0}-{0}-{0}", u64::MAX);
+        for wrong in ["", "0.1.7", "0.1-1-1-1", "0.1.7-1-1", "0.1.7-1-1-1-1", "0.x.7-1-1-1", &large]
+        {
+            assert_eq!(EventId::parse(wrong), None, "{wrong}");
+        }
+    }
+}

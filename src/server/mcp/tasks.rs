@@ -1,0 +1,499 @@
+//! Tasks: calls whose results are fetched later. A task is a keep with an unguessable name, from
+//! its start until its time is up. It passes on the questions of its tool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::base::{Handle, Principal};
+use crate::limits;
+use crate::mcp::cursor::{self, List};
+use crate::mcp::results::Results;
+use crate::mcp::tasks::{self, Detail, TaskState};
+use crate::mcp::{Context, Era, Fault, META_TASK, Version, notify, questions};
+use crate::reactor::Reactor;
+use crate::server::ServerShard;
+use crate::server::mcp::Due;
+use crate::server::mcp::answer::{Reply, Source};
+use crate::server::mcp::call::{Asker, Stage};
+use crate::server::mcp::keep::{Keep, Role};
+use crate::server::mcp::tools::{ToolCall, execute_error};
+use crate::server::places::What;
+use crate::stream::Outcome;
+use crate::tool::{Asking, Question, Replies};
+use crate::wire::jsonrpc::{self, ErrorObject};
+
+/// The state of a task.
+#[derive(Debug)]
+pub(in crate::server) struct Task {
+    pub name: String,
+    pub state: TaskState,
+    pub asker: Asker,
+    /// The context of the call that became the task.
+    pub context: Box<Context>,
+    arguments: Value,
+    created_us: u64,
+    updated_us: u64,
+    ttl_ms: u64,
+    /// The questions of its tool, each with its number in the handshake era.
+    open: Vec<(u64, Question)>,
+    answers: Map<String, Value>,
+    remembers: Option<Value>,
+    rounds: u32,
+    /// The reply to the call that became the task.
+    pub reply: Option<Reply>,
+}
+
+/// The limit of rounds of questions for one task.
+const ROUNDS_MAX: u32 = 64;
+
+impl Task {
+    pub fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms)
+    }
+
+    fn document(&self) -> tasks::Task<'_> {
+        tasks::Task {
+            id: &self.name,
+            state: self.state,
+            message: None,
+            created_us: self.created_us,
+            updated_us: self.updated_us,
+            ttl_ms: Some(self.ttl_ms),
+        }
+    }
+
+    /// Calls `look` with the details that a task of the stateless era has besides its state.
+    fn with_detail<T>(&self, look: impl FnOnce(Detail<'_>) -> T) -> T {
+        match (&self.state, &self.reply) {
+            (TaskState::InputRequired, _) => {
+                let asked: Vec<Question> =
+                    self.open.iter().map(|(_, question)| question.clone()).collect();
+                look(Detail::Questions(&questions::requests(&asked)))
+            }
+            (TaskState::Completed, Some(Ok(result))) => look(Detail::Result(result)),
+            (TaskState::Failed, Some(Err(fault))) => look(Detail::Fault(fault)),
+            _ => look(Detail::None),
+        }
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Starts a task for a call. The description of the task is the reply.
+    pub(in crate::server) fn begin_task(&mut self, call: ToolCall) -> Reply {
+        let ToolCall { source, context, spec, arguments, replies } = call;
+        let owner = source.owner;
+        let most = limits::MCP_TASKS_MAX;
+        let place = self.guests.mcp.places.take(What::Tasks, owner, most);
+        let full = || Fault::busy(format!("{most} tasks exist already"));
+        let place = Some(place.ok_or_else(full)?);
+        let secret =
+            self.secrets.draw().map_err(|_| Fault::internal("the system gave no randomness"))?;
+        let name = format!("{:02x}{:032x}", self.own_index(), secret.token);
+        let created_us = self.wall_us();
+        let ttl_ms = tasks::ttl_ms(&context);
+        let task = Task {
+            name,
+            state: TaskState::Working,
+            asker: source.asker,
+            context,
+            arguments,
+            created_us,
+            updated_us: created_us,
+            ttl_ms,
+            open: Vec::new(),
+            answers: replies.answers,
+            remembers: replies.state,
+            rounds: 0,
+            reply: None,
+        };
+        let now = self.now;
+        let keep = Keep { place, ..Keep::new(owner, spec, Role::Task(Box::new(task))) };
+        let serve = self.guests.serve.as_mut().expect("it was asked");
+        let full = |_| Fault::busy("too many tasks exist");
+        let handle = serve.mcp.keeps.insert(Box::new(keep)).map_err(full)?;
+        let until = now + Duration::from_millis(ttl_ms);
+        let timer = serve.mcp.set_timer(None, Some((Due::Keep(handle), until)));
+        serve.mcp.keeps.get_mut(handle).expect("it was just made").timer = timer;
+        self.advance_task(handle);
+        let server = self.server_info();
+        let serve = self.guests.serve.as_mut().expect("as above");
+        let Some(task) = serve.mcp.task(handle) else {
+            return Err(Fault::internal("the task is gone"));
+        };
+        Ok(Results::new(task.context.version, &server).task_created(&task.document()))
+    }
+
+    /// Runs the tool of a task, or asks its questions first.
+    fn advance_task(&mut self, handle: Handle) {
+        let serve = self.guests.serve.as_mut().expect("it keeps");
+        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+        let (owner, spec) = (keep.owner, Arc::clone(&keep.tool));
+        let Role::Task(task) = &mut keep.role else { return };
+        task.rounds += 1;
+        let is_endless = task.rounds > ROUNDS_MAX;
+        let answers = std::mem::take(&mut task.answers);
+        let replies = Replies { answers, state: task.remembers.take() };
+        let outlet = crate::server::mcp::call::Outlet::Nowhere;
+        let call = ToolCall {
+            source: Source { asker: task.asker, owner, outlet },
+            context: task.context.clone(),
+            spec,
+            arguments: task.arguments.clone(),
+            replies,
+        };
+        if is_endless {
+            let text = format!("the tool has asked more than {ROUNDS_MAX} times");
+            let reply = self.refusal(&call.context, &text);
+            return self.finish_task(handle, reply, Outcome::Failed);
+        }
+        match self.ask_tool(&call) {
+            Err(reply) => self.finish_task(handle, reply, Outcome::Failed),
+            Ok(Asking::Refuse(text)) => {
+                let reply = self.refusal(&call.context, &text);
+                self.finish_task(handle, reply, Outcome::Failed);
+            }
+            Ok(Asking::Run) => match self.prepare_call(&call) {
+                Err(reply) => self.finish_task(handle, reply, Outcome::Failed),
+                Ok(prepared) => self.run_task(handle, &call, prepared),
+            },
+            Ok(Asking::Ask { questions: asked, state }) => {
+                let context = &call.context;
+                if let Err(fault) = questions::check(context.version, &context.client, &asked) {
+                    return self.finish_task(handle, Err(fault), Outcome::Failed);
+                }
+                let serve = self.guests.serve.as_mut().expect("as above");
+                let is_nothing = asked.is_empty();
+                let open: Vec<(u64, Question)> =
+                    asked.into_iter().map(|question| (serve.random.next_u64(), question)).collect();
+                let Some(task) = serve.mcp.task_mut(handle) else { return };
+                (task.open, task.remembers) = (open, state);
+                match is_nothing {
+                    true => self.advance_task(handle),
+                    false => {
+                        self.set_task_state(handle, TaskState::InputRequired);
+                        self.send_task_questions(handle);
+                    }
+                }
+            }
+        }
+    }
+
+    fn run_task(&mut self, handle: Handle, call: &ToolCall, prepared: crate::tool::Prepared) {
+        let owner = call.source.owner;
+        match self.open_kept(owner, prepared, 1, None) {
+            Err(error) => {
+                let server = self.server_info();
+                let results = Results::new(call.context.version, &server);
+                let reply = execute_error(&results, &error);
+                self.finish_task(handle, reply, Outcome::Failed);
+            }
+            Ok(execution) => {
+                let serve = self.guests.serve.as_mut().expect("it keeps");
+                if let Some(keep) = serve.mcp.keeps.get_mut(handle) {
+                    keep.execution = Some(execution);
+                }
+                self.attach_keep(handle, execution, crate::engine::From::Start);
+                self.log_started_by(None, execution, &call.spec.name);
+                self.set_task_state(handle, TaskState::Working);
+                self.pump();
+            }
+        }
+    }
+
+    fn set_task_state(&mut self, handle: Handle, state: TaskState) {
+        let now_us = self.wall_us();
+        let serve = self.guests.serve.as_mut().expect("it keeps");
+        let Some(task) = serve.mcp.task_mut(handle) else { return };
+        if task.state != state {
+            task.state = state;
+            task.updated_us = now_us.max(task.created_us);
+            self.tell_task(handle);
+        }
+    }
+
+    /// Finishes a task whose execution has ended.
+    pub(in crate::server) fn settle_task(&mut self, handle: Handle) {
+        let serve = self.guests.serve.as_mut().expect("it keeps");
+        let Some(keep) = serve.mcp.keeps.get(handle) else { return };
+        let (Some(over), Role::Task(task)) = (&keep.over, &keep.role) else { return };
+        if task.reply.is_some() {
+            return;
+        }
+        let (outcome, context) = (over.outcome(), task.context.clone());
+        let reply = self.result_of(handle, &context);
+        self.finish_task(handle, reply, outcome);
+    }
+
+    /// Stores the reply of a task and sends it to the calls that wait.
+    fn finish_task(&mut self, handle: Handle, reply: Reply, outcome: Outcome) {
+        let serve = self.guests.serve.as_mut().expect("it keeps");
+        let Some(task) = serve.mcp.task_mut(handle) else { return };
+        let state = match (&reply, outcome) {
+            _ if task.state.is_terminal() => task.state,
+            (_, Outcome::Cancelled) => TaskState::Cancelled,
+            (Err(_), _) => TaskState::Failed,
+            (Ok(result), _) => {
+                TaskState::of_result(task.context.version, result["isError"] == true)
+            }
+        };
+        task.reply = Some(reply);
+        task.open.clear();
+        self.set_task_state(handle, state);
+        self.answer_awaiting(handle);
+    }
+
+    /// Answers the calls that wait for the result of a task.
+    fn answer_awaiting(&mut self, handle: Handle) {
+        let serve = self.guests.serve.as_mut().expect("it keeps");
+        let Some(task) = serve.mcp.task(handle) else { return };
+        let Some(reply) = task.reply.clone() else { return };
+        let name = task.name.clone();
+        for call in serve.mcp.awaiting(handle) {
+            let reply = self.of_task(&name, reply.clone(), &self.call_context(call));
+            self.answer_call(call, reply);
+        }
+    }
+
+    fn of_task(&self, name: &str, reply: Reply, context: &Context) -> Reply {
+        let server = self.server_info();
+        Ok(Results::new(context.version, &server).task_result(name, &reply?))
+    }
+
+    /// Returns the task of this name, if it belongs to this principal.
+    fn find_task(&self, owner: Principal, name: &str) -> Result<Handle, Fault> {
+        let serve = self.guests.serve.as_ref().expect("it was asked");
+        let is_it = |keep: &Keep| match &keep.role {
+            Role::Task(task) => keep.owner == owner && task.name == name,
+            Role::Answer(_) | Role::Door => false,
+        };
+        let found = serve.mcp.keeps.iter().find(|(_, keep)| is_it(keep));
+        found.map(|(handle, _)| handle).ok_or_else(Fault::task_not_found)
+    }
+
+    pub(in crate::server) fn get_task(
+        &mut self,
+        owner: Principal,
+        context: &Context,
+        name: &str,
+    ) -> Reply {
+        let handle = self.find_task(owner, name)?;
+        let server = self.server_info();
+        let results = Results::new(context.version, &server);
+        let serve = self.guests.serve.as_mut().expect("it was asked");
+        let task = serve.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
+        Ok(task.with_detail(|detail| results.task(&task.document(), detail)))
+    }
+
+    pub(in crate::server) fn task_result(
+        &mut self,
+        source: Source,
+        context: Box<Context>,
+        name: &str,
+    ) -> Option<Reply> {
+        let handle = match self.find_task(source.owner, name) {
+            Ok(handle) => handle,
+            Err(fault) => return Some(Err(fault)),
+        };
+        let serve = self.guests.serve.as_mut().expect("it was asked");
+        let reply = serve.mcp.task(handle).and_then(|task| task.reply.clone());
+        if let Some(reply) = reply {
+            return Some(self.of_task(name, reply, &context));
+        }
+        if let Err(fault) = self.open_call(source, context, Stage::Awaits(handle)) {
+            return Some(Err(fault));
+        }
+        self.send_task_questions(handle);
+        None
+    }
+
+    /// Returns this principal's tasks on this shard as items of a list.
+    pub(in crate::server) fn task_items(&self, owner: Principal, version: Version) -> Vec<Value> {
+        let serve = self.guests.serve.as_ref().expect("it was asked");
+        let own = serve.mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
+        let documents = own.filter_map(|(_, keep)| match &keep.role {
+            Role::Task(task) => Some(task.document().to_json(version).into()),
+            Role::Answer(_) | Role::Door => None,
+        });
+        documents.collect()
+    }
+
+    pub(in crate::server) fn cancel_task(
+        &mut self,
+        owner: Principal,
+        context: &Context,
+        name: &str,
+    ) -> Reply {
+        let handle = self.find_task(owner, name)?;
+        let server = self.server_info();
+        let results = Results::new(context.version, &server);
+        let serve = self.guests.serve.as_mut().expect("it was asked");
+        let keep = serve.mcp.keeps.get(handle).ok_or_else(Fault::task_not_found)?;
+        let Role::Task(task) = &keep.role else { return Err(Fault::task_not_found()) };
+        let execution = keep.execution.filter(|_| keep.over.is_none());
+        if !task.state.is_terminal() {
+            let context = task.context.clone();
+            self.set_task_state(handle, TaskState::Cancelled);
+            match execution {
+                Some(execution) => _ = self.cancel(execution),
+                None => {
+                    let reply = self.refusal(&context, "the task was cancelled");
+                    self.finish_task(handle, reply, Outcome::Cancelled);
+                }
+            }
+        } else if context.version.era() == Era::Handshake {
+            let text = format!("the task is already {}", task.state.name());
+            return Err(Fault::invalid_params(text));
+        }
+        let serve = self.guests.serve.as_mut().expect("as above");
+        let task = serve.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
+        Ok(results.task_cancelled(&task.document()))
+    }
+
+    pub(in crate::server) fn update_task(
+        &mut self,
+        owner: Principal,
+        context: &Context,
+        name: &str,
+        answers: Map<String, Value>,
+    ) -> Reply {
+        let handle = self.find_task(owner, name)?;
+        let serve = self.guests.serve.as_mut().expect("it was asked");
+        let task = serve.mcp.task_mut(handle).ok_or_else(Fault::task_not_found)?;
+        for (key, answer) in answers {
+            task.hear(&key, answer);
+        }
+        self.go_on_if_answered(handle);
+        let server = self.server_info();
+        Ok(Results::new(context.version, &server).empty())
+    }
+
+    fn go_on_if_answered(&mut self, handle: Handle) {
+        let serve = self.guests.serve.as_mut().expect("it keeps");
+        let Some(task) = serve.mcp.task(handle) else { return };
+        if task.state == TaskState::InputRequired && task.open.is_empty() {
+            self.set_task_state(handle, TaskState::Working);
+            self.advance_task(handle);
+        }
+    }
+
+    /// Sends a task's questions, in the handshake era, on the stream of a call that waits for its
+    /// result.
+    fn send_task_questions(&mut self, handle: Handle) {
+        let serve = self.guests.serve.as_mut().expect("it keeps");
+        let Some(call) = serve.mcp.awaiting(handle).first().copied() else { return };
+        let Some(task) = serve.mcp.task(handle) else { return };
+        let (version, name) = (task.context.version, task.name.clone());
+        if version.era() == Era::Stateless {
+            return;
+        }
+        for (number, question) in task.open.clone() {
+            let mut params = questions::params(version, &question);
+            params["_meta"][META_TASK] = json!({ "taskId": name });
+            let id = crate::server::mcp::questions::name_of(call, number);
+            let method = question.method.name();
+            let serve = self.guests.serve.as_mut().expect("as above");
+            serve.say(call, |out| jsonrpc::write_request(out, &id, method, &params));
+        }
+    }
+
+    /// Handles a client's answer to a question of a task.
+    pub(in crate::server) fn hear_task_reply(
+        &mut self,
+        handle: Handle,
+        number: u64,
+        result: Result<Value, ErrorObject>,
+    ) {
+        let serve = self.guests.serve.as_mut().expect("it keeps");
+        let Some(task) = serve.mcp.task_mut(handle) else { return };
+        let found = task.open.iter().find(|(open, _)| *open == number);
+        let Some((_, question)) = found.cloned() else { return };
+        match result {
+            Ok(answer) => {
+                task.hear(&question.key, answer);
+                self.go_on_if_answered(handle);
+            }
+            Err(error) => {
+                let text = format!("{} was refused: {}", question.method.name(), error.message);
+                let context = task.context.clone();
+                let reply = self.refusal(&context, &text);
+                self.finish_task(handle, reply, Outcome::Failed);
+            }
+        }
+    }
+
+    /// Notifies the calls that listen to a task of its change.
+    fn tell_task(&mut self, handle: Handle) {
+        let serve = self.guests.serve.as_mut().expect("it keeps");
+        let Some(keep) = serve.mcp.keeps.get(handle) else { return };
+        let (owner, Role::Task(task)) = (keep.owner, &keep.role) else { return };
+        let version = task.context.version;
+        let mut messages = Vec::new();
+        for (call, id) in serve.mcp.listeners_of_task(owner, &task.name) {
+            let mut bytes = Vec::new();
+            let document = task.document();
+            task.with_detail(|detail| {
+                notify::task(&mut bytes, version, &document, detail, Some(&id));
+            });
+            messages.push((call, bytes));
+        }
+        for (call, bytes) in messages {
+            serve.notify(call, |out| out.extend_from_slice(&bytes));
+        }
+    }
+
+    /// Removes a task whose time is up.
+    pub(in crate::server) fn forget_task(&mut self, handle: Handle) {
+        let serve = self.guests.serve.as_mut().expect("it keeps");
+        let awaiting = serve.mcp.awaiting(handle);
+        self.forget_keep(handle);
+        for call in awaiting {
+            self.answer_call(call, Err(Fault::task_not_found()));
+        }
+    }
+}
+
+/// Returns a page of tasks.
+pub(in crate::server) fn page(
+    results: &Results<'_>,
+    mut items: Vec<Value>,
+    cursor: Option<&str>,
+) -> Reply {
+    let key_of = |item: &Value| item["taskId"].as_str().unwrap_or_default().to_owned();
+    items.sort_by_key(key_of);
+    Ok(results.tasks(cursor::page(List::Tasks, items, key_of, cursor)?))
+}
+
+impl Task {
+    /// Takes an answer, if it belongs to an open question.
+    fn hear(&mut self, key: &str, answer: Value) {
+        if let Some(at) = self.open.iter().position(|(_, question)| question.key == key) {
+            self.open.remove(at);
+            self.answers.insert(key.to_owned(), answer);
+        }
+    }
+}
+
+impl crate::server::mcp::Mcp {
+    pub(in crate::server) fn task(&self, handle: Handle) -> Option<&Task> {
+        match &self.keeps.get(handle)?.role {
+            Role::Task(task) => Some(task),
+            Role::Answer(_) | Role::Door => None,
+        }
+    }
+
+    fn task_mut(&mut self, handle: Handle) -> Option<&mut Task> {
+        match &mut self.keeps.get_mut(handle)?.role {
+            Role::Task(task) => Some(task),
+            Role::Answer(_) | Role::Door => None,
+        }
+    }
+
+    /// Returns the calls that wait for the result of a task.
+    fn awaiting(&self, handle: Handle) -> Vec<Handle> {
+        let is_it = |stage: &Stage| matches!(stage, Stage::Awaits(keep) if *keep == handle);
+        let calls = self.calls.iter().filter(|(_, call)| is_it(&call.stage));
+        calls.map(|(call, _)| call).collect()
+    }
+}

@@ -1,0 +1,61 @@
+//! The server: the guests of a shard, and all shards of a server together.
+//!
+//! A [`ServerShard`] is a shard with guests. Each guest is a struct with tables of its own:
+//!
+//! - `hub`: the connections, their output and their deadlines;
+//! - `calls`: the calls of the HTTP API;
+//! - `mcp`: the Model Context Protocol;
+//! - `workers`: tools whose work is done by clients;
+//! - `agents`: runs of models, and `outgoing`: connections to the servers of models;
+//! - `shm`: processes that share memory;
+//! - `peers`: the other shards of the server.
+//!
+//! `guests.rs` joins them: it is all that the shard knows of them. `launch.rs` starts the shards of
+//! a server, `ends.rs` reports their ends, and `records.rs` writes the log.
+
+mod agents;
+mod calls;
+mod ends;
+#[cfg(test)]
+#[path = "ends_tests.rs"]
+mod ends_tests;
+mod guests;
+#[cfg(test)]
+mod guests_tests;
+mod hub;
+mod launch;
+mod log;
+mod mcp;
+pub mod metrics;
+#[cfg(test)]
+mod metrics_tests;
+pub(crate) mod outgoing;
+mod peers;
+mod places;
+mod records;
+mod shm;
+mod spans;
+mod upstreams;
+mod workers;
+
+pub use agents::{
+    AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
+};
+pub use calls::conversations::Conversations;
+pub use ends::{ShardEnd, ShardEnds};
+pub use guests::{GuestConfig, Guests, ServerHandle, ServerShard, ServerShardConfig, ServerThread};
+pub use hub::TlsConfig;
+#[cfg(feature = "tls")]
+pub use hub::TlsError;
+pub use launch::{Server, ServerConfig, ServerError, SetUp};
+pub use log::Log;
+pub use mcp::LineOptions;
+pub use outgoing::OutgoingConfig;
+#[cfg(feature = "tls")]
+pub use outgoing::Roots;
+pub use places::Places;
+#[cfg(any(test, fuzzing))]
+pub(crate) use shm::by_hand::{AtDoor, HandLine, ProducerAtDoor};
+pub use shm::{Doors, NamedDoors};
+pub use spans::Spans;
+pub use upstreams::{UpstreamCount, UpstreamMeter};

@@ -1,0 +1,189 @@
+//! HTTP/1.1 to the servers of models, on the shard's own reactor.
+//!
+//! An exchange is one request and its answer. Nothing here blocks, and nothing knows what the bytes
+//! mean. The request is given as a whole. The answer is reported as a head, the body as it comes,
+//! and exactly one end. A dropped exchange reports nothing more, and its connection is closed at
+//! once.
+//!
+//! A connection is kept for the next exchange with the same server. The server may have closed it
+//! meanwhile, in good order and before a byte of an answer. The exchange is then repeated once, on
+//! a new connection. Nothing else is ever sent twice here. Other retries are left to the caller,
+//! which knows what a request does.
+//!
+//! Deliberately absent: redirects (an error names the target), proxies (their environment variables
+//! are ignored), compression (a compressed answer is an error), HTTP/2, cookies. Requests hold
+//! keys: they are never logged, and `Debug` shows only their length.
+//!
+//! Reading order: this file, the shard's interface; `client.rs`, the state machine; `answer.rs`,
+//! the traffic. Then `exchange.rs`, `line.rs` and `site.rs`, its tables; `resolve.rs` and `tls/`.
+//! Tests: `tests/` (real servers on loopback, both reactors), `tls/tests.rs`,
+//! `sim/outgoing_tests.rs` (a seeded world).
+
+mod answer;
+mod client;
+mod config;
+mod exchange;
+mod line;
+mod resolve;
+mod site;
+#[cfg(test)]
+mod tests;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "tls/absent.rs"]
+mod tls;
+
+pub(in crate::server) use client::Outgoing;
+pub use config::OutgoingConfig;
+#[cfg(feature = "tls")]
+pub use tls::Roots;
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::agent::NetFault;
+use crate::base::{Handle, Instant};
+use crate::limits;
+use crate::reactor::Reactor;
+use crate::server::ServerShard;
+
+/// The address of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Target {
+    /// True for `https`.
+    pub is_tls: bool,
+    /// A name, or an IP address without brackets.
+    pub host: Box<str>,
+    pub port: u16,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(out, "[{}]:{}", self.host, self.port),
+            false => write!(out, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// The deadlines of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadlines {
+    /// Time to resolve the name, connect, and complete the TLS handshake.
+    pub connect: Duration,
+    /// Time from then on until the first byte of an answer.
+    pub first_byte: Duration,
+    /// Time between two pieces of an answer, while it is read.
+    pub between_bytes: Duration,
+    /// Time for the whole exchange.
+    pub total: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Deadlines {
+        Deadlines {
+            connect: limits::MODEL_CONNECT_DEADLINE,
+            first_byte: limits::MODEL_FIRST_BYTE_DEADLINE,
+            between_bytes: limits::MODEL_SILENCE_DEADLINE,
+            total: limits::MODEL_TOTAL_DEADLINE,
+        }
+    }
+}
+
+/// The id of one exchange of one shard. It becomes invalid when the end was reported or the
+/// exchange was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ExchangeId(pub Handle);
+
+/// An event of an exchange: one head, then pieces of the body, then one of two ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// The head of the answer.
+    Head {
+        status: u16,
+        retry_after: Option<Box<str>>,
+        retry_after_ms: Option<Box<str>>,
+        content_type: Option<Box<str>>,
+    },
+    /// The next bytes of the body, at least one. They are in the buffer that the caller passed.
+    Body,
+    /// The answer is complete.
+    End,
+    /// The exchange has failed: no more of the answer comes.
+    Broken(NetFault),
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Starts to send a whole request. [`Shard::next_heard`] reports its answer or its failure. The
+    /// first request opens the reactor's sockets.
+    pub(crate) fn ask_outside(
+        &mut self,
+        to: &Target,
+        request: Vec<u8>,
+        deadlines: Deadlines,
+    ) -> ExchangeId {
+        let now = self.reactor.now();
+        if self.guests.outgoing.is_none() {
+            // If that fails, the exchange fails too.
+            let _ = self.reactor.open_sockets(self.guests.socket_limits);
+            let (executions_max, waker) = (self.runs.len() as u32, self.reactor.waker());
+            let made = Outgoing::new(&self.guests.agents.outgoing, executions_max, waker, now);
+            self.guests.outgoing = Some(Box::new(made));
+        }
+        let outgoing = self.guests.outgoing.as_mut().expect("just made");
+        let id = outgoing.ask(to, request, deadlines, now);
+        outgoing.settle(&mut self.reactor, now);
+        id
+    }
+
+    /// Drops an exchange: its connection is closed now, and it reports nothing more.
+    pub(crate) fn drop_exchange(&mut self, id: ExchangeId) {
+        self.with_outgoing(|outgoing, _| outgoing.drop_exchange(id));
+    }
+
+    /// Drops an exchange whose answer holds nothing more of interest. Its connection is kept for
+    /// others if the rest of the answer, which is discarded, comes soon.
+    pub(crate) fn release_exchange(&mut self, id: ExchangeId) {
+        self.with_outgoing(|outgoing, now| outgoing.release_exchange(id, now));
+    }
+
+    /// Sets whether more of the answer is received, which is true at first. Received bytes are
+    /// still reported.
+    pub(crate) fn set_exchange_reading(&mut self, id: ExchangeId, is_reading: bool) {
+        self.with_outgoing(|outgoing, now| outgoing.set_reading(id, is_reading, now));
+    }
+
+    /// Returns the next event of an exchange. `body` has to be empty. With [`Heard::Body`], the
+    /// bytes are in it, and the next call reuses its memory.
+    pub(crate) fn next_heard(&mut self, body: &mut Vec<u8>) -> Option<(ExchangeId, Heard)> {
+        self.guests.outgoing.as_mut()?.next_heard(body)
+    }
+
+    /// Handles expired deadlines of exchanges.
+    pub(in crate::server) fn fire_outgoing_timers(&mut self) {
+        let now = self.now;
+        let Some(outgoing) = &mut self.guests.outgoing else { return };
+        if outgoing.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.worked = true;
+            self.with_outgoing(|outgoing, _| outgoing.fire(now));
+        }
+    }
+
+    /// Makes the reactor's calls that follow from events of sockets.
+    pub(in crate::server) fn settle_outgoing(&mut self) {
+        self.with_outgoing(|_, _| {});
+    }
+
+    /// Closes all connections to models' servers. For the end of a shard.
+    pub(in crate::server) fn close_outgoing(&mut self) {
+        self.with_outgoing(|outgoing, _| outgoing.close_all());
+    }
+
+    fn with_outgoing(&mut self, change: impl FnOnce(&mut Outgoing, Instant)) {
+        let Some(outgoing) = &mut self.guests.outgoing else { return };
+        let now = self.now;
+        change(outgoing, now);
+        outgoing.settle(&mut self.reactor, now);
+    }
+}

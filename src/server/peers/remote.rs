@@ -1,0 +1,353 @@
+//! Streams from other shards. Each is a reader of that shard's ring, and applies its policy itself,
+//! here. Only the cache lines of the ring cross between cores.
+//!
+//! A reader is in one of three states:
+//! - *Awake*: it is in a queue and is polled once in each turn, for one delivery at most.
+//! - *Dozing*: it has found nothing. Its shard wakes this one's reactor once when something comes.
+//! - *Held*: its connection takes no bytes, and it is not polled. Under `block` it stops its
+//!   producer. With other policies it gets a gap for what it missed.
+//!
+//! A reader that coalesces chunks also dozes while they wait for more. It is due after its maximum
+//! delay.
+//!
+//! Invariants ([`Remotes::audit`]):
+//! - R1: a stream names a slot if and only if a reader in it has not ended. That reader names the
+//!   stream's connection.
+//! - R2: a slot is in the queue exactly once if its reader is awake, and not at all otherwise.
+//! - R3: the connection of a held reader takes no bytes.
+
+use std::collections::VecDeque;
+
+use crate::base::Instant;
+use crate::engine::{Coalesce, Replay};
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::ServerShard;
+use crate::server::hub::Serve;
+use crate::server::hub::connection::Connection;
+use crate::server::hub::deliver::Giving;
+use crate::server::hub::stream::Source;
+use crate::server::peers::join::Joined;
+use crate::shard::{Delivery, Ended, Names, Subscriber};
+use crate::stream::{End, EndState, Gap};
+use crate::trace::Counters;
+
+/// The state of a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Awake,
+    Dozing,
+    Held,
+}
+
+/// A reader of another shard's ring.
+#[derive(Debug)]
+struct Remote {
+    subscriber: Subscriber,
+    names: Names,
+    connection: ConnectionId,
+    state: State,
+    coalesce: Option<Coalesce>,
+    /// The time at which chunks that are coalesced have to be delivered.
+    due_at: Option<Instant>,
+    /// Maximum number of chunks, and of payload bytes, between two flushes.
+    delivery_max: (u64, u64),
+}
+
+/// The readers of one shard's connections.
+#[derive(Debug, Default)]
+pub(in crate::server) struct Remotes {
+    places: Vec<Option<Box<Remote>>>,
+    free: Vec<u32>,
+    /// The slots to poll.
+    awake: VecDeque<u32>,
+    /// A lower bound of all `due_at` of dozing readers.
+    due_at: Option<Instant>,
+}
+
+/// The result of checking whether chunks wait to be coalesced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Company {
+    /// They are delivered now.
+    Enough,
+    /// They wait until they are due, or until a chunk newer than this one comes.
+    Waits { head_seq: u64 },
+}
+
+impl Remote {
+    /// Decides as the engine does for subscribers of its own thread.
+    fn company(&mut self, now: Instant) -> Company {
+        let Some(coalesce) = self.coalesce else { return Company::Enough };
+        let Some((lag, head_seq)) = self.subscriber.pending() else { return Company::Enough };
+        let limit_chunks = u64::from(self.subscriber.terms().limit.chunks);
+        if lag.bytes >= coalesce.bytes_max || lag.chunks >= limit_chunks {
+            self.due_at = Some(now);
+        }
+        let due_at = *self.due_at.get_or_insert(now + coalesce.delay_max);
+        match due_at <= now || lag.chunks == 0 {
+            true => Company::Enough, // Once delivery has begun, the rest is delivered too.
+            false => Company::Waits { head_seq },
+        }
+    }
+}
+
+impl Remotes {
+    /// Adds the reader of a connection. It is polled from now on. Returns its slot for the stream.
+    pub fn insert(&mut self, joined: Joined, connection: ConnectionId) -> Source {
+        let Joined { subscriber, names, coalesce, .. } = joined;
+        let (state, due_at) = (State::Awake, None);
+        let whole = (limits::DELIVERY_CHUNKS_MAX.into(), limits::DELIVERY_BYTES_MAX);
+        let is_bounded = |replay: &Replay| !replay.until_acknowledged;
+        let delivery_max = match subscriber.replay().filter(is_bounded) {
+            Some(replay) => replay.delivery(),
+            None => whole,
+        };
+        let delivery_max = (delivery_max.0.min(whole.0), delivery_max.1.min(whole.1));
+        let remote =
+            Remote { subscriber, names, connection, state, coalesce, due_at, delivery_max };
+        let remote = Box::new(remote);
+        let at = self.free.pop().unwrap_or(self.places.len() as u32);
+        match self.places.get_mut(at as usize) {
+            Some(place) => *place = Some(remote),
+            None => self.places.push(Some(remote)),
+        }
+        // Reserved here, because the delivery of a chunk allocates nothing.
+        let count = self.places.len();
+        self.free.reserve(count - self.free.len());
+        self.awake.reserve(count - self.awake.len());
+        self.awake.push_back(at);
+        Source::There(at)
+    }
+
+    /// Removes the reader in a slot.
+    fn remove(&mut self, at: u32) -> Subscriber {
+        let remote = self.places[at as usize].take().expect("R1");
+        if remote.state == State::Awake {
+            self.awake.retain(|&awake| awake != at); // R2
+        }
+        self.free.push(at);
+        remote.subscriber
+    }
+
+    fn count(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// True if a reader is awake.
+    #[inline]
+    pub fn has_awake(&self) -> bool {
+        !self.awake.is_empty()
+    }
+
+    /// Wakes the held reader in this slot, because its connection takes bytes again.
+    pub fn release(&mut self, at: u32) {
+        let remote = self.places[at as usize].as_mut().expect("R1");
+        if remote.state == State::Held {
+            remote.state = State::Awake;
+            self.awake.push_back(at);
+        }
+    }
+
+    /// Checks which dozing readers were roused, after this shard was woken.
+    fn look_at_dozing(&mut self) {
+        for (at, remote) in self.places.iter_mut().enumerate() {
+            if let Some(remote) = remote
+                && remote.state == State::Dozing
+                && remote.subscriber.was_roused()
+            {
+                remote.state = State::Awake;
+                self.awake.push_back(at as u32);
+            }
+        }
+    }
+
+    /// Returns the earliest time at which coalesced chunks may be due.
+    #[inline]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.due_at
+    }
+
+    fn expect_by(&mut self, due_at: Option<Instant>) {
+        let both = self.due_at.into_iter().chain(due_at);
+        self.due_at = both.min();
+    }
+
+    /// Wakes the readers whose chunks are due.
+    pub fn wake_due(&mut self, now: Instant) {
+        self.due_at = None;
+        for (at, remote) in self.places.iter_mut().enumerate() {
+            let Some(remote) = remote else { continue };
+            let Some(due_at) = remote.due_at.filter(|_| remote.state == State::Dozing) else {
+                continue;
+            };
+            if due_at <= now {
+                remote.subscriber.wake_up();
+                remote.state = State::Awake;
+                self.awake.push_back(at as u32);
+            } else {
+                self.due_at = Some(self.due_at.map_or(due_at, |first| first.min(due_at)));
+            }
+        }
+    }
+
+    /// Checks R1 to R3. For tests.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn audit(&self, connections: &[Option<Box<Connection>>]) {
+        let mut named_count = 0;
+        for connection in connections.iter().flatten() {
+            for followed in connection.stream.iter().flat_map(|stream| &stream.followed) {
+                let Some(Source::There(at)) = followed.source else { continue };
+                named_count += 1;
+                let remote = self.places[at as usize].as_ref().expect("R1");
+                assert_eq!(remote.connection, connection.id); // R1
+                assert!(remote.state != State::Held || !connection.takes); // R3
+            }
+        }
+        assert_eq!(named_count, self.count()); // R1
+        for (at, remote) in self.places.iter().enumerate() {
+            let state = remote.as_ref().map(|remote| remote.state);
+            let queued = self.awake.iter().filter(|&&awake| awake as usize == at).count();
+            assert_eq!(queued, usize::from(state == Some(State::Awake))); // R2
+        }
+    }
+}
+
+impl Serve {
+    /// True if a reader of another shard's ring is awake.
+    #[inline]
+    pub fn has_awake_remotes(&self) -> bool {
+        self.remotes.has_awake()
+    }
+
+    /// Delivers to a connection from the reader in this slot, at most one delivery.
+    fn poll_remote<R: Reactor>(
+        &mut self,
+        at: u32,
+        reactor: &mut R,
+        counters: &mut Counters,
+        now: Instant,
+    ) -> Given {
+        // The reader leaves its slot meanwhile, because its deliveries borrow it.
+        let mut remote = self.remotes.places[at as usize].take().expect("R2");
+        let id = remote.connection;
+        let is_alone = self.remotes.count() == 1;
+        let (mut count, mut bytes, mut ended) = (0, 0, None);
+        remote.state = loop {
+            if !self.connection(id).expect("R1").takes {
+                break State::Held;
+            }
+            let (chunks_max, bytes_max) = remote.delivery_max;
+            if count > 0 && (count >= chunks_max || bytes >= bytes_max) {
+                break State::Awake;
+            }
+            if let Company::Waits { head_seq } = remote.company(now) {
+                remote.subscriber.settle();
+                self.remotes.expect_by(remote.due_at);
+                let dozes = remote.subscriber.rest_behind(head_seq);
+                break if dozes { State::Dozing } else { State::Awake };
+            }
+            let Some((delivery, next_seq)) = remote.subscriber.poll_at(now) else {
+                remote.due_at = None;
+                break if remote.subscriber.rest() { State::Dozing } else { State::Awake };
+            };
+            count += 1;
+            self.next_chunk();
+            if let Delivery::Chunk(chunk) = &delivery {
+                bytes += chunk.data.len() as u64;
+                counters.chunks_delivered += 1;
+                counters.bytes_delivered += chunk.data.len() as u64;
+                let giving = Giving {
+                    reactor: &mut *reactor,
+                    counters,
+                    now,
+                    names: &remote.names,
+                    is_alone,
+                };
+                self.give(id, Source::There(at), chunk, giving);
+                continue;
+            }
+            count_told(counters, &delivery);
+            self.tell(id, Source::There(at), &remote.names, next_seq, &delivery);
+            if let Delivery::End(Ended { end, .. }) = delivery {
+                ended = Some(end);
+                break State::Dozing;
+            }
+        };
+        if ended.is_none() {
+            remote.subscriber.settle(); // The connection has copied the bytes.
+        }
+        let is_awake = remote.state == State::Awake;
+        self.remotes.places[at as usize] = Some(remote);
+        let left = ended.map(|end| (self.remotes.remove(at), end));
+        if is_awake {
+            self.remotes.awake.push_back(at);
+        }
+        Given { any: count > 0, left }
+    }
+}
+
+/// The result of a poll.
+struct Given {
+    /// True if something was delivered.
+    any: bool,
+    /// The reader that has had its end, and that end.
+    left: Option<(Subscriber, End)>,
+}
+
+/// Counts what the engine counts for subscribers of its own thread.
+fn count_told(counters: &mut Counters, delivery: &Delivery<'_>) {
+    match delivery {
+        Delivery::Chunk(_) => {}
+        Delivery::Gap(Gap { chunk_count, byte_count, .. }) => {
+            counters.gaps_delivered += 1;
+            counters.chunks_missed += chunk_count;
+            counters.bytes_missed += byte_count;
+        }
+        Delivery::Progress(_) => counters.progress_delivered += 1,
+        Delivery::End(ended) => {
+            // The shard that detaches a subscriber counts that itself.
+            let is_own = matches!(ended.end.state, EndState::Ended(_));
+            counters.ends_delivered += u64::from(is_own);
+        }
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// True if a reader of another shard's ring is awake.
+    #[inline]
+    pub(in crate::server) fn has_awake_remotes(&self) -> bool {
+        self.guests.serve.as_ref().is_some_and(|serve| serve.has_awake_remotes())
+    }
+
+    /// Delivers from the rings of other shards.
+    pub(in crate::server) fn poll_remotes(&mut self) {
+        let awake_count = self.guests.serve.as_ref().map_or(0, |serve| serve.remotes.awake.len());
+        for _ in 0..awake_count {
+            self.make_room_for_deliveries();
+            let Some(serve) = &mut self.guests.serve else { return };
+            let Some(at) = serve.remotes.awake.pop_front() else { return };
+            let (reactor, counters) = (&mut self.reactor, &mut self.counters);
+            let Given { any, left } = serve.poll_remote(at, reactor, counters, self.now);
+            self.worked |= any;
+            if let Some((subscriber, end)) = left {
+                self.log_let_go(subscriber.execution(), subscriber.id(), &end);
+            }
+            self.flush_if_due();
+        }
+    }
+
+    /// Checks the dozing readers, because another shard may have woken this one.
+    pub(in crate::server) fn look_at_remotes(&mut self) {
+        if let Some(serve) = &mut self.guests.serve {
+            serve.remotes.look_at_dozing();
+        }
+    }
+
+    /// Removes the reader in this slot, because its connection is gone.
+    pub(in crate::server) fn lose_remote(&mut self, at: u32) {
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        drop(serve.remotes.remove(at)); // Dropping it tells its shard.
+    }
+}

@@ -1,0 +1,142 @@
+//! Readers and producers at the door without a connection. They are for the simulator, which has no
+//! sockets that carry descriptors and no thread that buys memory.
+//!
+//! Everything but the connection is as at a real door: the relay, the producer's ring, the control
+//! page, the page and the slot of each. The caller carries the two signals of a line: a knock, and
+//! its end.
+
+use std::os::fd::OwnedFd;
+
+use crate::base::{ExecutionId, Handle};
+use crate::engine::{SubscribeError, SubscribeSpec, Subscribed};
+use crate::memory::{ControlView, DeskView, DoorMemory, ProducerRing, ReaderPage, RingReader};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::ServerShard;
+use crate::server::shm::lines::{Parcel, Side, of_producer};
+use crate::server::shm::relay;
+use crate::shard::reader::link::Shared;
+use crate::shard::{ExecuteError, ExecuteOptions};
+
+/// The line of such a reader or producer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandLine {
+    execution: ExecutionId,
+    side: Side,
+}
+
+/// The memory that such a reader has mapped, and its line.
+pub(crate) struct AtDoor {
+    pub subscribed: Subscribed,
+    pub shared: Shared,
+    pub desk: DeskView,
+    pub line: HandLine,
+}
+
+/// The memory that such a producer maps (its ring, the control page, its own page), and its line.
+pub(crate) struct ProducerAtDoor {
+    pub memory: [OwnedFd; 3],
+    pub line: HandLine,
+}
+
+/// The panic message if the system lacks something. A simulation never runs short.
+const ENOUGH: &str = "a simulation has enough memory and places";
+
+/// A connection id that no reactor assigns.
+const NO_CONNECTION: ConnectionId = ConnectionId(Handle { index: u32::MAX, generation: 0 });
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Attaches a reader that has no connection. The caller has to knock once, as after mapping
+    /// memory.
+    ///
+    /// # Errors
+    /// [`SubscribeError`]. [`SubscribeError::NotYet`] if the execution has no ring.
+    ///
+    /// # Panics
+    /// If the system runs out of memory, or all configured places are in use.
+    pub(crate) fn read_by_hand(
+        &mut self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+    ) -> Result<AtDoor, SubscribeError> {
+        let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
+        let run = run.filter(|run| run.id == id).ok_or(SubscribeError::NotFound)?;
+        if run.guest.door.is_none() {
+            let class = relay::class_for(&run.ring);
+            let class_bytes = class.ok_or(SubscribeError::NotYet { next_seq: 1 })?;
+            let memory = DoorMemory::buy(class_bytes).expect(ENOUGH);
+            let place = self.place_at_door().expect(ENOUGH);
+            self.open_relay(id, memory, place).expect(ENOUGH);
+        }
+        let granted = self.grant_by_hand(id, spec);
+        self.close_idle_door(id.slot.index);
+        granted
+    }
+
+    fn grant_by_hand(
+        &mut self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+    ) -> Result<AtDoor, SubscribeError> {
+        // The execution has a door now. Before a producer has mapped its ring, nothing can be
+        // shared.
+        let memory = self.share_with_reader(id);
+        let memory = memory.map_err(|_| SubscribeError::NotYet { next_seq: 1 })?;
+        let subscribed = self.subscribe_at_door(id, spec)?;
+        let seated = self.seat_reader(NO_CONNECTION, &subscribed, memory);
+        let (grant, parcel) = seated.expect("every subscriber has a slot");
+        let [ring, control, page] = three(parcel);
+        let reader = RingReader::open(ring).expect("the ring is ours");
+        let (control, desk) = ControlView::open(control, grant.slot).expect("the page is ours");
+        let page = ReaderPage::open(page).expect("the page is ours");
+        let shared = Shared { id, reader, control, page, anchor: self.anchor };
+        let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
+        Ok(AtDoor { subscribed, shared, desk, line: HandLine { execution: id, side } })
+    }
+
+    /// Opens an execution for a producer that has no connection, with a ring of `class_bytes`. The
+    /// caller has to knock once, as after mapping memory. `None` if the execution has ended at
+    /// once.
+    ///
+    /// # Errors
+    /// [`ExecuteError`].
+    ///
+    /// # Panics
+    /// See [`Shard::read_by_hand`].
+    pub(crate) fn produce_by_hand(
+        &mut self,
+        class_bytes: u32,
+        options: ExecuteOptions,
+    ) -> Result<(ExecutionId, Option<ProducerAtDoor>), ExecuteError> {
+        let ring = ProducerRing::create(class_bytes, self.anchor).expect(ENOUGH);
+        let place = self.place_at_door().expect(ENOUGH);
+        let (door, parcel) = self.door_of_producer(NO_CONNECTION, ring, place).expect(ENOUGH);
+        let prepared = of_producer("by hand", class_bytes, None);
+        let execution = self.open_for_guest(prepared, options, door)?;
+        let line = HandLine { execution, side: Side::Guest };
+        let has_door = self.run_mut(execution.slot).guest.door.is_some();
+        Ok((execution, has_door.then(|| ProducerAtDoor { memory: three(parcel), line })))
+    }
+
+    /// True if the producer on this line was told to begin.
+    pub(crate) fn has_begun_by_hand(&mut self, line: HandLine) -> bool {
+        let run = self.runs[line.execution.slot.index as usize].as_mut();
+        let run = run.filter(|run| run.id == line.execution);
+        let guest = run.and_then(|run| run.guest.door.as_mut()?.guest());
+        guest.is_some_and(|guest| guest.has_begun)
+    }
+
+    /// Handles a knock on such a line.
+    pub(crate) fn hear_by_hand(&mut self, line: HandLine) {
+        self.hear_knock(line.execution, line.side);
+    }
+
+    /// Ends such a line.
+    pub(crate) fn lose_by_hand(&mut self, line: HandLine) {
+        self.lose_line(line.execution, line.side);
+        self.pump();
+    }
+}
+
+fn three(parcel: Parcel) -> [OwnedFd; 3] {
+    <[_; 3]>::try_from(parcel.into_vec()).expect("a ring and two pages")
+}

@@ -1,0 +1,487 @@
+//! A guest: a producer in another process, which writes to a ring of its own.
+//!
+//! The server reads that ring as it reads all outside data: it reads each word once and checks it.
+//! The ring follows the rules of rings, or the execution fails with the rule that was broken, and
+//! nothing else is affected. `taking.rs` handles the bytes.
+//!
+//! A guest has four steps. It is *handed* its memory. It reports that it has *mapped* the memory,
+//! which is then sealed. It may *begin* once the engine starts it. It *ends* by its own final
+//! record, by its death, by a broken rule, or because the execution was stopped.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::base::{Handle, Instant};
+use crate::engine::{Event, Gate, ProducerEnd};
+use crate::limits;
+use crate::memory::atomic::full_fence;
+use crate::memory::{
+    ControlView, FinalRecord, Owner, OwnerView, Poll, ProducerPageFile, ProducerRing, RingReader,
+};
+use crate::reactor::{ConnectionId, Reactor, Waker};
+use crate::server::ServerShard;
+use crate::server::guests::{Served, ServedRun};
+use crate::server::shm::places::Doors;
+use crate::server::shm::relay::not_sealed;
+use crate::server::shm::taking::{Broken, Progress, Taken};
+use crate::server::shm::watcher::Watching;
+use crate::server::shm::{Door, ProcessSeat};
+use crate::shard::delivery::outcome_of_code;
+use crate::shard::run::{Producer, Remote, Ring};
+use crate::tool::{Notes, Report};
+use crate::trace::Code;
+
+/// The shard's state of one guest. See the module's text.
+pub(in crate::server) struct Guest {
+    /// The connection to the producer's process.
+    pub connection: ConnectionId,
+    ring: ProducerRing,
+    page: Page,
+    /// The progress of taking over its ring.
+    pub(in crate::server) taken: Progress,
+    /// True once the engine has started it.
+    is_started: bool,
+    /// True once it was told that it may begin.
+    pub has_begun: bool,
+    /// True once its connection is closed.
+    pub is_gone: bool,
+    /// True if its next chunk had no room when it was last visited.
+    is_stuck: bool,
+    /// True if a reader in this process waits for its chunks. It is then visited in every turn.
+    is_urgent: bool,
+    /// The time of the last visit.
+    looked: Instant,
+    /// The newest chunk taken over when the positions of its readers were last sampled.
+    sampled_seq: u64,
+    /// The newest chunk that it had published when it was told that no more is taken.
+    shut_seq: u64,
+    reports_seen: u64,
+    expected_seen: Option<u64>,
+}
+
+enum Page {
+    Handed(Option<ProducerPageFile>),
+    Mapped(Mapped),
+}
+
+/// The memory that may be read because it is sealed. (D2)
+struct Mapped {
+    view: ControlView,
+    owner: OwnerView,
+    /// The descriptor of the ring for readers.
+    read_only: OwnedFd,
+    _watching: Option<Watching>,
+}
+
+impl Guest {
+    /// Returns a guest with this ring and a new page, both not handed over yet.
+    pub fn new(ring: ProducerRing, connection: ConnectionId) -> io::Result<Guest> {
+        Ok(Guest {
+            connection,
+            ring,
+            page: Page::Handed(Some(ProducerPageFile::create()?)),
+            taken: Progress::default(),
+            is_started: false,
+            has_begun: false,
+            is_gone: false,
+            is_stuck: false,
+            is_urgent: true,
+            looked: Instant::ZERO,
+            sampled_seq: 0,
+            shut_seq: 0,
+            reports_seen: 0,
+            expected_seen: None,
+        })
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.ring.reader().geometry().window_bytes() as u64
+    }
+
+    /// Returns the memory that the producer maps: its ring and its page.
+    pub fn to_map(&self) -> [BorrowedFd<'_>; 2] {
+        let Page::Handed(Some(page)) = &self.page else {
+            unreachable!("its memory is handed over once")
+        };
+        [self.ring.descriptor(), page.descriptor()]
+    }
+
+    /// Returns its ring once it may be read. (D2)
+    pub fn reader(&self) -> Option<&RingReader> {
+        matches!(self.page, Page::Mapped(_)).then(|| self.ring.reader())
+    }
+
+    /// Returns the descriptor of its ring for readers, once the ring is sealed.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.page {
+            Page::Handed(_) => None,
+            Page::Mapped(mapped) => Some(mapped.read_only.as_fd()),
+        }
+    }
+
+    /// Handles the first message of the producer: it has mapped its memory, which is sealed now.
+    /// Returns `true` if the message was the first.
+    fn take_mapped(&mut self, doors: &Doors, waker: Waker) -> Result<bool, String> {
+        let Page::Handed(page) = &mut self.page else { return Ok(false) };
+        let Some(page) = page.take() else { return Ok(false) }; // Sealing has failed before.
+        let read_only = self.ring.close().map_err(|error| not_sealed(&error))?;
+        let (view, owner) = page.close().map_err(|error| not_sealed(&error))?;
+        let watching = doors.watch(owner.clone(), waker, self.ring.reader().clone());
+        self.page = Page::Mapped(Mapped { view, owner, read_only, _watching: watching });
+        Ok(true)
+    }
+
+    fn mapped(&self) -> Option<&Mapped> {
+        match &self.page {
+            Page::Handed(_) => None,
+            Page::Mapped(mapped) => Some(mapped),
+        }
+    }
+
+    fn looks_dead(&self) -> bool {
+        self.is_gone || self.mapped().is_some_and(|mapped| mapped.owner.owner() == Owner::Died)
+    }
+
+    fn last_word(&self) -> Option<FinalRecord> {
+        self.mapped()?.view.final_record()
+    }
+
+    /// Returns the new part of its progress report and its expected number of chunks, if either
+    /// changed.
+    fn notes(&mut self) -> Option<Notes> {
+        let Page::Mapped(Mapped { view, .. }) = &self.page else { return None };
+        let mut notes = Notes::default();
+        let expected = view.chunks_expected();
+        if expected != self.expected_seen {
+            self.expected_seen = expected;
+            notes.chunks_expected = expected;
+        }
+        if let Some(record) = view.progress().filter(|record| record.reports > self.reports_seen) {
+            self.reports_seen = record.reports;
+            let mut report = Report::amount(record.progress, record.total);
+            if !record.message.as_str().is_empty() {
+                report = report.with_message(record.message.as_str());
+            }
+            if let Ok(context) = serde_json::from_str(record.context.as_str()) {
+                report = report.with_context(&context);
+            }
+            notes.push(report);
+        }
+        (notes.chunks_expected.is_some() || !notes.reports.is_empty()).then_some(notes)
+    }
+
+    /// True if it has published or reported something that was not taken over. `head_seq` is the
+    /// newest chunk taken over, `from_seq` the first chunk whose presence counts as news.
+    fn has_news(&self, head_seq: u64, from_seq: u64) -> bool {
+        let Some(Mapped { view, .. }) = self.mapped().filter(|_| !self.is_stuck) else {
+            return false; // Nothing is taken until there is room, and that is an event of its own.
+        };
+        let has_chunk = |seq| !matches!(self.ring.reader().poll(seq), Poll::Pending);
+        has_chunk(head_seq + 1) && (from_seq == head_seq + 1 || has_chunk(from_seq))
+            || self.looks_dead()
+            || view.final_record().is_some()
+            || view.chunks_expected() != self.expected_seen
+            || view.progress().is_some_and(|record| record.reports > self.reports_seen)
+    }
+
+    /// True if it will soon lack room, or if the positions of its readers were not sampled for a
+    /// while. `head_seq` is the newest chunk taken over. Chunks from `gate_seq` on may not be
+    /// overwritten.
+    fn needs_room(&mut self, head_seq: u64, gate_seq: u64) -> bool {
+        let slot_count = u64::from(self.ring.reader().geometry().slot_count());
+        let is_short = self.mapped().is_some_and(|mapped| mapped.owner.is_short_of_room());
+        let is_behind = head_seq.saturating_sub(gate_seq) >= slot_count / 4;
+        if !(is_short || is_behind) || head_seq - self.sampled_seq < slot_count / 16 {
+            return false;
+        }
+        self.sampled_seq = head_seq;
+        true
+    }
+
+    /// Checks D2 and D3.
+    pub fn audit(&self, run: &ServedRun) {
+        assert!(!self.has_begun || self.mapped().is_some()); // D2
+        if let (Ring::Here(writer), Producer::Guest) = (&run.ring, &run.producer) {
+            assert!(writer.head_seq() <= run.ingested_seq); // D3
+            assert!(!self.taken.is_mirrored || writer.head_seq() == run.ingested_seq); // D3
+        }
+    }
+}
+
+impl Door {
+    /// Publishes the gate of a guest: see [`Run::publish_gate`].
+    pub fn publish_gate(&mut self, gate: Gate) {
+        let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = gate;
+        self.control.page.set_gate(gate_seq, credit_seq, credit_bytes, read_seq);
+        full_fence(); // owner:gated
+        let mapped = self.guest().and_then(|guest| guest.mapped());
+        if mapped.is_some_and(|mapped| mapped.owner.is_gated()) {
+            self.control.page.wake_producer();
+        }
+    }
+}
+
+impl ServedRun {
+    pub(in crate::server) fn guest(&mut self) -> Option<&mut Guest> {
+        self.guest.door.as_mut()?.guest()
+    }
+
+    /// Tells a guest that no chunk after those published by now is taken. Returns `false` if it has
+    /// not begun and so has published nothing.
+    pub fn shut_guest(&mut self) -> bool {
+        let ingested_seq = self.ingested_seq;
+        let Some(door) = &mut self.guest.door else { return false };
+        door.close_to_producer();
+        let head_seq = door.guest_reader().map_or(0, RingReader::head_seq);
+        let Some(guest) = door.guest().filter(|guest| guest.has_begun) else { return false };
+        // No ring holds more, whatever the producer claims.
+        let held_max = u64::from(guest.ring.reader().geometry().slot_count());
+        guest.shut_seq = head_seq.min(ingested_seq + held_max);
+        guest.is_urgent = true;
+        true
+    }
+
+    /// Tells a guest whose execution has ended that nothing more is taken. Returns its connection.
+    pub fn dismiss_guest(&mut self) -> Option<ConnectionId> {
+        let door = self.guest.door.as_mut()?;
+        let connection = door.guest()?.connection;
+        door.close_to_producer();
+        Some(connection)
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Lets a guest begin that the engine has started, as soon as it has mapped its memory.
+    pub(in crate::server) fn let_guest_begin(&mut self, handle: Handle) {
+        if let Some(guest) = self.run_mut(handle).guest() {
+            guest.is_started = true;
+            self.tell_guest_to_begin(handle.index);
+        }
+    }
+
+    fn tell_guest_to_begin(&mut self, index: u32) {
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        let Some(guest) = run.guest() else { return };
+        if guest.has_begun || !guest.is_started || guest.mapped().is_none() {
+            return;
+        }
+        guest.has_begun = true;
+        let connection = guest.connection;
+        run.publish_gate();
+        self.guests.doors.guests.push(index);
+        self.say_go(connection);
+    }
+
+    /// Handles a message on a guest's connection. The first one says that it has mapped its memory,
+    /// later ones that it has published something.
+    pub(in crate::server) fn hear_guest(&mut self, index: u32) {
+        let (waker, doors) = (self.reactor.waker(), self.guests.doors.places.clone());
+        let run = self.runs[index as usize].as_mut();
+        let Some(guest) = run.and_then(ServedRun::guest) else { return };
+        match guest.take_mapped(&doors, waker) {
+            Ok(true) => self.tell_guest_to_begin(index),
+            Ok(false) => self.take_over_guest(index),
+            Err(text) => self.end_guest(index, ProducerEnd::Failed(&text)),
+        }
+    }
+
+    /// Handles the end of a guest's connection, which ends the guest. Its published chunks are
+    /// still taken.
+    pub(in crate::server) fn lose_guest(&mut self, index: u32) {
+        let run = self.runs[index as usize].as_mut();
+        let Some(guest) = run.and_then(ServedRun::guest) else { return };
+        guest.is_gone = true;
+        match guest.has_begun {
+            true => self.take_over_guest(index),
+            false => self.end_guest(index, ProducerEnd::Failed(GONE)),
+        }
+    }
+
+    /// Takes over the chunks of guests for which a reader in this process waits, and of guests that
+    /// were not visited for [`limits::DOOR_LOOK_INTERVAL`].
+    pub(in crate::server) fn take_over_urgent_guests(&mut self) {
+        let now = self.now;
+        self.take_over_guests_if(|guest| {
+            guest.is_urgent || now.since(guest.looked) >= limits::DOOR_LOOK_INTERVAL
+        });
+    }
+
+    /// Takes over the published chunks of all guests.
+    pub(in crate::server) fn take_over_guests(&mut self) {
+        self.take_over_guests_if(|_| true);
+    }
+
+    fn take_over_guests_if(&mut self, is_due: impl Fn(&Guest) -> bool) {
+        for at in (0..self.guests.doors.guests.len()).rev() {
+            let Some(&index) = self.guests.doors.guests.get(at) else { continue };
+            let run = self.runs[index as usize].as_mut();
+            if run.and_then(ServedRun::guest).is_some_and(|guest| is_due(guest)) {
+                self.take_over_guest(index);
+            }
+        }
+    }
+
+    /// Takes over the published chunks of a guest, and its reports.
+    pub(in crate::server) fn take_over_guest(&mut self, index: u32) {
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        let (handle, ingested_before) = (run.handle, run.ingested_seq);
+        if !matches!(run.producer, Producer::Guest) {
+            return;
+        }
+        let now = self.now;
+        let Some(guest) = run.guest().filter(|guest| guest.has_begun) else { return };
+        guest.looked = now;
+        // Read before the ring: all that was published before the final record is then visible.
+        let (is_dead, last_word) = (guest.looks_dead(), guest.last_word());
+        if let Some(notes) = guest.notes() {
+            self.pass_on(handle, &notes);
+        }
+        let taken = self.ingest_guest(index);
+        self.make_room(index);
+        let run = self.runs[index as usize].as_mut();
+        let Some(run) = run.filter(|run| run.handle == handle) else { return };
+        if !matches!(run.producer, Producer::Guest) {
+            return; // A chunk or a report has ended it.
+        }
+        let (head_seq, has_moved) = (run.ingested_seq, run.ingested_seq != ingested_before);
+        let is_stopping = run.stopping;
+        let Some(guest) = run.guest() else { return };
+        let is_shut = head_seq >= guest.shut_seq;
+        guest.is_stuck = matches!(taken, Ok(Taken::NoRoom));
+        guest.is_urgent |= matches!(taken, Ok(Taken::Enough));
+        // Its ring is full of chunks that readers here still need, so it takes no more either.
+        let waits = guest.mapped().is_some_and(|mapped| mapped.owner.is_gated()) && !has_moved;
+        match (taken, last_word) {
+            (Err(rule), _) => self.refuse_guest(index, rule),
+            (Ok(Taken::All), Some(record)) => self.believe_guest(index, &record, head_seq),
+            (Ok(taken), _) if is_stopping && (!matches!(taken, Taken::Enough) || is_shut) => {
+                self.end_guest(index, ProducerEnd::Stopped);
+            }
+            (Ok(Taken::All), None) if is_dead => self.end_guest(index, ProducerEnd::Failed(GONE)),
+            (Ok(Taken::NoRoom), _) => self.say_that_it_is_gated(index),
+            (Ok(Taken::Enough), _) => self.worked = true,
+            (Ok(Taken::All), None) if waits => self.hear_that_guest_waits(index),
+            (Ok(Taken::All), None) => {}
+        }
+    }
+
+    /// Handles a guest that says it waits. The engine is told only if a reader holds the guest
+    /// back, because the guest's word may be out of date or false.
+    fn hear_that_guest_waits(&mut self, index: u32) {
+        let run = self.runs[index as usize].as_mut().expect("the caller has checked it");
+        let handle = run.handle;
+        if std::mem::replace(&mut run.blocked, true) {
+            return; // The engine was told since the gate was published.
+        }
+        self.sample_readers(index);
+        self.tell(Event::RoomWanted(handle));
+        self.pump();
+        let run = self.runs[index as usize].as_ref().filter(|run| run.handle == handle);
+        if run.is_some_and(|run| run.blocked) && self.engine.is_held_back(handle) {
+            self.tell(Event::Gated(handle));
+            self.pump();
+        }
+    }
+
+    /// Moves the gate of a guest before the guest reaches it.
+    fn make_room(&mut self, index: u32) {
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        let (handle, head_seq, gate_seq) = (run.handle, run.ingested_seq, run.gate.gate_seq);
+        if gate_seq != u64::MAX && run.guest().is_some_and(|g| g.needs_room(head_seq, gate_seq)) {
+            self.sample_readers(index);
+            self.tell(Event::RoomWanted(handle));
+            self.pump();
+        }
+    }
+
+    /// Ends a guest by its final record, after all its published chunks were taken.
+    fn believe_guest(&mut self, index: u32, record: &FinalRecord, head_seq: u64) {
+        if record.head_seq != head_seq {
+            return self.refuse_guest(index, "it ended after a chunk that it did not publish");
+        }
+        let run = self.runs[index as usize].as_mut().expect("the caller has checked it");
+        let guest = run.guest().and_then(|guest| Some(guest.mapped()?.view.clone()));
+        let text = guest.map(|view| view.error_text());
+        match outcome_of_code(record.verdict.get()) {
+            Some(crate::stream::Outcome::Completed) => self.end_guest(index, ProducerEnd::Done),
+            Some(_) => {
+                let text = text.as_ref().map_or("", |text| text.as_str());
+                let text = if text.is_empty() { "the producer failed" } else { text };
+                self.end_guest(index, ProducerEnd::Failed(text));
+            }
+            None => self.refuse_guest(index, "it ended with an unknown outcome"),
+        }
+    }
+
+    /// Fails the execution of a guest that has broken a rule. Nothing more of it is read.
+    pub(in crate::server) fn refuse_guest(&mut self, index: u32, rule: Broken) {
+        self.counters.door_producers_refused += 1;
+        self.record(Code::OutsideRefused, u64::from(index), 0);
+        self.log_refused_guest(index, rule);
+        let text = format!("the producer broke the ring's rules: {rule}");
+        self.end_guest(index, ProducerEnd::Failed(&text));
+    }
+
+    fn end_guest(&mut self, index: u32, end: ProducerEnd<'_>) {
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        let handle = run.handle;
+        self.guests.doors.guests.retain(|&guest| guest != index);
+        match run.producer {
+            // A waiting guest has left before its start.
+            Producer::Guest | Producer::Waiting(_) => {
+                self.keep_of_guest(index);
+                let Some(run) = self.runs[index as usize].as_mut() else { return };
+                run.producer = Producer::Gone;
+                run.stopping = false;
+                self.tell(Event::ProducerEnded(handle, end));
+            }
+            _ => {}
+        }
+        self.pump();
+    }
+
+    /// Asks guests to wake the shard, which is about to block. Returns `false` if a guest already
+    /// has something to take. A guest that no reader here waits for wakes the shard when its ring
+    /// is half full.
+    pub(in crate::server) fn fall_asleep(&mut self) -> bool {
+        let mut has_news = false;
+        for &index in &self.guests.doors.guests {
+            let Some(run) = self.runs[index as usize].as_mut() else { continue };
+            let (handle, head_seq) = (run.handle, run.ingested_seq);
+            let mut is_urgent = self.engine.is_in_a_hurry(handle)
+                || run.has_readers_here(self.engine.subscriber_count(handle));
+            let ServedRun { guest: Served { door: Some(door), .. }, remotes, .. } = run else {
+                continue;
+            };
+            let elsewhere = || remotes.iter().filter_map(Remote::process_seat);
+            let half = door.guest_reader().map_or(2, |r| u64::from(r.geometry().slot_count() / 2));
+            let from_seq = |is_urgent| head_seq + if is_urgent { 1 } else { half };
+            door.control.page.set_server_asleep(from_seq(is_urgent)); // control:server-asleep
+            if !is_urgent && elsewhere().any(ProcessSeat::has_watch) {
+                is_urgent = true;
+                door.control.page.set_server_asleep(from_seq(true)); // control:server-asleep
+            }
+            let Some(guest) = door.guest() else { continue };
+            guest.is_urgent = is_urgent;
+            has_news |= guest.has_news(head_seq, from_seq(is_urgent));
+        }
+        if has_news {
+            self.rise();
+        }
+        !has_news
+    }
+
+    /// Tells guests that the shard polls again, so that they need not wake it.
+    pub(in crate::server) fn rise(&mut self) {
+        for &index in &self.guests.doors.guests {
+            if let Some(run) = self.runs[index as usize].as_mut()
+                && let Some(door) = &mut run.guest.door
+            {
+                door.control.page.set_server_awake();
+            }
+        }
+    }
+}
+
+/// The error of an execution whose producer has disappeared.
+const GONE: &str = "the producer is gone";

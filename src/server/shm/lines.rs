@@ -1,0 +1,600 @@
+//! The door: connections of processes of this machine that share memory with the server.
+//!
+//! A connection there can make every request, and two more: to read the ring of an execution, and
+//! to write one. The descriptors of a grant go with the first bytes of the reply. The reply then
+//! stays open as a *line*. Its end proves that the other process is gone. Received bytes are
+//! knocks: any of them ask the server to look. Sent bytes are a line of JSON now and then, or a
+//! single newline that wakes a process which sleeps on the connection.
+//!
+//! Invariant L1: every connection that is a line has exactly one entry in its execution, or none if
+//! that is gone. The entry is a reader with a desk slot, or the guest.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::base::{ExecutionId, Foreign, Handle, Principal, SubscriberId};
+use crate::endpoint::{
+    ApiError, Produce, ProduceGrant, ReadDoor, ReadGrant, StreamBody, documents,
+};
+use crate::engine::{
+    Event, NotFound, Place, Reply, SubscribeError, SubscribeSpec, Subscribed, Verdict,
+};
+use crate::limits;
+use crate::memory::{ControlFile, Geometry, ProducerRing, ReaderPageFile, WildCursor};
+use crate::reactor::{ConnectionId, Peer, Reactor};
+use crate::server::ServerShard;
+use crate::server::calls::answer::{options_of, refusal};
+use crate::server::guests::{ServedRemote, ServedRun};
+use crate::server::hub::Serve;
+use crate::server::hub::connection::{Connection, Doing, Timer};
+use crate::server::shm::{Behind, Door, Guest, Looks, Place as DoorPlace, relay};
+use crate::shard::run::{Producer, Remote, Seat};
+use crate::shard::{ExecuteError, ExecuteOptions};
+use crate::stream::DetachReason;
+use crate::tool::{Need, Prepared, ToolSpec, Work};
+use crate::trace::{Level, TraceContext};
+use crate::wire::http1::{Status, begin_chunk, end_chunk};
+use crate::wire::{ndjson, write_json};
+
+/// The grant that turns a connection into a line.
+#[derive(Debug)]
+pub(in crate::server) struct Line {
+    pub execution: ExecutionId,
+    pub side: Side,
+    body: StreamBody,
+    /// True if the last message was sent.
+    is_over: bool,
+}
+
+/// The process at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Side {
+    Reader { subscriber: SubscriberId, slot: u32 },
+    Guest,
+}
+
+/// Descriptors that go with the first byte that is sent.
+pub(in crate::server) type Parcel = SmallVec<[OwnedFd; 3]>;
+
+/// The reason why a process gets no more messages.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::server) enum LastWord<'a> {
+    /// The subscriber was detached.
+    Detached(DetachReason),
+    /// The execution has ended.
+    Ended(&'a Verdict),
+}
+
+/// A grant that was not sent yet.
+pub(in crate::server) struct Grant {
+    line: Line,
+    document: serde_json::Value,
+    parcel: Parcel,
+}
+
+impl LastWord<'_> {
+    fn document(&self) -> serde_json::Value {
+        match self {
+            LastWord::Detached(reason) => documents::door_detached(*reason),
+            LastWord::Ended(verdict) => {
+                documents::door_ended(verdict.outcome, verdict.error.as_deref(), verdict.exit)
+            }
+        }
+    }
+}
+
+impl Line {
+    fn write(&self, connection: &mut Connection, document: &serde_json::Value) {
+        connection.write(|out| {
+            let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
+            write_json(out, document);
+            out.push(b'\n');
+            if let Some(open) = open {
+                end_chunk(out, open);
+            }
+        });
+    }
+
+    fn write_look(&self, connection: &mut Connection) {
+        connection.write(|out| {
+            let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
+            out.push(b'\n');
+            if let Some(open) = open {
+                end_chunk(out, open);
+            }
+        });
+    }
+}
+
+/// Returns the run of a producer, with a private ring as large as the producer's.
+pub(in crate::server) fn of_producer(
+    name: &str,
+    class_bytes: u32,
+    estimated_bytes: Option<u64>,
+) -> Prepared {
+    let spec = ToolSpec::new(name, "A producer in another process.");
+    let need = Need {
+        ring_bytes: class_bytes,
+        chunk_bytes: Geometry::of_class(class_bytes).length_max(),
+        estimated_bytes,
+    };
+    Prepared {
+        timeouts: spec.timeouts,
+        progress: spec.progress,
+        tool: Some(Arc::new(spec)),
+        work: Foreign::new(Work::Feed),
+        need,
+        trace: TraceContext::default(),
+    }
+}
+
+impl Serve {
+    /// True if a client may connect at the door: a process of the server's own user or of root.
+    pub(in crate::server) fn is_of_house(peer: &Peer) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        matches!(peer, Peer::Unix { uid, .. } if *uid == own || *uid == 0)
+    }
+
+    /// Sends a message on a line, if its last message was not sent yet.
+    fn tell_line(&mut self, id: ConnectionId, document: &serde_json::Value) {
+        let Some(connection) = self.writable(id) else { return };
+        let Some(line) = connection.line.take() else { return };
+        if !line.is_over {
+            line.write(connection, document);
+        }
+        connection.line = Some(line);
+    }
+
+    /// Wakes processes that sleep on their connections. A process with output left to read does not
+    /// sleep for long.
+    pub(in crate::server) fn wake_lines(&mut self) {
+        let looks = Rc::clone(&self.looks);
+        for id in looks.borrow_mut().drain(..) {
+            let is_quiet = self.connection(id).is_some_and(|c| c.line.is_some() && !c.has_pieces());
+            if is_quiet && let Some(connection) = self.writable(id) {
+                let line = connection.line.take().expect("it was just there");
+                if !line.is_over {
+                    line.write_look(connection);
+                }
+                connection.line = Some(line);
+            }
+        }
+    }
+
+    /// Checks L1 on the side of the connection. For tests.
+    ///
+    /// # Panics
+    /// If it does not hold.
+    pub(in crate::server) fn audit_lines(&self) {
+        for connection in self.connections.iter().flatten() {
+            let is_line = matches!(connection.doing, Doing::Door);
+            assert!(!is_line || connection.line.is_some()); // L1
+            assert!(connection.parcel.is_none() || connection.line.is_some());
+        }
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Refuses a request that is allowed at the door only. Returns true if it was refused.
+    fn is_elsewhere(&mut self, id: ConnectionId) -> bool {
+        let connection = self.guests.serve.as_mut().and_then(|serve| serve.connection(id));
+        if connection.is_some_and(|connection| connection.is_at_door) {
+            return false;
+        }
+        let text = "memory is shared only at the server's door, a Unix socket: see --door";
+        let error = ApiError::new(Status::FORBIDDEN, "not_at_the_door", text);
+        self.answer_error(id, &error)
+    }
+
+    /// Lets another process read a ring. Returns true if it was refused, false if its line has
+    /// begun or it waits for memory.
+    pub(in crate::server) fn read_at_door(&mut self, id: ConnectionId, door: &ReadDoor) -> bool {
+        if self.is_elsewhere(id) {
+            return true;
+        }
+        let granted = match self.awaits_relay(id, door) {
+            Ok(true) => return false,
+            Ok(false) => self.grant_reader(id, door),
+            Err(error) => Err(error),
+        };
+        if granted.is_err() {
+            self.close_idle_door(door.execution.slot.index);
+        }
+        match granted {
+            Ok(grant) => self.begin_line(id, grant),
+            Err(error) => self.refuse_at_door(id, &error),
+        }
+    }
+
+    /// Lets another process write a ring. Returns the same as [`Shard::read_at_door`].
+    pub(in crate::server) fn produce_at_door(
+        &mut self,
+        id: ConnectionId,
+        produce: Produce,
+        owner: Principal,
+    ) -> bool {
+        if self.is_elsewhere(id) {
+            return true;
+        }
+        match self.await_ring(id, produce, owner) {
+            Ok(()) => false,
+            Err(error) => self.refuse_at_door(id, &error),
+        }
+    }
+
+    pub(in crate::server) fn refuse_at_door(&mut self, id: ConnectionId, error: &ApiError) -> bool {
+        self.counters.doors_refused += 1;
+        self.answer_error(id, error)
+    }
+
+    pub(in crate::server) fn looks(&self) -> Looks {
+        self.guests.serve.as_ref().map_or_else(Looks::default, |serve| Rc::clone(&serve.looks))
+    }
+
+    pub(in crate::server) fn grant_reader(
+        &mut self,
+        id: ConnectionId,
+        asked: &ReadDoor,
+    ) -> Result<Grant, ApiError> {
+        let execution = asked.execution;
+        let shared = self.share_with_reader(execution)?;
+        let spec = self.spec_of(execution, &asked.wishes, asked.from);
+        let subscribed = self.subscribe_at_door(execution, spec)?;
+        let (grant, parcel) = self.seat_reader(id, &subscribed, shared)?;
+        let tool = self.tool_name(execution);
+        let names = &self.run_mut(execution.slot).names;
+        let document = documents::granted(grant.spelled(), &tool, names.token.as_deref());
+        let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
+        let line = Line { execution, side, body: StreamBody::Chunked, is_over: false };
+        Ok(Grant { line, document, parcel })
+    }
+
+    /// Returns descriptors of the ring and the control page of an execution, for one more reader.
+    pub(in crate::server) fn share_with_reader(
+        &mut self,
+        execution: ExecutionId,
+    ) -> Result<[OwnedFd; 2], ApiError> {
+        let index = execution.slot.index;
+        self.take_over_guest(index);
+        self.ingest(index); // The reader may see more than the engine was told.
+        self.pump();
+        let run = self.runs[index as usize].as_ref().filter(|run| run.id == execution);
+        let Some(run) = run else { return Err(NotFound.into()) };
+        let Some(door) = &run.guest.door else { return Err(relay::queued()) };
+        let no_memory = |error: std::io::Error| relay::no_memory(run.ring_bytes, &error);
+        let ring = door.ring_descriptor().ok_or_else(not_yet)?.map_err(no_memory)?;
+        let control = door.control.descriptor().try_clone_to_owned().map_err(no_memory)?;
+        Ok([ring, control])
+    }
+
+    pub(in crate::server) fn subscribe_at_door(
+        &mut self,
+        execution: ExecutionId,
+        spec: SubscribeSpec,
+    ) -> Result<Subscribed, SubscribeError> {
+        let spec = SubscribeSpec { place: Place::Remote, replays: false, ..spec };
+        let Reply::Subscribed(result) = self.ask(Event::Subscribe(execution, spec)) else {
+            unreachable!("the answer fits the question");
+        };
+        result
+    }
+
+    /// Gives a new subscriber a slot and a page. Returns its grant and the memory that it has to
+    /// map.
+    pub(in crate::server) fn seat_reader(
+        &mut self,
+        id: ConnectionId,
+        subscribed: &Subscribed,
+        [ring, control]: [OwnedFd; 2],
+    ) -> Result<(ReadGrant, Parcel), ApiError> {
+        let (slot, page) = self.take_seat(id, subscribed).inspect_err(|_| {
+            self.tell(Event::ReaderGone(subscribed.subscriber));
+            self.pump();
+        })?;
+        let anchor = self.anchor;
+        let grant = ReadGrant {
+            execution: self.run_mut(subscribed.execution).id,
+            subscriber: subscribed.subscriber,
+            terms: subscribed.terms,
+            cursor: subscribed.cursor,
+            slot,
+            wall_us: anchor.wall_us,
+            mono_ns: anchor.mono_ns,
+        };
+        Ok((grant, SmallVec::from_iter([ring, control, page])))
+    }
+
+    /// Gives a new subscriber its slot and its page.
+    fn take_seat(
+        &mut self,
+        connection: ConnectionId,
+        subscribed: &Subscribed,
+    ) -> Result<(u32, OwnedFd), ApiError> {
+        let cursor = subscribed.cursor.next_seq;
+        let run = self.run_mut(subscribed.execution);
+        let window_bytes = run.ring_bytes;
+        let no_memory = |error: std::io::Error| relay::no_memory(window_bytes, &error);
+        let file = ReaderPageFile::create(cursor).map_err(no_memory)?;
+        let descriptor = file.descriptor().try_clone_to_owned().map_err(no_memory)?;
+        let door = run.guest.door.as_mut().expect("the caller has opened it");
+        let (number, slot) = door.take_slot().ok_or_else(too_many_readers)?;
+        let seat = door.seat(connection, slot, file, subscribed);
+        let seat = Seat::Process(Box::new(seat));
+        run.remotes.push(Remote { subscriber: subscribed.subscriber, seat });
+        run.count_direct_readers();
+        self.pump();
+        Ok((number, descriptor))
+    }
+
+    /// Opens an execution whose chunks another process writes into this ring.
+    pub(in crate::server) fn grant_producer(
+        &mut self,
+        id: ConnectionId,
+        produce: Produce,
+        owner: Principal,
+        (ring, place): (ProducerRing, DoorPlace),
+    ) -> Result<Grant, ApiError> {
+        let Produce { name, estimated_bytes, opening, .. } = produce;
+        let class_bytes = ring.reader().geometry().window_bytes() as u32;
+        let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
+        let (door, parcel) = self.door_of_producer(id, ring, place).map_err(no_memory)?;
+        let (options, policy) = options_of(opening, owner);
+        let prepared = of_producer(&name, class_bytes, estimated_bytes);
+        let execution = self.open_for_guest(prepared, options, door).map_err(refusal)?;
+        let run = self.run_mut(execution.slot);
+        run.guest.policy = policy;
+        if run.guest.door.is_none() {
+            let text =
+                run.error.as_deref().unwrap_or("the execution ended before it began").to_owned();
+            let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);
+            return Err(error.retry_after(limits::BUSY_RETRY_AFTER));
+        }
+        self.log_started(id, execution, &name);
+        self.counters.doors_opened += 1;
+        let token = self.run_mut(execution.slot).names.token.clone();
+        let grant = ProduceGrant { execution, token };
+        let document = documents::granted(grant.spelled(), &name, None);
+        let line = Line { execution, side: Side::Guest, body: StreamBody::Chunked, is_over: false };
+        Ok(Grant { line, document, parcel })
+    }
+
+    /// Returns a door for a producer with this ring, and the descriptors that the producer has to
+    /// map.
+    pub(in crate::server) fn door_of_producer(
+        &self,
+        id: ConnectionId,
+        ring: ProducerRing,
+        place: DoorPlace,
+    ) -> std::io::Result<(Door, Parcel)> {
+        let guest = Guest::new(ring, id)?;
+        let control = ControlFile::create()?;
+        let mut parcel = Parcel::new();
+        let [ring, page] = guest.to_map();
+        for descriptor in [ring, control.descriptor(), page] {
+            parcel.push(descriptor.as_fd().try_clone_to_owned()?);
+        }
+        Ok((Door::new(Behind::Guest(Box::new(guest)), control, self.looks(), place), parcel))
+    }
+
+    /// Opens an execution with a private ring as large as the guest's. It has a door unless it has
+    /// ended at once.
+    pub(in crate::server) fn open_for_guest(
+        &mut self,
+        prepared: Prepared,
+        options: ExecuteOptions,
+        mut door: Door,
+    ) -> Result<ExecutionId, ExecuteError> {
+        let execution = self.execute_prepared(prepared, options)?;
+        let run = self.run_mut(execution.slot);
+        if run.control.view().final_record().is_some() {
+            return Ok(execution);
+        }
+        run.copy_page(&mut door.control.page, false);
+        run.guest.door = Some(Box::new(door));
+        if let Producer::Feed = run.producer {
+            run.producer = Producer::Guest; // It was started meanwhile.
+            self.let_guest_begin(execution.slot);
+        }
+        Ok(execution)
+    }
+
+    /// Answers with a grant, and begins a line. Always returns false.
+    pub(in crate::server) fn begin_line(&mut self, id: ConnectionId, grant: Grant) -> bool {
+        let Grant { mut line, document, parcel } = grant;
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        let around = serve.around(&self.guests.access, self.now);
+        let connection = serve.writable(id).expect("its request is being answered");
+        line.body =
+            connection.converse(|http, out| http.begin_stream(ndjson::MEDIA_TYPE, &around, out));
+        line.write(connection, &document);
+        connection.doing = Doing::Door;
+        connection.parcel = Some(Box::new(parcel));
+        connection.line = Some(Box::new(line));
+        self.pump();
+        false
+    }
+
+    /// Tells a guest that it may begin.
+    pub(in crate::server) fn say_go(&mut self, connection: ConnectionId) {
+        if let Some(serve) = &mut self.guests.serve {
+            serve.tell_line(connection, &documents::door_go());
+        }
+    }
+
+    /// True if sleeping processes have to be woken.
+    pub(in crate::server) fn has_lines_to_wake(&self) -> bool {
+        self.guests.serve.as_ref().is_some_and(|serve| !serve.looks.borrow().is_empty())
+    }
+
+    /// Handles bytes that were received on a line.
+    pub(in crate::server) fn hear_at_door(&mut self, id: ConnectionId) {
+        let Some(serve) = &mut self.guests.serve else { return };
+        let Some(connection) = serve.connection(id) else { return };
+        let Some(line) = connection.line.as_ref().filter(|line| !line.is_over) else { return };
+        let (execution, side) = (line.execution, line.side);
+        self.hear_knock(execution, side);
+    }
+
+    /// Handles a knock from the other end of a line.
+    pub(in crate::server) fn hear_knock(&mut self, execution: ExecutionId, side: Side) {
+        let index = execution.slot.index;
+        let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
+        let Some(run) = run else { return };
+        match side {
+            Side::Guest => self.hear_guest(index),
+            Side::Reader { subscriber, .. } => {
+                let mut remotes = run.remotes.iter_mut();
+                let remote = remotes.find(|remote| remote.subscriber == subscriber);
+                let Some(Remote { seat: Seat::Process(seat), .. }) = remote else { return };
+                match seat.take_mapped() {
+                    Ok(true) => seat.wake(), // It may sleep already, unnoticed.
+                    Ok(false) if self.watched.contains(&index) => {
+                        self.sample_readers(index);
+                        self.pump();
+                        self.knock_again(execution, subscriber);
+                    }
+                    Ok(false) => {}
+                    Err(error) => {
+                        self.counters.door_readers_evicted += 1;
+                        let text = relay::not_sealed(&error);
+                        self.log_evicted_for(execution, subscriber, &text);
+                        self.tell(Event::ReaderWild(subscriber));
+                    }
+                }
+            }
+        }
+        self.pump();
+    }
+
+    /// Knocks for a reader again, if its position is still needed. A reader reports its position
+    /// once for each knock.
+    fn knock_again(&mut self, execution: ExecutionId, subscriber: SubscriberId) {
+        let index = execution.slot.index;
+        if self.watched.contains(&index)
+            && let Some(run) = &mut self.runs[index as usize]
+        {
+            run.knock_for(subscriber);
+        }
+    }
+
+    /// Ends a line whose connection is gone.
+    pub(in crate::server) fn lose_line(&mut self, execution: ExecutionId, side: Side) {
+        let index = execution.slot.index;
+        if matches!(side, Side::Reader { .. }) {
+            self.count_reads(index); // The last count for this reader.
+        }
+        let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
+        let Some(run) = run else { return };
+        match side {
+            Side::Guest => {
+                self.lose_guest(index);
+                self.close_idle_door(index);
+            }
+            Side::Reader { subscriber, slot } => {
+                run.remotes.retain(|remote| remote.subscriber != subscriber);
+                if let Some(door) = &mut run.guest.door {
+                    door.free_slot(slot);
+                }
+                run.count_direct_readers();
+                self.close_idle_door(index);
+                self.tell(Event::ReaderGone(subscriber));
+            }
+        }
+    }
+
+    /// Sends the last message to another process, and closes the connection when that was read.
+    pub(in crate::server) fn end_line(&mut self, id: ConnectionId, word: LastWord<'_>) {
+        let now = self.now;
+        let Some(serve) = &mut self.guests.serve else { return };
+        let Some(connection) = serve.writable(id) else { return };
+        let Some(mut line) = connection.line.take() else { return };
+        if !line.is_over {
+            line.is_over = true;
+            line.write(connection, &word.document());
+            connection.converse(|http, out| http.end_stream(out));
+            connection.is_last = true;
+        }
+        connection.line = Some(line);
+        serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
+    }
+
+    /// Tells the processes that share an execution that it has ended. Readers leave when they have
+    /// read all of it.
+    pub(in crate::server) fn tell_end_at_door(&mut self, execution: Handle, verdict: &Verdict) {
+        self.guests.doors.guests.retain(|&index| index != execution.index);
+        let run = self.run_mut(execution);
+        let producer = run.dismiss_guest();
+        let mut readers: SmallVec<[ConnectionId; 8]> = SmallVec::new();
+        for remote in &run.remotes {
+            if let Seat::Process(seat) = &remote.seat {
+                readers.push(seat.connection);
+            }
+        }
+        let word = LastWord::Ended(verdict);
+        if let Some(serve) = &mut self.guests.serve {
+            for id in readers {
+                serve.tell_line(id, &word.document());
+            }
+        }
+        if let Some(id) = producer {
+            self.end_line(id, word);
+        }
+        self.close_idle_door(execution.index);
+    }
+
+    /// Logs that a reader in another process was evicted, because its cursor is impossible.
+    pub(in crate::server) fn log_evicted(
+        &self,
+        index: u32,
+        subscriber: SubscriberId,
+        wild: &WildCursor,
+    ) {
+        if let Some(run) = &self.runs[index as usize] {
+            self.log_evicted_for(run.id, subscriber, &wild.to_string());
+        }
+    }
+
+    fn log_evicted_for(&self, execution: ExecutionId, subscriber: SubscriberId, reason: &str) {
+        self.guests.log.record(self.wall_us(), Level::Warn, "door_reader_evicted", |record| {
+            record.show("execution", &execution).show("subscriber", &subscriber);
+            record.show("reason", &reason);
+        });
+    }
+
+    /// Logs that a producer in another process has broken a rule.
+    pub(in crate::server) fn log_refused_guest(&self, index: u32, rule: &str) {
+        let Some(run) = &self.runs[index as usize] else { return };
+        self.guests.log.record(self.wall_us(), Level::Warn, "door_producer_refused", |record| {
+            record.show("execution", &run.id).show("reason", &rule);
+        });
+    }
+}
+
+impl ServedRun {
+    /// Tells a guest how many processes read its ring directly and have to be woken by it.
+    fn count_direct_readers(&mut self) {
+        let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
+        let count = self.remotes.iter().filter(is_elsewhere).count();
+        if let Some(door) = &mut self.guest.door
+            && door.guest().is_some()
+        {
+            door.control.page.set_direct_readers(count as u32);
+        }
+    }
+}
+
+fn not_yet() -> ApiError {
+    let text = "the producer has not mapped its ring yet";
+    let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "not_yet", text);
+    error.retry_after(limits::BUSY_RETRY_AFTER)
+}
+
+fn too_many_readers() -> ApiError {
+    let most = limits::DOOR_READERS_PER_EXECUTION_MAX;
+    let text = format!("{most} other processes read this execution already, the maximum");
+    let error = ApiError::new(Status::TOO_MANY_REQUESTS, "too_many_readers", text);
+    error.limit(most.into()).retry_after(limits::BUSY_RETRY_AFTER)
+}

@@ -1,0 +1,349 @@
+//! The memory of an execution that other processes share: its ring, its control page, and a desk
+//! slot for each of their readers.
+//!
+//! An execution whose chunks are produced in this process keeps its private ring, which is later
+//! leased to other executions. Its readers in other processes get a *relay* (`relay.rs`). That is a
+//! ring of the next larger class, filled as the engine is told of chunks, and never leased again.
+//!
+//! A *guest* (`guest.rs`) is a producer in another process. Its chunks are copied out of its ring
+//! into the private ring if they have readers in this process (`taking.rs`). Those readers read
+//! only memory that the guest cannot change. Readers in other processes read the guest's ring. The
+//! connections to all these processes: `lines.rs`.
+//!
+//! Reading order: [`Door`], [`ProcessSeat`]; `relay.rs`, `guest.rs`, `taking.rs`. Then `places.rs`
+//! (the number of doors), `buyer.rs` (their memory), `reads.rs` (counts of reads) and `watcher.rs`
+//! (deaths of producers).
+//!
+//! Invariants ([`Run::audit_door`], [`Shard::audit_doors`]):
+//! - D1: a relay, or the ring of a named door, ends with the last chunk that the engine was told
+//!   of. It holds every chunk up to there that the private ring holds.
+//! - D2: a guest's ring and a page are not read before they are sealed, and no reader gets them
+//!   before that.
+//! - D3: the private ring holds chunks of the guest, with the same numbers, kinds, lengths and
+//!   totals. While a reader in this process exists, it holds all up to the newest chunk that the
+//!   engine was told of.
+//! - D4: a desk slot stays taken as long as the connection of its reader exists.
+//! - D5: an execution in the list of guests has a producer in another process that may write.
+
+mod buyer;
+#[cfg(any(test, fuzzing))]
+pub(in crate::server) mod by_hand;
+mod guest;
+pub(in crate::server) mod lines;
+mod named;
+mod places;
+pub(in crate::server) mod purchase;
+mod reads;
+pub(in crate::server) mod relay;
+mod taking;
+mod watcher;
+
+pub(in crate::server) use guest::Guest;
+pub(in crate::server) use named::Named;
+pub use named::NamedDoors;
+pub use places::Doors;
+pub(in crate::server) use places::Place;
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use crate::engine::Subscribed;
+use crate::limits;
+use crate::memory::{
+    ControlFile, DeskSlot, DoorMemory, OpenError, ProducerRing, ReaderPageFile, ReaderPageView,
+    RingReader,
+};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::ServerShard;
+use crate::server::guests::{ServedRemote, ServedRun};
+use crate::server::shm::purchase::Purchase;
+use crate::shard::run::{Producer, Seat};
+use reads::Reads;
+use relay::Relay;
+
+/// Connections whose processes sleep on them and have chunks to read. Each is sent one byte.
+pub(in crate::server) type Looks = Rc<RefCell<Vec<ConnectionId>>>;
+
+/// The state that all doors of a shard share.
+pub(in crate::server) struct DoorsHere {
+    /// The limit of shared executions, common to all shards of the server.
+    pub places: Doors,
+    /// Executions whose chunks a producer in another process may write.
+    pub guests: Vec<u32>,
+    /// The folder and limit of named doors, if executions have them.
+    pub named: Option<NamedDoors>,
+    /// Memory that is being allocated.
+    pub purchases: Vec<Purchase>,
+    pub purchase_count: u64,
+}
+
+/// The allocated memory, or the reason for the failure.
+pub(in crate::server) enum Bought {
+    Relay(io::Result<DoorMemory>),
+    Ring(io::Result<ProducerRing>),
+}
+
+impl DoorsHere {
+    pub fn new(places: Doors, named: Option<NamedDoors>) -> DoorsHere {
+        let (guests, purchases) = (Vec::new(), Vec::new());
+        DoorsHere { places, guests, named, purchases, purchase_count: 0 }
+    }
+}
+
+/// The memory of an execution that other processes share.
+pub(in crate::server) struct Door {
+    pub behind: Behind,
+    pub control: ControlFile,
+    /// A bit for each desk slot, set while it is taken.
+    slots: u64,
+    looks: Looks,
+    _place: Place,
+}
+
+/// The ring that other processes read.
+pub(in crate::server) enum Behind {
+    /// A relay, which this process writes.
+    Relay(Box<Relay>),
+    /// The ring of a producer in another process.
+    Guest(Box<Guest>),
+}
+
+/// A reader in another process.
+pub struct ProcessSeat {
+    pub connection: ConnectionId,
+    pub slot: DeskSlot,
+    page: Page,
+    reads: Reads,
+    looks: Looks,
+}
+
+/// The page of a reader in another process.
+enum Page {
+    /// The reader may not have mapped it yet, so it is not read. (D2)
+    Handed {
+        file: Option<ReaderPageFile>,
+        cursor: u64,
+    },
+    Mapped(ReaderPageView),
+}
+
+const _: () = assert!(limits::DOOR_READERS_PER_EXECUTION_MAX <= u64::BITS);
+
+impl Door {
+    /// Returns a door in this place that has no readers yet.
+    pub fn new(behind: Behind, control: ControlFile, looks: Looks, place: Place) -> Door {
+        Door { behind, control, slots: 0, looks, _place: place }
+    }
+
+    /// Returns the number of bytes of shared memory that it takes.
+    fn bytes(&self) -> u64 {
+        let ring_bytes = match &self.behind {
+            Behind::Relay(relay) => relay.bytes(),
+            Behind::Guest(guest) => guest.bytes(),
+        };
+        ring_bytes + limits::DOOR_PAGES_BYTES
+    }
+
+    /// Returns the ring of a producer in another process, once it may be read.
+    pub fn guest_reader(&self) -> Option<&RingReader> {
+        match &self.behind {
+            Behind::Relay(_) => None,
+            Behind::Guest(guest) => guest.reader(),
+        }
+    }
+
+    /// Tells a producer that nothing more is taken, and wakes it.
+    fn close_to_producer(&self) {
+        self.control.page.close();
+        self.control.page.wake_producer();
+    }
+
+    /// Returns the state of a producer in another process.
+    pub fn guest(&mut self) -> Option<&mut Guest> {
+        match &mut self.behind {
+            Behind::Relay(_) => None,
+            Behind::Guest(guest) => Some(guest),
+        }
+    }
+
+    /// True if the ring is that of a producer in another process.
+    pub fn is_guests(&self) -> bool {
+        matches!(&self.behind, Behind::Guest(_))
+    }
+
+    /// True if a producer in another process may write.
+    pub fn has_guest_begun(&self) -> bool {
+        matches!(&self.behind, Behind::Guest(guest) if guest.has_begun)
+    }
+
+    /// Returns a descriptor of the ring for one more reader; `None` if no reader may have it yet.
+    pub fn ring_descriptor(&self) -> Option<io::Result<OwnedFd>> {
+        match &self.behind {
+            Behind::Relay(relay) => Some(relay.descriptor().try_clone_to_owned()),
+            Behind::Guest(guest) => Some(guest.descriptor()?.try_clone_to_owned()),
+        }
+    }
+
+    /// Takes a free desk slot for a new reader and returns it with its number; `None` if all are
+    /// taken.
+    pub fn take_slot(&mut self) -> Option<(u32, DeskSlot)> {
+        let slot = self.slots.trailing_ones();
+        if slot >= limits::DOOR_READERS_PER_EXECUTION_MAX {
+            return None;
+        }
+        self.slots |= 1 << slot;
+        Some((slot, self.control.take_slot(slot)))
+    }
+
+    /// Frees the desk slot of a reader whose connection is closed. (D4)
+    pub fn free_slot(&mut self, slot: u32) {
+        assert!(self.slots & 1 << slot != 0);
+        self.slots &= !(1 << slot);
+    }
+
+    /// True if nothing needs it any more. `has_ended` says that the execution produces nothing
+    /// more.
+    pub fn is_idle(&self, has_ended: bool) -> bool {
+        let is_needed = match &self.behind {
+            Behind::Relay(_) => false,
+            Behind::Guest(guest) => !has_ended || !guest.is_gone,
+        };
+        self.slots == 0 && !is_needed
+    }
+
+    /// Returns a seat for a reader that is notified through this connection.
+    pub fn seat(
+        &self,
+        connection: ConnectionId,
+        slot: DeskSlot,
+        file: ReaderPageFile,
+        subscribed: &Subscribed,
+    ) -> ProcessSeat {
+        let page = Page::Handed { file: Some(file), cursor: subscribed.cursor.next_seq };
+        let (reads, looks) = (Reads::new(subscribed), Rc::clone(&self.looks));
+        ProcessSeat { connection, slot, page, reads, looks }
+    }
+
+    /// Wakes the sleeping readers of new chunks. The caller has executed one full fence before.
+    pub fn wake_readers(&self, remotes: &mut [ServedRemote]) {
+        let mut is_any_asleep = false;
+        for remote in remotes {
+            if let Seat::Process(seat) = &mut remote.seat {
+                is_any_asleep |= seat.is_asleep();
+                seat.end_watch();
+            }
+        }
+        match &self.behind {
+            _ if !is_any_asleep => {}
+            Behind::Relay(relay) => relay.wake(),
+            Behind::Guest(guest) => guest.reader().into_iter().for_each(RingReader::wake),
+        }
+    }
+}
+
+impl ProcessSeat {
+    /// Returns its page, or, as long as that may not be read, the first chunk of its subscription.
+    pub fn page(&mut self) -> Result<&mut ReaderPageView, u64> {
+        match &mut self.page {
+            Page::Handed { cursor, .. } => Err(*cursor),
+            Page::Mapped(view) => Ok(view),
+        }
+    }
+
+    /// Returns the numbers of chunks and bytes that it reports as missed.
+    pub fn missed(&self) -> (u64, u64) {
+        match &self.page {
+            Page::Handed { .. } => (0, 0),
+            Page::Mapped(view) => view.missed(),
+        }
+    }
+
+    /// Seals and opens its page when it first reports that it has mapped it. Returns `true` then.
+    ///
+    /// # Errors
+    /// The page cannot be trusted: the reader has to be removed.
+    pub fn take_mapped(&mut self) -> Result<bool, OpenError> {
+        let Page::Handed { file, cursor } = &mut self.page else { return Ok(false) };
+        let cursor = *cursor;
+        let Some(file) = file.take() else { return Ok(false) }; // It is being removed.
+        self.page = Page::Mapped(file.close(cursor)?);
+        Ok(true)
+    }
+
+    /// True if it sleeps on its connection and was not woken yet.
+    pub fn has_watch(&self) -> bool {
+        matches!(&self.page, Page::Mapped(view) if view.has_watch())
+    }
+
+    fn is_asleep(&self) -> bool {
+        matches!(&self.page, Page::Mapped(view) if view.is_asleep())
+    }
+
+    /// Ends its sleep on its connection, if it sleeps there.
+    fn end_watch(&mut self) {
+        if let Page::Mapped(view) = &mut self.page
+            && view.take_watch()
+        {
+            self.looks.borrow_mut().push(self.connection);
+        }
+    }
+
+    /// Wakes a reader whose desk slot was signalled. The caller has executed one full fence before.
+    pub fn wake(&mut self) {
+        if self.is_asleep() {
+            self.slot.wake();
+        }
+        self.end_watch();
+    }
+}
+
+impl ServedRun {
+    /// Checks D1 to D3. For tests.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn audit_door(&self) {
+        if let Some(named) = &self.guest.named {
+            named.audit(self); // D1
+        }
+        let Some(door) = &self.guest.door else { return };
+        match &door.behind {
+            Behind::Relay(relay) => relay.audit(self), // D1
+            Behind::Guest(guest) => guest.audit(self), // D2, D3
+        }
+        let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
+        let reader_count = self.remotes.iter().filter(is_elsewhere).count();
+        assert!(reader_count <= door.slots.count_ones() as usize); // D4
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Returns the bytes of shared memory that doors of this shard take, allocations under way
+    /// included.
+    pub(in crate::server) fn door_bytes(&self) -> u64 {
+        let of = |run: &ServedRun| {
+            run.guest.door.as_ref().map_or(0, |door| door.bytes())
+                + run.guest.named.as_ref().map_or(0, |named| named.bytes())
+        };
+        let underway = self.guests.doors.purchases.iter().map(Purchase::bytes);
+        self.runs.iter().flatten().map(of).chain(underway).sum()
+    }
+
+    /// Returns the number of this shard's executions that other processes share.
+    pub(in crate::server) fn door_count(&self) -> u64 {
+        self.runs.iter().flatten().filter(|run| run.guest.door.is_some()).count() as u64
+    }
+
+    /// Checks D5. For tests.
+    ///
+    /// # Panics
+    /// If it does not hold.
+    pub(in crate::server) fn audit_doors(&self) {
+        for index in &self.guests.doors.guests {
+            let run = self.runs[*index as usize].as_ref().expect("D5");
+            assert!(matches!(run.producer, Producer::Guest)); // D5
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Requests at the door that wait for memory (`buyer.rs`).
+//!
+//! Memory that is being bought counts from the beginning, and has its place. Requests to read an
+//! execution whose relay is being bought wait for the same memory. Nothing was promised: all
+//! conditions are checked again when the memory is there.
+
+use smallvec::SmallVec;
+
+use crate::base::{ExecutionId, Principal};
+use crate::endpoint::{ApiError, Produce, ReadDoor};
+use crate::limits;
+use crate::memory::{ControlFile, DoorMemory, ProducerRing};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::ServerShard;
+use crate::server::calls::answer::refusal;
+use crate::server::guests::ServedRun;
+use crate::server::hub::connection::Doing;
+use crate::server::shm::{Behind, Bought, Door, Place, relay};
+use crate::shard::CallError;
+use crate::shard::handle::Command;
+
+/// Memory that is being bought, and the requests that wait for it.
+pub(in crate::server) struct Purchase {
+    number: u64,
+    class_bytes: u32,
+    wanted: Wanted,
+    place: Place,
+}
+
+enum Wanted {
+    /// A relay of this execution, for these requests.
+    Relay { execution: ExecutionId, waiting: SmallVec<[(ConnectionId, ReadDoor); 1]> },
+    /// A ring for a producer.
+    Ring { connection: ConnectionId, produce: Box<Produce>, owner: Principal },
+}
+
+impl Purchase {
+    /// Returns its size in bytes, including the pages that go with it.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.class_bytes) + limits::DOOR_PAGES_BYTES
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Makes a request to read wait, if its relay has to be bought first. Returns false if it need
+    /// not wait.
+    pub(in crate::server) fn awaits_relay(
+        &mut self,
+        connection: ConnectionId,
+        asked: &ReadDoor,
+    ) -> Result<bool, ApiError> {
+        let execution = asked.execution;
+        let underway = self.guests.doors.purchases.iter_mut().find_map(|purchase| {
+            match &mut purchase.wanted {
+                Wanted::Relay { execution: its, waiting } if *its == execution => Some(waiting),
+                _ => None,
+            }
+        });
+        if let Some(waiting) = underway {
+            waiting.push((connection, asked.clone()));
+            self.wait_at_door(connection);
+            return Ok(true);
+        }
+        let run = self.runs[execution.slot.index as usize].as_ref();
+        let run = run.filter(|run| run.id == execution && run.guest.door.is_none());
+        let Some(class_bytes) = run.and_then(|run| relay::class_for(&run.ring)) else {
+            return Ok(false);
+        };
+        let place = self.place_at_door()?;
+        self.check_door_memory(class_bytes, 0)?;
+        let waiting = SmallVec::from_iter([(connection, asked.clone())]);
+        let wanted = Wanted::Relay { execution, waiting };
+        self.wait_at_door(connection);
+        self.purchase(class_bytes, wanted, place, move || {
+            Bought::Relay(DoorMemory::buy(class_bytes))
+        });
+        Ok(true)
+    }
+
+    /// Makes a request to produce wait until memory for its ring is there.
+    pub(in crate::server) fn await_ring(
+        &mut self,
+        connection: ConnectionId,
+        produce: Produce,
+        owner: Principal,
+    ) -> Result<(), ApiError> {
+        let place = self.place_at_door()?;
+        let ring = self.expected_ring(produce.ring_bytes, produce.chunk_bytes).map_err(refusal)?;
+        let class_bytes = ring.slot_count * limits::RING_BYTES_PER_SLOT;
+        self.check_door_memory(class_bytes, class_bytes)?;
+        let anchor = self.anchor;
+        let wanted = Wanted::Ring { connection, produce: Box::new(produce), owner };
+        self.wait_at_door(connection);
+        self.purchase(class_bytes, wanted, place, move || {
+            Bought::Ring(ProducerRing::create(class_bytes, anchor))
+        });
+        Ok(())
+    }
+
+    pub(in crate::server) fn place_at_door(&self) -> Result<Place, ApiError> {
+        let places = &self.guests.doors.places;
+        places.take().ok_or_else(|| relay::too_many(places.places_max()))
+    }
+
+    fn wait_at_door(&mut self, connection: ConnectionId) {
+        let serve = self.guests.serve.as_mut().expect("it has connections");
+        let connection = serve.connection(connection).expect("its request is being answered");
+        connection.doing = Doing::Elsewhere;
+    }
+
+    fn purchase(
+        &mut self,
+        class_bytes: u32,
+        wanted: Wanted,
+        place: Place,
+        buy: impl FnOnce() -> Bought + Send + 'static,
+    ) {
+        self.guests.doors.purchase_count += 1;
+        let number = self.guests.doors.purchase_count;
+        self.guests.doors.purchases.push(Purchase { number, class_bytes, wanted, place });
+        let mailbox = self.mailbox();
+        self.guests.doors.places.buy(Box::new(move || {
+            let bought = buy();
+            let mut command = Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
+                shard.take_in_memory(number, bought)
+            }));
+            while let Err((CallError::Busy, refused)) = mailbox.send(command) {
+                command = refused;
+                std::thread::sleep(limits::DOOR_LOOK_INTERVAL);
+            }
+        }));
+    }
+
+    /// Answers the requests that wait for this memory. `bought` may be an error.
+    fn take_in_memory(&mut self, number: u64, bought: Bought) {
+        let mut purchases = self.guests.doors.purchases.iter();
+        let at = purchases.position(|purchase| purchase.number == number).expect("it was ordered");
+        let Purchase { class_bytes, wanted, place, .. } =
+            self.guests.doors.purchases.swap_remove(at);
+        match (wanted, bought) {
+            (Wanted::Relay { execution, waiting }, Bought::Relay(memory)) => {
+                let opened = memory
+                    .map_err(|error| relay::no_memory(class_bytes, &error))
+                    .and_then(|memory| self.open_relay(execution, memory, place));
+                for (connection, asked) in waiting {
+                    if self.is_awaited(connection) {
+                        let opened = opened.clone();
+                        let granted = opened.and_then(|()| self.grant_reader(connection, &asked));
+                        self.answer_at_door(connection, granted);
+                    }
+                }
+                self.close_idle_door(execution.slot.index);
+            }
+            (Wanted::Ring { connection, produce, owner }, Bought::Ring(ring)) => {
+                if self.is_awaited(connection) {
+                    let granted =
+                        ring.map_err(|error| relay::no_memory(class_bytes, &error)).and_then(
+                            |ring| self.grant_producer(connection, *produce, owner, (ring, place)),
+                        );
+                    self.answer_at_door(connection, granted);
+                }
+            }
+            _ => unreachable!("the memory is of the ordered kind"),
+        }
+    }
+
+    /// Ends the waiting of a connection. Returns false if it is gone or does not wait.
+    fn is_awaited(&mut self, id: ConnectionId) -> bool {
+        let connection = self.guests.serve.as_mut().and_then(|serve| serve.connection(id));
+        let connection = connection.filter(|found| matches!(found.doing, Doing::Elsewhere));
+        connection.map(|found| found.doing = Doing::Requests).is_some()
+    }
+
+    fn answer_at_door(
+        &mut self,
+        id: ConnectionId,
+        granted: Result<crate::server::shm::lines::Grant, ApiError>,
+    ) {
+        let is_draining = self.guests.serve.as_ref().is_some_and(|serve| serve.is_draining);
+        let is_answered = match granted {
+            Ok(_) if is_draining => self.answer_error(id, &ApiError::shutting_down()),
+            Ok(grant) => self.begin_line(id, grant),
+            Err(error) => self.refuse_at_door(id, &error),
+        };
+        if is_answered && let Some(serve) = &mut self.guests.serve {
+            serve.answered.push(id);
+        }
+    }
+
+    /// Makes an execution shared through a relay in this memory, if that is still possible.
+    pub(in crate::server) fn open_relay(
+        &mut self,
+        execution: ExecutionId,
+        memory: DoorMemory,
+        place: Place,
+    ) -> Result<(), ApiError> {
+        let index = execution.slot.index;
+        self.take_over_guest(index);
+        self.ingest(index); // The reader may see more than the engine was told.
+        self.pump();
+        let (anchor, looks) = (self.anchor, self.looks());
+        let has_attention = self.watched.contains(&index);
+        let class_bytes = memory.class_bytes();
+        let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
+        let has_place = |run: &&mut ServedRun| relay::class_for(&run.ring) == Some(class_bytes);
+        // The waiting requests find the reason themselves.
+        let Some(run) = run.filter(has_place) else { return Ok(()) };
+        let relay =
+            relay::Relay::of(&run.ring, run.ingested_seq, anchor, memory, &mut self.scratch);
+        let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
+        let relay = relay.map_err(no_memory)?;
+        let mut control = ControlFile::create().map_err(no_memory)?;
+        run.copy_page(&mut control.page, has_attention);
+        run.guest.door =
+            Some(Box::new(Door::new(Behind::Relay(Box::new(relay)), control, looks, place)));
+        self.counters.doors_opened += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! Counts of the chunks and bytes that readers in other processes have read. The server delivers
+//! nothing to them, so it counts their reported positions minus what they report as missed. It does
+//! so whenever the counters are asked for, and when a reader leaves.
+//!
+//! The result is a claim of the readers. It never exceeds what they could have read since they
+//! came, and no counter ever falls. The engine does not use it.
+
+use crate::engine::Subscribed;
+use crate::engine::policy::{Log, totals_before};
+use crate::reactor::Reactor;
+use crate::server::ServerShard;
+use crate::server::guests::ServedRemote;
+use crate::server::shm::ProcessSeat;
+use crate::shard::run::Seat;
+use crate::stream::{Kinds, Totals};
+
+/// The counts of one reader.
+pub(in crate::server) struct Reads {
+    kinds: Kinds,
+    /// The totals before its first chunk.
+    before: Totals,
+    counted: Totals,
+}
+
+impl Reads {
+    pub fn new(subscribed: &Subscribed) -> Reads {
+        let Subscribed { terms, cursor, .. } = subscribed;
+        Reads { kinds: terms.kinds, before: cursor.seen, counted: Totals::ZERO }
+    }
+}
+
+impl ProcessSeat {
+    /// Returns what it has read since the last call, of the chunks that the engine was told of.
+    /// Returns zero while it is behind the ring's oldest chunk: that is counted when it has caught
+    /// up.
+    fn newly_read(&mut self, log: &impl Log) -> Totals {
+        let Ok(page) = self.page() else { return Totals::ZERO };
+        let next_seq = page.cursor_seen().min(log.head_seq() + 1);
+        if next_seq < log.tail_seq() {
+            return Totals::ZERO;
+        }
+        let (missed_chunks, missed_bytes) = self.missed();
+        let Reads { kinds, before, counted } = &mut self.reads;
+        let passed = totals_before(*kinds, next_seq, log);
+        let read = |passed: u64, before: u64, missed: u64, counted: &mut u64| {
+            let read = passed.saturating_sub(before).saturating_sub(missed);
+            let newly = read.saturating_sub(*counted);
+            *counted += newly;
+            newly
+        };
+        Totals {
+            chunks: read(passed.chunks, before.chunks, missed_chunks, &mut counted.chunks),
+            bytes: read(passed.bytes, before.bytes, missed_bytes, &mut counted.bytes),
+        }
+    }
+}
+
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Counts what other processes have read of an execution since the last count.
+    pub(in crate::server) fn count_reads(&mut self, index: u32) {
+        let Some(run) = &mut self.runs[index as usize] else { return };
+        let Some(log) = self.engine.log(run.handle) else { return };
+        let mut newly = Totals::ZERO;
+        for at in 0..run.remotes.len() {
+            if matches!(run.remotes[at].seat, Seat::Process(_)) {
+                let _ = run.sample_reader(at); // An impossible position is ignored.
+            }
+            if let Seat::Process(seat) = &mut run.remotes[at].seat {
+                let Totals { chunks, bytes } = seat.newly_read(log);
+                newly = Totals { chunks: newly.chunks + chunks, bytes: newly.bytes + bytes };
+            }
+        }
+        self.add_reads(newly);
+    }
+
+    /// Calls [`Shard::count_reads`] for all executions.
+    pub(in crate::server) fn count_all_reads(&mut self) {
+        for index in 0..self.runs.len() {
+            self.count_reads(index as u32);
+        }
+    }
+
+    /// Counts what a removed reader has read since the last count.
+    pub(in crate::server) fn count_last_reads(&mut self, index: u32, remote: &mut ServedRemote) {
+        let Some(run) = &self.runs[index as usize] else { return };
+        let Some(log) = self.engine.log(run.handle) else { return };
+        let guest = run.guest.door.as_ref().and_then(|door| door.guest_reader());
+        let _ = remote.sample(|seq| {
+            seq <= log.head_seq() || guest.is_some_and(|reader| reader.has_been(seq))
+        });
+        if let Seat::Process(seat) = &mut remote.seat {
+            let newly = seat.newly_read(log);
+            self.add_reads(newly);
+        }
+    }
+
+    fn add_reads(&mut self, newly: Totals) {
+        let counters = &mut self.counters;
+        counters.chunks_delivered += newly.chunks;
+        counters.bytes_delivered += newly.bytes;
+        counters.door_chunks_read += newly.chunks;
+        counters.door_bytes_read += newly.bytes;
+    }
+}

@@ -1,0 +1,84 @@
+//! The spans of answered requests, in a queue of fixed size for the exporter.
+//!
+//! Nothing waits for the exporter. A span that finds no room is dropped and counted. Without a
+//! queue no span is made.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use crate::limits::SPANS_MAX;
+use crate::memory::atomic::{AtomicU64, Ordering};
+use crate::trace::Span;
+
+/// The sending side of a queue of spans, for one shard or many.
+#[derive(Clone, Debug, Default)]
+pub struct Spans {
+    way: Option<Way>,
+}
+
+#[derive(Clone, Debug)]
+struct Way {
+    sender: SyncSender<Span>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Spans {
+    /// Returns a sink that takes no spans.
+    pub fn off() -> Spans {
+        Spans::default()
+    }
+
+    /// Creates a queue, and returns both sides. The receiver is disconnected once all senders are
+    /// dropped.
+    ///
+    /// ```
+    /// use streamdoor::shard::{ShardConfig, Spans};
+    /// let (spans, receiver) = Spans::queue();
+    /// let config = ShardConfig { guests: GuestConfig { spans, ..Default::default() }, ..Default::default() };
+    /// drop(config);
+    /// assert!(receiver.recv().is_err());
+    /// ```
+    pub fn queue() -> (Spans, Receiver<Span>) {
+        let (sender, receiver) = sync_channel(SPANS_MAX);
+        (Spans { way: Some(Way { sender, dropped: Arc::default() }) }, receiver)
+    }
+
+    /// True if spans are wanted.
+    pub fn is_on(&self) -> bool {
+        self.way.is_some()
+    }
+
+    /// Queues a span, if there is room.
+    pub(in crate::server) fn push(&self, span: Span) {
+        let Some(way) = &self.way else { return };
+        if way.sender.try_send(span).is_err() {
+            way.dropped.fetch_add(1, Ordering::Relaxed); // A count that orders nothing.
+        }
+    }
+
+    /// Returns a function that reads the number of dropped spans and does not keep the queue open.
+    pub fn dropped(&self) -> impl Fn() -> u64 + Send + use<> {
+        let dropped = self.way.as_ref().map(|way| Arc::clone(&way.dropped));
+        move || dropped.as_ref().map_or(0, |dropped| dropped.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let (spans, receiver) = Spans::queue();
+        let dropped = spans.dropped();
+        for _ in 0..SPANS_MAX + 3 {
+            spans.push(Span::default());
+        }
+        assert_eq!(dropped(), 3);
+        drop(spans);
+        assert_eq!(receiver.iter().count(), SPANS_MAX);
+        let off = Spans::off();
+        off.push(Span::default());
+        assert!(!off.is_on() && off.dropped()() == 0);
+    }
+}
