@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use counting::{
     FIRST_COUNTED, LAST_COUNTED, all_are_there, allocations, assert_none, at_chunk,
-    the_watch_has_begun, wait_for_all, wait_until_counted, wait_until_it_sleeps,
+    the_watch_has_begun, wait_for_all, wait_until_counted,
 };
 use streamdoor::engine::{Hold, Start, SubscribeSpec};
 use streamdoor::memory::RingPoolConfig;

@@ -2,6 +2,7 @@
 //! `/readyz`, `/metrics` and lists, and [`ShardEnds`] reports it to the program. Tests:
 //! `ends_tests.rs`.
 
+use crate::server::peers;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -95,7 +96,7 @@ impl ShardEnds {
 
 fn tell_death(other: &ServerHandle, dead: u8) {
     let mut command =
-        Command::Call(Box::new(move |shard: &mut ServerShard| shard.note_death(dead)));
+        Command::Call(Box::new(move |shard: &mut ServerShard| peers::note_death(shard, dead)));
     while let Err((CallError::Busy, refused)) = other.to_mailbox().send(command) {
         command = refused;
         std::thread::sleep(limits::DRAIN_LOOK);

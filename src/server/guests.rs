@@ -1,5 +1,6 @@
 //! The guests of a server's shard, and what the shard asks of them ([`Outlet`]).
 
+use crate::server::{agents, hub, outgoing, peers, records, shm, workers};
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::endpoint::{Access, PolicyWish};
 use crate::engine::{Engine, Gate, Verdict};
 use crate::limits;
 use crate::memory::{ControlPage, ReaderPageView};
-use crate::reactor::{AnyReactor, ConnectionId, Reactor, Report, SocketLimits};
+use crate::reactor::{AnyReactor, ConnectionId, Reactor, SocketLimits};
 use crate::server::agents::{Agent, Agents};
 use crate::server::calls::conversations;
 use crate::server::calls::conversations::Conversations;
@@ -22,9 +23,7 @@ use crate::server::shm::lines::LastWord;
 use crate::server::shm::{Door, DoorsHere, Named, ProcessSeat};
 use crate::server::workers::Workers;
 use crate::server::workers::open_call::OpenCall;
-use crate::server::{
-    AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents, hub,
-};
+use crate::server::{AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter};
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, GuestRun, GuestWork, Notice, Outlet, OutsideReader};
 use crate::shard::run::{Producer, Remote, Run, Seat};
@@ -179,7 +178,11 @@ pub enum Destination {
 }
 
 impl<R: Reactor + 'static> Guests<R> {
-    fn new(config: &ServerShardConfig) -> std::io::Result<Guests<R>> {
+    /// Creates the guests of a shard with this configuration.
+    ///
+    /// # Errors
+    /// The kernel's error, when a key is drawn.
+    pub(in crate::server) fn new(config: &ServerShardConfig) -> std::io::Result<Guests<R>> {
         let guests = config.guests.clone();
         Ok(Guests {
             mcp: McpSetUp::new(&guests)?,
@@ -206,32 +209,6 @@ impl<R: Reactor + 'static> Guests<R> {
     }
 }
 
-impl ServerShard {
-    /// Creates a shard of a server for the calling thread, with the reactor that the kernel allows.
-    /// The report says which one that is, and why.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn open(config: ServerShardConfig) -> std::io::Result<(ServerShard, Report)> {
-        let (mut shard, report) = Shard::open_with(config, |config, _| Guests::new(config))?;
-        agents::add_to(&mut shard.tools, &shard.guests.agents.settings);
-        Ok((shard, report))
-    }
-}
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Creates a shard of a server over this reactor.
-    ///
-    /// # Errors
-    /// The kernel's error, when memory for the rings is allocated or a key is drawn.
-    pub fn over(reactor: R, config: ServerShardConfig) -> std::io::Result<ServerShard<R>> {
-        let guests = Guests::new(&config)?;
-        let mut shard = Shard::assemble(reactor, config, guests)?;
-        agents::add_to(&mut shard.tools, &shard.guests.agents.settings);
-        Ok(shard)
-    }
-}
-
 impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     type Config = GuestConfig;
     type Key = Destination;
@@ -239,19 +216,19 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     type Message = Box<Moving>;
 
     fn take_over(shard: &mut ServerShard<R>) {
-        shard.take_over_guests();
+        shm::take_over_guests(shard);
     }
 
     fn on_bell(shard: &mut ServerShard<R>) {
-        shard.look_at_remotes();
+        peers::look_at_remotes(shard);
     }
 
     fn on_sockets(shard: &mut ServerShard<R>) {
-        shard.serve_sockets();
+        hub::serve_sockets(shard);
     }
 
     fn on_message(shard: &mut ServerShard<R>, moving: Box<Moving>) {
-        shard.take_in(*moving);
+        peers::take_in(shard, *moving);
     }
 
     #[inline]
@@ -260,29 +237,29 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn on_deadline(shard: &mut ServerShard<R>) {
-        shard.fire_connection_timers();
-        shard.fire_outgoing_timers();
+        hub::fire_connection_timers(shard);
+        outgoing::fire_outgoing_timers(shard);
     }
 
     #[inline]
     fn take_over_urgent(shard: &mut ServerShard<R>) {
         if !shard.guests.doors.guests.is_empty() {
-            shard.take_over_urgent_guests();
+            shm::take_over_urgent_guests(shard);
         }
     }
 
     fn settle(shard: &mut ServerShard<R>) {
-        shard.settle_agents();
-        if shard.has_awake_remotes() {
+        agents::settle_agents(shard);
+        if peers::has_awake_remotes(shard) {
             shard.did.note(Duty::Remotes);
-            shard.poll_remotes();
+            peers::poll_remotes(shard);
         }
     }
 
     fn flush(shard: &mut ServerShard<R>) {
-        shard.flush_connections();
+        hub::flush_connections(shard);
         shard.wake_readers();
-        shard.settle_deliveries();
+        hub::settle_deliveries(shard);
     }
 
     fn is_busy(&self) -> bool {
@@ -292,16 +269,16 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn may_sleep(shard: &mut ServerShard<R>) -> bool {
-        shard.guests.doors.guests.is_empty() || shard.fall_asleep()
+        shard.guests.doors.guests.is_empty() || shm::fall_asleep(shard)
     }
 
     fn on_awake(shard: &mut ServerShard<R>) {
-        shard.rise();
+        shm::rise(shard);
     }
 
     fn close(shard: &mut ServerShard<R>) {
-        shard.close_connections();
-        shard.close_outgoing();
+        hub::close_connections(shard);
+        outgoing::close_outgoing(shard);
     }
 
     #[inline]
@@ -365,12 +342,12 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn make_room(shard: &mut ServerShard<R>) {
-        shard.make_room_for_deliveries();
+        hub::make_room_for_deliveries(shard);
     }
 
     #[inline]
     fn flush_if_due(shard: &mut ServerShard<R>) {
-        shard.flush_if_due();
+        hub::flush_if_due(shard);
     }
 
     fn prepare(
@@ -379,28 +356,28 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         options: &ExecuteOptions,
     ) -> Result<Served, ExecuteError> {
         let agent = match work {
-            Work::Agent(call) => Some(shard.agent_of(call, options.owner)?),
+            Work::Agent(call) => Some(agents::agent_of(shard, call, options.owner)?),
             _ => None,
         };
         Ok(Served { owner: options.owner, agent, ..Served::default() })
     }
 
     fn on_leased(shard: &mut ServerShard<R>, execution: Handle) {
-        shard.open_named(execution.index);
+        shm::open_named(shard, execution.index);
     }
 
     fn on_fed(shard: &mut ServerShard<R>, execution: Handle) {
         let run = shard.run_mut(execution);
         if run.guest.door.as_ref().is_some_and(|door| door.is_guests()) {
             run.producer = Producer::Guest;
-            shard.let_guest_begin(execution);
+            shm::let_guest_begin(shard, execution);
         }
     }
 
     fn start(shard: &mut ServerShard<R>, execution: Handle, work: GuestWork) {
         match work {
-            GuestWork::Remote(call) => shard.begin_call(execution, *call),
-            GuestWork::Agent(_) => shard.begin_agent(execution),
+            GuestWork::Remote(call) => workers::begin_call(shard, execution, *call),
+            GuestWork::Agent(_) => agents::begin_agent(shard, execution),
         }
     }
 
@@ -447,11 +424,11 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         if matches!(run.producer, Producer::Gone) {
             run.guest.agent = None; // It never began.
         }
-        shard.tell_end_at_door(execution, verdict);
-        shard.end_named(execution.index);
-        shard.note_ended(execution);
-        shard.note_call_ended(execution, verdict.outcome);
-        shard.log_ended(execution, verdict);
+        shm::tell_end_at_door(shard, execution, verdict);
+        shm::end_named(shard, execution.index);
+        hub::note_ended(shard, execution);
+        workers::note_call_ended(shard, execution, verdict.outcome);
+        records::log_ended(shard, execution, verdict);
     }
 
     fn on_released(&mut self, execution: Handle) {
@@ -459,7 +436,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn before_subscribe(shard: &mut ServerShard<R>, index: u32) {
-        shard.keep_for_reader(index);
+        shm::keep_for_reader(shard, index);
     }
 
     fn on_reader_removed(
@@ -468,31 +445,33 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         mut remote: Remote<ProcessSeat>,
         reason: DetachReason,
     ) {
-        shard.count_last_reads(index, &mut remote);
+        shm::count_last_reads(shard, index, &mut remote);
         if let Seat::Process(seat) = remote.seat {
-            shard.end_line(seat.connection, LastWord::Detached(reason));
+            shm::end_line(shard, seat.connection, LastWord::Detached(reason));
         }
     }
 
     fn on_readers_woken(shard: &mut ServerShard<R>, index: u32) {
-        shard.close_lost_named(index);
+        shm::close_lost_named(shard, index);
     }
 
     fn after_wake(shard: &mut ServerShard<R>) {
-        if shard.has_lines_to_wake() {
-            shard.flush_connections();
+        if shm::has_lines_to_wake(shard) {
+            hub::flush_connections(shard);
         }
     }
 
     fn report(shard: &ServerShard<R>, notice: &Notice<'_>) {
         match *notice {
             Notice::Ended(subscriber, execution, end) => {
-                shard.log_detached(subscriber, execution, end);
+                records::log_detached(shard, subscriber, execution, end);
             }
-            Notice::Evicted(index, subscriber, wild) => shard.log_evicted(index, subscriber, wild),
-            Notice::GateToldLate(index) => shard.log_gate_told_late(index),
-            Notice::Pressure(before, diagnosis) => shard.log_pressure(before, diagnosis),
-            Notice::Panic(event, whose, panicked) => shard.log_panic(event, whose, panicked),
+            Notice::Evicted(index, subscriber, wild) => {
+                shm::log_evicted(shard, index, subscriber, wild)
+            }
+            Notice::GateToldLate(index) => records::log_gate_told_late(shard, index),
+            Notice::Pressure(before, diagnosis) => records::log_pressure(shard, before, diagnosis),
+            Notice::Panic(event, whose, panicked) => log_panic(shard, event, whose, panicked),
         }
     }
 
@@ -505,10 +484,10 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     fn audit(shard: &ServerShard<R>) {
         if let Some(serve) = &shard.guests.serve {
             serve.audit();
-            shard.audit_calls();
-            shard.audit_doors();
+            workers::audit_calls(shard);
+            shm::audit_doors(shard);
         }
-        shard.audit_agents();
+        agents::audit_agents(shard);
         if let Some(outgoing) = &shard.guests.outgoing {
             outgoing.audit();
         }
@@ -517,16 +496,18 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         }
     }
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Logs that foreign code has panicked, or that the shard has died of a panic.
-    fn log_panic(&self, event: &str, whose: &dyn fmt::Display, panicked: &Panicked) {
-        self.guests.log.announce(self.wall_us(), crate::trace::Level::Error, event, |line| {
-            line.number("shard", self.own_index() as u64);
-            line.text("whose", &whose.to_string());
-            line.text("panic", panicked.text());
-        });
-    }
+/// Logs that foreign code has panicked, or that the shard has died of a panic.
+fn log_panic<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    event: &str,
+    whose: &dyn fmt::Display,
+    panicked: &Panicked,
+) {
+    shard.guests.log.announce(records::wall_us(shard), crate::trace::Level::Error, event, |line| {
+        line.number("shard", peers::own_index(shard) as u64);
+        line.text("whose", &whose.to_string());
+        line.text("panic", panicked.text());
+    });
 }
 
 impl GuestRun for Served {

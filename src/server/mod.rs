@@ -14,6 +14,7 @@
 //! a server, `ends.rs` reports their ends, and `records.rs` writes the log.
 
 mod agents;
+mod api;
 mod calls;
 mod ends;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! refusal and reset. The owner gives up, pauses and resumes at random, and an oracle knows what
 //! each server has sent.
 
+use crate::server::outgoing;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -164,7 +165,8 @@ impl Run {
         let body = format!("{number:06}{}", "?".repeat(self.random.below(3_000) as usize));
         let head = format!("POST / HTTP/1.1\r\nhost: h\r\ncontent-length: {}\r\n\r\n", body.len());
         let to = Target { is_tls: false, host: host.into(), port: PORT };
-        let id = self.shard.ask_outside(&to, (head + &body).into_bytes(), deadlines);
+        let id =
+            outgoing::ask_outside(&mut self.shard, &to, (head + &body).into_bytes(), deadlines);
         let got = Got { number, is_reading: true, ..Got::default() };
         assert!(self.live.insert(id, got).is_none(), "a name came twice");
     }
@@ -179,14 +181,14 @@ impl Run {
         match self.random.below(60) {
             0..8 => {
                 got.is_reading = !got.is_reading;
-                self.shard.set_exchange_reading(id, got.is_reading);
+                outgoing::set_exchange_reading(&mut self.shard, id, got.is_reading);
             }
             8 => {
-                self.shard.drop_exchange(id);
+                outgoing::drop_exchange(&mut self.shard, id);
                 self.live.remove(&id);
             }
             9..12 => {
-                self.shard.release_exchange(id);
+                outgoing::release_exchange(&mut self.shard, id);
                 self.live.remove(&id);
             }
             _ => {}
@@ -195,7 +197,7 @@ impl Run {
 
     fn hear(&mut self) {
         let now = self.world.now().nanos();
-        while let Some((id, heard)) = self.shard.next_heard(&mut self.buffer) {
+        while let Some((id, heard)) = outgoing::next_heard(&mut self.shard, &mut self.buffer) {
             let got = self.live.get_mut(&id).expect("who was given up is not heard of");
             let number = got.number;
             let (expected, _) = answer(self.seed, number);
@@ -265,7 +267,7 @@ impl Run {
     fn finish(&mut self) {
         for (id, got) in &mut self.live {
             got.is_reading = true;
-            self.shard.set_exchange_reading(*id, true);
+            outgoing::set_exchange_reading(&mut self.shard, *id, true);
         }
         for _ in 0..600 {
             self.serve();

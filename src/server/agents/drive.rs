@@ -5,255 +5,278 @@ use crate::agent::{Action, CancelReason, End, Ended, Event, Run};
 use crate::base::{Handle, guarded};
 use crate::engine::Event as EngineEvent;
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::agents::publish::Published;
-use crate::server::agents::{Agent, Asked, Hosted, Job, Said};
+use crate::server::agents::{Agent, Asked, Hosted, Job, Said, publish, tools};
 use crate::server::outgoing::{Deadlines, Heard, Target};
+use crate::server::{ServerShard, outgoing};
 use crate::shard::run::{Producer, Ring};
 use crate::stream::Outcome;
 use crate::tool::{ToolError, panic_error};
 use crate::trace::Duty;
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Handles all queued events of runs by priority: runs with news (start, stop, room, deadline)
-    /// first, then output of their tools, then answers of models. A stop therefore reaches a run
-    /// before the last output of its tools.
-    pub(in crate::server) fn settle_agents(&mut self) {
-        loop {
-            if let Some(run) = self.guests.agents.due.pop_front() {
-                self.did.note(Duty::Agents);
-                self.look_at_agent(run);
-            } else if let Some((ear, said)) = self.guests.agents.said.pop_front() {
-                self.tell_said(ear.run, ear.call, &said);
-            } else if !self.hear_model() {
-                return;
-            }
+/// Handles all queued events of runs by priority: runs with news (start, stop, room, deadline)
+/// first, then output of their tools, then answers of models. A stop therefore reaches a run
+/// before the last output of its tools.
+pub(in crate::server) fn settle_agents<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    loop {
+        if let Some(run) = shard.guests.agents.due.pop_front() {
+            shard.did.note(Duty::Agents);
+            look_at_agent(shard, run);
+        } else if let Some((ear, said)) = shard.guests.agents.said.pop_front() {
+            tell_said(shard, ear.run, ear.call, &said);
+        } else if !hear_model(shard) {
+            return;
         }
     }
+}
 
-    /// Passes the next answer of a model's server to its run. Returns `false` if none is queued.
-    fn hear_model(&mut self) -> bool {
-        if self.guests.agents.exchanges.is_empty() {
-            return false; // Then other parts of the shard own the answers.
+/// Passes the next answer of a model's server to its run. Returns `false` if none is queued.
+fn hear_model<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
+    if shard.guests.agents.exchanges.is_empty() {
+        return false; // Then other parts of the shard own the answers.
+    }
+    let mut body = std::mem::take(&mut shard.guests.agents.body);
+    let heard = outgoing::next_heard(shard, &mut body);
+    let has_heard = heard.is_some();
+    if let Some((exchange, heard)) = heard
+        && let Some(Asked { run, turn, .. }) = shard.guests.agents.asked(exchange)
+    {
+        shard.worked = true;
+        let is_over = matches!(heard, Heard::End | Heard::Broken(_));
+        if is_over {
+            shard.guests.agents.forget(exchange);
         }
-        let mut body = std::mem::take(&mut self.guests.agents.body);
-        let heard = self.next_heard(&mut body);
-        let has_heard = heard.is_some();
-        if let Some((exchange, heard)) = heard
-            && let Some(Asked { run, turn, .. }) = self.guests.agents.asked(exchange)
-        {
-            self.worked = true;
-            let is_over = matches!(heard, Heard::End | Heard::Broken(_));
+        with_hosted(shard, run, |shard, hosted| {
             if is_over {
-                self.guests.agents.forget(exchange);
+                hosted.exchange = None;
             }
-            self.with_hosted(run, |shard, hosted| {
-                if is_over {
-                    hosted.exchange = None;
-                }
-                let event = match &heard {
-                    Heard::Head { status, retry_after, retry_after_ms, .. } => Event::Answered {
-                        turn,
-                        status: *status,
-                        retry_after: retry_after.as_deref(),
-                        retry_after_ms: retry_after_ms.as_deref(),
-                    },
-                    Heard::Body => Event::Body { turn, bytes: &body },
-                    Heard::End => Event::BodyEnded { turn },
-                    Heard::Broken(fault) => Event::Broken { turn, fault: fault.clone() },
-                };
-                shard.tell_run(run, hosted, event);
-            });
-        }
-        self.guests.agents.body = body;
-        has_heard
-    }
-
-    /// Starts a run that has just been leased a ring.
-    pub(in crate::server) fn begin_agent(&mut self, handle: Handle) {
-        let run = self.run_mut(handle);
-        let Some(Agent::Waiting(job)) = run.guest.agent.take() else {
-            unreachable!("a run begins once, with its job");
-        };
-        let Ring::Here(writer) = &run.ring else { unreachable!("it was leased a ring") };
-        let part_bytes_max = writer.geometry().length_max() as usize;
-        let (id, owner) = (run.id, run.guest.owner);
-        run.producer = Producer::Guest;
-        run.guest.is_agent = true;
-        let mut job = *job;
-        job.config.agent_id = id.to_string();
-        job.config.part_bytes_max = job.config.part_bytes_max.min(part_bytes_max);
-        job.config.seed ^= id.nonce;
-        let Job { config, conversation, hooks, depth, is_plain } = job;
-        let target = config.endpoint.base_url.clone();
-        match Run::new(config, conversation, hooks) {
-            Ok(machine) => {
-                let hosted = Hosted { depth, ..Hosted::new(machine, target, owner, is_plain) };
-                self.run_mut(handle).guest.agent = Some(Agent::Running(Box::new(hosted)));
-                self.counters.agents_started += 1;
-                self.guests.agents.note(handle);
-            }
-            Err(error) => self.producer_ended(handle, Err(ToolError::new(error.to_string()))),
-        }
-    }
-
-    /// Handles a run that starts, stops, has room again or has reached a deadline.
-    fn look_at_agent(&mut self, handle: Handle) {
-        self.with_hosted(handle, |shard, hosted| {
-            if !std::mem::replace(&mut hosted.has_begun, true) {
-                shard.tell_run(handle, hosted, Event::Started);
-            }
-            let is_stopping = shard.run_mut(handle).stopping;
-            if is_stopping && !std::mem::replace(&mut hosted.is_cancelled, true) {
-                let reason = match shard.engine.stop_outcome(handle) {
-                    _ if shard.closing => CancelReason::Shutdown,
-                    Some(Outcome::TimedOut) => CancelReason::TimedOut,
-                    _ => CancelReason::Cancelled,
-                };
-                shard.tell_run(handle, hosted, Event::Cancel(reason));
-            } else {
-                shard.tell_run(handle, hosted, Event::Tick);
-            }
+            let event = match &heard {
+                Heard::Head { status, retry_after, retry_after_ms, .. } => Event::Answered {
+                    turn,
+                    status: *status,
+                    retry_after: retry_after.as_deref(),
+                    retry_after_ms: retry_after_ms.as_deref(),
+                },
+                Heard::Body => Event::Body { turn, bytes: &body },
+                Heard::End => Event::BodyEnded { turn },
+                Heard::Broken(fault) => Event::Broken { turn, fault: fault.clone() },
+            };
+            tell_run(shard, run, hosted, event);
         });
     }
+    shard.guests.agents.body = body;
+    has_heard
+}
 
-    /// Passes output of a tool to the run that started it.
-    fn tell_said(&mut self, run: Handle, call: u32, said: &Said) {
-        self.with_hosted(run, |shard, hosted| shard.tell_tool_said(run, hosted, call, said));
+/// Starts a run that has just been leased a ring.
+pub(in crate::server) fn begin_agent<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    let run = shard.run_mut(handle);
+    let Some(Agent::Waiting(job)) = run.guest.agent.take() else {
+        unreachable!("a run begins once, with its job");
+    };
+    let Ring::Here(writer) = &run.ring else { unreachable!("it was leased a ring") };
+    let part_bytes_max = writer.geometry().length_max() as usize;
+    let (id, owner) = (run.id, run.guest.owner);
+    run.producer = Producer::Guest;
+    run.guest.is_agent = true;
+    let mut job = *job;
+    job.config.agent_id = id.to_string();
+    job.config.part_bytes_max = job.config.part_bytes_max.min(part_bytes_max);
+    job.config.seed ^= id.nonce;
+    let Job { config, conversation, hooks, depth, is_plain } = job;
+    let target = config.endpoint.base_url.clone();
+    match Run::new(config, conversation, hooks) {
+        Ok(machine) => {
+            let hosted = Hosted { depth, ..Hosted::new(machine, target, owner, is_plain) };
+            shard.run_mut(handle).guest.agent = Some(Agent::Running(Box::new(hosted)));
+            shard.counters.agents_started += 1;
+            shard.guests.agents.note(handle);
+        }
+        Err(error) => shard.producer_ended(handle, Err(ToolError::new(error.to_string()))),
     }
+}
 
-    /// Takes a running run out of its slot for `look`, lets it continue as far as it can, and puts
-    /// it back. Ends the run if it is over.
-    fn with_hosted(&mut self, handle: Handle, look: impl FnOnce(&mut Self, &mut Hosted)) {
-        let run = self.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
-        let Some(run) = run else { return };
-        let Some(Agent::Running(mut hosted)) = run.guest.agent.take_if(|agent| agent.is_running())
-        else {
-            return;
-        };
-        look(self, &mut hosted);
-        if let Some(result) = self.go_on(handle, &mut hosted) {
-            self.end_agent(handle, *hosted, result);
+/// Handles a run that starts, stops, has room again or has reached a deadline.
+fn look_at_agent<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    with_hosted(shard, handle, |shard, hosted| {
+        if !std::mem::replace(&mut hosted.has_begun, true) {
+            tell_run(shard, handle, hosted, Event::Started);
+        }
+        let is_stopping = shard.run_mut(handle).stopping;
+        if is_stopping && !std::mem::replace(&mut hosted.is_cancelled, true) {
+            let reason = match shard.engine.stop_outcome(handle) {
+                _ if shard.closing => CancelReason::Shutdown,
+                Some(Outcome::TimedOut) => CancelReason::TimedOut,
+                _ => CancelReason::Cancelled,
+            };
+            tell_run(shard, handle, hosted, Event::Cancel(reason));
         } else {
-            self.run_mut(handle).guest.agent = Some(Agent::Running(hosted));
+            tell_run(shard, handle, hosted, Event::Tick);
         }
-    }
+    });
+}
 
-    /// Passes an event to the machine. A panic of a hook, which is foreign code, fails only this
-    /// run.
-    pub(in crate::server) fn tell_run(
-        &mut self,
-        handle: Handle,
-        hosted: &mut Hosted,
-        event: Event<'_>,
-    ) {
-        let (now, wall_us) = (self.now, self.anchor.wall_us_at(self.now.nanos()));
-        let machine = &mut hosted.machine;
-        if let Err(panicked) = guarded(|| machine.handle(event, now, wall_us)) {
-            self.counters.tools_panicked += 1;
-            self.run_mut(handle).has_panicked = true;
-            hosted.failure.get_or_insert_with(|| panic_error(&panicked));
+/// Passes output of a tool to the run that started it.
+fn tell_said<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    run: Handle,
+    call: u32,
+    said: &Said,
+) {
+    with_hosted(shard, run, |shard, hosted| tools::tell_tool_said(shard, run, hosted, call, said));
+}
+
+/// Takes a running run out of its slot for `look`, lets it continue as far as it can, and puts
+/// it back. Ends the run if it is over.
+fn with_hosted<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    look: impl FnOnce(&mut ServerShard<R>, &mut Hosted),
+) {
+    let run = shard.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
+    let Some(run) = run else { return };
+    let Some(Agent::Running(mut hosted)) = run.guest.agent.take_if(|agent| agent.is_running())
+    else {
+        return;
+    };
+    look(shard, &mut hosted);
+    if let Some(result) = go_on(shard, handle, &mut hosted) {
+        end_agent(shard, handle, *hosted, result);
+    } else {
+        shard.run_mut(handle).guest.agent = Some(Agent::Running(hosted));
+    }
+}
+
+/// Passes an event to the machine. A panic of a hook, which is foreign code, fails only this
+/// run.
+pub(in crate::server) fn tell_run<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    hosted: &mut Hosted,
+    event: Event<'_>,
+) {
+    let (now, wall_us) = (shard.now, shard.anchor.wall_us_at(shard.now.nanos()));
+    let machine = &mut hosted.machine;
+    if let Err(panicked) = guarded(|| machine.handle(event, now, wall_us)) {
+        shard.counters.tools_panicked += 1;
+        shard.run_mut(handle).has_panicked = true;
+        hosted.failure.get_or_insert_with(|| panic_error(&panicked));
+    }
+}
+
+/// Carries out the run's actions and publishes its parts until the run has to wait. Returns the
+/// result if the run has ended and all its parts are published.
+fn go_on<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    hosted: &mut Hosted,
+) -> Option<Result<(), ToolError>> {
+    loop {
+        if let Some(failure) = hosted.failure.take() {
+            return Some(Err(failure)); // The machine is not used any more.
         }
-    }
-
-    /// Carries out the run's actions and publishes its parts until the run has to wait. Returns the
-    /// result if the run has ended and all its parts are published.
-    fn go_on(&mut self, handle: Handle, hosted: &mut Hosted) -> Option<Result<(), ToolError>> {
-        loop {
-            if let Some(failure) = hosted.failure.take() {
-                return Some(Err(failure)); // The machine is not used any more.
-            }
-            while let Some(action) = hosted.machine.next_action() {
-                self.carry_out_for(handle, hosted, action);
-            }
-            match self.publish_parts(handle, hosted) {
-                Published::Held => break,
-                Published::All if hosted.failure.is_some() => {}
-                Published::All => match hosted.machine.next_action() {
-                    Some(action) => self.carry_out_for(handle, hosted, action),
-                    None => {
-                        if let Some(end) = hosted.machine.is_over() {
-                            return Some(result_of(end));
-                        }
-                        break;
+        while let Some(action) = hosted.machine.next_action() {
+            carry_out_for(shard, handle, hosted, action);
+        }
+        match publish::publish_parts(shard, handle, hosted) {
+            Published::Held => break,
+            Published::All if hosted.failure.is_some() => {}
+            Published::All => match hosted.machine.next_action() {
+                Some(action) => carry_out_for(shard, handle, hosted, action),
+                None => {
+                    if let Some(end) = hosted.machine.is_over() {
+                        return Some(result_of(end));
                     }
-                },
-            }
+                    break;
+                }
+            },
         }
-        self.set_flow(hosted);
-        let deadline = hosted.machine.next_deadline();
-        if deadline != hosted.wakes_at {
-            hosted.wakes_at = deadline;
-            if let Some(deadline) = deadline {
-                self.tell(EngineEvent::Sleeping(handle, deadline));
-            }
-        }
-        None
     }
+    set_flow(shard, hosted);
+    let deadline = hosted.machine.next_deadline();
+    if deadline != hosted.wakes_at {
+        hosted.wakes_at = deadline;
+        if let Some(deadline) = deadline {
+            shard.tell(EngineEvent::Sleeping(handle, deadline));
+        }
+    }
+    None
+}
 
-    fn carry_out_for(&mut self, handle: Handle, hosted: &mut Hosted, action: Action) {
-        match action {
-            Action::Ask { turn, request } => {
-                self.close_exchange(hosted, Self::drop_exchange);
-                let target = Target {
-                    is_tls: hosted.target.is_tls,
-                    host: hosted.target.host.as_str().into(),
-                    port: hosted.target.port,
-                };
-                let exchange = self.ask_outside(&target, request, Deadlines::default());
-                hosted.exchange = Some((turn, exchange));
-                hosted.is_read = true;
-                self.guests.agents.remember(Asked { exchange, run: handle, turn });
-            }
-            Action::HangUp { turn } if hosted.is_asking(turn) => {
-                self.close_exchange(hosted, Self::drop_exchange);
-            }
-            Action::Release { turn } if hosted.is_asking(turn) => {
-                self.close_exchange(hosted, Self::release_exchange);
-            }
-            Action::HangUp { .. } | Action::Release { .. } => {} // The exchange has already ended.
-            Action::Start { call, tool, arguments } => {
-                self.start_tool(handle, hosted, call, &tool, arguments);
-            }
-            Action::Stop { call } => self.stop_tool(hosted, call),
+fn carry_out_for<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    hosted: &mut Hosted,
+    action: Action,
+) {
+    match action {
+        Action::Ask { turn, request } => {
+            close_exchange(shard, hosted, outgoing::drop_exchange);
+            let target = Target {
+                is_tls: hosted.target.is_tls,
+                host: hosted.target.host.as_str().into(),
+                port: hosted.target.port,
+            };
+            let exchange = outgoing::ask_outside(shard, &target, request, Deadlines::default());
+            hosted.exchange = Some((turn, exchange));
+            hosted.is_read = true;
+            shard.guests.agents.remember(Asked { exchange, run: handle, turn });
         }
+        Action::HangUp { turn } if hosted.is_asking(turn) => {
+            close_exchange(shard, hosted, outgoing::drop_exchange);
+        }
+        Action::Release { turn } if hosted.is_asking(turn) => {
+            close_exchange(shard, hosted, outgoing::release_exchange);
+        }
+        Action::HangUp { .. } | Action::Release { .. } => {} // The exchange has already ended.
+        Action::Start { call, tool, arguments } => {
+            tools::start_tool(shard, handle, hosted, call, &tool, arguments);
+        }
+        Action::Stop { call } => tools::stop_tool(shard, hosted, call),
     }
+}
 
-    /// Closes the exchange with the model's server, if one is open.
-    fn close_exchange(
-        &mut self,
-        hosted: &mut Hosted,
-        close: fn(&mut Self, crate::server::outgoing::ExchangeId),
-    ) {
-        if let Some((_, exchange)) = hosted.exchange.take() {
-            self.guests.agents.forget(exchange);
-            close(self, exchange);
-        }
+/// Closes the exchange with the model's server, if one is open.
+fn close_exchange<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    hosted: &mut Hosted,
+    close: fn(&mut ServerShard<R>, crate::server::outgoing::ExchangeId),
+) {
+    if let Some((_, exchange)) = hosted.exchange.take() {
+        shard.guests.agents.forget(exchange);
+        close(shard, exchange);
     }
+}
 
-    /// Sets the flow of the model's body and of the tools: none while a part waits for room.
-    fn set_flow(&mut self, hosted: &mut Hosted) {
-        let has_room = hosted.waiting.is_none();
-        let is_read = has_room && hosted.machine.wants_body();
-        if let Some((_, exchange)) = hosted.exchange
-            && is_read != std::mem::replace(&mut hosted.is_read, is_read)
-        {
-            self.set_exchange_reading(exchange, is_read);
-        }
-        let takes = has_room && hosted.machine.wants_output();
-        self.set_demands(hosted, takes);
+/// Sets the flow of the model's body and of the tools: none while a part waits for room.
+fn set_flow<R: Reactor + 'static>(shard: &mut ServerShard<R>, hosted: &mut Hosted) {
+    let has_room = hosted.waiting.is_none();
+    let is_read = has_room && hosted.machine.wants_body();
+    if let Some((_, exchange)) = hosted.exchange
+        && is_read != std::mem::replace(&mut hosted.is_read, is_read)
+    {
+        outgoing::set_exchange_reading(shard, exchange, is_read);
     }
+    let takes = has_room && hosted.machine.wants_output();
+    tools::set_demands(shard, hosted, takes);
+}
 
-    /// Ends a run: closes its exchange, stops its tools and reports the result to the engine.
-    fn end_agent(&mut self, handle: Handle, mut hosted: Hosted, result: Result<(), ToolError>) {
-        self.close_exchange(&mut hosted, Self::drop_exchange);
-        while let Some(call) = hosted.calls.last().map(|call| call.call) {
-            self.stop_tool(&mut hosted, call);
-        }
-        self.run_mut(handle).stopping = false;
-        self.producer_ended(handle, result);
-        self.pump();
+/// Ends a run: closes its exchange, stops its tools and reports the result to the engine.
+fn end_agent<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    mut hosted: Hosted,
+    result: Result<(), ToolError>,
+) {
+    close_exchange(shard, &mut hosted, outgoing::drop_exchange);
+    while let Some(call) = hosted.calls.last().map(|call| call.call) {
+        tools::stop_tool(shard, &mut hosted, call);
     }
+    shard.run_mut(handle).stopping = false;
+    shard.producer_ended(handle, result);
+    shard.pump();
 }
 
 /// Returns the result that the engine receives for this end.

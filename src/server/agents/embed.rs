@@ -49,102 +49,56 @@ pub struct AgentSteps {
     fold: Fold,
 }
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Starts a run. Its tools are tools of this shard ([`Shard::tools_mut`]). The model may call
-    /// only the tools that the config describes.
-    ///
-    /// # Errors
-    /// [`ExecuteError`]: nothing was started.
-    pub fn start_agent(
-        &mut self,
-        run: AgentRun,
-        options: ExecuteOptions,
-    ) -> Result<ExecutionId, ExecuteError> {
-        let AgentRun { config, conversation, hooks } = run;
-        let spec = crate::server::agents::specs::agent(&self.guests.agents.settings);
-        let call = AgentCall::Run(serde_json::Value::Null);
-        let mut prepared = Prepared::new(Work::Agent(Box::new(call)));
-        (prepared.need, prepared.timeouts) = (spec.need, spec.timeouts);
-        prepared.tool = Some(spec.into());
-        let hooks = Foreign::new(hooks);
-        let job = Job { config, conversation, hooks, depth: 0, is_plain: false };
-        crate::server::agents::job::checked(&job.config)
-            .map_err(|error| ExecuteError::Start(StartError::Argument(error)))?;
-        let agent = Some(Agent::Waiting(Box::new(job)));
-        let guest = Served { owner: options.owner, agent, ..Served::default() };
-        self.open_execution(prepared, options, guest)
-    }
+/// Starts a run. Its tools are tools of this shard ([`Shard::tools_mut`]). The model may call
+/// only the tools that the config describes.
+pub(in crate::server) fn start_agent<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    run: AgentRun,
+    options: ExecuteOptions,
+) -> Result<ExecutionId, ExecuteError> {
+    let AgentRun { config, conversation, hooks } = run;
+    let spec = crate::server::agents::specs::agent(&shard.guests.agents.settings);
+    let call = AgentCall::Run(serde_json::Value::Null);
+    let mut prepared = Prepared::new(Work::Agent(Box::new(call)));
+    (prepared.need, prepared.timeouts) = (spec.need, spec.timeouts);
+    prepared.tool = Some(spec.into());
+    let hooks = Foreign::new(hooks);
+    let job = Job { config, conversation, hooks, depth: 0, is_plain: false };
+    crate::server::agents::job::checked(&job.config)
+        .map_err(|error| ExecuteError::Start(StartError::Argument(error)))?;
+    let agent = Some(Agent::Waiting(Box::new(job)));
+    let guest = Served { owner: options.owner, agent, ..Served::default() };
+    shard.open_execution(prepared, options, guest)
+}
 
-    /// Starts a run and follows it part by part. [`AgentStream::next`] runs the shard between two
-    /// parts.
-    ///
-    /// ```
-    /// use streamdoor::agent::{Body, Config, Partial};
-    /// use streamdoor::shard::{AgentRun, ExecuteOptions, ModelSettings, Shard, ShardConfig};
-    ///
-    /// # use std::io::{Read, Write};
-    /// # let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    /// # let base_url = format!("http://{}/v1", listener.local_addr()?);
-    /// # std::thread::spawn(move || {
-    /// #     let (mut peer, _) = listener.accept().unwrap();
-    /// #     let _ = peer.read(&mut [0; 8_192]).unwrap();
-    /// #     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
-    /// #     peer.write_all(head.as_bytes()).unwrap();
-    /// #     for word in ["Good ", "morning."] {
-    /// #         let delta = serde_json::json!({"content": word});
-    /// #         let chunk = serde_json::json!({"choices": [{"index": 0, "delta": delta}]});
-    /// #         write!(peer, "data: {chunk}\n\n").unwrap();
-    /// #     }
-    /// #     let stop = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
-    /// #     write!(peer, "data: {stop}\n\ndata: [DONE]\n\n").unwrap();
-    /// # });
-    /// // A model of this machine, say. Its key, if it wants one, comes from the environment.
-    /// let model = ModelSettings::new("local", "chat", &base_url, "small", None)?;
-    /// let (mut shard, _report) = ServerShard::open(ShardConfig::default())?;
-    /// let run = AgentRun::new(Config::new("", model.endpoint), "Greet me.");
-    /// let mut stream = shard.stream_agent(run, ExecuteOptions::default())?;
-    /// let mut text = String::new();
-    /// while let Some(part) = stream.next(&mut shard) {
-    ///     if let Body::Partial(Partial::TextDelta { delta, .. }) = part.body {
-    ///         text.push_str(&delta); // As it is said.
-    ///     }
-    /// }
-    /// assert_eq!(text, "Good morning.");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`ExecuteError`]: nothing was started.
-    pub fn stream_agent(
-        &mut self,
-        run: AgentRun,
-        options: ExecuteOptions,
-    ) -> Result<AgentStream, ExecuteError> {
-        let execution = self.start_agent(run, options)?;
-        Ok(self.follow_agent(execution).expect("it was just started and has no subscribers"))
-    }
+/// Starts a run and follows it part by part. [`AgentStream::next`] runs the shard between two
+/// parts.
+pub(in crate::server) fn stream_agent<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    run: AgentRun,
+    options: ExecuteOptions,
+) -> Result<AgentStream, ExecuteError> {
+    let execution = start_agent(shard, run, options)?;
+    Ok(follow_agent(shard, execution).expect("it was just started and has no subscribers"))
+}
 
-    /// Starts a run and follows it step by step.
-    ///
-    /// # Errors
-    /// [`ExecuteError`]: nothing was started.
-    pub fn iterate_agent(
-        &mut self,
-        run: AgentRun,
-        options: ExecuteOptions,
-    ) -> Result<AgentSteps, ExecuteError> {
-        let stream = self.stream_agent(run, options)?;
-        Ok(AgentSteps { stream, fold: Fold::default() })
-    }
+/// Starts a run and follows it step by step.
+pub(in crate::server) fn iterate_agent<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    run: AgentRun,
+    options: ExecuteOptions,
+) -> Result<AgentSteps, ExecuteError> {
+    let stream = stream_agent(shard, run, options)?;
+    Ok(AgentSteps { stream, fold: Fold::default() })
+}
 
-    /// Follows a run that is already running, from the oldest part that its ring still holds.
-    ///
-    /// # Errors
-    /// [`SubscribeError`]: the execution cannot be followed.
-    pub fn follow_agent(&mut self, execution: ExecutionId) -> Result<AgentStream, SubscribeError> {
-        let spec = SubscribeSpec { policy: Policy::Block, ..SubscribeSpec::default() };
-        Ok(AgentStream { polled: self.subscribe_polled(execution, spec)?, execution })
-    }
+/// Follows a run that is already running, from the oldest part that its ring still holds.
+pub(in crate::server) fn follow_agent<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+) -> Result<AgentStream, SubscribeError> {
+    let spec = SubscribeSpec { policy: Policy::Block, ..SubscribeSpec::default() };
+    Ok(AgentStream { polled: shard.subscribe_polled(execution, spec)?, execution })
 }
 
 impl AgentStream {

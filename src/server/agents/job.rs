@@ -1,5 +1,6 @@
 //! The work of a run, built from a tool's arguments or by a Rust program.
 
+use crate::server::workers;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -27,151 +28,148 @@ pub(in crate::server) struct Job {
     /// True if only the model's text is published.
     pub is_plain: bool,
 }
+/// Returns the run that a call of this owner describes.
+///
+/// # Errors
+/// [`ExecuteError::Start`] with the argument that is wrong.
+pub(in crate::server) fn agent_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    call: &AgentCall,
+    owner: Principal,
+) -> Result<Agent, ExecuteError> {
+    let job = match call {
+        AgentCall::Run(arguments) => run_of(shard, arguments, owner),
+        AgentCall::Generate(arguments) => generation_of(shard, arguments),
+    };
+    let job = job.map_err(|error| ExecuteError::Start(StartError::Argument(error)))?;
+    Ok(Agent::Waiting(Box::new(job)))
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Returns the run that a call of this owner describes.
-    ///
-    /// # Errors
-    /// [`ExecuteError::Start`] with the argument that is wrong.
-    pub(in crate::server) fn agent_of(
-        &self,
-        call: &AgentCall,
-        owner: Principal,
-    ) -> Result<Agent, ExecuteError> {
-        let job = match call {
-            AgentCall::Run(arguments) => self.run_of(arguments, owner),
-            AgentCall::Generate(arguments) => self.generation_of(arguments),
-        };
-        let job = job.map_err(|error| ExecuteError::Start(StartError::Argument(error)))?;
-        Ok(Agent::Waiting(Box::new(job)))
+fn run_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    arguments: &Value,
+    owner: Principal,
+) -> Result<Job, ArgumentError> {
+    let mut given = Arguments::new(arguments)?;
+    let mut config = config_of(shard, &mut given)?;
+    let depth = given.number("depth", 0, 0..=limits::AGENT_DEPTH_MAX.into())? as u32;
+    let tools = tool_choice(given.value("tools"))?;
+    let tools = tools.as_ref().unwrap_or(&shard.guests.agents.settings.tools);
+    config.tools = describe_tools(shard, tools, owner, depth)?;
+    if let Some(name) = given.optional_text("strategy")? {
+        let strategy: Result<Strategy, _> = name.parse();
+        config.strategy = strategy.map_err(|e| ArgumentError::new("strategy", e.to_string()))?;
     }
+    let calls_max = u64::from(limits::AGENT_CALLS_PER_STEP_MAX);
+    let default = config.parallel_calls_max.into();
+    config.parallel_calls_max = given.number("parallel", default, 1..=calls_max)? as u32;
+    let steps_max = u64::from(limits::AGENT_STEPS_MAX);
+    let default = config.steps_max.into();
+    config.steps_max = given.number("max_steps", default, 1..=steps_max)? as u32;
+    let tokens_max = given.number("max_total_tokens", 0, 0..=u64::MAX)?;
+    config.tokens_max = (tokens_max > 0).then_some(tokens_max);
+    let duration_max = limits::AGENT_DURATION_MAX.as_millis() as u64;
+    let default = config.duration_max.as_millis() as u64;
+    let duration_ms = given.number("timeout_ms", default, 1..=duration_max)?;
+    config.duration_max = Duration::from_millis(duration_ms);
+    config.accumulate = given.flag("accumulate")?;
+    let conversation = conversation(&mut given)?;
+    given.finish()?;
+    checked(&config)?;
+    Ok(Job { config, conversation, hooks: Foreign::new(Box::new(NoHooks)), depth, is_plain: false })
+}
 
-    fn run_of(&self, arguments: &Value, owner: Principal) -> Result<Job, ArgumentError> {
-        let mut given = Arguments::new(arguments)?;
-        let mut config = self.config_of(&mut given)?;
-        let depth = given.number("depth", 0, 0..=limits::AGENT_DEPTH_MAX.into())? as u32;
-        let tools = tool_choice(given.value("tools"))?;
-        let tools = tools.as_ref().unwrap_or(&self.guests.agents.settings.tools);
-        config.tools = self.describe_tools(tools, owner, depth)?;
-        if let Some(name) = given.optional_text("strategy")? {
-            let strategy: Result<Strategy, _> = name.parse();
-            config.strategy =
-                strategy.map_err(|e| ArgumentError::new("strategy", e.to_string()))?;
-        }
-        let calls_max = u64::from(limits::AGENT_CALLS_PER_STEP_MAX);
-        let default = config.parallel_calls_max.into();
-        config.parallel_calls_max = given.number("parallel", default, 1..=calls_max)? as u32;
-        let steps_max = u64::from(limits::AGENT_STEPS_MAX);
-        let default = config.steps_max.into();
-        config.steps_max = given.number("max_steps", default, 1..=steps_max)? as u32;
-        let tokens_max = given.number("max_total_tokens", 0, 0..=u64::MAX)?;
-        config.tokens_max = (tokens_max > 0).then_some(tokens_max);
-        let duration_max = limits::AGENT_DURATION_MAX.as_millis() as u64;
-        let default = config.duration_max.as_millis() as u64;
-        let duration_ms = given.number("timeout_ms", default, 1..=duration_max)?;
-        config.duration_max = Duration::from_millis(duration_ms);
-        config.accumulate = given.flag("accumulate")?;
-        let conversation = conversation(&mut given)?;
-        given.finish()?;
-        checked(&config)?;
-        Ok(Job {
-            config,
-            conversation,
-            hooks: Foreign::new(Box::new(NoHooks)),
-            depth,
-            is_plain: false,
-        })
-    }
+/// Returns a run of one turn without tools, of which only the text is published.
+fn generation_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    arguments: &Value,
+) -> Result<Job, ArgumentError> {
+    let mut given = Arguments::new(arguments)?;
+    let mut config = config_of(shard, &mut given)?;
+    config.steps_max = 1;
+    given.flag("stream")?; // Ignored: the output always streams.
+    let conversation = vec![Message::User(given.text("prompt")?)];
+    given.finish()?;
+    checked(&config)?;
+    Ok(Job {
+        config,
+        conversation,
+        hooks: Foreign::new(Box::new(NoHooks)),
+        depth: 0,
+        is_plain: true,
+    })
+}
 
-    /// Returns a run of one turn without tools, of which only the text is published.
-    fn generation_of(&self, arguments: &Value) -> Result<Job, ArgumentError> {
-        let mut given = Arguments::new(arguments)?;
-        let mut config = self.config_of(&mut given)?;
-        config.steps_max = 1;
-        given.flag("stream")?; // Ignored: the output always streams.
-        let conversation = vec![Message::User(given.text("prompt")?)];
-        given.finish()?;
-        checked(&config)?;
-        Ok(Job {
-            config,
-            conversation,
-            hooks: Foreign::new(Box::new(NoHooks)),
-            depth: 0,
-            is_plain: true,
-        })
-    }
-
-    /// Returns the config that both tools share: the model and its sampling options.
-    fn config_of(&self, given: &mut Arguments) -> Result<Config, ArgumentError> {
-        let settings = &self.guests.agents.settings;
-        let name = given.optional_text("model")?;
-        let Some(model) = settings.model(name.as_deref()) else {
-            let known: Vec<&str> = settings.models.iter().map(|model| &*model.name).collect();
-            let problem = match known.is_empty() {
-                true => "the server has no models".to_owned(),
-                false => format!("is not one of {}", known.join(", ")),
-            };
-            return Err(ArgumentError::new("model", problem));
+/// Returns the config that both tools share: the model and its sampling options.
+fn config_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    given: &mut Arguments,
+) -> Result<Config, ArgumentError> {
+    let settings = &shard.guests.agents.settings;
+    let name = given.optional_text("model")?;
+    let Some(model) = settings.model(name.as_deref()) else {
+        let known: Vec<&str> = settings.models.iter().map(|model| &*model.name).collect();
+        let problem = match known.is_empty() {
+            true => "the server has no models".to_owned(),
+            false => format!("is not one of {}", known.join(", ")),
         };
-        // `agent_id` is set from the execution's id when the run starts.
-        let mut config = Config::new("", model.endpoint.clone());
-        config.system = given.optional_text("system")?;
-        let tokens = given.number("max_tokens", 0, 0..=u32::MAX.into())? as u32;
-        config.max_tokens = (tokens > 0).then_some(tokens);
-        config.temperature = match given.value("temperature") {
-            None | Some(Value::Null) => None,
-            Some(value) => Some(value.as_f64().ok_or_else(|| {
-                ArgumentError::new("temperature", format!("must be a number, not {value}"))
-            })?),
-        };
-        if let Some(name) = given.optional_text("reasoning_effort")? {
-            config.reasoning_effort = Some(match name.as_str() {
-                "low" => Effort::Low,
-                "medium" => Effort::Medium,
-                "high" => Effort::High,
-                _ => {
-                    return Err(ArgumentError::new(
-                        "reasoning_effort",
-                        "is not low, medium or high",
-                    ));
-                }
-            });
-        }
-        Ok(config)
-    }
-
-    /// Returns the descriptions, for the model, of the chosen tools that this owner may call.
-    fn describe_tools(
-        &self,
-        choice: &ToolChoice,
-        owner: Principal,
-        depth: u32,
-    ) -> Result<Vec<ToolDescription>, ArgumentError> {
-        let described = |spec: &ToolSpec| ToolDescription {
-            name: spec.name.clone(),
-            description: spec.description.clone(),
-            schema: spec.arguments.clone(),
-        };
-        match choice {
-            ToolChoice::None => Ok(Vec::new()),
-            ToolChoice::All => {
-                let all = self.tool_specs(owner).filter(|spec| spec.name != AGENT);
-                Ok(all.map(|spec| described(spec)).collect())
+        return Err(ArgumentError::new("model", problem));
+    };
+    // `agent_id` is set from the execution's id when the run starts.
+    let mut config = Config::new("", model.endpoint.clone());
+    config.system = given.optional_text("system")?;
+    let tokens = given.number("max_tokens", 0, 0..=u32::MAX.into())? as u32;
+    config.max_tokens = (tokens > 0).then_some(tokens);
+    config.temperature = match given.value("temperature") {
+        None | Some(Value::Null) => None,
+        Some(value) => Some(value.as_f64().ok_or_else(|| {
+            ArgumentError::new("temperature", format!("must be a number, not {value}"))
+        })?),
+    };
+    if let Some(name) = given.optional_text("reasoning_effort")? {
+        config.reasoning_effort = Some(match name.as_str() {
+            "low" => Effort::Low,
+            "medium" => Effort::Medium,
+            "high" => Effort::High,
+            _ => {
+                return Err(ArgumentError::new("reasoning_effort", "is not low, medium or high"));
             }
-            ToolChoice::These(names) => names
-                .iter()
-                .map(|name| {
-                    if name == AGENT && depth == 0 {
-                        let problem = "has `agent`, which needs a `depth` of at least 1";
-                        return Err(ArgumentError::new("tools", problem));
-                    }
-                    let found = self.tool_specs(owner).find(|spec| spec.name == *name);
-                    let problem = || format!("unknown tool `{name}`");
-                    let spec = found.ok_or_else(|| ArgumentError::new("tools", problem()))?;
-                    Ok(described(spec))
-                })
-                .collect(),
+        });
+    }
+    Ok(config)
+}
+
+/// Returns the descriptions, for the model, of the chosen tools that this owner may call.
+fn describe_tools<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    choice: &ToolChoice,
+    owner: Principal,
+    depth: u32,
+) -> Result<Vec<ToolDescription>, ArgumentError> {
+    let described = |spec: &ToolSpec| ToolDescription {
+        name: spec.name.clone(),
+        description: spec.description.clone(),
+        schema: spec.arguments.clone(),
+    };
+    match choice {
+        ToolChoice::None => Ok(Vec::new()),
+        ToolChoice::All => {
+            let all = workers::tool_specs(shard, owner).filter(|spec| spec.name != AGENT);
+            Ok(all.map(|spec| described(spec)).collect())
         }
+        ToolChoice::These(names) => names
+            .iter()
+            .map(|name| {
+                if name == AGENT && depth == 0 {
+                    let problem = "has `agent`, which needs a `depth` of at least 1";
+                    return Err(ArgumentError::new("tools", problem));
+                }
+                let found = workers::tool_specs(shard, owner).find(|spec| spec.name == *name);
+                let problem = || format!("unknown tool `{name}`");
+                let spec = found.ok_or_else(|| ArgumentError::new("tools", problem()))?;
+                Ok(described(spec))
+            })
+            .collect(),
     }
 }
 

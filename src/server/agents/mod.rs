@@ -27,6 +27,11 @@ mod settings;
 mod specs;
 mod tools;
 
+pub(in crate::server) use embed::{follow_agent, iterate_agent, start_agent, stream_agent};
+
+pub(in crate::server) use drive::{begin_agent, settle_agents};
+pub(in crate::server) use job::agent_of;
+
 use std::collections::{BTreeMap, VecDeque};
 
 pub use embed::{AgentRun, AgentSteps, AgentStream};
@@ -238,45 +243,44 @@ impl Hosted {
         self.exchange.is_some_and(|(asked, _)| asked == turn)
     }
 }
+/// Iterates over all running runs.
+pub(in crate::server) fn running_agents<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+) -> impl Iterator<Item = (Handle, &Hosted)> {
+    let runs = shard.runs.iter().flatten();
+    runs.filter_map(|run| match &run.guest.agent {
+        Some(Agent::Running(hosted)) => Some((run.handle, &**hosted)),
+        Some(Agent::Waiting(_)) | None => None,
+    })
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Iterates over all running runs.
-    pub(in crate::server) fn running_agents(&self) -> impl Iterator<Item = (Handle, &Hosted)> {
-        let runs = self.runs.iter().flatten();
-        runs.filter_map(|run| match &run.guest.agent {
-            Some(Agent::Running(hosted)) => Some((run.handle, &**hosted)),
-            Some(Agent::Waiting(_)) | None => None,
-        })
+/// Checks the invariants G1 to G3. For tests.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub(in crate::server) fn audit_agents<R: Reactor + 'static>(shard: &ServerShard<R>) {
+    let mut exchange_count = 0;
+    for (handle, hosted) in running_agents(shard) {
+        hosted.machine.audit();
+        if let Some((turn, exchange)) = hosted.exchange {
+            let asked = shard.guests.agents.asked(exchange).expect("G1");
+            assert!((asked.run, asked.turn) == (handle, turn)); // G1
+            exchange_count += 1;
+        }
+        for ToolCall { call, subscriber, .. } in &hosted.calls {
+            let ear = Ear { run: handle, call: *call };
+            // The tool may have ended, which is queued for the run.
+            let is_heard = shard.guests.agents.said.iter().any(|(other, _)| *other == ear);
+            let Sink { subscriber: whose, call, .. } = &shard.sinks[subscriber.0.index as usize];
+            let is_its = matches!(call, Call::Guest(Destination::Agent(its)) if *its == ear);
+            assert!(is_heard || (is_its && *whose == Some(*subscriber))); // G2
+        }
     }
-
-    /// Checks the invariants G1 to G3. For tests.
-    ///
-    /// # Panics
-    /// If an invariant does not hold.
-    pub(in crate::server) fn audit_agents(&self) {
-        let mut exchange_count = 0;
-        for (handle, hosted) in self.running_agents() {
-            hosted.machine.audit();
-            if let Some((turn, exchange)) = hosted.exchange {
-                let asked = self.guests.agents.asked(exchange).expect("G1");
-                assert!((asked.run, asked.turn) == (handle, turn)); // G1
-                exchange_count += 1;
-            }
-            for ToolCall { call, subscriber, .. } in &hosted.calls {
-                let ear = Ear { run: handle, call: *call };
-                // The tool may have ended, which is queued for the run.
-                let is_heard = self.guests.agents.said.iter().any(|(other, _)| *other == ear);
-                let Sink { subscriber: whose, call, .. } = &self.sinks[subscriber.0.index as usize];
-                let is_its = matches!(call, Call::Guest(Destination::Agent(its)) if *its == ear);
-                assert!(is_heard || (is_its && *whose == Some(*subscriber))); // G2
-            }
-        }
-        assert_eq!(self.guests.agents.exchanges.len(), exchange_count); // G1
-        for run in self.runs.iter().flatten() {
-            let is_running = matches!(&run.guest.agent, Some(Agent::Running(_)));
-            let is_produced = run.guest.is_agent && matches!(run.producer, Producer::Guest);
-            assert_eq!(is_running, is_produced); // G3
-        }
+    assert_eq!(shard.guests.agents.exchanges.len(), exchange_count); // G1
+    for run in shard.runs.iter().flatten() {
+        let is_running = matches!(&run.guest.agent, Some(Agent::Running(_)));
+        let is_produced = run.guest.is_agent && matches!(run.producer, Producer::Guest);
+        assert_eq!(is_running, is_produced); // G3
     }
 }
 

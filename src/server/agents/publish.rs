@@ -24,84 +24,84 @@ pub(in crate::server) enum Published {
     /// A part waits until a `block` subscriber has read.
     Held,
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Publishes the run's parts as long as there is room.
-    pub(in crate::server) fn publish_parts(
-        &mut self,
-        handle: Handle,
-        hosted: &mut Hosted,
-    ) -> Published {
-        loop {
-            let before = self.run_mut(handle).allowed();
-            match self.publish_burst(handle, hosted) {
-                0 if hosted.waiting.is_none() => return Published::All,
-                0 => {
-                    self.say_that_it_is_gated(handle.index);
-                    if self.run_mut(handle).allowed() == before {
-                        return Published::Held;
-                    }
+/// Publishes the run's parts as long as there is room.
+pub(in crate::server) fn publish_parts<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    hosted: &mut Hosted,
+) -> Published {
+    loop {
+        let before = shard.run_mut(handle).allowed();
+        match publish_burst(shard, handle, hosted) {
+            0 if hosted.waiting.is_none() => return Published::All,
+            0 => {
+                shard.say_that_it_is_gated(handle.index);
+                if shard.run_mut(handle).allowed() == before {
+                    return Published::Held;
                 }
-                _ => {}
             }
+            _ => {}
         }
     }
+}
 
-    /// Publishes at most as many parts as the engine takes at once, tells the engine, and returns
-    /// their number.
-    fn publish_burst(&mut self, handle: Handle, hosted: &mut Hosted) -> usize {
-        let burst = self.engine.burst_chunks(handle) as usize;
-        let mut scratch = std::mem::take(&mut self.guests.agents.scratch);
-        let now = self.now;
-        let run = self.run_mut(handle);
-        let gate = run.allowed();
-        let ServedRun { ring: Ring::Here(writer), producer: Producer::Guest, .. } = run else {
-            unreachable!("a run writes its ring until it is over");
-        };
-        let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
-        while facts.len() < burst {
-            let (header, payload) = match &hosted.waiting {
-                Some((header, payload)) => (*header, &payload[..]),
-                None => {
-                    let Some(header) = hosted.spell_part(writer.head_seq() + 1, &mut scratch)
-                    else {
-                        break;
-                    };
-                    (header, &scratch[..])
-                }
-            };
-            let has_room = gate.admits(writer.head_seq(), writer.total_bytes(), payload.len());
-            let written = has_room.then(|| writer.write(header, payload, now, gate.gate_seq));
-            match written {
-                Some(Ok(_)) => {
-                    let length = payload.len() as u32;
-                    let kind = Kind::new(header.kind).expect("it was made from one");
-                    let tail_seq = writer.tail_seq();
-                    facts.push(ChunkFacts { length, kind, key: header.key, tail_seq });
-                    hosted.waiting = None;
-                }
-                Some(Err(WriteError::TooLarge { .. })) => {
-                    unreachable!("a run keeps the limit of a part's length")
-                }
-                None | Some(Err(WriteError::Gated { .. })) => {
-                    if hosted.waiting.is_none() {
-                        hosted.waiting = Some((header, payload.into()));
-                    }
+/// Publishes at most as many parts as the engine takes at once, tells the engine, and returns
+/// their number.
+fn publish_burst<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    hosted: &mut Hosted,
+) -> usize {
+    let burst = shard.engine.burst_chunks(handle) as usize;
+    let mut scratch = std::mem::take(&mut shard.guests.agents.scratch);
+    let now = shard.now;
+    let run = shard.run_mut(handle);
+    let gate = run.allowed();
+    let ServedRun { ring: Ring::Here(writer), producer: Producer::Guest, .. } = run else {
+        unreachable!("a run writes its ring until it is over");
+    };
+    let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
+    while facts.len() < burst {
+        let (header, payload) = match &hosted.waiting {
+            Some((header, payload)) => (*header, &payload[..]),
+            None => {
+                let Some(header) = hosted.spell_part(writer.head_seq() + 1, &mut scratch) else {
                     break;
+                };
+                (header, &scratch[..])
+            }
+        };
+        let has_room = gate.admits(writer.head_seq(), writer.total_bytes(), payload.len());
+        let written = has_room.then(|| writer.write(header, payload, now, gate.gate_seq));
+        match written {
+            Some(Ok(_)) => {
+                let length = payload.len() as u32;
+                let kind = Kind::new(header.kind).expect("it was made from one");
+                let tail_seq = writer.tail_seq();
+                facts.push(ChunkFacts { length, kind, key: header.key, tail_seq });
+                hosted.waiting = None;
+            }
+            Some(Err(WriteError::TooLarge { .. })) => {
+                unreachable!("a run keeps the limit of a part's length")
+            }
+            None | Some(Err(WriteError::Gated { .. })) => {
+                if hosted.waiting.is_none() {
+                    hosted.waiting = Some((header, payload.into()));
                 }
+                break;
             }
         }
-        self.guests.agents.scratch = scratch;
-        let notes = std::mem::take(&mut hosted.notes);
-        if !facts.is_empty() {
-            self.worked = true;
-            self.ingest_written(handle.index, &facts);
-        }
-        if !notes.reports.is_empty() {
-            self.pass_on(handle, &notes);
-        }
-        facts.len()
     }
+    shard.guests.agents.scratch = scratch;
+    let notes = std::mem::take(&mut hosted.notes);
+    if !facts.is_empty() {
+        shard.worked = true;
+        shard.ingest_written(handle.index, &facts);
+    }
+    if !notes.reports.is_empty() {
+        shard.pass_on(handle, &notes);
+    }
+    facts.len()
 }
 
 impl Hosted {

@@ -4,6 +4,8 @@
 //! more when it has handled half of them. While the run is held back it asks for none, and the
 //! tool, which is followed under `block`, waits.
 
+use crate::server::agents::drive;
+use crate::server::{records, workers};
 use serde_json::Value;
 
 use crate::agent::{Body, Event, Part, Partial, ToolProgress};
@@ -19,166 +21,180 @@ use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::AGENT;
 
 const WINDOW: u32 = limits::AGENT_TOOL_WINDOW_CHUNKS;
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Starts a tool for a run and passes the run the result.
-    pub(in crate::server) fn start_tool(
-        &mut self,
-        handle: Handle,
-        hosted: &mut Hosted,
-        call: u32,
-        tool: &str,
-        arguments: Value,
-    ) {
-        match self.try_start_tool(handle, hosted, call, tool, arguments) {
-            Ok((execution, subscriber)) => {
-                let has_parts = self.run_mut(execution.slot).names.has_parts;
-                hosted.calls.push(ToolCall {
-                    call,
-                    execution,
-                    subscriber,
-                    has_parts,
-                    said_bytes: 0,
-                    heard_count: 0,
-                    is_held: false,
-                });
-                self.tell_run(handle, hosted, Event::ToolStarted { call, execution });
-            }
-            Err(text) => {
-                self.tell_run(handle, hosted, Event::ToolRefused { call, text: &text });
-            }
+/// Starts a tool for a run and passes the run the result.
+pub(in crate::server) fn start_tool<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    hosted: &mut Hosted,
+    call: u32,
+    tool: &str,
+    arguments: Value,
+) {
+    match try_start_tool(shard, handle, hosted, call, tool, arguments) {
+        Ok((execution, subscriber)) => {
+            let has_parts = shard.run_mut(execution.slot).names.has_parts;
+            hosted.calls.push(ToolCall {
+                call,
+                execution,
+                subscriber,
+                has_parts,
+                said_bytes: 0,
+                heard_count: 0,
+                is_held: false,
+            });
+            drive::tell_run(shard, handle, hosted, Event::ToolStarted { call, execution });
+        }
+        Err(text) => {
+            drive::tell_run(shard, handle, hosted, Event::ToolRefused { call, text: &text });
         }
     }
+}
 
-    fn try_start_tool(
-        &mut self,
-        handle: Handle,
-        hosted: &Hosted,
-        call: u32,
-        tool: &str,
-        mut arguments: Value,
-    ) -> Result<(ExecutionId, SubscriberId), String> {
-        if tool == AGENT {
-            let Some(depth) = hosted.depth.checked_sub(1) else {
-                return Err("this run is not allowed to start agents".to_owned());
-            };
-            let wanted = arguments["depth"].as_u64().unwrap_or(depth.into());
-            arguments["depth"] = wanted.min(depth.into()).into();
-        }
-        let prepared = self.prepare_tool(hosted.owner, tool, &arguments);
-        let mut prepared = prepared.map_err(|error| error.to_string())?;
-        prepared.trace = self.run_mut(handle).trace.clone();
-        let options = ExecuteOptions {
-            // The run misses no chunk, and nothing else starts the execution.
-            start: Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE },
-            // The run's own readers decide how long it is held back.
-            block_deadline: Some(limits::EXECUTION_DURATION_MAX),
-            owner: hosted.owner,
-            ..ExecuteOptions::default()
+fn try_start_tool<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    hosted: &Hosted,
+    call: u32,
+    tool: &str,
+    mut arguments: Value,
+) -> Result<(ExecutionId, SubscriberId), String> {
+    if tool == AGENT {
+        let Some(depth) = hosted.depth.checked_sub(1) else {
+            return Err("this run is not allowed to start agents".to_owned());
         };
-        let is_relayed = prepared.tool.as_ref().is_some_and(|spec| spec.is_relayed);
-        let opened = self.execute_prepared(prepared, options);
-        let execution = opened.map_err(|error| error.to_string())?;
-        self.log_started_by(None, execution, tool);
-        // Another server repeats its structured content as text (A35).
-        let kinds = match is_relayed {
-            true => Kind::ALL.into_iter().filter(|kind| *kind != Kind::Json).collect(),
-            false => Kinds::ALL,
-        };
-        let policy = Policy::Block;
-        let spec = SubscribeSpec { policy, demand: WINDOW, kinds, ..SubscribeSpec::default() };
-        let ear = Ear { run: handle, call };
-        let attached = self.attach(execution, spec, |_| Call::Guest(Destination::Agent(ear)));
-        self.pump();
-        match attached {
-            Ok(subscribed) => Ok((execution, subscribed.subscriber)),
-            Err(error) => {
-                let _ = self.cancel(execution);
-                Err(error.to_string())
-            }
+        let wanted = arguments["depth"].as_u64().unwrap_or(depth.into());
+        arguments["depth"] = wanted.min(depth.into()).into();
+    }
+    let prepared = workers::prepare_tool(shard, hosted.owner, tool, &arguments);
+    let mut prepared = prepared.map_err(|error| error.to_string())?;
+    prepared.trace = shard.run_mut(handle).trace.clone();
+    let options = ExecuteOptions {
+        // The run misses no chunk, and nothing else starts the execution.
+        start: Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE },
+        // The run's own readers decide how long it is held back.
+        block_deadline: Some(limits::EXECUTION_DURATION_MAX),
+        owner: hosted.owner,
+        ..ExecuteOptions::default()
+    };
+    let is_relayed = prepared.tool.as_ref().is_some_and(|spec| spec.is_relayed);
+    let opened = shard.execute_prepared(prepared, options);
+    let execution = opened.map_err(|error| error.to_string())?;
+    records::log_started_by(shard, None, execution, tool);
+    // Another server repeats its structured content as text (A35).
+    let kinds = match is_relayed {
+        true => Kind::ALL.into_iter().filter(|kind| *kind != Kind::Json).collect(),
+        false => Kinds::ALL,
+    };
+    let policy = Policy::Block;
+    let spec = SubscribeSpec { policy, demand: WINDOW, kinds, ..SubscribeSpec::default() };
+    let ear = Ear { run: handle, call };
+    let attached = shard.attach(execution, spec, |_| Call::Guest(Destination::Agent(ear)));
+    shard.pump();
+    match attached {
+        Ok(subscribed) => Ok((execution, subscribed.subscriber)),
+        Err(error) => {
+            let _ = shard.cancel(execution);
+            Err(error.to_string())
         }
     }
+}
 
-    /// Stops a tool. The run receives nothing more of it.
-    pub(in crate::server) fn stop_tool(&mut self, hosted: &mut Hosted, call: u32) {
-        let Some(at) = hosted.calls.iter().position(|other| other.call == call) else { return };
-        let ToolCall { execution, subscriber, .. } = hosted.calls.swap_remove(at);
-        let _ = self.unsubscribe(subscriber); // It may have ended already.
-        let _ = self.cancel(execution);
-    }
+/// Stops a tool. The run receives nothing more of it.
+pub(in crate::server) fn stop_tool<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    hosted: &mut Hosted,
+    call: u32,
+) {
+    let Some(at) = hosted.calls.iter().position(|other| other.call == call) else { return };
+    let ToolCall { execution, subscriber, .. } = hosted.calls.swap_remove(at);
+    let _ = shard.unsubscribe(subscriber); // It may have ended already.
+    let _ = shard.cancel(execution);
+}
 
-    /// Passes output of a tool to its run.
-    pub(in crate::server) fn tell_tool_said(
-        &mut self,
-        handle: Handle,
-        hosted: &mut Hosted,
-        call: u32,
-        said: &Said,
-    ) {
-        let Some(at) = hosted.calls.iter().position(|other| other.call == call) else { return };
-        match said {
-            Said::Chunk { seq, offset, kind, more, bytes, .. } => {
-                hosted.calls[at].heard_count += 1;
-                let (seq, offset, more) = (*seq, *offset, *more);
-                match hosted.calls[at].has_parts {
-                    false => {
-                        let kind = *kind;
-                        let event = Event::ToolChunk { call, seq, offset, kind, bytes, more };
-                        self.tell_run(handle, hosted, event);
-                    }
-                    true => self.tell_part(handle, hosted, at, seq, bytes),
+/// Passes output of a tool to its run.
+pub(in crate::server) fn tell_tool_said<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    hosted: &mut Hosted,
+    call: u32,
+    said: &Said,
+) {
+    let Some(at) = hosted.calls.iter().position(|other| other.call == call) else { return };
+    match said {
+        Said::Chunk { seq, offset, kind, more, bytes, .. } => {
+            hosted.calls[at].heard_count += 1;
+            let (seq, offset, more) = (*seq, *offset, *more);
+            match hosted.calls[at].has_parts {
+                false => {
+                    let kind = *kind;
+                    let event = Event::ToolChunk { call, seq, offset, kind, bytes, more };
+                    drive::tell_run(shard, handle, hosted, event);
                 }
-            }
-            Said::Gap(gap) => self.tell_run(handle, hosted, Event::ToolGap { call, gap: *gap }),
-            Said::Progress { progress, message, context } => {
-                let progress = ToolProgress {
-                    progress: progress.progress,
-                    total: progress.total,
-                    percentage: progress.percentage(),
-                    message: message.as_deref(),
-                    context: context.as_deref(),
-                };
-                self.tell_run(handle, hosted, Event::ToolProgress { call, progress });
-            }
-            Said::End { outcome, exit, error } => {
-                hosted.calls.swap_remove(at);
-                let (outcome, exit, error) = (*outcome, *exit, error.as_deref());
-                self.tell_run(handle, hosted, Event::ToolEnded { call, outcome, exit, error });
+                true => tell_part(shard, handle, hosted, at, seq, bytes),
             }
         }
-    }
-
-    /// Handles a part of a tool that is a run itself: the text of its model is the tool's output.
-    fn tell_part(&mut self, handle: Handle, hosted: &mut Hosted, at: usize, seq: u64, json: &[u8]) {
-        let Ok(Part { body: Body::Partial(Partial::TextDelta { delta: text, .. }), .. }) =
-            Part::parse(json)
-        else {
-            return;
-        };
-        let ToolCall { call, said_bytes: offset, .. } = hosted.calls[at];
-        hosted.calls[at].said_bytes += text.len() as u64;
-        let (bytes, more) = (text.as_bytes(), false);
-        let event = Event::ToolChunk { call, seq, offset, kind: Kind::Text, bytes, more };
-        self.tell_run(handle, hosted, event);
-    }
-
-    /// Updates the demand for the tools of a run: none if the run takes no output, else a window.
-    pub(in crate::server) fn set_demands(&mut self, hosted: &mut Hosted, takes: bool) {
-        let mut is_told = false;
-        for call in &mut hosted.calls {
-            let demand = match (takes, call.is_held) {
-                (false, false) => 0,
-                (true, true) => WINDOW,
-                (true, false) if call.heard_count >= WINDOW / 2 => WINDOW,
-                (true, false) | (false, true) => continue,
+        Said::Gap(gap) => {
+            drive::tell_run(shard, handle, hosted, Event::ToolGap { call, gap: *gap })
+        }
+        Said::Progress { progress, message, context } => {
+            let progress = ToolProgress {
+                progress: progress.progress,
+                total: progress.total,
+                percentage: progress.percentage(),
+                message: message.as_deref(),
+                context: context.as_deref(),
             };
-            call.is_held = !takes;
-            call.heard_count = 0;
-            self.tell(EngineEvent::Demand(call.subscriber, demand));
-            is_told = true;
+            drive::tell_run(shard, handle, hosted, Event::ToolProgress { call, progress });
         }
-        if is_told {
-            self.pump();
+        Said::End { outcome, exit, error } => {
+            hosted.calls.swap_remove(at);
+            let (outcome, exit, error) = (*outcome, *exit, error.as_deref());
+            drive::tell_run(shard, handle, hosted, Event::ToolEnded { call, outcome, exit, error });
         }
+    }
+}
+
+/// Handles a part of a tool that is a run itself: the text of its model is the tool's output.
+fn tell_part<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    hosted: &mut Hosted,
+    at: usize,
+    seq: u64,
+    json: &[u8],
+) {
+    let Ok(Part { body: Body::Partial(Partial::TextDelta { delta: text, .. }), .. }) =
+        Part::parse(json)
+    else {
+        return;
+    };
+    let ToolCall { call, said_bytes: offset, .. } = hosted.calls[at];
+    hosted.calls[at].said_bytes += text.len() as u64;
+    let (bytes, more) = (text.as_bytes(), false);
+    let event = Event::ToolChunk { call, seq, offset, kind: Kind::Text, bytes, more };
+    drive::tell_run(shard, handle, hosted, event);
+}
+
+/// Updates the demand for the tools of a run: none if the run takes no output, else a window.
+pub(in crate::server) fn set_demands<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    hosted: &mut Hosted,
+    takes: bool,
+) {
+    let mut is_told = false;
+    for call in &mut hosted.calls {
+        let demand = match (takes, call.is_held) {
+            (false, false) => 0,
+            (true, true) => WINDOW,
+            (true, false) if call.heard_count >= WINDOW / 2 => WINDOW,
+            (true, false) | (false, true) => continue,
+        };
+        call.is_held = !takes;
+        call.heard_count = 0;
+        shard.tell(EngineEvent::Demand(call.subscriber, demand));
+        is_told = true;
+    }
+    if is_told {
+        shard.pump();
     }
 }

@@ -7,3 +7,10 @@ pub(in crate::server) mod answer;
 pub(in crate::server) mod conversations;
 mod owner;
 mod threads;
+
+pub(in crate::server) use answer::{
+    answer, answer_error, answer_late, answer_waiting, carry_out_call, describe, list_executions,
+    served_ring_bytes, tool_name,
+};
+pub(in crate::server) use owner::{is_owned, principal_of};
+pub(in crate::server) use threads::{end_threads, home_of_thread};

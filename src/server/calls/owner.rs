@@ -7,54 +7,60 @@
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::Call;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::{ServerShard, peers};
+/// Returns the principal of the request that this connection is being answered.
+pub(in crate::server) fn principal_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) -> Principal {
+    let connection = shard.guests.serve.as_mut().and_then(|serve| serve.connection(id));
+    connection.map_or(Principal::ANYONE, |connection| connection.http.principal())
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Returns the principal of the request that this connection is being answered.
-    pub(in crate::server) fn principal_of(&mut self, id: ConnectionId) -> Principal {
-        let connection = self.guests.serve.as_mut().and_then(|serve| serve.connection(id));
-        connection.map_or(Principal::ANYONE, |connection| connection.http.principal())
-    }
-
-    /// True if all that a call names exists and belongs to this principal. Executions of other
-    /// shards are checked there.
-    pub(in crate::server) fn is_open_to(&self, call: &Call, principal: Principal) -> bool {
-        match call {
-            Call::Inspect(id)
-            | Call::Cancel(id)
-            | Call::Result(id, _)
-            | Call::Output(id, _)
-            | Call::Acknowledge(id, ..)
-            | Call::Unsubscribe(id, _) => self.is_owned(*id, principal),
-            Call::ReadDoor(door) => self.is_owned(door.execution, principal),
-            Call::Deliver(deliver) => self.is_owned(deliver.part.call, principal),
-            // All are checked together, so that the answer for one tells nothing about another.
-            Call::Follow(follow) => {
-                let mut ids = follow.executions.iter().map(|(id, _)| *id);
-                ids.all(|id| self.is_apart(id) || self.is_owned(id, principal))
-            }
-            Call::Progress(token) => {
-                let found = self.engine.find_token(*token);
-                found.is_some_and(|id| self.is_owned(id, principal))
-            }
-            // In lists everyone gets their own entries.
-            Call::Executions | Call::AllProgress => true,
-            Call::Tools | Call::Execute(_) | Call::Produce(_) | Call::Metrics(_) | Call::Ready => {
-                true
-            }
-            // These names are looked up among the caller's own.
-            Call::VirtualTools
-            | Call::PutVirtualTool(_)
-            | Call::DeleteVirtualTool(_)
-            | Call::Work(_) => true,
-            // All names in them are looked up among the caller's own.
-            Call::Mcp(_) | Call::Thread(_) => true,
+/// True if all that a call names exists and belongs to this principal. Executions of other
+/// shards are checked there.
+pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    call: &Call,
+    principal: Principal,
+) -> bool {
+    match call {
+        Call::Inspect(id)
+        | Call::Cancel(id)
+        | Call::Result(id, _)
+        | Call::Output(id, _)
+        | Call::Acknowledge(id, ..)
+        | Call::Unsubscribe(id, _) => is_owned(shard, *id, principal),
+        Call::ReadDoor(door) => is_owned(shard, door.execution, principal),
+        Call::Deliver(deliver) => is_owned(shard, deliver.part.call, principal),
+        // All are checked together, so that the answer for one tells nothing about another.
+        Call::Follow(follow) => {
+            let mut ids = follow.executions.iter().map(|(id, _)| *id);
+            ids.all(|id| peers::is_apart(shard, id) || is_owned(shard, id, principal))
         }
+        Call::Progress(token) => {
+            let found = shard.engine.find_token(*token);
+            found.is_some_and(|id| is_owned(shard, id, principal))
+        }
+        // In lists everyone gets their own entries.
+        Call::Executions | Call::AllProgress => true,
+        Call::Tools | Call::Execute(_) | Call::Produce(_) | Call::Metrics(_) | Call::Ready => true,
+        // These names are looked up among the caller's own.
+        Call::VirtualTools
+        | Call::PutVirtualTool(_)
+        | Call::DeleteVirtualTool(_)
+        | Call::Work(_) => true,
+        // All names in them are looked up among the caller's own.
+        Call::Mcp(_) | Call::Thread(_) => true,
     }
+}
 
-    /// True if the execution exists and belongs to this principal.
-    pub(in crate::server) fn is_owned(&self, id: ExecutionId, principal: Principal) -> bool {
-        let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-        run.is_some_and(|run| run.id == id && run.guest.owner == principal)
-    }
+/// True if the execution exists and belongs to this principal.
+pub(in crate::server) fn is_owned<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ExecutionId,
+    principal: Principal,
+) -> bool {
+    let run = shard.runs.get(id.slot.index as usize).and_then(Option::as_ref);
+    run.is_some_and(|run| run.id == id && run.guest.owner == principal)
 }

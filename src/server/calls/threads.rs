@@ -15,6 +15,8 @@
 //! Invariant T1: a connection is in [`Serve::idle_threads`] if and only if it follows a thread and
 //! no execution.
 
+use crate::server::calls::{answer, owner};
+use crate::server::{hub, peers};
 use serde_json::{Value, json};
 use smallvec::smallvec;
 
@@ -38,295 +40,318 @@ use crate::shard::run::Ring;
 use crate::stream::State;
 use crate::tool::AGENT;
 use crate::wire::http1::Status;
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Returns the shard that carries out a call about a thread, or a command that begins a run of
-    /// a thread.
-    pub(in crate::server) fn home_of_thread(
-        &self,
-        call: &Call,
-        principal: Principal,
-    ) -> Option<usize> {
-        match call {
-            Call::Thread(call) => match self.guests.conversations.newest(principal, &call.thread) {
-                Some(execution) => Some(usize::from(execution.shard)),
-                None if matches!(call.ask, ThreadAsk::Follow(..)) => {
-                    Some(self.home_of_name(&call.thread))
-                }
-                None => None,
-            },
-            Call::Execute(execute) => {
-                let front = execute.front.as_ref().filter(|front| front.command.is_some())?;
-                front.thread_id.as_ref().map(|thread| self.home_of_name(thread))
+/// Returns the shard that carries out a call about a thread, or a command that begins a run of
+/// a thread.
+pub(in crate::server) fn home_of_thread<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    call: &Call,
+    principal: Principal,
+) -> Option<usize> {
+    match call {
+        Call::Thread(call) => match shard.guests.conversations.newest(principal, &call.thread) {
+            Some(execution) => Some(usize::from(execution.shard)),
+            None if matches!(call.ask, ThreadAsk::Follow(..)) => {
+                Some(home_of_name(shard, &call.thread))
             }
-            _ => None,
+            None => None,
+        },
+        Call::Execute(execute) => {
+            let front = execute.front.as_ref().filter(|front| front.command.is_some())?;
+            front.thread_id.as_ref().map(|thread| home_of_name(shard, thread))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the shard of the runs of a thread with this name, unless they may call tools of
+/// workers.
+fn home_of_name<R: Reactor + 'static>(shard: &ServerShard<R>, name: &str) -> usize {
+    let mixed = name.bytes().fold(0_u32, |sum, byte| {
+        sum.rotate_left(5).wrapping_add(u32::from(byte)).wrapping_mul(0x9e37_79b1)
+    });
+    (mixed >> 16) as usize % shard.guests.peers.len().max(1)
+}
+
+/// Carries out a request about a thread. Returns true if it was answered.
+pub(in crate::server) fn ask_thread<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: ThreadCall,
+    principal: Principal,
+) -> bool {
+    let ThreadCall { thread, ask } = call;
+    let newest = shard.guests.conversations.newest(principal, &thread);
+    let newest = newest.filter(|execution| owner::is_owned(shard, *execution, principal));
+    let answer = match ask {
+        ThreadAsk::Rejoin(format, wishes) => {
+            return rejoin(shard, id, newest, format, wishes);
+        }
+        ThreadAsk::Follow(format, wish) => {
+            let channels = wish.channels.clone();
+            let conversations = shard.guests.conversations.clone();
+            let (name, waiting) = (thread, None);
+            let thread = Thread { principal, name, format, channels, conversations, waiting };
+            return follow_thread(shard, id, newest, thread, wish);
+        }
+        ThreadAsk::Cancel => match newest {
+            Some(execution) => answer::cancel_call(shard, execution),
+            None => Err(NotFound.into()),
+        },
+        ThreadAsk::State => Ok(Answer::json(Status::OK, &state_of_thread(shard, newest))),
+        ThreadAsk::Describe => {
+            let name = match &*thread {
+                "" => new_thread_name(shard),
+                name => name.to_owned(),
+            };
+            Ok(Answer::json(Status::OK, &describe_thread(shard, &name, newest)))
+        }
+    };
+    let answer = answer.unwrap_or_else(|error| Answer::error(&error));
+    answer::answer(shard, id, &answer)
+}
+
+fn is_under_way<R: Reactor + 'static>(shard: &mut ServerShard<R>, execution: ExecutionId) -> bool {
+    let status = shard.inspect(execution);
+    status.is_ok_and(|status| matches!(status.state, State::Queued | State::Running))
+}
+
+fn rejoin<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    newest: Option<ExecutionId>,
+    format: StreamFormat,
+    wishes: Wishes,
+) -> bool {
+    let Some(execution) = newest.filter(|execution| is_under_way(shard, *execution)) else {
+        return answer::answer(shard, id, &Answer::empty(Status::NO_CONTENT));
+    };
+    let follow = Follow {
+        executions: smallvec![(execution, From::Start)],
+        is_combined: false,
+        resumes: false,
+        format,
+        wishes,
+        front: FrontWish::default(),
+    };
+    hub::follow(shard, id, &follow)
+}
+
+/// Answers with the stream of a thread: its newest run, if it has one, and all later ones.
+fn follow_thread<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    newest: Option<ExecutionId>,
+    thread: Thread,
+    wish: FrontWish,
+) -> bool {
+    let format = thread.format;
+    let Some(execution) = newest else { return wait_on_thread(shard, id, thread) };
+    let follow = Follow {
+        executions: smallvec![(execution, From::Start)],
+        is_combined: false,
+        resumes: false,
+        format: StreamFormat::Front(format),
+        wishes: Wishes::default(),
+        front: wish,
+    };
+    let begun =
+        hub::follow_in_words(shard, id, follow.executions[0], &follow, (format, Some(thread)));
+    begun.unwrap_or_else(|error| answer::answer_error(shard, id, &error))
+}
+
+/// Begins the stream of a thread that has no run.
+fn wait_on_thread<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    mut thread: Thread,
+) -> bool {
+    thread.waiting = Some(shard.guests.conversations.wait());
+    let manner = Manner::told(thread.format, Told::nothing_yet(thread));
+    let is_whole = hub::begin(shard, id, manner, Default::default());
+    if !is_whole {
+        shard.guests.serve.as_mut().expect("it has connections").idle_threads.push(id);
+    }
+    is_whole
+}
+
+/// Announces a new run to the connections that wait on its thread.
+pub(in crate::server) fn announce_run<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    principal: Principal,
+    thread: &str,
+) {
+    if !shard.guests.conversations.has_waiting() {
+        return;
+    }
+    for id in waiting_for(shard, principal, thread) {
+        if begin_next_run(shard, id, execution).is_err() {
+            cut_stream(shard, id);
         }
     }
-
-    /// Returns the shard of the runs of a thread with this name, unless they may call tools of
-    /// workers.
-    fn home_of_name(&self, name: &str) -> usize {
-        let mixed = name.bytes().fold(0_u32, |sum, byte| {
-            sum.rotate_left(5).wrapping_add(u32::from(byte)).wrapping_mul(0x9e37_79b1)
-        });
-        (mixed >> 16) as usize % self.guests.peers.len().max(1)
-    }
-
-    /// Carries out a request about a thread. Returns true if it was answered.
-    pub(in crate::server) fn ask_thread(
-        &mut self,
-        id: ConnectionId,
-        call: ThreadCall,
-        principal: Principal,
-    ) -> bool {
-        let ThreadCall { thread, ask } = call;
-        let newest = self.guests.conversations.newest(principal, &thread);
-        let newest = newest.filter(|execution| self.is_owned(*execution, principal));
-        let answer = match ask {
-            ThreadAsk::Rejoin(format, wishes) => {
-                return self.rejoin(id, newest, format, wishes);
+    hub::tell_demands(shard);
+    for (index, peer) in shard.guests.peers.iter().enumerate() {
+        if index == peers::own_index(shard) {
+            continue;
+        }
+        let name: Box<str> = thread.into();
+        // If its mailbox is full, its clients reconnect later by themselves.
+        let _ = peer.send(Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
+            for id in waiting_for(shard, principal, &name) {
+                cut_stream(shard, id);
             }
-            ThreadAsk::Follow(format, wish) => {
-                let channels = wish.channels.clone();
-                let conversations = self.guests.conversations.clone();
-                let (name, waiting) = (thread, None);
-                let thread = Thread { principal, name, format, channels, conversations, waiting };
-                return self.follow_thread(id, newest, thread, wish);
-            }
-            ThreadAsk::Cancel => match newest {
-                Some(execution) => self.cancel_call(execution),
-                None => Err(NotFound.into()),
-            },
-            ThreadAsk::State => Ok(Answer::json(Status::OK, &self.state_of_thread(newest))),
-            ThreadAsk::Describe => {
-                let name = match &*thread {
-                    "" => self.new_thread_name(),
-                    name => name.to_owned(),
-                };
-                Ok(Answer::json(Status::OK, &self.describe_thread(&name, newest)))
-            }
-        };
-        let answer = answer.unwrap_or_else(|error| Answer::error(&error));
-        self.answer(id, &answer)
+        })));
     }
+}
 
-    fn is_under_way(&mut self, execution: ExecutionId) -> bool {
-        let status = self.inspect(execution);
-        status.is_ok_and(|status| matches!(status.state, State::Queued | State::Running))
-    }
-
-    fn rejoin(
-        &mut self,
-        id: ConnectionId,
-        newest: Option<ExecutionId>,
-        format: StreamFormat,
-        wishes: Wishes,
-    ) -> bool {
-        let Some(execution) = newest.filter(|execution| self.is_under_way(*execution)) else {
-            return self.answer(id, &Answer::empty(Status::NO_CONTENT));
-        };
-        let follow = Follow {
-            executions: smallvec![(execution, From::Start)],
-            is_combined: false,
-            resumes: false,
-            format,
-            wishes,
-            front: FrontWish::default(),
-        };
-        self.follow(id, &follow)
-    }
-
-    /// Answers with the stream of a thread: its newest run, if it has one, and all later ones.
-    fn follow_thread(
-        &mut self,
-        id: ConnectionId,
-        newest: Option<ExecutionId>,
-        thread: Thread,
-        wish: FrontWish,
-    ) -> bool {
-        let format = thread.format;
-        let Some(execution) = newest else { return self.wait_on_thread(id, thread) };
-        let follow = Follow {
-            executions: smallvec![(execution, From::Start)],
-            is_combined: false,
-            resumes: false,
-            format: StreamFormat::Front(format),
-            wishes: Wishes::default(),
-            front: wish,
-        };
-        let begun = self.follow_in_words(id, follow.executions[0], &follow, (format, Some(thread)));
-        begun.unwrap_or_else(|error| self.answer_error(id, &error))
-    }
-
-    /// Begins the stream of a thread that has no run.
-    fn wait_on_thread(&mut self, id: ConnectionId, mut thread: Thread) -> bool {
-        thread.waiting = Some(self.guests.conversations.wait());
-        let manner = Manner::told(thread.format, Told::nothing_yet(thread));
-        let is_whole = self.begin(id, manner, Default::default());
-        if !is_whole {
-            self.guests.serve.as_mut().expect("it has connections").idle_threads.push(id);
-        }
-        is_whole
-    }
-
-    /// Announces a new run to the connections that wait on its thread.
-    pub(in crate::server) fn announce_run(
-        &mut self,
-        execution: ExecutionId,
-        principal: Principal,
-        thread: &str,
-    ) {
-        if !self.guests.conversations.has_waiting() {
-            return;
-        }
-        for id in self.waiting_for(principal, thread) {
-            if self.begin_next_run(id, execution).is_err() {
-                self.cut_stream(id);
-            }
-        }
-        self.tell_demands();
-        for (index, peer) in self.guests.peers.iter().enumerate() {
-            if index == self.own_index() {
-                continue;
-            }
-            let name: Box<str> = thread.into();
-            // If its mailbox is full, its clients reconnect later by themselves.
-            let _ = peer.send(Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
-                for id in shard.waiting_for(principal, &name) {
-                    shard.cut_stream(id);
-                }
-            })));
+/// Returns the connections that wait here for a run of this thread, and removes them from the
+/// list.
+fn waiting_for<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    principal: Principal,
+    name: &str,
+) -> Vec<ConnectionId> {
+    let Some(serve) = &mut shard.guests.serve else { return Vec::new() };
+    let (mut found, mut others) = (Vec::new(), Vec::new());
+    for id in std::mem::take(&mut serve.idle_threads) {
+        let is_it = |thread: &Thread| thread.principal == principal && *thread.name == *name;
+        match serve.thread_of(id).is_some_and(|thread| is_it(thread)) {
+            true => found.push(id),
+            false => others.push(id),
         }
     }
+    serve.idle_threads = others;
+    found
+}
 
-    /// Returns the connections that wait here for a run of this thread, and removes them from the
-    /// list.
-    fn waiting_for(&mut self, principal: Principal, name: &str) -> Vec<ConnectionId> {
-        let Some(serve) = &mut self.guests.serve else { return Vec::new() };
-        let (mut found, mut others) = (Vec::new(), Vec::new());
-        for id in std::mem::take(&mut serve.idle_threads) {
-            let is_it = |thread: &Thread| thread.principal == principal && *thread.name == *name;
-            match serve.thread_of(id).is_some_and(|thread| is_it(thread)) {
-                true => found.push(id),
-                false => others.push(id),
-            }
-        }
-        serve.idle_threads = others;
-        found
+/// Continues a waiting connection's stream with this run.
+fn begin_next_run<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    execution: ExecutionId,
+) -> Result<(), ApiError> {
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let Some(thread) = serve.thread_of(id) else { return Ok(()) };
+    thread.waiting = None;
+    let (format, channels) = (thread.format, thread.channels.clone());
+    let spec = hub::spec_of(shard, execution, &Wishes::default(), From::Start);
+    let subscribed = hub::attach_connection(shard, execution, spec, id)?;
+    let front = hub::front_of(shard, execution, format, &channels);
+    let run = shard.runs[execution.slot.index as usize].as_ref().expect("it was just opened");
+    let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    let connection = serve.writable(id).expect("it is still there");
+    let mut stream = connection.stream.take().expect("it follows its thread");
+    stream.front.as_mut().expect("as above").begin_run(front);
+    let mut followed = Attached::Here(subscribed).followed(execution);
+    followed.source = Some(Source::Here(subscribed.subscriber));
+    (stream.followed, stream.open_count) = (smallvec![followed], 1);
+    let agreed = Attached::Here(subscribed).agreed().expect("it was just attached");
+    run.names.write_started(tool, agreed, |event| {
+        connection.write(|out| stream.write_event(out, event, true));
+    });
+    connection.bound_sending(kernel_bytes_for(agreed.replay), &mut shard.reactor);
+    let takes = connection.takes;
+    connection.stream = Some(stream);
+    serve.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
+    Ok(())
+}
+
+/// Cuts a stream off. Its client reconnects and resumes.
+fn cut_stream<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
+    let Some(serve) = &mut shard.guests.serve else { return };
+    if let Some(connection) = serve.writable(id) {
+        (connection.is_last, connection.is_aborted) = (true, true);
     }
+}
 
-    /// Continues a waiting connection's stream with this run.
-    fn begin_next_run(&mut self, id: ConnectionId, execution: ExecutionId) -> Result<(), ApiError> {
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let Some(thread) = serve.thread_of(id) else { return Ok(()) };
-        thread.waiting = None;
-        let (format, channels) = (thread.format, thread.channels.clone());
-        let spec = self.spec_of(execution, &Wishes::default(), From::Start);
-        let subscribed = self.attach_connection(execution, spec, id)?;
-        let front = self.front_of(execution, format, &channels);
-        let run = self.runs[execution.slot.index as usize].as_ref().expect("it was just opened");
-        let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
-        let serve = self.guests.serve.as_mut().expect("as above");
-        let connection = serve.writable(id).expect("it is still there");
-        let mut stream = connection.stream.take().expect("it follows its thread");
-        stream.front.as_mut().expect("as above").begin_run(front);
-        let mut followed = Attached::Here(subscribed).followed(execution);
-        followed.source = Some(Source::Here(subscribed.subscriber));
-        (stream.followed, stream.open_count) = (smallvec![followed], 1);
-        let agreed = Attached::Here(subscribed).agreed().expect("it was just attached");
-        run.names.write_started(tool, agreed, |event| {
-            connection.write(|out| stream.write_event(out, event, true));
-        });
-        connection.bound_sending(kernel_bytes_for(agreed.replay), &mut self.reactor);
-        let takes = connection.takes;
-        connection.stream = Some(stream);
-        serve.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
-        Ok(())
+/// Ends the streams that wait on threads, because the server drains.
+pub(in crate::server) fn end_threads<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let Some(serve) = &mut shard.guests.serve else { return };
+    for id in std::mem::take(&mut serve.idle_threads) {
+        let Some(connection) = serve.writable(id) else { continue };
+        connection.stream = None;
+        connection.converse(|http, out| http.end_stream(out));
+        connection.doing = Doing::Requests;
+        connection.is_last = true;
     }
+}
 
-    /// Cuts a stream off. Its client reconnects and resumes.
-    fn cut_stream(&mut self, id: ConnectionId) {
-        let Some(serve) = &mut self.guests.serve else { return };
-        if let Some(connection) = serve.writable(id) {
-            (connection.is_last, connection.is_aborted) = (true, true);
-        }
+/// Returns a new unique name: a UUID.
+fn new_thread_name<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> String {
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let [high, low] = [serve.random.next_u64(), serve.random.next_u64()];
+    let (node, low) = (low & 0xffff_ffff_ffff, low >> 48);
+    format!(
+        "{:08x}-{:04x}-4{:03x}-{:04x}-{node:012x}",
+        high >> 32,
+        (high >> 16) & 0xffff,
+        high & 0xfff,
+        0x8000 | (low & 0x3fff)
+    )
+}
+
+fn describe_thread<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: &str,
+    newest: Option<ExecutionId>,
+) -> Value {
+    let is_busy = newest.is_some_and(|execution| is_under_way(shard, execution));
+    json!({
+        "thread_id": name,
+        "status": if is_busy { "busy" } else { "idle" },
+        "metadata": {},
+        "values": values_of(shard, newest),
+        "interrupts": {},
+    })
+}
+
+fn state_of_thread<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    newest: Option<ExecutionId>,
+) -> Value {
+    let is_busy = newest.is_some_and(|execution| is_under_way(shard, execution));
+    let next: &[&str] = if is_busy { &[AGENT] } else { &[] };
+    let metadata = newest.map_or(json!({}), |run| json!({"run_id": run.to_string()}));
+    json!({
+        "values": values_of(shard, newest),
+        "next": next,
+        "tasks": [],
+        "interrupts": [],
+        "metadata": metadata,
+    })
+}
+
+/// Returns the answer of the last run, which is all that is kept of a thread.
+fn values_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    newest: Option<ExecutionId>,
+) -> Value {
+    let text = newest.and_then(|execution| last_words(shard, execution));
+    let id = newest.map(|execution| format!("msg-{execution}"));
+    match text {
+        Some(text) => json!({"messages": [{"type": "ai", "id": id, "content": text}]}),
+        None => json!({}),
     }
+}
 
-    /// Ends the streams that wait on threads, because the server drains.
-    pub(in crate::server) fn end_threads(&mut self) {
-        let Some(serve) = &mut self.guests.serve else { return };
-        for id in std::mem::take(&mut serve.idle_threads) {
-            let Some(connection) = serve.writable(id) else { continue };
-            connection.stream = None;
-            connection.converse(|http, out| http.end_stream(out));
-            connection.doing = Doing::Requests;
-            connection.is_last = true;
-        }
+/// Returns the text of the last part of a run, if the run is over.
+fn last_words<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+) -> Option<String> {
+    let status = shard.inspect(execution).ok()?;
+    let run = shard.runs[execution.slot.index as usize].as_ref()?;
+    if status.head_seq == 0 || matches!(run.ring, Ring::None) {
+        return None;
     }
-
-    /// Returns a new unique name: a UUID.
-    fn new_thread_name(&mut self) -> String {
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let [high, low] = [serve.random.next_u64(), serve.random.next_u64()];
-        let (node, low) = (low & 0xffff_ffff_ffff, low >> 48);
-        format!(
-            "{:08x}-{:04x}-4{:03x}-{:04x}-{node:012x}",
-            high >> 32,
-            (high >> 16) & 0xffff,
-            high & 0xfff,
-            0x8000 | (low & 0x3fff)
-        )
-    }
-
-    fn describe_thread(&mut self, name: &str, newest: Option<ExecutionId>) -> Value {
-        let is_busy = newest.is_some_and(|execution| self.is_under_way(execution));
-        json!({
-            "thread_id": name,
-            "status": if is_busy { "busy" } else { "idle" },
-            "metadata": {},
-            "values": self.values_of(newest),
-            "interrupts": {},
-        })
-    }
-
-    fn state_of_thread(&mut self, newest: Option<ExecutionId>) -> Value {
-        let is_busy = newest.is_some_and(|execution| self.is_under_way(execution));
-        let next: &[&str] = if is_busy { &[AGENT] } else { &[] };
-        let metadata = newest.map_or(json!({}), |run| json!({"run_id": run.to_string()}));
-        json!({
-            "values": self.values_of(newest),
-            "next": next,
-            "tasks": [],
-            "interrupts": [],
-            "metadata": metadata,
-        })
-    }
-
-    /// Returns the answer of the last run, which is all that is kept of a thread.
-    fn values_of(&mut self, newest: Option<ExecutionId>) -> Value {
-        let text = newest.and_then(|execution| self.last_words(execution));
-        let id = newest.map(|execution| format!("msg-{execution}"));
-        match text {
-            Some(text) => json!({"messages": [{"type": "ai", "id": id, "content": text}]}),
-            None => json!({}),
-        }
-    }
-
-    /// Returns the text of the last part of a run, if the run is over.
-    fn last_words(&mut self, execution: ExecutionId) -> Option<String> {
-        let status = self.inspect(execution).ok()?;
-        let run = self.runs[execution.slot.index as usize].as_ref()?;
-        if status.head_seq == 0 || matches!(run.ring, Ring::None) {
-            return None;
-        }
-        let (_, data) = read_chunk(run, status.head_seq, &mut self.scratch).ok()?;
-        let Body::Final(last) = Part::parse(data).ok()?.body else { return None };
-        match last {
-            Final::ExecutionCompleted { final_state }
-            | Final::ExecutionFailed { final_state, .. }
-            | Final::ExecutionCancelled { final_state, .. } => Some(final_state.text),
-            _ => None,
-        }
+    let (_, data) = read_chunk(run, status.head_seq, &mut shard.scratch).ok()?;
+    let Body::Final(last) = Part::parse(data).ok()?.body else { return None };
+    match last {
+        Final::ExecutionCompleted { final_state }
+        | Final::ExecutionFailed { final_state, .. }
+        | Final::ExecutionCancelled { final_state, .. } => Some(final_state.text),
+        _ => None,
     }
 }
 

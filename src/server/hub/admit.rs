@@ -13,10 +13,10 @@ use crate::base::Instant;
 use crate::endpoint::{ApiError, Due};
 use crate::limits;
 use crate::reactor::{ConnectionId, Peer, Reactor};
-use crate::server::ServerShard;
-use crate::server::hub::Serve;
 use crate::server::hub::connection::{Connection, Doing};
 use crate::server::hub::tls::Session;
+use crate::server::hub::{Serve, receive};
+use crate::server::{ServerShard, peers, records};
 use crate::trace::Level;
 use crate::wire::http1::Status;
 
@@ -98,85 +98,103 @@ impl Serve {
         }
     }
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Accepts or refuses a new connection.
-    pub(in crate::server) fn admit(&mut self, id: ConnectionId, peer: Peer, is_at_door: bool) {
-        let Some(serve) = &mut self.guests.serve else { return };
-        if is_at_door && !Serve::is_of_house(&peer) {
-            self.counters.doors_refused += 1;
-            let text = "the door is for processes of the server's own user";
-            self.turn_away(id, peer, ApiError::new(Status::FORBIDDEN, "other_user", text), true);
-            return;
+/// Accepts or refuses a new connection.
+pub(in crate::server) fn admit<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    peer: Peer,
+    is_at_door: bool,
+) {
+    let Some(serve) = &mut shard.guests.serve else { return };
+    if is_at_door && !Serve::is_of_house(&peer) {
+        shard.counters.doors_refused += 1;
+        let text = "the door is for processes of the server's own user";
+        turn_away(shard, id, peer, ApiError::new(Status::FORBIDDEN, "other_user", text), true);
+        return;
+    }
+    if !serve.addresses.has_room(&peer) {
+        shard.counters.connections_over_address += 1;
+        shard.reactor.close(id);
+        log_refused(shard, peer, "its address has too many connections");
+        return;
+    }
+    match serve.judge(shard.now) {
+        Verdict::Welcome => welcome(shard, id, peer, is_at_door),
+        Verdict::Instead(first) => {
+            shard.counters.connections_evicted += 1;
+            receive::drop_connection(shard, first);
+            welcome(shard, id, peer, is_at_door);
         }
-        if !serve.addresses.has_room(&peer) {
-            self.counters.connections_over_address += 1;
-            self.reactor.close(id);
-            self.log_refused(peer, "its address has too many connections");
-            return;
-        }
-        match serve.judge(self.now) {
-            Verdict::Welcome => self.welcome(id, peer, is_at_door),
-            Verdict::Instead(first) => {
-                self.counters.connections_evicted += 1;
-                self.drop_connection(first);
-                self.welcome(id, peer, is_at_door);
-            }
-            Verdict::TurnAway(waits) => {
-                self.counters.connections_turned_away += 1;
-                let text = "the server has its maximum number of connections";
-                let status = Status::SERVICE_UNAVAILABLE;
-                let error = ApiError::new(status, "too_many_connections", text);
-                let error = error.retry_after(limits::CONNECTIONS_RETRY_AFTER);
-                self.turn_away(id, peer, error, waits);
-            }
+        Verdict::TurnAway(waits) => {
+            shard.counters.connections_turned_away += 1;
+            let text = "the server has its maximum number of connections";
+            let status = Status::SERVICE_UNAVAILABLE;
+            let error = ApiError::new(status, "too_many_connections", text);
+            let error = error.retry_after(limits::CONNECTIONS_RETRY_AFTER);
+            turn_away(shard, id, peer, error, waits);
         }
     }
+}
 
-    fn welcome(&mut self, id: ConnectionId, peer: Peer, is_at_door: bool) {
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        serve.accept(id, peer, self.now);
-        serve.connection(id).expect("it was just accepted").is_at_door = is_at_door;
-        if let (Some(tls), Peer::Tcp(_)) = (&self.guests.tls, peer) {
-            let connection = serve.connection(id).expect("it was just accepted");
-            connection.session = Some(Session::new(tls));
-        }
-        self.log_connection("connection_opened", peer);
+fn welcome<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    peer: Peer,
+    is_at_door: bool,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    serve.accept(id, peer, shard.now);
+    serve.connection(id).expect("it was just accepted").is_at_door = is_at_door;
+    if let (Some(tls), Peer::Tcp(_)) = (&shard.guests.tls, peer) {
+        let connection = serve.connection(id).expect("it was just accepted");
+        connection.session = Some(Session::new(tls));
     }
+    records::log_connection(shard, "connection_opened", peer);
+}
 
-    /// True if this peer speaks TLS.
-    fn has_tls(&self, peer: &Peer) -> bool {
-        self.guests.tls.is_some() && matches!(peer, Peer::Tcp(_))
+/// True if this peer speaks TLS.
+fn has_tls<R: Reactor + 'static>(shard: &ServerShard<R>, peer: &Peer) -> bool {
+    shard.guests.tls.is_some() && matches!(peer, Peer::Tcp(_))
+}
+
+fn turn_away<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    peer: Peer,
+    error: ApiError,
+    waits: bool,
+) {
+    log_refused(shard, peer, &error.message);
+    if has_tls(shard, &peer) {
+        shard.reactor.close(id); // A reply would need a TLS handshake, the most expensive step.
+        return;
     }
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    serve.accept(id, peer, shard.now);
+    serve.connection(id).expect("it was just accepted").is_aborted = !waits;
+    receive::converse(shard, id, |http, around, out| http.turn_away(&error, around, out));
+}
 
-    fn turn_away(&mut self, id: ConnectionId, peer: Peer, error: ApiError, waits: bool) {
-        self.log_refused(peer, &error.message);
-        if self.has_tls(&peer) {
-            self.reactor.close(id); // A reply would need a TLS handshake, the most expensive step.
-            return;
-        }
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        serve.accept(id, peer, self.now);
-        serve.connection(id).expect("it was just accepted").is_aborted = !waits;
-        self.converse(id, |http, around, out| http.turn_away(&error, around, out));
+/// Logs a refused connection. Several within a short time share one record.
+fn log_refused<R: Reactor + 'static>(shard: &mut ServerShard<R>, peer: Peer, reason: &str) {
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    serve.untold.count += 1;
+    if serve.untold.next_at.is_some_and(|at| now < at) {
+        return;
     }
-
-    /// Logs a refused connection. Several within a short time share one record.
-    fn log_refused(&mut self, peer: Peer, reason: &str) {
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        serve.untold.count += 1;
-        if serve.untold.next_at.is_some_and(|at| now < at) {
-            return;
-        }
-        let count = std::mem::take(&mut serve.untold.count);
-        serve.untold.next_at = Some(now + limits::REFUSALS_LOG_INTERVAL);
-        let shard = self.own_index() as u64;
-        self.guests.log.record(self.wall_us(), Level::Warn, "connections_refused", |record| {
-            record.number("shard", shard).number("count", count);
+    let count = std::mem::take(&mut serve.untold.count);
+    serve.untold.next_at = Some(now + limits::REFUSALS_LOG_INTERVAL);
+    let own = peers::own_index(shard) as u64;
+    shard.guests.log.record(
+        records::wall_us(shard),
+        Level::Warn,
+        "connections_refused",
+        |record| {
+            record.number("shard", own).number("count", count);
             record.show("last_peer", &peer).show("reason", &reason);
-        });
-    }
+        },
+    );
 }
 
 #[cfg(test)]

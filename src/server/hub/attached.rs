@@ -78,20 +78,21 @@ impl Attached {
         Followed { name: execution.to_string().into(), source: None, kinds, seq, seen }
     }
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Detaches all subscribers of a request that was refused, and the readers in `rest` that other
-    /// shards have accepted.
-    pub(in crate::server) fn detach_all_of(&mut self, attached: AllAttached, rest: Parts) {
-        rest.into_iter().flatten().for_each(Part::dismiss);
-        for (_, attached) in attached {
-            match attached {
-                Attached::Here(subscribed) => {
-                    self.ask_at_once(Event::Unsubscribe(subscribed.subscriber));
-                }
-                Attached::There(joined) => Part::Joined(joined).dismiss(),
-                Attached::Over { .. } => {}
+/// Detaches all subscribers of a request that was refused, and the readers in `rest` that other
+/// shards have accepted.
+pub(in crate::server) fn detach_all_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    attached: AllAttached,
+    rest: Parts,
+) {
+    rest.into_iter().flatten().for_each(Part::dismiss);
+    for (_, attached) in attached {
+        match attached {
+            Attached::Here(subscribed) => {
+                shard.ask_at_once(Event::Unsubscribe(subscribed.subscriber));
             }
+            Attached::There(joined) => Part::Joined(joined).dismiss(),
+            Attached::Over { .. } => {}
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Deadlines of connections. Each connection has one timer. Its meaning follows from what the
 //! connection does.
 
+use crate::server::hub::receive;
+use crate::server::{calls, mcp, peers, workers};
 use std::time::Duration;
 
 use crate::base::Instant;
@@ -10,98 +12,100 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::guests::Guests;
 use crate::server::hub::connection::{Connection, Doing, Timer};
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Handles a limited number of expired timers. The rest waits for the next turns, so that
-    /// chunks are not delayed.
-    pub(in crate::server) fn fire_connection_timers(&mut self) {
-        let now = self.now;
-        if let Some(serve) = &mut self.guests.serve {
-            serve.remotes.wake_due(now);
-        }
-        for _ in 0..limits::CONNECTION_DEADLINES_PER_TURN {
-            let Some(serve) = &mut self.guests.serve else { return };
-            let Some((id, timer)) = serve.timers.pop_expired(now) else { break };
-            self.worked = true;
-            let connection = serve.connection(id).expect("a closed connection has no timer");
-            connection.timer = None;
-            match timer {
-                Timer::Linger => self.drop_connection(id),
-                Timer::LastAnswers => self.cancel_all_of(id),
-                Timer::Idle if connection.has_pieces() => {
-                    let until = connection.sent_at + limits::CONNECTION_IDLE;
-                    match until <= now {
-                        true => self.drop_connection(id), // The client reads nothing.
-                        false => serve.set_timer(id, Some((Timer::Idle, until))),
-                    }
+/// Handles a limited number of expired timers. The rest waits for the next turns, so that
+/// chunks are not delayed.
+pub(in crate::server) fn fire_connection_timers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let now = shard.now;
+    if let Some(serve) = &mut shard.guests.serve {
+        serve.remotes.wake_due(now);
+    }
+    for _ in 0..limits::CONNECTION_DEADLINES_PER_TURN {
+        let Some(serve) = &mut shard.guests.serve else { return };
+        let Some((id, timer)) = serve.timers.pop_expired(now) else { break };
+        shard.worked = true;
+        let connection = serve.connection(id).expect("a closed connection has no timer");
+        connection.timer = None;
+        match timer {
+            Timer::Linger => receive::drop_connection(shard, id),
+            Timer::LastAnswers => mcp::cancel_all_of(shard, id),
+            Timer::Idle if connection.has_pieces() => {
+                let until = connection.sent_at + limits::CONNECTION_IDLE;
+                match until <= now {
+                    true => receive::drop_connection(shard, id), // The client reads nothing.
+                    false => serve.set_timer(id, Some((Timer::Idle, until))),
                 }
-                Timer::Body if connection.body_until() > now => {
-                    let until = connection.body_until(); // More bytes have come since.
-                    serve.set_timer(id, Some((Timer::Body, until)));
-                }
-                Timer::Idle | Timer::Request | Timer::Body => {
-                    match connection.http.due() {
-                        Due::Rest => self.counters.requests_timed_out += 1,
-                        _ => self.counters.connections_idled_out += 1,
-                    }
-                    self.converse(id, |http, around, out| http.time_out(around, out));
-                }
-                Timer::Result => self.answer_late(id),
-                Timer::Part => self.refuse_part(id),
-                Timer::NextParts => self.converse(id, |http, around, out| http.resume(around, out)),
-                Timer::Join => self.join_late(id),
-                Timer::Beat => self.beat(id),
-                Timer::McpBeat => self.beat_mcp(id),
             }
+            Timer::Body if connection.body_until() > now => {
+                let until = connection.body_until(); // More bytes have come since.
+                serve.set_timer(id, Some((Timer::Body, until)));
+            }
+            Timer::Idle | Timer::Request | Timer::Body => {
+                match connection.http.due() {
+                    Due::Rest => shard.counters.requests_timed_out += 1,
+                    _ => shard.counters.connections_idled_out += 1,
+                }
+                receive::converse(shard, id, |http, around, out| http.time_out(around, out));
+            }
+            Timer::Result => calls::answer_late(shard, id),
+            Timer::Part => workers::refuse_part(shard, id),
+            Timer::NextParts => {
+                receive::converse(shard, id, |http, around, out| http.resume(around, out))
+            }
+            Timer::Join => peers::join_late(shard, id),
+            Timer::Beat => beat(shard, id),
+            Timer::McpBeat => mcp::beat_mcp(shard, id),
         }
-        self.fire_worker_deadlines();
-        self.fire_mcp_deadlines();
     }
+    workers::fire_worker_deadlines(shard);
+    mcp::fire_mcp_deadlines(shard);
+}
 
-    /// Sends a keep-alive on a stream that was silent. Drops the connection if the client has not
-    /// read for too long.
-    fn beat(&mut self, id: ConnectionId) {
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let connection = serve.connection(id).expect("the caller found it");
-        if connection.stream.is_none() {
-            return; // The stream has ended in this turn. The next step sets the timer.
-        }
-        let silence = now.since(connection.sent_at);
-        if connection.is_blocked && silence >= limits::SEND_STALL {
-            self.drop_connection(id);
-            return;
-        }
-        // A keep-alive is sent after half of the interval or more. The first one comes early, so
-        // that streams that began together do not send theirs together for ever.
-        let is_quiet = silence >= limits::KEEP_ALIVE / 2 && !connection.is_blocked;
-        let next_at = match is_quiet || connection.is_blocked {
-            true => now + limits::KEEP_ALIVE,
-            false => connection.sent_at + limits::KEEP_ALIVE,
-        };
-        if is_quiet {
-            let connection = serve.writable(id).expect("as above");
-            let stream = connection.stream.take().expect("only a stream has this timer");
-            connection.write(|out| stream.write_keep_alive(out));
-            connection.stream = Some(stream);
-        }
-        serve.set_timer(id, Some((Timer::Beat, next_at)));
+/// Sends a keep-alive on a stream that was silent. Drops the connection if the client has not
+/// read for too long.
+fn beat<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let connection = serve.connection(id).expect("the caller found it");
+    if connection.stream.is_none() {
+        return; // The stream has ended in this turn. The next step sets the timer.
     }
+    let silence = now.since(connection.sent_at);
+    if connection.is_blocked && silence >= limits::SEND_STALL {
+        receive::drop_connection(shard, id);
+        return;
+    }
+    // A keep-alive is sent after half of the interval or more. The first one comes early, so
+    // that streams that began together do not send theirs together for ever.
+    let is_quiet = silence >= limits::KEEP_ALIVE / 2 && !connection.is_blocked;
+    let next_at = match is_quiet || connection.is_blocked {
+        true => now + limits::KEEP_ALIVE,
+        false => connection.sent_at + limits::KEEP_ALIVE,
+    };
+    if is_quiet {
+        let connection = serve.writable(id).expect("as above");
+        let stream = connection.stream.take().expect("only a stream has this timer");
+        connection.write(|out| stream.write_keep_alive(out));
+        connection.stream = Some(stream);
+    }
+    serve.set_timer(id, Some((Timer::Beat, next_at)));
+}
 
-    /// Sets the timer that belongs to what a connection is doing, and whether it receives.
-    pub(in crate::server) fn settle_connection(&mut self, id: ConnectionId) {
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        serve.settle_place(id, now);
-        let Some(connection) = serve.connection(id) else { return };
-        if let Doing::Moving(_) = connection.doing {
-            return;
-        }
-        let is_line = matches!(connection.doing, Doing::Door);
-        self.reactor.set_receiving(id, is_line || connection.http.wants_bytes());
-        if let Some(wanted) = connection.wanted_timer(now) {
-            serve.set_timer(id, wanted);
-        }
+/// Sets the timer that belongs to what a connection is doing, and whether it receives.
+pub(in crate::server) fn settle_connection<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) {
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    serve.settle_place(id, now);
+    let Some(connection) = serve.connection(id) else { return };
+    if let Doing::Moving(_) = connection.doing {
+        return;
+    }
+    let is_line = matches!(connection.doing, Doing::Door);
+    shard.reactor.set_receiving(id, is_line || connection.http.wants_bytes());
+    if let Some(wanted) = connection.wanted_timer(now) {
+        serve.set_timer(id, wanted);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Delivery to connections, and the flush that sends it.
 
+use crate::server::hub::{listen, receive};
+use crate::server::{calls, mcp, workers};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -335,134 +337,135 @@ impl Stream {
         }
     }
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Sends what is queued, if that is enough, in the middle of a fan-out. Slow connections then
-    /// get no further chunks.
-    #[inline]
-    pub(in crate::server) fn flush_if_due(&mut self) {
-        if let Some(serve) = &mut self.guests.serve
-            && serve.is_flush_due()
-        {
-            serve.flush(&mut self.reactor, &mut self.counters, self.now);
-            self.tell_demands();
-        }
+/// Sends what is queued, if that is enough, in the middle of a fan-out. Slow connections then
+/// get no further chunks.
+#[inline]
+pub(in crate::server) fn flush_if_due<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    if let Some(serve) = &mut shard.guests.serve
+        && serve.is_flush_due()
+    {
+        serve.flush(&mut shard.reactor, &mut shard.counters, shard.now);
+        tell_demands(shard);
     }
+}
 
-    /// Makes sure that the chunks of one delivery can be noted. These are at most
-    /// [`limits::DELIVERY_CHUNKS_MAX`], or [`limits::BURST_CHUNKS_MAX`] for a relay.
-    #[inline]
-    pub(in crate::server) fn make_room_for_deliveries(&mut self) {
-        const CHUNKS_MAX: usize = Transport::NAMES.len() * limits::DELIVERY_CHUNKS_MAX as usize;
-        const _: () = assert!(limits::BURST_CHUNKS_MAX <= limits::DELIVERY_CHUNKS_MAX);
-        if self.guests.serve.as_ref().is_some_and(|serve| !serve.deliveries.has_room(CHUNKS_MAX)) {
-            self.settle_deliveries();
-        }
+/// Makes sure that the chunks of one delivery can be noted. These are at most
+/// [`limits::DELIVERY_CHUNKS_MAX`], or [`limits::BURST_CHUNKS_MAX`] for a relay.
+#[inline]
+pub(in crate::server) fn make_room_for_deliveries<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+) {
+    const CHUNKS_MAX: usize = Transport::NAMES.len() * limits::DELIVERY_CHUNKS_MAX as usize;
+    const _: () = assert!(limits::BURST_CHUNKS_MAX <= limits::DELIVERY_CHUNKS_MAX);
+    if shard.guests.serve.as_ref().is_some_and(|serve| !serve.deliveries.has_room(CHUNKS_MAX)) {
+        settle_deliveries(shard);
     }
+}
 
-    /// Records the latency of the deliveries that were sent.
-    #[inline]
-    pub(in crate::server) fn settle_deliveries(&mut self) {
-        if let Some(serve) = &mut self.guests.serve
-            && !serve.deliveries.is_settled()
-        {
-            serve.deliveries.settle(self.reactor.now());
-        }
+/// Records the latency of the deliveries that were sent.
+#[inline]
+pub(in crate::server) fn settle_deliveries<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    if let Some(serve) = &mut shard.guests.serve
+        && !serve.deliveries.is_settled()
+    {
+        serve.deliveries.settle(shard.reactor.now());
     }
+}
 
-    pub(in crate::server) fn tell_demands(&mut self) {
-        while let Some(serve) = &mut self.guests.serve
-            && let Some((subscriber, demand)) = serve.demands.pop()
-        {
-            self.tell(Event::Demand(subscriber, demand));
-        }
-        while let Some(subscriber) = self.guests.serve.as_mut().and_then(|serve| serve.moved.pop())
-        {
-            self.tell(Event::Moved(subscriber));
-        }
+pub(in crate::server) fn tell_demands<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    while let Some(serve) = &mut shard.guests.serve
+        && let Some((subscriber, demand)) = serve.demands.pop()
+    {
+        shard.tell(Event::Demand(subscriber, demand));
     }
+    while let Some(subscriber) = shard.guests.serve.as_mut().and_then(|serve| serve.moved.pop()) {
+        shard.tell(Event::Moved(subscriber));
+    }
+}
 
-    /// Sends all output of this turn, and handles what follows from it.
-    pub(in crate::server) fn flush_connections(&mut self) {
-        if let Some(serve) = &mut self.guests.serve {
-            serve.mcp.look_at_tools(self.tools.revision());
+/// Sends all output of this turn, and handles what follows from it.
+pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    if let Some(serve) = &mut shard.guests.serve {
+        serve.mcp.look_at_tools(shard.tools.revision());
+    }
+    while let Some(serve) = &mut shard.guests.serve
+        && (serve.has_work() || shard.guests.workers.has_news())
+    {
+        shard.did.note(Duty::Sends);
+        if shard.guests.workers.has_news() {
+            workers::settle_calls(shard);
         }
-        while let Some(serve) = &mut self.guests.serve
-            && (serve.has_work() || self.guests.workers.has_news())
-        {
-            self.did.note(Duty::Sends);
-            if self.guests.workers.has_news() {
-                self.settle_calls();
+        mcp::settle_mcp(shard);
+        let serve = shard.guests.serve.as_mut().expect("it was just there");
+        serve.wake_lines();
+        serve.flush(&mut shard.reactor, &mut shard.counters, shard.now);
+        if std::mem::take(&mut serve.has_free_worker) {
+            shard.guests.workers.note_free();
+        }
+        tell_demands(shard);
+        settle_flush(shard);
+        shard.pump();
+    }
+    listen::close_idle(shard);
+}
+
+fn settle_flush<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    while let Some(serve) = &mut shard.guests.serve {
+        if let Some(id) = serve.broken.pop() {
+            receive::drop_connection(shard, id);
+        } else if let Some(id) = serve.finished.pop() {
+            finish_connection(shard, id);
+        } else if let Some(execution) = serve.ended.pop() {
+            calls::answer_waiting(shard, execution);
+        } else if let Some(id) = serve.answered.pop() {
+            match mcp::is_of_lines(shard, id) {
+                true => shard.reactor.set_receiving(id, true),
+                false => receive::converse(shard, id, |http, around, out| http.resume(around, out)),
             }
-            self.settle_mcp();
-            let serve = self.guests.serve.as_mut().expect("it was just there");
-            serve.wake_lines();
-            serve.flush(&mut self.reactor, &mut self.counters, self.now);
-            if std::mem::take(&mut serve.has_free_worker) {
-                self.guests.workers.note_free();
-            }
-            self.tell_demands();
-            self.settle_flush();
-            self.pump();
-        }
-        self.close_idle();
-    }
-
-    fn settle_flush(&mut self) {
-        while let Some(serve) = &mut self.guests.serve {
-            if let Some(id) = serve.broken.pop() {
-                self.drop_connection(id);
-            } else if let Some(id) = serve.finished.pop() {
-                self.finish_connection(id);
-            } else if let Some(execution) = serve.ended.pop() {
-                self.answer_waiting(execution);
-            } else if let Some(id) = serve.answered.pop() {
-                match self.is_of_lines(id) {
-                    true => self.reactor.set_receiving(id, true),
-                    false => self.converse(id, |http, around, out| http.resume(around, out)),
-                }
-            } else {
-                return;
-            }
-        }
-    }
-
-    /// Closes a connection that has sent everything, once the client has read it.
-    fn finish_connection(&mut self, id: ConnectionId) {
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let is_draining = serve.is_draining;
-        let Some(connection) = serve.connection(id) else { return };
-        // A client that has sent nothing more loses nothing by it.
-        let ends_now = is_draining && connection.has_read_all();
-        if connection.is_aborted || connection.has_ended || ends_now {
-            self.drop_connection(id);
+        } else {
             return;
         }
-        connection.doing = Doing::Closing;
-        connection.stream = None;
-        serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
-        self.reactor.finish(id);
-        self.reactor.set_receiving(id, true); // Waits for the client's end.
     }
+}
 
-    /// Notes that an execution has ended. Connections that wait for its result are answered at the
-    /// end of the turn.
-    pub(in crate::server) fn note_ended(&mut self, execution: Handle) {
-        let run = self.runs[execution.index as usize].as_ref();
-        if let Some(seat) = run.and_then(|run| run.guest.thread.as_ref()) {
-            seat.end();
-        }
-        let Some(serve) = &mut self.guests.serve else { return };
-        let id = self.runs[execution.index as usize].as_ref().map(|run| run.id);
-        if let Some(id) = id {
-            serve.mcp.note_ended(id);
-        }
-        if let Some(id) = id
-            && serve.waiting.iter().any(|(waited_for, _)| *waited_for == id)
-        {
-            serve.ended.push(id);
-        }
+/// Closes a connection that has sent everything, once the client has read it.
+fn finish_connection<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let is_draining = serve.is_draining;
+    let Some(connection) = serve.connection(id) else { return };
+    // A client that has sent nothing more loses nothing by it.
+    let ends_now = is_draining && connection.has_read_all();
+    if connection.is_aborted || connection.has_ended || ends_now {
+        receive::drop_connection(shard, id);
+        return;
+    }
+    connection.doing = Doing::Closing;
+    connection.stream = None;
+    serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
+    shard.reactor.finish(id);
+    shard.reactor.set_receiving(id, true); // Waits for the client's end.
+}
+
+/// Notes that an execution has ended. Connections that wait for its result are answered at the
+/// end of the turn.
+pub(in crate::server) fn note_ended<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: Handle,
+) {
+    let run = shard.runs[execution.index as usize].as_ref();
+    if let Some(seat) = run.and_then(|run| run.guest.thread.as_ref()) {
+        seat.end();
+    }
+    let Some(serve) = &mut shard.guests.serve else { return };
+    let id = shard.runs[execution.index as usize].as_ref().map(|run| run.id);
+    if let Some(id) = id {
+        serve.mcp.note_ended(id);
+    }
+    if let Some(id) = id
+        && serve.waiting.iter().any(|(waited_for, _)| *waited_for == id)
+    {
+        serve.ended.push(id);
     }
 }
 

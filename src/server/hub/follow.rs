@@ -1,5 +1,7 @@
 //! Streams: a request becomes one or several subscribers, and the reply consists of their events.
 
+use crate::server::hub::{attached, deliver, front};
+use crate::server::{calls, peers, shm};
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, SubscriberId};
@@ -23,271 +25,276 @@ use crate::shard::{Call as SinkCall, Delivery, Ended, Sink};
 use crate::stream::{Kinds, Policy, State};
 use crate::trace::Code;
 use crate::wire::http1::Status;
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Answers with a stream. Returns false if it has begun, true if the reply is complete.
-    pub(in crate::server) fn follow(&mut self, id: ConnectionId, follow: &Follow) -> bool {
-        if let StreamFormat::Front(format) = follow.format {
-            return self.follow_front(id, follow, format);
-        }
-        if follow.executions.iter().any(|(execution, _)| self.is_apart(*execution)) {
-            return self.begin_joining(id, follow);
-        }
-        self.follow_with(id, follow, Parts::new())
+/// Answers with a stream. Returns false if it has begun, true if the reply is complete.
+pub(in crate::server) fn follow<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    follow: &Follow,
+) -> bool {
+    if let StreamFormat::Front(format) = follow.format {
+        return front::follow_front(shard, id, follow, format);
     }
+    if follow.executions.iter().any(|(execution, _)| peers::is_apart(shard, *execution)) {
+        return peers::begin_joining(shard, id, follow);
+    }
+    follow_with(shard, id, follow, Parts::new())
+}
 
-    /// Answers with a stream, after the other shards have sent their parts.
-    pub(in crate::server) fn follow_with(
-        &mut self,
-        id: ConnectionId,
-        follow: &Follow,
-        mut parts: Parts,
-    ) -> bool {
-        if follow.resumes {
-            self.look_for_ends(follow, &mut parts);
-        }
-        // Executes pending actions, which may name subscriber slots that are used next.
-        self.pump();
-        let mut attached = AllAttached::new();
-        for (at, &(execution, from)) in follow.executions.iter().enumerate() {
-            let next = match parts.get_mut(at).and_then(Option::take) {
-                Some(Part::Refused(error)) => Err(error),
-                Some(Part::SeenToEnd) => Ok(Attached::over(from, follow.wishes.kinds)),
-                Some(Part::Joined(joined)) => Ok(Attached::There(joined)),
-                None => {
-                    let spec = self.spec_of(execution, &follow.wishes, from);
-                    let result = self.attach_connection(execution, spec, id);
-                    result.map(Attached::Here).map_err(ApiError::from)
-                }
-            };
-            match next {
-                Ok(next) => attached.push((execution, next)),
-                Err(error) => {
-                    self.detach_all_of(attached, parts);
-                    return self.answer_error(id, &error);
-                }
+/// Answers with a stream, after the other shards have sent their parts.
+pub(in crate::server) fn follow_with<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    follow: &Follow,
+    mut parts: Parts,
+) -> bool {
+    if follow.resumes {
+        look_for_ends(shard, follow, &mut parts);
+    }
+    // Executes pending actions, which may name subscriber slots that are used next.
+    shard.pump();
+    let mut attached = AllAttached::new();
+    for (at, &(execution, from)) in follow.executions.iter().enumerate() {
+        let next = match parts.get_mut(at).and_then(Option::take) {
+            Some(Part::Refused(error)) => Err(error),
+            Some(Part::SeenToEnd) => Ok(Attached::over(from, follow.wishes.kinds)),
+            Some(Part::Joined(joined)) => Ok(Attached::There(joined)),
+            None => {
+                let spec = spec_of(shard, execution, &follow.wishes, from);
+                let result = attach_connection(shard, execution, spec, id);
+                result.map(Attached::Here).map_err(ApiError::from)
             }
-        }
-        if !attached.iter().any(|(_, attached)| attached.is_open()) {
-            return self.answer(id, &Answer::empty(Status::NO_CONTENT));
-        }
-        let encoding = match follow.format {
-            StreamFormat::Sse => Encoding::Sse,
-            StreamFormat::Ndjson => Encoding::Ndjson,
-            StreamFormat::Front(_) => unreachable!("another function follows it"),
         };
-        let manner = Manner::of(encoding, follow.format.media_type());
-        let is_combined = follow.is_combined;
-        self.begin(id, Manner { is_combined, ..manner }, attached)
-    }
-
-    /// Finds the executions of this shard whose ends a resuming client has received. This precedes
-    /// all subscriptions, because it executes the engine's actions.
-    fn look_for_ends(&mut self, follow: &Follow, parts: &mut Parts) {
-        parts.resize_with(follow.executions.len(), || None);
-        for (at, &(execution, from)) in follow.executions.iter().enumerate() {
-            if let (From::Seq { seq, .. }, None) = (from, &parts[at])
-                && let Ok(status) = self.inspect(execution)
-                && was_seen_to_end(&status, seq)
-            {
-                parts[at] = Some(Part::SeenToEnd);
+        match next {
+            Ok(next) => attached.push((execution, next)),
+            Err(error) => {
+                attached::detach_all_of(shard, attached, parts);
+                return calls::answer_error(shard, id, &error);
             }
         }
     }
+    if !attached.iter().any(|(_, attached)| attached.is_open()) {
+        return calls::answer(shard, id, &Answer::empty(Status::NO_CONTENT));
+    }
+    let encoding = match follow.format {
+        StreamFormat::Sse => Encoding::Sse,
+        StreamFormat::Ndjson => Encoding::Ndjson,
+        StreamFormat::Front(_) => unreachable!("another function follows it"),
+    };
+    let manner = Manner::of(encoding, follow.format.media_type());
+    let is_combined = follow.is_combined;
+    begin(shard, id, Manner { is_combined, ..manner }, attached)
+}
 
-    /// Answers with the payload of an execution. The body is cut if bytes were lost.
-    pub(in crate::server) fn send_output(
-        &mut self,
-        id: ConnectionId,
-        execution: ExecutionId,
-        kinds: Kinds,
-    ) -> bool {
-        // The ring may overwrite chunks before the subscription. The stream then has a gap, and is
-        // cut.
-        let tail_seq = match self.inspect(execution) {
-            Err(error) => return self.answer_error(id, &error.into()),
-            Ok(status) => status.tail_seq,
+/// Finds the executions of this shard whose ends a resuming client has received. This precedes
+/// all subscriptions, because it executes the engine's actions.
+fn look_for_ends<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    follow: &Follow,
+    parts: &mut Parts,
+) {
+    parts.resize_with(follow.executions.len(), || None);
+    for (at, &(execution, from)) in follow.executions.iter().enumerate() {
+        if let (From::Seq { seq, .. }, None) = (from, &parts[at])
+            && let Ok(status) = shard.inspect(execution)
+            && was_seen_to_end(&status, seq)
+        {
+            parts[at] = Some(Part::SeenToEnd);
+        }
+    }
+}
+
+/// Answers with the payload of an execution. The body is cut if bytes were lost.
+pub(in crate::server) fn send_output<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    execution: ExecutionId,
+    kinds: Kinds,
+) -> bool {
+    // The ring may overwrite chunks before the subscription. The stream then has a gap, and is
+    // cut.
+    let tail_seq = match shard.inspect(execution) {
+        Err(error) => return calls::answer_error(shard, id, &error.into()),
+        Ok(status) => status.tail_seq,
+    };
+    if tail_seq > 1 {
+        let error = SubscribeError::NoLongerHeld { tail_seq };
+        return calls::answer_error(shard, id, &error.into());
+    }
+    let wishes = Wishes { policy: Some(Policy::Block), kinds, ..Wishes::default() };
+    let spec = wishes.spec(PolicyWish::default(), From::Start);
+    match attach_connection(shard, execution, spec, id) {
+        Err(error) => calls::answer_error(shard, id, &error.into()),
+        Ok(subscribed) => {
+            let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
+            let manner = Manner::of(Encoding::Output, "application/octet-stream");
+            begin(shard, id, manner, attached)
+        }
+    }
+}
+
+/// Answers with the stream of a new execution. It waits for its subscriber, unless the request
+/// says when it starts.
+pub(in crate::server) fn follow_new<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    execution: ExecutionId,
+    (format, wishes): (StreamFormat, Wishes),
+    front: FrontWish,
+) -> bool {
+    let executions = SmallVec::from_elem((execution, From::Start), 1);
+    let (is_combined, resumes) = (false, false);
+    follow(shard, id, &Follow { executions, is_combined, resumes, format, wishes, front })
+}
+
+/// Returns the subscription of a client, with the execution's defaults for what it leaves open.
+pub(in crate::server) fn spec_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    execution: ExecutionId,
+    wishes: &Wishes,
+    from: From,
+) -> SubscribeSpec {
+    let run = shard.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
+    let run = run.filter(|run| run.id == execution);
+    let default = run.and_then(|run| {
+        let of_tool = run.tool.as_ref().map(|tool| tool.subscribers);
+        run.guest.policy.or(of_tool.map(|default| PolicyWish {
+            policy: default.policy,
+            limit_chunks: default.limit_chunks,
+            limit_bytes: default.limit_bytes,
+        }))
+    });
+    let spec = wishes.spec(default.unwrap_or_default(), from);
+    // The last bytes may be lost with the connection. The client resumes for them.
+    SubscribeSpec { replays: spec.policy == Policy::Block, ..spec }
+}
+
+/// Subscribes a connection. Nothing is delivered before its reply has begun, because no action
+/// is executed in between.
+pub(in crate::server) fn attach_connection<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    spec: SubscribeSpec,
+    id: ConnectionId,
+) -> Result<Subscribed, SubscribeError> {
+    shm::keep_for_reader(shard, execution.slot.index);
+    let Reply::Subscribed(result) = shard.ask_at_once(Event::Subscribe(execution, spec)) else {
+        unreachable!("the answer fits the question");
+    };
+    let subscribed = result?;
+    let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
+    let call = SinkCall::Guest(Destination::Connection(id));
+    let index = subscriber.0.index;
+    let sink = Sink { subscriber: Some(subscriber), kinds, call };
+    shard.sinks[index as usize] = sink;
+    shard.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
+    Ok(subscribed)
+}
+
+/// Writes the head and the first events of a stream.
+pub(in crate::server) fn begin<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    manner: Manner,
+    attached: AllAttached,
+) -> bool {
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let around = serve.around(&shard.guests.access, now);
+    let (retry, beat) = (serve.retry(), serve.first_beat());
+    let connection = serve.writable(id).expect("its request is being answered");
+    let Manner { encoding, media_type, headers, is_combined, front } = manner;
+    let body =
+        connection.converse(|http, out| http.begin_stream_with(media_type, headers, &around, out));
+    if body == StreamBody::None {
+        attached::detach_all_of(shard, attached, Parts::new());
+        return true;
+    }
+    let followed = attached.iter().map(|(execution, attached)| attached.followed(*execution));
+    let open_count = attached.iter().filter(|(_, attached)| attached.is_open()).count();
+    let mut stream = Box::new(Stream {
+        encoding,
+        body,
+        is_combined,
+        followed: followed.collect(),
+        open_count: open_count as u32,
+        cancels: None,
+        front,
+    });
+    if encoding == Encoding::Sse {
+        connection.write(|out| stream.write_retry(out, retry));
+    }
+    let mut kernel_bytes = kernel_bytes_for(None);
+    for (execution, attached) in &attached {
+        let Some(agreed) = attached.agreed() else { continue };
+        kernel_bytes = kernel_bytes.min(kernel_bytes_for(agreed.replay));
+        let (names, tool) = match attached {
+            Attached::There(joined) => (&joined.names, joined.tool.as_str()),
+            Attached::Here(_) | Attached::Over { .. } => {
+                let run = shard.runs[execution.slot.index as usize].as_ref();
+                let run = run.expect("it was just subscribed to");
+                (&run.names, run.tool.as_ref().map_or("", |tool| tool.name.as_str()))
+            }
         };
-        if tail_seq > 1 {
-            let error = SubscribeError::NoLongerHeld { tail_seq };
-            return self.answer_error(id, &error.into());
-        }
-        let wishes = Wishes { policy: Some(Policy::Block), kinds, ..Wishes::default() };
-        let spec = wishes.spec(PolicyWish::default(), From::Start);
-        match self.attach_connection(execution, spec, id) {
-            Err(error) => self.answer_error(id, &error.into()),
-            Ok(subscribed) => {
-                let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
-                let manner = Manner::of(Encoding::Output, "application/octet-stream");
-                self.begin(id, manner, attached)
-            }
-        }
-    }
-
-    /// Answers with the stream of a new execution. It waits for its subscriber, unless the request
-    /// says when it starts.
-    pub(in crate::server) fn follow_new(
-        &mut self,
-        id: ConnectionId,
-        execution: ExecutionId,
-        (format, wishes): (StreamFormat, Wishes),
-        front: FrontWish,
-    ) -> bool {
-        let executions = SmallVec::from_elem((execution, From::Start), 1);
-        let (is_combined, resumes) = (false, false);
-        self.follow(id, &Follow { executions, is_combined, resumes, format, wishes, front })
-    }
-
-    /// Returns the subscription of a client, with the execution's defaults for what it leaves open.
-    pub(in crate::server) fn spec_of(
-        &self,
-        execution: ExecutionId,
-        wishes: &Wishes,
-        from: From,
-    ) -> SubscribeSpec {
-        let run = self.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
-        let run = run.filter(|run| run.id == execution);
-        let default = run.and_then(|run| {
-            let of_tool = run.tool.as_ref().map(|tool| tool.subscribers);
-            run.guest.policy.or(of_tool.map(|default| PolicyWish {
-                policy: default.policy,
-                limit_chunks: default.limit_chunks,
-                limit_bytes: default.limit_bytes,
-            }))
+        names.write_started(tool, agreed, |event| {
+            connection.write(|out| stream.write_event(out, event, true));
         });
-        let spec = wishes.spec(default.unwrap_or_default(), from);
-        // The last bytes may be lost with the connection. The client resumes for them.
-        SubscribeSpec { replays: spec.policy == Policy::Block, ..spec }
     }
-
-    /// Subscribes a connection. Nothing is delivered before its reply has begun, because no action
-    /// is executed in between.
-    pub(in crate::server) fn attach_connection(
-        &mut self,
-        execution: ExecutionId,
-        spec: SubscribeSpec,
-        id: ConnectionId,
-    ) -> Result<Subscribed, SubscribeError> {
-        self.keep_for_reader(execution.slot.index);
-        let Reply::Subscribed(result) = self.ask_at_once(Event::Subscribe(execution, spec)) else {
-            unreachable!("the answer fits the question");
+    let takes = connection.takes;
+    for (followed, (_, attached)) in stream.followed.iter_mut().zip(attached) {
+        followed.source = match attached {
+            Attached::There(joined) => Some(serve.remotes.insert(*joined, id)),
+            Attached::Here(subscribed) => {
+                serve.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
+                Some(Source::Here(subscribed.subscriber))
+            }
+            Attached::Over { .. } => None,
         };
-        let subscribed = result?;
-        let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
-        let call = SinkCall::Guest(Destination::Connection(id));
-        let index = subscriber.0.index;
-        let sink = Sink { subscriber: Some(subscriber), kinds, call };
-        self.sinks[index as usize] = sink;
-        self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
-        Ok(subscribed)
     }
-
-    /// Writes the head and the first events of a stream.
-    pub(in crate::server) fn begin(
-        &mut self,
-        id: ConnectionId,
-        manner: Manner,
-        attached: AllAttached,
-    ) -> bool {
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let around = serve.around(&self.guests.access, now);
-        let (retry, beat) = (serve.retry(), serve.first_beat());
-        let connection = serve.writable(id).expect("its request is being answered");
-        let Manner { encoding, media_type, headers, is_combined, front } = manner;
-        let body = connection
-            .converse(|http, out| http.begin_stream_with(media_type, headers, &around, out));
-        if body == StreamBody::None {
-            self.detach_all_of(attached, Parts::new());
-            return true;
-        }
-        let followed = attached.iter().map(|(execution, attached)| attached.followed(*execution));
-        let open_count = attached.iter().filter(|(_, attached)| attached.is_open()).count();
-        let mut stream = Box::new(Stream {
-            encoding,
-            body,
-            is_combined,
-            followed: followed.collect(),
-            open_count: open_count as u32,
-            cancels: None,
-            front,
-        });
-        if encoding == Encoding::Sse {
-            connection.write(|out| stream.write_retry(out, retry));
-        }
-        let mut kernel_bytes = kernel_bytes_for(None);
-        for (execution, attached) in &attached {
-            let Some(agreed) = attached.agreed() else { continue };
-            kernel_bytes = kernel_bytes.min(kernel_bytes_for(agreed.replay));
-            let (names, tool) = match attached {
-                Attached::There(joined) => (&joined.names, joined.tool.as_str()),
-                Attached::Here(_) | Attached::Over { .. } => {
-                    let run = self.runs[execution.slot.index as usize].as_ref();
-                    let run = run.expect("it was just subscribed to");
-                    (&run.names, run.tool.as_ref().map_or("", |tool| tool.name.as_str()))
-                }
-            };
-            names.write_started(tool, agreed, |event| {
-                connection.write(|out| stream.write_event(out, event, true));
-            });
-        }
-        let takes = connection.takes;
-        for (followed, (_, attached)) in stream.followed.iter_mut().zip(attached) {
-            followed.source = match attached {
-                Attached::There(joined) => Some(serve.remotes.insert(*joined, id)),
-                Attached::Here(subscribed) => {
-                    serve.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
-                    Some(Source::Here(subscribed.subscriber))
-                }
-                Attached::Over { .. } => None,
-            };
-        }
-        if stream.followed.iter().any(|f| matches!(f.source, Some(Source::There(_)))) {
-            serve.spare.provide_small();
-        }
-        let connection = serve.connection(id).expect("as above");
-        connection.doing = Doing::Stream;
-        connection.bound_sending(kernel_bytes, &mut self.reactor);
-        connection.stream = Some(stream);
-        serve.set_timer(id, Some((Timer::Beat, now + beat)));
-        self.tell_demands();
-        false
+    if stream.followed.iter().any(|f| matches!(f.source, Some(Source::There(_)))) {
+        serve.spare.provide_small();
     }
+    let connection = serve.connection(id).expect("as above");
+    connection.doing = Doing::Stream;
+    connection.bound_sending(kernel_bytes, &mut shard.reactor);
+    connection.stream = Some(stream);
+    serve.set_timer(id, Some((Timer::Beat, now + beat)));
+    deliver::tell_demands(shard);
+    false
+}
 
-    /// Detaches a subscriber. The caller has to name both ids.
-    pub(in crate::server) fn unfollow(
-        &mut self,
-        execution: ExecutionId,
-        subscriber: SubscriberId,
-    ) -> Result<(), ApiError> {
-        self.check_subscriber(execution, subscriber)?;
-        let index = subscriber.0.index as usize;
-        let followed_by = match self.sinks.get(index).map(|sink| &sink.call) {
-            Some(SinkCall::Guest(Destination::Connection(id))) => Some(*id),
-            _ => None,
-        };
-        let end = self.unsubscribe(subscriber)?;
-        // Without an end its connection would wait for ever.
-        if let Some(id) = followed_by {
-            let delivery = Delivery::End(Ended { end, error: None });
-            let run = self.runs[execution.slot.index as usize].as_ref();
-            let serve = self.guests.serve.as_mut().expect("it has connections");
-            serve.tell_here(id, subscriber, run, &delivery);
-        }
-        Ok(())
+/// Detaches a subscriber. The caller has to name both ids.
+pub(in crate::server) fn unfollow<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    subscriber: SubscriberId,
+) -> Result<(), ApiError> {
+    check_subscriber(shard, execution, subscriber)?;
+    let index = subscriber.0.index as usize;
+    let followed_by = match shard.sinks.get(index).map(|sink| &sink.call) {
+        Some(SinkCall::Guest(Destination::Connection(id))) => Some(*id),
+        _ => None,
+    };
+    let end = shard.unsubscribe(subscriber)?;
+    // Without an end its connection would wait for ever.
+    if let Some(id) = followed_by {
+        let delivery = Delivery::End(Ended { end, error: None });
+        let run = shard.runs[execution.slot.index as usize].as_ref();
+        let serve = shard.guests.serve.as_mut().expect("it has connections");
+        serve.tell_here(id, subscriber, run, &delivery);
     }
+    Ok(())
+}
 
-    /// Checks that the subscriber belongs to this execution.
-    pub(in crate::server) fn check_subscriber(
-        &mut self,
-        execution: ExecutionId,
-        subscriber: SubscriberId,
-    ) -> Result<(), ApiError> {
-        let all = self.subscribers(execution)?;
-        match all.iter().any(|status| status.id == subscriber) {
-            true => Ok(()),
-            false => Err(NotFound.into()),
-        }
+/// Checks that the subscriber belongs to this execution.
+pub(in crate::server) fn check_subscriber<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    subscriber: SubscriberId,
+) -> Result<(), ApiError> {
+    let all = shard.subscribers(execution)?;
+    match all.iter().any(|status| status.id == subscriber) {
+        true => Ok(()),
+        false => Err(NotFound.into()),
     }
 }
 

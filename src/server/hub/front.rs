@@ -4,6 +4,8 @@
 //! its own, which writes directly into the connection's buffer. A stream that does not begin with
 //! the first chunk is primed. The chunks before it that the ring still holds are read here once,
 //! and what they leave open is sent as one event.
+use crate::server::calls;
+use crate::server::hub::follow;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Principal};
@@ -186,105 +188,108 @@ fn beginning(
     let from = if wanted_seq == 1 { From::Start } else { at(wanted_seq) };
     Ok(Beginning { from, primed_until: wanted_seq, lost: None })
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Answers with a stream in the format of a front end.
-    pub(in crate::server) fn follow_front(
-        &mut self,
-        id: ConnectionId,
-        follow: &Follow,
-        format: Format,
-    ) -> bool {
-        let (execution, from) = follow.executions[0];
-        match self.follow_in_words(id, (execution, from), follow, (format, None)) {
-            Ok(is_whole) => is_whole,
-            Err(error) => self.answer_error(id, &error),
-        }
+/// Answers with a stream in the format of a front end.
+pub(in crate::server) fn follow_front<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    follow: &Follow,
+    format: Format,
+) -> bool {
+    let (execution, from) = follow.executions[0];
+    match follow_in_words(shard, id, (execution, from), follow, (format, None)) {
+        Ok(is_whole) => is_whole,
+        Err(error) => calls::answer_error(shard, id, &error),
     }
+}
 
-    /// Begins a stream of an execution in this format, and of its whole thread if there is one.
-    pub(in crate::server) fn follow_in_words(
-        &mut self,
-        id: ConnectionId,
-        (execution, from): (ExecutionId, From),
-        follow: &Follow,
-        (format, thread): (Format, Option<Thread>),
-    ) -> Result<bool, ApiError> {
-        // Executes pending actions, which may name subscriber slots that are used next.
-        self.pump();
-        let status = self.inspect(execution)?;
-        let FrontWish { since, channels, passed_over } = &follow.front;
-        let mut front = self.front_of(execution, format, channels);
-        let since = since.and_then(|since| front.set_since(since));
-        let Beginning { from, primed_until, lost } = beginning(&status, from, since)?;
-        let kinds = follow.wishes.kinds;
-        let opening = match primed_until {
-            1 => Opening::Start(passed_over.clone()),
-            _ => {
-                self.prime(&mut front, &status, primed_until, kinds);
-                let is_new = since.is_none_or(|since| since.is_reopened);
-                Opening::Middle(if is_new { Reader::New } else { Reader::Returning }, lost)
-            }
-        };
-        let spec = self.spec_of(execution, &follow.wishes, from);
-        let subscribed = self.attach_connection(execution, spec, id)?;
-        let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
-        let told = Told { front: Some(front), opening, thread };
-        Ok(self.begin(id, Manner::told(format, told), attached))
+/// Begins a stream of an execution in this format, and of its whole thread if there is one.
+pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    (execution, from): (ExecutionId, From),
+    follow: &Follow,
+    (format, thread): (Format, Option<Thread>),
+) -> Result<bool, ApiError> {
+    // Executes pending actions, which may name subscriber slots that are used next.
+    shard.pump();
+    let status = shard.inspect(execution)?;
+    let FrontWish { since, channels, passed_over } = &follow.front;
+    let mut front = front_of(shard, execution, format, channels);
+    let since = since.and_then(|since| front.set_since(since));
+    let Beginning { from, primed_until, lost } = beginning(&status, from, since)?;
+    let kinds = follow.wishes.kinds;
+    let opening = match primed_until {
+        1 => Opening::Start(passed_over.clone()),
+        _ => {
+            prime(shard, &mut front, &status, primed_until, kinds);
+            let is_new = since.is_none_or(|since| since.is_reopened);
+            Opening::Middle(if is_new { Reader::New } else { Reader::Returning }, lost)
+        }
+    };
+    let spec = follow::spec_of(shard, execution, &follow.wishes, from);
+    let subscribed = follow::attach_connection(shard, execution, spec, id)?;
+    let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
+    let told = Told { front: Some(front), opening, thread };
+    Ok(follow::begin(shard, id, Manner::told(format, told), attached))
+}
+
+/// Returns the writer for the events of this execution.
+pub(in crate::server) fn front_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    execution: ExecutionId,
+    format: Format,
+    channels: &Channels,
+) -> Front {
+    let run = shard.runs[execution.slot.index as usize].as_ref().expect("the caller found it");
+    let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
+    let mut names = Names::new(&run.names.execution, tool);
+    if let Some(arguments) = &run.guest.arguments {
+        names.arguments.clone_from(arguments);
     }
-
-    /// Returns the writer for the events of this execution.
-    pub(in crate::server) fn front_of(
-        &self,
-        execution: ExecutionId,
-        format: Format,
-        channels: &Channels,
-    ) -> Front {
-        let run = self.runs[execution.slot.index as usize].as_ref().expect("the caller found it");
-        let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
-        let mut names = Names::new(&run.names.execution, tool);
-        if let Some(arguments) = &run.guest.arguments {
-            names.arguments.clone_from(arguments);
+    let mut ordinal = 0;
+    if let Some(seat) = &run.guest.thread {
+        seat.thread_id().clone_into(&mut names.thread_id);
+        if let Some(run_id) = &seat.run_id {
+            names.run_id = run_id.to_string();
         }
-        let mut ordinal = 0;
-        if let Some(seat) = &run.guest.thread {
-            seat.thread_id().clone_into(&mut names.thread_id);
-            if let Some(run_id) = &seat.run_id {
-                names.run_id = run_id.to_string();
-            }
-            ordinal = seat.ordinal;
-        }
-        let source = if run.names.has_parts { Source::Agent } else { Source::Tool };
-        let mut front = Front::new(format, names, source);
-        front.set_run(ordinal);
-        front.set_channels(channels.clone());
-        front
+        ordinal = seat.ordinal;
     }
+    let source = if run.names.has_parts { Source::Agent } else { Source::Tool };
+    let mut front = Front::new(format, names, source);
+    front.set_run(ordinal);
+    front.set_channels(channels.clone());
+    front
+}
 
-    /// Primes a writer with the chunks before `until_seq` that the ring holds.
-    fn prime(&mut self, front: &mut Front, status: &Status, until_seq: u64, kinds: Kinds) {
-        let run = self.runs[status.id.slot.index as usize].as_ref().expect("the caller found it");
-        let started = events::Started {
-            execution: &run.names.execution,
-            subscriber: "",
-            tool: "",
-            token: None,
-            policy: "",
-            limits: events::Limits { chunks: 0, bytes: None },
-            from_seq: 1,
-            replay: None,
-        };
-        front.prime(Item::Started(&started));
-        if matches!(run.ring, Ring::None) {
-            return;
-        }
-        for seq in status.tail_seq.max(1)..until_seq.min(status.head_seq + 1) {
-            let Ok((descriptor, data)) = read_chunk(run, seq, &mut self.scratch) else { continue };
-            let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, self.anchor);
-            let chunk = chunk.expect("this process wrote it");
-            if kinds.contains(chunk.kind) {
-                front.prime(Item::Chunk(&chunk.event(&run.names.execution)));
-            }
+/// Primes a writer with the chunks before `until_seq` that the ring holds.
+fn prime<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    front: &mut Front,
+    status: &Status,
+    until_seq: u64,
+    kinds: Kinds,
+) {
+    let run = shard.runs[status.id.slot.index as usize].as_ref().expect("the caller found it");
+    let started = events::Started {
+        execution: &run.names.execution,
+        subscriber: "",
+        tool: "",
+        token: None,
+        policy: "",
+        limits: events::Limits { chunks: 0, bytes: None },
+        from_seq: 1,
+        replay: None,
+    };
+    front.prime(Item::Started(&started));
+    if matches!(run.ring, Ring::None) {
+        return;
+    }
+    for seq in status.tail_seq.max(1)..until_seq.min(status.head_seq + 1) {
+        let Ok((descriptor, data)) = read_chunk(run, seq, &mut shard.scratch) else { continue };
+        let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, shard.anchor);
+        let chunk = chunk.expect("this process wrote it");
+        if kinds.contains(chunk.kind) {
+            front.prime(Item::Chunk(&chunk.event(&run.names.execution)));
         }
     }
 }

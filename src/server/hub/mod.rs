@@ -44,6 +44,23 @@ pub(in crate::server) mod tls;
 #[path = "tls/absent.rs"]
 pub(in crate::server) mod tls;
 
+pub(in crate::server) use listen::{
+    connection_count, drain, listen, listen_at_door, stop_listening,
+};
+
+pub(in crate::server) use clock::{fire_connection_timers, settle_connection};
+pub(in crate::server) use deliver::{
+    flush_connections, flush_if_due, make_room_for_deliveries, note_ended, settle_deliveries,
+    tell_demands,
+};
+pub(in crate::server) use follow::{
+    attach_connection, begin, check_subscriber, follow, follow_new, follow_with, send_output,
+    spec_of, unfollow,
+};
+pub(in crate::server) use front::{follow_in_words, front_of};
+pub(in crate::server) use listen::{close_connections, open_serve};
+pub(in crate::server) use receive::{converse, drop_connection, serve_sockets, take_step};
+
 pub use tls::TlsConfig;
 #[cfg(feature = "tls")]
 pub use tls::TlsError;

@@ -3,6 +3,8 @@
 //! In the handshake era, the answer for a client that was cut off is kept for a while. The client
 //! comes back for it with the id of the last event that it has received.
 
+use crate::server::calls;
+use crate::server::mcp::{far, lines, trace};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -183,251 +185,271 @@ impl Serve {
         self.answered.push(id);
     }
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Inserts a request that is answered later into the table of calls.
-    pub(in crate::server) fn open_call(
-        &mut self,
-        source: Source,
-        context: Box<Context>,
-        stage: Stage,
-    ) -> Result<Handle, Fault> {
-        let now = self.now;
-        let Source { asker, owner, outlet } = source;
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let most = limits::MCP_REQUESTS_PER_SESSION_MAX;
-        let own_count = match asker {
-            Asker::Session(name) if name.shard == serve.mcp.shard => {
-                serve.mcp.sessions.get(name).map_or(0, |session| session.call_count)
-            }
-            _ => serve.mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
-        };
-        if own_count >= most {
-            return Err(Fault::busy(format!("{most} requests are under way already")));
+/// Inserts a request that is answered later into the table of calls.
+pub(in crate::server) fn open_call<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: Source,
+    context: Box<Context>,
+    stage: Stage,
+) -> Result<Handle, Fault> {
+    let now = shard.now;
+    let Source { asker, owner, outlet } = source;
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let most = limits::MCP_REQUESTS_PER_SESSION_MAX;
+    let own_count = match asker {
+        Asker::Session(name) if name.shard == serve.mcp.shard => {
+            serve.mcp.sessions.get(name).map_or(0, |session| session.call_count)
         }
-        let level = context.log_level;
-        let is_to_count = match &stage {
-            Stage::Asks(_) | Stage::Reads(..) | Stage::Begins => true,
-            Stage::Runs(_) | Stage::Awaits(_) | Stage::Listens(_) | Stage::Answered(_) => false,
-        };
-        let span = serve.mcp.span.take();
-        let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
-        let call = McpCall {
-            name: None,
-            tokens: Rc::new(Tokens { progress, partial }),
-            asker,
-            owner,
-            context: *context,
-            outlet,
-            stage,
-            ran: None,
-            notifier: None,
-            reached: Default::default(),
-            is_cut_short: false,
-            is_primed: false,
-            held: Vec::new(),
-            level,
-            timer: None,
-            is_to_count,
-            span,
-        };
-        let full = |_| Fault::busy("the server has too many requests under way");
-        let handle = serve.mcp.calls.insert(Box::new(call)).map_err(full)?;
-        if let Asker::Session(name) = asker
-            && let Some(session) = serve.mcp.sessions.get(name)
-        {
-            session.call_count += 1;
+        _ => serve.mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
+    };
+    if own_count >= most {
+        return Err(Fault::busy(format!("{most} requests are under way already")));
+    }
+    let level = context.log_level;
+    let is_to_count = match &stage {
+        Stage::Asks(_) | Stage::Reads(..) | Stage::Begins => true,
+        Stage::Runs(_) | Stage::Awaits(_) | Stage::Listens(_) | Stage::Answered(_) => false,
+    };
+    let span = serve.mcp.span.take();
+    let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
+    let call = McpCall {
+        name: None,
+        tokens: Rc::new(Tokens { progress, partial }),
+        asker,
+        owner,
+        context: *context,
+        outlet,
+        stage,
+        ran: None,
+        notifier: None,
+        reached: Default::default(),
+        is_cut_short: false,
+        is_primed: false,
+        held: Vec::new(),
+        level,
+        timer: None,
+        is_to_count,
+        span,
+    };
+    let full = |_| Fault::busy("the server has too many requests under way");
+    let handle = serve.mcp.calls.insert(Box::new(call)).map_err(full)?;
+    if let Asker::Session(name) = asker
+        && let Some(session) = serve.mcp.sessions.get(name)
+    {
+        session.call_count += 1;
+        serve.mcp.sessions.touch(name, now);
+    }
+    if let Outlet::Open(id) = outlet
+        && let Some(connection) = serve.connection(id)
+    {
+        connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
+        connection.doing = Doing::Mcp;
+        serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
+    }
+    Ok(handle)
+}
+
+/// Detaches a call from its lost connection. Under `block`, its notifier keeps its place until
+/// the client is back or the grace period is over. Any other notifier ends, and the client is
+/// told what it missed.
+pub(in crate::server) fn mute<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    serve.mcp.notice.drop_of(handle);
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    call.outlet = Outlet::Nowhere;
+    if let Some(notifier) = call.notifier {
+        shard.tell(Event::Lost(notifier));
+    }
+}
+
+/// Ends a call's notifications.
+pub(in crate::server) fn silence<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    serve.mcp.notice.drop_of(handle);
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let outlet = call.outlet.connection();
+    let Some(notifier) = call.notifier.take() else { return };
+    if let Some(connection) = outlet.and_then(|id| serve.connection(id))
+        && let Some(link) = &mut connection.mcp
+    {
+        link.feeds.retain(|fed| *fed != notifier);
+    }
+    shard.ask_at_once(Event::Unsubscribe(notifier));
+}
+
+/// Removes a call from the table. Its client may use the id again.
+pub(in crate::server) fn close_call<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) -> Option<Box<McpCall>> {
+    silence(shard, handle);
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let mut call = serve.mcp.calls.remove(handle)?;
+    serve.mcp.set_timer(call.timer.take(), None);
+    serve.mcp.watches.forget(handle);
+    serve.mcp.news.retain(|news| *news != crate::server::mcp::News::Call(handle));
+    free_id(shard, call.asker, &call.context, now);
+    trace::cancel_span(shard, call.span.take());
+    if call.is_to_count {
+        count_call(shard, call.context.version.era(), McpOutcome::Cancelled);
+    }
+    if let Outlet::Lines(id) = call.outlet {
+        lines::end_behind_answers(shard, id);
+    }
+    Some(call)
+}
+
+/// Counts the answer to a call in the table.
+fn count_answer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, reply: &Reply) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    if let Some(call) = serve.mcp.calls.get_mut(handle)
+        && std::mem::take(&mut call.is_to_count)
+    {
+        let era = call.context.version.era();
+        count_call(shard, era, outcome_of(reply));
+    }
+}
+
+/// Counts a finished call of a tool.
+pub(in crate::server) fn count_call<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    era: Era,
+    outcome: McpOutcome,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    serve.mcp.counts.calls[era as usize][outcome as usize] += 1;
+}
+
+fn free_id<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    asker: Asker,
+    context: &Context,
+    now: Instant,
+) {
+    let Asker::Session(name) = asker else { return };
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    match serve.mcp.sessions.get(name) {
+        Some(session) => {
+            session.machine.finish(&context.id);
+            session.call_count -= 1;
             serve.mcp.sessions.touch(name, now);
         }
-        if let Outlet::Open(id) = outlet
-            && let Some(connection) = serve.connection(id)
-        {
-            connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
-            connection.doing = Doing::Mcp;
-            serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
-        }
-        Ok(handle)
+        None => far::finish_far(shard, name, &context.id),
     }
+}
 
-    /// Detaches a call from its lost connection. Under `block`, its notifier keeps its place until
-    /// the client is back or the grace period is over. Any other notifier ends, and the client is
-    /// told what it missed.
-    pub(in crate::server) fn mute(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        serve.mcp.notice.drop_of(handle);
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-        call.outlet = Outlet::Nowhere;
-        if let Some(notifier) = call.notifier {
-            self.tell(Event::Lost(notifier));
-        }
+/// Answers a call and ends it.
+pub(in crate::server) fn answer_call<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    reply: Reply,
+) {
+    trace::end_span_of(shard, handle, &reply);
+    count_answer(shard, handle, &reply);
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let Some(call) = serve.mcp.calls.get(handle) else { return };
+    let (outlet, bytes) = (call.outlet, write_answer(&call.context.id, &reply));
+    let tells_parts = call.tokens.partial.is_some();
+    if let Outlet::Lines(_) = outlet
+        && lines::defer_answer(shard, handle, &bytes)
+    {
+        return;
     }
-
-    /// Ends a call's notifications.
-    pub(in crate::server) fn silence(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        serve.mcp.notice.drop_of(handle);
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-        let outlet = call.outlet.connection();
-        let Some(notifier) = call.notifier.take() else { return };
-        if let Some(connection) = outlet.and_then(|id| serve.connection(id))
-            && let Some(link) = &mut connection.mcp
-        {
-            link.feeds.retain(|fed| *fed != notifier);
-        }
-        self.ask_at_once(Event::Unsubscribe(notifier));
+    // Gathered notifications come before the answer. On lines they are dropped, for clients
+    // that lose what comes together with an answer. Parts of a result are counted, so all of
+    // them are sent.
+    if matches!(outlet, Outlet::Stream(_)) || tells_parts {
+        shard.guests.serve.as_mut().expect("as above").close_notice();
     }
-
-    /// Removes a call from the table. Its client may use the id again.
-    pub(in crate::server) fn close_call(&mut self, handle: Handle) -> Option<Box<McpCall>> {
-        self.silence(handle);
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        let mut call = serve.mcp.calls.remove(handle)?;
-        serve.mcp.set_timer(call.timer.take(), None);
-        serve.mcp.watches.forget(handle);
-        serve.mcp.news.retain(|news| *news != crate::server::mcp::News::Call(handle));
-        self.free_id(call.asker, &call.context, now);
-        self.cancel_span(call.span.take());
-        if call.is_to_count {
-            self.count_call(call.context.version.era(), McpOutcome::Cancelled);
-        }
-        if let Outlet::Lines(id) = call.outlet {
-            self.end_behind_answers(id);
-        }
-        Some(call)
-    }
-
-    /// Counts the answer to a call in the table.
-    fn count_answer(&mut self, handle: Handle, reply: &Reply) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        if let Some(call) = serve.mcp.calls.get_mut(handle)
-            && std::mem::take(&mut call.is_to_count)
-        {
-            let era = call.context.version.era();
-            self.count_call(era, outcome_of(reply));
-        }
-    }
-
-    /// Counts a finished call of a tool.
-    pub(in crate::server) fn count_call(&mut self, era: Era, outcome: McpOutcome) {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        serve.mcp.counts.calls[era as usize][outcome as usize] += 1;
-    }
-
-    fn free_id(&mut self, asker: Asker, context: &Context, now: Instant) {
-        let Asker::Session(name) = asker else { return };
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        match serve.mcp.sessions.get(name) {
-            Some(session) => {
-                session.machine.finish(&context.id);
-                session.call_count -= 1;
-                serve.mcp.sessions.touch(name, now);
-            }
-            None => self.finish_far(name, &context.id),
-        }
-    }
-
-    /// Answers a call and ends it.
-    pub(in crate::server) fn answer_call(&mut self, handle: Handle, reply: Reply) {
-        self.end_span_of(handle, &reply);
-        self.count_answer(handle, &reply);
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        let Some(call) = serve.mcp.calls.get(handle) else { return };
-        let (outlet, bytes) = (call.outlet, write_answer(&call.context.id, &reply));
-        let tells_parts = call.tokens.partial.is_some();
-        if let Outlet::Lines(_) = outlet
-            && self.defer_answer(handle, &bytes)
-        {
+    // The first part has turned an open answer into a stream.
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    let Some(call) = serve.mcp.calls.get(handle) else { return };
+    let outlet = call.outlet;
+    match outlet {
+        Outlet::Nowhere => return keep_answer(shard, handle, bytes),
+        Outlet::Open(id) => {
+            close_call(shard, handle);
+            unlink(shard, id);
+            calls::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes));
+            shard.guests.serve.as_mut().expect("as above").answered.push(id);
             return;
         }
-        // Gathered notifications come before the answer. On lines they are dropped, for clients
-        // that lose what comes together with an answer. Parts of a result are counted, so all of
-        // them are sent.
-        if matches!(outlet, Outlet::Stream(_)) || tells_parts {
-            self.guests.serve.as_mut().expect("as above").close_notice();
-        }
-        // The first part has turned an open answer into a stream.
-        let serve = self.guests.serve.as_mut().expect("as above");
-        let Some(call) = serve.mcp.calls.get(handle) else { return };
-        let outlet = call.outlet;
-        match outlet {
-            Outlet::Nowhere => return self.keep_answer(handle, bytes),
-            Outlet::Open(id) => {
-                self.close_call(handle);
-                self.unlink(id);
-                self.answer(id, &Answer::text(status_of(&reply), JSON, bytes));
-                self.guests.serve.as_mut().expect("as above").answered.push(id);
-                return;
-            }
-            Outlet::Stream(_) | Outlet::Lines(_) => {}
-        }
-        self.silence(handle);
-        let serve = self.guests.serve.as_mut().expect("as above");
-        serve.say(handle, |out| out.extend_from_slice(&bytes));
-        self.finish_answered(handle, bytes);
+        Outlet::Stream(_) | Outlet::Lines(_) => {}
     }
+    silence(shard, handle);
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    serve.say(handle, |out| out.extend_from_slice(&bytes));
+    finish_answered(shard, handle, bytes);
+}
 
-    /// Writes an answer that has waited, or keeps it if the client is not connected.
-    pub(in crate::server) fn say_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        match serve.say(handle, |out| out.extend_from_slice(&bytes)) {
-            true => self.finish_answered(handle, bytes),
-            false => self.keep_answer(handle, bytes),
-        }
+/// Writes an answer that has waited, or keeps it if the client is not connected.
+pub(in crate::server) fn say_answer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    bytes: Vec<u8>,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    match serve.say(handle, |out| out.extend_from_slice(&bytes)) {
+        true => finish_answered(shard, handle, bytes),
+        false => keep_answer(shard, handle, bytes),
     }
+}
 
-    /// Closes a call whose answer was written.
-    pub(in crate::server) fn finish_answered(&mut self, handle: Handle, bytes: Vec<u8>) {
-        let now = self.now;
-        let Some(mut call) = self.close_call(handle) else { return };
-        let serve = self.guests.serve.as_mut().expect("as above");
-        if let Outlet::Stream(id) = call.outlet {
-            serve.release_link(id);
-            if matches!(call.asker, Asker::Session(_))
-                && call.context.version.era() == Era::Handshake
-            {
-                // The answer may get lost on its way.
-                call.outlet = Outlet::Nowhere;
-                call.stage = Stage::Answered(bytes.into());
-                let count = call.reached.count;
-                serve.mcp.kept.keep(handle, call, Some(count), now);
-            }
-        }
-    }
-
-    /// Keeps the answer to a call whose client is not connected.
-    fn keep_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
-        let now = self.now;
-        let Some(mut call) = self.close_call(handle) else { return };
-        if call.is_primed || call.reached.count > 0 {
+/// Closes a call whose answer was written.
+pub(in crate::server) fn finish_answered<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    bytes: Vec<u8>,
+) {
+    let now = shard.now;
+    let Some(mut call) = close_call(shard, handle) else { return };
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    if let Outlet::Stream(id) = call.outlet {
+        serve.release_link(id);
+        if matches!(call.asker, Asker::Session(_)) && call.context.version.era() == Era::Handshake {
+            // The answer may get lost on its way.
+            call.outlet = Outlet::Nowhere;
             call.stage = Stage::Answered(bytes.into());
-            let serve = self.guests.serve.as_mut().expect("as above");
-            serve.mcp.kept.keep(handle, call, None, now);
+            let count = call.reached.count;
+            serve.mcp.kept.keep(handle, call, Some(count), now);
         }
     }
+}
 
-    /// Ends a call without an answer because the client wants none.
-    pub(in crate::server) fn drop_call(&mut self, handle: Handle) {
-        let Some(call) = self.close_call(handle) else { return };
-        match call.outlet {
-            Outlet::Open(id) => {
-                let serve = self.guests.serve.as_mut().expect("it has calls");
-                serve.begin_stream(id);
-                serve.release_link(id);
-            }
-            Outlet::Stream(id) => {
-                self.guests.serve.as_mut().expect("it has calls").release_link(id)
-            }
-            Outlet::Lines(_) | Outlet::Nowhere => {}
-        }
+/// Keeps the answer to a call whose client is not connected.
+fn keep_answer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, bytes: Vec<u8>) {
+    let now = shard.now;
+    let Some(mut call) = close_call(shard, handle) else { return };
+    if call.is_primed || call.reached.count > 0 {
+        call.stage = Stage::Answered(bytes.into());
+        let serve = shard.guests.serve.as_mut().expect("as above");
+        serve.mcp.kept.keep(handle, call, None, now);
     }
+}
 
-    /// Detaches a connection whose answer is a single message.
-    fn unlink(&mut self, id: ConnectionId) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        if let Some(connection) = serve.connection(id) {
-            connection.mcp = None;
-            connection.doing = Doing::Requests;
+/// Ends a call without an answer because the client wants none.
+pub(in crate::server) fn drop_call<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    let Some(call) = close_call(shard, handle) else { return };
+    match call.outlet {
+        Outlet::Open(id) => {
+            let serve = shard.guests.serve.as_mut().expect("it has calls");
+            serve.begin_stream(id);
+            serve.release_link(id);
         }
+        Outlet::Stream(id) => shard.guests.serve.as_mut().expect("it has calls").release_link(id),
+        Outlet::Lines(_) | Outlet::Nowhere => {}
+    }
+}
+
+/// Detaches a connection whose answer is a single message.
+fn unlink<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    if let Some(connection) = serve.connection(id) {
+        connection.mcp = None;
+        connection.doing = Doing::Requests;
     }
 }

@@ -2,6 +2,8 @@
 //! the id of its execution. A client that names an execution without a door opens one, with what is
 //! still held.
 
+use crate::server::mcp::{answer, ask, listen, receive, settle, tools};
+use crate::server::{calls, records};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -22,434 +24,473 @@ use crate::server::mcp::keep::{Keep, Role};
 use crate::server::mcp::tools::{ToolCall, execute_error};
 use crate::server::places::{Place, What};
 use crate::tool::{Asking, Prepared, Replies, ToolSpec};
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Carries out a call of one of the door's tools. Returns `None` if it is answered later.
-    pub(in crate::server) fn use_door(
-        &mut self,
-        source: Source,
-        context: Box<Context>,
-        call: Result<DoorCall, String>,
-    ) -> Option<Reply> {
-        let server = self.server_info();
-        let results = Results::new(context.version, &server);
-        let refused = |text: &str| Some(Ok(results.call_refused(text, CallMeta::default())));
-        match call {
-            Err(problem) => refused(&problem),
-            Ok(DoorCall::Open { tool, arguments }) => {
-                Some(self.open_stream(source, context, &tool, arguments))
-            }
-            Ok(DoorCall::Read { stream_id, offset }) => {
-                match self.find_door(source.owner, &stream_id) {
-                    Err(problem) => refused(&problem),
-                    Ok(keep) => self.read_stream(source, context, keep, offset),
-                }
-            }
-            Ok(DoorCall::Close { stream_id }) => match self.find_door(source.owner, &stream_id) {
+/// Carries out a call of one of the door's tools. Returns `None` if it is answered later.
+pub(in crate::server) fn use_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: Source,
+    context: Box<Context>,
+    call: Result<DoorCall, String>,
+) -> Option<Reply> {
+    let server = ask::server_info(shard);
+    let results = Results::new(context.version, &server);
+    let refused = |text: &str| Some(Ok(results.call_refused(text, CallMeta::default())));
+    match call {
+        Err(problem) => refused(&problem),
+        Ok(DoorCall::Open { tool, arguments }) => {
+            Some(open_stream(shard, source, context, &tool, arguments))
+        }
+        Ok(DoorCall::Read { stream_id, offset }) => {
+            match find_door(shard, source.owner, &stream_id) {
                 Err(problem) => refused(&problem),
-                Ok(keep) => {
-                    let total_bytes = self.close_stream(keep);
-                    let value = door::closed(&stream_id, total_bytes);
-                    Some(Ok(results.call_value(value, CallMeta::default())))
-                }
-            },
-        }
-    }
-
-    fn open_stream(
-        &mut self,
-        source: Source,
-        context: Box<Context>,
-        tool: &str,
-        arguments: Map<String, Value>,
-    ) -> Reply {
-        let server = self.server_info();
-        let results = Results::new(context.version, &server);
-        let refused = |text: &str| Ok(results.call_refused(text, CallMeta::default()));
-        let Some(spec) = self.tool_spec(source.owner, tool) else {
-            return refused(&format!("argument `tool`: unknown tool `{tool}`"));
-        };
-        let (arguments, replies) = (Value::Object(arguments), Replies::default());
-        let call = ToolCall { source, context: context.clone(), spec, arguments, replies };
-        match self.ask_tool(&call) {
-            Ok(Asking::Run) => {}
-            Ok(_) => return refused("this tool has questions before it runs: call it directly"),
-            Err(reply) => return reply,
-        }
-        let prepared = match self.prepare_call(&call) {
-            Ok(prepared) => prepared,
-            Err(reply) => return reply,
-        };
-        match self.begin_door(source, &context, call.spec, prepared) {
-            Err(reply) => reply,
-            Ok((id, spec)) => {
-                let value = door::opened(&id.to_string(), &spec.name);
-                let (token, events) = self.names_of(id);
-                let id = id.to_string();
-                Ok(results.call_value(value, meta_of(&id, token.as_deref(), events.as_deref())))
+                Ok(keep) => read_stream(shard, source, context, keep, offset),
             }
         }
+        Ok(DoorCall::Close { stream_id }) => match find_door(shard, source.owner, &stream_id) {
+            Err(problem) => refused(&problem),
+            Ok(keep) => {
+                let total_bytes = close_stream(shard, keep);
+                let value = door::closed(&stream_id, total_bytes);
+                Some(Ok(results.call_value(value, CallMeta::default())))
+            }
+        },
     }
+}
 
-    /// Runs a tool whose result is a stream, and answers its call at once.
-    pub(in crate::server) fn open_door(
-        &mut self,
-        source: &Source,
-        context: &Context,
-        spec: Arc<ToolSpec>,
-        prepared: Prepared,
-    ) -> Reply {
-        match self.begin_door(*source, context, spec, prepared) {
-            Ok((id, spec)) => Ok(self.stream_result(context, id, &spec, &[])),
-            Err(reply) => reply,
+fn open_stream<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: Source,
+    context: Box<Context>,
+    tool: &str,
+    arguments: Map<String, Value>,
+) -> Reply {
+    let server = ask::server_info(shard);
+    let results = Results::new(context.version, &server);
+    let refused = |text: &str| Ok(results.call_refused(text, CallMeta::default()));
+    let Some(spec) = receive::tool_spec(shard, source.owner, tool) else {
+        return refused(&format!("argument `tool`: unknown tool `{tool}`"));
+    };
+    let (arguments, replies) = (Value::Object(arguments), Replies::default());
+    let call = ToolCall { source, context: context.clone(), spec, arguments, replies };
+    match tools::ask_tool(shard, &call) {
+        Ok(Asking::Run) => {}
+        Ok(_) => return refused("this tool has questions before it runs: call it directly"),
+        Err(reply) => return reply,
+    }
+    let prepared = match tools::prepare_call(shard, &call) {
+        Ok(prepared) => prepared,
+        Err(reply) => return reply,
+    };
+    match begin_door(shard, source, &context, call.spec, prepared) {
+        Err(reply) => reply,
+        Ok((id, spec)) => {
+            let value = door::opened(&id.to_string(), &spec.name);
+            let (token, events) = names_of(shard, id);
+            let id = id.to_string();
+            Ok(results.call_value(value, meta_of(&id, token.as_deref(), events.as_deref())))
         }
     }
+}
 
-    fn begin_door(
-        &mut self,
-        source: Source,
-        context: &Context,
-        spec: Arc<ToolSpec>,
-        prepared: Prepared,
-    ) -> Result<(ExecutionId, Arc<ToolSpec>), Reply> {
-        let (owner, version) = (source.owner, context.version);
-        let place =
-            self.place_for_door(owner).map_err(|problem| self.refusal(context, &problem))?;
-        let kept = self.keep_output(owner, Arc::clone(&spec), Role::Door, prepared, 1);
-        let keep = kept.map_err(|error| {
-            let server = self.server_info();
-            execute_error(&Results::new(version, &server), &error)
-        })?;
-        self.set_door_timer(keep);
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let kept = serve.mcp.keeps.get_mut(keep).expect("it was just made");
-        kept.place = Some(place);
-        let execution = kept.execution.expect("it runs");
-        self.log_started_by(source.outlet.connection(), execution, &spec.name);
-        self.pump();
-        Ok((execution, spec))
+/// Runs a tool whose result is a stream, and answers its call at once.
+pub(in crate::server) fn open_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: &Source,
+    context: &Context,
+    spec: Arc<ToolSpec>,
+    prepared: Prepared,
+) -> Reply {
+    match begin_door(shard, *source, context, spec, prepared) {
+        Ok((id, spec)) => Ok(stream_result(shard, context, id, &spec, &[])),
+        Err(reply) => reply,
     }
+}
 
-    /// Returns the reply to a call that was not run, with the problem as its text.
-    pub(in crate::server) fn refusal(&self, context: &Context, problem: &str) -> Reply {
-        let server = self.server_info();
-        Ok(Results::new(context.version, &server).call_refused(problem, CallMeta::default()))
+fn begin_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: Source,
+    context: &Context,
+    spec: Arc<ToolSpec>,
+    prepared: Prepared,
+) -> Result<(ExecutionId, Arc<ToolSpec>), Reply> {
+    let (owner, version) = (source.owner, context.version);
+    let place =
+        place_for_door(shard, owner).map_err(|problem| refusal(shard, context, &problem))?;
+    let kept = tools::keep_output(shard, owner, Arc::clone(&spec), Role::Door, prepared, 1);
+    let keep = kept.map_err(|error| {
+        let server = ask::server_info(shard);
+        execute_error(&Results::new(version, &server), &error)
+    })?;
+    set_door_timer(shard, keep);
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let kept = serve.mcp.keeps.get_mut(keep).expect("it was just made");
+    kept.place = Some(place);
+    let execution = kept.execution.expect("it runs");
+    records::log_started_by(shard, source.outlet.connection(), execution, &spec.name);
+    shard.pump();
+    Ok((execution, spec))
+}
+
+/// Returns the reply to a call that was not run, with the problem as its text.
+pub(in crate::server) fn refusal<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    context: &Context,
+    problem: &str,
+) -> Reply {
+    let server = ask::server_info(shard);
+    Ok(Results::new(context.version, &server).call_refused(problem, CallMeta::default()))
+}
+
+/// Takes a place for a door of this principal. Doors that were read to their ends, or not for a
+/// long time, still exist without a place. If these are too many, the oldest is closed.
+fn place_for_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    owner: Principal,
+) -> Result<Place, String> {
+    let place = take_door_place(shard, owner)?;
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let is_own = |keep: &Keep| matches!(keep.role, Role::Door) && keep.owner == owner;
+    let own: Vec<_> = serve.mcp.keeps.iter().filter(|(_, keep)| is_own(keep)).collect();
+    let idle = own.iter().filter(|(_, keep)| keep.place.is_none());
+    let oldest = idle.min_by_key(|(_, keep)| (!keep.is_done(), keep.idle_until));
+    let is_full = own.len() >= limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
+    if let Some(handle) = oldest.filter(|_| is_full).map(|(handle, _)| *handle) {
+        settle::forget_keep(shard, handle);
     }
+    Ok(place)
+}
 
-    /// Takes a place for a door of this principal. Doors that were read to their ends, or not for a
-    /// long time, still exist without a place. If these are too many, the oldest is closed.
-    fn place_for_door(&mut self, owner: Principal) -> Result<Place, String> {
-        let place = self.take_door_place(owner)?;
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let is_own = |keep: &Keep| matches!(keep.role, Role::Door) && keep.owner == owner;
-        let own: Vec<_> = serve.mcp.keeps.iter().filter(|(_, keep)| is_own(keep)).collect();
-        let idle = own.iter().filter(|(_, keep)| keep.place.is_none());
-        let oldest = idle.min_by_key(|(_, keep)| (!keep.is_done(), keep.idle_until));
-        let is_full = own.len() >= limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
-        if let Some(handle) = oldest.filter(|_| is_full).map(|(handle, _)| *handle) {
-            self.forget_keep(handle);
+fn take_door_place<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    owner: Principal,
+) -> Result<Place, String> {
+    let most = limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
+    let place = shard.guests.mcp.places.take(What::Doors, owner, most);
+    place.ok_or_else(|| format!("{most} streams are open already: close one with stream_close"))
+}
+
+/// Takes a place for a door that is read again, unless its tool has ended.
+fn count_again<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) -> Result<(), String> {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let keep = serve.mcp.keeps.get(handle).expect("it was just found");
+    let is_counted = keep.place.is_some() || keep.over.is_some();
+    let owner = keep.owner;
+    if !is_counted {
+        let place = take_door_place(shard, owner)?;
+        let serve = shard.guests.serve.as_mut().expect("as above");
+        serve.mcp.keeps.get_mut(handle).expect("as above").place = Some(place);
+    }
+    Ok(())
+}
+
+/// Returns the door of this name if it belongs to this principal, opening it if needed.
+fn find_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    owner: Principal,
+    stream_id: &str,
+) -> Result<Handle, String> {
+    let unknown = || "argument `stream_id`: unknown stream".to_owned();
+    let id = stream_id.parse::<ExecutionId>().map_err(|_| unknown())?;
+    if !calls::is_owned(shard, id, owner) {
+        return Err(unknown());
+    }
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let is_it = |keep: &Keep| matches!(keep.role, Role::Door) && keep.execution == Some(id);
+    if let Some((handle, _)) = serve.mcp.keeps.iter().find(|(_, keep)| is_it(keep)) {
+        return Ok(handle);
+    }
+    let spec = shard.tool_of(id).cloned().ok_or_else(unknown)?;
+    let place = Some(place_for_door(shard, owner)?);
+    let keep = Keep { execution: Some(id), place, ..Keep::new(owner, spec, Role::Door) };
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    let keep = serve.mcp.keeps.insert(Box::new(keep));
+    let keep = keep.map_err(|_| "too many streams are open".to_owned())?;
+    shard.pump();
+    tools::attach_keep(shard, keep, id, From::Start);
+    set_door_timer(shard, keep);
+    shard.pump();
+    Ok(keep)
+}
+
+/// Restarts the timers of a door. It keeps its place for as long as a `block` subscriber may
+/// hold its producer back. After that it only exists for a client that comes back.
+fn set_door_timer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let idle_until = shard.now + limits::MCP_DOOR_IDLE;
+    let counted_until = idle_until.min(shard.now + shard.block_deadline);
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    keep.idle_until = idle_until;
+    arm_door(shard, handle, counted_until);
+}
+
+fn arm_door<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, until: Instant) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    let armed = keep.timer.take();
+    let timer = serve.mcp.set_timer(armed, Some((Due::Keep(handle), until)));
+    serve.mcp.keeps.get_mut(handle).expect("it was just there").timer = timer;
+}
+
+/// Takes the place of a door that was not read for a while. At the second deadline it is
+/// closed, and its tool stopped, unless the tool continues without it.
+pub(in crate::server) fn door_is_due<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    if keep.has_readers() {
+        return set_door_timer(shard, handle); // A client is reading.
+    }
+    keep.place = None;
+    let (idle_until, is_let_go) = (keep.idle_until, keep.is_let_go());
+    if now < idle_until {
+        return arm_door(shard, handle, idle_until);
+    }
+    let execution = keep.execution.filter(|_| !is_let_go);
+    close_door(shard, handle);
+    if let Some(execution) = execution {
+        let _ = shard.cancel(execution); // It may have ended.
+    }
+}
+
+fn read_stream<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: Source,
+    context: Box<Context>,
+    keep: Handle,
+    offset: Option<u64>,
+) -> Option<Reply> {
+    if let Err(problem) = count_again(shard, keep) {
+        return Some(refusal(shard, &context, &problem));
+    }
+    set_door_timer(shard, keep);
+    if let Some(reply) = read_door(shard, &context, keep, offset, false) {
+        return Some(reply);
+    }
+    let handle = match answer::open_call(shard, source, context, Stage::Reads(keep, offset)) {
+        Ok(handle) => handle,
+        Err(fault) => return Some(Err(fault)),
+    };
+    let until = shard.now + limits::MCP_READ_WAIT;
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let timer = serve.mcp.set_timer(None, Some((Due::Call(handle), until)));
+    serve.mcp.calls.get_mut(handle).expect("it was just opened").timer = timer;
+    serve.mcp.keeps.get_mut(keep).expect("it was just read").readers.push(handle);
+    None
+}
+
+/// Returns the answer to a read. Returns `None` if the read has to wait.
+fn read_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    context: &Context,
+    handle: Handle,
+    offset: Option<u64>,
+    is_late: bool,
+) -> Option<Reply> {
+    let server = ask::server_info(shard);
+    let results = Results::new(context.version, &server);
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let meta = CallMeta::default();
+    let Some(keep) = serve.mcp.keeps.get_mut(handle) else {
+        return Some(Ok(results.call_refused("the stream was closed", meta)));
+    };
+    let id = keep.execution.expect("a door has an execution").to_string();
+    if keep.missed_bytes > 0 {
+        let text = format!("the first {} bytes are no longer held", keep.missed_bytes);
+        keep.missed_bytes = 0; // It is reported once.
+        return Some(Ok(results.call_refused(&text, meta)));
+    }
+    let problem = keep.over.as_ref().and_then(crate::server::mcp::keep::Over::problem);
+    let is_let_go = keep.is_let_go();
+    let window = keep.window().expect("a door has a window");
+    let value = match window.read(offset) {
+        Ok(reading) => {
+            let mut value = reading.to_json(&id);
+            if let Some(problem) = problem.filter(|_| reading.is_done || is_let_go) {
+                value["error"] = problem.into();
+            }
+            value
         }
-        Ok(place)
-    }
-
-    fn take_door_place(&self, owner: Principal) -> Result<Place, String> {
-        let most = limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
-        let place = self.guests.mcp.places.take(What::Doors, owner, most);
-        place.ok_or_else(|| format!("{most} streams are open already: close one with stream_close"))
-    }
-
-    /// Takes a place for a door that is read again, unless its tool has ended.
-    fn count_again(&mut self, handle: Handle) -> Result<(), String> {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let keep = serve.mcp.keeps.get(handle).expect("it was just found");
-        let is_counted = keep.place.is_some() || keep.over.is_some();
-        let owner = keep.owner;
-        if !is_counted {
-            let place = self.take_door_place(owner)?;
-            let serve = self.guests.serve.as_mut().expect("as above");
-            serve.mcp.keeps.get_mut(handle).expect("as above").place = Some(place);
-        }
-        Ok(())
-    }
-
-    /// Returns the door of this name if it belongs to this principal, opening it if needed.
-    fn find_door(&mut self, owner: Principal, stream_id: &str) -> Result<Handle, String> {
-        let unknown = || "argument `stream_id`: unknown stream".to_owned();
-        let id = stream_id.parse::<ExecutionId>().map_err(|_| unknown())?;
-        if !self.is_owned(id, owner) {
-            return Err(unknown());
-        }
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let is_it = |keep: &Keep| matches!(keep.role, Role::Door) && keep.execution == Some(id);
-        if let Some((handle, _)) = serve.mcp.keeps.iter().find(|(_, keep)| is_it(keep)) {
-            return Ok(handle);
-        }
-        let spec = self.tool_of(id).cloned().ok_or_else(unknown)?;
-        let place = Some(self.place_for_door(owner)?);
-        let keep = Keep { execution: Some(id), place, ..Keep::new(owner, spec, Role::Door) };
-        let serve = self.guests.serve.as_mut().expect("as above");
-        let keep = serve.mcp.keeps.insert(Box::new(keep));
-        let keep = keep.map_err(|_| "too many streams are open".to_owned())?;
-        self.pump();
-        self.attach_keep(keep, id, From::Start);
-        self.set_door_timer(keep);
-        self.pump();
-        Ok(keep)
-    }
-
-    /// Restarts the timers of a door. It keeps its place for as long as a `block` subscriber may
-    /// hold its producer back. After that it only exists for a client that comes back.
-    fn set_door_timer(&mut self, handle: Handle) {
-        let idle_until = self.now + limits::MCP_DOOR_IDLE;
-        let counted_until = idle_until.min(self.now + self.block_deadline);
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
-        keep.idle_until = idle_until;
-        self.arm_door(handle, counted_until);
-    }
-
-    fn arm_door(&mut self, handle: Handle, until: Instant) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
-        let armed = keep.timer.take();
-        let timer = serve.mcp.set_timer(armed, Some((Due::Keep(handle), until)));
-        serve.mcp.keeps.get_mut(handle).expect("it was just there").timer = timer;
-    }
-
-    /// Takes the place of a door that was not read for a while. At the second deadline it is
-    /// closed, and its tool stopped, unless the tool continues without it.
-    pub(in crate::server) fn door_is_due(&mut self, handle: Handle) {
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
-        if keep.has_readers() {
-            return self.set_door_timer(handle); // A client is reading.
-        }
-        keep.place = None;
-        let (idle_until, is_let_go) = (keep.idle_until, keep.is_let_go());
-        if now < idle_until {
-            return self.arm_door(handle, idle_until);
-        }
-        let execution = keep.execution.filter(|_| !is_let_go);
-        self.close_door(handle);
-        if let Some(execution) = execution {
-            let _ = self.cancel(execution); // It may have ended.
-        }
-    }
-
-    fn read_stream(
-        &mut self,
-        source: Source,
-        context: Box<Context>,
-        keep: Handle,
-        offset: Option<u64>,
-    ) -> Option<Reply> {
-        if let Err(problem) = self.count_again(keep) {
-            return Some(self.refusal(&context, &problem));
-        }
-        self.set_door_timer(keep);
-        if let Some(reply) = self.read_door(&context, keep, offset, false) {
-            return Some(reply);
-        }
-        let handle = match self.open_call(source, context, Stage::Reads(keep, offset)) {
-            Ok(handle) => handle,
-            Err(fault) => return Some(Err(fault)),
-        };
-        let until = self.now + limits::MCP_READ_WAIT;
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let timer = serve.mcp.set_timer(None, Some((Due::Call(handle), until)));
-        serve.mcp.calls.get_mut(handle).expect("it was just opened").timer = timer;
-        serve.mcp.keeps.get_mut(keep).expect("it was just read").readers.push(handle);
-        None
-    }
-
-    /// Returns the answer to a read. Returns `None` if the read has to wait.
-    fn read_door(
-        &mut self,
-        context: &Context,
-        handle: Handle,
-        offset: Option<u64>,
-        is_late: bool,
-    ) -> Option<Reply> {
-        let server = self.server_info();
-        let results = Results::new(context.version, &server);
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let meta = CallMeta::default();
-        let Some(keep) = serve.mcp.keeps.get_mut(handle) else {
-            return Some(Ok(results.call_refused("the stream was closed", meta)));
-        };
-        let id = keep.execution.expect("a door has an execution").to_string();
-        if keep.missed_bytes > 0 {
-            let text = format!("the first {} bytes are no longer held", keep.missed_bytes);
-            keep.missed_bytes = 0; // It is reported once.
+        Err(ReadError::Empty) if !is_late => return None,
+        Err(ReadError::Empty) => door::timed_out(&id, window),
+        Err(error) => {
+            let text = door::read_problem(error).unwrap_or_default();
             return Some(Ok(results.call_refused(&text, meta)));
         }
-        let problem = keep.over.as_ref().and_then(crate::server::mcp::keep::Over::problem);
-        let is_let_go = keep.is_let_go();
-        let window = keep.window().expect("a door has a window");
-        let value = match window.read(offset) {
-            Ok(reading) => {
-                let mut value = reading.to_json(&id);
-                if let Some(problem) = problem.filter(|_| reading.is_done || is_let_go) {
-                    value["error"] = problem.into();
-                }
-                value
-            }
-            Err(ReadError::Empty) if !is_late => return None,
-            Err(ReadError::Empty) => door::timed_out(&id, window),
-            Err(error) => {
-                let text = door::read_problem(error).unwrap_or_default();
-                return Some(Ok(results.call_refused(&text, meta)));
+    };
+    if keep.is_done() {
+        keep.place = None;
+    }
+    if keep.is_full && keep.window().is_some_and(|window| window.room() > 0) {
+        keep.is_full = false;
+        if let Some(subscriber) = keep.subscriber {
+            shard.tell(Event::Demand(subscriber, u32::MAX));
+        }
+    }
+    Some(Ok(results.call_value(value, meta)))
+}
+
+/// Answers a read that has waited, if it can be answered now.
+pub(in crate::server) fn answer_read<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    keep: Handle,
+    offset: Option<u64>,
+    is_late: bool,
+) {
+    let context = listen::call_context(shard, handle);
+    let Some(reply) = read_door(shard, &context, keep, offset, is_late) else { return };
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    if let Some(keep) = serve.mcp.keeps.get_mut(keep) {
+        keep.readers.retain(|reader| *reader != handle);
+    }
+    answer::answer_call(shard, handle, reply);
+    shard.pump();
+}
+
+/// Answers waiting reads in order, as long as the door has something new.
+pub(in crate::server) fn settle_readers<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    loop {
+        let serve = shard.guests.serve.as_mut().expect("it keeps");
+        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+        let Some(&reader) = keep.readers.first() else { return };
+        let offset = match serve.mcp.calls.get(reader).map(|call| &call.stage) {
+            Some(Stage::Reads(_, offset)) => *offset,
+            _ => {
+                keep.readers.remove(0); // The call is gone.
+                continue;
             }
         };
-        if keep.is_done() {
-            keep.place = None;
-        }
-        if keep.is_full && keep.window().is_some_and(|window| window.room() > 0) {
-            keep.is_full = false;
-            if let Some(subscriber) = keep.subscriber {
-                self.tell(Event::Demand(subscriber, u32::MAX));
-            }
-        }
-        Some(Ok(results.call_value(value, meta)))
-    }
-
-    /// Answers a read that has waited, if it can be answered now.
-    pub(in crate::server) fn answer_read(
-        &mut self,
-        handle: Handle,
-        keep: Handle,
-        offset: Option<u64>,
-        is_late: bool,
-    ) {
-        let context = self.call_context(handle);
-        let Some(reply) = self.read_door(&context, keep, offset, is_late) else { return };
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        if let Some(keep) = serve.mcp.keeps.get_mut(keep) {
-            keep.readers.retain(|reader| *reader != handle);
-        }
-        self.answer_call(handle, reply);
-        self.pump();
-    }
-
-    /// Answers waiting reads in order, as long as the door has something new.
-    pub(in crate::server) fn settle_readers(&mut self, handle: Handle) {
-        loop {
-            let serve = self.guests.serve.as_mut().expect("it keeps");
-            let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
-            let Some(&reader) = keep.readers.first() else { return };
-            let offset = match serve.mcp.calls.get(reader).map(|call| &call.stage) {
-                Some(Stage::Reads(_, offset)) => *offset,
-                _ => {
-                    keep.readers.remove(0); // The call is gone.
-                    continue;
-                }
-            };
-            self.answer_read(reader, handle, offset, false);
-            let serve = self.guests.serve.as_mut().expect("as above");
-            let keep = serve.mcp.keeps.get(handle);
-            if keep.is_none_or(|keep| keep.readers.first() == Some(&reader)) {
-                return; // It still waits.
-            }
+        answer_read(shard, reader, handle, offset, false);
+        let serve = shard.guests.serve.as_mut().expect("as above");
+        let keep = serve.mcp.keeps.get(handle);
+        if keep.is_none_or(|keep| keep.readers.first() == Some(&reader)) {
+            return; // It still waits.
         }
     }
+}
 
-    /// Closes a door and returns the bytes that its stream had so far.
-    fn close_stream(&mut self, handle: Handle) -> u64 {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return 0 };
-        let total = keep.window().map_or(0, |window| window.total_written());
-        let execution = keep.execution;
-        self.close_door(handle);
-        if let Some(execution) = execution {
-            let _ = self.cancel(execution); // It may have ended.
+/// Closes a door and returns the bytes that its stream had so far.
+fn close_stream<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) -> u64 {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return 0 };
+    let total = keep.window().map_or(0, |window| window.total_written());
+    let execution = keep.execution;
+    close_door(shard, handle);
+    if let Some(execution) = execution {
+        let _ = shard.cancel(execution); // It may have ended.
+    }
+    total
+}
+
+/// Closes a door and refuses the reads that wait.
+pub(in crate::server) fn close_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    let readers = std::mem::take(&mut keep.readers);
+    settle::forget_keep(shard, handle);
+    for reader in readers {
+        let context = listen::call_context(shard, reader);
+        let reply = refusal(shard, &context, "the stream was closed");
+        answer::answer_call(shard, reader, reply);
+    }
+}
+
+/// Answers a call with a door because its result is too long for an answer.
+pub(in crate::server) fn answer_with_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    call: Handle,
+    handle: Handle,
+) {
+    let context = listen::call_context(shard, call);
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    let (owner, execution) = (keep.owner, keep.execution.expect("it runs"));
+    let place = match place_for_door(shard, owner) {
+        Ok(place) => place,
+        Err(problem) => {
+            let text = format!("the result is too long for an answer, and {problem}");
+            settle::forget_keep(shard, handle);
+            let _ = shard.cancel(execution);
+            let reply = refusal(shard, &context, &text);
+            return answer::answer_call(shard, call, reply);
         }
-        total
-    }
+    };
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    let keep = serve.mcp.keeps.get_mut(handle).expect("as above");
+    (keep.role, keep.place) = (Role::Door, Some(place));
+    let spec = Arc::clone(&keep.tool);
+    let beginning = std::mem::take(&mut keep.beginning);
+    set_door_timer(shard, handle);
+    let result = stream_result(shard, &context, execution, &spec, &beginning);
+    answer::answer_call(shard, call, Ok(result));
+}
 
-    /// Closes a door and refuses the reads that wait.
-    pub(in crate::server) fn close_door(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
-        let readers = std::mem::take(&mut keep.readers);
-        self.forget_keep(handle);
-        for reader in readers {
-            let context = self.call_context(reader);
-            let reply = self.refusal(&context, "the stream was closed");
-            self.answer_call(reader, reply);
+/// Returns the answer to a call whose result is a stream.
+pub(in crate::server) fn stream_result<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    context: &Context,
+    id: ExecutionId,
+    spec: &ToolSpec,
+    beginning: &[u8],
+) -> Value {
+    let server = ask::server_info(shard);
+    let results = Results::new(context.version, &server);
+    let (token, events) = names_of(shard, id);
+    let name = id.to_string();
+    let meta = meta_of(&name, token.as_deref(), events.as_deref());
+    results.call_in_part(beginning, Rest::Stream(&name), spec, meta)
+}
+
+/// Returns the progress token of an execution, and the URL path of its native stream.
+pub(in crate::server) fn names_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ExecutionId,
+) -> (Option<String>, Option<String>) {
+    (token_of(shard, id), events_of(shard, id))
+}
+
+/// Returns the progress token of an execution; `None` if the execution is forgotten.
+pub(in crate::server) fn token_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ExecutionId,
+) -> Option<String> {
+    known_run(shard, id)?.names.token.clone()
+}
+
+/// Returns the URL path of the native stream; `None` without HTTP, or if the execution is
+/// forgotten.
+pub(in crate::server) fn events_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ExecutionId,
+) -> Option<String> {
+    let run = known_run(shard, id)?;
+    let has_http = shard.guests.serve.as_ref().is_some_and(|serve| !serve.listeners.is_empty());
+    has_http.then(|| {
+        let path = format!("/v1/executions/{id}/events");
+        match shard.guests.access.ticket(run.guest.owner, id, shard.now) {
+            Some(ticket) => format!("{path}?ticket={ticket}"),
+            None => path,
         }
-    }
+    })
+}
 
-    /// Answers a call with a door because its result is too long for an answer.
-    pub(in crate::server) fn answer_with_door(&mut self, call: Handle, handle: Handle) {
-        let context = self.call_context(call);
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
-        let (owner, execution) = (keep.owner, keep.execution.expect("it runs"));
-        let place = match self.place_for_door(owner) {
-            Ok(place) => place,
-            Err(problem) => {
-                let text = format!("the result is too long for an answer, and {problem}");
-                self.forget_keep(handle);
-                let _ = self.cancel(execution);
-                let reply = self.refusal(&context, &text);
-                return self.answer_call(call, reply);
-            }
-        };
-        let serve = self.guests.serve.as_mut().expect("as above");
-        let keep = serve.mcp.keeps.get_mut(handle).expect("as above");
-        (keep.role, keep.place) = (Role::Door, Some(place));
-        let spec = Arc::clone(&keep.tool);
-        let beginning = std::mem::take(&mut keep.beginning);
-        self.set_door_timer(handle);
-        let result = self.stream_result(&context, execution, &spec, &beginning);
-        self.answer_call(call, Ok(result));
-    }
-
-    /// Returns the answer to a call whose result is a stream.
-    pub(in crate::server) fn stream_result(
-        &self,
-        context: &Context,
-        id: ExecutionId,
-        spec: &ToolSpec,
-        beginning: &[u8],
-    ) -> Value {
-        let server = self.server_info();
-        let results = Results::new(context.version, &server);
-        let (token, events) = self.names_of(id);
-        let name = id.to_string();
-        let meta = meta_of(&name, token.as_deref(), events.as_deref());
-        results.call_in_part(beginning, Rest::Stream(&name), spec, meta)
-    }
-
-    /// Returns the progress token of an execution, and the URL path of its native stream.
-    pub(in crate::server) fn names_of(&self, id: ExecutionId) -> (Option<String>, Option<String>) {
-        (self.token_of(id), self.events_of(id))
-    }
-
-    /// Returns the progress token of an execution; `None` if the execution is forgotten.
-    pub(in crate::server) fn token_of(&self, id: ExecutionId) -> Option<String> {
-        self.known_run(id)?.names.token.clone()
-    }
-
-    /// Returns the URL path of the native stream; `None` without HTTP, or if the execution is
-    /// forgotten.
-    pub(in crate::server) fn events_of(&self, id: ExecutionId) -> Option<String> {
-        let run = self.known_run(id)?;
-        let has_http = self.guests.serve.as_ref().is_some_and(|serve| !serve.listeners.is_empty());
-        has_http.then(|| {
-            let path = format!("/v1/executions/{id}/events");
-            match self.guests.access.ticket(run.guest.owner, id, self.now) {
-                Some(ticket) => format!("{path}?ticket={ticket}"),
-                None => path,
-            }
-        })
-    }
-
-    pub(in crate::server) fn known_run(&self, id: ExecutionId) -> Option<&ServedRun> {
-        let run = self.runs.get(id.slot.index as usize)?.as_ref()?;
-        (run.id == id).then_some(run)
-    }
+pub(in crate::server) fn known_run<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ExecutionId,
+) -> Option<&ServedRun> {
+    let run = shard.runs.get(id.slot.index as usize)?.as_ref()?;
+    (run.id == id).then_some(run)
 }
 
 pub(in crate::server) fn meta_of<'a>(

@@ -5,6 +5,8 @@
 //! There it is a call like any other, of a session elsewhere. That session is told when the request
 //! is over. Cancellations and ends of sessions are sent to all shards.
 
+use crate::server::mcp::{ask, receive, resources, result, tasks, trace};
+use crate::server::{calls, peers, workers};
 use serde_json::{Value, json};
 
 use crate::base::{Handle, Principal};
@@ -20,230 +22,260 @@ use crate::shard::handle::Command;
 use crate::trace::Span;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::Id;
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Moves a request to the shard of its subject. Returns `None` if it was moved.
-    pub(in crate::server) fn pass_on_asked(
-        &mut self,
-        id: ConnectionId,
-        request: &McpRequest,
-        incoming: Incoming,
-        owner: Principal,
-    ) -> Option<Incoming> {
-        let Incoming::Ask(context, ask) = incoming else { return Some(incoming) };
-        let home = match (&ask, shard_of(&ask)) {
-            (_, Some(shard)) => usize::from(shard),
-            (Ask::CallTool { name, .. }, None) if self.is_virtual(owner, name) => {
-                usize::from(owner.0) % self.guests.peers.len().max(1)
-            }
-            _ => self.own_index(),
-        };
-        if home == self.own_index() || home >= self.guests.peers.len() {
-            return Some(Incoming::Ask(context, ask));
+/// Moves a request to the shard of its subject. Returns `None` if it was moved.
+pub(in crate::server) fn pass_on_asked<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    request: &McpRequest,
+    incoming: Incoming,
+    owner: Principal,
+) -> Option<Incoming> {
+    let Incoming::Ask(context, ask) = incoming else { return Some(incoming) };
+    let home = match (&ask, shard_of(&ask)) {
+        (_, Some(shard)) => usize::from(shard),
+        (Ask::CallTool { name, .. }, None) if workers::is_virtual(shard, owner, name) => {
+            usize::from(owner.0) % shard.guests.peers.len().max(1)
         }
-        let wish = McpWish::Asked(context, ask);
-        let asked = McpRequest { wish, ..request.clone() };
-        self.begin_move(id, Call::Mcp(asked.into()), home);
-        None
+        _ => peers::own_index(shard),
+    };
+    if home == peers::own_index(shard) || home >= shard.guests.peers.len() {
+        return Some(Incoming::Ask(context, ask));
     }
+    let wish = McpWish::Asked(context, ask);
+    let asked = McpRequest { wish, ..request.clone() };
+    peers::begin_move(shard, id, Call::Mcp(asked.into()), home);
+    None
+}
 
-    /// Handles a request of a session of another shard.
-    pub(in crate::server) fn hear_asked(
-        &mut self,
-        id: ConnectionId,
-        request: &McpRequest,
-        context: Box<Context>,
-        ask: Ask,
-        owner: Principal,
-    ) -> bool {
-        let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
-        let Some(name) = name else {
-            let text = "the request names no session";
-            let error = ApiError::new(Status::BAD_REQUEST, "no_session", text);
-            return self.answer_error(id, &error);
-        };
-        let asker = Asker::Session(name);
-        let source = Source { asker, owner, outlet: Outlet::Open(id) };
-        self.hear_incoming(id, Incoming::Ask(context, ask), source)
+/// Handles a request of a session of another shard.
+pub(in crate::server) fn hear_asked<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    request: &McpRequest,
+    context: Box<Context>,
+    ask: Ask,
+    owner: Principal,
+) -> bool {
+    let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
+    let Some(name) = name else {
+        let text = "the request names no session";
+        let error = ApiError::new(Status::BAD_REQUEST, "no_session", text);
+        return calls::answer_error(shard, id, &error);
+    };
+    let asker = Asker::Session(name);
+    let source = Source { asker, owner, outlet: Outlet::Open(id) };
+    receive::hear_incoming(shard, id, Incoming::Ask(context, ask), source)
+}
+
+/// Frees the id of a request that was admitted elsewhere and failed on its way.
+pub(in crate::server) fn let_go_asked<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    call: &Call,
+) {
+    let Call::Mcp(request) = call else { return };
+    let McpWish::Asked(context, _) = &request.wish else { return };
+    let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
+    if let (Some(name), Some(_)) = (name, &shard.guests.serve) {
+        receive::free_asked(shard, Asker::Session(name), &context.id);
     }
+}
 
-    /// Frees the id of a request that was admitted elsewhere and failed on its way.
-    pub(in crate::server) fn let_go_asked(&mut self, call: &Call) {
-        let Call::Mcp(request) = call else { return };
-        let McpWish::Asked(context, _) = &request.wish else { return };
-        let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
-        if let (Some(name), Some(_)) = (name, &self.guests.serve) {
-            self.free_asked(Asker::Session(name), &context.id);
-        }
+/// True if a request names a session of another shard.
+pub(in crate::server) fn is_far<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    request: &McpRequest,
+) -> bool {
+    let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
+    name.is_some_and(|name| usize::from(name.shard) != peers::own_index(shard))
+}
+
+/// Resumes the stream of a call that belongs to a session elsewhere.
+pub(in crate::server) fn resume_far<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    request: &McpRequest,
+    owner: Principal,
+    behind: &str,
+) -> bool {
+    let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
+    if let Some(name) = name
+        && let Some(is_whole) = result::resume_call(shard, id, name, owner, behind)
+    {
+        return is_whole;
     }
+    receive::answer_fault(shard, id, None, crate::server::mcp::receive::no_such_stream())
+}
 
-    /// True if a request names a session of another shard.
-    pub(in crate::server) fn is_far(&self, request: &McpRequest) -> bool {
-        let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
-        name.is_some_and(|name| usize::from(name.shard) != self.own_index())
+/// Runs `work` on another shard, if that exists.
+fn have_done<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    peer: u8,
+    work: impl FnOnce(&mut ServerShard<R>) + Send + 'static,
+) {
+    if let Some(mailbox) = shard.guests.peers.get(usize::from(peer))
+        && usize::from(peer) != peers::own_index(shard)
+    {
+        let _ = mailbox.send(Command::Call(Box::new(work))); // A missing shard has none of it.
     }
+}
 
-    /// Resumes the stream of a call that belongs to a session elsewhere.
-    pub(in crate::server) fn resume_far(
-        &mut self,
-        id: ConnectionId,
-        request: &McpRequest,
-        owner: Principal,
-        behind: &str,
-    ) -> bool {
-        let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
-        if let Some(name) = name
-            && let Some(is_whole) = self.resume_call(id, name, owner, behind)
+/// Tells a session of another shard that one of its requests is over.
+pub(in crate::server) fn finish_far<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+    id: &Id,
+) {
+    let id = id.clone();
+    have_done(shard, name.shard, move |shard| {
+        if let Some(serve) = &mut shard.guests.serve
+            && let Some(session) = serve.mcp.sessions.get(name)
         {
-            return is_whole;
+            session.machine.finish(&id);
         }
-        self.answer_fault(id, None, crate::server::mcp::receive::no_such_stream())
-    }
+    });
+}
 
-    /// Runs `work` on another shard, if that exists.
-    fn have_done(&self, shard: u8, work: impl FnOnce(&mut ServerShard<R>) + Send + 'static) {
-        if let Some(peer) = self.guests.peers.get(usize::from(shard))
-            && usize::from(shard) != self.own_index()
-        {
-            let _ = peer.send(Command::Call(Box::new(work))); // A missing shard has none of it.
-        }
-    }
-
-    /// Tells a session of another shard that one of its requests is over.
-    pub(in crate::server) fn finish_far(&mut self, name: SessionName, id: &Id) {
+/// Cancels, on all other shards, a session's request that is not here.
+pub(in crate::server) fn cancel_far<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    asker: Asker,
+    id: &Id,
+) {
+    let Asker::Session(_) = asker else { return };
+    for peer in 0..shard.guests.peers.len() as u8 {
         let id = id.clone();
-        self.have_done(name.shard, move |shard| {
-            if let Some(serve) = &mut shard.guests.serve
-                && let Some(session) = serve.mcp.sessions.get(name)
-            {
-                session.machine.finish(&id);
+        have_done(shard, peer, move |shard| {
+            if let Some(handle) = ask::find_call(shard, asker, &id) {
+                ask::cancel_mcp(shard, handle);
             }
         });
     }
+}
 
-    /// Cancels, on all other shards, a session's request that is not here.
-    pub(in crate::server) fn cancel_far(&mut self, asker: Asker, id: &Id) {
-        let Asker::Session(_) = asker else { return };
-        for shard in 0..self.guests.peers.len() as u8 {
-            let id = id.clone();
-            self.have_done(shard, move |shard| {
-                if let Some(handle) = shard.find_call(asker, &id) {
-                    shard.cancel_mcp(handle);
-                }
-            });
-        }
+/// Tells all other shards that a session has ended, which ends its calls there.
+pub(in crate::server) fn tell_far<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+) {
+    for peer in 0..shard.guests.peers.len() as u8 {
+        have_done(shard, peer, move |shard| end_far_session(shard, name));
     }
+}
 
-    /// Tells all other shards that a session has ended, which ends its calls there.
-    pub(in crate::server) fn tell_far(&mut self, name: SessionName) {
-        for shard in 0..self.guests.peers.len() as u8 {
-            self.have_done(shard, move |shard| shard.end_far_session(name));
-        }
+fn end_far_session<R: Reactor + 'static>(shard: &mut ServerShard<R>, name: SessionName) {
+    let Some(serve) = &mut shard.guests.serve else { return };
+    serve.mcp.forget_session(name);
+    let calls = serve.mcp.calls.iter();
+    let its = calls.filter(|(_, call)| call.asker == Asker::Session(name));
+    let its: Vec<Handle> = its.map(|(handle, _)| handle).collect();
+    for handle in its {
+        ask::cancel_mcp(shard, handle);
     }
+}
 
-    fn end_far_session(&mut self, name: SessionName) {
-        let Some(serve) = &mut self.guests.serve else { return };
-        serve.mcp.forget_session(name);
-        let calls = serve.mcp.calls.iter();
-        let its = calls.filter(|(_, call)| call.asker == Asker::Session(name));
-        let its: Vec<Handle> = its.map(|(handle, _)| handle).collect();
-        for handle in its {
-            self.cancel_mcp(handle);
-        }
+/// Sends a session a message that belongs to none of its requests, wherever the session is.
+pub(in crate::server) fn tell_session<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+    bytes: Vec<u8>,
+) {
+    if usize::from(name.shard) != peers::own_index(shard) {
+        have_done(shard, name.shard, move |shard| tell_session_here(shard, name, &bytes));
+        return;
     }
+    tell_session_here(shard, name, &bytes);
+}
 
-    /// Sends a session a message that belongs to none of its requests, wherever the session is.
-    pub(in crate::server) fn tell_session(&mut self, name: SessionName, bytes: Vec<u8>) {
-        if usize::from(name.shard) != self.own_index() {
-            self.have_done(name.shard, move |shard| shard.tell_session_here(name, &bytes));
-            return;
-        }
-        self.tell_session_here(name, &bytes);
+fn tell_session_here<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+    bytes: &[u8],
+) {
+    let Some(serve) = &mut shard.guests.serve else { return };
+    let Some(session) = serve.mcp.sessions.get(name) else { return };
+    if let Some(outlet) = session.outlet() {
+        serve.mcp.counts.notifications += 1;
+        serve.write_event(outlet, None, |out| out.extend_from_slice(bytes));
     }
+}
 
-    fn tell_session_here(&mut self, name: SessionName, bytes: &[u8]) {
-        let Some(serve) = &mut self.guests.serve else { return };
-        let Some(session) = serve.mcp.sessions.get(name) else { return };
-        if let Some(outlet) = session.outlet() {
-            serve.mcp.counts.notifications += 1;
-            serve.write_event(outlet, None, |out| out.extend_from_slice(bytes));
-        }
+/// Asks all shards for their parts of a list, if there are others and the client can wait.
+pub(in crate::server) fn gather_list<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: &Source,
+    context: &Context,
+    ask: &Ask,
+) -> bool {
+    let Outlet::Open(id) = source.outlet else { return false };
+    if shard.guests.peers.len() < 2 {
+        return false;
     }
+    let session = match source.asker {
+        Asker::Session(name) => Some(name.to_string().into()),
+        Asker::Alone(_) => None,
+    };
+    let wish = McpWish::Asked(Box::new(context.clone()), ask.clone());
+    let request = McpRequest::of(wish, session);
+    if peers::gather(shard, id, Call::Mcp(request.into()), source.owner) {
+        // It has been answered already: the next request may have come.
+        shard.guests.serve.as_mut().expect("it was asked").answered.push(id);
+    }
+    true
+}
 
-    /// Asks all shards for their parts of a list, if there are others and the client can wait.
-    pub(in crate::server) fn gather_list(
-        &mut self,
-        source: &Source,
-        context: &Context,
-        ask: &Ask,
-    ) -> bool {
-        let Outlet::Open(id) = source.outlet else { return false };
-        if self.guests.peers.len() < 2 {
-            return false;
+/// Returns the part of a list that is on this shard.
+pub(in crate::server) fn list_part<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    request: &McpRequest,
+    owner: Principal,
+) -> Value {
+    let items = match &request.wish {
+        McpWish::Asked(_, Ask::ListResources { .. }) => resources::execution_items(shard, owner),
+        McpWish::Asked(context, Ask::ListTasks { .. }) => {
+            tasks::task_items(shard, owner, context.version)
         }
-        let session = match source.asker {
-            Asker::Session(name) => Some(name.to_string().into()),
-            Asker::Alone(_) => None,
-        };
-        let wish = McpWish::Asked(Box::new(context.clone()), ask.clone());
-        let request = McpRequest::of(wish, session);
-        if self.gather(id, Call::Mcp(request.into()), source.owner) {
-            // It has been answered already: the next request may have come.
-            self.guests.serve.as_mut().expect("it was asked").answered.push(id);
+        McpWish::Asked(_, Ask::Complete(_)) => {
+            resources::execution_names(shard, owner).into_iter().map(Value::from).collect()
         }
-        true
-    }
+        _ => Vec::new(),
+    };
+    json!({ "items": items })
+}
 
-    /// Returns the part of a list that is on this shard.
-    pub(in crate::server) fn list_part(&mut self, request: &McpRequest, owner: Principal) -> Value {
-        let items = match &request.wish {
-            McpWish::Asked(_, Ask::ListResources { .. }) => self.execution_items(owner),
-            McpWish::Asked(context, Ask::ListTasks { .. }) => {
-                self.task_items(owner, context.version)
-            }
-            McpWish::Asked(_, Ask::Complete(_)) => {
-                self.execution_names(owner).into_iter().map(Value::from).collect()
-            }
-            _ => Vec::new(),
-        };
-        json!({ "items": items })
-    }
-
-    /// Answers a list request once the parts of all shards have come.
-    pub(in crate::server) fn answer_listed(
-        &mut self,
-        id: ConnectionId,
-        request: &McpRequest,
-        items: Vec<Value>,
-        span: Option<Box<Span>>,
-    ) -> bool {
-        let McpWish::Asked(context, ask) = &request.wish else { unreachable!("it was asked") };
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let owner = serve.connection(id).expect("it waits").http.principal();
-        let server = self.server_info();
-        let results = crate::mcp::Results::new(context.version, &server);
-        let reply = match ask {
-            Ask::ListTasks { cursor } => {
-                crate::server::mcp::tasks::page(&results, items, cursor.as_deref())
-            }
-            Ask::ListResources { cursor } => {
-                self.page_of_resources(&results, items, cursor.as_deref())
-            }
-            Ask::Complete(wanted) => {
-                let names = items.iter().filter_map(Value::as_str).map(str::to_owned);
-                let mut names: Vec<String> = names.collect();
-                names.sort_unstable();
-                self.complete_argument(owner, &results, wanted, &|| names.clone())
-            }
-            _ => unreachable!("no other request is sent to all shards"),
-        };
-        if let Some(name) = request.session.as_ref().and_then(|text| text.parse().ok()) {
-            self.free_asked(Asker::Session(name), &context.id);
+/// Answers a list request once the parts of all shards have come.
+pub(in crate::server) fn answer_listed<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    request: &McpRequest,
+    items: Vec<Value>,
+    span: Option<Box<Span>>,
+) -> bool {
+    let McpWish::Asked(context, ask) = &request.wish else { unreachable!("it was asked") };
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let owner = serve.connection(id).expect("it waits").http.principal();
+    let server = ask::server_info(shard);
+    let results = crate::mcp::Results::new(context.version, &server);
+    let reply = match ask {
+        Ask::ListTasks { cursor } => {
+            crate::server::mcp::tasks::page(&results, items, cursor.as_deref())
         }
-        if let Some(span) = span {
-            self.end_span(span, error_of(&reply));
+        Ask::ListResources { cursor } => {
+            resources::page_of_resources(shard, &results, items, cursor.as_deref())
         }
-        let bytes = write_answer(&context.id, &reply);
-        self.answer(id, &Answer::text(status_of(&reply), JSON, bytes))
+        Ask::Complete(wanted) => {
+            let names = items.iter().filter_map(Value::as_str).map(str::to_owned);
+            let mut names: Vec<String> = names.collect();
+            names.sort_unstable();
+            ask::complete_argument(shard, owner, &results, wanted, &|| names.clone())
+        }
+        _ => unreachable!("no other request is sent to all shards"),
+    };
+    if let Some(name) = request.session.as_ref().and_then(|text| text.parse().ok()) {
+        receive::free_asked(shard, Asker::Session(name), &context.id);
     }
+    if let Some(span) = span {
+        trace::end_span(shard, span, error_of(&reply));
+    }
+    let bytes = write_answer(&context.id, &reply);
+    calls::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes))
 }

@@ -1,6 +1,8 @@
 //! Connections of lines: each line is a message, in both directions. A connection can have one
 //! session of the handshake era, and carry requests without a session.
 
+use crate::server::hub;
+use crate::server::mcp::{answer, ask, questions, receive, trace};
 use std::fmt;
 use std::time::Duration;
 
@@ -46,268 +48,311 @@ pub(in crate::server) struct Lines {
     is_ending: bool,
 }
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Speaks the Model Context Protocol on this connection, line by line. The client is served as
-    /// on a listener without authentication.
-    ///
-    /// # Errors
-    /// [`AdoptError`], which returns the socket.
-    pub fn open_lines(
-        &mut self,
-        socket: ReleasedSocket,
-        options: LineOptions,
-    ) -> Result<(), AdoptError> {
-        if let Err(error) = self.open_serve() {
-            return Err(AdoptError::without_sockets(socket, &error));
-        }
-        let peer = socket.peer();
-        let id = self.reactor.adopt(socket)?;
-        let now = self.reactor.now();
-        let serve = self.guests.serve.as_mut().expect("it was just opened");
-        serve.accept(id, peer, now);
-        serve.set_timer(id, None);
-        let splitter = LineSplitter::new(limits::MCP_LINE_BYTES_MAX);
-        let lines = Lines { splitter, session: None, options, is_ending: false };
-        let connection = serve.connection(id).expect("it was just accepted");
-        connection.mcp = Some(Box::new(Link::new(Part::Lines(Box::new(lines)))));
-        connection.doing = Doing::Mcp;
-        serve.settle_place(id, now);
-        Ok(())
+/// Speaks the Model Context Protocol on this connection, line by line. The client is served as
+/// on a listener without authentication.
+pub(in crate::server) fn open_lines<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    socket: ReleasedSocket,
+    options: LineOptions,
+) -> Result<(), AdoptError> {
+    if let Err(error) = hub::open_serve(shard) {
+        return Err(AdoptError::without_sockets(socket, &error));
     }
+    let peer = socket.peer();
+    let id = shard.reactor.adopt(socket)?;
+    let now = shard.reactor.now();
+    let serve = shard.guests.serve.as_mut().expect("it was just opened");
+    serve.accept(id, peer, now);
+    serve.set_timer(id, None);
+    let splitter = LineSplitter::new(limits::MCP_LINE_BYTES_MAX);
+    let lines = Lines { splitter, session: None, options, is_ending: false };
+    let connection = serve.connection(id).expect("it was just accepted");
+    connection.mcp = Some(Box::new(Link::new(Part::Lines(Box::new(lines)))));
+    connection.doing = Doing::Mcp;
+    serve.settle_place(id, now);
+    Ok(())
+}
 
-    /// Handles bytes received on a connection of lines.
-    pub(in crate::server) fn receive_lines(&mut self, id: ConnectionId, mut bytes: &[u8]) {
-        loop {
-            let Some(lines) = self.lines_of(id) else { return };
-            let message = match lines.splitter.next(&mut bytes) {
-                None => break,
-                Some(Split::Line(line)) => jsonrpc::parse(line),
-                Some(Split::TooLong) => Err(too_long()),
+/// Handles bytes received on a connection of lines.
+pub(in crate::server) fn receive_lines<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    mut bytes: &[u8],
+) {
+    loop {
+        let Some(lines) = lines_of(shard, id) else { return };
+        let message = match lines.splitter.next(&mut bytes) {
+            None => break,
+            Some(Split::Line(line)) => jsonrpc::parse(line),
+            Some(Split::TooLong) => Err(too_long()),
+        };
+        hear_line(shard, id, message);
+    }
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let Some(connection) = serve.connection(id) else { return };
+    if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
+        connection.is_full = true; // A client that does not read answers has to wait.
+        shard.reactor.set_receiving(id, false);
+    }
+}
+
+fn lines_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) -> Option<&mut Lines> {
+    shard.guests.serve.as_mut()?.connection(id)?.mcp.as_mut()?.lines()
+}
+
+fn hear_line<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    message: Result<Message, Malformed>,
+) {
+    let message = match message {
+        Ok(message) => message,
+        Err(malformed) => {
+            if !malformed.is_response {
+                let fault = Fault::new(malformed.code, malformed.message);
+                write_line(shard, id, |out| fault.write(out, malformed.id.as_ref()));
+            }
+            return;
+        }
+    };
+    let owner = Principal::ANYONE;
+    let session = lines_of(shard, id).and_then(|lines| lines.session);
+    let request_id = match &message {
+        Message::Request { id, .. } => Some(id.clone()),
+        Message::Notification { .. } | Message::Response { .. } => None,
+    };
+    let outlet = Outlet::Lines(id);
+    let (incoming, asker) = match (mcp::era_of(&message, None), session) {
+        (Era::Stateless, _) => {
+            let spec_of = |name: &str| receive::tool_spec(shard, owner, name);
+            (mcp::admit(message, None, &spec_of), Asker::Alone(id))
+        }
+        (Era::Handshake, Some(name)) => {
+            let serve = shard.guests.serve.as_mut().expect("it has connections");
+            let Some(session) = serve.mcp.sessions.get(name) else { return };
+            (session.machine.receive(message, None), Asker::Session(name))
+        }
+        (Era::Handshake, None) => return begin_line_session(shard, id, &message, request_id),
+    };
+    let source = Source { asker, owner, outlet };
+    match incoming {
+        Err(fault) => write_fault(shard, id, request_id, &fault),
+        Ok(Incoming::Ask(context, ask)) => {
+            let request = context.id.clone();
+            if let Some(reply) = trace::ask_mcp(shard, source, context, ask) {
+                receive::free_asked(shard, asker, &request);
+                let bytes = write_answer(&request, &reply);
+                write_line(shard, id, |out| out.extend_from_slice(&bytes));
+            }
+        }
+        Ok(Incoming::Told(told)) => ask::tell_mcp(shard, source, told),
+        Ok(Incoming::Reply { id: asked, result }) => {
+            questions::hear_reply(shard, source, &asked, result)
+        }
+    }
+}
+
+/// Handles the first message of the handshake era.
+fn begin_line_session<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    message: &Message,
+    request: Option<Id>,
+) {
+    if request.is_none() {
+        if let Message::Notification { method, params } = message {
+            // A notification without a version may cancel a request without a session.
+            let source = Source {
+                asker: Asker::Alone(id),
+                owner: Principal::ANYONE,
+                outlet: Outlet::Lines(id),
             };
-            self.hear_line(id, message);
+            ask::tell_mcp(shard, source, mcp::Told::parse(method, params));
         }
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let Some(connection) = serve.connection(id) else { return };
-        if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
-            connection.is_full = true; // A client that does not read answers has to wait.
-            self.reactor.set_receiving(id, false);
-        }
+        return;
     }
-
-    fn lines_of(&mut self, id: ConnectionId) -> Option<&mut Lines> {
-        self.guests.serve.as_mut()?.connection(id)?.mcp.as_mut()?.lines()
+    if let Message::Request { id: asked, method, .. } = message
+        && method == "ping"
+    {
+        let nothing = serde_json::Value::Object(serde_json::Map::new());
+        write_line(shard, id, |out| jsonrpc::write_result(out, asked, &nothing));
+        return; // The one request that may come before.
     }
-
-    fn hear_line(&mut self, id: ConnectionId, message: Result<Message, Malformed>) {
-        let message = match message {
-            Ok(message) => message,
-            Err(malformed) => {
-                if !malformed.is_response {
-                    let fault = Fault::new(malformed.code, malformed.message);
-                    self.write_line(id, |out| fault.write(out, malformed.id.as_ref()));
-                }
-                return;
+    match receive::initialize(shard, message, Principal::ANYONE) {
+        Err(fault) => write_fault(shard, id, request, &fault),
+        Ok((name, result)) => {
+            let now = shard.now;
+            let serve = shard.guests.serve.as_mut().expect("it has connections");
+            if let Some(session) = serve.mcp.sessions.get(name) {
+                session.lines = Some(id);
             }
-        };
-        let owner = Principal::ANYONE;
-        let session = self.lines_of(id).and_then(|lines| lines.session);
-        let request_id = match &message {
-            Message::Request { id, .. } => Some(id.clone()),
-            Message::Notification { .. } | Message::Response { .. } => None,
-        };
-        let outlet = Outlet::Lines(id);
-        let (incoming, asker) = match (mcp::era_of(&message, None), session) {
-            (Era::Stateless, _) => {
-                let spec_of = |name: &str| self.tool_spec(owner, name);
-                (mcp::admit(message, None, &spec_of), Asker::Alone(id))
+            serve.mcp.sessions.touch(name, now);
+            if let Some(lines) = lines_of(shard, id) {
+                lines.session = Some(name);
             }
-            (Era::Handshake, Some(name)) => {
-                let serve = self.guests.serve.as_mut().expect("it has connections");
-                let Some(session) = serve.mcp.sessions.get(name) else { return };
-                (session.machine.receive(message, None), Asker::Session(name))
-            }
-            (Era::Handshake, None) => return self.begin_line_session(id, &message, request_id),
-        };
-        let source = Source { asker, owner, outlet };
-        match incoming {
-            Err(fault) => self.write_fault(id, request_id, &fault),
-            Ok(Incoming::Ask(context, ask)) => {
-                let request = context.id.clone();
-                if let Some(reply) = self.ask_mcp(source, context, ask) {
-                    self.free_asked(asker, &request);
-                    let bytes = write_answer(&request, &reply);
-                    self.write_line(id, |out| out.extend_from_slice(&bytes));
-                }
-            }
-            Ok(Incoming::Told(told)) => self.tell_mcp(source, told),
-            Ok(Incoming::Reply { id: asked, result }) => self.hear_reply(source, &asked, result),
+            let bytes = result_bytes(message, &result);
+            write_line(shard, id, |out| out.extend_from_slice(&bytes));
         }
     }
+}
 
-    /// Handles the first message of the handshake era.
-    fn begin_line_session(&mut self, id: ConnectionId, message: &Message, request: Option<Id>) {
-        if request.is_none() {
-            if let Message::Notification { method, params } = message {
-                // A notification without a version may cancel a request without a session.
-                let source = Source {
-                    asker: Asker::Alone(id),
-                    owner: Principal::ANYONE,
-                    outlet: Outlet::Lines(id),
-                };
-                self.tell_mcp(source, mcp::Told::parse(method, params));
-            }
-            return;
-        }
-        if let Message::Request { id: asked, method, .. } = message
-            && method == "ping"
-        {
-            let nothing = serde_json::Value::Object(serde_json::Map::new());
-            self.write_line(id, |out| jsonrpc::write_result(out, asked, &nothing));
-            return; // The one request that may come before.
-        }
-        match self.initialize(message, Principal::ANYONE) {
-            Err(fault) => self.write_fault(id, request, &fault),
-            Ok((name, result)) => {
-                let now = self.now;
-                let serve = self.guests.serve.as_mut().expect("it has connections");
-                if let Some(session) = serve.mcp.sessions.get(name) {
-                    session.lines = Some(id);
-                }
-                serve.mcp.sessions.touch(name, now);
-                if let Some(lines) = self.lines_of(id) {
-                    lines.session = Some(name);
-                }
-                let bytes = result_bytes(message, &result);
-                self.write_line(id, |out| out.extend_from_slice(&bytes));
-            }
-        }
+fn write_fault<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    request: Option<Id>,
+    fault: &Fault,
+) {
+    if request.is_some() {
+        write_line(shard, id, |out| fault.write(out, request.as_ref()));
     }
+}
 
-    fn write_fault(&mut self, id: ConnectionId, request: Option<Id>, fault: &Fault) {
-        if request.is_some() {
-            self.write_line(id, |out| fault.write(out, request.as_ref()));
-        }
-    }
+fn write_line<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    write: impl FnOnce(&mut Vec<u8>),
+) {
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    serve.write_event(id, None, write);
+}
 
-    fn write_line(&mut self, id: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) {
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        serve.write_event(id, None, write);
+/// Handles the end of the client's messages. Requests that need nothing more from the client
+/// get [`limits::MCP_LAST_ANSWERS`] to end, so that requests from a pipe are answered.
+pub(in crate::server) fn end_lines<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    is_broken: bool,
+) {
+    if is_broken {
+        hub::drop_connection(shard, id);
+        return;
     }
+    let last = lines_of(shard, id).and_then(|lines| lines.splitter.end().map(jsonrpc::parse));
+    if let Some(message) = last {
+        hear_line(shard, id, message);
+    }
+    for handle in calls_of(shard, id) {
+        let call = shard.guests.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle));
+        match call.map(|call| &call.stage) {
+            Some(Stage::Begins | Stage::Runs(_) | Stage::Awaits(_) | Stage::Reads(..)) => {}
+            _ => end_call_of_lines(shard, handle),
+        }
+    }
+    let until = shard.now + limits::MCP_LAST_ANSWERS;
+    if let Some(lines) = lines_of(shard, id) {
+        lines.is_ending = true;
+        let serve = shard.guests.serve.as_mut().expect("it has lines");
+        serve.set_timer(id, Some((Timer::LastAnswers, until)));
+    }
+    end_behind_answers(shard, id);
+}
 
-    /// Handles the end of the client's messages. Requests that need nothing more from the client
-    /// get [`limits::MCP_LAST_ANSWERS`] to end, so that requests from a pipe are answered.
-    pub(in crate::server) fn end_lines(&mut self, id: ConnectionId, is_broken: bool) {
-        if is_broken {
-            self.drop_connection(id);
-            return;
-        }
-        let last = self.lines_of(id).and_then(|lines| lines.splitter.end().map(jsonrpc::parse));
-        if let Some(message) = last {
-            self.hear_line(id, message);
-        }
-        for handle in self.calls_of(id) {
-            let call = self.guests.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle));
-            match call.map(|call| &call.stage) {
-                Some(Stage::Begins | Stage::Runs(_) | Stage::Awaits(_) | Stage::Reads(..)) => {}
-                _ => self.end_call_of_lines(handle),
-            }
-        }
-        let until = self.now + limits::MCP_LAST_ANSWERS;
-        if let Some(lines) = self.lines_of(id) {
-            lines.is_ending = true;
-            let serve = self.guests.serve.as_mut().expect("it has lines");
-            serve.set_timer(id, Some((Timer::LastAnswers, until)));
-        }
-        self.end_behind_answers(id);
-    }
+fn calls_of<R: Reactor + 'static>(shard: &ServerShard<R>, id: ConnectionId) -> Vec<Handle> {
+    let calls = shard.guests.serve.iter().flat_map(|serve| serve.mcp.calls.iter());
+    let its = calls.filter(|(_, call)| call.outlet == Outlet::Lines(id));
+    its.map(|(handle, _)| handle).collect()
+}
 
-    fn calls_of(&self, id: ConnectionId) -> Vec<Handle> {
-        let calls = self.guests.serve.iter().flat_map(|serve| serve.mcp.calls.iter());
-        let its = calls.filter(|(_, call)| call.outlet == Outlet::Lines(id));
-        its.map(|(handle, _)| handle).collect()
+/// Stops all calls that are under way on a connection of lines.
+pub(in crate::server) fn cancel_all_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) {
+    for handle in calls_of(shard, id) {
+        end_call_of_lines(shard, handle);
     }
+}
 
-    /// Stops all calls that are under way on a connection of lines.
-    pub(in crate::server) fn cancel_all_of(&mut self, id: ConnectionId) {
-        for handle in self.calls_of(id) {
-            self.end_call_of_lines(handle);
-        }
+/// Ends a connection of lines if the client sends nothing more and everything is answered.
+pub(in crate::server) fn end_behind_answers<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) {
+    if !lines_of(shard, id).is_some_and(|lines| lines.is_ending) {
+        return;
     }
+    let serve = shard.guests.serve.as_mut().expect("it has lines");
+    if serve.mcp.calls.iter().any(|(_, call)| call.outlet == Outlet::Lines(id)) {
+        return;
+    }
+    serve.set_timer(id, None);
+    if let Some(connection) = serve.writable(id) {
+        connection.has_ended = true;
+        connection.is_last = true;
+    }
+}
 
-    /// Ends a connection of lines if the client sends nothing more and everything is answered.
-    pub(in crate::server) fn end_behind_answers(&mut self, id: ConnectionId) {
-        if !self.lines_of(id).is_some_and(|lines| lines.is_ending) {
-            return;
+/// Sends an answer that only waits for time. Cancels any other call.
+fn end_call_of_lines<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let Some(call) = shard.guests.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle))
+    else {
+        return;
+    };
+    match &call.stage {
+        Stage::Answered(bytes) => {
+            let bytes = bytes.to_vec();
+            answer::say_answer(shard, handle, bytes);
         }
-        let serve = self.guests.serve.as_mut().expect("it has lines");
-        if serve.mcp.calls.iter().any(|(_, call)| call.outlet == Outlet::Lines(id)) {
-            return;
-        }
-        serve.set_timer(id, None);
-        if let Some(connection) = serve.writable(id) {
-            connection.has_ended = true;
-            connection.is_last = true;
-        }
+        _ => ask::cancel_mcp(shard, handle),
     }
+}
 
-    /// Sends an answer that only waits for time. Cancels any other call.
-    fn end_call_of_lines(&mut self, handle: Handle) {
-        let Some(call) = self.guests.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle))
-        else {
-            return;
-        };
-        match &call.stage {
-            Stage::Answered(bytes) => {
-                let bytes = bytes.to_vec();
-                self.say_answer(handle, bytes);
-            }
-            _ => self.cancel_mcp(handle),
-        }
+/// Handles the loss of a connection of lines.
+pub(in crate::server) fn lose_lines<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    lines: Lines,
+) {
+    cancel_all_of(shard, id);
+    if let Some(name) = lines.session {
+        receive::close_session(shard, name);
     }
+    if let Some(Err(panicked)) = lines.options.on_end.map(guarded) {
+        shard.note_panic(Callback::Guest("end_of_lines"), &panicked);
+    }
+}
 
-    /// Handles the loss of a connection of lines.
-    pub(in crate::server) fn lose_lines(&mut self, id: ConnectionId, lines: Lines) {
-        self.cancel_all_of(id);
-        if let Some(name) = lines.session {
-            self.close_session(name);
-        }
-        if let Some(Err(panicked)) = lines.options.on_end.map(guarded) {
-            self.note_panic(Callback::Guest("end_of_lines"), &panicked);
-        }
+/// Stores an answer that has to wait so that the client keeps the notifications before it.
+/// Returns `false` if it need not wait.
+pub(in crate::server) fn defer_answer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    bytes: &[u8],
+) -> bool {
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let Some(call) = serve.mcp.calls.get(handle) else { return false };
+    let Outlet::Lines(id) = call.outlet else { return false };
+    let was_told = call.reached.count > 0 || serve.mcp.notice.is_of(handle);
+    let Some(link) = serve.connection(id).and_then(|connection| connection.mcp.as_mut()) else {
+        return false;
+    };
+    let settle = link.lines().map_or(Duration::ZERO, |lines| lines.options.settle);
+    if settle.is_zero() || !was_told {
+        return false;
     }
+    serve.close_notice();
+    answer::silence(shard, handle);
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return true };
+    call.stage = Stage::Answered(bytes.into());
+    let armed = call.timer.take();
+    let timer = serve.mcp.set_timer(armed, Some((Due::Call(handle), now + settle)));
+    if let Some(call) = serve.mcp.calls.get_mut(handle) {
+        call.timer = timer;
+    }
+    true
+}
 
-    /// Stores an answer that has to wait so that the client keeps the notifications before it.
-    /// Returns `false` if it need not wait.
-    pub(in crate::server) fn defer_answer(&mut self, handle: Handle, bytes: &[u8]) -> bool {
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        let Some(call) = serve.mcp.calls.get(handle) else { return false };
-        let Outlet::Lines(id) = call.outlet else { return false };
-        let was_told = call.reached.count > 0 || serve.mcp.notice.is_of(handle);
-        let Some(link) = serve.connection(id).and_then(|connection| connection.mcp.as_mut()) else {
-            return false;
-        };
-        let settle = link.lines().map_or(Duration::ZERO, |lines| lines.options.settle);
-        if settle.is_zero() || !was_told {
-            return false;
-        }
-        serve.close_notice();
-        self.silence(handle);
-        let serve = self.guests.serve.as_mut().expect("as above");
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return true };
-        call.stage = Stage::Answered(bytes.into());
-        let armed = call.timer.take();
-        let timer = serve.mcp.set_timer(armed, Some((Due::Call(handle), now + settle)));
-        if let Some(call) = serve.mcp.calls.get_mut(handle) {
-            call.timer = timer;
-        }
-        true
-    }
-
-    /// True for a connection of lines.
-    pub(in crate::server) fn is_of_lines(&mut self, id: ConnectionId) -> bool {
-        self.lines_of(id).is_some()
-    }
+/// True for a connection of lines.
+pub(in crate::server) fn is_of_lines<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) -> bool {
+    lines_of(shard, id).is_some()
 }
 
 impl Serve {

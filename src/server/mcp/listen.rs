@@ -14,7 +14,7 @@ use crate::server::ServerShard;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, McpCall, Stage};
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Due, Mcp, News};
+use crate::server::mcp::{Due, Mcp, News, answer, ask, far, receive, resources};
 use crate::stream::{Outcome, State};
 use crate::wire::jsonrpc::Id;
 
@@ -93,226 +93,238 @@ impl Mcp {
         }
     }
 }
+/// Starts a stream of changes (B29). Its first message says which of the wanted changes are
+/// sent.
+pub(in crate::server) fn listen_mcp<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: Source,
+    context: Box<Context>,
+    mut filter: Filter,
+) -> Option<Reply> {
+    let (owner, id) = (source.owner, context.id.clone());
+    let server = ask::server_info(shard);
+    filter.tools &= server.tells_tools;
+    filter.prompts &= server.tells_prompts;
+    filter.resources &= server.tells_resources;
+    filter.uris.retain(|uri| resources::is_resource(shard, owner, uri));
+    let uris = filter.uris.clone();
+    let opened =
+        answer::open_call(shard, source, context, Stage::Listens(Box::new(filter.clone())));
+    let handle = match opened {
+        Ok(handle) => handle,
+        Err(fault) => return Some(Err(fault)),
+    };
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    serve.notify(handle, |out| notify::acknowledged(out, &id, &filter));
+    for uri in uris {
+        watch(shard, Watcher::Call(handle), &uri);
+    }
+    None
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Starts a stream of changes (B29). Its first message says which of the wanted changes are
-    /// sent.
-    pub(in crate::server) fn listen_mcp(
-        &mut self,
-        source: Source,
-        context: Box<Context>,
-        mut filter: Filter,
-    ) -> Option<Reply> {
-        let (owner, id) = (source.owner, context.id.clone());
-        let server = self.server_info();
-        filter.tools &= server.tells_tools;
-        filter.prompts &= server.tells_prompts;
-        filter.resources &= server.tells_resources;
-        filter.uris.retain(|uri| self.is_resource(owner, uri));
-        let uris = filter.uris.clone();
-        let opened = self.open_call(source, context, Stage::Listens(Box::new(filter.clone())));
-        let handle = match opened {
-            Ok(handle) => handle,
-            Err(fault) => return Some(Err(fault)),
-        };
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        serve.notify(handle, |out| notify::acknowledged(out, &id, &filter));
-        for uri in uris {
-            self.watch(Watcher::Call(handle), &uri);
+/// Watches an execution for a session.
+pub(in crate::server) fn watch_for_session<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+    uri: &str,
+) {
+    watch(shard, Watcher::Session(name), uri);
+}
+
+/// Ends the watch of a resource by a session.
+pub(in crate::server) fn unwatch_for_session<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+    uri: &str,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let is_it = |watch: &crate::server::mcp::listen::Watch| {
+        watch.watcher == Watcher::Session(name) && watch.uri == uri
+    };
+    serve.mcp.watches.all.retain(|watch| !is_it(watch));
+}
+
+fn watch<R: Reactor + 'static>(shard: &mut ServerShard<R>, watcher: Watcher, uri: &str) {
+    let Some(ExecutionUri::State(execution) | ExecutionUri::Output(execution)) =
+        ExecutionUri::parse(uri)
+    else {
+        return; // No other resource changes.
+    };
+    let seen = glance(shard, execution);
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let watches = &mut serve.mcp.watches;
+    let is_known = |watch: &Watch| watch.watcher == watcher && watch.uri == uri;
+    if !watches.all.iter().any(is_known) {
+        watches.all.push(Watch { watcher, uri: uri.to_owned(), execution, seen });
+    }
+    if watches.timer.is_none() {
+        let until = now + limits::MCP_UPDATE_INTERVAL;
+        serve.mcp.watches.timer = serve.mcp.set_timer(None, Some((Due::Look, until)));
+    }
+}
+
+fn glance<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+) -> Option<Glance> {
+    let status = shard.inspect(execution).ok()?;
+    let state = match status.state {
+        State::Queued => 0,
+        State::Running => 1,
+        State::Draining => 2,
+        State::Ended(Outcome::Completed) => 3,
+        State::Ended(Outcome::Failed) => 4,
+        State::Ended(Outcome::Cancelled) => 5,
+        State::Ended(Outcome::TimedOut) => 6,
+    };
+    let reports = status.progress.map_or(0, |progress| progress.report_count);
+    Some(Glance { state, head_seq: status.head_seq, reports })
+}
+
+/// Checks all watched executions and sets the next check.
+pub(in crate::server) fn look_at_resources<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    serve.mcp.watches.timer = None;
+    tell_updates(shard);
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    if !serve.mcp.watches.all.is_empty() {
+        let until = now + limits::MCP_UPDATE_INTERVAL;
+        serve.mcp.watches.timer = serve.mcp.set_timer(None, Some((Due::Look, until)));
+    }
+}
+
+pub(in crate::server) fn tell_updates<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let watches = std::mem::take(&mut serve.mcp.watches.all);
+    let mut kept = Vec::with_capacity(watches.len());
+    for mut watch in watches {
+        let glance = glance(shard, watch.execution);
+        if glance != watch.seen {
+            watch.seen = glance;
+            tell_update(shard, &watch);
         }
-        None
-    }
-
-    /// Watches an execution for a session.
-    pub(in crate::server) fn watch_for_session(&mut self, name: SessionName, uri: &str) {
-        self.watch(Watcher::Session(name), uri);
-    }
-
-    /// Ends the watch of a resource by a session.
-    pub(in crate::server) fn unwatch_for_session(&mut self, name: SessionName, uri: &str) {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let is_it = |watch: &crate::server::mcp::listen::Watch| {
-            watch.watcher == Watcher::Session(name) && watch.uri == uri
-        };
-        serve.mcp.watches.all.retain(|watch| !is_it(watch));
-    }
-
-    fn watch(&mut self, watcher: Watcher, uri: &str) {
-        let Some(ExecutionUri::State(execution) | ExecutionUri::Output(execution)) =
-            ExecutionUri::parse(uri)
-        else {
-            return; // No other resource changes.
-        };
-        let seen = self.glance(execution);
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let watches = &mut serve.mcp.watches;
-        let is_known = |watch: &Watch| watch.watcher == watcher && watch.uri == uri;
-        if !watches.all.iter().any(is_known) {
-            watches.all.push(Watch { watcher, uri: uri.to_owned(), execution, seen });
-        }
-        if watches.timer.is_none() {
-            let until = now + limits::MCP_UPDATE_INTERVAL;
-            serve.mcp.watches.timer = serve.mcp.set_timer(None, Some((Due::Look, until)));
-        }
-    }
-
-    fn glance(&mut self, execution: ExecutionId) -> Option<Glance> {
-        let status = self.inspect(execution).ok()?;
-        let state = match status.state {
-            State::Queued => 0,
-            State::Running => 1,
-            State::Draining => 2,
-            State::Ended(Outcome::Completed) => 3,
-            State::Ended(Outcome::Failed) => 4,
-            State::Ended(Outcome::Cancelled) => 5,
-            State::Ended(Outcome::TimedOut) => 6,
-        };
-        let reports = status.progress.map_or(0, |progress| progress.report_count);
-        Some(Glance { state, head_seq: status.head_seq, reports })
-    }
-
-    /// Checks all watched executions and sets the next check.
-    pub(in crate::server) fn look_at_resources(&mut self) {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        serve.mcp.watches.timer = None;
-        self.tell_updates();
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("as above");
-        if !serve.mcp.watches.all.is_empty() {
-            let until = now + limits::MCP_UPDATE_INTERVAL;
-            serve.mcp.watches.timer = serve.mcp.set_timer(None, Some((Due::Look, until)));
-        }
-    }
-
-    pub(in crate::server) fn tell_updates(&mut self) {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let watches = std::mem::take(&mut serve.mcp.watches.all);
-        let mut kept = Vec::with_capacity(watches.len());
-        for mut watch in watches {
-            let glance = self.glance(watch.execution);
-            if glance != watch.seen {
-                watch.seen = glance;
-                self.tell_update(&watch);
-            }
-            if glance.is_some() {
-                kept.push(watch); // A forgotten execution does not change any more.
-            }
-        }
-        let serve = self.guests.serve.as_mut().expect("as above");
-        serve.mcp.watches.all.append(&mut kept);
-    }
-
-    fn tell_update(&mut self, watch: &Watch) {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        match watch.watcher {
-            Watcher::Call(handle) => {
-                let Some(call) = serve.mcp.calls.get(handle) else { return };
-                let id = call.context.id.clone();
-                serve.notify(handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
-            }
-            Watcher::Session(name) => {
-                let mut bytes = Vec::new();
-                notify::resources_updated(&mut bytes, &watch.uri, None);
-                self.tell_session(name, bytes);
-            }
+        if glance.is_some() {
+            kept.push(watch); // A forgotten execution does not change any more.
         }
     }
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    serve.mcp.watches.all.append(&mut kept);
+}
 
-    /// Notifies clients that a list has changed, for this principal or for all.
-    pub(in crate::server) fn tell_changed(&mut self, list: List, principal: Option<Principal>) {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let concerns = |owner: Principal| principal.is_none_or(|principal| principal == owner);
-        let told = serve
-            .mcp
-            .sessions
-            .iter()
-            .filter(|session| concerns(session.owner) && session.machine.is_initialized());
-        let outlets: Vec<_> =
-            told.filter_map(crate::server::mcp::sessions::Session::outlet).collect();
-        for outlet in outlets {
-            serve.mcp.counts.notifications += 1;
-            serve.write_event(outlet, None, |out| notify::list_changed(out, list, None));
+fn tell_update<R: Reactor + 'static>(shard: &mut ServerShard<R>, watch: &Watch) {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    match watch.watcher {
+        Watcher::Call(handle) => {
+            let Some(call) = serve.mcp.calls.get(handle) else { return };
+            let id = call.context.id.clone();
+            serve.notify(handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
         }
-        let wants = |call: &McpCall| match &call.stage {
-            Stage::Listens(filter) => {
-                let is_wanted = match list {
-                    List::Tools => filter.tools,
-                    List::Prompts => filter.prompts,
-                    List::Resources | List::Templates => filter.resources,
-                    List::Tasks => false,
-                };
-                is_wanted && concerns(call.owner)
-            }
-            _ => false,
-        };
-        let calls = serve.mcp.calls.iter().filter(|(_, call)| wants(call));
-        let calls: Vec<(Handle, Id)> =
-            calls.map(|(handle, call)| (handle, call.context.id.clone())).collect();
-        for (handle, id) in calls {
-            serve.notify(handle, |out| notify::list_changed(out, list, Some(&id)));
+        Watcher::Session(name) => {
+            let mut bytes = Vec::new();
+            notify::resources_updated(&mut bytes, &watch.uri, None);
+            far::tell_session(shard, name, bytes);
         }
     }
+}
 
-    /// Ends the protocol's waiting requests and streams because the server ends.
-    pub(in crate::server) fn end_mcp(&mut self) {
-        let Some(serve) = &mut self.guests.serve else { return };
-        let waiting = |call: &McpCall| !matches!(call.stage, Stage::Runs(_) | Stage::Answered(_));
-        let calls = serve.mcp.calls.iter().filter(|(_, call)| waiting(call));
-        let calls: Vec<Handle> = calls.map(|(handle, _)| handle).collect();
-        for handle in calls {
-            let context = self.call_context(handle);
-            let serve = self.guests.serve.as_ref().expect("as above");
-            let listens = serve
-                .mcp
-                .calls
-                .get(handle)
-                .is_some_and(|call| matches!(call.stage, Stage::Listens(_)));
-            let server = self.server_info();
-            let reply = match listens {
-                true => Ok(Results::new(context.version, &server).listened(&context.id)),
-                false => Err(Fault::busy("the server is ending")),
+/// Notifies clients that a list has changed, for this principal or for all.
+pub(in crate::server) fn tell_changed<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    list: List,
+    principal: Option<Principal>,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let concerns = |owner: Principal| principal.is_none_or(|principal| principal == owner);
+    let told = serve
+        .mcp
+        .sessions
+        .iter()
+        .filter(|session| concerns(session.owner) && session.machine.is_initialized());
+    let outlets: Vec<_> = told.filter_map(crate::server::mcp::sessions::Session::outlet).collect();
+    for outlet in outlets {
+        serve.mcp.counts.notifications += 1;
+        serve.write_event(outlet, None, |out| notify::list_changed(out, list, None));
+    }
+    let wants = |call: &McpCall| match &call.stage {
+        Stage::Listens(filter) => {
+            let is_wanted = match list {
+                List::Tools => filter.tools,
+                List::Prompts => filter.prompts,
+                List::Resources | List::Templates => filter.resources,
+                List::Tasks => false,
             };
-            self.answer_call(handle, reply);
+            is_wanted && concerns(call.owner)
         }
-        let serve = self.guests.serve.as_mut().expect("as above");
-        let connections = serve.connections.iter().flatten();
-        let linked = connections.filter(|c| c.mcp.as_ref().is_some_and(|link| !link.is_of_call()));
-        let linked: Vec<_> = linked.map(|connection| connection.id).collect();
-        for id in linked {
-            let serve = self.guests.serve.as_mut().expect("as above");
-            let Some(connection) = serve.writable(id) else { continue };
-            match connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
-                true => {
-                    connection.is_last = true;
-                    connection.has_ended = true;
+        _ => false,
+    };
+    let calls = serve.mcp.calls.iter().filter(|(_, call)| wants(call));
+    let calls: Vec<(Handle, Id)> =
+        calls.map(|(handle, call)| (handle, call.context.id.clone())).collect();
+    for (handle, id) in calls {
+        serve.notify(handle, |out| notify::list_changed(out, list, Some(&id)));
+    }
+}
+
+/// Ends the protocol's waiting requests and streams because the server ends.
+pub(in crate::server) fn end_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let Some(serve) = &mut shard.guests.serve else { return };
+    let waiting = |call: &McpCall| !matches!(call.stage, Stage::Runs(_) | Stage::Answered(_));
+    let calls = serve.mcp.calls.iter().filter(|(_, call)| waiting(call));
+    let calls: Vec<Handle> = calls.map(|(handle, _)| handle).collect();
+    for handle in calls {
+        let context = call_context(shard, handle);
+        let serve = shard.guests.serve.as_ref().expect("as above");
+        let listens =
+            serve.mcp.calls.get(handle).is_some_and(|call| matches!(call.stage, Stage::Listens(_)));
+        let server = ask::server_info(shard);
+        let reply = match listens {
+            true => Ok(Results::new(context.version, &server).listened(&context.id)),
+            false => Err(Fault::busy("the server is ending")),
+        };
+        answer::answer_call(shard, handle, reply);
+    }
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    let connections = serve.connections.iter().flatten();
+    let linked = connections.filter(|c| c.mcp.as_ref().is_some_and(|link| !link.is_of_call()));
+    let linked: Vec<_> = linked.map(|connection| connection.id).collect();
+    for id in linked {
+        let serve = shard.guests.serve.as_mut().expect("as above");
+        let Some(connection) = serve.writable(id) else { continue };
+        match connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
+            true => {
+                connection.is_last = true;
+                connection.has_ended = true;
+            }
+            false => {
+                if let Some(name) = connection.mcp.as_ref().and_then(|link| link.session()) {
+                    receive::lose_stream(shard, name);
                 }
-                false => {
-                    if let Some(name) = connection.mcp.as_ref().and_then(|link| link.session()) {
-                        self.lose_stream(name);
-                    }
-                    let serve = self.guests.serve.as_mut().expect("as above");
-                    serve.release_link(id);
-                    if let Some(connection) = serve.writable(id) {
-                        connection.is_last = true;
-                    }
+                let serve = shard.guests.serve.as_mut().expect("as above");
+                serve.release_link(id);
+                if let Some(connection) = serve.writable(id) {
+                    connection.is_last = true;
                 }
             }
         }
     }
+}
 
-    /// Returns the context of a call.
-    pub(in crate::server) fn call_context(&self, handle: Handle) -> Context {
-        let serve = self.guests.serve.as_ref().expect("it has calls");
-        let call = serve.mcp.calls.get(handle).expect("the caller has looked");
-        call.context.clone()
-    }
+/// Returns the context of a call.
+pub(in crate::server) fn call_context<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    handle: Handle,
+) -> Context {
+    let serve = shard.guests.serve.as_ref().expect("it has calls");
+    let call = serve.mcp.calls.get(handle).expect("the caller has looked");
+    call.context.clone()
+}
 
-    /// Returns the session of a request, if it has one.
-    pub(in crate::server) fn session_of(source: &Source) -> Option<SessionName> {
-        match source.asker {
-            Asker::Session(name) => Some(name),
-            Asker::Alone(_) => None,
-        }
+/// Returns the session of a request, if it has one.
+pub(in crate::server) fn session_of(source: &Source) -> Option<SessionName> {
+    match source.asker {
+        Asker::Session(name) => Some(name),
+        Asker::Alone(_) => None,
     }
 }

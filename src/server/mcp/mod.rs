@@ -41,6 +41,15 @@ mod tasks;
 mod tools;
 mod trace;
 
+pub(in crate::server) use lines::open_lines;
+
+pub(in crate::server) use far::{answer_listed, let_go_asked, list_part};
+pub(in crate::server) use lines::{cancel_all_of, end_lines, is_of_lines, receive_lines};
+pub(in crate::server) use listen::end_mcp;
+pub(in crate::server) use receive::answer_mcp;
+pub(in crate::server) use result::beat_mcp;
+pub(in crate::server) use settle::{fire_mcp_deadlines, lose_link, settle_mcp};
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -185,19 +194,20 @@ impl McpSetUp {
     }
 }
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Sets the prompts and resources that clients of the Model Context Protocol find, besides
-    /// tools and executions. This replaces the previous catalog, and clients that want to know of
-    /// changed prompts are notified. Clients learn only when they connect whether prompts exist.
-    /// Set the first prompts before the first client is served.
-    pub fn set_catalog(&mut self, catalog: impl Into<Arc<Catalog>>) {
-        let catalog: Arc<Catalog> = catalog.into();
-        let has_prompts = !catalog.prompts.is_empty();
-        Arc::make_mut(&mut self.guests.mcp.server).has_prompts = has_prompts;
-        self.guests.mcp.catalog = Foreign::new(catalog);
-        if let Some(serve) = &mut self.guests.serve {
-            serve.mcp.note(News::Changed(List::Prompts, None));
-        }
+/// Sets the prompts and resources that clients of the Model Context Protocol find, besides
+/// tools and executions. This replaces the previous catalog, and clients that want to know of
+/// changed prompts are notified. Clients learn only when they connect whether prompts exist.
+/// Set the first prompts before the first client is served.
+pub(in crate::server) fn set_catalog<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    catalog: impl Into<Arc<Catalog>>,
+) {
+    let catalog: Arc<Catalog> = catalog.into();
+    let has_prompts = !catalog.prompts.is_empty();
+    Arc::make_mut(&mut shard.guests.mcp.server).has_prompts = has_prompts;
+    shard.guests.mcp.catalog = Foreign::new(catalog);
+    if let Some(serve) = &mut shard.guests.serve {
+        serve.mcp.note(News::Changed(List::Prompts, None));
     }
 }
 

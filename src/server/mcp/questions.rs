@@ -2,6 +2,7 @@
 //! again, with its answers. In the handshake era, the questions go out on the stream of the call.
 //! The answers are messages of their own, and their ids lead to the call.
 
+use crate::server::mcp::{answer, ask, doors, listen, tasks, tools};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -36,158 +37,160 @@ fn parse_name(id: &Id) -> Option<(Handle, u64)> {
     let handle = Handle { index: index.try_into().ok()?, generation: generation.try_into().ok()? };
     Some((handle, number))
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Puts the questions of a tool to its client. Returns `None` if the call is answered later.
-    pub(in crate::server) fn put_questions(
-        &mut self,
-        call: ToolCall,
-        asked: Vec<Question>,
-        state: Option<Value>,
-    ) -> Option<Reply> {
-        let ToolCall { source, context, spec, arguments, .. } = call;
-        if context.version.era() == Era::Stateless {
-            let server = self.server_info();
-            let results = Results::new(context.version, &server);
-            let arguments = arguments.as_object().expect("it was read as one");
-            let (method, name) = ("tools/call", &*spec.name);
-            let bound = Bound { principal: source.owner, method, name, arguments };
-            return Some(self.input_required(bound, &context, &results, &asked, state));
-        }
-        if let Err(fault) = questions::check(context.version, &context.client, &asked) {
-            return Some(Err(fault));
-        }
-        let asks =
-            Asks { spec, arguments, answers: Map::new(), state, open: Vec::new(), rounds: 0 };
-        let handle = match self.open_call(source, context, Stage::Asks(Box::new(asks))) {
-            Ok(handle) => handle,
-            Err(fault) => return Some(Err(fault)),
-        };
-        self.send_questions(handle, asked);
-        None
+/// Puts the questions of a tool to its client. Returns `None` if the call is answered later.
+pub(in crate::server) fn put_questions<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    call: ToolCall,
+    asked: Vec<Question>,
+    state: Option<Value>,
+) -> Option<Reply> {
+    let ToolCall { source, context, spec, arguments, .. } = call;
+    if context.version.era() == Era::Stateless {
+        let server = ask::server_info(shard);
+        let results = Results::new(context.version, &server);
+        let arguments = arguments.as_object().expect("it was read as one");
+        let (method, name) = ("tools/call", &*spec.name);
+        let bound = Bound { principal: source.owner, method, name, arguments };
+        return Some(ask::input_required(shard, bound, &context, &results, &asked, state));
     }
-
-    /// Sends questions on the stream of their call.
-    fn send_questions(&mut self, handle: Handle, asked: Vec<Question>) {
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        for question in asked {
-            let number = serve.random.next_u64();
-            let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-            let params = questions::params(call.context.version, &question);
-            let method = question.method.name();
-            let Stage::Asks(asks) = &mut call.stage else { return };
-            asks.open.push((number, question));
-            let name = name_of(handle, number);
-            serve.say(handle, |out| jsonrpc::write_request(out, &name, method, &params));
-        }
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-        let armed = call.timer.take();
-        let until = now + limits::MCP_ASK_DEADLINE;
-        let timer = serve.mcp.set_timer(armed, Some((Due::Call(handle), until)));
-        serve.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
+    if let Err(fault) = questions::check(context.version, &context.client, &asked) {
+        return Some(Err(fault));
     }
+    let asks = Asks { spec, arguments, answers: Map::new(), state, open: Vec::new(), rounds: 0 };
+    let handle = match answer::open_call(shard, source, context, Stage::Asks(Box::new(asks))) {
+        Ok(handle) => handle,
+        Err(fault) => return Some(Err(fault)),
+    };
+    send_questions(shard, handle, asked);
+    None
+}
 
-    /// Repeats the open questions for a client that has come back.
-    pub(in crate::server) fn ask_open_again(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
+/// Sends questions on the stream of their call.
+fn send_questions<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    asked: Vec<Question>,
+) {
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    for question in asked {
+        let number = serve.random.next_u64();
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        let params = questions::params(call.context.version, &question);
+        let method = question.method.name();
         let Stage::Asks(asks) = &mut call.stage else { return };
-        let open = std::mem::take(&mut asks.open);
-        self.send_questions(handle, open.into_iter().map(|(_, question)| question).collect());
+        asks.open.push((number, question));
+        let name = name_of(handle, number);
+        serve.say(handle, |out| jsonrpc::write_request(out, &name, method, &params));
     }
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let armed = call.timer.take();
+    let until = now + limits::MCP_ASK_DEADLINE;
+    let timer = serve.mcp.set_timer(armed, Some((Due::Call(handle), until)));
+    serve.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
+}
 
-    /// Handles a client's answer to a question.
-    pub(in crate::server) fn hear_reply(
-        &mut self,
-        source: Source,
-        id: &Id,
-        result: Result<Value, ErrorObject>,
-    ) {
-        let Some((handle, number)) = parse_name(id) else { return };
-        let serve = self.guests.serve.as_mut().expect("it was told");
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-        if call.asker != source.asker || call.owner != source.owner {
-            return; // It is not the asker's call.
-        }
-        match &mut call.stage {
-            Stage::Asks(asks) => {
-                let Some(at) = asks.open.iter().position(|(open, _)| *open == number) else {
+/// Repeats the open questions for a client that has come back.
+pub(in crate::server) fn ask_open_again<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let Stage::Asks(asks) = &mut call.stage else { return };
+    let open = std::mem::take(&mut asks.open);
+    send_questions(shard, handle, open.into_iter().map(|(_, question)| question).collect());
+}
+
+/// Handles a client's answer to a question.
+pub(in crate::server) fn hear_reply<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: Source,
+    id: &Id,
+    result: Result<Value, ErrorObject>,
+) {
+    let Some((handle, number)) = parse_name(id) else { return };
+    let serve = shard.guests.serve.as_mut().expect("it was told");
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    if call.asker != source.asker || call.owner != source.owner {
+        return; // It is not the asker's call.
+    }
+    match &mut call.stage {
+        Stage::Asks(asks) => {
+            let Some(at) = asks.open.iter().position(|(open, _)| *open == number) else {
+                return;
+            };
+            let (_, question) = asks.open.swap_remove(at);
+            match result {
+                Ok(answer) => _ = asks.answers.insert(question.key, answer),
+                Err(error) => {
+                    let text = format!("{} was refused: {}", question.method.name(), error.message);
+                    let reply = doors::refusal(shard, &listen::call_context(shard, handle), &text);
+                    answer::answer_call(shard, handle, reply);
                     return;
-                };
-                let (_, question) = asks.open.swap_remove(at);
-                match result {
-                    Ok(answer) => _ = asks.answers.insert(question.key, answer),
-                    Err(error) => {
-                        let text =
-                            format!("{} was refused: {}", question.method.name(), error.message);
-                        let reply = self.refusal(&self.call_context(handle), &text);
-                        self.answer_call(handle, reply);
-                        return;
-                    }
-                }
-                if asks.open.is_empty() {
-                    self.ask_again(handle);
                 }
             }
-            Stage::Awaits(keep) => {
-                let keep = *keep;
-                self.hear_task_reply(keep, number, result);
+            if asks.open.is_empty() {
+                ask_again(shard, handle);
             }
-            _ => {}
         }
+        Stage::Awaits(keep) => {
+            let keep = *keep;
+            tasks::hear_task_reply(shard, keep, number, result);
+        }
+        _ => {}
     }
+}
 
-    /// Runs a tool whose questions were all answered, or sends its further questions.
-    fn ask_again(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-        let Stage::Asks(asks) = &mut call.stage else { return };
-        asks.rounds += 1;
-        let is_endless = asks.rounds > ROUNDS_MAX;
-        let answers = std::mem::take(&mut asks.answers);
-        let replies = Replies { answers, state: asks.state.take() };
-        let tool_call = ToolCall {
-            source: Source { asker: call.asker, owner: call.owner, outlet: call.outlet },
-            context: Box::new(call.context.clone()),
-            spec: Arc::clone(&asks.spec),
-            arguments: asks.arguments.clone(),
-            replies,
-        };
-        if is_endless {
-            let text = format!("the tool has asked more than {ROUNDS_MAX} times");
-            let reply = self.refusal(&tool_call.context, &text);
-            return self.answer_call(handle, reply);
+/// Runs a tool whose questions were all answered, or sends its further questions.
+fn ask_again<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let Stage::Asks(asks) = &mut call.stage else { return };
+    asks.rounds += 1;
+    let is_endless = asks.rounds > ROUNDS_MAX;
+    let answers = std::mem::take(&mut asks.answers);
+    let replies = Replies { answers, state: asks.state.take() };
+    let tool_call = ToolCall {
+        source: Source { asker: call.asker, owner: call.owner, outlet: call.outlet },
+        context: Box::new(call.context.clone()),
+        spec: Arc::clone(&asks.spec),
+        arguments: asks.arguments.clone(),
+        replies,
+    };
+    if is_endless {
+        let text = format!("the tool has asked more than {ROUNDS_MAX} times");
+        let reply = doors::refusal(shard, &tool_call.context, &text);
+        return answer::answer_call(shard, handle, reply);
+    }
+    match tools::ask_tool(shard, &tool_call) {
+        Err(reply) => answer::answer_call(shard, handle, reply),
+        Ok(Asking::Refuse(text)) => {
+            let reply = doors::refusal(shard, &listen::call_context(shard, handle), &text);
+            answer::answer_call(shard, handle, reply);
         }
-        match self.ask_tool(&tool_call) {
-            Err(reply) => self.answer_call(handle, reply),
-            Ok(Asking::Refuse(text)) => {
-                let reply = self.refusal(&self.call_context(handle), &text);
-                self.answer_call(handle, reply);
-            }
-            Ok(Asking::Run) => match self.prepare_call(&tool_call) {
-                Err(reply) => self.answer_call(handle, reply),
-                Ok(prepared) => {
-                    let serve = self.guests.serve.as_mut().expect("as above");
-                    let call = serve.mcp.calls.get_mut(handle).expect("as above");
-                    let armed = call.timer.take();
-                    serve.mcp.set_timer(armed, None);
-                    self.run_for(handle, tool_call.spec, prepared);
-                }
-            },
-            Ok(Asking::Ask { questions: asked, state }) => {
-                let context = &tool_call.context;
-                if let Err(fault) = questions::check(context.version, &context.client, &asked) {
-                    return self.answer_call(handle, Err(fault));
-                }
-                let serve = self.guests.serve.as_mut().expect("as above");
+        Ok(Asking::Run) => match tools::prepare_call(shard, &tool_call) {
+            Err(reply) => answer::answer_call(shard, handle, reply),
+            Ok(prepared) => {
+                let serve = shard.guests.serve.as_mut().expect("as above");
                 let call = serve.mcp.calls.get_mut(handle).expect("as above");
-                let Stage::Asks(asks) = &mut call.stage else { return };
-                asks.state = state;
-                match asked.is_empty() {
-                    true => self.ask_again(handle),
-                    false => self.send_questions(handle, asked),
-                }
+                let armed = call.timer.take();
+                serve.mcp.set_timer(armed, None);
+                tools::run_for(shard, handle, tool_call.spec, prepared);
+            }
+        },
+        Ok(Asking::Ask { questions: asked, state }) => {
+            let context = &tool_call.context;
+            if let Err(fault) = questions::check(context.version, &context.client, &asked) {
+                return answer::answer_call(shard, handle, Err(fault));
+            }
+            let serve = shard.guests.serve.as_mut().expect("as above");
+            let call = serve.mcp.calls.get_mut(handle).expect("as above");
+            let Stage::Asks(asks) = &mut call.stage else { return };
+            asks.state = state;
+            match asked.is_empty() {
+                true => ask_again(shard, handle),
+                false => send_questions(shard, handle, asked),
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Messages over HTTP: a POST carries one, a GET opens a stream, a DELETE ends a session.
 
+use crate::server::mcp::{ask, far, questions, result, trace};
+use crate::server::{calls, peers, workers};
 use std::sync::Arc;
 
 use crate::base::Principal;
@@ -16,296 +18,302 @@ use crate::server::mcp::{Link, Part};
 use crate::tool::ToolSpec;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{Id, Message};
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Answers a request at `/mcp`. Returns `false` if the answer comes later or is a stream.
-    pub(in crate::server) fn answer_mcp(
-        &mut self,
-        id: ConnectionId,
-        mut request: McpRequest,
-        owner: Principal,
-    ) -> bool {
-        // From here on, only the head of the request is left.
-        match std::mem::replace(&mut request.wish, McpWish::Leave) {
-            McpWish::Say(message) => match mcp::era_of(&message, request.version.as_deref()) {
-                Era::Handshake => self.hear_session(id, &request, *message, owner),
-                Era::Stateless => self.hear_alone(id, &request, *message, owner),
-            },
-            McpWish::Asked(context, ask) => self.hear_asked(id, &request, context, ask, owner),
-            McpWish::Hear(Some(behind)) if self.is_far(&request) => {
-                self.resume_far(id, &request, owner, &behind)
+/// Answers a request at `/mcp`. Returns `false` if the answer comes later or is a stream.
+pub(in crate::server) fn answer_mcp<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    mut request: McpRequest,
+    owner: Principal,
+) -> bool {
+    // From here on, only the head of the request is left.
+    match std::mem::replace(&mut request.wish, McpWish::Leave) {
+        McpWish::Say(message) => match mcp::era_of(&message, request.version.as_deref()) {
+            Era::Handshake => hear_session(shard, id, &request, *message, owner),
+            Era::Stateless => hear_alone(shard, id, &request, *message, owner),
+        },
+        McpWish::Asked(context, ask) => far::hear_asked(shard, id, &request, context, ask, owner),
+        McpWish::Hear(Some(behind)) if far::is_far(shard, &request) => {
+            far::resume_far(shard, id, &request, owner, &behind)
+        }
+        McpWish::Hear(behind) => match named_session(shard, &request, owner) {
+            Ok(name) => open_ear(shard, id, name, owner, behind.as_deref()),
+            Err(fault) => answer_fault(shard, id, None, fault),
+        },
+        McpWish::Leave => match named_session(shard, &request, owner) {
+            Ok(name) => {
+                close_session(shard, name);
+                calls::answer(shard, id, &Answer::empty(Status::NO_CONTENT))
             }
-            McpWish::Hear(behind) => match self.named_session(&request, owner) {
-                Ok(name) => self.open_ear(id, name, owner, behind.as_deref()),
-                Err(fault) => self.answer_fault(id, None, fault),
-            },
-            McpWish::Leave => match self.named_session(&request, owner) {
-                Ok(name) => {
-                    self.close_session(name);
-                    self.answer(id, &Answer::empty(Status::NO_CONTENT))
-                }
-                Err(fault) => self.answer_fault(id, None, fault),
-            },
-        }
+            Err(fault) => answer_fault(shard, id, None, fault),
+        },
     }
+}
 
-    /// Returns the session that a request names, if it exists and belongs to this principal.
-    fn named_session(
-        &mut self,
-        request: &McpRequest,
-        owner: Principal,
-    ) -> Result<SessionName, Fault> {
-        let Some(text) = &request.session else {
-            return Err(Fault::invalid_request("the header `Mcp-Session-Id` is missing"));
-        };
-        let is_known = |version: &str| {
-            Version::parse(version.trim()).is_some_and(|known| known.era() == Era::Handshake)
-        };
-        if !request.version.as_deref().is_none_or(is_known) {
-            let text =
-                "the header `MCP-Protocol-Version` does not name a version that has sessions";
-            return Err(Fault::invalid_request(text));
-        }
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let name = text.parse::<SessionName>().ok();
-        match name.filter(|name| serve.mcp.sessions.of(*name, owner).is_some()) {
-            Some(name) => Ok(name),
-            None => Err(Fault::invalid_request("the session does not exist").status(404)),
-        }
+/// Returns the session that a request names, if it exists and belongs to this principal.
+fn named_session<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    request: &McpRequest,
+    owner: Principal,
+) -> Result<SessionName, Fault> {
+    let Some(text) = &request.session else {
+        return Err(Fault::invalid_request("the header `Mcp-Session-Id` is missing"));
+    };
+    let is_known = |version: &str| {
+        Version::parse(version.trim()).is_some_and(|known| known.era() == Era::Handshake)
+    };
+    if !request.version.as_deref().is_none_or(is_known) {
+        let text = "the header `MCP-Protocol-Version` does not name a version that has sessions";
+        return Err(Fault::invalid_request(text));
     }
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let name = text.parse::<SessionName>().ok();
+    match name.filter(|name| serve.mcp.sessions.of(*name, owner).is_some()) {
+        Some(name) => Ok(name),
+        None => Err(Fault::invalid_request("the session does not exist").status(404)),
+    }
+}
 
-    /// Handles a message of the handshake era.
-    fn hear_session(
-        &mut self,
-        id: ConnectionId,
-        request: &McpRequest,
-        message: Message,
-        owner: Principal,
-    ) -> bool {
-        let request_id = id_of(&message);
-        if let Message::Request { method, .. } = &message
-            && method == "initialize"
-        {
-            return match self.initialize(&message, owner) {
-                Ok((name, result)) => {
-                    let bytes = result_bytes(&message, &result);
-                    let answer = Answer::text(Status::OK, JSON, bytes);
-                    self.answer(id, &answer.in_session(name.to_string()))
-                }
-                Err(fault) => self.answer_fault(id, request_id, fault),
+/// Handles a message of the handshake era.
+fn hear_session<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    request: &McpRequest,
+    message: Message,
+    owner: Principal,
+) -> bool {
+    let request_id = id_of(&message);
+    if let Message::Request { method, .. } = &message
+        && method == "initialize"
+    {
+        return match initialize(shard, &message, owner) {
+            Ok((name, result)) => {
+                let bytes = result_bytes(&message, &result);
+                let answer = Answer::text(Status::OK, JSON, bytes);
+                calls::answer(shard, id, &answer.in_session(name.to_string()))
+            }
+            Err(fault) => answer_fault(shard, id, request_id, fault),
+        };
+    }
+    let name = match named_session(shard, request, owner) {
+        Ok(name) => name,
+        Err(fault) => return answer_fault(shard, id, request_id, fault),
+    };
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    serve.mcp.sessions.touch(name, now);
+    let session = serve.mcp.sessions.get(name).expect("it was just there");
+    match session.machine.receive(message, request.version.as_deref()) {
+        Err(fault) => answer_fault(shard, id, request_id, fault),
+        Ok(incoming) => {
+            let Some(incoming) = far::pass_on_asked(shard, id, request, incoming, owner) else {
+                return false;
             };
-        }
-        let name = match self.named_session(request, owner) {
-            Ok(name) => name,
-            Err(fault) => return self.answer_fault(id, request_id, fault),
-        };
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        serve.mcp.sessions.touch(name, now);
-        let session = serve.mcp.sessions.get(name).expect("it was just there");
-        match session.machine.receive(message, request.version.as_deref()) {
-            Err(fault) => self.answer_fault(id, request_id, fault),
-            Ok(incoming) => {
-                let Some(incoming) = self.pass_on_asked(id, request, incoming, owner) else {
-                    return false;
-                };
-                let asker = Asker::Session(name);
-                self.hear_incoming(id, incoming, Source { asker, owner, outlet: Outlet::Open(id) })
-            }
+            let asker = Asker::Session(name);
+            hear_incoming(shard, id, incoming, Source { asker, owner, outlet: Outlet::Open(id) })
         }
     }
+}
 
-    /// Handles a message without a session.
-    fn hear_alone(
-        &mut self,
-        id: ConnectionId,
-        request: &McpRequest,
-        message: Message,
-        owner: Principal,
-    ) -> bool {
-        let request_id = id_of(&message);
-        let parameter = |name: &str| {
-            let found = request.parameters.iter().find(|(other, _)| {
-                name.get("Mcp-Param-".len()..).is_some_and(|name| other.eq_ignore_ascii_case(name))
-            });
-            found.map(|(_, value)| &**value)
-        };
-        let headers = Headers {
-            version: request.version.as_deref(),
-            method: request.method.as_deref(),
-            name: request.name.as_deref(),
-            other: &parameter,
-        };
-        let spec_of = |name: &str| self.tool_spec(owner, name);
-        match mcp::admit(message, Some(&headers), &spec_of) {
-            Err(fault) => self.answer_fault(id, request_id, fault),
-            Ok(incoming) => {
-                let asker = Asker::Alone(id);
-                self.hear_incoming(id, incoming, Source { asker, owner, outlet: Outlet::Open(id) })
-            }
+/// Handles a message without a session.
+fn hear_alone<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    request: &McpRequest,
+    message: Message,
+    owner: Principal,
+) -> bool {
+    let request_id = id_of(&message);
+    let parameter = |name: &str| {
+        let found = request.parameters.iter().find(|(other, _)| {
+            name.get("Mcp-Param-".len()..).is_some_and(|name| other.eq_ignore_ascii_case(name))
+        });
+        found.map(|(_, value)| &**value)
+    };
+    let headers = Headers {
+        version: request.version.as_deref(),
+        method: request.method.as_deref(),
+        name: request.name.as_deref(),
+        other: &parameter,
+    };
+    let spec_of = |name: &str| tool_spec(shard, owner, name);
+    match mcp::admit(message, Some(&headers), &spec_of) {
+        Err(fault) => answer_fault(shard, id, request_id, fault),
+        Ok(incoming) => {
+            let asker = Asker::Alone(id);
+            hear_incoming(shard, id, incoming, Source { asker, owner, outlet: Outlet::Open(id) })
         }
     }
+}
 
-    pub(in crate::server) fn hear_incoming(
-        &mut self,
-        id: ConnectionId,
-        incoming: Incoming,
-        source: Source,
-    ) -> bool {
-        match incoming {
-            Incoming::Ask(context, ask) => {
-                let request = context.id.clone();
-                match self.ask_mcp(source, context, ask) {
-                    Some(reply) => {
-                        self.free_asked(source.asker, &request);
-                        let bytes = write_answer(&request, &reply);
-                        self.answer(id, &Answer::text(status_of(&reply), JSON, bytes))
-                    }
-                    None => false,
+pub(in crate::server) fn hear_incoming<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    incoming: Incoming,
+    source: Source,
+) -> bool {
+    match incoming {
+        Incoming::Ask(context, ask) => {
+            let request = context.id.clone();
+            match trace::ask_mcp(shard, source, context, ask) {
+                Some(reply) => {
+                    free_asked(shard, source.asker, &request);
+                    let bytes = write_answer(&request, &reply);
+                    calls::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes))
                 }
-            }
-            Incoming::Told(told) => {
-                self.tell_mcp(source, told);
-                self.answer(id, &Answer::empty(Status::ACCEPTED))
-            }
-            Incoming::Reply { id: asked, result } => {
-                self.hear_reply(source, &asked, result);
-                self.answer(id, &Answer::empty(Status::ACCEPTED))
+                None => false,
             }
         }
-    }
-
-    /// Frees the id of a request that was answered at once.
-    pub(in crate::server) fn free_asked(&mut self, asker: Asker, id: &Id) {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        if let Asker::Session(name) = asker {
-            match serve.mcp.sessions.get(name) {
-                Some(session) => session.machine.finish(id),
-                None => self.finish_far(name, id),
-            }
+        Incoming::Told(told) => {
+            ask::tell_mcp(shard, source, told);
+            calls::answer(shard, id, &Answer::empty(Status::ACCEPTED))
+        }
+        Incoming::Reply { id: asked, result } => {
+            questions::hear_reply(shard, source, &asked, result);
+            calls::answer(shard, id, &Answer::empty(Status::ACCEPTED))
         }
     }
+}
 
-    /// Begins a session.
-    pub(in crate::server) fn initialize(
-        &mut self,
-        message: &Message,
-        owner: Principal,
-    ) -> Result<(SessionName, serde_json::Value), Fault> {
-        let now = self.now;
-        let server = self.server_info();
-        let (machine, result) = Machine::open(message, &server)?;
-        let secret =
-            self.secrets.draw().map_err(|_| Fault::internal("the system gave no randomness"))?;
-        let name = SessionName { shard: self.own_index() as u8, key: secret.token };
-        let most = limits::MCP_SESSIONS_MAX;
-        let own_max = if self.guests.access.is_guarded() { most / 4 } else { most };
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let opened = serve.mcp.sessions.open(name, owner, machine, now, own_max);
-        let gone = opened.map_err(|_| Fault::busy("too many sessions are open"))?;
-        if let Some(gone) = gone {
-            serve.mcp.counts.sessions_evicted += 1;
-            serve.mcp.forget_session(gone.name);
-        }
-        Ok((name, result))
-    }
-
-    /// Ends a session and stops its calls.
-    pub(in crate::server) fn close_session(&mut self, name: SessionName) {
-        self.tell_far(name);
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let of_it = |call: &crate::server::mcp::call::McpCall| call.asker == Asker::Session(name);
-        let calls = serve.mcp.calls.iter().filter(|(_, call)| of_it(call));
-        let calls: Vec<_> = calls.map(|(handle, _)| handle).collect();
-        for handle in calls {
-            self.abandon(handle);
-        }
-        let serve = self.guests.serve.as_mut().expect("as above");
-        serve.mcp.forget_session(name);
-        if let Some(session) = serve.mcp.sessions.close(name)
-            && let Some(stream) = session.stream
-        {
-            serve.release_link(stream);
+/// Frees the id of a request that was answered at once.
+pub(in crate::server) fn free_asked<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    asker: Asker,
+    id: &Id,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    if let Asker::Session(name) = asker {
+        match serve.mcp.sessions.get(name) {
+            Some(session) => session.machine.finish(id),
+            None => far::finish_far(shard, name, id),
         }
     }
+}
 
-    /// Opens a stream of a session's notifications, or resumes the stream of a call that was cut
-    /// off.
-    fn open_ear(
-        &mut self,
-        id: ConnectionId,
-        name: SessionName,
-        owner: Principal,
-        behind: Option<&str>,
-    ) -> bool {
-        if let Some(behind) = behind {
-            return match self.resume_call(id, name, owner, behind) {
-                Some(is_whole) => is_whole,
-                None => self.answer_fault(id, None, no_such_stream()),
-            };
-        }
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let session = serve.mcp.sessions.get(name).expect("it was just there");
-        if session.stream.is_some() {
-            let text = "this session already has a stream";
-            let error = ApiError::new(Status::CONFLICT, "stream_in_use", text);
-            return self.answer_error(id, &error);
-        }
-        session.stream = Some(id);
-        serve.mcp.sessions.touch(name, now);
-        let connection = serve.connection(id).expect("its request is being answered");
-        connection.mcp = Some(Box::new(Link::new(Part::Session(name))));
-        connection.doing = Doing::Mcp;
-        serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
-        if !serve.begin_stream(id) {
-            // A HEAD request has no stream.
-            let connection = serve.connection(id).expect("as above");
-            connection.mcp = None;
-            connection.doing = Doing::Requests;
-            serve.set_timer(id, None);
-            self.lose_stream(name);
-            return true;
-        }
-        false
+/// Begins a session.
+pub(in crate::server) fn initialize<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    message: &Message,
+    owner: Principal,
+) -> Result<(SessionName, serde_json::Value), Fault> {
+    let now = shard.now;
+    let server = ask::server_info(shard);
+    let (machine, result) = Machine::open(message, &server)?;
+    let secret =
+        shard.secrets.draw().map_err(|_| Fault::internal("the system gave no randomness"))?;
+    let name = SessionName { shard: peers::own_index(shard) as u8, key: secret.token };
+    let most = limits::MCP_SESSIONS_MAX;
+    let own_max = if shard.guests.access.is_guarded() { most / 4 } else { most };
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let opened = serve.mcp.sessions.open(name, owner, machine, now, own_max);
+    let gone = opened.map_err(|_| Fault::busy("too many sessions are open"))?;
+    if let Some(gone) = gone {
+        serve.mcp.counts.sessions_evicted += 1;
+        serve.mcp.forget_session(gone.name);
     }
+    Ok((name, result))
+}
 
-    /// Notes that a session has no stream of its own any more.
-    pub(in crate::server) fn lose_stream(&mut self, name: SessionName) {
-        let now = self.now;
-        let Some(serve) = &mut self.guests.serve else { return };
-        if let Some(session) = serve.mcp.sessions.get(name) {
-            session.stream = None;
-            serve.mcp.sessions.touch(name, now);
-        }
+/// Ends a session and stops its calls.
+pub(in crate::server) fn close_session<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+) {
+    far::tell_far(shard, name);
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let of_it = |call: &crate::server::mcp::call::McpCall| call.asker == Asker::Session(name);
+    let calls = serve.mcp.calls.iter().filter(|(_, call)| of_it(call));
+    let calls: Vec<_> = calls.map(|(handle, _)| handle).collect();
+    for handle in calls {
+        ask::abandon(shard, handle);
     }
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    serve.mcp.forget_session(name);
+    if let Some(session) = serve.mcp.sessions.close(name)
+        && let Some(stream) = session.stream
+    {
+        serve.release_link(stream);
+    }
+}
 
-    /// Answers a message that was not accepted.
-    pub(in crate::server) fn answer_fault(
-        &mut self,
-        id: ConnectionId,
-        request: Option<Id>,
-        fault: Fault,
-    ) -> bool {
-        let mut bytes = Vec::new();
-        fault.write(&mut bytes, request.as_ref());
-        let reply: Reply = Err(fault);
-        let status = match status_of(&reply) {
-            // A fault without a request id means that the message was not accepted.
-            Status::OK if request.is_none() => Status::BAD_REQUEST,
-            status => status,
+/// Opens a stream of a session's notifications, or resumes the stream of a call that was cut
+/// off.
+fn open_ear<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    name: SessionName,
+    owner: Principal,
+    behind: Option<&str>,
+) -> bool {
+    if let Some(behind) = behind {
+        return match result::resume_call(shard, id, name, owner, behind) {
+            Some(is_whole) => is_whole,
+            None => answer_fault(shard, id, None, no_such_stream()),
         };
-        self.answer(id, &Answer::text(status, JSON, bytes))
     }
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let session = serve.mcp.sessions.get(name).expect("it was just there");
+    if session.stream.is_some() {
+        let text = "this session already has a stream";
+        let error = ApiError::new(Status::CONFLICT, "stream_in_use", text);
+        return calls::answer_error(shard, id, &error);
+    }
+    session.stream = Some(id);
+    serve.mcp.sessions.touch(name, now);
+    let connection = serve.connection(id).expect("its request is being answered");
+    connection.mcp = Some(Box::new(Link::new(Part::Session(name))));
+    connection.doing = Doing::Mcp;
+    serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
+    if !serve.begin_stream(id) {
+        // A HEAD request has no stream.
+        let connection = serve.connection(id).expect("as above");
+        connection.mcp = None;
+        connection.doing = Doing::Requests;
+        serve.set_timer(id, None);
+        lose_stream(shard, name);
+        return true;
+    }
+    false
+}
 
-    /// Returns the tool of this name, if this principal can call it.
-    pub(in crate::server) fn tool_spec(
-        &self,
-        owner: Principal,
-        name: &str,
-    ) -> Option<Arc<ToolSpec>> {
-        self.tool_specs(owner).find(|spec| spec.name == name).cloned()
+/// Notes that a session has no stream of its own any more.
+pub(in crate::server) fn lose_stream<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+) {
+    let now = shard.now;
+    let Some(serve) = &mut shard.guests.serve else { return };
+    if let Some(session) = serve.mcp.sessions.get(name) {
+        session.stream = None;
+        serve.mcp.sessions.touch(name, now);
     }
+}
+
+/// Answers a message that was not accepted.
+pub(in crate::server) fn answer_fault<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    request: Option<Id>,
+    fault: Fault,
+) -> bool {
+    let mut bytes = Vec::new();
+    fault.write(&mut bytes, request.as_ref());
+    let reply: Reply = Err(fault);
+    let status = match status_of(&reply) {
+        // A fault without a request id means that the message was not accepted.
+        Status::OK if request.is_none() => Status::BAD_REQUEST,
+        status => status,
+    };
+    calls::answer(shard, id, &Answer::text(status, JSON, bytes))
+}
+
+/// Returns the tool of this name, if this principal can call it.
+pub(in crate::server) fn tool_spec<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    owner: Principal,
+    name: &str,
+) -> Option<Arc<ToolSpec>> {
+    workers::tool_specs(shard, owner).find(|spec| spec.name == name).cloned()
 }
 
 /// Returns the fault for an unknown event id: the call was answered long ago, was cancelled, or

@@ -1,5 +1,7 @@
 //! Resources: the state and the output of each execution, and the resources of the catalog.
 
+use crate::server::calls;
+use crate::server::mcp::{ask, listen};
 use serde_json::Value;
 
 use crate::base::{ExecutionId, Principal};
@@ -11,145 +13,160 @@ use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::shard::act::read_chunk;
+/// Returns this principal's executions on this shard, sorted by name.
+pub(in crate::server) fn own_executions<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    owner: Principal,
+) -> Vec<ExecutionId> {
+    let own = shard.runs.iter().flatten().filter(|run| run.guest.owner == owner);
+    let mut ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
+    ids.sort_by_key(ToString::to_string);
+    ids
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Returns this principal's executions on this shard, sorted by name.
-    pub(in crate::server) fn own_executions(&self, owner: Principal) -> Vec<ExecutionId> {
-        let own = self.runs.iter().flatten().filter(|run| run.guest.owner == owner);
-        let mut ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
-        ids.sort_by_key(ToString::to_string);
-        ids
+/// Returns the names of this principal's executions on this shard.
+pub(in crate::server) fn execution_names<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    owner: Principal,
+) -> Vec<String> {
+    own_executions(shard, owner).iter().map(ToString::to_string).collect()
+}
+
+/// Returns this principal's executions on this shard as items of a list.
+pub(in crate::server) fn execution_items<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    owner: Principal,
+) -> Vec<Value> {
+    let mut items = Vec::new();
+    for id in own_executions(shard, owner) {
+        let Ok(status) = shard.inspect(id) else { continue };
+        let state = status.state.name();
+        items.push(results::execution(&id.to_string(), &calls::tool_name(shard, id), state));
     }
+    items
+}
 
-    /// Returns the names of this principal's executions on this shard.
-    pub(in crate::server) fn execution_names(&self, owner: Principal) -> Vec<String> {
-        self.own_executions(owner).iter().map(ToString::to_string).collect()
-    }
+/// Returns a page of the catalog's resources and these executions.
+pub(in crate::server) fn page_of_resources<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    results: &Results<'_>,
+    mut items: Vec<Value>,
+    cursor: Option<&str>,
+) -> Reply {
+    let catalog = ask::catalog(shard);
+    items.extend(catalog.resources.iter().map(|one| one.to_json(results.version())));
+    let key_of = |item: &Value| item["uri"].as_str().unwrap_or_default().to_owned();
+    items.sort_by_key(key_of);
+    Ok(results.resources(cursor::page(List::Resources, items, key_of, cursor)?))
+}
 
-    /// Returns this principal's executions on this shard as items of a list.
-    pub(in crate::server) fn execution_items(&mut self, owner: Principal) -> Vec<Value> {
-        let mut items = Vec::new();
-        for id in self.own_executions(owner) {
-            let Ok(status) = self.inspect(id) else { continue };
-            let state = status.state.name();
-            items.push(results::execution(&id.to_string(), &self.tool_name(id), state));
+pub(in crate::server) fn list_templates<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    results: &Results<'_>,
+    cursor: Option<&str>,
+) -> Reply {
+    let catalog = ask::catalog(shard);
+    let of_catalog = catalog.templates.iter();
+    let mut all: Vec<Value> =
+        of_catalog.map(|template| template.to_json(results.version())).collect();
+    all.extend(results::execution_templates());
+    let key_of = |item: &Value| item["uriTemplate"].as_str().unwrap_or_default().to_owned();
+    all.sort_by_key(key_of);
+    Ok(results.templates(cursor::page(List::Templates, all, key_of, cursor)?))
+}
+
+/// True if this resource exists and this principal may know it.
+pub(in crate::server) fn is_resource<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    owner: Principal,
+    uri: &str,
+) -> bool {
+    match ExecutionUri::parse(uri) {
+        Some(ExecutionUri::State(id) | ExecutionUri::Output(id)) => {
+            calls::is_owned(shard, id, owner)
         }
-        items
+        None => ask::catalog(shard).has(uri),
     }
+}
 
-    /// Returns a page of the catalog's resources and these executions.
-    pub(in crate::server) fn page_of_resources(
-        &self,
-        results: &Results<'_>,
-        mut items: Vec<Value>,
-        cursor: Option<&str>,
-    ) -> Reply {
-        let catalog = self.catalog();
-        items.extend(catalog.resources.iter().map(|one| one.to_json(results.version())));
-        let key_of = |item: &Value| item["uri"].as_str().unwrap_or_default().to_owned();
-        items.sort_by_key(key_of);
-        Ok(results.resources(cursor::page(List::Resources, items, key_of, cursor)?))
-    }
-
-    pub(in crate::server) fn list_templates(
-        &mut self,
-        results: &Results<'_>,
-        cursor: Option<&str>,
-    ) -> Reply {
-        let catalog = self.catalog();
-        let of_catalog = catalog.templates.iter();
-        let mut all: Vec<Value> =
-            of_catalog.map(|template| template.to_json(results.version())).collect();
-        all.extend(results::execution_templates());
-        let key_of = |item: &Value| item["uriTemplate"].as_str().unwrap_or_default().to_owned();
-        all.sort_by_key(key_of);
-        Ok(results.templates(cursor::page(List::Templates, all, key_of, cursor)?))
-    }
-
-    /// True if this resource exists and this principal may know it.
-    pub(in crate::server) fn is_resource(&self, owner: Principal, uri: &str) -> bool {
-        match ExecutionUri::parse(uri) {
-            Some(ExecutionUri::State(id) | ExecutionUri::Output(id)) => self.is_owned(id, owner),
-            None => self.catalog().has(uri),
+pub(in crate::server) fn read_resource<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    owner: Principal,
+    results: &Results<'_>,
+    uri: &str,
+) -> Reply {
+    let not_found = || Fault::resource_not_found(results.version(), uri);
+    let item = match ExecutionUri::parse(uri) {
+        Some(ExecutionUri::State(id)) if calls::is_owned(shard, id, owner) => {
+            let state = calls::describe(shard, id).map_err(|_| not_found())?;
+            contents(uri, Some("application/json"), &Contents::Text(state.to_string()))
         }
-    }
-
-    pub(in crate::server) fn read_resource(
-        &mut self,
-        owner: Principal,
-        results: &Results<'_>,
-        uri: &str,
-    ) -> Reply {
-        let not_found = || Fault::resource_not_found(results.version(), uri);
-        let item = match ExecutionUri::parse(uri) {
-            Some(ExecutionUri::State(id)) if self.is_owned(id, owner) => {
-                let state = self.describe(id).map_err(|_| not_found())?;
-                contents(uri, Some("application/json"), &Contents::Text(state.to_string()))
-            }
-            Some(ExecutionUri::Output(id)) if self.is_owned(id, owner) => {
-                let output = self.output_held(id).ok_or_else(not_found)?;
-                match String::from_utf8(output) {
-                    Ok(text) => contents(uri, Some("text/plain"), &Contents::Text(text)),
-                    Err(error) => {
-                        let blob = Contents::Blob(error.into_bytes());
-                        contents(uri, Some("application/octet-stream"), &blob)
-                    }
+        Some(ExecutionUri::Output(id)) if calls::is_owned(shard, id, owner) => {
+            let output = output_held(shard, id).ok_or_else(not_found)?;
+            match String::from_utf8(output) {
+                Ok(text) => contents(uri, Some("text/plain"), &Contents::Text(text)),
+                Err(error) => {
+                    let blob = Contents::Blob(error.into_bytes());
+                    contents(uri, Some("application/octet-stream"), &blob)
                 }
             }
-            Some(_) => return Err(not_found()),
-            None => {
-                let catalog = self.catalog();
-                self.call_catalog(|| catalog.read(uri))?.ok_or_else(not_found)?
-            }
-        };
-        Ok(results.contents(vec![item]))
-    }
+        }
+        Some(_) => return Err(not_found()),
+        None => {
+            let catalog = ask::catalog(shard);
+            ask::call_catalog(shard, || catalog.read(uri))?.ok_or_else(not_found)?
+        }
+    };
+    Ok(results.contents(vec![item]))
+}
 
-    /// Returns the output of an execution, as far as it is still held.
-    fn output_held(&mut self, id: ExecutionId) -> Option<Vec<u8>> {
-        let status = self.inspect(id).ok()?;
-        let run = self.runs[id.slot.index as usize].as_ref()?;
-        let mut output = Vec::new();
-        for seq in status.tail_seq.max(1)..=status.head_seq {
-            if let Ok((_, payload)) = read_chunk(run, seq, &mut self.scratch) {
-                output.extend_from_slice(payload);
-            }
+/// Returns the output of an execution, as far as it is still held.
+fn output_held<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ExecutionId,
+) -> Option<Vec<u8>> {
+    let status = shard.inspect(id).ok()?;
+    let run = shard.runs[id.slot.index as usize].as_ref()?;
+    let mut output = Vec::new();
+    for seq in status.tail_seq.max(1)..=status.head_seq {
+        if let Ok((_, payload)) = read_chunk(run, seq, &mut shard.scratch) {
+            output.extend_from_slice(payload);
         }
-        Some(output)
     }
+    Some(output)
+}
 
-    pub(in crate::server) fn subscribe_resource(
-        &mut self,
-        source: &Source,
-        results: &Results<'_>,
-        uri: &str,
-    ) -> Reply {
-        if !self.is_resource(source.owner, uri) {
-            return Err(Fault::resource_not_found(results.version(), uri));
-        }
-        if let Some(name) = Self::session_of(source) {
-            let serve = self.guests.serve.as_mut().expect("it was asked");
-            if let Some(session) = serve.mcp.sessions.get(name) {
-                session.machine.subscribe(uri)?;
-            }
-            self.watch_for_session(name, uri);
-        }
-        Ok(results.empty())
+pub(in crate::server) fn subscribe_resource<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: &Source,
+    results: &Results<'_>,
+    uri: &str,
+) -> Reply {
+    if !is_resource(shard, source.owner, uri) {
+        return Err(Fault::resource_not_found(results.version(), uri));
     }
+    if let Some(name) = listen::session_of(source) {
+        let serve = shard.guests.serve.as_mut().expect("it was asked");
+        if let Some(session) = serve.mcp.sessions.get(name) {
+            session.machine.subscribe(uri)?;
+        }
+        listen::watch_for_session(shard, name, uri);
+    }
+    Ok(results.empty())
+}
 
-    pub(in crate::server) fn unsubscribe_resource(
-        &mut self,
-        source: &Source,
-        results: &Results<'_>,
-        uri: &str,
-    ) -> Reply {
-        if let Some(name) = Self::session_of(source) {
-            let serve = self.guests.serve.as_mut().expect("it was asked");
-            if let Some(session) = serve.mcp.sessions.get(name) {
-                session.machine.unsubscribe(uri);
-            }
-            self.unwatch_for_session(name, uri);
+pub(in crate::server) fn unsubscribe_resource<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: &Source,
+    results: &Results<'_>,
+    uri: &str,
+) -> Reply {
+    if let Some(name) = listen::session_of(source) {
+        let serve = shard.guests.serve.as_mut().expect("it was asked");
+        if let Some(session) = serve.mcp.sessions.get(name) {
+            session.machine.unsubscribe(uri);
         }
-        Ok(results.empty())
+        listen::unwatch_for_session(shard, name, uri);
     }
+    Ok(results.empty())
 }

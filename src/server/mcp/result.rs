@@ -1,5 +1,7 @@
 //! The results of calls, built from kept output, and streams that are cut off and resumed.
 
+use crate::server::hub;
+use crate::server::mcp::{answer, ask, doors, questions, tools};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -22,211 +24,221 @@ use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::{Link, News, Part};
 use crate::stream::{Kind, Kinds, Totals};
 use crate::wire::sse;
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Returns the reply to a call whose execution is over.
-    pub(in crate::server) fn result_of(&mut self, keep: Handle, context: &Context) -> Reply {
-        let server = self.server_info();
-        let results = Results::new(context.version, &server);
-        let serve = self.guests.serve.as_ref().expect("it keeps");
-        let keep =
-            serve.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("the output is gone"))?;
-        let is_cut_short = match &keep.role {
-            Role::Answer(call) => serve.mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
-            Role::Door | Role::Task(_) => false,
-        };
-        let is_told = context.progress_token.is_some() || context.partial_token.is_some();
-        let id = keep.execution.ok_or_else(|| Fault::internal("the tool was not run"))?;
-        let over =
-            keep.over.as_ref().ok_or_else(|| Fault::internal("the execution is not over"))?;
-        if keep.has_panicked {
-            return Err(Fault::internal("the tool has panicked"));
+/// Returns the reply to a call whose execution is over.
+pub(in crate::server) fn result_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    keep: Handle,
+    context: &Context,
+) -> Reply {
+    let server = ask::server_info(shard);
+    let results = Results::new(context.version, &server);
+    let serve = shard.guests.serve.as_ref().expect("it keeps");
+    let keep = serve.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("the output is gone"))?;
+    let is_cut_short = match &keep.role {
+        Role::Answer(call) => serve.mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
+        Role::Door | Role::Task(_) => false,
+    };
+    let is_told = context.progress_token.is_some() || context.partial_token.is_some();
+    let id = keep.execution.ok_or_else(|| Fault::internal("the tool was not run"))?;
+    let over = keep.over.as_ref().ok_or_else(|| Fault::internal("the execution is not over"))?;
+    if keep.has_panicked {
+        return Err(Fault::internal("the tool has panicked"));
+    }
+    let events = doors::events_of(shard, id);
+    let name = id.to_string();
+    let meta = meta_of(&name, keep.token.as_deref(), events.as_deref());
+    let problem = over.problem();
+    let end = End { outcome: over.outcome(), error: problem.as_deref() };
+    let spec = Arc::clone(&keep.tool);
+    let fits = |output: &Value| {
+        shard.tools.check_output(&spec.name, output).map_err(|error| error.to_string())
+    };
+    Ok(match &keep.content {
+        Content::All(collected) => results.call(collected, end, &spec, meta, &fits),
+        Content::Beginning(collected) if problem.is_some() => {
+            results.call(collected, end, &spec, meta, &fits)
         }
-        let events = self.events_of(id);
-        let name = id.to_string();
-        let meta = meta_of(&name, keep.token.as_deref(), events.as_deref());
-        let problem = over.problem();
-        let end = End { outcome: over.outcome(), error: problem.as_deref() };
-        let spec = Arc::clone(&keep.tool);
-        let fits = |output: &Value| {
-            self.tools.check_output(&spec.name, output).map_err(|error| error.to_string())
-        };
-        Ok(match &keep.content {
-            Content::All(collected) => results.call(collected, end, &spec, meta, &fits),
-            Content::Beginning(collected) if problem.is_some() => {
-                results.call(collected, end, &spec, meta, &fits)
-            }
-            Content::Beginning(collected) => {
-                let rest = match keep.is_streamed {
-                    false => Rest::Held(&name),
-                    true if !is_told => Rest::Lost,
-                    true if is_cut_short => Rest::CutShort,
-                    true => Rest::Told,
-                };
-                results.call_in_part(collected.output(), rest, &spec, meta)
-            }
-            Content::Window(_) => {
-                results.call_in_part(&keep.beginning, Rest::Stream(&name), &spec, meta)
-            }
-        })
-    }
-
-    /// Ends the stream of a call. Its client has to come back for the answer.
-    pub(in crate::server) fn send_away(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-        let Outlet::Stream(id) = call.outlet else { return };
-        serve.write_mcp_retry(id);
-        self.mute(handle);
-        self.guests.serve.as_mut().expect("as above").release_link(id);
-    }
-
-    /// Resumes the stream of a call after this event. Returns `None` if no such call exists.
-    pub(in crate::server) fn resume_call(
-        &mut self,
-        id: ConnectionId,
-        name: SessionName,
-        owner: Principal,
-        behind: &str,
-    ) -> Option<bool> {
-        let event = EventId::parse(behind)?;
-        let asker = Asker::Session(name);
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        if serve.mcp.kept.was_answered(event.handle, name, event.count) {
-            return self.end_at_once(id, name, event.handle);
+        Content::Beginning(collected) => {
+            let rest = match keep.is_streamed {
+                false => Rest::Held(&name),
+                true if !is_told => Rest::Lost,
+                true if is_cut_short => Rest::CutShort,
+                true => Rest::Told,
+            };
+            results.call_in_part(collected.output(), rest, &spec, meta)
         }
-        let is_its =
-            |call: &crate::server::mcp::call::McpCall| call.asker == asker && call.owner == owner;
-        let is_it = |handle: Handle, call: &crate::server::mcp::call::McpCall| {
-            is_its(call) && call.name.unwrap_or(handle) == event.handle
-        };
-        let found = serve.mcp.calls.iter().find(|(handle, call)| is_it(*handle, call));
-        let found = found.map(|(handle, _)| handle);
-        let handle = match found {
-            Some(handle) => handle,
-            None => {
-                let call = serve.mcp.kept.take(event.handle, name)?;
-                let handle = serve.mcp.calls.insert(call).ok()?;
-                if let Some(session) = serve.mcp.sessions.get(name) {
-                    session.call_count += 1;
-                }
-                handle
+        Content::Window(_) => {
+            results.call_in_part(&keep.beginning, Rest::Stream(&name), &spec, meta)
+        }
+    })
+}
+
+/// Ends the stream of a call. Its client has to come back for the answer.
+pub(in crate::server) fn send_away<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let Outlet::Stream(id) = call.outlet else { return };
+    serve.write_mcp_retry(id);
+    answer::mute(shard, handle);
+    shard.guests.serve.as_mut().expect("as above").release_link(id);
+}
+
+/// Resumes the stream of a call after this event. Returns `None` if no such call exists.
+pub(in crate::server) fn resume_call<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    name: SessionName,
+    owner: Principal,
+    behind: &str,
+) -> Option<bool> {
+    let event = EventId::parse(behind)?;
+    let asker = Asker::Session(name);
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    if serve.mcp.kept.was_answered(event.handle, name, event.count) {
+        return end_at_once(shard, id, name, event.handle);
+    }
+    let is_its =
+        |call: &crate::server::mcp::call::McpCall| call.asker == asker && call.owner == owner;
+    let is_it = |handle: Handle, call: &crate::server::mcp::call::McpCall| {
+        is_its(call) && call.name.unwrap_or(handle) == event.handle
+    };
+    let found = serve.mcp.calls.iter().find(|(handle, call)| is_it(*handle, call));
+    let found = found.map(|(handle, _)| handle);
+    let handle = match found {
+        Some(handle) => handle,
+        None => {
+            let call = serve.mcp.kept.take(event.handle, name)?;
+            let handle = serve.mcp.calls.insert(call).ok()?;
+            if let Some(session) = serve.mcp.sessions.get(name) {
+                session.call_count += 1;
             }
-        };
-        self.take_from(handle);
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("as above");
-        serve.mcp.sessions.touch(name, now);
-        let connection = serve.connection(id)?;
-        connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
-        connection.doing = Doing::Mcp;
-        serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
-        let call = serve.mcp.calls.get_mut(handle)?;
-        call.outlet = Outlet::Stream(id);
-        call.reached.count = call.reached.count.max(event.count);
-        (call.reached.seq, call.reached.bytes) = (event.seq, event.bytes); // It resumes there.
-        serve.begin_stream(id);
-        self.notify_from(handle, event);
-        self.ask_open_again(handle);
-        let serve = self.guests.serve.as_mut().expect("as above");
-        serve.mcp.note(News::Call(handle));
-        self.pump();
-        Some(false)
-    }
-
-    /// Ends the stream at once because the client has the answer already.
-    fn end_at_once(&mut self, id: ConnectionId, name: SessionName, call: Handle) -> Option<bool> {
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        serve.mcp.sessions.touch(name, now);
-        let connection = serve.connection(id)?;
-        connection.mcp = Some(Box::new(Link::new(Part::Call(call))));
-        serve.begin_stream(id);
-        serve.release_link(id);
-        Some(false)
-    }
-
-    /// Takes a call from its previous connection, whose loss was not noticed yet.
-    fn take_from(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-        let before = call.outlet;
-        self.mute(handle);
-        let serve = self.guests.serve.as_mut().expect("as above");
-        if let Outlet::Stream(id) | Outlet::Open(id) = before {
-            if let Some(connection) = serve.connection(id) {
-                connection.mcp = None;
-                connection.is_aborted = true;
-            }
-            self.drop_connection(id);
+            handle
         }
-    }
+    };
+    take_from(shard, handle);
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    serve.mcp.sessions.touch(name, now);
+    let connection = serve.connection(id)?;
+    connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
+    connection.doing = Doing::Mcp;
+    serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
+    let call = serve.mcp.calls.get_mut(handle)?;
+    call.outlet = Outlet::Stream(id);
+    call.reached.count = call.reached.count.max(event.count);
+    (call.reached.seq, call.reached.bytes) = (event.seq, event.bytes); // It resumes there.
+    serve.begin_stream(id);
+    notify_from(shard, handle, event);
+    questions::ask_open_again(shard, handle);
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    serve.mcp.note(News::Call(handle));
+    shard.pump();
+    Some(false)
+}
 
-    /// Sends the chunks after an event again, from the log of the execution. The notifier of the
-    /// lost connection keeps the log until the new one does.
-    fn notify_from(&mut self, handle: Handle, event: EventId) {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-        let lost = call.notifier.take();
-        self.attach_behind(handle, event);
-        if let Some(lost) = lost {
-            self.ask_at_once(Event::Unsubscribe(lost)); // Its slot may be taken over already.
-        }
-    }
+/// Ends the stream at once because the client has the answer already.
+fn end_at_once<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    name: SessionName,
+    call: Handle,
+) -> Option<bool> {
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    serve.mcp.sessions.touch(name, now);
+    let connection = serve.connection(id)?;
+    connection.mcp = Some(Box::new(Link::new(Part::Call(call))));
+    serve.begin_stream(id);
+    serve.release_link(id);
+    Some(false)
+}
 
-    fn attach_behind(&mut self, handle: Handle, event: EventId) {
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let Some(call) = serve.mcp.calls.get(handle) else { return };
-        let execution = match call.stage {
-            Stage::Runs(keep) => serve.mcp.keeps.get(keep).and_then(|keep| keep.execution),
-            Stage::Answered(_) => call.ran,
-            _ => None,
-        };
-        let wants_chunks =
-            call.context.progress_token.is_some() || call.context.partial_token.is_some();
-        let kinds = match (wants_chunks, call.level) {
-            (true, _) => Kinds::ALL,
-            (false, Some(_)) => Kinds::NONE.with(Kind::Log),
-            (false, None) => return,
-        };
-        let Some(execution) = execution else { return };
-        // With a selection of kinds, the event does not say how much there was.
-        let seen = kinds.is_all().then_some(Totals { chunks: event.seq, bytes: event.bytes });
-        let from = From::Seq { seq: event.seq + 1, seen };
-        self.pump();
-        self.attach_notifier(handle, execution, from, kinds);
+/// Takes a call from its previous connection, whose loss was not noticed yet.
+fn take_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let before = call.outlet;
+    answer::mute(shard, handle);
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    if let Outlet::Stream(id) | Outlet::Open(id) = before {
+        if let Some(connection) = serve.connection(id) {
+            connection.mcp = None;
+            connection.is_aborted = true;
+        }
+        hub::drop_connection(shard, id);
     }
+}
 
-    /// Sends a keep-alive comment on a connection that was silent, and sets the next one.
-    pub(in crate::server) fn beat_mcp(&mut self, id: ConnectionId) {
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let Some(connection) = serve.connection(id) else { return };
-        let silence = now.since(connection.sent_at);
-        if connection.is_blocked && silence >= limits::SEND_STALL {
-            self.drop_connection(id);
-            return;
-        }
-        let is_blocked = connection.is_blocked;
-        let next_at = match silence >= limits::KEEP_ALIVE / 2 || is_blocked {
-            true => now + limits::KEEP_ALIVE,
-            false => connection.sent_at + limits::KEEP_ALIVE,
-        };
-        let call = match connection.mcp.as_ref().map(|link| &link.part) {
-            Some(Part::Call(handle)) => Some(*handle),
-            _ => None,
-        };
-        if silence >= limits::KEEP_ALIVE / 2 && !is_blocked {
-            if let Some(call) = call.and_then(|handle| serve.mcp.calls.get_mut(handle))
-                && let Outlet::Open(_) = call.outlet
-            {
-                call.outlet = Outlet::Stream(id);
-                serve.begin_stream(id); // A client that waits for long gets a sign of life.
-            }
-            serve.write_comment(id);
-        }
-        serve.set_timer(id, Some((Timer::McpBeat, next_at)));
+/// Sends the chunks after an event again, from the log of the execution. The notifier of the
+/// lost connection keeps the log until the new one does.
+fn notify_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, event: EventId) {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let lost = call.notifier.take();
+    attach_behind(shard, handle, event);
+    if let Some(lost) = lost {
+        shard.ask_at_once(Event::Unsubscribe(lost)); // Its slot may be taken over already.
     }
+}
+
+fn attach_behind<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, event: EventId) {
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let Some(call) = serve.mcp.calls.get(handle) else { return };
+    let execution = match call.stage {
+        Stage::Runs(keep) => serve.mcp.keeps.get(keep).and_then(|keep| keep.execution),
+        Stage::Answered(_) => call.ran,
+        _ => None,
+    };
+    let wants_chunks =
+        call.context.progress_token.is_some() || call.context.partial_token.is_some();
+    let kinds = match (wants_chunks, call.level) {
+        (true, _) => Kinds::ALL,
+        (false, Some(_)) => Kinds::NONE.with(Kind::Log),
+        (false, None) => return,
+    };
+    let Some(execution) = execution else { return };
+    // With a selection of kinds, the event does not say how much there was.
+    let seen = kinds.is_all().then_some(Totals { chunks: event.seq, bytes: event.bytes });
+    let from = From::Seq { seq: event.seq + 1, seen };
+    shard.pump();
+    tools::attach_notifier(shard, handle, execution, from, kinds);
+}
+
+/// Sends a keep-alive comment on a connection that was silent, and sets the next one.
+pub(in crate::server) fn beat_mcp<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) {
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let Some(connection) = serve.connection(id) else { return };
+    let silence = now.since(connection.sent_at);
+    if connection.is_blocked && silence >= limits::SEND_STALL {
+        hub::drop_connection(shard, id);
+        return;
+    }
+    let is_blocked = connection.is_blocked;
+    let next_at = match silence >= limits::KEEP_ALIVE / 2 || is_blocked {
+        true => now + limits::KEEP_ALIVE,
+        false => connection.sent_at + limits::KEEP_ALIVE,
+    };
+    let call = match connection.mcp.as_ref().map(|link| &link.part) {
+        Some(Part::Call(handle)) => Some(*handle),
+        _ => None,
+    };
+    if silence >= limits::KEEP_ALIVE / 2 && !is_blocked {
+        if let Some(call) = call.and_then(|handle| serve.mcp.calls.get_mut(handle))
+            && let Outlet::Open(_) = call.outlet
+        {
+            call.outlet = Outlet::Stream(id);
+            serve.begin_stream(id); // A client that waits for long gets a sign of life.
+        }
+        serve.write_comment(id);
+    }
+    serve.set_timer(id, Some((Timer::McpBeat, next_at)));
 }
 
 impl Serve {

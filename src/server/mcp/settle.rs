@@ -7,179 +7,185 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::keep::Role;
-use crate::server::mcp::{Due, Link, News, Part};
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Handles all queued events. Gathered notifications are written in the flush.
-    pub(in crate::server) fn settle_mcp(&mut self) {
-        let now = self.now;
-        loop {
-            let Some(serve) = &mut self.guests.serve else { return };
-            serve.mcp.now = now;
-            match serve.mcp.news.pop() {
-                None => return,
-                Some(News::Keep(keep)) => self.settle_keep(keep),
-                Some(News::Call(call)) => self.settle_call(call),
-                Some(News::Changed(list, principal)) => self.tell_changed(list, principal),
-                Some(News::Look) => self.tell_updates(),
-            }
+use crate::server::mcp::{
+    Due, Link, News, Part, answer, ask, doors, lines, listen, receive, result, tasks,
+};
+/// Handles all queued events. Gathered notifications are written in the flush.
+pub(in crate::server) fn settle_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let now = shard.now;
+    loop {
+        let Some(serve) = &mut shard.guests.serve else { return };
+        serve.mcp.now = now;
+        match serve.mcp.news.pop() {
+            None => return,
+            Some(News::Keep(keep)) => settle_keep(shard, keep),
+            Some(News::Call(call)) => settle_call(shard, call),
+            Some(News::Changed(list, principal)) => listen::tell_changed(shard, list, principal),
+            Some(News::Look) => listen::tell_updates(shard),
         }
     }
+}
 
-    fn settle_keep(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_ref().expect("it keeps");
-        let Some(keep) = serve.mcp.keeps.get(handle) else { return };
-        let run = keep.execution.and_then(|id| self.known_run(id));
-        let has_panicked = run.is_some_and(|run| run.has_panicked);
-        let serve = self.guests.serve.as_mut().expect("as above");
-        let keep = serve.mcp.keeps.get_mut(handle).expect("as above");
-        keep.has_panicked |= has_panicked;
-        match &keep.role {
-            Role::Answer(call) => {
-                let call = *call;
-                if keep.is_a_door() {
-                    self.answer_with_door(call, handle);
-                } else {
-                    self.settle_call(call);
+fn settle_keep<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_ref().expect("it keeps");
+    let Some(keep) = serve.mcp.keeps.get(handle) else { return };
+    let run = keep.execution.and_then(|id| doors::known_run(shard, id));
+    let has_panicked = run.is_some_and(|run| run.has_panicked);
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    let keep = serve.mcp.keeps.get_mut(handle).expect("as above");
+    keep.has_panicked |= has_panicked;
+    match &keep.role {
+        Role::Answer(call) => {
+            let call = *call;
+            if keep.is_a_door() {
+                doors::answer_with_door(shard, call, handle);
+            } else {
+                settle_call(shard, call);
+            }
+        }
+        Role::Door => doors::settle_readers(shard, handle),
+        Role::Task(_) => tasks::settle_task(shard, handle),
+    }
+}
+
+/// Answers a call if its output is complete and all its notifications were sent.
+fn settle_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let Some(call) = serve.mcp.calls.get(handle) else { return };
+    match &call.stage {
+        Stage::Runs(keep) => {
+            let keep = *keep;
+            let Some(kept) = serve.mcp.keeps.get(keep) else { return };
+            if kept.over.is_none() || call.notifier.is_some() {
+                return;
+            }
+            let execution = kept.execution;
+            let reply = result::result_of(shard, keep, &listen::call_context(shard, handle));
+            let serve = shard.guests.serve.as_mut().expect("as above");
+            serve.mcp.calls.get_mut(handle).expect("it was just there").ran = execution;
+            forget_keep(shard, keep);
+            answer::answer_call(shard, handle, reply);
+        }
+        // With a timer, it settles, and is sent when that is over.
+        Stage::Answered(bytes) if call.notifier.is_none() && call.timer.is_none() => {
+            let bytes = bytes.to_vec();
+            answer::say_answer(shard, handle, bytes);
+        }
+        _ => {}
+    }
+}
+
+/// Removes a keep that is not needed any more.
+pub(in crate::server) fn forget_keep<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(mut keep) = serve.mcp.keeps.remove(handle) else { return };
+    serve.mcp.set_timer(keep.timer.take(), None);
+    if let Some(subscriber) = keep.subscriber {
+        shard.pump(); // Earlier actions come first.
+        shard.ask_at_once(Event::Unsubscribe(subscriber));
+    }
+}
+
+/// Handles the loss of a connection. In the handshake era, its call continues. In the stateless
+/// era, the loss cancels the call.
+pub(in crate::server) fn lose_link<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    link: Link,
+) {
+    match link.part {
+        Part::Session(name) => receive::lose_stream(shard, name),
+        Part::Lines(lines) => lines::lose_lines(shard, id, *lines),
+        Part::Call(handle) => {
+            let Some(serve) = &mut shard.guests.serve else { return };
+            let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+            match call.asker {
+                Asker::Session(_) if call.context.version.era() == Era::Handshake => {
+                    answer::mute(shard, handle);
+                    settle_detached(shard, handle);
+                }
+                Asker::Session(_) | Asker::Alone(_) => {
+                    call.outlet = Outlet::Nowhere;
+                    ask::cancel_mcp(shard, handle);
                 }
             }
-            Role::Door => self.settle_readers(handle),
-            Role::Task(_) => self.settle_task(handle),
         }
     }
+}
 
-    /// Answers a call if its output is complete and all its notifications were sent.
-    fn settle_call(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        let Some(call) = serve.mcp.calls.get(handle) else { return };
-        match &call.stage {
-            Stage::Runs(keep) => {
-                let keep = *keep;
-                let Some(kept) = serve.mcp.keeps.get(keep) else { return };
-                if kept.over.is_none() || call.notifier.is_some() {
-                    return;
-                }
-                let execution = kept.execution;
-                let reply = self.result_of(keep, &self.call_context(handle));
-                let serve = self.guests.serve.as_mut().expect("as above");
-                serve.mcp.calls.get_mut(handle).expect("it was just there").ran = execution;
-                self.forget_keep(keep);
-                self.answer_call(handle, reply);
-            }
-            // With a timer, it settles, and is sent when that is over.
-            Stage::Answered(bytes) if call.notifier.is_none() && call.timer.is_none() => {
-                let bytes = bytes.to_vec();
-                self.say_answer(handle, bytes);
-            }
-            _ => {}
+/// Settles a call that has lost its connection. A call that only waits is closed.
+fn settle_detached<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let Some(call) = serve.mcp.calls.get(handle) else { return };
+    match &call.stage {
+        Stage::Runs(_) | Stage::Answered(_) => serve.mcp.note(News::Call(handle)),
+        Stage::Asks(_) => {} // The client comes back, or the time is up.
+        Stage::Awaits(_) | Stage::Reads(..) | Stage::Listens(_) | Stage::Begins => {
+            answer::close_call(shard, handle);
         }
     }
+}
 
-    /// Removes a keep that is not needed any more.
-    pub(in crate::server) fn forget_keep(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(mut keep) = serve.mcp.keeps.remove(handle) else { return };
-        serve.mcp.set_timer(keep.timer.take(), None);
-        if let Some(subscriber) = keep.subscriber {
-            self.pump(); // Earlier actions come first.
-            self.ask_at_once(Event::Unsubscribe(subscriber));
+/// Handles expired deadlines.
+pub(in crate::server) fn fire_mcp_deadlines<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let now = shard.now;
+    loop {
+        let Some(serve) = &mut shard.guests.serve else { return };
+        serve.mcp.kept.expire(now);
+        if let Some(session) = serve.mcp.sessions.expire(now) {
+            serve.mcp.counts.sessions_idled_out += 1;
+            serve.mcp.forget_session(session.name);
+            continue;
+        }
+        let Some(due) = serve.mcp.timers.pop_expired(now) else { return };
+        shard.worked = true;
+        match due {
+            Due::Call(handle) => call_is_due(shard, handle),
+            Due::Keep(handle) => keep_is_due(shard, handle),
+            Due::Look => listen::look_at_resources(shard),
         }
     }
+}
 
-    /// Handles the loss of a connection. In the handshake era, its call continues. In the stateless
-    /// era, the loss cancels the call.
-    pub(in crate::server) fn lose_link(&mut self, id: ConnectionId, link: Link) {
-        match link.part {
-            Part::Session(name) => self.lose_stream(name),
-            Part::Lines(lines) => self.lose_lines(id, *lines),
-            Part::Call(handle) => {
-                let Some(serve) = &mut self.guests.serve else { return };
-                let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-                match call.asker {
-                    Asker::Session(_) if call.context.version.era() == Era::Handshake => {
-                        self.mute(handle);
-                        self.settle_detached(handle);
-                    }
-                    Asker::Session(_) | Asker::Alone(_) => {
-                        call.outlet = Outlet::Nowhere;
-                        self.cancel_mcp(handle);
-                    }
-                }
-            }
+fn call_is_due<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    call.timer = None;
+    match &call.stage {
+        Stage::Asks(_) => {
+            let text = "the client has not answered the tool's questions";
+            let reply = doors::refusal(shard, &listen::call_context(shard, handle), text);
+            answer::answer_call(shard, handle, reply);
         }
+        Stage::Reads(keep, offset) => {
+            let (keep, offset) = (*keep, *offset);
+            doors::answer_read(shard, handle, keep, offset, true);
+        }
+        Stage::Answered(bytes) => {
+            let bytes = bytes.to_vec(); // The settling of lines is over.
+            answer::say_answer(shard, handle, bytes);
+        }
+        Stage::Runs(_) => serve.tell_held(handle),
+        Stage::Awaits(_) | Stage::Listens(_) | Stage::Begins => {}
     }
+}
 
-    /// Settles a call that has lost its connection. A call that only waits is closed.
-    fn settle_detached(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        let Some(call) = serve.mcp.calls.get(handle) else { return };
-        match &call.stage {
-            Stage::Runs(_) | Stage::Answered(_) => serve.mcp.note(News::Call(handle)),
-            Stage::Asks(_) => {} // The client comes back, or the time is up.
-            Stage::Awaits(_) | Stage::Reads(..) | Stage::Listens(_) | Stage::Begins => {
-                self.close_call(handle);
+fn keep_is_due<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    keep.timer = None;
+    let execution = keep.execution;
+    match &keep.role {
+        Role::Door => doors::door_is_due(shard, handle),
+        Role::Task(_) => {
+            tasks::forget_task(shard, handle);
+            if let Some(execution) = execution {
+                let _ = shard.cancel(execution);
             }
         }
-    }
-
-    /// Handles expired deadlines.
-    pub(in crate::server) fn fire_mcp_deadlines(&mut self) {
-        let now = self.now;
-        loop {
-            let Some(serve) = &mut self.guests.serve else { return };
-            serve.mcp.kept.expire(now);
-            if let Some(session) = serve.mcp.sessions.expire(now) {
-                serve.mcp.counts.sessions_idled_out += 1;
-                serve.mcp.forget_session(session.name);
-                continue;
-            }
-            let Some(due) = serve.mcp.timers.pop_expired(now) else { return };
-            self.worked = true;
-            match due {
-                Due::Call(handle) => self.call_is_due(handle),
-                Due::Keep(handle) => self.keep_is_due(handle),
-                Due::Look => self.look_at_resources(),
-            }
-        }
-    }
-
-    fn call_is_due(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-        call.timer = None;
-        match &call.stage {
-            Stage::Asks(_) => {
-                let text = "the client has not answered the tool's questions";
-                let reply = self.refusal(&self.call_context(handle), text);
-                self.answer_call(handle, reply);
-            }
-            Stage::Reads(keep, offset) => {
-                let (keep, offset) = (*keep, *offset);
-                self.answer_read(handle, keep, offset, true);
-            }
-            Stage::Answered(bytes) => {
-                let bytes = bytes.to_vec(); // The settling of lines is over.
-                self.say_answer(handle, bytes);
-            }
-            Stage::Runs(_) => serve.tell_held(handle),
-            Stage::Awaits(_) | Stage::Listens(_) | Stage::Begins => {}
-        }
-    }
-
-    fn keep_is_due(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
-        keep.timer = None;
-        let execution = keep.execution;
-        match &keep.role {
-            Role::Door => self.door_is_due(handle),
-            Role::Task(_) => {
-                self.forget_task(handle);
-                if let Some(execution) = execution {
-                    let _ = self.cancel(execution);
-                }
-            }
-            Role::Answer(_) => {}
-        }
+        Role::Answer(_) => {}
     }
 }

@@ -1,6 +1,8 @@
 //! Tasks: calls whose results are fetched later. A task is a keep with an unguessable name, from
 //! its start until its time is up. It passes on the questions of its tool.
 
+use crate::server::mcp::{answer, ask, doors, listen, result, settle, tools};
+use crate::server::{peers, records};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,379 +80,410 @@ impl Task {
         }
     }
 }
+/// Starts a task for a call. The description of the task is the reply.
+pub(in crate::server) fn begin_task<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    call: ToolCall,
+) -> Reply {
+    let ToolCall { source, context, spec, arguments, replies } = call;
+    let owner = source.owner;
+    let most = limits::MCP_TASKS_MAX;
+    let place = shard.guests.mcp.places.take(What::Tasks, owner, most);
+    let full = || Fault::busy(format!("{most} tasks exist already"));
+    let place = Some(place.ok_or_else(full)?);
+    let secret =
+        shard.secrets.draw().map_err(|_| Fault::internal("the system gave no randomness"))?;
+    let name = format!("{:02x}{:032x}", peers::own_index(shard), secret.token);
+    let created_us = records::wall_us(shard);
+    let ttl_ms = tasks::ttl_ms(&context);
+    let task = Task {
+        name,
+        state: TaskState::Working,
+        asker: source.asker,
+        context,
+        arguments,
+        created_us,
+        updated_us: created_us,
+        ttl_ms,
+        open: Vec::new(),
+        answers: replies.answers,
+        remembers: replies.state,
+        rounds: 0,
+        reply: None,
+    };
+    let now = shard.now;
+    let keep = Keep { place, ..Keep::new(owner, spec, Role::Task(Box::new(task))) };
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let full = |_| Fault::busy("too many tasks exist");
+    let handle = serve.mcp.keeps.insert(Box::new(keep)).map_err(full)?;
+    let until = now + Duration::from_millis(ttl_ms);
+    let timer = serve.mcp.set_timer(None, Some((Due::Keep(handle), until)));
+    serve.mcp.keeps.get_mut(handle).expect("it was just made").timer = timer;
+    advance_task(shard, handle);
+    let server = ask::server_info(shard);
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    let Some(task) = serve.mcp.task(handle) else {
+        return Err(Fault::internal("the task is gone"));
+    };
+    Ok(Results::new(task.context.version, &server).task_created(&task.document()))
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Starts a task for a call. The description of the task is the reply.
-    pub(in crate::server) fn begin_task(&mut self, call: ToolCall) -> Reply {
-        let ToolCall { source, context, spec, arguments, replies } = call;
-        let owner = source.owner;
-        let most = limits::MCP_TASKS_MAX;
-        let place = self.guests.mcp.places.take(What::Tasks, owner, most);
-        let full = || Fault::busy(format!("{most} tasks exist already"));
-        let place = Some(place.ok_or_else(full)?);
-        let secret =
-            self.secrets.draw().map_err(|_| Fault::internal("the system gave no randomness"))?;
-        let name = format!("{:02x}{:032x}", self.own_index(), secret.token);
-        let created_us = self.wall_us();
-        let ttl_ms = tasks::ttl_ms(&context);
-        let task = Task {
-            name,
-            state: TaskState::Working,
-            asker: source.asker,
-            context,
-            arguments,
-            created_us,
-            updated_us: created_us,
-            ttl_ms,
-            open: Vec::new(),
-            answers: replies.answers,
-            remembers: replies.state,
-            rounds: 0,
-            reply: None,
-        };
-        let now = self.now;
-        let keep = Keep { place, ..Keep::new(owner, spec, Role::Task(Box::new(task))) };
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let full = |_| Fault::busy("too many tasks exist");
-        let handle = serve.mcp.keeps.insert(Box::new(keep)).map_err(full)?;
-        let until = now + Duration::from_millis(ttl_ms);
-        let timer = serve.mcp.set_timer(None, Some((Due::Keep(handle), until)));
-        serve.mcp.keeps.get_mut(handle).expect("it was just made").timer = timer;
-        self.advance_task(handle);
-        let server = self.server_info();
-        let serve = self.guests.serve.as_mut().expect("as above");
-        let Some(task) = serve.mcp.task(handle) else {
-            return Err(Fault::internal("the task is gone"));
-        };
-        Ok(Results::new(task.context.version, &server).task_created(&task.document()))
+/// Runs the tool of a task, or asks its questions first.
+fn advance_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    let (owner, spec) = (keep.owner, Arc::clone(&keep.tool));
+    let Role::Task(task) = &mut keep.role else { return };
+    task.rounds += 1;
+    let is_endless = task.rounds > ROUNDS_MAX;
+    let answers = std::mem::take(&mut task.answers);
+    let replies = Replies { answers, state: task.remembers.take() };
+    let outlet = crate::server::mcp::call::Outlet::Nowhere;
+    let call = ToolCall {
+        source: Source { asker: task.asker, owner, outlet },
+        context: task.context.clone(),
+        spec,
+        arguments: task.arguments.clone(),
+        replies,
+    };
+    if is_endless {
+        let text = format!("the tool has asked more than {ROUNDS_MAX} times");
+        let reply = doors::refusal(shard, &call.context, &text);
+        return finish_task(shard, handle, reply, Outcome::Failed);
     }
-
-    /// Runs the tool of a task, or asks its questions first.
-    fn advance_task(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
-        let (owner, spec) = (keep.owner, Arc::clone(&keep.tool));
-        let Role::Task(task) = &mut keep.role else { return };
-        task.rounds += 1;
-        let is_endless = task.rounds > ROUNDS_MAX;
-        let answers = std::mem::take(&mut task.answers);
-        let replies = Replies { answers, state: task.remembers.take() };
-        let outlet = crate::server::mcp::call::Outlet::Nowhere;
-        let call = ToolCall {
-            source: Source { asker: task.asker, owner, outlet },
-            context: task.context.clone(),
-            spec,
-            arguments: task.arguments.clone(),
-            replies,
-        };
-        if is_endless {
-            let text = format!("the tool has asked more than {ROUNDS_MAX} times");
-            let reply = self.refusal(&call.context, &text);
-            return self.finish_task(handle, reply, Outcome::Failed);
+    match tools::ask_tool(shard, &call) {
+        Err(reply) => finish_task(shard, handle, reply, Outcome::Failed),
+        Ok(Asking::Refuse(text)) => {
+            let reply = doors::refusal(shard, &call.context, &text);
+            finish_task(shard, handle, reply, Outcome::Failed);
         }
-        match self.ask_tool(&call) {
-            Err(reply) => self.finish_task(handle, reply, Outcome::Failed),
-            Ok(Asking::Refuse(text)) => {
-                let reply = self.refusal(&call.context, &text);
-                self.finish_task(handle, reply, Outcome::Failed);
+        Ok(Asking::Run) => match tools::prepare_call(shard, &call) {
+            Err(reply) => finish_task(shard, handle, reply, Outcome::Failed),
+            Ok(prepared) => run_task(shard, handle, &call, prepared),
+        },
+        Ok(Asking::Ask { questions: asked, state }) => {
+            let context = &call.context;
+            if let Err(fault) = questions::check(context.version, &context.client, &asked) {
+                return finish_task(shard, handle, Err(fault), Outcome::Failed);
             }
-            Ok(Asking::Run) => match self.prepare_call(&call) {
-                Err(reply) => self.finish_task(handle, reply, Outcome::Failed),
-                Ok(prepared) => self.run_task(handle, &call, prepared),
-            },
-            Ok(Asking::Ask { questions: asked, state }) => {
-                let context = &call.context;
-                if let Err(fault) = questions::check(context.version, &context.client, &asked) {
-                    return self.finish_task(handle, Err(fault), Outcome::Failed);
+            let serve = shard.guests.serve.as_mut().expect("as above");
+            let is_nothing = asked.is_empty();
+            let open: Vec<(u64, Question)> =
+                asked.into_iter().map(|question| (serve.random.next_u64(), question)).collect();
+            let Some(task) = serve.mcp.task_mut(handle) else { return };
+            (task.open, task.remembers) = (open, state);
+            match is_nothing {
+                true => advance_task(shard, handle),
+                false => {
+                    set_task_state(shard, handle, TaskState::InputRequired);
+                    send_task_questions(shard, handle);
                 }
-                let serve = self.guests.serve.as_mut().expect("as above");
-                let is_nothing = asked.is_empty();
-                let open: Vec<(u64, Question)> =
-                    asked.into_iter().map(|question| (serve.random.next_u64(), question)).collect();
-                let Some(task) = serve.mcp.task_mut(handle) else { return };
-                (task.open, task.remembers) = (open, state);
-                match is_nothing {
-                    true => self.advance_task(handle),
-                    false => {
-                        self.set_task_state(handle, TaskState::InputRequired);
-                        self.send_task_questions(handle);
-                    }
-                }
             }
         }
     }
+}
 
-    fn run_task(&mut self, handle: Handle, call: &ToolCall, prepared: crate::tool::Prepared) {
-        let owner = call.source.owner;
-        match self.open_kept(owner, prepared, 1, None) {
-            Err(error) => {
-                let server = self.server_info();
-                let results = Results::new(call.context.version, &server);
-                let reply = execute_error(&results, &error);
-                self.finish_task(handle, reply, Outcome::Failed);
+fn run_task<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    call: &ToolCall,
+    prepared: crate::tool::Prepared,
+) {
+    let owner = call.source.owner;
+    match tools::open_kept(shard, owner, prepared, 1, None) {
+        Err(error) => {
+            let server = ask::server_info(shard);
+            let results = Results::new(call.context.version, &server);
+            let reply = execute_error(&results, &error);
+            finish_task(shard, handle, reply, Outcome::Failed);
+        }
+        Ok(execution) => {
+            let serve = shard.guests.serve.as_mut().expect("it keeps");
+            if let Some(keep) = serve.mcp.keeps.get_mut(handle) {
+                keep.execution = Some(execution);
             }
-            Ok(execution) => {
-                let serve = self.guests.serve.as_mut().expect("it keeps");
-                if let Some(keep) = serve.mcp.keeps.get_mut(handle) {
-                    keep.execution = Some(execution);
-                }
-                self.attach_keep(handle, execution, crate::engine::From::Start);
-                self.log_started_by(None, execution, &call.spec.name);
-                self.set_task_state(handle, TaskState::Working);
-                self.pump();
+            tools::attach_keep(shard, handle, execution, crate::engine::From::Start);
+            records::log_started_by(shard, None, execution, &call.spec.name);
+            set_task_state(shard, handle, TaskState::Working);
+            shard.pump();
+        }
+    }
+}
+
+fn set_task_state<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    state: TaskState,
+) {
+    let now_us = records::wall_us(shard);
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(task) = serve.mcp.task_mut(handle) else { return };
+    if task.state != state {
+        task.state = state;
+        task.updated_us = now_us.max(task.created_us);
+        tell_task(shard, handle);
+    }
+}
+
+/// Finishes a task whose execution has ended.
+pub(in crate::server) fn settle_task<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(keep) = serve.mcp.keeps.get(handle) else { return };
+    let (Some(over), Role::Task(task)) = (&keep.over, &keep.role) else { return };
+    if task.reply.is_some() {
+        return;
+    }
+    let (outcome, context) = (over.outcome(), task.context.clone());
+    let reply = result::result_of(shard, handle, &context);
+    finish_task(shard, handle, reply, outcome);
+}
+
+/// Stores the reply of a task and sends it to the calls that wait.
+fn finish_task<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    reply: Reply,
+    outcome: Outcome,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(task) = serve.mcp.task_mut(handle) else { return };
+    let state = match (&reply, outcome) {
+        _ if task.state.is_terminal() => task.state,
+        (_, Outcome::Cancelled) => TaskState::Cancelled,
+        (Err(_), _) => TaskState::Failed,
+        (Ok(result), _) => TaskState::of_result(task.context.version, result["isError"] == true),
+    };
+    task.reply = Some(reply);
+    task.open.clear();
+    set_task_state(shard, handle, state);
+    answer_awaiting(shard, handle);
+}
+
+/// Answers the calls that wait for the result of a task.
+fn answer_awaiting<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(task) = serve.mcp.task(handle) else { return };
+    let Some(reply) = task.reply.clone() else { return };
+    let name = task.name.clone();
+    for call in serve.mcp.awaiting(handle) {
+        let reply = of_task(shard, &name, reply.clone(), &listen::call_context(shard, call));
+        answer::answer_call(shard, call, reply);
+    }
+}
+
+fn of_task<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    name: &str,
+    reply: Reply,
+    context: &Context,
+) -> Reply {
+    let server = ask::server_info(shard);
+    Ok(Results::new(context.version, &server).task_result(name, &reply?))
+}
+
+/// Returns the task of this name, if it belongs to this principal.
+fn find_task<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    owner: Principal,
+    name: &str,
+) -> Result<Handle, Fault> {
+    let serve = shard.guests.serve.as_ref().expect("it was asked");
+    let is_it = |keep: &Keep| match &keep.role {
+        Role::Task(task) => keep.owner == owner && task.name == name,
+        Role::Answer(_) | Role::Door => false,
+    };
+    let found = serve.mcp.keeps.iter().find(|(_, keep)| is_it(keep));
+    found.map(|(handle, _)| handle).ok_or_else(Fault::task_not_found)
+}
+
+pub(in crate::server) fn get_task<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    owner: Principal,
+    context: &Context,
+    name: &str,
+) -> Reply {
+    let handle = find_task(shard, owner, name)?;
+    let server = ask::server_info(shard);
+    let results = Results::new(context.version, &server);
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let task = serve.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
+    Ok(task.with_detail(|detail| results.task(&task.document(), detail)))
+}
+
+pub(in crate::server) fn task_result<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: Source,
+    context: Box<Context>,
+    name: &str,
+) -> Option<Reply> {
+    let handle = match find_task(shard, source.owner, name) {
+        Ok(handle) => handle,
+        Err(fault) => return Some(Err(fault)),
+    };
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let reply = serve.mcp.task(handle).and_then(|task| task.reply.clone());
+    if let Some(reply) = reply {
+        return Some(of_task(shard, name, reply, &context));
+    }
+    if let Err(fault) = answer::open_call(shard, source, context, Stage::Awaits(handle)) {
+        return Some(Err(fault));
+    }
+    send_task_questions(shard, handle);
+    None
+}
+
+/// Returns this principal's tasks on this shard as items of a list.
+pub(in crate::server) fn task_items<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    owner: Principal,
+    version: Version,
+) -> Vec<Value> {
+    let serve = shard.guests.serve.as_ref().expect("it was asked");
+    let own = serve.mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
+    let documents = own.filter_map(|(_, keep)| match &keep.role {
+        Role::Task(task) => Some(task.document().to_json(version).into()),
+        Role::Answer(_) | Role::Door => None,
+    });
+    documents.collect()
+}
+
+pub(in crate::server) fn cancel_task<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    owner: Principal,
+    context: &Context,
+    name: &str,
+) -> Reply {
+    let handle = find_task(shard, owner, name)?;
+    let server = ask::server_info(shard);
+    let results = Results::new(context.version, &server);
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let keep = serve.mcp.keeps.get(handle).ok_or_else(Fault::task_not_found)?;
+    let Role::Task(task) = &keep.role else { return Err(Fault::task_not_found()) };
+    let execution = keep.execution.filter(|_| keep.over.is_none());
+    if !task.state.is_terminal() {
+        let context = task.context.clone();
+        set_task_state(shard, handle, TaskState::Cancelled);
+        match execution {
+            Some(execution) => _ = shard.cancel(execution),
+            None => {
+                let reply = doors::refusal(shard, &context, "the task was cancelled");
+                finish_task(shard, handle, reply, Outcome::Cancelled);
             }
         }
+    } else if context.version.era() == Era::Handshake {
+        let text = format!("the task is already {}", task.state.name());
+        return Err(Fault::invalid_params(text));
     }
+    let serve = shard.guests.serve.as_mut().expect("as above");
+    let task = serve.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
+    Ok(results.task_cancelled(&task.document()))
+}
 
-    fn set_task_state(&mut self, handle: Handle, state: TaskState) {
-        let now_us = self.wall_us();
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(task) = serve.mcp.task_mut(handle) else { return };
-        if task.state != state {
-            task.state = state;
-            task.updated_us = now_us.max(task.created_us);
-            self.tell_task(handle);
+pub(in crate::server) fn update_task<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    owner: Principal,
+    context: &Context,
+    name: &str,
+    answers: Map<String, Value>,
+) -> Reply {
+    let handle = find_task(shard, owner, name)?;
+    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let task = serve.mcp.task_mut(handle).ok_or_else(Fault::task_not_found)?;
+    for (key, answer) in answers {
+        task.hear(&key, answer);
+    }
+    go_on_if_answered(shard, handle);
+    let server = ask::server_info(shard);
+    Ok(Results::new(context.version, &server).empty())
+}
+
+fn go_on_if_answered<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(task) = serve.mcp.task(handle) else { return };
+    if task.state == TaskState::InputRequired && task.open.is_empty() {
+        set_task_state(shard, handle, TaskState::Working);
+        advance_task(shard, handle);
+    }
+}
+
+/// Sends a task's questions, in the handshake era, on the stream of a call that waits for its
+/// result.
+fn send_task_questions<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(call) = serve.mcp.awaiting(handle).first().copied() else { return };
+    let Some(task) = serve.mcp.task(handle) else { return };
+    let (version, name) = (task.context.version, task.name.clone());
+    if version.era() == Era::Stateless {
+        return;
+    }
+    for (number, question) in task.open.clone() {
+        let mut params = questions::params(version, &question);
+        params["_meta"][META_TASK] = json!({ "taskId": name });
+        let id = crate::server::mcp::questions::name_of(call, number);
+        let method = question.method.name();
+        let serve = shard.guests.serve.as_mut().expect("as above");
+        serve.say(call, |out| jsonrpc::write_request(out, &id, method, &params));
+    }
+}
+
+/// Handles a client's answer to a question of a task.
+pub(in crate::server) fn hear_task_reply<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    number: u64,
+    result: Result<Value, ErrorObject>,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(task) = serve.mcp.task_mut(handle) else { return };
+    let found = task.open.iter().find(|(open, _)| *open == number);
+    let Some((_, question)) = found.cloned() else { return };
+    match result {
+        Ok(answer) => {
+            task.hear(&question.key, answer);
+            go_on_if_answered(shard, handle);
         }
-    }
-
-    /// Finishes a task whose execution has ended.
-    pub(in crate::server) fn settle_task(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(keep) = serve.mcp.keeps.get(handle) else { return };
-        let (Some(over), Role::Task(task)) = (&keep.over, &keep.role) else { return };
-        if task.reply.is_some() {
-            return;
-        }
-        let (outcome, context) = (over.outcome(), task.context.clone());
-        let reply = self.result_of(handle, &context);
-        self.finish_task(handle, reply, outcome);
-    }
-
-    /// Stores the reply of a task and sends it to the calls that wait.
-    fn finish_task(&mut self, handle: Handle, reply: Reply, outcome: Outcome) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(task) = serve.mcp.task_mut(handle) else { return };
-        let state = match (&reply, outcome) {
-            _ if task.state.is_terminal() => task.state,
-            (_, Outcome::Cancelled) => TaskState::Cancelled,
-            (Err(_), _) => TaskState::Failed,
-            (Ok(result), _) => {
-                TaskState::of_result(task.context.version, result["isError"] == true)
-            }
-        };
-        task.reply = Some(reply);
-        task.open.clear();
-        self.set_task_state(handle, state);
-        self.answer_awaiting(handle);
-    }
-
-    /// Answers the calls that wait for the result of a task.
-    fn answer_awaiting(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(task) = serve.mcp.task(handle) else { return };
-        let Some(reply) = task.reply.clone() else { return };
-        let name = task.name.clone();
-        for call in serve.mcp.awaiting(handle) {
-            let reply = self.of_task(&name, reply.clone(), &self.call_context(call));
-            self.answer_call(call, reply);
-        }
-    }
-
-    fn of_task(&self, name: &str, reply: Reply, context: &Context) -> Reply {
-        let server = self.server_info();
-        Ok(Results::new(context.version, &server).task_result(name, &reply?))
-    }
-
-    /// Returns the task of this name, if it belongs to this principal.
-    fn find_task(&self, owner: Principal, name: &str) -> Result<Handle, Fault> {
-        let serve = self.guests.serve.as_ref().expect("it was asked");
-        let is_it = |keep: &Keep| match &keep.role {
-            Role::Task(task) => keep.owner == owner && task.name == name,
-            Role::Answer(_) | Role::Door => false,
-        };
-        let found = serve.mcp.keeps.iter().find(|(_, keep)| is_it(keep));
-        found.map(|(handle, _)| handle).ok_or_else(Fault::task_not_found)
-    }
-
-    pub(in crate::server) fn get_task(
-        &mut self,
-        owner: Principal,
-        context: &Context,
-        name: &str,
-    ) -> Reply {
-        let handle = self.find_task(owner, name)?;
-        let server = self.server_info();
-        let results = Results::new(context.version, &server);
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let task = serve.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
-        Ok(task.with_detail(|detail| results.task(&task.document(), detail)))
-    }
-
-    pub(in crate::server) fn task_result(
-        &mut self,
-        source: Source,
-        context: Box<Context>,
-        name: &str,
-    ) -> Option<Reply> {
-        let handle = match self.find_task(source.owner, name) {
-            Ok(handle) => handle,
-            Err(fault) => return Some(Err(fault)),
-        };
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let reply = serve.mcp.task(handle).and_then(|task| task.reply.clone());
-        if let Some(reply) = reply {
-            return Some(self.of_task(name, reply, &context));
-        }
-        if let Err(fault) = self.open_call(source, context, Stage::Awaits(handle)) {
-            return Some(Err(fault));
-        }
-        self.send_task_questions(handle);
-        None
-    }
-
-    /// Returns this principal's tasks on this shard as items of a list.
-    pub(in crate::server) fn task_items(&self, owner: Principal, version: Version) -> Vec<Value> {
-        let serve = self.guests.serve.as_ref().expect("it was asked");
-        let own = serve.mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
-        let documents = own.filter_map(|(_, keep)| match &keep.role {
-            Role::Task(task) => Some(task.document().to_json(version).into()),
-            Role::Answer(_) | Role::Door => None,
-        });
-        documents.collect()
-    }
-
-    pub(in crate::server) fn cancel_task(
-        &mut self,
-        owner: Principal,
-        context: &Context,
-        name: &str,
-    ) -> Reply {
-        let handle = self.find_task(owner, name)?;
-        let server = self.server_info();
-        let results = Results::new(context.version, &server);
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let keep = serve.mcp.keeps.get(handle).ok_or_else(Fault::task_not_found)?;
-        let Role::Task(task) = &keep.role else { return Err(Fault::task_not_found()) };
-        let execution = keep.execution.filter(|_| keep.over.is_none());
-        if !task.state.is_terminal() {
+        Err(error) => {
+            let text = format!("{} was refused: {}", question.method.name(), error.message);
             let context = task.context.clone();
-            self.set_task_state(handle, TaskState::Cancelled);
-            match execution {
-                Some(execution) => _ = self.cancel(execution),
-                None => {
-                    let reply = self.refusal(&context, "the task was cancelled");
-                    self.finish_task(handle, reply, Outcome::Cancelled);
-                }
-            }
-        } else if context.version.era() == Era::Handshake {
-            let text = format!("the task is already {}", task.state.name());
-            return Err(Fault::invalid_params(text));
-        }
-        let serve = self.guests.serve.as_mut().expect("as above");
-        let task = serve.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
-        Ok(results.task_cancelled(&task.document()))
-    }
-
-    pub(in crate::server) fn update_task(
-        &mut self,
-        owner: Principal,
-        context: &Context,
-        name: &str,
-        answers: Map<String, Value>,
-    ) -> Reply {
-        let handle = self.find_task(owner, name)?;
-        let serve = self.guests.serve.as_mut().expect("it was asked");
-        let task = serve.mcp.task_mut(handle).ok_or_else(Fault::task_not_found)?;
-        for (key, answer) in answers {
-            task.hear(&key, answer);
-        }
-        self.go_on_if_answered(handle);
-        let server = self.server_info();
-        Ok(Results::new(context.version, &server).empty())
-    }
-
-    fn go_on_if_answered(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(task) = serve.mcp.task(handle) else { return };
-        if task.state == TaskState::InputRequired && task.open.is_empty() {
-            self.set_task_state(handle, TaskState::Working);
-            self.advance_task(handle);
+            let reply = doors::refusal(shard, &context, &text);
+            finish_task(shard, handle, reply, Outcome::Failed);
         }
     }
+}
 
-    /// Sends a task's questions, in the handshake era, on the stream of a call that waits for its
-    /// result.
-    fn send_task_questions(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(call) = serve.mcp.awaiting(handle).first().copied() else { return };
-        let Some(task) = serve.mcp.task(handle) else { return };
-        let (version, name) = (task.context.version, task.name.clone());
-        if version.era() == Era::Stateless {
-            return;
-        }
-        for (number, question) in task.open.clone() {
-            let mut params = questions::params(version, &question);
-            params["_meta"][META_TASK] = json!({ "taskId": name });
-            let id = crate::server::mcp::questions::name_of(call, number);
-            let method = question.method.name();
-            let serve = self.guests.serve.as_mut().expect("as above");
-            serve.say(call, |out| jsonrpc::write_request(out, &id, method, &params));
-        }
+/// Notifies the calls that listen to a task of its change.
+fn tell_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let Some(keep) = serve.mcp.keeps.get(handle) else { return };
+    let (owner, Role::Task(task)) = (keep.owner, &keep.role) else { return };
+    let version = task.context.version;
+    let mut messages = Vec::new();
+    for (call, id) in serve.mcp.listeners_of_task(owner, &task.name) {
+        let mut bytes = Vec::new();
+        let document = task.document();
+        task.with_detail(|detail| {
+            notify::task(&mut bytes, version, &document, detail, Some(&id));
+        });
+        messages.push((call, bytes));
     }
-
-    /// Handles a client's answer to a question of a task.
-    pub(in crate::server) fn hear_task_reply(
-        &mut self,
-        handle: Handle,
-        number: u64,
-        result: Result<Value, ErrorObject>,
-    ) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(task) = serve.mcp.task_mut(handle) else { return };
-        let found = task.open.iter().find(|(open, _)| *open == number);
-        let Some((_, question)) = found.cloned() else { return };
-        match result {
-            Ok(answer) => {
-                task.hear(&question.key, answer);
-                self.go_on_if_answered(handle);
-            }
-            Err(error) => {
-                let text = format!("{} was refused: {}", question.method.name(), error.message);
-                let context = task.context.clone();
-                let reply = self.refusal(&context, &text);
-                self.finish_task(handle, reply, Outcome::Failed);
-            }
-        }
+    for (call, bytes) in messages {
+        serve.notify(call, |out| out.extend_from_slice(&bytes));
     }
+}
 
-    /// Notifies the calls that listen to a task of its change.
-    fn tell_task(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let Some(keep) = serve.mcp.keeps.get(handle) else { return };
-        let (owner, Role::Task(task)) = (keep.owner, &keep.role) else { return };
-        let version = task.context.version;
-        let mut messages = Vec::new();
-        for (call, id) in serve.mcp.listeners_of_task(owner, &task.name) {
-            let mut bytes = Vec::new();
-            let document = task.document();
-            task.with_detail(|detail| {
-                notify::task(&mut bytes, version, &document, detail, Some(&id));
-            });
-            messages.push((call, bytes));
-        }
-        for (call, bytes) in messages {
-            serve.notify(call, |out| out.extend_from_slice(&bytes));
-        }
-    }
-
-    /// Removes a task whose time is up.
-    pub(in crate::server) fn forget_task(&mut self, handle: Handle) {
-        let serve = self.guests.serve.as_mut().expect("it keeps");
-        let awaiting = serve.mcp.awaiting(handle);
-        self.forget_keep(handle);
-        for call in awaiting {
-            self.answer_call(call, Err(Fault::task_not_found()));
-        }
+/// Removes a task whose time is up.
+pub(in crate::server) fn forget_task<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it keeps");
+    let awaiting = serve.mcp.awaiting(handle);
+    settle::forget_keep(shard, handle);
+    for call in awaiting {
+        answer::answer_call(shard, call, Err(Fault::task_not_found()));
     }
 }
 

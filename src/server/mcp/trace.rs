@@ -7,100 +7,114 @@
 use crate::base::Handle;
 use crate::mcp::{Ask, Context};
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::mcp::answer::{Reply, Source, outcome_of};
 use crate::server::mcp::call::{Asker, Outlet};
+use crate::server::mcp::{answer, ask};
+use crate::server::{ServerShard, records};
 use crate::trace::{Span, TraceParent};
 
 const LISTEN: &str = "subscriptions/listen";
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Carries out a request. Returns `None` if it is answered later.
-    pub(in crate::server) fn ask_mcp(
-        &mut self,
-        source: Source,
-        context: Box<Context>,
-        ask: Ask,
-    ) -> Option<Reply> {
-        let era = matches!(ask, Ask::CallTool { .. }).then(|| context.version.era());
-        let reply = self.ask_in_span(source, context, ask);
-        if let (Some(era), Some(reply)) = (era, &reply) {
-            self.count_call(era, outcome_of(reply)); // It never was in the table.
-        }
-        reply
+/// Carries out a request. Returns `None` if it is answered later.
+pub(in crate::server) fn ask_mcp<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: Source,
+    context: Box<Context>,
+    ask: Ask,
+) -> Option<Reply> {
+    let era = matches!(ask, Ask::CallTool { .. }).then(|| context.version.era());
+    let reply = ask_in_span(shard, source, context, ask);
+    if let (Some(era), Some(reply)) = (era, &reply) {
+        answer::count_call(shard, era, outcome_of(reply)); // It never was in the table.
     }
+    reply
+}
 
-    fn ask_in_span(
-        &mut self,
-        source: Source,
-        mut context: Box<Context>,
-        ask: Ask,
-    ) -> Option<Reply> {
-        if !self.guests.spans.is_on() {
-            return self.carry_out_mcp(source, context, ask);
-        }
-        let span = self.begin_span(&source, &context, &ask);
-        if let Some(Span { trace_id, span_id, .. }) = span.as_deref() {
-            // Work that it causes elsewhere is a child of its span.
-            let is_sampled = context.trace.parent.is_none_or(|parent| parent.is_sampled);
-            let (trace_id, span_id) = (*trace_id, *span_id);
-            context.trace.parent = Some(TraceParent { trace_id, span_id, is_sampled });
-        }
-        self.guests.serve.as_mut().expect("it was asked").mcp.span = span;
-        let reply = self.carry_out_mcp(source, context, ask);
-        let left = self.guests.serve.as_mut().and_then(|serve| serve.mcp.span.take());
-        if let (Some(span), Some(reply)) = (left, &reply) {
-            self.end_span(span, error_of(reply));
-        }
-        reply
+fn ask_in_span<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: Source,
+    mut context: Box<Context>,
+    ask: Ask,
+) -> Option<Reply> {
+    if !shard.guests.spans.is_on() {
+        return ask::carry_out_mcp(shard, source, context, ask);
     }
-
-    fn begin_span(&mut self, source: &Source, context: &Context, ask: &Ask) -> Option<Box<Span>> {
-        let drawn = self.secrets.draw().ok()?;
-        let parent = context.trace.parent;
-        let (method, target) = name_of(ask);
-        let session = match source.asker {
-            Asker::Session(name) => Some(name.to_string()),
-            Asker::Alone(_) => None,
-        };
-        let span = Span {
-            trace_id: parent.map_or(drawn.token.max(1), |parent| parent.trace_id),
-            span_id: drawn.nonce.max(1),
-            parent_id: parent.map(|parent| parent.span_id),
-            begun_us: self.wall_us(),
-            ended_us: 0,
-            method,
-            target,
-            request: context.id.as_text().unwrap_or_else(|| context.id.as_json().to_owned()),
-            session,
-            version: context.version.text(),
-            transport: if let Outlet::Lines(_) = source.outlet { "pipe" } else { "tcp" },
-            error: None,
-        };
-        Some(Box::new(span))
+    let span = begin_span(shard, &source, &context, &ask);
+    if let Some(Span { trace_id, span_id, .. }) = span.as_deref() {
+        // Work that it causes elsewhere is a child of its span.
+        let is_sampled = context.trace.parent.is_none_or(|parent| parent.is_sampled);
+        let (trace_id, span_id) = (*trace_id, *span_id);
+        context.trace.parent = Some(TraceParent { trace_id, span_id, is_sampled });
     }
-
-    pub(in crate::server) fn end_span(&mut self, mut span: Box<Span>, error: Option<String>) {
-        span.ended_us = self.wall_us();
-        span.error = error;
-        self.guests.spans.push(*span);
+    shard.guests.serve.as_mut().expect("it was asked").mcp.span = span;
+    let reply = ask::carry_out_mcp(shard, source, context, ask);
+    let left = shard.guests.serve.as_mut().and_then(|serve| serve.mcp.span.take());
+    if let (Some(span), Some(reply)) = (left, &reply) {
+        end_span(shard, span, error_of(reply));
     }
+    reply
+}
 
-    /// Ends the span of a call that is about to be answered.
-    pub(in crate::server) fn end_span_of(&mut self, handle: Handle, reply: &Reply) {
-        let serve = self.guests.serve.as_mut().expect("it has calls");
-        let span = serve.mcp.calls.get_mut(handle).and_then(|call| call.span.take());
-        if let Some(span) = span {
-            self.end_span(span, error_of(reply));
-        }
+fn begin_span<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    source: &Source,
+    context: &Context,
+    ask: &Ask,
+) -> Option<Box<Span>> {
+    let drawn = shard.secrets.draw().ok()?;
+    let parent = context.trace.parent;
+    let (method, target) = name_of(ask);
+    let session = match source.asker {
+        Asker::Session(name) => Some(name.to_string()),
+        Asker::Alone(_) => None,
+    };
+    let span = Span {
+        trace_id: parent.map_or(drawn.token.max(1), |parent| parent.trace_id),
+        span_id: drawn.nonce.max(1),
+        parent_id: parent.map(|parent| parent.span_id),
+        begun_us: records::wall_us(shard),
+        ended_us: 0,
+        method,
+        target,
+        request: context.id.as_text().unwrap_or_else(|| context.id.as_json().to_owned()),
+        session,
+        version: context.version.text(),
+        transport: if let Outlet::Lines(_) = source.outlet { "pipe" } else { "tcp" },
+        error: None,
+    };
+    Some(Box::new(span))
+}
+
+pub(in crate::server) fn end_span<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    mut span: Box<Span>,
+    error: Option<String>,
+) {
+    span.ended_us = records::wall_us(shard);
+    span.error = error;
+    shard.guests.spans.push(*span);
+}
+
+/// Ends the span of a call that is about to be answered.
+pub(in crate::server) fn end_span_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    reply: &Reply,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let span = serve.mcp.calls.get_mut(handle).and_then(|call| call.span.take());
+    if let Some(span) = span {
+        end_span(shard, span, error_of(reply));
     }
+}
 
-    /// Ends the span of a call that is removed from the table.
-    pub(in crate::server) fn cancel_span(&mut self, span: Option<Box<Span>>) {
-        if let Some(span) = span {
-            let is_over = span.method == LISTEN; // It has no other end.
-            self.end_span(span, (!is_over).then(|| "cancelled".to_owned()));
-        }
+/// Ends the span of a call that is removed from the table.
+pub(in crate::server) fn cancel_span<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    span: Option<Box<Span>>,
+) {
+    if let Some(span) = span {
+        let is_over = span.method == LISTEN; // It has no other end.
+        end_span(shard, span, (!is_over).then(|| "cancelled".to_owned()));
     }
 }
 

@@ -546,7 +546,7 @@ impl Outgoing {
         }
     }
 
-    /// Returns the next event of an exchange. See [`crate::server::outgoing::Shard::next_heard`].
+    /// Returns the next event of an exchange. See [`super::next_heard`].
     pub fn next_heard(&mut self, body: &mut Vec<u8>) -> Option<(ExchangeId, Heard)> {
         body.clear();
         if let Some((id, fault)) = self.refused.pop_front() {

@@ -114,76 +114,84 @@ pub(crate) enum Heard {
     Broken(NetFault),
 }
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Starts to send a whole request. [`Shard::next_heard`] reports its answer or its failure. The
-    /// first request opens the reactor's sockets.
-    pub(crate) fn ask_outside(
-        &mut self,
-        to: &Target,
-        request: Vec<u8>,
-        deadlines: Deadlines,
-    ) -> ExchangeId {
-        let now = self.reactor.now();
-        if self.guests.outgoing.is_none() {
-            // If that fails, the exchange fails too.
-            let _ = self.reactor.open_sockets(self.guests.socket_limits);
-            let (executions_max, waker) = (self.runs.len() as u32, self.reactor.waker());
-            let made = Outgoing::new(&self.guests.agents.outgoing, executions_max, waker, now);
-            self.guests.outgoing = Some(Box::new(made));
-        }
-        let outgoing = self.guests.outgoing.as_mut().expect("just made");
-        let id = outgoing.ask(to, request, deadlines, now);
-        outgoing.settle(&mut self.reactor, now);
-        id
+/// Starts to send a whole request. [`next_heard`] reports its answer or its failure. The
+/// first request opens the reactor's sockets.
+pub(crate) fn ask_outside<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    to: &Target,
+    request: Vec<u8>,
+    deadlines: Deadlines,
+) -> ExchangeId {
+    let now = shard.reactor.now();
+    if shard.guests.outgoing.is_none() {
+        // If that fails, the exchange fails too.
+        let _ = shard.reactor.open_sockets(shard.guests.socket_limits);
+        let (executions_max, waker) = (shard.runs.len() as u32, shard.reactor.waker());
+        let made = Outgoing::new(&shard.guests.agents.outgoing, executions_max, waker, now);
+        shard.guests.outgoing = Some(Box::new(made));
     }
+    let outgoing = shard.guests.outgoing.as_mut().expect("just made");
+    let id = outgoing.ask(to, request, deadlines, now);
+    outgoing.settle(&mut shard.reactor, now);
+    id
+}
 
-    /// Drops an exchange: its connection is closed now, and it reports nothing more.
-    pub(crate) fn drop_exchange(&mut self, id: ExchangeId) {
-        self.with_outgoing(|outgoing, _| outgoing.drop_exchange(id));
-    }
+/// Drops an exchange: its connection is closed now, and it reports nothing more.
+pub(crate) fn drop_exchange<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExchangeId) {
+    with_outgoing(shard, |outgoing, _| outgoing.drop_exchange(id));
+}
 
-    /// Drops an exchange whose answer holds nothing more of interest. Its connection is kept for
-    /// others if the rest of the answer, which is discarded, comes soon.
-    pub(crate) fn release_exchange(&mut self, id: ExchangeId) {
-        self.with_outgoing(|outgoing, now| outgoing.release_exchange(id, now));
-    }
+/// Drops an exchange whose answer holds nothing more of interest. Its connection is kept for
+/// others if the rest of the answer, which is discarded, comes soon.
+pub(crate) fn release_exchange<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExchangeId) {
+    with_outgoing(shard, |outgoing, now| outgoing.release_exchange(id, now));
+}
 
-    /// Sets whether more of the answer is received, which is true at first. Received bytes are
-    /// still reported.
-    pub(crate) fn set_exchange_reading(&mut self, id: ExchangeId, is_reading: bool) {
-        self.with_outgoing(|outgoing, now| outgoing.set_reading(id, is_reading, now));
-    }
+/// Sets whether more of the answer is received, which is true at first. Received bytes are
+/// still reported.
+pub(crate) fn set_exchange_reading<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ExchangeId,
+    is_reading: bool,
+) {
+    with_outgoing(shard, |outgoing, now| outgoing.set_reading(id, is_reading, now));
+}
 
-    /// Returns the next event of an exchange. `body` has to be empty. With [`Heard::Body`], the
-    /// bytes are in it, and the next call reuses its memory.
-    pub(crate) fn next_heard(&mut self, body: &mut Vec<u8>) -> Option<(ExchangeId, Heard)> {
-        self.guests.outgoing.as_mut()?.next_heard(body)
-    }
+/// Returns the next event of an exchange. `body` has to be empty. With [`Heard::Body`], the
+/// bytes are in it, and the next call reuses its memory.
+pub(crate) fn next_heard<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    body: &mut Vec<u8>,
+) -> Option<(ExchangeId, Heard)> {
+    shard.guests.outgoing.as_mut()?.next_heard(body)
+}
 
-    /// Handles expired deadlines of exchanges.
-    pub(in crate::server) fn fire_outgoing_timers(&mut self) {
-        let now = self.now;
-        let Some(outgoing) = &mut self.guests.outgoing else { return };
-        if outgoing.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.worked = true;
-            self.with_outgoing(|outgoing, _| outgoing.fire(now));
-        }
+/// Handles expired deadlines of exchanges.
+pub(in crate::server) fn fire_outgoing_timers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let now = shard.now;
+    let Some(outgoing) = &mut shard.guests.outgoing else { return };
+    if outgoing.next_deadline().is_some_and(|deadline| deadline <= now) {
+        shard.worked = true;
+        with_outgoing(shard, |outgoing, _| outgoing.fire(now));
     }
+}
 
-    /// Makes the reactor's calls that follow from events of sockets.
-    pub(in crate::server) fn settle_outgoing(&mut self) {
-        self.with_outgoing(|_, _| {});
-    }
+/// Makes the reactor's calls that follow from events of sockets.
+pub(in crate::server) fn settle_outgoing<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    with_outgoing(shard, |_, _| {});
+}
 
-    /// Closes all connections to models' servers. For the end of a shard.
-    pub(in crate::server) fn close_outgoing(&mut self) {
-        self.with_outgoing(|outgoing, _| outgoing.close_all());
-    }
+/// Closes all connections to models' servers. For the end of a shard.
+pub(in crate::server) fn close_outgoing<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    with_outgoing(shard, |outgoing, _| outgoing.close_all());
+}
 
-    fn with_outgoing(&mut self, change: impl FnOnce(&mut Outgoing, Instant)) {
-        let Some(outgoing) = &mut self.guests.outgoing else { return };
-        let now = self.now;
-        change(outgoing, now);
-        outgoing.settle(&mut self.reactor, now);
-    }
+fn with_outgoing<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    change: impl FnOnce(&mut Outgoing, Instant),
+) {
+    let Some(outgoing) = &mut shard.guests.outgoing else { return };
+    let now = shard.now;
+    change(outgoing, now);
+    outgoing.settle(&mut shard.reactor, now);
 }

@@ -4,6 +4,7 @@
 //! The request has been read, and its reply has not begun. These parts move: the socket, the HTTP
 //! machine with its buffered input, the TLS session, the call, and unsent bytes of earlier replies.
 
+use crate::server::{calls, hub, mcp, peers, records, workers};
 use serde_json::Value;
 
 use crate::endpoint::{Answer, ApiError, Call, HttpConnection, Step};
@@ -24,121 +25,139 @@ pub struct Moving {
     /// Bytes to send before the reply.
     rest: Vec<u8>,
 }
+/// Returns the other shard that has to answer this call, if there is one.
+pub(in crate::server) fn home_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: &Call,
+) -> Option<usize> {
+    let home = match call.home() {
+        Some(home) => usize::from(home),
+        None => workshop_of(shard, id, call).or_else(|| thread_home(shard, id, call))?,
+    };
+    (home != peers::own_index(shard) && home < shard.guests.peers.len()).then_some(home)
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Returns the other shard that has to answer this call, if there is one.
-    pub(in crate::server) fn home_of(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
-        let home = match call.home() {
-            Some(home) => usize::from(home),
-            None => self.workshop_of(id, call).or_else(|| self.thread_home(id, call))?,
-        };
-        (home != self.own_index() && home < self.guests.peers.len()).then_some(home)
+/// Returns the shard of a thread's runs, if the call is about a thread.
+fn thread_home<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: &Call,
+) -> Option<usize> {
+    if matches!(call, Call::Thread(_) | Call::Execute(_)) {
+        let principal = calls::principal_of(shard, id);
+        return calls::home_of_thread(shard, call, principal);
     }
+    let _ = (id, call);
+    None
+}
 
-    /// Returns the shard of a thread's runs, if the call is about a thread.
-    fn thread_home(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
-        if matches!(call, Call::Thread(_) | Call::Execute(_)) {
-            let principal = self.principal_of(id);
-            return self.home_of_thread(call, principal);
+/// Returns the shard of the principal's workers and calls, if the call is about virtual tools.
+/// All of a principal live on one shard.
+fn workshop_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: &Call,
+) -> Option<usize> {
+    let principal = calls::principal_of(shard, id);
+    let is_there = match call {
+        Call::Work(_) | Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => true,
+        Call::Execute(execute) if execute.tool == AGENT => {
+            workers::may_call_virtual(shard, principal, &execute.arguments)
         }
-        let _ = (id, call);
-        None
-    }
-
-    /// Returns the shard of the principal's workers and calls, if the call is about virtual tools.
-    /// All of a principal live on one shard.
-    fn workshop_of(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
-        let principal = self.principal_of(id);
-        let is_there = match call {
-            Call::Work(_) | Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => true,
-            Call::Execute(execute) if execute.tool == AGENT => {
-                self.may_call_virtual(principal, &execute.arguments)
-            }
-            Call::Execute(execute) => self.is_virtual(principal, &execute.tool),
-            Call::Mcp(request) => {
-                let tool = request.called_tool();
-                tool.is_some_and(|tool| match tool == AGENT {
-                    true => self.may_call_virtual(principal, &Value::Null),
-                    false => self.is_virtual(principal, tool),
-                })
-            }
-            _ => false,
-        };
-        is_there.then(|| usize::from(principal.0) % self.guests.peers.len().max(1))
-    }
-
-    /// Begins to move a connection. The reactor releases its socket later: [`Shard::send_off`].
-    pub(in crate::server) fn begin_move(&mut self, id: ConnectionId, call: Call, home: usize) {
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        serve.flush(&mut self.reactor, &mut self.counters, self.now);
-        serve.set_timer(id, None);
-        let Some(connection) = serve.connection(id) else { return };
-        connection.doing = Doing::Moving(Box::new((home, call)));
-        connection.is_blocked = true; // Pending output is not sent from here.
-        serve.settle_place(id, self.now);
-        self.reactor.release(id);
-    }
-
-    /// Sends a connection whose socket was released to its new shard.
-    pub(in crate::server) fn send_off(&mut self, id: ConnectionId, socket: ReleasedSocket) {
-        let Some(serve) = &mut self.guests.serve else { return };
-        let Some(connection) = serve.forget(id) else { return };
-        let rest = connection.unsent();
-        let Connection { http, session, is_at_door, doing, .. } = *connection;
-        let Doing::Moving(to) = doing else { unreachable!("nothing else is released") };
-        let (home, call) = *to;
-        let moving = Box::new(Moving { socket, http, session, is_at_door, call, rest });
-        let peer = &self.guests.peers[home];
-        match peer.put(Command::Message(moving)) {
-            Ok(()) => {
-                let waker = peer.waker().clone();
-                self.reactor.wake(&waker);
-            }
-            Err((error, Command::Message(moving))) => {
-                let error = self.peer_refusal(home, error);
-                self.send_back(*moving, &error);
-            }
-            Err(_) => unreachable!("the refused command comes back"),
+        Call::Execute(execute) => workers::is_virtual(shard, principal, &execute.tool),
+        Call::Mcp(request) => {
+            let tool = request.called_tool();
+            tool.is_some_and(|tool| match tool == AGENT {
+                true => workers::may_call_virtual(shard, principal, &Value::Null),
+                false => workers::is_virtual(shard, principal, tool),
+            })
         }
-    }
+        _ => false,
+    };
+    is_there.then(|| usize::from(principal.0) % shard.guests.peers.len().max(1))
+}
 
-    /// Takes a connection from another shard, with a call to answer here.
-    pub(in crate::server) fn take_in(&mut self, moving: Moving) {
-        let call = moving.call.clone();
-        match self.adopt(moving) {
-            Some(id) => self.take_step(id, Step::Call(call)),
-            None => self.let_go_asked(&call),
-        }
-    }
+/// Begins to move a connection. The reactor releases its socket later: [`Shard::send_off`].
+pub(in crate::server) fn begin_move<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: Call,
+    home: usize,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    serve.flush(&mut shard.reactor, &mut shard.counters, shard.now);
+    serve.set_timer(id, None);
+    let Some(connection) = serve.connection(id) else { return };
+    connection.doing = Doing::Moving(Box::new((home, call)));
+    connection.is_blocked = true; // Pending output is not sent from here.
+    serve.settle_place(id, shard.now);
+    shard.reactor.release(id);
+}
 
-    /// Takes a connection back that the other shard does not accept now, and answers it with an
-    /// error.
-    fn send_back(&mut self, moving: Moving, error: &ApiError) {
-        self.let_go_asked(&moving.call);
-        if let Some(id) = self.adopt(moving) {
-            self.answer(id, &Answer::error(error));
-            self.converse(id, |http, around, out| http.resume(around, out));
+/// Sends a connection whose socket was released to its new shard.
+pub(in crate::server) fn send_off<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    socket: ReleasedSocket,
+) {
+    let Some(serve) = &mut shard.guests.serve else { return };
+    let Some(connection) = serve.forget(id) else { return };
+    let rest = connection.unsent();
+    let Connection { http, session, is_at_door, doing, .. } = *connection;
+    let Doing::Moving(to) = doing else { unreachable!("nothing else is released") };
+    let (home, call) = *to;
+    let moving = Box::new(Moving { socket, http, session, is_at_door, call, rest });
+    let peer = &shard.guests.peers[home];
+    match peer.put(Command::Message(moving)) {
+        Ok(()) => {
+            let waker = peer.waker().clone();
+            shard.reactor.wake(&waker);
         }
+        Err((error, Command::Message(moving))) => {
+            let error = peers::peer_refusal(home, error);
+            send_back(shard, *moving, &error);
+        }
+        Err(_) => unreachable!("the refused command comes back"),
     }
+}
 
-    /// Registers a moved connection, whose call is not answered yet. `None` if no place is free.
-    fn adopt(&mut self, moving: Moving) -> Option<ConnectionId> {
-        let Moving { socket, http, session, is_at_door, rest, .. } = moving;
-        let peer = socket.peer();
-        if self.open_serve().is_err() {
-            return None;
-        }
-        let Ok(id) = self.reactor.adopt(socket) else {
-            self.log_connection("connection_refused", peer);
-            return None; // The error holds the socket, and dropping it closes the socket.
-        };
-        let serve = self.guests.serve.as_mut().expect("it was just opened");
-        serve.accept(id, peer, self.now);
-        let connection = serve.writable(id).expect("it was just accepted");
-        connection.http = http;
-        connection.session = session;
-        connection.is_at_door = is_at_door;
-        connection.write(|out| out.extend_from_slice(&rest));
-        Some(id)
+/// Takes a connection from another shard, with a call to answer here.
+pub(in crate::server) fn take_in<R: Reactor + 'static>(shard: &mut ServerShard<R>, moving: Moving) {
+    let call = moving.call.clone();
+    match adopt(shard, moving) {
+        Some(id) => hub::take_step(shard, id, Step::Call(call)),
+        None => mcp::let_go_asked(shard, &call),
     }
+}
+
+/// Takes a connection back that the other shard does not accept now, and answers it with an
+/// error.
+fn send_back<R: Reactor + 'static>(shard: &mut ServerShard<R>, moving: Moving, error: &ApiError) {
+    mcp::let_go_asked(shard, &moving.call);
+    if let Some(id) = adopt(shard, moving) {
+        calls::answer(shard, id, &Answer::error(error));
+        hub::converse(shard, id, |http, around, out| http.resume(around, out));
+    }
+}
+
+/// Registers a moved connection, whose call is not answered yet. `None` if no place is free.
+fn adopt<R: Reactor + 'static>(shard: &mut ServerShard<R>, moving: Moving) -> Option<ConnectionId> {
+    let Moving { socket, http, session, is_at_door, rest, .. } = moving;
+    let peer = socket.peer();
+    if hub::open_serve(shard).is_err() {
+        return None;
+    }
+    let Ok(id) = shard.reactor.adopt(socket) else {
+        records::log_connection(shard, "connection_refused", peer);
+        return None; // The error holds the socket, and dropping it closes the socket.
+    };
+    let serve = shard.guests.serve.as_mut().expect("it was just opened");
+    serve.accept(id, peer, shard.now);
+    let connection = serve.writable(id).expect("it was just accepted");
+    connection.http = http;
+    connection.session = session;
+    connection.is_at_door = is_at_door;
+    connection.write(|out| out.extend_from_slice(&rest));
+    Some(id)
 }

@@ -16,6 +16,7 @@
 //! - R2: a slot is in the queue exactly once if its reader is awake, and not at all otherwise.
 //! - R3: the connection of a held reader takes no bytes.
 
+use crate::server::{hub, records};
 use std::collections::VecDeque;
 
 use crate::base::Instant;
@@ -313,41 +314,38 @@ fn count_told(counters: &mut Counters, delivery: &Delivery<'_>) {
         }
     }
 }
+/// True if a reader of another shard's ring is awake.
+#[inline]
+pub(in crate::server) fn has_awake_remotes<R: Reactor + 'static>(shard: &ServerShard<R>) -> bool {
+    shard.guests.serve.as_ref().is_some_and(|serve| serve.has_awake_remotes())
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// True if a reader of another shard's ring is awake.
-    #[inline]
-    pub(in crate::server) fn has_awake_remotes(&self) -> bool {
-        self.guests.serve.as_ref().is_some_and(|serve| serve.has_awake_remotes())
-    }
-
-    /// Delivers from the rings of other shards.
-    pub(in crate::server) fn poll_remotes(&mut self) {
-        let awake_count = self.guests.serve.as_ref().map_or(0, |serve| serve.remotes.awake.len());
-        for _ in 0..awake_count {
-            self.make_room_for_deliveries();
-            let Some(serve) = &mut self.guests.serve else { return };
-            let Some(at) = serve.remotes.awake.pop_front() else { return };
-            let (reactor, counters) = (&mut self.reactor, &mut self.counters);
-            let Given { any, left } = serve.poll_remote(at, reactor, counters, self.now);
-            self.worked |= any;
-            if let Some((subscriber, end)) = left {
-                self.log_let_go(subscriber.execution(), subscriber.id(), &end);
-            }
-            self.flush_if_due();
+/// Delivers from the rings of other shards.
+pub(in crate::server) fn poll_remotes<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let awake_count = shard.guests.serve.as_ref().map_or(0, |serve| serve.remotes.awake.len());
+    for _ in 0..awake_count {
+        hub::make_room_for_deliveries(shard);
+        let Some(serve) = &mut shard.guests.serve else { return };
+        let Some(at) = serve.remotes.awake.pop_front() else { return };
+        let (reactor, counters) = (&mut shard.reactor, &mut shard.counters);
+        let Given { any, left } = serve.poll_remote(at, reactor, counters, shard.now);
+        shard.worked |= any;
+        if let Some((subscriber, end)) = left {
+            records::log_let_go(shard, subscriber.execution(), subscriber.id(), &end);
         }
+        hub::flush_if_due(shard);
     }
+}
 
-    /// Checks the dozing readers, because another shard may have woken this one.
-    pub(in crate::server) fn look_at_remotes(&mut self) {
-        if let Some(serve) = &mut self.guests.serve {
-            serve.remotes.look_at_dozing();
-        }
+/// Checks the dozing readers, because another shard may have woken this one.
+pub(in crate::server) fn look_at_remotes<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    if let Some(serve) = &mut shard.guests.serve {
+        serve.remotes.look_at_dozing();
     }
+}
 
-    /// Removes the reader in this slot, because its connection is gone.
-    pub(in crate::server) fn lose_remote(&mut self, at: u32) {
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        drop(serve.remotes.remove(at)); // Dropping it tells its shard.
-    }
+/// Removes the reader in this slot, because its connection is gone.
+pub(in crate::server) fn lose_remote<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u32) {
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    drop(serve.remotes.remove(at)); // Dropping it tells its shard.
 }

@@ -5,6 +5,7 @@
 //! page, the page and the slot of each. The caller carries the two signals of a line: a knock, and
 //! its end.
 
+use crate::server::shm::{lines, purchase, relay};
 use std::os::fd::OwnedFd;
 
 use crate::base::{ExecutionId, Handle};
@@ -13,7 +14,6 @@ use crate::memory::{ControlView, DeskView, DoorMemory, ProducerRing, ReaderPage,
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::shm::lines::{Parcel, Side, of_producer};
-use crate::server::shm::relay;
 use crate::shard::reader::link::Shared;
 use crate::shard::{ExecuteError, ExecuteOptions};
 
@@ -43,7 +43,6 @@ const ENOUGH: &str = "a simulation has enough memory and places";
 
 /// A connection id that no reactor assigns.
 const NO_CONNECTION: ConnectionId = ConnectionId(Handle { index: u32::MAX, generation: 0 });
-
 impl<R: Reactor + 'static> ServerShard<R> {
     /// Attaches a reader that has no connection. The caller has to knock once, as after mapping
     /// memory.
@@ -64,33 +63,12 @@ impl<R: Reactor + 'static> ServerShard<R> {
             let class = relay::class_for(&run.ring);
             let class_bytes = class.ok_or(SubscribeError::NotYet { next_seq: 1 })?;
             let memory = DoorMemory::buy(class_bytes).expect(ENOUGH);
-            let place = self.place_at_door().expect(ENOUGH);
-            self.open_relay(id, memory, place).expect(ENOUGH);
+            let place = purchase::place_at_door(self).expect(ENOUGH);
+            purchase::open_relay(self, id, memory, place).expect(ENOUGH);
         }
-        let granted = self.grant_by_hand(id, spec);
-        self.close_idle_door(id.slot.index);
+        let granted = grant_by_hand(self, id, spec);
+        relay::close_idle_door(self, id.slot.index);
         granted
-    }
-
-    fn grant_by_hand(
-        &mut self,
-        id: ExecutionId,
-        spec: SubscribeSpec,
-    ) -> Result<AtDoor, SubscribeError> {
-        // The execution has a door now. Before a producer has mapped its ring, nothing can be
-        // shared.
-        let memory = self.share_with_reader(id);
-        let memory = memory.map_err(|_| SubscribeError::NotYet { next_seq: 1 })?;
-        let subscribed = self.subscribe_at_door(id, spec)?;
-        let seated = self.seat_reader(NO_CONNECTION, &subscribed, memory);
-        let (grant, parcel) = seated.expect("every subscriber has a slot");
-        let [ring, control, page] = three(parcel);
-        let reader = RingReader::open(ring).expect("the ring is ours");
-        let (control, desk) = ControlView::open(control, grant.slot).expect("the page is ours");
-        let page = ReaderPage::open(page).expect("the page is ours");
-        let shared = Shared { id, reader, control, page, anchor: self.anchor };
-        let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
-        Ok(AtDoor { subscribed, shared, desk, line: HandLine { execution: id, side } })
     }
 
     /// Opens an execution for a producer that has no connection, with a ring of `class_bytes`. The
@@ -108,10 +86,11 @@ impl<R: Reactor + 'static> ServerShard<R> {
         options: ExecuteOptions,
     ) -> Result<(ExecutionId, Option<ProducerAtDoor>), ExecuteError> {
         let ring = ProducerRing::create(class_bytes, self.anchor).expect(ENOUGH);
-        let place = self.place_at_door().expect(ENOUGH);
-        let (door, parcel) = self.door_of_producer(NO_CONNECTION, ring, place).expect(ENOUGH);
+        let place = purchase::place_at_door(self).expect(ENOUGH);
+        let (door, parcel) =
+            lines::door_of_producer(self, NO_CONNECTION, ring, place).expect(ENOUGH);
         let prepared = of_producer("by hand", class_bytes, None);
-        let execution = self.open_for_guest(prepared, options, door)?;
+        let execution = lines::open_for_guest(self, prepared, options, door)?;
         let line = HandLine { execution, side: Side::Guest };
         let has_door = self.run_mut(execution.slot).guest.door.is_some();
         Ok((execution, has_door.then(|| ProducerAtDoor { memory: three(parcel), line })))
@@ -127,14 +106,35 @@ impl<R: Reactor + 'static> ServerShard<R> {
 
     /// Handles a knock on such a line.
     pub(crate) fn hear_by_hand(&mut self, line: HandLine) {
-        self.hear_knock(line.execution, line.side);
+        lines::hear_knock(self, line.execution, line.side);
     }
 
     /// Ends such a line.
     pub(crate) fn lose_by_hand(&mut self, line: HandLine) {
-        self.lose_line(line.execution, line.side);
+        lines::lose_line(self, line.execution, line.side);
         self.pump();
     }
+}
+
+fn grant_by_hand<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ExecutionId,
+    spec: SubscribeSpec,
+) -> Result<AtDoor, SubscribeError> {
+    // The execution has a door now. Before a producer has mapped its ring, nothing can be
+    // shared.
+    let memory = lines::share_with_reader(shard, id);
+    let memory = memory.map_err(|_| SubscribeError::NotYet { next_seq: 1 })?;
+    let subscribed = lines::subscribe_at_door(shard, id, spec)?;
+    let seated = lines::seat_reader(shard, NO_CONNECTION, &subscribed, memory);
+    let (grant, parcel) = seated.expect("every subscriber has a slot");
+    let [ring, control, page] = three(parcel);
+    let reader = RingReader::open(ring).expect("the ring is ours");
+    let (control, desk) = ControlView::open(control, grant.slot).expect("the page is ours");
+    let page = ReaderPage::open(page).expect("the page is ours");
+    let shared = Shared { id, reader, control, page, anchor: shard.anchor };
+    let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
+    Ok(AtDoor { subscribed, shared, desk, line: HandLine { execution: id, side } })
 }
 
 fn three(parcel: Parcel) -> [OwnedFd; 3] {

@@ -8,6 +8,7 @@
 //! which is then sealed. It may *begin* once the engine starts it. It *ends* by its own final
 //! record, by its death, by a broken rule, or because the execution was stopped.
 
+use crate::server::shm::{lines, taking};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -249,236 +250,251 @@ impl ServedRun {
         Some(connection)
     }
 }
+/// Lets a guest begin that the engine has started, as soon as it has mapped its memory.
+pub(in crate::server) fn let_guest_begin<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+) {
+    if let Some(guest) = shard.run_mut(handle).guest() {
+        guest.is_started = true;
+        tell_guest_to_begin(shard, handle.index);
+    }
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Lets a guest begin that the engine has started, as soon as it has mapped its memory.
-    pub(in crate::server) fn let_guest_begin(&mut self, handle: Handle) {
-        if let Some(guest) = self.run_mut(handle).guest() {
-            guest.is_started = true;
-            self.tell_guest_to_begin(handle.index);
+fn tell_guest_to_begin<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+    let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    let Some(guest) = run.guest() else { return };
+    if guest.has_begun || !guest.is_started || guest.mapped().is_none() {
+        return;
+    }
+    guest.has_begun = true;
+    let connection = guest.connection;
+    run.publish_gate();
+    shard.guests.doors.guests.push(index);
+    lines::say_go(shard, connection);
+}
+
+/// Handles a message on a guest's connection. The first one says that it has mapped its memory,
+/// later ones that it has published something.
+pub(in crate::server) fn hear_guest<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+    let (waker, doors) = (shard.reactor.waker(), shard.guests.doors.places.clone());
+    let run = shard.runs[index as usize].as_mut();
+    let Some(guest) = run.and_then(ServedRun::guest) else { return };
+    match guest.take_mapped(&doors, waker) {
+        Ok(true) => tell_guest_to_begin(shard, index),
+        Ok(false) => take_over_guest(shard, index),
+        Err(text) => end_guest(shard, index, ProducerEnd::Failed(&text)),
+    }
+}
+
+/// Handles the end of a guest's connection, which ends the guest. Its published chunks are
+/// still taken.
+pub(in crate::server) fn lose_guest<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+    let run = shard.runs[index as usize].as_mut();
+    let Some(guest) = run.and_then(ServedRun::guest) else { return };
+    guest.is_gone = true;
+    match guest.has_begun {
+        true => take_over_guest(shard, index),
+        false => end_guest(shard, index, ProducerEnd::Failed(GONE)),
+    }
+}
+
+/// Takes over the chunks of guests for which a reader in this process waits, and of guests that
+/// were not visited for [`limits::DOOR_LOOK_INTERVAL`].
+pub(in crate::server) fn take_over_urgent_guests<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let now = shard.now;
+    take_over_guests_if(shard, |guest| {
+        guest.is_urgent || now.since(guest.looked) >= limits::DOOR_LOOK_INTERVAL
+    });
+}
+
+/// Takes over the published chunks of all guests.
+pub(in crate::server) fn take_over_guests<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    take_over_guests_if(shard, |_| true);
+}
+
+fn take_over_guests_if<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    is_due: impl Fn(&Guest) -> bool,
+) {
+    for at in (0..shard.guests.doors.guests.len()).rev() {
+        let Some(&index) = shard.guests.doors.guests.get(at) else { continue };
+        let run = shard.runs[index as usize].as_mut();
+        if run.and_then(ServedRun::guest).is_some_and(|guest| is_due(guest)) {
+            take_over_guest(shard, index);
         }
     }
+}
 
-    fn tell_guest_to_begin(&mut self, index: u32) {
-        let Some(run) = self.runs[index as usize].as_mut() else { return };
-        let Some(guest) = run.guest() else { return };
-        if guest.has_begun || !guest.is_started || guest.mapped().is_none() {
-            return;
-        }
-        guest.has_begun = true;
-        let connection = guest.connection;
-        run.publish_gate();
-        self.guests.doors.guests.push(index);
-        self.say_go(connection);
+/// Takes over the published chunks of a guest, and its reports.
+pub(in crate::server) fn take_over_guest<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) {
+    let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    let (handle, ingested_before) = (run.handle, run.ingested_seq);
+    if !matches!(run.producer, Producer::Guest) {
+        return;
     }
-
-    /// Handles a message on a guest's connection. The first one says that it has mapped its memory,
-    /// later ones that it has published something.
-    pub(in crate::server) fn hear_guest(&mut self, index: u32) {
-        let (waker, doors) = (self.reactor.waker(), self.guests.doors.places.clone());
-        let run = self.runs[index as usize].as_mut();
-        let Some(guest) = run.and_then(ServedRun::guest) else { return };
-        match guest.take_mapped(&doors, waker) {
-            Ok(true) => self.tell_guest_to_begin(index),
-            Ok(false) => self.take_over_guest(index),
-            Err(text) => self.end_guest(index, ProducerEnd::Failed(&text)),
-        }
+    let now = shard.now;
+    let Some(guest) = run.guest().filter(|guest| guest.has_begun) else { return };
+    guest.looked = now;
+    // Read before the ring: all that was published before the final record is then visible.
+    let (is_dead, last_word) = (guest.looks_dead(), guest.last_word());
+    if let Some(notes) = guest.notes() {
+        shard.pass_on(handle, &notes);
     }
-
-    /// Handles the end of a guest's connection, which ends the guest. Its published chunks are
-    /// still taken.
-    pub(in crate::server) fn lose_guest(&mut self, index: u32) {
-        let run = self.runs[index as usize].as_mut();
-        let Some(guest) = run.and_then(ServedRun::guest) else { return };
-        guest.is_gone = true;
-        match guest.has_begun {
-            true => self.take_over_guest(index),
-            false => self.end_guest(index, ProducerEnd::Failed(GONE)),
-        }
+    let taken = taking::ingest_guest(shard, index);
+    make_room(shard, index);
+    let run = shard.runs[index as usize].as_mut();
+    let Some(run) = run.filter(|run| run.handle == handle) else { return };
+    if !matches!(run.producer, Producer::Guest) {
+        return; // A chunk or a report has ended it.
     }
-
-    /// Takes over the chunks of guests for which a reader in this process waits, and of guests that
-    /// were not visited for [`limits::DOOR_LOOK_INTERVAL`].
-    pub(in crate::server) fn take_over_urgent_guests(&mut self) {
-        let now = self.now;
-        self.take_over_guests_if(|guest| {
-            guest.is_urgent || now.since(guest.looked) >= limits::DOOR_LOOK_INTERVAL
-        });
+    let (head_seq, has_moved) = (run.ingested_seq, run.ingested_seq != ingested_before);
+    let is_stopping = run.stopping;
+    let Some(guest) = run.guest() else { return };
+    let is_shut = head_seq >= guest.shut_seq;
+    guest.is_stuck = matches!(taken, Ok(Taken::NoRoom));
+    guest.is_urgent |= matches!(taken, Ok(Taken::Enough));
+    // Its ring is full of chunks that readers here still need, so it takes no more either.
+    let waits = guest.mapped().is_some_and(|mapped| mapped.owner.is_gated()) && !has_moved;
+    match (taken, last_word) {
+        (Err(rule), _) => refuse_guest(shard, index, rule),
+        (Ok(Taken::All), Some(record)) => believe_guest(shard, index, &record, head_seq),
+        (Ok(taken), _) if is_stopping && (!matches!(taken, Taken::Enough) || is_shut) => {
+            end_guest(shard, index, ProducerEnd::Stopped);
+        }
+        (Ok(Taken::All), None) if is_dead => end_guest(shard, index, ProducerEnd::Failed(GONE)),
+        (Ok(Taken::NoRoom), _) => shard.say_that_it_is_gated(index),
+        (Ok(Taken::Enough), _) => shard.worked = true,
+        (Ok(Taken::All), None) if waits => hear_that_guest_waits(shard, index),
+        (Ok(Taken::All), None) => {}
     }
+}
 
-    /// Takes over the published chunks of all guests.
-    pub(in crate::server) fn take_over_guests(&mut self) {
-        self.take_over_guests_if(|_| true);
+/// Handles a guest that says it waits. The engine is told only if a reader holds the guest
+/// back, because the guest's word may be out of date or false.
+fn hear_that_guest_waits<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+    let run = shard.runs[index as usize].as_mut().expect("the caller has checked it");
+    let handle = run.handle;
+    if std::mem::replace(&mut run.blocked, true) {
+        return; // The engine was told since the gate was published.
     }
-
-    fn take_over_guests_if(&mut self, is_due: impl Fn(&Guest) -> bool) {
-        for at in (0..self.guests.doors.guests.len()).rev() {
-            let Some(&index) = self.guests.doors.guests.get(at) else { continue };
-            let run = self.runs[index as usize].as_mut();
-            if run.and_then(ServedRun::guest).is_some_and(|guest| is_due(guest)) {
-                self.take_over_guest(index);
-            }
-        }
+    shard.sample_readers(index);
+    shard.tell(Event::RoomWanted(handle));
+    shard.pump();
+    let run = shard.runs[index as usize].as_ref().filter(|run| run.handle == handle);
+    if run.is_some_and(|run| run.blocked) && shard.engine.is_held_back(handle) {
+        shard.tell(Event::Gated(handle));
+        shard.pump();
     }
+}
 
-    /// Takes over the published chunks of a guest, and its reports.
-    pub(in crate::server) fn take_over_guest(&mut self, index: u32) {
-        let Some(run) = self.runs[index as usize].as_mut() else { return };
-        let (handle, ingested_before) = (run.handle, run.ingested_seq);
-        if !matches!(run.producer, Producer::Guest) {
-            return;
-        }
-        let now = self.now;
-        let Some(guest) = run.guest().filter(|guest| guest.has_begun) else { return };
-        guest.looked = now;
-        // Read before the ring: all that was published before the final record is then visible.
-        let (is_dead, last_word) = (guest.looks_dead(), guest.last_word());
-        if let Some(notes) = guest.notes() {
-            self.pass_on(handle, &notes);
-        }
-        let taken = self.ingest_guest(index);
-        self.make_room(index);
-        let run = self.runs[index as usize].as_mut();
-        let Some(run) = run.filter(|run| run.handle == handle) else { return };
-        if !matches!(run.producer, Producer::Guest) {
-            return; // A chunk or a report has ended it.
-        }
-        let (head_seq, has_moved) = (run.ingested_seq, run.ingested_seq != ingested_before);
-        let is_stopping = run.stopping;
-        let Some(guest) = run.guest() else { return };
-        let is_shut = head_seq >= guest.shut_seq;
-        guest.is_stuck = matches!(taken, Ok(Taken::NoRoom));
-        guest.is_urgent |= matches!(taken, Ok(Taken::Enough));
-        // Its ring is full of chunks that readers here still need, so it takes no more either.
-        let waits = guest.mapped().is_some_and(|mapped| mapped.owner.is_gated()) && !has_moved;
-        match (taken, last_word) {
-            (Err(rule), _) => self.refuse_guest(index, rule),
-            (Ok(Taken::All), Some(record)) => self.believe_guest(index, &record, head_seq),
-            (Ok(taken), _) if is_stopping && (!matches!(taken, Taken::Enough) || is_shut) => {
-                self.end_guest(index, ProducerEnd::Stopped);
-            }
-            (Ok(Taken::All), None) if is_dead => self.end_guest(index, ProducerEnd::Failed(GONE)),
-            (Ok(Taken::NoRoom), _) => self.say_that_it_is_gated(index),
-            (Ok(Taken::Enough), _) => self.worked = true,
-            (Ok(Taken::All), None) if waits => self.hear_that_guest_waits(index),
-            (Ok(Taken::All), None) => {}
-        }
+/// Moves the gate of a guest before the guest reaches it.
+fn make_room<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+    let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    let (handle, head_seq, gate_seq) = (run.handle, run.ingested_seq, run.gate.gate_seq);
+    if gate_seq != u64::MAX && run.guest().is_some_and(|g| g.needs_room(head_seq, gate_seq)) {
+        shard.sample_readers(index);
+        shard.tell(Event::RoomWanted(handle));
+        shard.pump();
     }
+}
 
-    /// Handles a guest that says it waits. The engine is told only if a reader holds the guest
-    /// back, because the guest's word may be out of date or false.
-    fn hear_that_guest_waits(&mut self, index: u32) {
-        let run = self.runs[index as usize].as_mut().expect("the caller has checked it");
-        let handle = run.handle;
-        if std::mem::replace(&mut run.blocked, true) {
-            return; // The engine was told since the gate was published.
-        }
-        self.sample_readers(index);
-        self.tell(Event::RoomWanted(handle));
-        self.pump();
-        let run = self.runs[index as usize].as_ref().filter(|run| run.handle == handle);
-        if run.is_some_and(|run| run.blocked) && self.engine.is_held_back(handle) {
-            self.tell(Event::Gated(handle));
-            self.pump();
-        }
+/// Ends a guest by its final record, after all its published chunks were taken.
+fn believe_guest<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+    record: &FinalRecord,
+    head_seq: u64,
+) {
+    if record.head_seq != head_seq {
+        return refuse_guest(shard, index, "it ended after a chunk that it did not publish");
     }
-
-    /// Moves the gate of a guest before the guest reaches it.
-    fn make_room(&mut self, index: u32) {
-        let Some(run) = self.runs[index as usize].as_mut() else { return };
-        let (handle, head_seq, gate_seq) = (run.handle, run.ingested_seq, run.gate.gate_seq);
-        if gate_seq != u64::MAX && run.guest().is_some_and(|g| g.needs_room(head_seq, gate_seq)) {
-            self.sample_readers(index);
-            self.tell(Event::RoomWanted(handle));
-            self.pump();
+    let run = shard.runs[index as usize].as_mut().expect("the caller has checked it");
+    let guest = run.guest().and_then(|guest| Some(guest.mapped()?.view.clone()));
+    let text = guest.map(|view| view.error_text());
+    match outcome_of_code(record.verdict.get()) {
+        Some(crate::stream::Outcome::Completed) => end_guest(shard, index, ProducerEnd::Done),
+        Some(_) => {
+            let text = text.as_ref().map_or("", |text| text.as_str());
+            let text = if text.is_empty() { "the producer failed" } else { text };
+            end_guest(shard, index, ProducerEnd::Failed(text));
         }
+        None => refuse_guest(shard, index, "it ended with an unknown outcome"),
     }
+}
 
-    /// Ends a guest by its final record, after all its published chunks were taken.
-    fn believe_guest(&mut self, index: u32, record: &FinalRecord, head_seq: u64) {
-        if record.head_seq != head_seq {
-            return self.refuse_guest(index, "it ended after a chunk that it did not publish");
+/// Fails the execution of a guest that has broken a rule. Nothing more of it is read.
+pub(in crate::server) fn refuse_guest<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+    rule: Broken,
+) {
+    shard.counters.door_producers_refused += 1;
+    shard.record(Code::OutsideRefused, u64::from(index), 0);
+    lines::log_refused_guest(shard, index, rule);
+    let text = format!("the producer broke the ring's rules: {rule}");
+    end_guest(shard, index, ProducerEnd::Failed(&text));
+}
+
+fn end_guest<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32, end: ProducerEnd<'_>) {
+    let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    let handle = run.handle;
+    shard.guests.doors.guests.retain(|&guest| guest != index);
+    match run.producer {
+        // A waiting guest has left before its start.
+        Producer::Guest | Producer::Waiting(_) => {
+            taking::keep_of_guest(shard, index);
+            let Some(run) = shard.runs[index as usize].as_mut() else { return };
+            run.producer = Producer::Gone;
+            run.stopping = false;
+            shard.tell(Event::ProducerEnded(handle, end));
         }
-        let run = self.runs[index as usize].as_mut().expect("the caller has checked it");
-        let guest = run.guest().and_then(|guest| Some(guest.mapped()?.view.clone()));
-        let text = guest.map(|view| view.error_text());
-        match outcome_of_code(record.verdict.get()) {
-            Some(crate::stream::Outcome::Completed) => self.end_guest(index, ProducerEnd::Done),
-            Some(_) => {
-                let text = text.as_ref().map_or("", |text| text.as_str());
-                let text = if text.is_empty() { "the producer failed" } else { text };
-                self.end_guest(index, ProducerEnd::Failed(text));
-            }
-            None => self.refuse_guest(index, "it ended with an unknown outcome"),
-        }
+        _ => {}
     }
+    shard.pump();
+}
 
-    /// Fails the execution of a guest that has broken a rule. Nothing more of it is read.
-    pub(in crate::server) fn refuse_guest(&mut self, index: u32, rule: Broken) {
-        self.counters.door_producers_refused += 1;
-        self.record(Code::OutsideRefused, u64::from(index), 0);
-        self.log_refused_guest(index, rule);
-        let text = format!("the producer broke the ring's rules: {rule}");
-        self.end_guest(index, ProducerEnd::Failed(&text));
-    }
-
-    fn end_guest(&mut self, index: u32, end: ProducerEnd<'_>) {
-        let Some(run) = self.runs[index as usize].as_mut() else { return };
-        let handle = run.handle;
-        self.guests.doors.guests.retain(|&guest| guest != index);
-        match run.producer {
-            // A waiting guest has left before its start.
-            Producer::Guest | Producer::Waiting(_) => {
-                self.keep_of_guest(index);
-                let Some(run) = self.runs[index as usize].as_mut() else { return };
-                run.producer = Producer::Gone;
-                run.stopping = false;
-                self.tell(Event::ProducerEnded(handle, end));
-            }
-            _ => {}
+/// Asks guests to wake the shard, which is about to block. Returns `false` if a guest already
+/// has something to take. A guest that no reader here waits for wakes the shard when its ring
+/// is half full.
+pub(in crate::server) fn fall_asleep<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
+    let mut has_news = false;
+    for &index in &shard.guests.doors.guests {
+        let Some(run) = shard.runs[index as usize].as_mut() else { continue };
+        let (handle, head_seq) = (run.handle, run.ingested_seq);
+        let mut is_urgent = shard.engine.is_in_a_hurry(handle)
+            || run.has_readers_here(shard.engine.subscriber_count(handle));
+        let ServedRun { guest: Served { door: Some(door), .. }, remotes, .. } = run else {
+            continue;
+        };
+        let elsewhere = || remotes.iter().filter_map(Remote::process_seat);
+        let half = door.guest_reader().map_or(2, |r| u64::from(r.geometry().slot_count() / 2));
+        let from_seq = |is_urgent| head_seq + if is_urgent { 1 } else { half };
+        door.control.page.set_server_asleep(from_seq(is_urgent)); // control:server-asleep
+        if !is_urgent && elsewhere().any(ProcessSeat::has_watch) {
+            is_urgent = true;
+            door.control.page.set_server_asleep(from_seq(true)); // control:server-asleep
         }
-        self.pump();
+        let Some(guest) = door.guest() else { continue };
+        guest.is_urgent = is_urgent;
+        has_news |= guest.has_news(head_seq, from_seq(is_urgent));
     }
-
-    /// Asks guests to wake the shard, which is about to block. Returns `false` if a guest already
-    /// has something to take. A guest that no reader here waits for wakes the shard when its ring
-    /// is half full.
-    pub(in crate::server) fn fall_asleep(&mut self) -> bool {
-        let mut has_news = false;
-        for &index in &self.guests.doors.guests {
-            let Some(run) = self.runs[index as usize].as_mut() else { continue };
-            let (handle, head_seq) = (run.handle, run.ingested_seq);
-            let mut is_urgent = self.engine.is_in_a_hurry(handle)
-                || run.has_readers_here(self.engine.subscriber_count(handle));
-            let ServedRun { guest: Served { door: Some(door), .. }, remotes, .. } = run else {
-                continue;
-            };
-            let elsewhere = || remotes.iter().filter_map(Remote::process_seat);
-            let half = door.guest_reader().map_or(2, |r| u64::from(r.geometry().slot_count() / 2));
-            let from_seq = |is_urgent| head_seq + if is_urgent { 1 } else { half };
-            door.control.page.set_server_asleep(from_seq(is_urgent)); // control:server-asleep
-            if !is_urgent && elsewhere().any(ProcessSeat::has_watch) {
-                is_urgent = true;
-                door.control.page.set_server_asleep(from_seq(true)); // control:server-asleep
-            }
-            let Some(guest) = door.guest() else { continue };
-            guest.is_urgent = is_urgent;
-            has_news |= guest.has_news(head_seq, from_seq(is_urgent));
-        }
-        if has_news {
-            self.rise();
-        }
-        !has_news
+    if has_news {
+        rise(shard);
     }
+    !has_news
+}
 
-    /// Tells guests that the shard polls again, so that they need not wake it.
-    pub(in crate::server) fn rise(&mut self) {
-        for &index in &self.guests.doors.guests {
-            if let Some(run) = self.runs[index as usize].as_mut()
-                && let Some(door) = &mut run.guest.door
-            {
-                door.control.page.set_server_awake();
-            }
+/// Tells guests that the shard polls again, so that they need not wake it.
+pub(in crate::server) fn rise<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    for &index in &shard.guests.doors.guests {
+        if let Some(run) = shard.runs[index as usize].as_mut()
+            && let Some(door) = &mut run.guest.door
+        {
+            door.control.page.set_server_awake();
         }
     }
 }

@@ -9,6 +9,8 @@
 //! Invariant L1: every connection that is a line has exactly one entry in its execution, or none if
 //! that is gone. The entry is a reader with a desk slot, or the guest.
 
+use crate::server::shm::{guest, purchase, reads};
+use crate::server::{calls, hub, records};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -176,401 +178,454 @@ impl Serve {
         }
     }
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Refuses a request that is allowed at the door only. Returns true if it was refused.
-    fn is_elsewhere(&mut self, id: ConnectionId) -> bool {
-        let connection = self.guests.serve.as_mut().and_then(|serve| serve.connection(id));
-        if connection.is_some_and(|connection| connection.is_at_door) {
-            return false;
-        }
-        let text = "memory is shared only at the server's door, a Unix socket: see --door";
-        let error = ApiError::new(Status::FORBIDDEN, "not_at_the_door", text);
-        self.answer_error(id, &error)
+/// Refuses a request that is allowed at the door only. Returns true if it was refused.
+fn is_elsewhere<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) -> bool {
+    let connection = shard.guests.serve.as_mut().and_then(|serve| serve.connection(id));
+    if connection.is_some_and(|connection| connection.is_at_door) {
+        return false;
     }
+    let text = "memory is shared only at the server's door, a Unix socket: see --door";
+    let error = ApiError::new(Status::FORBIDDEN, "not_at_the_door", text);
+    calls::answer_error(shard, id, &error)
+}
 
-    /// Lets another process read a ring. Returns true if it was refused, false if its line has
-    /// begun or it waits for memory.
-    pub(in crate::server) fn read_at_door(&mut self, id: ConnectionId, door: &ReadDoor) -> bool {
-        if self.is_elsewhere(id) {
-            return true;
-        }
-        let granted = match self.awaits_relay(id, door) {
-            Ok(true) => return false,
-            Ok(false) => self.grant_reader(id, door),
-            Err(error) => Err(error),
-        };
-        if granted.is_err() {
-            self.close_idle_door(door.execution.slot.index);
-        }
-        match granted {
-            Ok(grant) => self.begin_line(id, grant),
-            Err(error) => self.refuse_at_door(id, &error),
-        }
+/// Lets another process read a ring. Returns true if it was refused, false if its line has
+/// begun or it waits for memory.
+pub(in crate::server) fn read_at_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    door: &ReadDoor,
+) -> bool {
+    if is_elsewhere(shard, id) {
+        return true;
     }
-
-    /// Lets another process write a ring. Returns the same as [`Shard::read_at_door`].
-    pub(in crate::server) fn produce_at_door(
-        &mut self,
-        id: ConnectionId,
-        produce: Produce,
-        owner: Principal,
-    ) -> bool {
-        if self.is_elsewhere(id) {
-            return true;
-        }
-        match self.await_ring(id, produce, owner) {
-            Ok(()) => false,
-            Err(error) => self.refuse_at_door(id, &error),
-        }
+    let granted = match purchase::awaits_relay(shard, id, door) {
+        Ok(true) => return false,
+        Ok(false) => grant_reader(shard, id, door),
+        Err(error) => Err(error),
+    };
+    if granted.is_err() {
+        relay::close_idle_door(shard, door.execution.slot.index);
     }
-
-    pub(in crate::server) fn refuse_at_door(&mut self, id: ConnectionId, error: &ApiError) -> bool {
-        self.counters.doors_refused += 1;
-        self.answer_error(id, error)
+    match granted {
+        Ok(grant) => begin_line(shard, id, grant),
+        Err(error) => refuse_at_door(shard, id, &error),
     }
+}
 
-    pub(in crate::server) fn looks(&self) -> Looks {
-        self.guests.serve.as_ref().map_or_else(Looks::default, |serve| Rc::clone(&serve.looks))
+/// Lets another process write a ring. Returns the same as [`Shard::read_at_door`].
+pub(in crate::server) fn produce_at_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    produce: Produce,
+    owner: Principal,
+) -> bool {
+    if is_elsewhere(shard, id) {
+        return true;
     }
-
-    pub(in crate::server) fn grant_reader(
-        &mut self,
-        id: ConnectionId,
-        asked: &ReadDoor,
-    ) -> Result<Grant, ApiError> {
-        let execution = asked.execution;
-        let shared = self.share_with_reader(execution)?;
-        let spec = self.spec_of(execution, &asked.wishes, asked.from);
-        let subscribed = self.subscribe_at_door(execution, spec)?;
-        let (grant, parcel) = self.seat_reader(id, &subscribed, shared)?;
-        let tool = self.tool_name(execution);
-        let names = &self.run_mut(execution.slot).names;
-        let document = documents::granted(grant.spelled(), &tool, names.token.as_deref());
-        let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
-        let line = Line { execution, side, body: StreamBody::Chunked, is_over: false };
-        Ok(Grant { line, document, parcel })
+    match purchase::await_ring(shard, id, produce, owner) {
+        Ok(()) => false,
+        Err(error) => refuse_at_door(shard, id, &error),
     }
+}
 
-    /// Returns descriptors of the ring and the control page of an execution, for one more reader.
-    pub(in crate::server) fn share_with_reader(
-        &mut self,
-        execution: ExecutionId,
-    ) -> Result<[OwnedFd; 2], ApiError> {
-        let index = execution.slot.index;
-        self.take_over_guest(index);
-        self.ingest(index); // The reader may see more than the engine was told.
-        self.pump();
-        let run = self.runs[index as usize].as_ref().filter(|run| run.id == execution);
-        let Some(run) = run else { return Err(NotFound.into()) };
-        let Some(door) = &run.guest.door else { return Err(relay::queued()) };
-        let no_memory = |error: std::io::Error| relay::no_memory(run.ring_bytes, &error);
-        let ring = door.ring_descriptor().ok_or_else(not_yet)?.map_err(no_memory)?;
-        let control = door.control.descriptor().try_clone_to_owned().map_err(no_memory)?;
-        Ok([ring, control])
+pub(in crate::server) fn refuse_at_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    error: &ApiError,
+) -> bool {
+    shard.counters.doors_refused += 1;
+    calls::answer_error(shard, id, error)
+}
+
+pub(in crate::server) fn looks<R: Reactor + 'static>(shard: &ServerShard<R>) -> Looks {
+    shard.guests.serve.as_ref().map_or_else(Looks::default, |serve| Rc::clone(&serve.looks))
+}
+
+pub(in crate::server) fn grant_reader<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    asked: &ReadDoor,
+) -> Result<Grant, ApiError> {
+    let execution = asked.execution;
+    let shared = share_with_reader(shard, execution)?;
+    let spec = hub::spec_of(shard, execution, &asked.wishes, asked.from);
+    let subscribed = subscribe_at_door(shard, execution, spec)?;
+    let (grant, parcel) = seat_reader(shard, id, &subscribed, shared)?;
+    let tool = calls::tool_name(shard, execution);
+    let names = &shard.run_mut(execution.slot).names;
+    let document = documents::granted(grant.spelled(), &tool, names.token.as_deref());
+    let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
+    let line = Line { execution, side, body: StreamBody::Chunked, is_over: false };
+    Ok(Grant { line, document, parcel })
+}
+
+/// Returns descriptors of the ring and the control page of an execution, for one more reader.
+pub(in crate::server) fn share_with_reader<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+) -> Result<[OwnedFd; 2], ApiError> {
+    let index = execution.slot.index;
+    guest::take_over_guest(shard, index);
+    shard.ingest(index); // The reader may see more than the engine was told.
+    shard.pump();
+    let run = shard.runs[index as usize].as_ref().filter(|run| run.id == execution);
+    let Some(run) = run else { return Err(NotFound.into()) };
+    let Some(door) = &run.guest.door else { return Err(relay::queued()) };
+    let no_memory = |error: std::io::Error| relay::no_memory(run.ring_bytes, &error);
+    let ring = door.ring_descriptor().ok_or_else(not_yet)?.map_err(no_memory)?;
+    let control = door.control.descriptor().try_clone_to_owned().map_err(no_memory)?;
+    Ok([ring, control])
+}
+
+pub(in crate::server) fn subscribe_at_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    spec: SubscribeSpec,
+) -> Result<Subscribed, SubscribeError> {
+    let spec = SubscribeSpec { place: Place::Remote, replays: false, ..spec };
+    let Reply::Subscribed(result) = shard.ask(Event::Subscribe(execution, spec)) else {
+        unreachable!("the answer fits the question");
+    };
+    result
+}
+
+/// Gives a new subscriber a slot and a page. Returns its grant and the memory that it has to
+/// map.
+pub(in crate::server) fn seat_reader<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    subscribed: &Subscribed,
+    [ring, control]: [OwnedFd; 2],
+) -> Result<(ReadGrant, Parcel), ApiError> {
+    let (slot, page) = take_seat(shard, id, subscribed).inspect_err(|_| {
+        shard.tell(Event::ReaderGone(subscribed.subscriber));
+        shard.pump();
+    })?;
+    let anchor = shard.anchor;
+    let grant = ReadGrant {
+        execution: shard.run_mut(subscribed.execution).id,
+        subscriber: subscribed.subscriber,
+        terms: subscribed.terms,
+        cursor: subscribed.cursor,
+        slot,
+        wall_us: anchor.wall_us,
+        mono_ns: anchor.mono_ns,
+    };
+    Ok((grant, SmallVec::from_iter([ring, control, page])))
+}
+
+/// Gives a new subscriber its slot and its page.
+fn take_seat<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    connection: ConnectionId,
+    subscribed: &Subscribed,
+) -> Result<(u32, OwnedFd), ApiError> {
+    let cursor = subscribed.cursor.next_seq;
+    let run = shard.run_mut(subscribed.execution);
+    let window_bytes = run.ring_bytes;
+    let no_memory = |error: std::io::Error| relay::no_memory(window_bytes, &error);
+    let file = ReaderPageFile::create(cursor).map_err(no_memory)?;
+    let descriptor = file.descriptor().try_clone_to_owned().map_err(no_memory)?;
+    let door = run.guest.door.as_mut().expect("the caller has opened it");
+    let (number, slot) = door.take_slot().ok_or_else(too_many_readers)?;
+    let seat = door.seat(connection, slot, file, subscribed);
+    let seat = Seat::Process(Box::new(seat));
+    run.remotes.push(Remote { subscriber: subscribed.subscriber, seat });
+    run.count_direct_readers();
+    shard.pump();
+    Ok((number, descriptor))
+}
+
+/// Opens an execution whose chunks another process writes into this ring.
+pub(in crate::server) fn grant_producer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    produce: Produce,
+    owner: Principal,
+    (ring, place): (ProducerRing, DoorPlace),
+) -> Result<Grant, ApiError> {
+    let Produce { name, estimated_bytes, opening, .. } = produce;
+    let class_bytes = ring.reader().geometry().window_bytes() as u32;
+    let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
+    let (door, parcel) = door_of_producer(shard, id, ring, place).map_err(no_memory)?;
+    let (options, policy) = options_of(opening, owner);
+    let prepared = of_producer(&name, class_bytes, estimated_bytes);
+    let execution = open_for_guest(shard, prepared, options, door).map_err(refusal)?;
+    let run = shard.run_mut(execution.slot);
+    run.guest.policy = policy;
+    if run.guest.door.is_none() {
+        let text = run.error.as_deref().unwrap_or("the execution ended before it began").to_owned();
+        let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);
+        return Err(error.retry_after(limits::BUSY_RETRY_AFTER));
     }
+    records::log_started(shard, id, execution, &name);
+    shard.counters.doors_opened += 1;
+    let token = shard.run_mut(execution.slot).names.token.clone();
+    let grant = ProduceGrant { execution, token };
+    let document = documents::granted(grant.spelled(), &name, None);
+    let line = Line { execution, side: Side::Guest, body: StreamBody::Chunked, is_over: false };
+    Ok(Grant { line, document, parcel })
+}
 
-    pub(in crate::server) fn subscribe_at_door(
-        &mut self,
-        execution: ExecutionId,
-        spec: SubscribeSpec,
-    ) -> Result<Subscribed, SubscribeError> {
-        let spec = SubscribeSpec { place: Place::Remote, replays: false, ..spec };
-        let Reply::Subscribed(result) = self.ask(Event::Subscribe(execution, spec)) else {
-            unreachable!("the answer fits the question");
-        };
-        result
+/// Returns a door for a producer with this ring, and the descriptors that the producer has to
+/// map.
+pub(in crate::server) fn door_of_producer<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ConnectionId,
+    ring: ProducerRing,
+    place: DoorPlace,
+) -> std::io::Result<(Door, Parcel)> {
+    let guest = Guest::new(ring, id)?;
+    let control = ControlFile::create()?;
+    let mut parcel = Parcel::new();
+    let [ring, page] = guest.to_map();
+    for descriptor in [ring, control.descriptor(), page] {
+        parcel.push(descriptor.as_fd().try_clone_to_owned()?);
     }
+    Ok((Door::new(Behind::Guest(Box::new(guest)), control, looks(shard), place), parcel))
+}
 
-    /// Gives a new subscriber a slot and a page. Returns its grant and the memory that it has to
-    /// map.
-    pub(in crate::server) fn seat_reader(
-        &mut self,
-        id: ConnectionId,
-        subscribed: &Subscribed,
-        [ring, control]: [OwnedFd; 2],
-    ) -> Result<(ReadGrant, Parcel), ApiError> {
-        let (slot, page) = self.take_seat(id, subscribed).inspect_err(|_| {
-            self.tell(Event::ReaderGone(subscribed.subscriber));
-            self.pump();
-        })?;
-        let anchor = self.anchor;
-        let grant = ReadGrant {
-            execution: self.run_mut(subscribed.execution).id,
-            subscriber: subscribed.subscriber,
-            terms: subscribed.terms,
-            cursor: subscribed.cursor,
-            slot,
-            wall_us: anchor.wall_us,
-            mono_ns: anchor.mono_ns,
-        };
-        Ok((grant, SmallVec::from_iter([ring, control, page])))
+/// Opens an execution with a private ring as large as the guest's. It has a door unless it has
+/// ended at once.
+pub(in crate::server) fn open_for_guest<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    prepared: Prepared,
+    options: ExecuteOptions,
+    mut door: Door,
+) -> Result<ExecutionId, ExecuteError> {
+    let execution = shard.execute_prepared(prepared, options)?;
+    let run = shard.run_mut(execution.slot);
+    if run.control.view().final_record().is_some() {
+        return Ok(execution);
     }
-
-    /// Gives a new subscriber its slot and its page.
-    fn take_seat(
-        &mut self,
-        connection: ConnectionId,
-        subscribed: &Subscribed,
-    ) -> Result<(u32, OwnedFd), ApiError> {
-        let cursor = subscribed.cursor.next_seq;
-        let run = self.run_mut(subscribed.execution);
-        let window_bytes = run.ring_bytes;
-        let no_memory = |error: std::io::Error| relay::no_memory(window_bytes, &error);
-        let file = ReaderPageFile::create(cursor).map_err(no_memory)?;
-        let descriptor = file.descriptor().try_clone_to_owned().map_err(no_memory)?;
-        let door = run.guest.door.as_mut().expect("the caller has opened it");
-        let (number, slot) = door.take_slot().ok_or_else(too_many_readers)?;
-        let seat = door.seat(connection, slot, file, subscribed);
-        let seat = Seat::Process(Box::new(seat));
-        run.remotes.push(Remote { subscriber: subscribed.subscriber, seat });
-        run.count_direct_readers();
-        self.pump();
-        Ok((number, descriptor))
+    run.copy_page(&mut door.control.page, false);
+    run.guest.door = Some(Box::new(door));
+    if let Producer::Feed = run.producer {
+        run.producer = Producer::Guest; // It was started meanwhile.
+        guest::let_guest_begin(shard, execution.slot);
     }
+    Ok(execution)
+}
 
-    /// Opens an execution whose chunks another process writes into this ring.
-    pub(in crate::server) fn grant_producer(
-        &mut self,
-        id: ConnectionId,
-        produce: Produce,
-        owner: Principal,
-        (ring, place): (ProducerRing, DoorPlace),
-    ) -> Result<Grant, ApiError> {
-        let Produce { name, estimated_bytes, opening, .. } = produce;
-        let class_bytes = ring.reader().geometry().window_bytes() as u32;
-        let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
-        let (door, parcel) = self.door_of_producer(id, ring, place).map_err(no_memory)?;
-        let (options, policy) = options_of(opening, owner);
-        let prepared = of_producer(&name, class_bytes, estimated_bytes);
-        let execution = self.open_for_guest(prepared, options, door).map_err(refusal)?;
-        let run = self.run_mut(execution.slot);
-        run.guest.policy = policy;
-        if run.guest.door.is_none() {
-            let text =
-                run.error.as_deref().unwrap_or("the execution ended before it began").to_owned();
-            let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);
-            return Err(error.retry_after(limits::BUSY_RETRY_AFTER));
-        }
-        self.log_started(id, execution, &name);
-        self.counters.doors_opened += 1;
-        let token = self.run_mut(execution.slot).names.token.clone();
-        let grant = ProduceGrant { execution, token };
-        let document = documents::granted(grant.spelled(), &name, None);
-        let line = Line { execution, side: Side::Guest, body: StreamBody::Chunked, is_over: false };
-        Ok(Grant { line, document, parcel })
+/// Answers with a grant, and begins a line. Always returns false.
+pub(in crate::server) fn begin_line<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    grant: Grant,
+) -> bool {
+    let Grant { mut line, document, parcel } = grant;
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let around = serve.around(&shard.guests.access, shard.now);
+    let connection = serve.writable(id).expect("its request is being answered");
+    line.body =
+        connection.converse(|http, out| http.begin_stream(ndjson::MEDIA_TYPE, &around, out));
+    line.write(connection, &document);
+    connection.doing = Doing::Door;
+    connection.parcel = Some(Box::new(parcel));
+    connection.line = Some(Box::new(line));
+    shard.pump();
+    false
+}
+
+/// Tells a guest that it may begin.
+pub(in crate::server) fn say_go<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    connection: ConnectionId,
+) {
+    if let Some(serve) = &mut shard.guests.serve {
+        serve.tell_line(connection, &documents::door_go());
     }
+}
 
-    /// Returns a door for a producer with this ring, and the descriptors that the producer has to
-    /// map.
-    pub(in crate::server) fn door_of_producer(
-        &self,
-        id: ConnectionId,
-        ring: ProducerRing,
-        place: DoorPlace,
-    ) -> std::io::Result<(Door, Parcel)> {
-        let guest = Guest::new(ring, id)?;
-        let control = ControlFile::create()?;
-        let mut parcel = Parcel::new();
-        let [ring, page] = guest.to_map();
-        for descriptor in [ring, control.descriptor(), page] {
-            parcel.push(descriptor.as_fd().try_clone_to_owned()?);
-        }
-        Ok((Door::new(Behind::Guest(Box::new(guest)), control, self.looks(), place), parcel))
-    }
+/// True if sleeping processes have to be woken.
+pub(in crate::server) fn has_lines_to_wake<R: Reactor + 'static>(shard: &ServerShard<R>) -> bool {
+    shard.guests.serve.as_ref().is_some_and(|serve| !serve.looks.borrow().is_empty())
+}
 
-    /// Opens an execution with a private ring as large as the guest's. It has a door unless it has
-    /// ended at once.
-    pub(in crate::server) fn open_for_guest(
-        &mut self,
-        prepared: Prepared,
-        options: ExecuteOptions,
-        mut door: Door,
-    ) -> Result<ExecutionId, ExecuteError> {
-        let execution = self.execute_prepared(prepared, options)?;
-        let run = self.run_mut(execution.slot);
-        if run.control.view().final_record().is_some() {
-            return Ok(execution);
-        }
-        run.copy_page(&mut door.control.page, false);
-        run.guest.door = Some(Box::new(door));
-        if let Producer::Feed = run.producer {
-            run.producer = Producer::Guest; // It was started meanwhile.
-            self.let_guest_begin(execution.slot);
-        }
-        Ok(execution)
-    }
+/// Handles bytes that were received on a line.
+pub(in crate::server) fn hear_at_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) {
+    let Some(serve) = &mut shard.guests.serve else { return };
+    let Some(connection) = serve.connection(id) else { return };
+    let Some(line) = connection.line.as_ref().filter(|line| !line.is_over) else { return };
+    let (execution, side) = (line.execution, line.side);
+    hear_knock(shard, execution, side);
+}
 
-    /// Answers with a grant, and begins a line. Always returns false.
-    pub(in crate::server) fn begin_line(&mut self, id: ConnectionId, grant: Grant) -> bool {
-        let Grant { mut line, document, parcel } = grant;
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let around = serve.around(&self.guests.access, self.now);
-        let connection = serve.writable(id).expect("its request is being answered");
-        line.body =
-            connection.converse(|http, out| http.begin_stream(ndjson::MEDIA_TYPE, &around, out));
-        line.write(connection, &document);
-        connection.doing = Doing::Door;
-        connection.parcel = Some(Box::new(parcel));
-        connection.line = Some(Box::new(line));
-        self.pump();
-        false
-    }
-
-    /// Tells a guest that it may begin.
-    pub(in crate::server) fn say_go(&mut self, connection: ConnectionId) {
-        if let Some(serve) = &mut self.guests.serve {
-            serve.tell_line(connection, &documents::door_go());
-        }
-    }
-
-    /// True if sleeping processes have to be woken.
-    pub(in crate::server) fn has_lines_to_wake(&self) -> bool {
-        self.guests.serve.as_ref().is_some_and(|serve| !serve.looks.borrow().is_empty())
-    }
-
-    /// Handles bytes that were received on a line.
-    pub(in crate::server) fn hear_at_door(&mut self, id: ConnectionId) {
-        let Some(serve) = &mut self.guests.serve else { return };
-        let Some(connection) = serve.connection(id) else { return };
-        let Some(line) = connection.line.as_ref().filter(|line| !line.is_over) else { return };
-        let (execution, side) = (line.execution, line.side);
-        self.hear_knock(execution, side);
-    }
-
-    /// Handles a knock from the other end of a line.
-    pub(in crate::server) fn hear_knock(&mut self, execution: ExecutionId, side: Side) {
-        let index = execution.slot.index;
-        let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
-        let Some(run) = run else { return };
-        match side {
-            Side::Guest => self.hear_guest(index),
-            Side::Reader { subscriber, .. } => {
-                let mut remotes = run.remotes.iter_mut();
-                let remote = remotes.find(|remote| remote.subscriber == subscriber);
-                let Some(Remote { seat: Seat::Process(seat), .. }) = remote else { return };
-                match seat.take_mapped() {
-                    Ok(true) => seat.wake(), // It may sleep already, unnoticed.
-                    Ok(false) if self.watched.contains(&index) => {
-                        self.sample_readers(index);
-                        self.pump();
-                        self.knock_again(execution, subscriber);
-                    }
-                    Ok(false) => {}
-                    Err(error) => {
-                        self.counters.door_readers_evicted += 1;
-                        let text = relay::not_sealed(&error);
-                        self.log_evicted_for(execution, subscriber, &text);
-                        self.tell(Event::ReaderWild(subscriber));
-                    }
+/// Handles a knock from the other end of a line.
+pub(in crate::server) fn hear_knock<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    side: Side,
+) {
+    let index = execution.slot.index;
+    let run = shard.runs[index as usize].as_mut().filter(|run| run.id == execution);
+    let Some(run) = run else { return };
+    match side {
+        Side::Guest => guest::hear_guest(shard, index),
+        Side::Reader { subscriber, .. } => {
+            let mut remotes = run.remotes.iter_mut();
+            let remote = remotes.find(|remote| remote.subscriber == subscriber);
+            let Some(Remote { seat: Seat::Process(seat), .. }) = remote else { return };
+            match seat.take_mapped() {
+                Ok(true) => seat.wake(), // It may sleep already, unnoticed.
+                Ok(false) if shard.watched.contains(&index) => {
+                    shard.sample_readers(index);
+                    shard.pump();
+                    knock_again(shard, execution, subscriber);
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    shard.counters.door_readers_evicted += 1;
+                    let text = relay::not_sealed(&error);
+                    log_evicted_for(shard, execution, subscriber, &text);
+                    shard.tell(Event::ReaderWild(subscriber));
                 }
             }
         }
-        self.pump();
     }
+    shard.pump();
+}
 
-    /// Knocks for a reader again, if its position is still needed. A reader reports its position
-    /// once for each knock.
-    fn knock_again(&mut self, execution: ExecutionId, subscriber: SubscriberId) {
-        let index = execution.slot.index;
-        if self.watched.contains(&index)
-            && let Some(run) = &mut self.runs[index as usize]
-        {
-            run.knock_for(subscriber);
-        }
+/// Knocks for a reader again, if its position is still needed. A reader reports its position
+/// once for each knock.
+fn knock_again<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    subscriber: SubscriberId,
+) {
+    let index = execution.slot.index;
+    if shard.watched.contains(&index)
+        && let Some(run) = &mut shard.runs[index as usize]
+    {
+        run.knock_for(subscriber);
     }
+}
 
-    /// Ends a line whose connection is gone.
-    pub(in crate::server) fn lose_line(&mut self, execution: ExecutionId, side: Side) {
-        let index = execution.slot.index;
-        if matches!(side, Side::Reader { .. }) {
-            self.count_reads(index); // The last count for this reader.
+/// Ends a line whose connection is gone.
+pub(in crate::server) fn lose_line<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    side: Side,
+) {
+    let index = execution.slot.index;
+    if matches!(side, Side::Reader { .. }) {
+        reads::count_reads(shard, index); // The last count for this reader.
+    }
+    let run = shard.runs[index as usize].as_mut().filter(|run| run.id == execution);
+    let Some(run) = run else { return };
+    match side {
+        Side::Guest => {
+            guest::lose_guest(shard, index);
+            relay::close_idle_door(shard, index);
         }
-        let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
-        let Some(run) = run else { return };
-        match side {
-            Side::Guest => {
-                self.lose_guest(index);
-                self.close_idle_door(index);
+        Side::Reader { subscriber, slot } => {
+            run.remotes.retain(|remote| remote.subscriber != subscriber);
+            if let Some(door) = &mut run.guest.door {
+                door.free_slot(slot);
             }
-            Side::Reader { subscriber, slot } => {
-                run.remotes.retain(|remote| remote.subscriber != subscriber);
-                if let Some(door) = &mut run.guest.door {
-                    door.free_slot(slot);
-                }
-                run.count_direct_readers();
-                self.close_idle_door(index);
-                self.tell(Event::ReaderGone(subscriber));
-            }
+            run.count_direct_readers();
+            relay::close_idle_door(shard, index);
+            shard.tell(Event::ReaderGone(subscriber));
         }
     }
+}
 
-    /// Sends the last message to another process, and closes the connection when that was read.
-    pub(in crate::server) fn end_line(&mut self, id: ConnectionId, word: LastWord<'_>) {
-        let now = self.now;
-        let Some(serve) = &mut self.guests.serve else { return };
-        let Some(connection) = serve.writable(id) else { return };
-        let Some(mut line) = connection.line.take() else { return };
-        if !line.is_over {
-            line.is_over = true;
-            line.write(connection, &word.document());
-            connection.converse(|http, out| http.end_stream(out));
-            connection.is_last = true;
-        }
-        connection.line = Some(line);
-        serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
+/// Sends the last message to another process, and closes the connection when that was read.
+pub(in crate::server) fn end_line<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    word: LastWord<'_>,
+) {
+    let now = shard.now;
+    let Some(serve) = &mut shard.guests.serve else { return };
+    let Some(connection) = serve.writable(id) else { return };
+    let Some(mut line) = connection.line.take() else { return };
+    if !line.is_over {
+        line.is_over = true;
+        line.write(connection, &word.document());
+        connection.converse(|http, out| http.end_stream(out));
+        connection.is_last = true;
     }
+    connection.line = Some(line);
+    serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
+}
 
-    /// Tells the processes that share an execution that it has ended. Readers leave when they have
-    /// read all of it.
-    pub(in crate::server) fn tell_end_at_door(&mut self, execution: Handle, verdict: &Verdict) {
-        self.guests.doors.guests.retain(|&index| index != execution.index);
-        let run = self.run_mut(execution);
-        let producer = run.dismiss_guest();
-        let mut readers: SmallVec<[ConnectionId; 8]> = SmallVec::new();
-        for remote in &run.remotes {
-            if let Seat::Process(seat) = &remote.seat {
-                readers.push(seat.connection);
-            }
-        }
-        let word = LastWord::Ended(verdict);
-        if let Some(serve) = &mut self.guests.serve {
-            for id in readers {
-                serve.tell_line(id, &word.document());
-            }
-        }
-        if let Some(id) = producer {
-            self.end_line(id, word);
-        }
-        self.close_idle_door(execution.index);
-    }
-
-    /// Logs that a reader in another process was evicted, because its cursor is impossible.
-    pub(in crate::server) fn log_evicted(
-        &self,
-        index: u32,
-        subscriber: SubscriberId,
-        wild: &WildCursor,
-    ) {
-        if let Some(run) = &self.runs[index as usize] {
-            self.log_evicted_for(run.id, subscriber, &wild.to_string());
+/// Tells the processes that share an execution that it has ended. Readers leave when they have
+/// read all of it.
+pub(in crate::server) fn tell_end_at_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: Handle,
+    verdict: &Verdict,
+) {
+    shard.guests.doors.guests.retain(|&index| index != execution.index);
+    let run = shard.run_mut(execution);
+    let producer = run.dismiss_guest();
+    let mut readers: SmallVec<[ConnectionId; 8]> = SmallVec::new();
+    for remote in &run.remotes {
+        if let Seat::Process(seat) = &remote.seat {
+            readers.push(seat.connection);
         }
     }
+    let word = LastWord::Ended(verdict);
+    if let Some(serve) = &mut shard.guests.serve {
+        for id in readers {
+            serve.tell_line(id, &word.document());
+        }
+    }
+    if let Some(id) = producer {
+        end_line(shard, id, word);
+    }
+    relay::close_idle_door(shard, execution.index);
+}
 
-    fn log_evicted_for(&self, execution: ExecutionId, subscriber: SubscriberId, reason: &str) {
-        self.guests.log.record(self.wall_us(), Level::Warn, "door_reader_evicted", |record| {
+/// Logs that a reader in another process was evicted, because its cursor is impossible.
+pub(in crate::server) fn log_evicted<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    index: u32,
+    subscriber: SubscriberId,
+    wild: &WildCursor,
+) {
+    if let Some(run) = &shard.runs[index as usize] {
+        log_evicted_for(shard, run.id, subscriber, &wild.to_string());
+    }
+}
+
+fn log_evicted_for<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    execution: ExecutionId,
+    subscriber: SubscriberId,
+    reason: &str,
+) {
+    shard.guests.log.record(
+        records::wall_us(shard),
+        Level::Warn,
+        "door_reader_evicted",
+        |record| {
             record.show("execution", &execution).show("subscriber", &subscriber);
             record.show("reason", &reason);
-        });
-    }
+        },
+    );
+}
 
-    /// Logs that a producer in another process has broken a rule.
-    pub(in crate::server) fn log_refused_guest(&self, index: u32, rule: &str) {
-        let Some(run) = &self.runs[index as usize] else { return };
-        self.guests.log.record(self.wall_us(), Level::Warn, "door_producer_refused", |record| {
+/// Logs that a producer in another process has broken a rule.
+pub(in crate::server) fn log_refused_guest<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    index: u32,
+    rule: &str,
+) {
+    let Some(run) = &shard.runs[index as usize] else { return };
+    shard.guests.log.record(
+        records::wall_us(shard),
+        Level::Warn,
+        "door_producer_refused",
+        |record| {
             record.show("execution", &run.id).show("reason", &rule);
-        });
-    }
+        },
+    );
 }
 
 impl ServedRun {

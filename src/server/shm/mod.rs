@@ -38,6 +38,17 @@ pub(in crate::server) mod relay;
 mod taking;
 mod watcher;
 
+pub(in crate::server) use guest::{
+    fall_asleep, let_guest_begin, rise, take_over_guests, take_over_urgent_guests,
+};
+pub(in crate::server) use lines::{
+    end_line, has_lines_to_wake, hear_at_door, log_evicted, lose_line, produce_at_door,
+    read_at_door, tell_end_at_door,
+};
+pub(in crate::server) use named::{close_lost_named, end_named, open_named};
+pub(in crate::server) use reads::{count_all_reads, count_last_reads};
+pub(in crate::server) use taking::keep_for_reader;
+
 pub(in crate::server) use guest::Guest;
 pub(in crate::server) use named::Named;
 pub use named::NamedDoors;
@@ -318,32 +329,29 @@ impl ServedRun {
         assert!(reader_count <= door.slots.count_ones() as usize); // D4
     }
 }
+/// Returns the bytes of shared memory that doors of this shard take, allocations under way
+/// included.
+pub(in crate::server) fn door_bytes<R: Reactor + 'static>(shard: &ServerShard<R>) -> u64 {
+    let of = |run: &ServedRun| {
+        run.guest.door.as_ref().map_or(0, |door| door.bytes())
+            + run.guest.named.as_ref().map_or(0, |named| named.bytes())
+    };
+    let underway = shard.guests.doors.purchases.iter().map(Purchase::bytes);
+    shard.runs.iter().flatten().map(of).chain(underway).sum()
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Returns the bytes of shared memory that doors of this shard take, allocations under way
-    /// included.
-    pub(in crate::server) fn door_bytes(&self) -> u64 {
-        let of = |run: &ServedRun| {
-            run.guest.door.as_ref().map_or(0, |door| door.bytes())
-                + run.guest.named.as_ref().map_or(0, |named| named.bytes())
-        };
-        let underway = self.guests.doors.purchases.iter().map(Purchase::bytes);
-        self.runs.iter().flatten().map(of).chain(underway).sum()
-    }
+/// Returns the number of this shard's executions that other processes share.
+pub(in crate::server) fn door_count<R: Reactor + 'static>(shard: &ServerShard<R>) -> u64 {
+    shard.runs.iter().flatten().filter(|run| run.guest.door.is_some()).count() as u64
+}
 
-    /// Returns the number of this shard's executions that other processes share.
-    pub(in crate::server) fn door_count(&self) -> u64 {
-        self.runs.iter().flatten().filter(|run| run.guest.door.is_some()).count() as u64
-    }
-
-    /// Checks D5. For tests.
-    ///
-    /// # Panics
-    /// If it does not hold.
-    pub(in crate::server) fn audit_doors(&self) {
-        for index in &self.guests.doors.guests {
-            let run = self.runs[*index as usize].as_ref().expect("D5");
-            assert!(matches!(run.producer, Producer::Guest)); // D5
-        }
+/// Checks D5. For tests.
+///
+/// # Panics
+/// If it does not hold.
+pub(in crate::server) fn audit_doors<R: Reactor + 'static>(shard: &ServerShard<R>) {
+    for index in &shard.guests.doors.guests {
+        let run = shard.runs[*index as usize].as_ref().expect("D5");
+        assert!(matches!(run.producer, Producer::Guest)); // D5
     }
 }

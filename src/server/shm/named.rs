@@ -7,6 +7,8 @@
 //! continues without a named door if no place is free, or if another process truncates the file.
 //! The threats and defences: `memory/named/`.
 
+use crate::server::records;
+use crate::server::shm::relay;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -89,88 +91,99 @@ impl Named {
         audit(&self.ring.writer, run);
     }
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Makes the named door of an execution that has just got its ring, if they are enabled and a
-    /// place is free.
-    pub(in crate::server) fn open_named(&mut self, index: u32) {
-        let Some(doors) = self.guests.doors.named.clone() else { return };
-        match self.make_named(index, &doors) {
-            Ok(named) => {
-                self.counters.named_doors_opened += 1;
-                let run = self.runs[index as usize].as_mut().expect("it was just looked at");
-                run.guest.named = Some(Box::new(named));
-            }
-            Err(refused) => {
-                self.counters.named_doors_refused += 1;
-                let level = match refused {
-                    Refused::TooMany => Level::Debug, // This may happen for many executions.
-                    Refused::MemoryShort | Refused::Named(_) => Level::Warn,
-                };
-                self.log_named(index, level, "named_door_refused", &refused);
-            }
+/// Makes the named door of an execution that has just got its ring, if they are enabled and a
+/// place is free.
+pub(in crate::server) fn open_named<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+    let Some(doors) = shard.guests.doors.named.clone() else { return };
+    match make_named(shard, index, &doors) {
+        Ok(named) => {
+            shard.counters.named_doors_opened += 1;
+            let run = shard.runs[index as usize].as_mut().expect("it was just looked at");
+            run.guest.named = Some(Box::new(named));
+        }
+        Err(refused) => {
+            shard.counters.named_doors_refused += 1;
+            let level = match refused {
+                Refused::TooMany => Level::Debug, // This may happen for many executions.
+                Refused::MemoryShort | Refused::Named(_) => Level::Warn,
+            };
+            log_named(shard, index, level, "named_door_refused", &refused);
         }
     }
+}
 
-    fn make_named(&mut self, index: u32, doors: &NamedDoors) -> Result<Named, Refused> {
-        let place = doors.places.take().or_else(|| {
-            self.close_oldest_named();
-            doors.places.take()
-        });
-        let place = place.ok_or(Refused::TooMany)?;
-        let run = self.runs[index as usize].as_ref().expect("the caller has it");
-        let class_bytes = class_for(&run.ring).expect("it has just got its ring");
-        self.check_door_memory(class_bytes, 0).map_err(|_| Refused::MemoryShort)?;
-        let start = Start::default();
-        let ring = NamedRing::create(&doors.folder, run.id, class_bytes, self.anchor, &start);
-        let mut ring = ring.map_err(Refused::Named)?;
-        run.copy_page(&mut ring.control, false);
-        let number = self.counters.named_doors_opened;
-        Ok(Named { ring, number, has_ended: false, _place: place })
-    }
+fn make_named<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+    doors: &NamedDoors,
+) -> Result<Named, Refused> {
+    let place = doors.places.take().or_else(|| {
+        close_oldest_named(shard);
+        doors.places.take()
+    });
+    let place = place.ok_or(Refused::TooMany)?;
+    let run = shard.runs[index as usize].as_ref().expect("the caller has it");
+    let class_bytes = class_for(&run.ring).expect("it has just got its ring");
+    relay::check_door_memory(shard, class_bytes, 0).map_err(|_| Refused::MemoryShort)?;
+    let start = Start::default();
+    let ring = NamedRing::create(&doors.folder, run.id, class_bytes, shard.anchor, &start);
+    let mut ring = ring.map_err(Refused::Named)?;
+    run.copy_page(&mut ring.control, false);
+    let number = shard.counters.named_doors_opened;
+    Ok(Named { ring, number, has_ended: false, _place: place })
+}
 
-    /// Closes the oldest named door of those whose execution has ended, to free its place.
-    fn close_oldest_named(&mut self) {
-        let ended = self
-            .runs
-            .iter_mut()
-            .flatten()
-            .filter(|run| run.guest.named.as_ref().is_some_and(|named| named.has_ended));
-        let number = |run: &&mut ServedRun| run.guest.named.as_ref().map(|named| named.number);
-        if let Some(run) = ended.min_by_key(number) {
-            run.guest.named = None;
-        }
+/// Closes the oldest named door of those whose execution has ended, to free its place.
+fn close_oldest_named<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let ended = shard
+        .runs
+        .iter_mut()
+        .flatten()
+        .filter(|run| run.guest.named.as_ref().is_some_and(|named| named.has_ended));
+    let number = |run: &&mut ServedRun| run.guest.named.as_ref().map(|named| named.number);
+    if let Some(run) = ended.min_by_key(number) {
+        run.guest.named = None;
     }
+}
 
-    /// Marks the named door of an ended execution: it may be closed when its place is needed.
-    pub(in crate::server) fn end_named(&mut self, index: u32) {
-        if let Some(run) = &mut self.runs[index as usize]
-            && let Some(named) = &mut run.guest.named
-        {
-            named.has_ended = true;
-        }
+/// Marks the named door of an ended execution: it may be closed when its place is needed.
+pub(in crate::server) fn end_named<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+    if let Some(run) = &mut shard.runs[index as usize]
+        && let Some(named) = &mut run.guest.named
+    {
+        named.has_ended = true;
     }
+}
 
-    /// Closes the named door of an execution if another process has truncated its file.
-    pub(in crate::server) fn close_lost_named(&mut self, index: u32) {
-        let Some(run) = &mut self.runs[index as usize] else { return };
-        if run.guest.named.take_if(|named| named.ring.is_lost()).is_some() {
-            self.counters.named_doors_lost += 1;
-            self.log_named(
-                index,
-                Level::Warn,
-                "named_door_lost",
-                &"another process has truncated its file",
-            );
-        }
+/// Closes the named door of an execution if another process has truncated its file.
+pub(in crate::server) fn close_lost_named<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) {
+    let Some(run) = &mut shard.runs[index as usize] else { return };
+    if run.guest.named.take_if(|named| named.ring.is_lost()).is_some() {
+        shard.counters.named_doors_lost += 1;
+        log_named(
+            shard,
+            index,
+            Level::Warn,
+            "named_door_lost",
+            &"another process has truncated its file",
+        );
     }
+}
 
-    fn log_named(&self, index: u32, level: Level, event: &'static str, reason: &dyn fmt::Display) {
-        let Some(run) = &self.runs[index as usize] else { return };
-        self.guests.log.record(self.wall_us(), level, event, |record| {
-            record.show("execution", &run.id).show("reason", &reason);
-        });
-    }
+fn log_named<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    index: u32,
+    level: Level,
+    event: &'static str,
+    reason: &dyn fmt::Display,
+) {
+    let Some(run) = &shard.runs[index as usize] else { return };
+    shard.guests.log.record(records::wall_us(shard), level, event, |record| {
+        record.show("execution", &run.id).show("reason", &reason);
+    });
 }
 
 impl fmt::Display for Refused {

@@ -4,6 +4,8 @@
 //! execution whose relay is being bought wait for the same memory. Nothing was promised: all
 //! conditions are checked again when the memory is there.
 
+use crate::server::calls;
+use crate::server::shm::{guest, lines};
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Principal};
@@ -40,180 +42,177 @@ impl Purchase {
         u64::from(self.class_bytes) + limits::DOOR_PAGES_BYTES
     }
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Makes a request to read wait, if its relay has to be bought first. Returns false if it need
-    /// not wait.
-    pub(in crate::server) fn awaits_relay(
-        &mut self,
-        connection: ConnectionId,
-        asked: &ReadDoor,
-    ) -> Result<bool, ApiError> {
-        let execution = asked.execution;
-        let underway = self.guests.doors.purchases.iter_mut().find_map(|purchase| {
-            match &mut purchase.wanted {
-                Wanted::Relay { execution: its, waiting } if *its == execution => Some(waiting),
-                _ => None,
-            }
+/// Makes a request to read wait, if its relay has to be bought first. Returns false if it need
+/// not wait.
+pub(in crate::server) fn awaits_relay<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    connection: ConnectionId,
+    asked: &ReadDoor,
+) -> Result<bool, ApiError> {
+    let execution = asked.execution;
+    let underway =
+        shard.guests.doors.purchases.iter_mut().find_map(|purchase| match &mut purchase.wanted {
+            Wanted::Relay { execution: its, waiting } if *its == execution => Some(waiting),
+            _ => None,
         });
-        if let Some(waiting) = underway {
-            waiting.push((connection, asked.clone()));
-            self.wait_at_door(connection);
-            return Ok(true);
-        }
-        let run = self.runs[execution.slot.index as usize].as_ref();
-        let run = run.filter(|run| run.id == execution && run.guest.door.is_none());
-        let Some(class_bytes) = run.and_then(|run| relay::class_for(&run.ring)) else {
-            return Ok(false);
-        };
-        let place = self.place_at_door()?;
-        self.check_door_memory(class_bytes, 0)?;
-        let waiting = SmallVec::from_iter([(connection, asked.clone())]);
-        let wanted = Wanted::Relay { execution, waiting };
-        self.wait_at_door(connection);
-        self.purchase(class_bytes, wanted, place, move || {
-            Bought::Relay(DoorMemory::buy(class_bytes))
-        });
-        Ok(true)
+    if let Some(waiting) = underway {
+        waiting.push((connection, asked.clone()));
+        wait_at_door(shard, connection);
+        return Ok(true);
     }
+    let run = shard.runs[execution.slot.index as usize].as_ref();
+    let run = run.filter(|run| run.id == execution && run.guest.door.is_none());
+    let Some(class_bytes) = run.and_then(|run| relay::class_for(&run.ring)) else {
+        return Ok(false);
+    };
+    let place = place_at_door(shard)?;
+    relay::check_door_memory(shard, class_bytes, 0)?;
+    let waiting = SmallVec::from_iter([(connection, asked.clone())]);
+    let wanted = Wanted::Relay { execution, waiting };
+    wait_at_door(shard, connection);
+    purchase(shard, class_bytes, wanted, place, move || {
+        Bought::Relay(DoorMemory::buy(class_bytes))
+    });
+    Ok(true)
+}
 
-    /// Makes a request to produce wait until memory for its ring is there.
-    pub(in crate::server) fn await_ring(
-        &mut self,
-        connection: ConnectionId,
-        produce: Produce,
-        owner: Principal,
-    ) -> Result<(), ApiError> {
-        let place = self.place_at_door()?;
-        let ring = self.expected_ring(produce.ring_bytes, produce.chunk_bytes).map_err(refusal)?;
-        let class_bytes = ring.slot_count * limits::RING_BYTES_PER_SLOT;
-        self.check_door_memory(class_bytes, class_bytes)?;
-        let anchor = self.anchor;
-        let wanted = Wanted::Ring { connection, produce: Box::new(produce), owner };
-        self.wait_at_door(connection);
-        self.purchase(class_bytes, wanted, place, move || {
-            Bought::Ring(ProducerRing::create(class_bytes, anchor))
-        });
-        Ok(())
-    }
+/// Makes a request to produce wait until memory for its ring is there.
+pub(in crate::server) fn await_ring<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    connection: ConnectionId,
+    produce: Produce,
+    owner: Principal,
+) -> Result<(), ApiError> {
+    let place = place_at_door(shard)?;
+    let ring = shard.expected_ring(produce.ring_bytes, produce.chunk_bytes).map_err(refusal)?;
+    let class_bytes = ring.slot_count * limits::RING_BYTES_PER_SLOT;
+    relay::check_door_memory(shard, class_bytes, class_bytes)?;
+    let anchor = shard.anchor;
+    let wanted = Wanted::Ring { connection, produce: Box::new(produce), owner };
+    wait_at_door(shard, connection);
+    purchase(shard, class_bytes, wanted, place, move || {
+        Bought::Ring(ProducerRing::create(class_bytes, anchor))
+    });
+    Ok(())
+}
 
-    pub(in crate::server) fn place_at_door(&self) -> Result<Place, ApiError> {
-        let places = &self.guests.doors.places;
-        places.take().ok_or_else(|| relay::too_many(places.places_max()))
-    }
+pub(in crate::server) fn place_at_door<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+) -> Result<Place, ApiError> {
+    let places = &shard.guests.doors.places;
+    places.take().ok_or_else(|| relay::too_many(places.places_max()))
+}
 
-    fn wait_at_door(&mut self, connection: ConnectionId) {
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let connection = serve.connection(connection).expect("its request is being answered");
-        connection.doing = Doing::Elsewhere;
-    }
+fn wait_at_door<R: Reactor + 'static>(shard: &mut ServerShard<R>, connection: ConnectionId) {
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let connection = serve.connection(connection).expect("its request is being answered");
+    connection.doing = Doing::Elsewhere;
+}
 
-    fn purchase(
-        &mut self,
-        class_bytes: u32,
-        wanted: Wanted,
-        place: Place,
-        buy: impl FnOnce() -> Bought + Send + 'static,
-    ) {
-        self.guests.doors.purchase_count += 1;
-        let number = self.guests.doors.purchase_count;
-        self.guests.doors.purchases.push(Purchase { number, class_bytes, wanted, place });
-        let mailbox = self.mailbox();
-        self.guests.doors.places.buy(Box::new(move || {
-            let bought = buy();
-            let mut command = Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
-                shard.take_in_memory(number, bought)
-            }));
-            while let Err((CallError::Busy, refused)) = mailbox.send(command) {
-                command = refused;
-                std::thread::sleep(limits::DOOR_LOOK_INTERVAL);
-            }
+fn purchase<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    class_bytes: u32,
+    wanted: Wanted,
+    place: Place,
+    buy: impl FnOnce() -> Bought + Send + 'static,
+) {
+    shard.guests.doors.purchase_count += 1;
+    let number = shard.guests.doors.purchase_count;
+    shard.guests.doors.purchases.push(Purchase { number, class_bytes, wanted, place });
+    let mailbox = shard.mailbox();
+    shard.guests.doors.places.buy(Box::new(move || {
+        let bought = buy();
+        let mut command = Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
+            take_in_memory(shard, number, bought)
         }));
-    }
+        while let Err((CallError::Busy, refused)) = mailbox.send(command) {
+            command = refused;
+            std::thread::sleep(limits::DOOR_LOOK_INTERVAL);
+        }
+    }));
+}
 
-    /// Answers the requests that wait for this memory. `bought` may be an error.
-    fn take_in_memory(&mut self, number: u64, bought: Bought) {
-        let mut purchases = self.guests.doors.purchases.iter();
-        let at = purchases.position(|purchase| purchase.number == number).expect("it was ordered");
-        let Purchase { class_bytes, wanted, place, .. } =
-            self.guests.doors.purchases.swap_remove(at);
-        match (wanted, bought) {
-            (Wanted::Relay { execution, waiting }, Bought::Relay(memory)) => {
-                let opened = memory
-                    .map_err(|error| relay::no_memory(class_bytes, &error))
-                    .and_then(|memory| self.open_relay(execution, memory, place));
-                for (connection, asked) in waiting {
-                    if self.is_awaited(connection) {
-                        let opened = opened.clone();
-                        let granted = opened.and_then(|()| self.grant_reader(connection, &asked));
-                        self.answer_at_door(connection, granted);
-                    }
-                }
-                self.close_idle_door(execution.slot.index);
-            }
-            (Wanted::Ring { connection, produce, owner }, Bought::Ring(ring)) => {
-                if self.is_awaited(connection) {
+/// Answers the requests that wait for this memory. `bought` may be an error.
+fn take_in_memory<R: Reactor + 'static>(shard: &mut ServerShard<R>, number: u64, bought: Bought) {
+    let mut purchases = shard.guests.doors.purchases.iter();
+    let at = purchases.position(|purchase| purchase.number == number).expect("it was ordered");
+    let Purchase { class_bytes, wanted, place, .. } = shard.guests.doors.purchases.swap_remove(at);
+    match (wanted, bought) {
+        (Wanted::Relay { execution, waiting }, Bought::Relay(memory)) => {
+            let opened = memory
+                .map_err(|error| relay::no_memory(class_bytes, &error))
+                .and_then(|memory| open_relay(shard, execution, memory, place));
+            for (connection, asked) in waiting {
+                if is_awaited(shard, connection) {
+                    let opened = opened.clone();
                     let granted =
-                        ring.map_err(|error| relay::no_memory(class_bytes, &error)).and_then(
-                            |ring| self.grant_producer(connection, *produce, owner, (ring, place)),
-                        );
-                    self.answer_at_door(connection, granted);
+                        opened.and_then(|()| lines::grant_reader(shard, connection, &asked));
+                    answer_at_door(shard, connection, granted);
                 }
             }
-            _ => unreachable!("the memory is of the ordered kind"),
+            relay::close_idle_door(shard, execution.slot.index);
         }
-    }
-
-    /// Ends the waiting of a connection. Returns false if it is gone or does not wait.
-    fn is_awaited(&mut self, id: ConnectionId) -> bool {
-        let connection = self.guests.serve.as_mut().and_then(|serve| serve.connection(id));
-        let connection = connection.filter(|found| matches!(found.doing, Doing::Elsewhere));
-        connection.map(|found| found.doing = Doing::Requests).is_some()
-    }
-
-    fn answer_at_door(
-        &mut self,
-        id: ConnectionId,
-        granted: Result<crate::server::shm::lines::Grant, ApiError>,
-    ) {
-        let is_draining = self.guests.serve.as_ref().is_some_and(|serve| serve.is_draining);
-        let is_answered = match granted {
-            Ok(_) if is_draining => self.answer_error(id, &ApiError::shutting_down()),
-            Ok(grant) => self.begin_line(id, grant),
-            Err(error) => self.refuse_at_door(id, &error),
-        };
-        if is_answered && let Some(serve) = &mut self.guests.serve {
-            serve.answered.push(id);
+        (Wanted::Ring { connection, produce, owner }, Bought::Ring(ring)) => {
+            if is_awaited(shard, connection) {
+                let granted =
+                    ring.map_err(|error| relay::no_memory(class_bytes, &error)).and_then(|ring| {
+                        lines::grant_producer(shard, connection, *produce, owner, (ring, place))
+                    });
+                answer_at_door(shard, connection, granted);
+            }
         }
+        _ => unreachable!("the memory is of the ordered kind"),
     }
+}
 
-    /// Makes an execution shared through a relay in this memory, if that is still possible.
-    pub(in crate::server) fn open_relay(
-        &mut self,
-        execution: ExecutionId,
-        memory: DoorMemory,
-        place: Place,
-    ) -> Result<(), ApiError> {
-        let index = execution.slot.index;
-        self.take_over_guest(index);
-        self.ingest(index); // The reader may see more than the engine was told.
-        self.pump();
-        let (anchor, looks) = (self.anchor, self.looks());
-        let has_attention = self.watched.contains(&index);
-        let class_bytes = memory.class_bytes();
-        let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
-        let has_place = |run: &&mut ServedRun| relay::class_for(&run.ring) == Some(class_bytes);
-        // The waiting requests find the reason themselves.
-        let Some(run) = run.filter(has_place) else { return Ok(()) };
-        let relay =
-            relay::Relay::of(&run.ring, run.ingested_seq, anchor, memory, &mut self.scratch);
-        let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
-        let relay = relay.map_err(no_memory)?;
-        let mut control = ControlFile::create().map_err(no_memory)?;
-        run.copy_page(&mut control.page, has_attention);
-        run.guest.door =
-            Some(Box::new(Door::new(Behind::Relay(Box::new(relay)), control, looks, place)));
-        self.counters.doors_opened += 1;
-        Ok(())
+/// Ends the waiting of a connection. Returns false if it is gone or does not wait.
+fn is_awaited<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) -> bool {
+    let connection = shard.guests.serve.as_mut().and_then(|serve| serve.connection(id));
+    let connection = connection.filter(|found| matches!(found.doing, Doing::Elsewhere));
+    connection.map(|found| found.doing = Doing::Requests).is_some()
+}
+
+fn answer_at_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    granted: Result<crate::server::shm::lines::Grant, ApiError>,
+) {
+    let is_draining = shard.guests.serve.as_ref().is_some_and(|serve| serve.is_draining);
+    let is_answered = match granted {
+        Ok(_) if is_draining => calls::answer_error(shard, id, &ApiError::shutting_down()),
+        Ok(grant) => lines::begin_line(shard, id, grant),
+        Err(error) => lines::refuse_at_door(shard, id, &error),
+    };
+    if is_answered && let Some(serve) = &mut shard.guests.serve {
+        serve.answered.push(id);
     }
+}
+
+/// Makes an execution shared through a relay in this memory, if that is still possible.
+pub(in crate::server) fn open_relay<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    memory: DoorMemory,
+    place: Place,
+) -> Result<(), ApiError> {
+    let index = execution.slot.index;
+    guest::take_over_guest(shard, index);
+    shard.ingest(index); // The reader may see more than the engine was told.
+    shard.pump();
+    let (anchor, looks) = (shard.anchor, lines::looks(shard));
+    let has_attention = shard.watched.contains(&index);
+    let class_bytes = memory.class_bytes();
+    let run = shard.runs[index as usize].as_mut().filter(|run| run.id == execution);
+    let has_place = |run: &&mut ServedRun| relay::class_for(&run.ring) == Some(class_bytes);
+    // The waiting requests find the reason themselves.
+    let Some(run) = run.filter(has_place) else { return Ok(()) };
+    let relay = relay::Relay::of(&run.ring, run.ingested_seq, anchor, memory, &mut shard.scratch);
+    let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
+    let relay = relay.map_err(no_memory)?;
+    let mut control = ControlFile::create().map_err(no_memory)?;
+    run.copy_page(&mut control.page, has_attention);
+    run.guest.door =
+        Some(Box::new(Door::new(Behind::Relay(Box::new(relay)), control, looks, place)));
+    shard.counters.doors_opened += 1;
+    Ok(())
 }

@@ -54,51 +54,51 @@ impl ProcessSeat {
         }
     }
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Counts what other processes have read of an execution since the last count.
-    pub(in crate::server) fn count_reads(&mut self, index: u32) {
-        let Some(run) = &mut self.runs[index as usize] else { return };
-        let Some(log) = self.engine.log(run.handle) else { return };
-        let mut newly = Totals::ZERO;
-        for at in 0..run.remotes.len() {
-            if matches!(run.remotes[at].seat, Seat::Process(_)) {
-                let _ = run.sample_reader(at); // An impossible position is ignored.
-            }
-            if let Seat::Process(seat) = &mut run.remotes[at].seat {
-                let Totals { chunks, bytes } = seat.newly_read(log);
-                newly = Totals { chunks: newly.chunks + chunks, bytes: newly.bytes + bytes };
-            }
+/// Counts what other processes have read of an execution since the last count.
+pub(in crate::server) fn count_reads<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+    let Some(run) = &mut shard.runs[index as usize] else { return };
+    let Some(log) = shard.engine.log(run.handle) else { return };
+    let mut newly = Totals::ZERO;
+    for at in 0..run.remotes.len() {
+        if matches!(run.remotes[at].seat, Seat::Process(_)) {
+            let _ = run.sample_reader(at); // An impossible position is ignored.
         }
-        self.add_reads(newly);
-    }
-
-    /// Calls [`Shard::count_reads`] for all executions.
-    pub(in crate::server) fn count_all_reads(&mut self) {
-        for index in 0..self.runs.len() {
-            self.count_reads(index as u32);
+        if let Seat::Process(seat) = &mut run.remotes[at].seat {
+            let Totals { chunks, bytes } = seat.newly_read(log);
+            newly = Totals { chunks: newly.chunks + chunks, bytes: newly.bytes + bytes };
         }
     }
+    add_reads(shard, newly);
+}
 
-    /// Counts what a removed reader has read since the last count.
-    pub(in crate::server) fn count_last_reads(&mut self, index: u32, remote: &mut ServedRemote) {
-        let Some(run) = &self.runs[index as usize] else { return };
-        let Some(log) = self.engine.log(run.handle) else { return };
-        let guest = run.guest.door.as_ref().and_then(|door| door.guest_reader());
-        let _ = remote.sample(|seq| {
-            seq <= log.head_seq() || guest.is_some_and(|reader| reader.has_been(seq))
-        });
-        if let Seat::Process(seat) = &mut remote.seat {
-            let newly = seat.newly_read(log);
-            self.add_reads(newly);
-        }
+/// Calls [`Shard::count_reads`] for all executions.
+pub(in crate::server) fn count_all_reads<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    for index in 0..shard.runs.len() {
+        count_reads(shard, index as u32);
     }
+}
 
-    fn add_reads(&mut self, newly: Totals) {
-        let counters = &mut self.counters;
-        counters.chunks_delivered += newly.chunks;
-        counters.bytes_delivered += newly.bytes;
-        counters.door_chunks_read += newly.chunks;
-        counters.door_bytes_read += newly.bytes;
+/// Counts what a removed reader has read since the last count.
+pub(in crate::server) fn count_last_reads<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+    remote: &mut ServedRemote,
+) {
+    let Some(run) = &shard.runs[index as usize] else { return };
+    let Some(log) = shard.engine.log(run.handle) else { return };
+    let guest = run.guest.door.as_ref().and_then(|door| door.guest_reader());
+    let _ = remote
+        .sample(|seq| seq <= log.head_seq() || guest.is_some_and(|reader| reader.has_been(seq)));
+    if let Seat::Process(seat) = &mut remote.seat {
+        let newly = seat.newly_read(log);
+        add_reads(shard, newly);
     }
+}
+
+fn add_reads<R: Reactor + 'static>(shard: &mut ServerShard<R>, newly: Totals) {
+    let counters = &mut shard.counters;
+    counters.chunks_delivered += newly.chunks;
+    counters.bytes_delivered += newly.bytes;
+    counters.door_chunks_read += newly.chunks;
+    counters.door_bytes_read += newly.bytes;
 }

@@ -6,6 +6,7 @@
 //! gate that slows the private ring's writer therefore suffices for the relay, and no write to it
 //! fails.
 
+use crate::server::shm;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -203,40 +204,39 @@ impl ServedRun {
         }
     }
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Closes the door of an execution if nothing needs it. It is never used again: a later reader
-    /// gets a relay of what the private ring holds.
-    pub(in crate::server) fn close_idle_door(&mut self, index: u32) {
-        if let Some(run) = &mut self.runs[index as usize] {
-            let has_ended = matches!(run.producer, Producer::Gone);
-            run.guest.door.take_if(|door| door.is_idle(has_ended));
-        }
+/// Closes the door of an execution if nothing needs it. It is never used again: a later reader
+/// gets a relay of what the private ring holds.
+pub(in crate::server) fn close_idle_door<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) {
+    if let Some(run) = &mut shard.runs[index as usize] {
+        let has_ended = matches!(run.producer, Producer::Gone);
+        run.guest.door.take_if(|door| door.is_idle(has_ended));
     }
+}
 
-    /// Checks that memory is left for one more ring of `class_bytes` and a private ring of
-    /// `private_bytes`. Memory of doors counts like that of rings, and the limit of the rings
-    /// applies to the sum.
-    pub(in crate::server) fn check_door_memory(
-        &self,
-        class_bytes: u32,
-        private_bytes: u32,
-    ) -> Result<(), ApiError> {
-        let bytes_max = self.rings.bytes_max();
-        let taken_bytes = self.rings.usage().leased_bytes + self.door_bytes();
-        let needed_bytes =
-            u64::from(class_bytes) + u64::from(private_bytes) + limits::DOOR_PAGES_BYTES;
-        if taken_bytes + needed_bytes <= bytes_max {
-            return Ok(());
-        }
-        let pressure = self.memory().pressure;
-        let text = format!(
-            "no room for a ring of {class_bytes} bytes that other processes share: {taken_bytes} \
-             of {bytes_max} bytes are taken, memory pressure is {pressure}"
-        );
-        let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);
-        Err(error.limit(bytes_max).retry_after(limits::BUSY_RETRY_AFTER))
+/// Checks that memory is left for one more ring of `class_bytes` and a private ring of
+/// `private_bytes`. Memory of doors counts like that of rings, and the limit of the rings
+/// applies to the sum.
+pub(in crate::server) fn check_door_memory<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    class_bytes: u32,
+    private_bytes: u32,
+) -> Result<(), ApiError> {
+    let bytes_max = shard.rings.bytes_max();
+    let taken_bytes = shard.rings.usage().leased_bytes + shm::door_bytes(shard);
+    let needed_bytes = u64::from(class_bytes) + u64::from(private_bytes) + limits::DOOR_PAGES_BYTES;
+    if taken_bytes + needed_bytes <= bytes_max {
+        return Ok(());
     }
+    let pressure = shard.memory().pressure;
+    let text = format!(
+        "no room for a ring of {class_bytes} bytes that other processes share: {taken_bytes} \
+         of {bytes_max} bytes are taken, memory pressure is {pressure}"
+    );
+    let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);
+    Err(error.limit(bytes_max).retry_after(limits::BUSY_RETRY_AFTER))
 }
 
 /// Returns the error for an execution that has no ring yet.

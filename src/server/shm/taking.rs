@@ -8,6 +8,7 @@
 //! readers in other processes read them. When a reader comes in this process, and at the end, what
 //! the guest's ring still holds is copied first.
 
+use crate::server::shm::guest;
 use smallvec::SmallVec;
 
 use crate::base::Instant;
@@ -253,99 +254,115 @@ fn copy_through(
     }
     Ok(())
 }
-
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Takes over what a guest has published, and publishes its gate (S2).
-    pub(in crate::server) fn ingest_guest(&mut self, index: u32) -> Result<Taken, Broken> {
-        let ingested = |shard: &Self| shard.runs[index as usize].as_ref().map(|r| r.ingested_seq);
-        let before = ingested(self);
-        let taken = self.take_of_guest(index);
-        if ingested(self) != before
-            && let Some(run) = self.runs[index as usize].as_mut()
-        {
-            run.publish_gate();
-        }
-        taken
+/// Takes over what a guest has published, and publishes its gate (S2).
+pub(in crate::server) fn ingest_guest<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) -> Result<Taken, Broken> {
+    let ingested =
+        |shard: &ServerShard<R>| shard.runs[index as usize].as_ref().map(|r| r.ingested_seq);
+    let before = ingested(shard);
+    let taken = take_of_guest(shard, index);
+    if ingested(shard) != before
+        && let Some(run) = shard.runs[index as usize].as_mut()
+    {
+        run.publish_gate();
     }
+    taken
+}
 
-    fn take_of_guest(&mut self, index: u32) -> Result<Taken, Broken> {
-        self.choose_mirror(index)?;
-        let (mut chunks, mut bytes) = (0, 0);
-        loop {
-            let run = self.runs[index as usize].as_mut();
-            let Some(run) = run.filter(|run| matches!(run.producer, Producer::Guest)) else {
-                return Ok(Taken::All);
-            };
-            let handle = run.handle;
-            let burst = self.engine.burst_chunks(handle) as usize;
-            let mut facts = SmallVec::new();
-            let taken = run.take_burst(burst, self.now, &mut facts);
-            if !facts.is_empty() {
-                let came = run.guest().map_or(self.now, |guest| guest.taken.came);
-                chunks += facts.len() as u32;
-                bytes += facts.iter().map(|chunk| u64::from(chunk.length)).sum::<u64>();
-                self.worked = true;
-                self.ingest_written(index, &facts);
-                if came < self.now {
-                    self.engine.handle(Event::HeardAt(handle, came), self.now);
-                }
-            }
-            let is_enough =
-                chunks >= limits::GUEST_CHUNKS_PER_TURN || bytes >= limits::GUEST_BYTES_PER_TURN;
-            match taken {
-                // The guest's own chunks may have filled the ring. The engine has been told of them
-                // now.
-                Ok(Taken::NoRoom) if !facts.is_empty() && !is_enough => {}
-                Ok(Taken::Enough) if !is_enough => {}
-                taken => return taken,
+fn take_of_guest<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) -> Result<Taken, Broken> {
+    choose_mirror(shard, index)?;
+    let (mut chunks, mut bytes) = (0, 0);
+    loop {
+        let run = shard.runs[index as usize].as_mut();
+        let Some(run) = run.filter(|run| matches!(run.producer, Producer::Guest)) else {
+            return Ok(Taken::All);
+        };
+        let handle = run.handle;
+        let burst = shard.engine.burst_chunks(handle) as usize;
+        let mut facts = SmallVec::new();
+        let taken = run.take_burst(burst, shard.now, &mut facts);
+        if !facts.is_empty() {
+            let came = run.guest().map_or(shard.now, |guest| guest.taken.came);
+            chunks += facts.len() as u32;
+            bytes += facts.iter().map(|chunk| u64::from(chunk.length)).sum::<u64>();
+            shard.worked = true;
+            shard.ingest_written(index, &facts);
+            if came < shard.now {
+                shard.engine.handle(Event::HeardAt(handle, came), shard.now);
             }
         }
-    }
-
-    /// Starts or stops the copying of chunks, depending on whether this process has readers.
-    fn choose_mirror(&mut self, index: u32) -> Result<(), Broken> {
-        let Some(run) = self.runs[index as usize].as_mut() else { return Ok(()) };
-        let is_needed = run.has_readers_here(self.engine.subscriber_count(run.handle));
-        match run.guest() {
-            Some(guest) if guest.taken.is_mirrored != is_needed => match is_needed {
-                true => self.mirror_guest(index),
-                false => {
-                    guest.taken.is_mirrored = false;
-                    Ok(())
-                }
-            },
-            _ => Ok(()),
+        let is_enough =
+            chunks >= limits::GUEST_CHUNKS_PER_TURN || bytes >= limits::GUEST_BYTES_PER_TURN;
+        match taken {
+            // The guest's own chunks may have filled the ring. The engine has been told of them
+            // now.
+            Ok(Taken::NoRoom) if !facts.is_empty() && !is_enough => {}
+            Ok(Taken::Enough) if !is_enough => {}
+            taken => return taken,
         }
     }
+}
 
-    fn mirror_guest(&mut self, index: u32) -> Result<(), Broken> {
-        let Some(run) = self.runs[index as usize].as_mut() else { return Ok(()) };
-        let (handle, engine) = (run.handle, &self.engine);
-        let before = |seq| engine.totals_before(handle, seq);
-        let result = run.mirror(self.now, before);
-        if let Ring::Here(writer) = &run.ring {
-            let tail_seq = writer.tail_seq();
-            self.engine.handle(Event::HeldFrom(handle, tail_seq), self.now);
-        }
-        result
+/// Starts or stops the copying of chunks, depending on whether this process has readers.
+fn choose_mirror<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) -> Result<(), Broken> {
+    let Some(run) = shard.runs[index as usize].as_mut() else { return Ok(()) };
+    let is_needed = run.has_readers_here(shard.engine.subscriber_count(run.handle));
+    match run.guest() {
+        Some(guest) if guest.taken.is_mirrored != is_needed => match is_needed {
+            true => mirror_guest(shard, index),
+            false => {
+                guest.taken.is_mirrored = false;
+                Ok(())
+            }
+        },
+        _ => Ok(()),
     }
+}
 
-    /// Copies what the guest's ring holds, for a new reader in this process.
-    pub(in crate::server) fn keep_for_reader(&mut self, index: u32) {
-        let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
-        let Some(run) = run.filter(|run| matches!(run.producer, Producer::Guest)) else { return };
-        if run.guest().is_some_and(|guest| !guest.taken.is_mirrored)
-            && let Err(rule) = self.mirror_guest(index)
-        {
-            self.refuse_guest(index, rule);
-        }
+fn mirror_guest<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) -> Result<(), Broken> {
+    let Some(run) = shard.runs[index as usize].as_mut() else { return Ok(()) };
+    let (handle, engine) = (run.handle, &shard.engine);
+    let before = |seq| engine.totals_before(handle, seq);
+    let result = run.mirror(shard.now, before);
+    if let Ring::Here(writer) = &run.ring {
+        let tail_seq = writer.tail_seq();
+        shard.engine.handle(Event::HeldFrom(handle, tail_seq), shard.now);
     }
+    result
+}
 
-    /// Copies what the ring of an ended guest holds, if that was not mirrored.
-    pub(in crate::server) fn keep_of_guest(&mut self, index: u32) {
-        let run = self.runs[index as usize].as_mut();
-        if run.and_then(ServedRun::guest).is_some_and(|guest| !guest.taken.is_mirrored) {
-            let _ = self.mirror_guest(index); // A chunk that breaks a rule is not copied.
-        }
+/// Copies what the guest's ring holds, for a new reader in this process.
+pub(in crate::server) fn keep_for_reader<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) {
+    let run = shard.runs.get_mut(index as usize).and_then(Option::as_mut);
+    let Some(run) = run.filter(|run| matches!(run.producer, Producer::Guest)) else { return };
+    if run.guest().is_some_and(|guest| !guest.taken.is_mirrored)
+        && let Err(rule) = mirror_guest(shard, index)
+    {
+        guest::refuse_guest(shard, index, rule);
+    }
+}
+
+/// Copies what the ring of an ended guest holds, if that was not mirrored.
+pub(in crate::server) fn keep_of_guest<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) {
+    let run = shard.runs[index as usize].as_mut();
+    if run.and_then(ServedRun::guest).is_some_and(|guest| !guest.taken.is_mirrored) {
+        let _ = mirror_guest(shard, index); // A chunk that breaks a rule is not copied.
     }
 }

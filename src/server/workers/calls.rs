@@ -4,6 +4,7 @@
 //! If there is no room, a part stays with the connection that sent it ([`Doing::Part`]). It is
 //! tried again when the gate opens or the call ends, and refused when its time is up.
 
+use crate::server::calls;
 use std::mem;
 
 use smallvec::SmallVec;
@@ -25,396 +26,425 @@ use crate::stream::Outcome;
 use crate::tool::RemoteCall;
 use crate::wire::http1::Status;
 use crate::wire::sse;
+/// Begins the call of an execution whose work is done by a worker.
+pub(in crate::server) fn begin_call<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: Handle,
+    call: RemoteCall,
+) {
+    let run = shard.run_mut(execution);
+    run.guest.is_remote = true;
+    run.guest.call = Some(Box::new(OpenCall::new(call)));
+    let (id, owner, tool) = (run.id, run.guest.owner, run.tool.clone());
+    let name = tool.as_ref().map_or("", |tool| tool.name.as_str());
+    shard.guests.workers.begin(owner, id, name);
+}
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Begins the call of an execution whose work is done by a worker.
-    pub(in crate::server) fn begin_call(&mut self, execution: Handle, call: RemoteCall) {
-        let run = self.run_mut(execution);
-        run.guest.is_remote = true;
-        run.guest.call = Some(Box::new(OpenCall::new(call)));
-        let (id, owner, tool) = (run.id, run.guest.owner, run.tool.clone());
-        let name = tool.as_ref().map_or("", |tool| tool.name.as_str());
-        self.guests.workers.begin(owner, id, name);
+/// Notes that an execution has ended. Its worker, if it has one, is told so, unless the worker
+/// itself sent the last part.
+pub(in crate::server) fn note_call_ended<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: Handle,
+    outcome: Outcome,
+) {
+    let run = shard.run_mut(execution);
+    if run.guest.is_remote {
+        let (id, owner) = (run.id, run.guest.owner);
+        let is_own = run.guest.call.as_ref().is_some_and(|call| call.result().is_some());
+        shard.guests.workers.note_ended(id, owner, (!is_own).then_some(outcome));
     }
+}
 
-    /// Notes that an execution has ended. Its worker, if it has one, is told so, unless the worker
-    /// itself sent the last part.
-    pub(in crate::server) fn note_call_ended(&mut self, execution: Handle, outcome: Outcome) {
-        let run = self.run_mut(execution);
-        if run.guest.is_remote {
-            let (id, owner) = (run.id, run.guest.owner);
-            let is_own = run.guest.call.as_ref().is_some_and(|call| call.result().is_some());
-            self.guests.workers.note_ended(id, owner, (!is_own).then_some(outcome));
-        }
+/// Lets a worker take calls. Returns false if its stream has begun, true if it was refused.
+pub(in crate::server) fn let_work<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    work: Work,
+    principal: Principal,
+) -> bool {
+    if let Err(error) = shard.guests.workers.may_enter(principal, &work.session) {
+        return calls::answer_error(shard, id, &entrance_error(error));
     }
+    let now = shard.now;
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let (retry, beat) = (serve.retry(), serve.first_beat());
+    let around = serve.around(&shard.guests.access, now);
+    let connection = serve.writable(id).expect("its request is being answered");
+    let media_type = sse::MEDIA_TYPE;
+    let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));
+    if body == StreamBody::None {
+        return true;
+    }
+    let stream = Stream {
+        encoding: Encoding::Sse,
+        front: None,
+        body,
+        is_combined: false,
+        followed: SmallVec::new(),
+        open_count: 0,
+        cancels: None,
+    };
+    connection.write(|out| stream.write_retry(out, retry));
+    connection.doing = Doing::Stream;
+    connection.stream = Some(Box::new(stream));
+    connection.worker = Some(Box::new((principal, work.session.clone())));
+    serve.set_timer(id, Some((Timer::Beat, now + beat)));
+    for call in shard.guests.workers.enter(principal, &work.session, work.tools, id) {
+        tell_call(shard, id, call); // The worker is back, and may have forgotten its calls.
+    }
+    false
+}
 
-    /// Lets a worker take calls. Returns false if its stream has begun, true if it was refused.
-    pub(in crate::server) fn let_work(
-        &mut self,
-        id: ConnectionId,
-        work: Work,
-        principal: Principal,
-    ) -> bool {
-        if let Err(error) = self.guests.workers.may_enter(principal, &work.session) {
-            return self.answer_error(id, &entrance_error(error));
+/// Notes that the connection of a worker is gone.
+pub(in crate::server) fn lose_worker<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    (principal, session): (Principal, Box<str>),
+) {
+    let now = shard.now;
+    shard.guests.workers.leave(principal, &session, now);
+}
+
+/// Takes a part that a worker delivers. Returns true if it was answered, false if it waits for
+/// room.
+pub(in crate::server) fn deliver<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    deliver: Box<Deliver>,
+    principal: Principal,
+) -> bool {
+    let call = deliver.part.call;
+    let others_wait = shard.guests.workers.parts.iter().any(|(other, _)| *other == call);
+    match accept_part(shard, &deliver, principal, others_wait) {
+        Ok(Taken::NotYet) => {
+            hold_part(shard, id, deliver);
+            false
         }
-        let now = self.now;
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let (retry, beat) = (serve.retry(), serve.first_beat());
-        let around = serve.around(&self.guests.access, now);
-        let connection = serve.writable(id).expect("its request is being answered");
-        let media_type = sse::MEDIA_TYPE;
-        let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));
-        if body == StreamBody::None {
+        result => answer_part(shard, id, &deliver, result),
+    }
+}
+
+/// Makes a part wait for room, together with its connection.
+fn hold_part<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    deliver: Box<Deliver>,
+) {
+    let until = shard.now + limits::PART_WAIT;
+    shard.guests.workers.parts.push((deliver.part.call, id));
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    // A body of many parts waits as long as it takes: its connection is not read meanwhile.
+    let timer = (!deliver.is_of_many).then_some((Timer::Part, until));
+    serve.connection(id).expect("its request is being answered").doing = Doing::Part(deliver);
+    serve.set_timer(id, timer);
+}
+
+/// Takes a part if it is the next one and there is room.
+fn accept_part<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    deliver: &Deliver,
+    principal: Principal,
+    others_wait: bool,
+) -> Result<Taken, NotFound> {
+    let part = &deliver.part;
+    let id = part.call;
+    if !calls::is_owned(shard, id, principal) {
+        return Err(NotFound);
+    }
+    let run = shard.runs[id.slot.index as usize].as_ref().expect("it is owned");
+    let is_over = !matches!(run.producer, Producer::Feed);
+    let call = run.guest.call.as_ref().ok_or(NotFound)?;
+    if call.session.as_ref() != Some(&deliver.session) {
+        return Err(NotFound);
+    }
+    if let Some(judged) = call.judge(part.seq, is_over) {
+        return Ok(judged);
+    }
+    if others_wait {
+        return Ok(Taken::NotYet);
+    }
+    let taken = look_at_call(shard, id, |call, publish| {
+        call.take(part.content.as_ref(), part.end.as_ref(), publish)
+    });
+    match taken {
+        Some(Ok(Taken::Now)) => {
+            if let Some(report) = &part.progress {
+                // This part may have ended the execution.
+                let _ = shard.report(id, report.clone());
+            }
+            finish_call(shard, id);
+            Ok(Taken::Now)
+        }
+        Some(Ok(other)) => Ok(other),
+        Some(Err(Gone)) => Ok(Taken::Over),
+        None => Err(NotFound),
+    }
+}
+
+/// Changes a call. The closure gets a way to publish its bytes.
+fn look_at_call<R: Reactor + 'static, T>(
+    shard: &mut ServerShard<R>,
+    id: ExecutionId,
+    look: impl FnOnce(&mut OpenCall, &mut Publish<'_>) -> T,
+) -> Option<T> {
+    let run = shard.runs.get_mut(id.slot.index as usize)?.as_mut();
+    let mut call = run.filter(|run| run.id == id)?.guest.call.take()?;
+    let result =
+        look(&mut call, &mut |kind, bytes| shard.publish_pieces(id, kind, bytes).map_err(|_| Gone));
+    match call.gathers_for() {
+        Some(delay) => {
+            let deadline = shard.guests.workers.arm(shard.now + delay, Due::Gathered(id));
+            call.deadline = Some(deadline);
+        }
+        None if !call.is_gathering() => disarm_call(shard, &mut call),
+        None => {}
+    }
+    let run = shard.runs[id.slot.index as usize].as_mut();
+    match run.filter(|run| run.id == id) {
+        Some(run) => run.guest.call = Some(call),
+        // The chunks just published have caused the removal of the execution.
+        None => disarm_call(shard, &mut call),
+    }
+    Some(result)
+}
+
+fn disarm_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, call: &mut OpenCall) {
+    if let Some(deadline) = call.deadline.take() {
+        shard.guests.workers.disarm(deadline);
+    }
+}
+
+/// Ends the execution of a call whose last part is published.
+fn finish_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) {
+    let run = shard.runs[id.slot.index as usize].as_ref().filter(|run| run.id == id);
+    let result = run.and_then(|run| run.guest.call.as_ref()?.result().cloned());
+    if let Some(result) = result {
+        let result = result.as_ref().map(|_| ()).map_err(|text| &**text);
+        let _ = shard.finish(id, result); // It may have ended otherwise.
+    }
+}
+
+/// Answers a part that does not wait. Always returns true.
+fn answer_part<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    deliver: &Deliver,
+    result: Result<Taken, NotFound>,
+) -> bool {
+    let is_duplicate = result == Ok(Taken::Before);
+    let error = match result {
+        Ok(Taken::Now | Taken::Before) if deliver.is_of_many => {
+            let serve = shard.guests.serve.as_mut().expect("it has connections");
+            if let Some(connection) = serve.connection(id) {
+                connection.http.take_part(is_duplicate);
+            }
             return true;
         }
-        let stream = Stream {
-            encoding: Encoding::Sse,
-            front: None,
-            body,
-            is_combined: false,
-            followed: SmallVec::new(),
-            open_count: 0,
-            cancels: None,
-        };
-        connection.write(|out| stream.write_retry(out, retry));
-        connection.doing = Doing::Stream;
-        connection.stream = Some(Box::new(stream));
-        connection.worker = Some(Box::new((principal, work.session.clone())));
-        serve.set_timer(id, Some((Timer::Beat, now + beat)));
-        for call in self.guests.workers.enter(principal, &work.session, work.tools, id) {
-            self.tell_call(id, call); // The worker is back, and may have forgotten its calls.
+        Ok(Taken::Now | Taken::Before) => {
+            let document = documents::delivered(is_duplicate);
+            return calls::answer(shard, id, &Answer::json(Status::OK, &document));
         }
-        false
-    }
-
-    /// Notes that the connection of a worker is gone.
-    pub(in crate::server) fn lose_worker(&mut self, (principal, session): (Principal, Box<str>)) {
-        let now = self.now;
-        self.guests.workers.leave(principal, &session, now);
-    }
-
-    /// Takes a part that a worker delivers. Returns true if it was answered, false if it waits for
-    /// room.
-    pub(in crate::server) fn deliver(
-        &mut self,
-        id: ConnectionId,
-        deliver: Box<Deliver>,
-        principal: Principal,
-    ) -> bool {
-        let call = deliver.part.call;
-        let others_wait = self.guests.workers.parts.iter().any(|(other, _)| *other == call);
-        match self.accept_part(&deliver, principal, others_wait) {
-            Ok(Taken::NotYet) => {
-                self.hold_part(id, deliver);
-                false
-            }
-            result => self.answer_part(id, &deliver, result),
+        Ok(Taken::NotYet) => {
+            let text = "a block subscriber has to read first; nothing of this part was taken";
+            ApiError::new(Status::TOO_MANY_REQUESTS, "no_room", text)
+                .retry_after(limits::PART_RETRY_AFTER)
         }
-    }
-
-    /// Makes a part wait for room, together with its connection.
-    fn hold_part(&mut self, id: ConnectionId, deliver: Box<Deliver>) {
-        let until = self.now + limits::PART_WAIT;
-        self.guests.workers.parts.push((deliver.part.call, id));
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        // A body of many parts waits as long as it takes: its connection is not read meanwhile.
-        let timer = (!deliver.is_of_many).then_some((Timer::Part, until));
-        serve.connection(id).expect("its request is being answered").doing = Doing::Part(deliver);
-        serve.set_timer(id, timer);
-    }
-
-    /// Takes a part if it is the next one and there is room.
-    fn accept_part(
-        &mut self,
-        deliver: &Deliver,
-        principal: Principal,
-        others_wait: bool,
-    ) -> Result<Taken, NotFound> {
-        let part = &deliver.part;
-        let id = part.call;
-        if !self.is_owned(id, principal) {
-            return Err(NotFound);
+        Ok(Taken::Hole { next_seq }) => {
+            let text = format!("seq: the next part has to be {next_seq}");
+            ApiError::new(Status::CONFLICT, "part_missing", text).field("seq").limit(next_seq)
         }
-        let run = self.runs[id.slot.index as usize].as_ref().expect("it is owned");
-        let is_over = !matches!(run.producer, Producer::Feed);
-        let call = run.guest.call.as_ref().ok_or(NotFound)?;
-        if call.session.as_ref() != Some(&deliver.session) {
-            return Err(NotFound);
-        }
-        if let Some(judged) = call.judge(part.seq, is_over) {
-            return Ok(judged);
-        }
-        if others_wait {
-            return Ok(Taken::NotYet);
-        }
-        let taken = self.look_at_call(id, |call, publish| {
-            call.take(part.content.as_ref(), part.end.as_ref(), publish)
-        });
-        match taken {
-            Some(Ok(Taken::Now)) => {
-                if let Some(report) = &part.progress {
-                    // This part may have ended the execution.
-                    let _ = self.report(id, report.clone());
-                }
-                self.finish_call(id);
-                Ok(Taken::Now)
-            }
-            Some(Ok(other)) => Ok(other),
-            Some(Err(Gone)) => Ok(Taken::Over),
-            None => Err(NotFound),
-        }
-    }
+        Ok(Taken::Over) => call_ended(shard, deliver.part.call),
+        Err(NotFound) => NotFound.into(),
+    };
+    calls::answer_error(shard, id, &error)
+}
 
-    /// Changes a call. The closure gets a way to publish its bytes.
-    fn look_at_call<T>(
-        &mut self,
-        id: ExecutionId,
-        look: impl FnOnce(&mut OpenCall, &mut Publish<'_>) -> T,
-    ) -> Option<T> {
-        let run = self.runs.get_mut(id.slot.index as usize)?.as_mut();
-        let mut call = run.filter(|run| run.id == id)?.guest.call.take()?;
-        let result = look(&mut call, &mut |kind, bytes| {
-            self.publish_pieces(id, kind, bytes).map_err(|_| Gone)
-        });
-        match call.gathers_for() {
-            Some(delay) => {
-                let deadline = self.guests.workers.arm(self.now + delay, Due::Gathered(id));
-                call.deadline = Some(deadline);
-            }
-            None if !call.is_gathering() => self.disarm_call(&mut call),
-            None => {}
-        }
-        let run = self.runs[id.slot.index as usize].as_mut();
-        match run.filter(|run| run.id == id) {
-            Some(run) => run.guest.call = Some(call),
-            // The chunks just published have caused the removal of the execution.
-            None => self.disarm_call(&mut call),
-        }
-        Some(result)
-    }
+/// Returns the error for parts after the last one, or after the end of the execution.
+fn call_ended<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) -> ApiError {
+    let Ok(status) = shard.inspect(id) else { return NotFound.into() };
+    let state = status.state.name();
+    let text = format!("the call takes no more parts: its execution is {state}");
+    ApiError::new(Status::GONE, "call_ended", text)
+}
 
-    fn disarm_call(&mut self, call: &mut OpenCall) {
-        if let Some(deadline) = call.deadline.take() {
-            self.guests.workers.disarm(deadline);
-        }
-    }
-
-    /// Ends the execution of a call whose last part is published.
-    fn finish_call(&mut self, id: ExecutionId) {
-        let run = self.runs[id.slot.index as usize].as_ref().filter(|run| run.id == id);
-        let result = run.and_then(|run| run.guest.call.as_ref()?.result().cloned());
-        if let Some(result) = result {
-            let result = result.as_ref().map(|_| ()).map_err(|text| &**text);
-            let _ = self.finish(id, result); // It may have ended otherwise.
-        }
-    }
-
-    /// Answers a part that does not wait. Always returns true.
-    fn answer_part(
-        &mut self,
-        id: ConnectionId,
-        deliver: &Deliver,
-        result: Result<Taken, NotFound>,
-    ) -> bool {
-        let is_duplicate = result == Ok(Taken::Before);
-        let error = match result {
-            Ok(Taken::Now | Taken::Before) if deliver.is_of_many => {
-                let serve = self.guests.serve.as_mut().expect("it has connections");
-                if let Some(connection) = serve.connection(id) {
-                    connection.http.take_part(is_duplicate);
-                }
-                return true;
-            }
-            Ok(Taken::Now | Taken::Before) => {
-                let document = documents::delivered(is_duplicate);
-                return self.answer(id, &Answer::json(Status::OK, &document));
-            }
-            Ok(Taken::NotYet) => {
-                let text = "a block subscriber has to read first; nothing of this part was taken";
-                ApiError::new(Status::TOO_MANY_REQUESTS, "no_room", text)
-                    .retry_after(limits::PART_RETRY_AFTER)
-            }
-            Ok(Taken::Hole { next_seq }) => {
-                let text = format!("seq: the next part has to be {next_seq}");
-                ApiError::new(Status::CONFLICT, "part_missing", text).field("seq").limit(next_seq)
-            }
-            Ok(Taken::Over) => self.call_ended(deliver.part.call),
-            Err(NotFound) => NotFound.into(),
-        };
-        self.answer_error(id, &error)
-    }
-
-    /// Returns the error for parts after the last one, or after the end of the execution.
-    fn call_ended(&mut self, id: ExecutionId) -> ApiError {
-        let Ok(status) = self.inspect(id) else { return NotFound.into() };
-        let state = status.state.name();
-        let text = format!("the call takes no more parts: its execution is {state}");
-        ApiError::new(Status::GONE, "call_ended", text)
-    }
-
-    /// Takes parts that wait for this call, as far as there is room now.
-    fn look_at_parts(&mut self, call: ExecutionId) {
-        while let Some(at) = self.guests.workers.parts.iter().position(|(other, _)| *other == call)
-        {
-            let (_, id) = self.guests.workers.parts[at];
-            let serve = self.guests.serve.as_mut().expect("it has connections");
-            let connection = serve.connection(id).expect("a closed connection waits for nothing");
-            let principal = connection.http.principal();
-            let Doing::Part(deliver) = mem::replace(&mut connection.doing, Doing::Requests) else {
-                unreachable!("it waits with its part");
-            };
-            let result = self.accept_part(&deliver, principal, false);
-            if result == Ok(Taken::NotYet) {
-                let serve = self.guests.serve.as_mut().expect("as above");
-                let connection = serve.connection(id).expect("no connection is dropped in between");
-                connection.doing = Doing::Part(deliver);
-                return;
-            }
-            self.guests.workers.parts.retain(|(_, waiting)| *waiting != id);
-            self.answer_part(id, &deliver, result);
-            self.go_on_behind_part(id);
-        }
-    }
-
-    fn go_on_behind_part(&mut self, id: ConnectionId) {
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        serve.set_timer(id, None);
-        serve.answered.push(id);
-    }
-
-    /// Refuses a part that has waited for room long enough.
-    pub(in crate::server) fn refuse_part(&mut self, id: ConnectionId) {
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let connection = serve.connection(id).expect("a closed connection has no timer");
+/// Takes parts that wait for this call, as far as there is room now.
+fn look_at_parts<R: Reactor + 'static>(shard: &mut ServerShard<R>, call: ExecutionId) {
+    while let Some(at) = shard.guests.workers.parts.iter().position(|(other, _)| *other == call) {
+        let (_, id) = shard.guests.workers.parts[at];
+        let serve = shard.guests.serve.as_mut().expect("it has connections");
+        let connection = serve.connection(id).expect("a closed connection waits for nothing");
+        let principal = connection.http.principal();
         let Doing::Part(deliver) = mem::replace(&mut connection.doing, Doing::Requests) else {
-            unreachable!("its timer was armed for it");
+            unreachable!("it waits with its part");
         };
-        self.forget_part(id, deliver.part.call);
-        self.answer_part(id, &deliver, Ok(Taken::NotYet));
-        self.go_on_behind_part(id);
-    }
-
-    /// Removes a part that waits. The parts behind it are tried.
-    pub(in crate::server) fn forget_part(&mut self, id: ConnectionId, call: ExecutionId) {
-        self.guests.workers.parts.retain(|(_, waiting)| *waiting != id);
-        self.guests.workers.note_room(call);
-    }
-
-    /// Handles calls that have begun, have ended or have room.
-    pub(in crate::server) fn settle_calls(&mut self) {
-        while let Some((call, owner, outcome)) = self.guests.workers.take_ended() {
-            self.settle_ended(call, owner, outcome);
+        let result = accept_part(shard, &deliver, principal, false);
+        if result == Ok(Taken::NotYet) {
+            let serve = shard.guests.serve.as_mut().expect("as above");
+            let connection = serve.connection(id).expect("no connection is dropped in between");
+            connection.doing = Doing::Part(deliver);
+            return;
         }
-        while let Some(call) = self.guests.workers.take_roomy() {
-            let _ = self.look_at_call(call, |call, publish| call.go_on(publish));
-            self.finish_call(call);
-            self.look_at_parts(call);
-        }
-        loop {
-            let Guests { serve, workers, .. } = &mut self.guests;
-            let serve = serve.as_mut().expect("it has connections");
-            let is_free = |id| serve.connection(id).is_some_and(|connection| connection.is_free());
-            let Some((call, session, id)) = workers.assign(is_free) else { return };
-            let run = self.runs[call.slot.index as usize].as_mut().filter(|run| run.id == call);
-            let call_of = run.and_then(|run| run.guest.call.as_mut());
-            call_of.expect("a call that has ended does not wait").session = Some(session);
-            self.tell_call(id, call);
+        shard.guests.workers.parts.retain(|(_, waiting)| *waiting != id);
+        answer_part(shard, id, &deliver, result);
+        go_on_behind_part(shard, id);
+    }
+}
+
+fn go_on_behind_part<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    serve.set_timer(id, None);
+    serve.answered.push(id);
+}
+
+/// Refuses a part that has waited for room long enough.
+pub(in crate::server) fn refuse_part<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let connection = serve.connection(id).expect("a closed connection has no timer");
+    let Doing::Part(deliver) = mem::replace(&mut connection.doing, Doing::Requests) else {
+        unreachable!("its timer was armed for it");
+    };
+    forget_part(shard, id, deliver.part.call);
+    answer_part(shard, id, &deliver, Ok(Taken::NotYet));
+    go_on_behind_part(shard, id);
+}
+
+/// Removes a part that waits. The parts behind it are tried.
+pub(in crate::server) fn forget_part<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: ExecutionId,
+) {
+    shard.guests.workers.parts.retain(|(_, waiting)| *waiting != id);
+    shard.guests.workers.note_room(call);
+}
+
+/// Handles calls that have begun, have ended or have room.
+pub(in crate::server) fn settle_calls<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    while let Some((call, owner, outcome)) = shard.guests.workers.take_ended() {
+        settle_ended(shard, call, owner, outcome);
+    }
+    while let Some(call) = shard.guests.workers.take_roomy() {
+        let _ = look_at_call(shard, call, |call, publish| call.go_on(publish));
+        finish_call(shard, call);
+        look_at_parts(shard, call);
+    }
+    loop {
+        let Guests { serve, workers, .. } = &mut shard.guests;
+        let serve = serve.as_mut().expect("it has connections");
+        let is_free = |id| serve.connection(id).is_some_and(|connection| connection.is_free());
+        let Some((call, session, id)) = workers.assign(is_free) else { return };
+        let run = shard.runs[call.slot.index as usize].as_mut().filter(|run| run.id == call);
+        let call_of = run.and_then(|run| run.guest.call.as_mut());
+        call_of.expect("a call that has ended does not wait").session = Some(session);
+        tell_call(shard, id, call);
+    }
+}
+
+fn settle_ended<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    call: ExecutionId,
+    owner: Principal,
+    outcome: Option<Outcome>,
+) {
+    let connection = shard.guests.workers.remove_call(owner, call);
+    if let (Some(id), Some(outcome)) = (connection, outcome) {
+        let document = documents::cancelled_call(call, outcome);
+        tell_worker(shard, id, "cancel", &document);
+    }
+    let run = shard.runs[call.slot.index as usize].as_mut().filter(|run| run.id == call);
+    if let Some(call) = run.and_then(|run| run.guest.call.as_mut()) {
+        call.let_go();
+        if let Some(deadline) = call.deadline.take() {
+            shard.guests.workers.disarm(deadline);
         }
     }
+    look_at_parts(shard, call);
+}
 
-    fn settle_ended(&mut self, call: ExecutionId, owner: Principal, outcome: Option<Outcome>) {
-        let connection = self.guests.workers.remove_call(owner, call);
-        if let (Some(id), Some(outcome)) = (connection, outcome) {
-            let document = documents::cancelled_call(call, outcome);
-            self.tell_worker(id, "cancel", &document);
-        }
-        let run = self.runs[call.slot.index as usize].as_mut().filter(|run| run.id == call);
-        if let Some(call) = run.and_then(|run| run.guest.call.as_mut()) {
-            call.let_go();
-            if let Some(deadline) = call.deadline.take() {
-                self.guests.workers.disarm(deadline);
-            }
-        }
-        self.look_at_parts(call);
-    }
+/// Sends a call to its worker, for the first time or again.
+fn tell_call<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: ExecutionId,
+) {
+    let run = shard.runs[call.slot.index as usize].as_ref().filter(|run| run.id == call);
+    let Some(run) = run else { return };
+    let Some(open) = &run.guest.call else { return };
+    let name = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
+    let (arguments, next_seq) = (&open.arguments, open.next_seq());
+    let (timeouts, trace) = (&run.timeouts, &run.trace);
+    let document = documents::tool_call(call, name, arguments, timeouts, next_seq, trace);
+    tell_worker(shard, id, "tool_call", &document);
+}
 
-    /// Sends a call to its worker, for the first time or again.
-    fn tell_call(&mut self, id: ConnectionId, call: ExecutionId) {
-        let run = self.runs[call.slot.index as usize].as_ref().filter(|run| run.id == call);
-        let Some(run) = run else { return };
-        let Some(open) = &run.guest.call else { return };
-        let name = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
-        let (arguments, next_seq) = (&open.arguments, open.next_seq());
-        let (timeouts, trace) = (&run.timeouts, &run.trace);
-        let document = documents::tool_call(call, name, arguments, timeouts, next_seq, trace);
-        self.tell_worker(id, "tool_call", &document);
-    }
+fn tell_worker<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    name: &str,
+    document: &str,
+) {
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let Some(connection) = serve.writable(id) else { return };
+    let Some(stream) = connection.stream.take() else { return };
+    connection.write(|out| stream.write_named(out, name, document));
+    connection.stream = Some(stream);
+}
 
-    fn tell_worker(&mut self, id: ConnectionId, name: &str, document: &str) {
-        let serve = self.guests.serve.as_mut().expect("it has connections");
-        let Some(connection) = serve.writable(id) else { return };
-        let Some(stream) = connection.stream.take() else { return };
-        connection.write(|out| stream.write_named(out, name, document));
-        connection.stream = Some(stream);
-    }
-
-    /// Handles expired deadlines of workers and calls.
-    pub(in crate::server) fn fire_worker_deadlines(&mut self) {
-        while let Some(due) = self.guests.workers.pop_due(self.now) {
-            self.worked = true;
-            match due {
-                Due::Back(principal, session) => {
-                    for call in self.guests.workers.dismiss(principal, &session) {
-                        let _ = self.finish(
-                            call,
-                            Err("its worker disconnected and did not return in time"),
-                        );
-                    }
+/// Handles expired deadlines of workers and calls.
+pub(in crate::server) fn fire_worker_deadlines<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    while let Some(due) = shard.guests.workers.pop_due(shard.now) {
+        shard.worked = true;
+        match due {
+            Due::Back(principal, session) => {
+                for call in shard.guests.workers.dismiss(principal, &session) {
+                    let _ = shard
+                        .finish(call, Err("its worker disconnected and did not return in time"));
                 }
-                Due::Gathered(id) => {
-                    let _ = self.look_at_call(id, |call, publish| {
-                        call.deadline = None;
-                        call.publish_held(publish)
-                    });
-                    self.finish_call(id);
-                }
+            }
+            Due::Gathered(id) => {
+                let _ = look_at_call(shard, id, |call, publish| {
+                    call.deadline = None;
+                    call.publish_held(publish)
+                });
+                finish_call(shard, id);
             }
         }
     }
+}
 
-    /// Ends the streams of all workers, because the server drains.
-    pub(in crate::server) fn end_workers(&mut self) {
-        let all: Vec<ConnectionId> = self.guests.workers.connections().collect();
-        for id in all {
-            let serve = self.guests.serve.as_mut().expect("it has connections");
-            let Some(connection) = serve.writable(id) else { continue };
-            connection.stream = None;
-            connection.converse(|http, out| http.end_stream(out));
-            connection.doing = Doing::Requests;
-            connection.is_last = true;
-            if let Some(worker) = connection.worker.take() {
-                self.lose_worker(*worker);
-            }
+/// Ends the streams of all workers, because the server drains.
+pub(in crate::server) fn end_workers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let all: Vec<ConnectionId> = shard.guests.workers.connections().collect();
+    for id in all {
+        let serve = shard.guests.serve.as_mut().expect("it has connections");
+        let Some(connection) = serve.writable(id) else { continue };
+        connection.stream = None;
+        connection.converse(|http, out| http.end_stream(out));
+        connection.doing = Doing::Requests;
+        connection.is_last = true;
+        if let Some(worker) = connection.worker.take() {
+            lose_worker(shard, *worker);
         }
     }
+}
 
-    /// Checks the state of calls. For tests.
-    ///
-    /// # Panics
-    /// If it is inconsistent.
-    pub(in crate::server) fn audit_calls(&self) {
-        let run =
-            |id: ExecutionId| self.runs[id.slot.index as usize].as_ref().filter(|run| run.id == id);
-        self.guests.workers.audit(|id| run(id).is_some_and(|run| run.guest.call.is_some()));
-        for run in self.runs.iter().flatten() {
-            run.guest.call.iter().for_each(|call| call.audit());
-        }
-        let connections =
-            self.guests.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
-        let waiting = connections.filter(|connection| matches!(connection.doing, Doing::Part(_)));
-        assert_eq!(waiting.count(), self.guests.workers.parts.len());
+/// Checks the state of calls. For tests.
+///
+/// # Panics
+/// If it is inconsistent.
+pub(in crate::server) fn audit_calls<R: Reactor + 'static>(shard: &ServerShard<R>) {
+    let run =
+        |id: ExecutionId| shard.runs[id.slot.index as usize].as_ref().filter(|run| run.id == id);
+    shard.guests.workers.audit(|id| run(id).is_some_and(|run| run.guest.call.is_some()));
+    for run in shard.runs.iter().flatten() {
+        run.guest.call.iter().for_each(|call| call.audit());
     }
+    let connections =
+        shard.guests.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
+    let waiting = connections.filter(|connection| matches!(connection.doing, Doing::Part(_)));
+    assert_eq!(waiting.count(), shard.guests.workers.parts.len());
 }
 
 fn entrance_error(error: EnterError) -> ApiError {

@@ -4,6 +4,7 @@
 //! shards therefore see changes in one order. The reply comes after all of them have made the
 //! change.
 
+use crate::server::{calls, peers};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -43,148 +44,153 @@ impl VirtualTools {
     }
 }
 
-impl<R: Reactor + 'static> ServerShard<R> {
-    /// Adds a virtual tool for every principal. Its calls go to the workers of the calling
-    /// principal. Clients cannot replace it over the network.
-    ///
-    /// # Errors
-    /// [`SpecError`] if its description is wrong, or a tool of another kind has its name.
-    pub fn add_virtual_tool(&mut self, tool: VirtualTool) -> Result<(), SpecError> {
-        if self.tools.spec(&tool.spec.name).is_some() {
-            let problem = "a built-in tool has this name".to_owned();
-            return Err(SpecError { tool: tool.spec.name, problem });
+/// Adds a virtual tool for every principal. Its calls go to the workers of the calling
+/// principal. Clients cannot replace it over the network.
+pub(in crate::server) fn add_virtual_tool<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    tool: VirtualTool,
+) -> Result<(), SpecError> {
+    if shard.tools.spec(&tool.spec.name).is_some() {
+        let problem = "a built-in tool has this name".to_owned();
+        return Err(SpecError { tool: tool.spec.name, problem });
+    }
+    shard.guests.workers.configured.insert(tool).map(|_| ())
+}
+
+/// True if calls of this tool go to workers of this principal.
+pub(in crate::server) fn is_virtual<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    principal: Principal,
+    name: &str,
+) -> bool {
+    let is_built_in = shard.tools.spec(name).is_some();
+    !is_built_in && shard.guests.workers.tools(principal).any(|tools| tools.contains(name))
+}
+
+/// True if an agent with these arguments may call tools of workers.
+pub(in crate::server) fn may_call_virtual<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    principal: Principal,
+    arguments: &Value,
+) -> bool {
+    match &arguments["tools"] {
+        Value::Array(names) => {
+            let mut names = names.iter().filter_map(Value::as_str);
+            names.any(|name| is_virtual(shard, principal, name))
         }
-        self.guests.workers.configured.insert(tool).map(|_| ())
+        _ => shard.guests.workers.tools(principal).any(|tools| !tools.documents.is_empty()),
     }
+}
 
-    /// True if calls of this tool go to workers of this principal.
-    pub(in crate::server) fn is_virtual(&self, principal: Principal, name: &str) -> bool {
-        let is_built_in = self.tools.spec(name).is_some();
-        !is_built_in && self.guests.workers.tools(principal).any(|tools| tools.contains(name))
-    }
-
-    /// True if an agent with these arguments may call tools of workers.
-    pub(in crate::server) fn may_call_virtual(
-        &self,
-        principal: Principal,
-        arguments: &Value,
-    ) -> bool {
-        match &arguments["tools"] {
-            Value::Array(names) => {
-                let mut names = names.iter().filter_map(Value::as_str);
-                names.any(|name| self.is_virtual(principal, name))
-            }
-            _ => self.guests.workers.tools(principal).any(|tools| !tools.documents.is_empty()),
+/// Checks the arguments of a run of a tool of any kind.
+pub(in crate::server) fn prepare_tool<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    principal: Principal,
+    name: &str,
+    arguments: &Value,
+) -> Result<Prepared, StartError> {
+    if is_virtual(shard, principal, name) {
+        let bytes_max = limits::VIRTUAL_ARGUMENTS_BYTES_MAX;
+        let mut bytes = Vec::new();
+        write_json(&mut bytes, arguments);
+        if bytes.len() > bytes_max {
+            let problem = format!("are longer than {bytes_max} bytes");
+            return Err(StartError::Argument(ArgumentError::new("arguments", problem)));
         }
+        let mut all = shard.guests.workers.tools(principal);
+        let found = all.find(|tools| tools.contains(name)).expect("it was just there");
+        return found.tools.prepare(name, arguments);
     }
-
-    /// Checks the arguments of a run of a tool of any kind.
-    pub(in crate::server) fn prepare_tool(
-        &mut self,
-        principal: Principal,
-        name: &str,
-        arguments: &Value,
-    ) -> Result<Prepared, StartError> {
-        if self.is_virtual(principal, name) {
-            let bytes_max = limits::VIRTUAL_ARGUMENTS_BYTES_MAX;
-            let mut bytes = Vec::new();
-            write_json(&mut bytes, arguments);
-            if bytes.len() > bytes_max {
-                let problem = format!("are longer than {bytes_max} bytes");
-                return Err(StartError::Argument(ArgumentError::new("arguments", problem)));
-            }
-            let mut all = self.guests.workers.tools(principal);
-            let found = all.find(|tools| tools.contains(name)).expect("it was just there");
-            return found.tools.prepare(name, arguments);
+    let prepared = shard.tools.prepare(name, arguments);
+    shard.note_start(prepared).map_err(|error| match error {
+        StartError::UnknownTool { name, .. } => {
+            let known = tool_specs(shard, principal).map(|spec| spec.name.clone()).collect();
+            StartError::UnknownTool { name, known }
         }
-        let prepared = self.tools.prepare(name, arguments);
-        self.note_start(prepared).map_err(|error| match error {
-            StartError::UnknownTool { name, .. } => {
-                let known = self.tool_specs(principal).map(|spec| spec.name.clone()).collect();
-                StartError::UnknownTool { name, known }
-            }
-            other => other,
-        })
-    }
+        other => other,
+    })
+}
 
-    /// Returns all tools that this principal can call.
-    pub(in crate::server) fn tool_specs(
-        &self,
-        principal: Principal,
-    ) -> impl Iterator<Item = &Arc<ToolSpec>> {
-        let is_hidden = |spec: &&Arc<ToolSpec>| self.tools.spec(&spec.name).is_none();
-        let of_clients = self.guests.workers.tools(principal).flat_map(|tools| tools.tools.specs());
-        self.tools.specs().chain(of_clients.filter(is_hidden))
-    }
+/// Returns all tools that this principal can call.
+pub(in crate::server) fn tool_specs<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    principal: Principal,
+) -> impl Iterator<Item = &Arc<ToolSpec>> {
+    let is_hidden = |spec: &&Arc<ToolSpec>| shard.tools.spec(&spec.name).is_none();
+    let of_clients = shard.guests.workers.tools(principal).flat_map(|tools| tools.tools.specs());
+    shard.tools.specs().chain(of_clients.filter(is_hidden))
+}
 
-    pub(in crate::server) fn list_virtual_tools(&self, principal: Principal) -> Value {
-        let all = self.guests.workers.tools(principal).flat_map(|tools| tools.documents.values());
-        json!({ "virtual_tools": all.collect::<Vec<_>>() })
-    }
+pub(in crate::server) fn list_virtual_tools<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    principal: Principal,
+) -> Value {
+    let all = shard.guests.workers.tools(principal).flat_map(|tools| tools.documents.values());
+    json!({ "virtual_tools": all.collect::<Vec<_>>() })
+}
 
-    /// Adds or deletes a tool here and then on all other shards. Returns true if it was answered.
-    pub(in crate::server) fn change_tools(
-        &mut self,
-        id: ConnectionId,
-        call: Call,
-        principal: Principal,
-    ) -> bool {
-        match self.change_tools_here(&call, principal) {
-            Ok(answer) => self.tell_all(id, call, principal, answer),
-            Err(error) => self.answer_error(id, &error),
-        }
+/// Adds or deletes a tool here and then on all other shards. Returns true if it was answered.
+pub(in crate::server) fn change_tools<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: Call,
+    principal: Principal,
+) -> bool {
+    match change_tools_here(shard, &call, principal) {
+        Ok(answer) => peers::tell_all(shard, id, call, principal, answer),
+        Err(error) => calls::answer_error(shard, id, &error),
     }
+}
 
-    /// Adds or deletes a tool on this shard.
-    pub(in crate::server) fn change_tools_here(
-        &mut self,
-        call: &Call,
-        principal: Principal,
-    ) -> Result<Answer, ApiError> {
-        if let Some(serve) = &mut self.guests.serve {
-            serve.mcp.note_tools(Some(principal));
-        }
-        match call {
-            Call::PutVirtualTool(tool) => self.put_virtual_tool(tool, principal),
-            Call::DeleteVirtualTool(name) => {
-                match self.guests.workers.workshop(principal).tools.remove(name) {
-                    true => Ok(Answer::empty(Status::NO_CONTENT)),
-                    false => {
-                        let text = format!("you have no virtual tool of the name `{name}`");
-                        let error = ApiError::new(Status::NOT_FOUND, "unknown_tool", text);
-                        Err(error.field("name"))
-                    }
+/// Adds or deletes a tool on this shard.
+pub(in crate::server) fn change_tools_here<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    call: &Call,
+    principal: Principal,
+) -> Result<Answer, ApiError> {
+    if let Some(serve) = &mut shard.guests.serve {
+        serve.mcp.note_tools(Some(principal));
+    }
+    match call {
+        Call::PutVirtualTool(tool) => put_virtual_tool(shard, tool, principal),
+        Call::DeleteVirtualTool(name) => {
+            match shard.guests.workers.workshop(principal).tools.remove(name) {
+                true => Ok(Answer::empty(Status::NO_CONTENT)),
+                false => {
+                    let text = format!("you have no virtual tool of the name `{name}`");
+                    let error = ApiError::new(Status::NOT_FOUND, "unknown_tool", text);
+                    Err(error.field("name"))
                 }
             }
-            _ => unreachable!("nothing else changes tools"),
         }
+        _ => unreachable!("nothing else changes tools"),
     }
+}
 
-    fn put_virtual_tool(
-        &mut self,
-        tool: &VirtualTool,
-        principal: Principal,
-    ) -> Result<Answer, ApiError> {
-        let name = &*tool.spec.name;
-        if self.tools.spec(name).is_some() || self.guests.workers.configured.contains(name) {
-            let text = format!("name: `{name}` is a tool of the server; choose another name");
-            return Err(ApiError::new(Status::CONFLICT, "name_taken", text).field("name"));
-        }
-        let own = &mut self.guests.workers.workshop(principal).tools;
-        let most = limits::VIRTUAL_TOOLS_PER_PRINCIPAL_MAX;
-        if !own.contains(name) && own.documents.len() >= most {
-            let text = format!("you have {most} virtual tools already; delete one first");
-            let error = ApiError::new(Status::CONFLICT, "too_many_virtual_tools", text);
-            return Err(error.limit(most as u64));
-        }
-        let is_new = own.insert(tool.clone()).map_err(|error| {
-            let text = format!("input_schema: {}", error.problem);
-            ApiError::new(Status::BAD_REQUEST, "invalid_field", text).field("input_schema")
-        })?;
-        let document = tool.to_json();
-        Ok(match is_new {
-            true => Answer::created(&document, documents::virtual_tool_location(name)),
-            false => Answer::json(Status::OK, &document),
-        })
+fn put_virtual_tool<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    tool: &VirtualTool,
+    principal: Principal,
+) -> Result<Answer, ApiError> {
+    let name = &*tool.spec.name;
+    if shard.tools.spec(name).is_some() || shard.guests.workers.configured.contains(name) {
+        let text = format!("name: `{name}` is a tool of the server; choose another name");
+        return Err(ApiError::new(Status::CONFLICT, "name_taken", text).field("name"));
     }
+    let own = &mut shard.guests.workers.workshop(principal).tools;
+    let most = limits::VIRTUAL_TOOLS_PER_PRINCIPAL_MAX;
+    if !own.contains(name) && own.documents.len() >= most {
+        let text = format!("you have {most} virtual tools already; delete one first");
+        let error = ApiError::new(Status::CONFLICT, "too_many_virtual_tools", text);
+        return Err(error.limit(most as u64));
+    }
+    let is_new = own.insert(tool.clone()).map_err(|error| {
+        let text = format!("input_schema: {}", error.problem);
+        ApiError::new(Status::BAD_REQUEST, "invalid_field", text).field("input_schema")
+    })?;
+    let document = tool.to_json();
+    Ok(match is_new {
+        true => Answer::created(&document, documents::virtual_tool_location(name)),
+        false => Answer::json(Status::OK, &document),
+    })
 }

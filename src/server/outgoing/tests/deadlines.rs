@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::reactor::Clock;
+use crate::server::outgoing;
 
 const SOON: Duration = Duration::from_millis(60);
 
@@ -79,7 +80,7 @@ fn nobody_who_answers_is_given_up_after_the_deadline_for_connecting() {
         assert_eq!(got.kind(), Some(NetFaultKind::Connect), "{got:?}");
         let id = asker.ask(&target(address), SLOW);
         asker.turn();
-        asker.shard.drop_exchange(id);
+        outgoing::drop_exchange(&mut asker.shard, id);
         asker.got.remove(&id);
         asker.turn();
         assert_eq!(asker.shard.reactor_mut_connections(), 0);
@@ -105,7 +106,7 @@ fn who_does_not_read_is_not_given_up_for_silence_and_holds_the_server_back() {
         let mut asker = make(OutgoingConfig::default());
         let id = asker.ask(&to, Deadlines { between_bytes: Duration::from_secs(20), ..SLOW });
         asker.until("it begins", |asker| !asker.got[&id].body.is_empty());
-        asker.shard.set_exchange_reading(id, false);
+        outgoing::set_exchange_reading(&mut asker.shard, id, false);
         // Wait until nothing moves any more.
         let (mut before, mut quiet_count) = (0, 0);
         asker.until("it stands still", |asker| {
@@ -117,7 +118,7 @@ fn who_does_not_read_is_not_given_up_for_silence_and_holds_the_server_back() {
         });
         assert!(said.get() < BYTES / 2, "{} bytes were taken", said.get());
         assert!(asker.got[&id].end.is_none());
-        asker.shard.set_exchange_reading(id, true);
+        outgoing::set_exchange_reading(&mut asker.shard, id, true);
         assert_eq!(asker.wait(id).whole().1.len() as u64, BYTES);
     });
 }
@@ -142,10 +143,10 @@ fn who_is_given_up_is_not_heard_of_and_its_server_sees_the_end() {
         asker.until("something is said", |asker| asker.got[&talking].body == b"some");
         let new = asker.ask(&to, SLOW);
         for id in [silent, talking, new] {
-            asker.shard.drop_exchange(id);
-            asker.shard.drop_exchange(id); // The second time does nothing.
-            asker.shard.set_exchange_reading(id, false);
-            asker.shard.release_exchange(id);
+            outgoing::drop_exchange(&mut asker.shard, id);
+            outgoing::drop_exchange(&mut asker.shard, id); // The second time does nothing.
+            outgoing::set_exchange_reading(&mut asker.shard, id, false);
+            outgoing::release_exchange(&mut asker.shard, id);
             asker.got.remove(&id);
         }
         assert_eq!(asker.shard.reactor_mut_connections(), 0);

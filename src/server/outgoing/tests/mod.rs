@@ -7,6 +7,7 @@ mod kept;
 mod manners;
 mod places;
 
+use crate::server::outgoing;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -73,7 +74,7 @@ impl Asker {
     }
 
     pub fn send(&mut self, to: &Target, request: Vec<u8>, deadlines: Deadlines) -> ExchangeId {
-        let id = self.shard.ask_outside(to, request, deadlines);
+        let id = outgoing::ask_outside(&mut self.shard, to, request, deadlines);
         assert!(self.got.insert(id, Got::default()).is_none(), "an id came twice");
         id
     }
@@ -88,7 +89,7 @@ impl Asker {
     }
 
     fn hear(&mut self) {
-        while let Some((id, heard)) = self.shard.next_heard(&mut self.buffer) {
+        while let Some((id, heard)) = outgoing::next_heard(&mut self.shard, &mut self.buffer) {
             let got = self.got.get_mut(&id).expect("a dropped exchange reports nothing");
             assert!(got.end.is_none(), "an event after the end");
             match heard {

@@ -1,5 +1,6 @@
 //! Servers' places: names, several addresses, and addresses without a server.
 
+use crate::server::outgoing;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ fn the_system_is_asked_for_names_and_remembers_none() {
         assert_eq!(fault.kind, NetFaultKind::Resolve);
         assert!(fault.text.contains("no name at all"), "{fault}");
         let id = asker.ask(&nobody, SLOW);
-        asker.shard.drop_exchange(id); // Before the answer.
+        outgoing::drop_exchange(&mut asker.shard, id); // Before the answer.
         asker.got.remove(&id);
         asker.turn();
         assert!(asker.counters().model_resolves_failed >= 1);
@@ -98,7 +99,7 @@ fn without_a_place_an_exchange_says_so() {
     assert_eq!(fault.kind, NetFaultKind::Exhausted);
     assert!(fault.kind.is_retryable() && !fault.was_sent, "{fault}");
     assert!(asker.got[&one].end.is_none() && asker.got[&two].end.is_none());
-    asker.shard.drop_exchange(one);
+    outgoing::drop_exchange(&mut asker.shard, one);
     asker.until("a place", |asker| {
         let id = asker.ask(&mute, SLOW);
         asker.turn();
