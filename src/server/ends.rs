@@ -2,13 +2,13 @@
 //! `/readyz`, `/metrics` and lists, and [`ShardEnds`] reports it to the program. Tests:
 //! `ends_tests.rs`.
 
-use crate::server::peers;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::base::Panicked;
 use crate::limits;
-use crate::server::{ServerHandle, ServerShard};
+use crate::server::ServerHandle;
+use crate::server::peers::ToPeer;
 use crate::shard::CallError;
 use crate::shard::handle::Command;
 
@@ -95,8 +95,7 @@ impl ShardEnds {
 }
 
 fn tell_death(other: &ServerHandle, dead: u8) {
-    let mut command =
-        Command::Call(Box::new(move |shard: &mut ServerShard| peers::note_death(shard, dead)));
+    let mut command = Command::Message(ToPeer::Died(dead));
     while let Err((CallError::Busy, refused)) = other.to_mailbox().send(command) {
         command = refused;
         std::thread::sleep(limits::DRAIN_LOOK);

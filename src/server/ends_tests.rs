@@ -106,9 +106,7 @@ fn an_answer_waits_for_no_shard_that_dies() {
     kill(&handles[1], move || wait.recv().unwrap());
     let answered = std::thread::scope(|scope| {
         let asking = scope.spawn(|| ask_json(&path, "/v1/executions"));
-        let is_waiting = |shard: &mut ServerShard| {
-            shard.guests.serve.as_ref().is_some_and(|serve| !serve.gatherings.is_empty())
-        };
+        let is_waiting = |shard: &mut ServerShard| shard.guests.peers.is_gathering();
         while !handles[0].call(is_waiting).unwrap() {
             std::thread::yield_now();
         }

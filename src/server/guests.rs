@@ -14,11 +14,12 @@ use crate::server::agents::{Agent, Agents};
 use crate::server::calls::conversations;
 use crate::server::calls::conversations::Conversations;
 use crate::server::hub::Serve;
+use crate::server::hub::connection::Doing;
 use crate::server::hub::stream::Source;
 use crate::server::hub::tls::TlsConfig;
 use crate::server::mcp::{Ear, McpSetUp};
 use crate::server::outgoing::Outgoing;
-use crate::server::peers::moves::Moving;
+use crate::server::peers::{Peers, ToPeer};
 use crate::server::shm::lines::LastWord;
 use crate::server::shm::{Door, DoorsHere, Named, ProcessSeat};
 use crate::server::workers::Workers;
@@ -123,10 +124,8 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) tls: Option<TlsConfig>,
     /// Scratch space for decrypted bytes. Empty except while they are processed.
     pub(in crate::server) opened: Vec<u8>,
-    /// The mailboxes of all shards of its server, its own included.
-    pub(in crate::server) peers: Vec<crate::shard::handle::Mailbox<R, Guests<R>>>,
-    /// The numbers of the shards among them that have died.
-    pub(in crate::server) dead_peers: Vec<u8>,
+    /// The other shards of its server.
+    pub(in crate::server) peers: Peers<R>,
     /// The connections, once the shard listens.
     pub(in crate::server) serve: Option<Box<Serve>>,
     /// Connections to servers of models, once one was needed.
@@ -199,8 +198,7 @@ impl<R: Reactor + 'static> Guests<R> {
             #[cfg(not(feature = "tls"))]
             tls: None,
             opened: Vec::new(),
-            peers: Vec::new(),
-            dead_peers: Vec::new(),
+            peers: Peers::new(),
             serve: None,
             outgoing: None,
             workers: Workers::default(),
@@ -213,7 +211,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     type Config = GuestConfig;
     type Key = Destination;
     type Run = Served;
-    type Message = Box<Moving>;
+    type Message = ToPeer;
 
     fn take_over(shard: &mut ServerShard<R>) {
         shm::take_over_guests(shard);
@@ -227,8 +225,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         hub::serve_sockets(shard);
     }
 
-    fn on_message(shard: &mut ServerShard<R>, moving: Box<Moving>) {
-        peers::take_in(shard, *moving);
+    fn on_message(shard: &mut ServerShard<R>, message: ToPeer) {
+        peers::on_message(shard, message);
     }
 
     #[inline]
@@ -484,6 +482,9 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     fn audit(shard: &ServerShard<R>) {
         if let Some(serve) = &shard.guests.serve {
             serve.audit();
+            let connections = serve.connections.iter().flatten();
+            let joining = connections.filter(|c| matches!(c.doing, Doing::Joining));
+            shard.guests.peers.audit(joining.count());
             workers::audit_calls(shard);
             shm::audit_doors(shard);
         }

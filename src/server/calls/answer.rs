@@ -93,8 +93,8 @@ fn answer_now<R: Reactor + 'static>(
             let status = shard.inspect(id)?;
             documents::progress(*token, &status, shard.engine.progress_texts(id.slot))
         }
-        Call::Ready if !shard.guests.dead_peers.is_empty() => {
-            return Err(ApiError::shards_dead(&shard.guests.dead_peers));
+        Call::Ready if !shard.guests.peers.dead().is_empty() => {
+            return Err(ApiError::shards_dead(shard.guests.peers.dead()));
         }
         Call::Ready => documents::health("ready"),
         Call::Execute(_)

@@ -13,4 +13,4 @@ pub(in crate::server) use answer::{
     served_ring_bytes, tool_name,
 };
 pub(in crate::server) use owner::{is_owned, principal_of};
-pub(in crate::server) use threads::{end_threads, home_of_thread};
+pub(in crate::server) use threads::{cut_waiting, end_threads, home_of_thread};

@@ -34,8 +34,8 @@ use crate::server::hub::connection::{Doing, kernel_bytes_for};
 use crate::server::hub::follow::Manner;
 use crate::server::hub::front::{Thread, Told};
 use crate::server::hub::stream::Source;
+use crate::server::peers::ToPeer;
 use crate::shard::act::read_chunk;
-use crate::shard::handle::Command;
 use crate::shard::run::Ring;
 use crate::stream::State;
 use crate::tool::AGENT;
@@ -69,7 +69,7 @@ fn home_of_name<R: Reactor + 'static>(shard: &ServerShard<R>, name: &str) -> usi
     let mixed = name.bytes().fold(0_u32, |sum, byte| {
         sum.rotate_left(5).wrapping_add(u32::from(byte)).wrapping_mul(0x9e37_79b1)
     });
-    (mixed >> 16) as usize % shard.guests.peers.len().max(1)
+    (mixed >> 16) as usize % shard.guests.peers.count().max(1)
 }
 
 /// Carries out a request about a thread. Returns true if it was answered.
@@ -190,17 +190,18 @@ pub(in crate::server) fn announce_run<R: Reactor + 'static>(
         }
     }
     hub::tell_demands(shard);
-    for (index, peer) in shard.guests.peers.iter().enumerate() {
-        if index == peers::own_index(shard) {
-            continue;
-        }
-        let name: Box<str> = thread.into();
-        // If its mailbox is full, its clients reconnect later by themselves.
-        let _ = peer.send(Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
-            for id in waiting_for(shard, principal, &name) {
-                cut_stream(shard, id);
-            }
-        })));
+    // If a shard's mailbox is full, its clients reconnect later by themselves.
+    peers::send_all(shard, || ToPeer::RunBegan(principal, thread.into()));
+}
+
+/// Cuts the streams that wait here for a run of this thread, because one has begun elsewhere.
+pub(in crate::server) fn cut_waiting<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    principal: Principal,
+    thread: &str,
+) {
+    for id in waiting_for(shard, principal, thread) {
+        cut_stream(shard, id);
     }
 }
 

@@ -126,12 +126,8 @@ pub(in crate::server) struct Serve {
     pub(in crate::server) waiting: Vec<(ExecutionId, ConnectionId)>,
     /// Executions of this table that have ended.
     pub(in crate::server) ended: Vec<ExecutionId>,
-    /// Replies to which other shards contribute.
-    pub(in crate::server) gatherings: Vec<crate::server::peers::Gathering>,
     /// Connections that follow a front end's thread which has no run now.
     pub(in crate::server) idle_threads: Vec<ConnectionId>,
-    /// Streams that wait for other shards to let their readers in.
-    pub(in crate::server) joinings: crate::server::peers::join::Joinings,
     /// The readers of other shards' rings.
     pub(in crate::server) remotes: Remotes,
     pub(in crate::server) timers: Wheel<(ConnectionId, Timer)>,
@@ -190,9 +186,7 @@ impl Serve {
             has_free_worker: false,
             waiting: Vec::new(),
             ended: Vec::new(),
-            gatherings: Vec::new(),
             idle_threads: Vec::new(),
-            joinings: crate::server::peers::join::Joinings::default(),
             remotes: Remotes::default(),
             timers: Wheel::new(connections_max, now),
             access,
@@ -263,10 +257,10 @@ impl Serve {
         self.body_bytes -= connection.body_bytes;
         match connection.doing {
             Doing::Result => self.waiting.retain(|(_, waiting)| *waiting != id),
-            Doing::Elsewhere => self.gatherings.retain(|gathering| !gathering.is_for(id)),
-            Doing::Joining => self.joinings.abandon(id),
             Doing::Stream => self.idle_threads.retain(|idle| *idle != id),
             Doing::Requests
+            | Doing::Elsewhere
+            | Doing::Joining
             | Doing::Part(_)
             | Doing::Mcp
             | Doing::Door
@@ -391,8 +385,5 @@ impl Serve {
         self.audit_mcp();
         self.audit_lines();
         self.remotes.audit(&self.connections);
-        let connections = self.connections.iter().flatten();
-        let joining = connections.filter(|c| matches!(c.doing, Doing::Joining));
-        self.joinings.audit(joining.count());
     }
 }

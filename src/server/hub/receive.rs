@@ -243,6 +243,7 @@ pub(in crate::server) fn drop_connection<R: Reactor + 'static>(
 ) {
     let Some(serve) = &mut shard.guests.serve else { return };
     let Some(mut connection) = serve.forget(id) else { return };
+    shard.guests.peers.abandon(id);
     let (stream, peer) = (connection.stream.take(), connection.peer);
     let worker = connection.worker.take();
     let link = connection.mcp.take();

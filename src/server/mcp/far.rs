@@ -18,7 +18,7 @@ use crate::server::mcp::answer::{Source, status_of, write_answer};
 use crate::server::mcp::call::{Asker, Outlet};
 use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::trace::error_of;
-use crate::shard::handle::Command;
+use crate::server::peers::ToPeer;
 use crate::trace::Span;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::Id;
@@ -34,11 +34,11 @@ pub(in crate::server) fn pass_on_asked<R: Reactor + 'static>(
     let home = match (&ask, shard_of(&ask)) {
         (_, Some(shard)) => usize::from(shard),
         (Ask::CallTool { name, .. }, None) if workers::is_virtual(shard, owner, name) => {
-            usize::from(owner.0) % shard.guests.peers.len().max(1)
+            usize::from(owner.0) % shard.guests.peers.count().max(1)
         }
         _ => peers::own_index(shard),
     };
-    if home == peers::own_index(shard) || home >= shard.guests.peers.len() {
+    if home == peers::own_index(shard) || home >= shard.guests.peers.count() {
         return Some(Incoming::Ask(context, ask));
     }
     let wish = McpWish::Asked(context, ask);
@@ -106,16 +106,11 @@ pub(in crate::server) fn resume_far<R: Reactor + 'static>(
     receive::answer_fault(shard, id, None, crate::server::mcp::receive::no_such_stream())
 }
 
-/// Runs `work` on another shard, if that exists.
-fn have_done<R: Reactor + 'static>(
-    shard: &ServerShard<R>,
-    peer: u8,
-    work: impl FnOnce(&mut ServerShard<R>) + Send + 'static,
-) {
-    if let Some(mailbox) = shard.guests.peers.get(usize::from(peer))
-        && usize::from(peer) != peers::own_index(shard)
-    {
-        let _ = mailbox.send(Command::Call(Box::new(work))); // A missing shard has none of it.
+/// Sends a message to the shard of a session, if that is another one. A missing shard has none of
+/// it.
+fn send_to<R: Reactor + 'static>(shard: &ServerShard<R>, name: SessionName, message: ToPeer) {
+    if usize::from(name.shard) != peers::own_index(shard) {
+        let _ = peers::send(shard, name.shard.into(), message);
     }
 }
 
@@ -125,14 +120,20 @@ pub(in crate::server) fn finish_far<R: Reactor + 'static>(
     name: SessionName,
     id: &Id,
 ) {
-    let id = id.clone();
-    have_done(shard, name.shard, move |shard| {
-        if let Some(serve) = &mut shard.guests.serve
-            && let Some(session) = serve.mcp.sessions.get(name)
-        {
-            session.machine.finish(&id);
-        }
-    });
+    send_to(shard, name, ToPeer::RequestOver(name, id.clone()));
+}
+
+/// Handles that a request of a session of this shard is over.
+pub(in crate::server) fn finish_here<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+    id: &Id,
+) {
+    if let Some(serve) = &mut shard.guests.serve
+        && let Some(session) = serve.mcp.sessions.get(name)
+    {
+        session.machine.finish(id);
+    }
 }
 
 /// Cancels, on all other shards, a session's request that is not here.
@@ -141,14 +142,18 @@ pub(in crate::server) fn cancel_far<R: Reactor + 'static>(
     asker: Asker,
     id: &Id,
 ) {
-    let Asker::Session(_) = asker else { return };
-    for peer in 0..shard.guests.peers.len() as u8 {
-        let id = id.clone();
-        have_done(shard, peer, move |shard| {
-            if let Some(handle) = ask::find_call(shard, asker, &id) {
-                ask::cancel_mcp(shard, handle);
-            }
-        });
+    let Asker::Session(name) = asker else { return };
+    peers::send_all(shard, || ToPeer::Cancel(name, id.clone()));
+}
+
+/// Cancels a request of a session of another shard, if it is here.
+pub(in crate::server) fn cancel_here<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+    id: &Id,
+) {
+    if let Some(handle) = ask::find_call(shard, Asker::Session(name), id) {
+        ask::cancel_mcp(shard, handle);
     }
 }
 
@@ -157,12 +162,14 @@ pub(in crate::server) fn tell_far<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     name: SessionName,
 ) {
-    for peer in 0..shard.guests.peers.len() as u8 {
-        have_done(shard, peer, move |shard| end_far_session(shard, name));
-    }
+    peers::send_all(shard, || ToPeer::SessionEnded(name));
 }
 
-fn end_far_session<R: Reactor + 'static>(shard: &mut ServerShard<R>, name: SessionName) {
+/// Ends the calls of a session of another shard.
+pub(in crate::server) fn end_far_session<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: SessionName,
+) {
     let Some(serve) = &mut shard.guests.serve else { return };
     serve.mcp.forget_session(name);
     let calls = serve.mcp.calls.iter();
@@ -180,13 +187,14 @@ pub(in crate::server) fn tell_session<R: Reactor + 'static>(
     bytes: Vec<u8>,
 ) {
     if usize::from(name.shard) != peers::own_index(shard) {
-        have_done(shard, name.shard, move |shard| tell_session_here(shard, name, &bytes));
+        send_to(shard, name, ToPeer::Notify(name, bytes));
         return;
     }
     tell_session_here(shard, name, &bytes);
 }
 
-fn tell_session_here<R: Reactor + 'static>(
+/// Sends a session of this shard a notification.
+pub(in crate::server) fn tell_session_here<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     name: SessionName,
     bytes: &[u8],
@@ -207,7 +215,7 @@ pub(in crate::server) fn gather_list<R: Reactor + 'static>(
     ask: &Ask,
 ) -> bool {
     let Outlet::Open(id) = source.outlet else { return false };
-    if shard.guests.peers.len() < 2 {
+    if shard.guests.peers.count() < 2 {
         return false;
     }
     let session = match source.asker {

@@ -43,7 +43,10 @@ mod trace;
 
 pub(in crate::server) use lines::open_lines;
 
-pub(in crate::server) use far::{answer_listed, let_go_asked, list_part};
+pub(in crate::server) use far::{
+    answer_listed, cancel_here, end_far_session, finish_here, let_go_asked, list_part,
+    tell_session_here,
+};
 pub(in crate::server) use lines::{cancel_all_of, end_lines, is_of_lines, receive_lines};
 pub(in crate::server) use listen::end_mcp;
 pub(in crate::server) use receive::answer_mcp;
@@ -70,7 +73,8 @@ use keep::{Keep, Role};
 pub use lines::LineOptions;
 use lines::Lines;
 use notice::Notice;
-use sessions::{SessionName, Sessions};
+pub use sessions::SessionName;
+use sessions::Sessions;
 
 /// The receiver of a subscriber's deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use crate::server::hub::line::Line;
 
 /// The name of a session: the index of its shard, and a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) struct SessionName {
+pub struct SessionName {
     pub shard: u8,
     pub key: u128,
 }

@@ -2,13 +2,12 @@
 //! asks each of the others for readers of its rings. If one refuses, the whole request is refused,
 //! and the accepted readers leave again.
 //!
-//! A question is a command in the other shard's mailbox, and so is its answer. The connection waits
-//! meanwhile ([`Doing::Joining`]), and may be gone when the answer comes. A reader that is then
+//! The connection waits meanwhile ([`Doing::Joining`]), with a timer, and may be gone when the
+//! answer comes. A reader that is then
 //! dropped, or lost on its way, counts as a broken connection on its shard. Under `block` its place
 //! is kept for a client that reconnects.
-//!
-//! Invariant J1: every connection that is joining has exactly one entry, with at least one answer
-//! missing, and a timer.
+
+use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{ApiError, Follow, Wishes};
@@ -17,14 +16,14 @@ use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, Waker};
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::hub::follow::was_seen_to_end;
+use crate::server::peers::messages::{Question, Subject, ToPeer};
 use crate::server::{ServerShard, calls, hub, peers};
-use crate::shard::handle::Command;
 use crate::shard::{Names, Subscriber};
 use crate::wire::http1::Status;
 
 /// A reader that another shard has accepted.
 #[derive(Debug)]
-pub(in crate::server) struct Joined {
+pub struct Joined {
     pub subscriber: Subscriber,
     pub names: Names,
     /// The name of the execution's tool, or an empty string.
@@ -34,7 +33,7 @@ pub(in crate::server) struct Joined {
 
 /// The answer of another shard for one execution of a request.
 #[derive(Debug)]
-pub(in crate::server) enum Part {
+pub enum Part {
     /// The client has received the end of this execution before.
     SeenToEnd,
     Joined(Box<Joined>),
@@ -53,12 +52,10 @@ impl Part {
 /// The answers of all other shards, by the index of the execution in the request.
 pub(in crate::server) type Parts = Vec<Option<Part>>;
 
-/// The question to a shard.
-struct Question {
-    /// The asking shard, and the waker of its reactor.
-    asker: usize,
+/// The readers that a shard is asked for.
+pub struct Wanted {
+    /// The waker of the asking shard's reactor.
     reactor: Waker,
-    ticket: u64,
     /// The principal of the request.
     principal: Principal,
     /// The executions, with their indices in the request.
@@ -67,60 +64,27 @@ struct Question {
     resumes: bool,
 }
 
-/// A request that waits for answers.
+/// A request that waits for readers.
 #[derive(Debug)]
-struct Joining {
-    ticket: u64,
-    connection: ConnectionId,
+pub(in crate::server) struct Joining {
     follow: Follow,
     parts: Parts,
-    /// Number of shards that have not answered.
-    missing_count: usize,
 }
 
-/// The waiting requests of one shard.
-#[derive(Debug, Default)]
-pub(in crate::server) struct Joinings {
-    list: Vec<Joining>,
-    ticket_last: u64,
-}
-
-impl Joinings {
-    fn draw_ticket(&mut self) -> u64 {
-        self.ticket_last += 1;
-        self.ticket_last
-    }
-
-    fn take(&mut self, is_it: impl Fn(&Joining) -> bool) -> Option<Joining> {
-        let at = self.list.iter().position(is_it)?;
-        Some(self.list.swap_remove(at))
-    }
-
-    /// Removes the request of a connection that is gone or waits no longer.
-    pub fn abandon(&mut self, connection: ConnectionId) {
-        drop(self.take(|joining| joining.connection == connection));
-    }
-
-    /// Adds the answer of a shard. Returns the request if it was the last missing one.
-    fn add(&mut self, ticket: u64, parts: Vec<(usize, Part)>) -> Option<Joining> {
-        let joining = self.list.iter_mut().find(|joining| joining.ticket == ticket)?;
+impl Joining {
+    /// Adds the answer of a shard.
+    pub fn add(&mut self, parts: Vec<(usize, Part)>) {
         for (at, part) in parts {
-            joining.parts[at] = Some(part);
+            self.parts[at] = Some(part);
         }
-        joining.missing_count -= 1;
-        if joining.missing_count > 0 {
-            return None;
-        }
-        self.take(|joining| joining.ticket == ticket)
     }
 
-    /// Checks J1 for the given number of connections that are joining. For tests.
-    ///
-    /// # Panics
-    /// If it does not hold.
-    pub fn audit(&self, joining_count: usize) {
-        assert_eq!(self.list.len(), joining_count);
-        assert!(self.list.iter().all(|joining| joining.missing_count > 0));
+    /// Refuses what a shard was asked for, because it has died.
+    pub fn refuse(&mut self, peer: u8) {
+        let wanted = self.follow.executions.iter().map(|(execution, _)| execution.shard);
+        for (part, _) in self.parts.iter_mut().zip(wanted).filter(|(_, home)| *home == peer) {
+            *part = Some(Part::Refused(ApiError::shards_dead(&[peer])));
+        }
     }
 }
 
@@ -134,7 +98,7 @@ pub(in crate::server) fn is_apart<R: Reactor + 'static>(
     execution: ExecutionId,
 ) -> bool {
     let home = usize::from(execution.shard);
-    home != peers::own_index(shard) && home < shard.guests.peers.len()
+    home != peers::own_index(shard) && home < shard.guests.peers.count()
 }
 
 /// Asks the other shards for their parts of a stream. Returns true if the request was refused,
@@ -145,10 +109,9 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
     follow: &Follow,
 ) -> bool {
     let principal = calls::principal_of(shard, id);
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let ticket = serve.joinings.draw_ticket();
-    let mut asked_count = 0;
-    for home in 0..shard.guests.peers.len() {
+    let ticket = shard.guests.peers.open.draw_ticket();
+    let mut awaited = SmallVec::new();
+    for home in 0..shard.guests.peers.count() {
         let all = follow.executions.iter().enumerate();
         let executions: Vec<_> = all
             .filter(|(_, (execution, _))| usize::from(execution.shard) == home)
@@ -158,63 +121,53 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
         if executions.is_empty() {
             continue;
         }
-        let question = Question {
-            asker: peers::own_index(shard),
+        let wanted = Wanted {
             reactor: shard.reactor.waker(),
-            ticket,
             principal,
             executions,
             wishes: follow.wishes,
             resumes: follow.resumes,
         };
-        let command =
-            Command::Call(Box::new(move |shard: &mut ServerShard<R>| join(shard, question)));
-        if let Err((error, _)) = shard.guests.peers[home].send(command) {
+        let own = peers::own_index(shard) as u8;
+        let question = ToPeer::Ask(own, ticket, Question::Join(Box::new(wanted)));
+        if let Err(error) = peers::send(shard, home, question) {
             let error = peers::peer_refusal(home, error);
             return calls::answer_error(shard, id, &error); // Answers that still come find no entry.
         }
-        asked_count += 1;
+        awaited.push(home as u8);
     }
     let until = shard.now + limits::JOIN_DEADLINE;
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    serve.joinings.list.push(Joining {
-        ticket,
-        connection: id,
-        follow: follow.clone(),
-        parts: follow.executions.iter().map(|_| None).collect(),
-        missing_count: asked_count,
-    });
+    let serve = shard.guests.serve.as_mut().expect("it has connections");
     serve.connection(id).expect("its request is being answered").doing = Doing::Joining;
     serve.set_timer(id, Some((Timer::Join, until)));
+    let parts = follow.executions.iter().map(|_| None).collect();
+    let joining = Joining { follow: follow.clone(), parts };
+    shard.guests.peers.open.insert(ticket, id, awaited, Subject::Join(joining));
     false
 }
 
-/// Answers the question of another shard for readers.
-fn join<R: Reactor + 'static>(shard: &mut ServerShard<R>, question: Question) {
+/// Returns readers of this shard's rings, for another shard.
+pub(in crate::server) fn join<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    wanted: &Wanted,
+) -> Vec<(usize, Part)> {
     if shard.bell.departed.take() {
         shard.dismiss_departed(); // One may belong to the client that reconnects now.
     }
-    let mut parts = Vec::with_capacity(question.executions.len());
-    for &(at, execution, from) in &question.executions {
-        parts.push((at, join_one(shard, &question, execution, from)));
+    let mut parts = Vec::with_capacity(wanted.executions.len());
+    for &(at, execution, from) in &wanted.executions {
+        parts.push((at, join_one(shard, wanted, execution, from)));
     }
-    let Question { asker, ticket, .. } = question;
-    let answer = Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
-        take_joined(shard, ticket, parts);
-    }));
-    if let Some(asker) = shard.guests.peers.get(asker) {
-        // If it accepts no command, the readers are dropped with it.
-        let _ = asker.send(answer);
-    }
+    parts
 }
 
 fn join_one<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    question: &Question,
+    wanted: &Wanted,
     execution: ExecutionId,
     from: From,
 ) -> Part {
-    let Question { principal, wishes, resumes, reactor, .. } = question;
+    let Wanted { principal, wishes, resumes, reactor, .. } = wanted;
     if !calls::is_owned(shard, execution, *principal) {
         return Part::Refused(NotFound.into());
     }
@@ -251,16 +204,15 @@ fn join_one<R: Reactor + 'static>(
     Part::Joined(Box::new(Joined { subscriber, names, tool, coalesce }))
 }
 
-/// Takes the answer of another shard.
-fn take_joined<R: Reactor + 'static>(
+/// Begins the stream of a connection for which all readers have come.
+pub(in crate::server) fn on_complete<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    ticket: u64,
-    parts: Vec<(usize, Part)>,
+    id: ConnectionId,
+    joining: Joining,
 ) {
     let Some(serve) = &mut shard.guests.serve else { return };
-    let Some(joining) = serve.joinings.add(ticket, parts) else { return };
-    let Joining { connection: id, follow, parts, .. } = joining;
-    serve.connection(id).expect("J1").doing = Doing::Requests;
+    let Joining { follow, parts } = joining;
+    serve.connection(id).expect("Q1").doing = Doing::Requests;
     serve.set_timer(id, None);
     let is_whole = match serve.is_draining {
         true => calls::answer_error(shard, id, &ApiError::shutting_down()),
@@ -278,8 +230,8 @@ pub(in crate::server) fn join_late<R: Reactor + 'static>(
     id: ConnectionId,
 ) {
     let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.joinings.abandon(id);
     serve.connection(id).expect("the caller found it").doing = Doing::Requests;
+    shard.guests.peers.abandon(id);
     calls::answer_error(shard, id, &busy());
     shard.guests.serve.as_mut().expect("as above").answered.push(id);
 }

@@ -12,6 +12,7 @@ use crate::reactor::{ConnectionId, Reactor, ReleasedSocket};
 use crate::server::ServerShard;
 use crate::server::hub::connection::{Connection, Doing};
 use crate::server::hub::tls::Session;
+use crate::server::peers::messages::ToPeer;
 use crate::shard::handle::Command;
 use crate::tool::AGENT;
 
@@ -35,7 +36,7 @@ pub(in crate::server) fn home_of<R: Reactor + 'static>(
         Some(home) => usize::from(home),
         None => workshop_of(shard, id, call).or_else(|| thread_home(shard, id, call))?,
     };
-    (home != peers::own_index(shard) && home < shard.guests.peers.len()).then_some(home)
+    (home != peers::own_index(shard) && home < shard.guests.peers.count()).then_some(home)
 }
 
 /// Returns the shard of a thread's runs, if the call is about a thread.
@@ -75,7 +76,7 @@ fn workshop_of<R: Reactor + 'static>(
         }
         _ => false,
     };
-    is_there.then(|| usize::from(principal.0) % shard.guests.peers.len().max(1))
+    is_there.then(|| usize::from(principal.0) % shard.guests.peers.count().max(1))
 }
 
 /// Begins to move a connection. The reactor releases its socket later: [`Shard::send_off`].
@@ -108,13 +109,13 @@ pub(in crate::server) fn send_off<R: Reactor + 'static>(
     let Doing::Moving(to) = doing else { unreachable!("nothing else is released") };
     let (home, call) = *to;
     let moving = Box::new(Moving { socket, http, session, is_at_door, call, rest });
-    let peer = &shard.guests.peers[home];
-    match peer.put(Command::Message(moving)) {
+    let Some(mailbox) = shard.guests.peers.mailbox(home) else { unreachable!("it was found") };
+    match mailbox.put(Command::Message(ToPeer::Arrive(moving))) {
         Ok(()) => {
-            let waker = peer.waker().clone();
+            let waker = mailbox.waker().clone();
             shard.reactor.wake(&waker);
         }
-        Err((error, Command::Message(moving))) => {
+        Err((error, Command::Message(ToPeer::Arrive(moving)))) => {
             let error = peers::peer_refusal(home, error);
             send_back(shard, *moving, &error);
         }

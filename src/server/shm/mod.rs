@@ -46,6 +46,7 @@ pub(in crate::server) use lines::{
     read_at_door, tell_end_at_door,
 };
 pub(in crate::server) use named::{close_lost_named, end_named, open_named};
+pub(in crate::server) use purchase::take_in_memory;
 pub(in crate::server) use reads::{count_all_reads, count_last_reads};
 pub(in crate::server) use taking::keep_for_reader;
 
@@ -91,7 +92,7 @@ pub(in crate::server) struct DoorsHere {
 }
 
 /// The allocated memory, or the reason for the failure.
-pub(in crate::server) enum Bought {
+pub enum Bought {
     Relay(io::Result<DoorMemory>),
     Ring(io::Result<ProducerRing>),
 }

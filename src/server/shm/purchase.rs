@@ -17,6 +17,7 @@ use crate::server::ServerShard;
 use crate::server::calls::answer::refusal;
 use crate::server::guests::ServedRun;
 use crate::server::hub::connection::Doing;
+use crate::server::peers::ToPeer;
 use crate::server::shm::{Behind, Bought, Door, Place, relay};
 use crate::shard::CallError;
 use crate::shard::handle::Command;
@@ -122,9 +123,7 @@ fn purchase<R: Reactor + 'static>(
     let mailbox = shard.mailbox();
     shard.guests.doors.places.buy(Box::new(move || {
         let bought = buy();
-        let mut command = Command::Call(Box::new(move |shard: &mut ServerShard<R>| {
-            take_in_memory(shard, number, bought)
-        }));
+        let mut command = Command::Message(ToPeer::Bought(number, Box::new(bought)));
         while let Err((CallError::Busy, refused)) = mailbox.send(command) {
             command = refused;
             std::thread::sleep(limits::DOOR_LOOK_INTERVAL);
@@ -133,7 +132,11 @@ fn purchase<R: Reactor + 'static>(
 }
 
 /// Answers the requests that wait for this memory. `bought` may be an error.
-fn take_in_memory<R: Reactor + 'static>(shard: &mut ServerShard<R>, number: u64, bought: Bought) {
+pub(in crate::server) fn take_in_memory<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    number: u64,
+    bought: Bought,
+) {
     let mut purchases = shard.guests.doors.purchases.iter();
     let at = purchases.position(|purchase| purchase.number == number).expect("it was ordered");
     let Purchase { class_bytes, wanted, place, .. } = shard.guests.doors.purchases.swap_remove(at);

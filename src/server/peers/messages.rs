@@ -1,0 +1,267 @@
+//! What the shards of a server say to each other: a closed set of values.
+//!
+//! A shard answers for its own tables only, so it asks the others. Each question has a ticket and
+//! one entry in the table of open questions, until all shards that were asked have answered or its
+//! connection waits no longer. An answer without an entry is dropped.
+//!
+//! Invariants ([`OpenQuestions::audit`]):
+//! - Q1: every connection that waits for other shards has exactly one entry, with at least one
+//!   answer missing.
+//! - Q2: no two entries have the same ticket.
+
+use smallvec::SmallVec;
+
+use crate::base::Principal;
+use crate::endpoint::Call;
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::mcp::SessionName;
+use crate::server::peers::gather::{self, Gathering};
+use crate::server::peers::join::{self, Joining};
+use crate::server::peers::moves::Moving;
+use crate::server::shm::Bought;
+use crate::server::{ServerShard, calls, mcp, peers, shm};
+use crate::shard::CallError;
+use crate::shard::handle::Command;
+use crate::wire::jsonrpc::Id;
+
+/// A message to a shard.
+pub enum ToPeer {
+    /// A connection moves to the shard.
+    Arrive(Box<Moving>),
+    /// A question, with the number of the asking shard.
+    Ask(u8, Ticket, Question),
+    /// The answer of this shard.
+    Answer(u8, Ticket, Answer),
+    /// A run of a front end's thread has begun on another shard.
+    RunBegan(Principal, Box<str>),
+    /// A request of a session of the Model Context Protocol is over.
+    RequestOver(SessionName, Id),
+    /// A session has cancelled a request.
+    Cancel(SessionName, Id),
+    /// A session has ended.
+    SessionEnded(SessionName),
+    /// A notification for a session, as its bytes.
+    Notify(SessionName, Vec<u8>),
+    /// Memory that the shard has ordered, by the number of the order.
+    Bought(u64, Box<Bought>),
+    /// This shard has died.
+    Died(u8),
+}
+
+/// The number of a question, unique among those of the asking shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+/// A question to another shard.
+pub enum Question {
+    /// The shard's part of a reply, or a change to repeat.
+    Part(Call, Principal),
+    /// Readers of its rings.
+    Join(Box<join::Wanted>),
+}
+
+/// An answer to a question.
+pub enum Answer {
+    /// The shard's part of a reply.
+    Part(gather::Part),
+    /// The readers, by the index of the execution in the request.
+    Joined(Vec<(usize, join::Part)>),
+}
+
+/// The questions that other shards have not answered.
+#[derive(Debug, Default)]
+pub(in crate::server) struct OpenQuestions {
+    list: Vec<Open>,
+    ticket_last: u64,
+}
+
+/// An open question.
+#[derive(Debug)]
+struct Open {
+    ticket: Ticket,
+    /// The connection that waits.
+    connection: ConnectionId,
+    /// The shards that have not answered.
+    awaited: SmallVec<[u8; 8]>,
+    subject: Subject,
+}
+
+/// The request that the answers are for.
+#[derive(Debug)]
+pub(in crate::server) enum Subject {
+    /// A reply that is gathered from the parts of all shards.
+    Gather(Gathering),
+    /// A stream that follows executions of several shards.
+    Join(Joining),
+}
+
+impl OpenQuestions {
+    /// Returns the ticket of the next question.
+    pub fn draw_ticket(&mut self) -> Ticket {
+        self.ticket_last += 1;
+        Ticket(self.ticket_last)
+    }
+
+    /// Adds a question that these shards have been asked.
+    pub fn insert(
+        &mut self,
+        ticket: Ticket,
+        connection: ConnectionId,
+        awaited: SmallVec<[u8; 8]>,
+        subject: Subject,
+    ) {
+        assert!(!awaited.is_empty()); // Q1
+        assert!(self.list.iter().all(|open| open.connection != connection)); // Q1
+        self.list.push(Open { ticket, connection, awaited, subject });
+    }
+
+    /// Returns the subject of a question that waits for this shard.
+    pub fn subject(&mut self, ticket: Ticket, peer: u8) -> Option<&mut Subject> {
+        let open = self.list.iter_mut().find(|open| open.ticket == ticket)?;
+        open.awaited.contains(&peer).then_some(&mut open.subject)
+    }
+
+    /// Notes that a shard has answered. Returns the question if it was the last one.
+    pub fn answered(&mut self, ticket: Ticket, peer: u8) -> Option<(ConnectionId, Subject)> {
+        let at = self.list.iter().position(|open| open.ticket == ticket)?;
+        let awaited = &mut self.list[at].awaited;
+        awaited.retain(|awaited| *awaited != peer);
+        if !awaited.is_empty() {
+            return None;
+        }
+        let Open { connection, subject, .. } = self.list.swap_remove(at);
+        Some((connection, subject))
+    }
+
+    /// Returns the tickets of all questions that wait for this shard.
+    pub fn awaiting(&self, peer: u8) -> Vec<Ticket> {
+        let waiting = self.list.iter().filter(|open| open.awaited.contains(&peer));
+        waiting.map(|open| open.ticket).collect()
+    }
+
+    /// Removes the question of a connection that waits no longer.
+    pub fn abandon(&mut self, connection: ConnectionId) {
+        if let Some(at) = self.list.iter().position(|open| open.connection == connection) {
+            drop(self.list.swap_remove(at));
+        }
+    }
+
+    /// Returns the number of connections that wait for readers.
+    fn joining_count(&self) -> usize {
+        self.list.iter().filter(|open| matches!(open.subject, Subject::Join(_))).count()
+    }
+
+    /// True if a reply waits for the parts of other shards.
+    #[cfg(test)]
+    pub fn is_gathering(&self) -> bool {
+        self.list.len() > self.joining_count()
+    }
+
+    /// Checks Q1 and Q2, for this number of connections that wait for readers. For tests.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn audit(&self, joining_count: usize) {
+        assert_eq!(self.joining_count(), joining_count); // Q1
+        for (at, open) in self.list.iter().enumerate() {
+            assert!(!open.awaited.is_empty()); // Q1
+            let others = &self.list[at + 1..];
+            assert!(others.iter().all(|other| other.connection != open.connection)); // Q1
+            assert!(others.iter().all(|other| other.ticket != open.ticket)); // Q2
+        }
+    }
+}
+
+/// Sends a message to another shard, and wakes it.
+///
+/// # Errors
+/// The reason, if the shard takes no messages now or has died. The message is dropped.
+pub(in crate::server) fn send<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    peer: usize,
+    message: ToPeer,
+) -> Result<(), CallError> {
+    let mailbox = shard.guests.peers.mailbox(peer).ok_or(CallError::Gone)?;
+    mailbox.send(Command::Message(message)).map_err(|(error, _)| error)
+}
+
+/// Sends a message to all other shards. Those that take no messages now have none of it.
+pub(in crate::server) fn send_all<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    message: impl Fn() -> ToPeer,
+) {
+    for peer in 0..shard.guests.peers.count() {
+        if peer != peers::own_index(shard) {
+            let _ = send(shard, peer, message());
+        }
+    }
+}
+
+/// Handles a message.
+pub(in crate::server) fn on_message<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    message: ToPeer,
+) {
+    match message {
+        ToPeer::Arrive(moving) => peers::moves::take_in(shard, *moving),
+        ToPeer::Ask(asker, ticket, question) => {
+            let answer = match question {
+                Question::Part(call, principal) => {
+                    Answer::Part(gather::part_of(shard, &call, principal))
+                }
+                Question::Join(wanted) => Answer::Joined(join::join(shard, &wanted)),
+            };
+            let own = peers::own_index(shard) as u8;
+            // If it takes no message, its connection waits in vain, or is gone. Readers that are
+            // dropped here count as broken connections.
+            let _ = send(shard, asker.into(), ToPeer::Answer(own, ticket, answer));
+        }
+        ToPeer::Answer(peer, ticket, answer) => take_answer(shard, peer, ticket, answer),
+        ToPeer::RunBegan(principal, thread) => calls::cut_waiting(shard, principal, &thread),
+        ToPeer::RequestOver(session, id) => mcp::finish_here(shard, session, &id),
+        ToPeer::Cancel(session, id) => mcp::cancel_here(shard, session, &id),
+        ToPeer::SessionEnded(session) => mcp::end_far_session(shard, session),
+        ToPeer::Notify(session, bytes) => mcp::tell_session_here(shard, session, &bytes),
+        ToPeer::Bought(number, bought) => shm::take_in_memory(shard, number, *bought),
+        ToPeer::Died(peer) => on_death(shard, peer),
+    }
+}
+
+fn take_answer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    peer: u8,
+    ticket: Ticket,
+    answer: Answer,
+) {
+    let open = &mut shard.guests.peers.open;
+    // Without an entry, the connection that asked is gone.
+    match (open.subject(ticket, peer), answer) {
+        (Some(Subject::Gather(gathering)), Answer::Part(part)) => gathering.add(part),
+        (Some(Subject::Join(joining)), Answer::Joined(parts)) => joining.add(parts),
+        (None, _) => return,
+        (Some(_), _) => unreachable!("the answer fits the question"),
+    }
+    finish(shard, peer, ticket);
+}
+
+/// Answers the connection that asked, if this answer was the last one.
+fn finish<R: Reactor + 'static>(shard: &mut ServerShard<R>, peer: u8, ticket: Ticket) {
+    match shard.guests.peers.open.answered(ticket, peer) {
+        Some((id, Subject::Gather(gathering))) => gather::on_complete(shard, id, gathering),
+        Some((id, Subject::Join(joining))) => join::on_complete(shard, id, joining),
+        None => {}
+    }
+}
+
+/// Notes that another shard has died. Nothing waits for it any more.
+pub(in crate::server) fn on_death<R: Reactor + 'static>(shard: &mut ServerShard<R>, peer: u8) {
+    if !shard.guests.peers.bury(peer) {
+        return;
+    }
+    for ticket in shard.guests.peers.open.awaiting(peer) {
+        if let Some(Subject::Join(joining)) = shard.guests.peers.open.subject(ticket, peer) {
+            joining.refuse(peer);
+        }
+        finish(shard, peer, ticket);
+    }
+}
