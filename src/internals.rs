@@ -12,6 +12,7 @@
 //!      │      │
 //!    tool   reactor               2  runs the work       │ talks to the kernel, owns the clock
 //!      │      │    agent  mcp     3  a model and its tools │ messages of MCP ↔ requests
+//!      │      │      api          3  the documents of the HTTP API: values ↔ JSON
 //!      └──┬───┘       endpoint    4  bytes of a connection ↔ requests and replies
 //!         ├───────────────┘
 //!       shard                     5  the loop that joins everything; serves connections

@@ -15,6 +15,7 @@ pub const STRATA: &[(&str, u32)] = &[
     ("reactor", 2),
     ("mcp", 3),
     ("agent", 3),
+    ("api", 3),
     ("endpoint", 4),
     ("shard", 5),
     ("client", 6),
@@ -28,7 +29,7 @@ const IMPORTS_SIDEWAYS: &[(&str, &str)] =
     &[("trace", "base"), ("door", "client"), ("upstream", "client")];
 /// Imports that are forbidden although the number is lower: these machines never see the kernel.
 const IMPORTS_FORBIDDEN: &[(&str, &str)] =
-    &[("mcp", "reactor"), ("agent", "reactor"), ("endpoint", "reactor")];
+    &[("mcp", "reactor"), ("agent", "reactor"), ("api", "reactor"), ("endpoint", "reactor")];
 /// The module that every module may import and that imports none.
 pub const LIMITS: &str = "limits";
 
