@@ -13,6 +13,7 @@
 //!    tool   reactor               2  runs the work       │ talks to the kernel, owns the clock
 //!      └──┬───┘
 //!       shard         agent  mcp  3  the embedded core  │ models and their tools │ messages of MCP
+//!         │           api         3  the documents of the HTTP API: values ↔ JSON
 //!         │           endpoint    4  bytes of a connection ↔ requests and replies
 //!         ├───────────────┘
 //!       server                    5  the guests of a shard: connections, workers, processes, …

@@ -116,6 +116,8 @@ compile_error!("streamdoor runs on Linux only: it needs memfd seals, futexes and
 
 #[cfg(feature = "server")]
 pub mod agent;
+#[cfg(feature = "server")]
+pub mod api;
 pub mod base;
 #[cfg(feature = "server")]
 pub mod client;

@@ -236,7 +236,8 @@ mod tests {
         ];
         let (total, message, context) = (Some(10.0), Some("read\ning".to_owned()), None);
         let progress = Progress { progress: 3.0, total, percentage: Some(30.0), message, context };
-        let progress = [ProgressOf { execution: id("0"), token: None, progress: Some(progress) }];
+        let (token, execution) = ("0".repeat(39).parse().unwrap(), id("0"));
+        let progress = [ProgressOf { token, execution, progress: Some(progress) }];
         let zeros = "0".repeat(26);
         let ones = "1".repeat(26);
         let expected = format!(

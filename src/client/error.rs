@@ -3,6 +3,7 @@
 use std::time::Duration;
 use std::{fmt, io};
 
+use crate::api::{self, ErrorReply, Problem};
 use crate::base::plain::is_command;
 use crate::limits;
 use crate::wire::http1::{ResponseError, Status};
@@ -92,6 +93,22 @@ impl ClientError {
             ClientError::Broken { cause, .. } => cause.refused(),
             _ => None,
         }
+    }
+}
+
+impl Refused {
+    /// Reads a refusal from the body of its response. The code and the message are empty if the
+    /// body is not one of our errors, for example from a proxy.
+    pub(crate) fn read(status: Status, body: &[u8]) -> Refused {
+        let value = serde_json::from_slice(body).unwrap_or_default();
+        let (code, message, field, limit) = match api::read(value, "the error") {
+            Err(_) => (String::new(), String::new(), None, None),
+            Ok(ErrorReply { error: Problem { code, message, field, limit } }) => {
+                let field = field.map(|field| printable(&field));
+                (printable(&code), printable(&message), field, limit)
+            }
+        };
+        Refused { status, code, message, field, limit, retry_after: None }
     }
 }
 

@@ -1,13 +1,14 @@
 //! The events of a stream, read from JSON. Each field is checked against its type, and errors name
 //! the field.
 
-use super::documents::{data, limit};
 use super::error::ClientError;
 use super::fields::Fields;
+use crate::api::{Json, Progress};
 use crate::base::{ExecutionId, ProgressToken};
 use crate::stream::{
-    DetachReason, End, EndState, Exit, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
+    DetachReason, End, EndState, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
 };
+use crate::wire::base64;
 use crate::wire::events::Replay;
 
 /// An event of a stream.
@@ -80,21 +81,6 @@ pub struct Part {
     pub json: String,
 }
 
-/// The progress of a tool.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Progress {
-    /// The amount of work that is done.
-    pub progress: f64,
-    /// The total amount of work, if it is known.
-    pub total: Option<f64>,
-    /// The done part of the total, in percent.
-    pub percentage: Option<f64>,
-    /// The tool's message, if it gave one.
-    pub message: Option<String>,
-    /// Other values that the tool gave, as JSON.
-    pub context: Option<String>,
-}
-
 /// The end of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
@@ -150,7 +136,7 @@ fn started(execution: ExecutionId, fields: &mut Fields) -> Result<Started, Clien
         tool: fields.text("tool")?,
         token: fields.parsed_if("token")?,
         policy: fields.parsed("policy")?,
-        limit: limit(fields.object("limits")?)?,
+        limit: fields.member("limits")?,
         from_seq: seq(fields, "from_seq")?,
         replay: fields.object_if("replay")?.map(replay).transpose()?,
     })
@@ -224,14 +210,13 @@ fn gap(fields: &mut Fields) -> Result<Gap, ClientError> {
     Ok(gap)
 }
 
-/// Reads a progress report, from an event or from the status of an execution.
-pub(super) fn progress(fields: &mut Fields) -> Result<Progress, ClientError> {
+fn progress(fields: &mut Fields) -> Result<Progress, ClientError> {
     Ok(Progress {
         progress: fields.float("progress")?,
         total: fields.float_if("total")?,
         percentage: fields.float_if("percentage")?,
         message: fields.text_if("message")?,
-        context: fields.take("context").map(|context| context.to_string()),
+        context: fields.take("context").map(|context| Json(context.to_string())),
     })
 }
 
@@ -259,30 +244,27 @@ fn end(fields: &mut Fields) -> Result<Ended, ClientError> {
             bytes: fields.number("execution_bytes")?,
         },
         duration_us: fields.number("duration_us")?,
-        exit: exit_if(fields)?,
+        exit: fields.member("exit")?,
     };
     Ok(Ended { end, error: fields.text_if("error")? })
 }
 
 /// The outcome of that name.
-pub(super) fn outcome(name: &str) -> Option<Outcome> {
+fn outcome(name: &str) -> Option<Outcome> {
     let all = [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::TimedOut];
     all.into_iter().find(|outcome| outcome.name() == name)
 }
 
-/// The exit of a command, if the tool ran one: `{"code": 3}` or `{"signal": 9}`.
-pub(super) fn exit_if(fields: &mut Fields) -> Result<Option<Exit>, ClientError> {
-    let Some(mut exit) = fields.object_if("exit")? else { return Ok(None) };
-    let mut number = |name: &str| match exit.take(name) {
-        None => Ok(None),
-        Some(value) => match value.as_i64().map(i32::try_from) {
-            Some(Ok(number)) => Ok(Some(number)),
-            _ => Err(exit.wrong(name, "a number of 32 bits")),
-        },
-    };
-    match (number("code")?, number("signal")?) {
-        (Some(code), None) => Ok(Some(Exit::Code(code))),
-        (None, Some(signal)) => Ok(Some(Exit::Signal(signal))),
-        _ => Err(fields.wrong("exit", "a code or a signal")),
+/// A payload, decoded by its `encoding`.
+fn data(fields: &mut Fields) -> Result<Vec<u8>, ClientError> {
+    let text = fields.text("data")?;
+    let is_text = fields.named("encoding", |name| match name {
+        "text" => Some(true),
+        "base64" => Some(false),
+        _ => None,
+    })?;
+    match is_text {
+        true => Ok(text.into_bytes()),
+        false => base64::read(&text).ok_or_else(|| fields.wrong("data", "base 64")),
     }
 }

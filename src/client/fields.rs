@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde_json::{Map, Value};
 
 use super::error::{ClientError, printable};
+use crate::api::Member;
 
 /// The fields of an object. Reading a field takes it out. Unknown fields are ignored, and `null`
 /// counts as absent.
@@ -95,15 +96,6 @@ impl Fields {
         T::try_from(number).map_err(|_| self.wrong(name, "a number in its range"))
     }
 
-    pub fn flag(&mut self, name: &str) -> Result<bool, ClientError> {
-        let flag = match self.take(name) {
-            None => None,
-            Some(Value::Bool(flag)) => Some(flag),
-            Some(_) => return Err(self.wrong(name, "true or false")),
-        };
-        self.present(name, flag)
-    }
-
     /// A field that is parsed from its text.
     pub fn parsed_if<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, ClientError> {
         self.named_if(name, |text| text.parse().ok())
@@ -146,33 +138,20 @@ impl Fields {
         self.take(name).map(|value| Fields::new(name, value)).transpose()
     }
 
-    pub fn object(&mut self, name: &'static str) -> Result<Fields, ClientError> {
-        let object = self.object_if(name)?;
-        self.present(name, object)
-    }
-
-    pub fn list(&mut self, name: &str) -> Result<Vec<Value>, ClientError> {
-        let list = match self.take(name) {
-            None => None,
-            Some(Value::Array(values)) => Some(values),
-            Some(_) => return Err(self.wrong(name, "an array")),
-        };
-        self.present(name, list)
-    }
-
-    /// A list of objects, each read by `read`.
-    pub fn each<T>(
-        &mut self,
-        name: &'static str,
-        read: impl Fn(Fields) -> Result<T, ClientError>,
-    ) -> Result<Vec<T>, ClientError> {
-        self.list(name)?.into_iter().map(|value| read(Fields::new(name, value)?)).collect()
+    /// A field that documents have too.
+    pub fn member<T: Member>(&mut self, name: &'static str) -> Result<T, ClientError> {
+        let value = self.take(name).unwrap_or_default();
+        if let Some(fault) = T::fault(&value, name, self.of) {
+            return Err(ClientError::protocol(printable(&fault.text)));
+        }
+        T::deserialize(value).map_err(|_| self.wrong(name, T::NOUN))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stream::{Exit, Policy};
 
     fn fields() -> Fields {
         let json = br#"{"text": "a", "number": 300, "float": 1.5, "flag": true, "none": null,
@@ -186,10 +165,10 @@ mod tests {
         assert_eq!(fields.text("text").unwrap(), "a");
         assert_eq!(fields.number("number").unwrap(), 300);
         assert_eq!(fields.float("float").unwrap(), 1.5);
-        assert!(fields.flag("flag").unwrap());
+        assert!(fields.member::<bool>("flag").unwrap());
         assert_eq!(fields.text_if("none").unwrap(), None);
-        assert_eq!(fields.each("list", |mut item| item.number("at")).unwrap(), [1]);
-        assert_eq!(fields.object("object").unwrap().small::<u8>("at").unwrap(), 1);
+        assert_eq!(fields.member::<Option<Exit>>("none").unwrap(), None);
+        assert_eq!(fields.object_if("object").unwrap().unwrap().small::<u8>("at").unwrap(), 1);
     }
 
     #[test]
@@ -202,9 +181,10 @@ mod tests {
             (|f| f.number("float").err(), "`float` of a thing is not a whole number of 64 bits"),
             (|f| f.small::<u8>("number").err(), "`number` of a thing is not a number in its range"),
             (|f| f.parsed::<u8>("text").err(), "`text` of a thing cannot be \"a\""),
-            (|f| f.object("list").err(), "list is not a JSON object"),
-            (|f| f.list("object").err(), "`object` of a thing is not an array"),
-            (|f| f.flag("text").err(), "`text` of a thing is not true or false"),
+            (|f| f.object_if("list").err(), "list is not a JSON object"),
+            (|f| f.member::<Exit>("object").err(), "`object` of a thing is not a code or a signal"),
+            (|f| f.member::<Policy>("text").err(), "`text` of a thing cannot be \"a\""),
+            (|f| f.member::<bool>("text").err(), "`text` of a thing is not true or false"),
         ];
         for (read, expected) in table {
             let error = read(&mut fields()).expect(expected).to_string();

@@ -70,6 +70,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::api::{AllProgress, Document, Executions, StateOf, Tools};
 use crate::base::ExecutionId;
 use crate::endpoint::{StreamFormat, TokenFault, check_token};
 use crate::engine::From;
@@ -79,12 +80,14 @@ use crate::wire::http1::{Method, Status as HttpStatus, is_media_type};
 
 pub use crate::wire::sse::{Reached, Seen};
 
-pub use address::{Address, AddressError};
-pub use documents::{
-    Awaited, Created, Output, ProgressOf, Status, SubscriberStatus, Summary, Tool,
+pub use crate::api::{
+    Created, Execution as Status, Progress, ProgressOf, Subscriber as SubscriberStatus, Summary,
+    Tool,
 };
+pub use address::{Address, AddressError};
+pub use documents::{Awaited, Output};
 pub use error::{ClientError, Cut, Refused};
-pub use event::{Chunk, Ended, Event, Progress, Started};
+pub use event::{Chunk, Ended, Event, Started};
 pub use metrics::Metrics;
 pub use request::{ExecuteOptions, FollowOptions};
 pub use stream::Stream;
@@ -92,9 +95,8 @@ pub use stream::Stream;
 pub use tls::{Trust, TrustError};
 
 use connection::{Connection, Head, Patience, Security};
-use documents::answer;
+use documents::read;
 pub(crate) use error::printable;
-use fields::Fields;
 use request::{Request, path_piece};
 
 /// A client of one server. Clones share one idle connection for the next request. Each stream has a
@@ -180,7 +182,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn tools(&self) -> Result<Vec<Tool>, ClientError> {
-        self.get("/v1/tools")?.each("tools", Tool::read)
+        Ok(self.get::<Tools>("/v1/tools")?.tools)
     }
 
     /// Starts an execution of a tool. The request is not repeated if the connection breaks, because
@@ -197,7 +199,7 @@ impl Client {
         let body = request::execute(tool, arguments, options);
         let request = Request::new(Method::Post, "/v1/executions").with_body(&body);
         let (_, value) = self.ask(&request, Duration::ZERO)?;
-        Created::read(answer(value)?)
+        read(value)
     }
 
     /// Starts an execution of a tool, and follows it from its start. A connection that breaks
@@ -251,7 +253,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn executions(&self) -> Result<Vec<Summary>, ClientError> {
-        self.get("/v1/executions")?.each("executions", Summary::read)
+        Ok(self.get::<Executions>("/v1/executions")?.executions)
     }
 
     /// Returns the status of an execution and of its subscribers.
@@ -259,7 +261,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn inspect(&self, execution: ExecutionId) -> Result<Status, ClientError> {
-        Status::read(self.get(&format!("/v1/executions/{execution}"))?)
+        self.get(&format!("/v1/executions/{execution}"))
     }
 
     /// Returns the progress of all executions that have not ended.
@@ -267,7 +269,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn progress(&self) -> Result<Vec<ProgressOf>, ClientError> {
-        self.get("/v1/progress")?.each("progress", ProgressOf::read)
+        Ok(self.get::<AllProgress>("/v1/progress")?.progress)
     }
 
     /// Returns the server's metrics.
@@ -287,7 +289,7 @@ impl Client {
     pub fn cancel(&self, execution: ExecutionId) -> Result<State, ClientError> {
         let request = Request::new(Method::Delete, format!("/v1/executions/{execution}"));
         let (_, value) = self.ask(&request, Duration::ZERO)?;
-        documents::state_of(value)
+        Ok(read::<StateOf>(value)?.state)
     }
 
     /// Returns how an execution ended, and its output. Waits for the end for at most `wait` and at
@@ -301,7 +303,7 @@ impl Client {
         let target = format!("/v1/executions/{execution}/result?wait_s={wait_s}");
         let request = Request::new(Method::Get, target);
         let (status, value) = self.ask(&request, Duration::from_secs(wait_s))?;
-        Awaited::read(answer(value)?, status == HttpStatus::OK)
+        Awaited::read(value, status == HttpStatus::OK)
     }
 
     /// Acknowledges all chunks up to `seq` for a subscriber. A [`Stream`] under `block` does this
@@ -331,9 +333,9 @@ impl Client {
         Ok(())
     }
 
-    fn get(&self, target: &str) -> Result<Fields, ClientError> {
+    fn get<T: Document>(&self, target: &str) -> Result<T, ClientError> {
         let (_, value) = self.ask(&Request::new(Method::Get, target), Duration::ZERO)?;
-        answer(value)
+        read(value)
     }
 
     /// Sends a request and returns its reply in JSON, `null` if the body is empty. The server may
@@ -448,27 +450,7 @@ fn subscriber_path(execution: ExecutionId, subscriber: &str) -> String {
     format!("/v1/executions/{execution}/subscribers/{}", path_piece(subscriber))
 }
 
-/// The error of an unsuccessful response. Its code and message are empty if the body is not one of
-/// our errors, for example from a proxy.
+/// The error of an unsuccessful response.
 fn refused(head: &Head, body: &[u8]) -> Refused {
-    let (status, retry_after) = (head.status, head.retry_after);
-    let said = || -> Result<Refused, ClientError> {
-        let mut error = Fields::parse("the error", body)?.object("error")?;
-        Ok(Refused {
-            status,
-            code: printable(&error.text("code")?),
-            message: printable(&error.text("message")?),
-            field: error.text_if("field")?.map(|field| printable(&field)),
-            limit: error.number_if("limit")?,
-            retry_after,
-        })
-    };
-    said().unwrap_or_else(|_| Refused {
-        status,
-        code: String::new(),
-        message: String::new(),
-        field: None,
-        limit: None,
-        retry_after,
-    })
+    Refused { retry_after: head.retry_after, ..Refused::read(head.status, body) }
 }

@@ -16,11 +16,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, recv, recvmsg, send, socket_with,
 };
-use serde_json::Value;
 
 use super::error::{DoorError, Unsound};
 use crate::base::Instant;
-use crate::client::{Refused, printable};
+use crate::client::Refused;
 use crate::limits;
 use crate::reactor::Clock;
 use crate::wire::http1::{Method, ResponsePart, ResponseReader, Status};
@@ -92,7 +91,10 @@ impl Talk {
         }
         while !self.is_over && self.fill()? {}
         let body: Vec<u8> = self.body.drain(..).collect();
-        Err(DoorError::Refused(Refused { retry_after: self.retry_after, ..refused(status, &body) }))
+        Err(DoorError::Refused(Refused {
+            retry_after: self.retry_after,
+            ..Refused::read(status, &body)
+        }))
     }
 
     /// Reads the next line that is not empty, and returns it without its line end.
@@ -201,20 +203,6 @@ fn connect(path: &Path) -> rustix::io::Result<UnixStream> {
 
 fn unsound(text: impl Into<String>) -> DoorError {
     DoorError::Unsound(Unsound::Answer(text.into()))
-}
-
-/// Reads the error of a response without success. The reply of a proxy may hold less.
-fn refused(status: Status, body: &[u8]) -> Refused {
-    let error = serde_json::from_slice::<Value>(body).unwrap_or_default();
-    let text = |name: &str| error["error"][name].as_str().map(printable);
-    Refused {
-        status,
-        code: text("code").unwrap_or_default(),
-        message: text("message").unwrap_or_default(),
-        field: text("field"),
-        limit: error["error"]["limit"].as_u64(),
-        retry_after: None,
-    }
 }
 
 /// The connection on which a door was granted. While it stands, the server is present.

@@ -234,3 +234,39 @@ fn a_result_is_text_if_it_is_and_says_whether_it_is_all() {
     assert_eq!(result(&coded, b"")["exit"], json!({"code": 3}));
     assert_eq!(result(&coded, b"").get("error"), None);
 }
+
+/// Readers of the text, such as people, find the members where they have always been.
+#[test]
+fn members_have_their_order() {
+    let (full, texts) = (full(), (Some("m"), Some("{\"b\": 2.0}")));
+    let created = created(id(1), Some(token()), "a", State::Running, None);
+    let execution = execution(&full, "a", texts, &subscribers(), None, NOW);
+    let executions = executions([(&full, "a")], NOW);
+    let result = result(&full, b"a");
+    let of_token = progress(token(), &full, texts);
+    let all = all_progress([(token(), id(1), full.progress, texts)]);
+    let table = [
+        (&created, "execution token tool state links"),
+        (
+            &execution,
+            "execution tool token state progress chunks bytes head_seq tail_seq total_chunks \
+             held_back held_back_by age_ms subscribers error exit links",
+        ),
+        (&execution["links"], "self events result output progress"),
+        (
+            &execution["subscribers"][1],
+            "subscriber place policy limits next_seq lag_chunks lag_bytes missed_chunks \
+             missed_bytes holds_back lost age_ms",
+        ),
+        (&executions["executions"][0], "execution tool state chunks bytes subscribers age_ms"),
+        (&result, "execution state chunks bytes complete encoding data exit error"),
+        (&of_token, "token execution state progress"),
+        (&all["progress"][0], "token execution progress"),
+    ];
+    for (document, expected) in table {
+        let names = document.as_object().unwrap().keys().map(String::as_str);
+        assert_eq!(names.collect::<Vec<_>>().join(" "), expected);
+    }
+    let numbers = r#"{"progress":1.5,"total":3,"percentage":50,"message":"m","context":{"b":2.0}}"#;
+    assert_eq!(of_token["progress"].to_string(), numbers);
+}

@@ -6,8 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use crate::api::{ErrorReply, Problem, spelled};
 use crate::engine::{AcknowledgeError, CancelError, NotFound, OpenError, SubscribeError};
 use crate::limits;
 use crate::tool::StartError;
@@ -60,16 +61,13 @@ impl ApiError {
 
     /// Returns the error as the JSON document of a response body.
     pub fn to_json(&self) -> Value {
-        let mut error = Map::new();
-        error.insert("code".into(), self.code.into());
-        error.insert("message".into(), self.message.as_str().into());
-        if let Some(field) = &self.field {
-            error.insert("field".into(), field.as_str().into());
-        }
-        if let Some(limit) = self.limit {
-            error.insert("limit".into(), limit.into());
-        }
-        json!({ "error": error })
+        let error = Problem {
+            code: self.code.to_owned(),
+            message: self.message.clone(),
+            field: self.field.clone(),
+            limit: self.limit,
+        };
+        spelled(&ErrorReply { error })
     }
 
     /// Returns the error for shards of the server that have died.

@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::api::Member;
+use crate::base::{ExecutionId, ProgressToken, SubscriberId};
 use crate::limits;
 use crate::stream::{Kind, Policy};
 
@@ -156,9 +158,9 @@ impl Shape {
             Shape::Text { bytes_max } => {
                 json!({"type": "string", "minLength": 1, "maxLength": bytes_max})
             }
-            Shape::Execution => json!({"type": "string", "pattern": "^[0-9a-hjkmnp-tv-z]{26}$"}),
-            Shape::Token => json!({"type": "string", "pattern": "^[0-9a-hjkmnp-tv-z]{39}$"}),
-            Shape::Subscriber => json!({"type": "string", "pattern": "^s[0-9]+\\.[0-9]+$"}),
+            Shape::Execution => ExecutionId::schema(),
+            Shape::Token => ProgressToken::schema(),
+            Shape::Subscriber => SubscriberId::schema(),
             Shape::Ticket => json!({"type": "string", "pattern": "^[0-9A-Za-z_-]{56}$"}),
             Shape::Executions => json!({
                 "type": "array",
@@ -168,12 +170,7 @@ impl Shape {
                 "uniqueItems": true,
             }),
             Shape::Kinds => {
-                let kinds: Vec<Value> = Kind::ALL.iter().map(|kind| kind.name().into()).collect();
-                json!({
-                    "type": "array",
-                    "items": {"type": "string", "enum": kinds},
-                    "minItems": 1,
-                })
+                json!({"type": "array", "items": Kind::schema(), "minItems": 1})
             }
             Shape::Cursors => json!({"type": "string"}),
             Shape::Anything => json!({"type": "object"}),

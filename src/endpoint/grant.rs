@@ -4,11 +4,12 @@
 //! shared. Its first byte carries the descriptors, in this order: the ring, the control page, and
 //! the client's own page.
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use crate::api::{self, Clocks, Document, Fault, ReadTerms, SeenTotals, spelled};
 use crate::base::{ExecutionId, SubscriberId};
 use crate::engine::policy::Cursor;
-use crate::stream::{Kind, Kinds, LagLimit, Terms, Totals};
+use crate::stream::{Kind, Kinds, Terms, Totals};
 
 /// The version of grants, rings and pages.
 pub const DOOR_VERSION: u64 = 1;
@@ -56,13 +57,8 @@ impl GrantNames {
     /// # Errors
     /// [`GrantFault`].
     pub fn parse(line: &[u8]) -> Result<GrantNames, GrantFault> {
-        let grant = object(line)?;
-        let text = |name: &'static str| match grant.get(name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(_) => Err(GrantFault::Field(name)),
-        };
-        Ok(GrantNames { tool: text("tool")?.unwrap_or_default(), token: text("token")? })
+        let api::ReadGrant { tool, token, .. } = read(line)?;
+        Ok(GrantNames { tool, token })
     }
 }
 
@@ -78,27 +74,23 @@ pub enum GrantFault {
 }
 
 impl ReadGrant {
-    /// Returns the grant as JSON.
+    /// Returns the grant as JSON. The names of its execution are empty.
     pub fn spelled(&self) -> Value {
-        let Terms { policy, limit, kinds } = self.terms;
-        let mut limits = json!({"chunks": limit.chunks});
-        if limit.bytes != u64::MAX {
-            limits["bytes"] = limit.bytes.into();
-        }
-        let mut terms = json!({"policy": policy.name(), "limits": limits});
-        if !kinds.is_all() {
-            let names = Kind::ALL.into_iter().filter(|kind| kinds.contains(*kind)).map(Kind::name);
-            terms["kinds"] = names.collect();
-        }
-        json!({
-            "door": DOOR_VERSION,
-            "execution": self.execution.to_string(),
-            "subscriber": self.subscriber.to_string(),
-            "terms": terms,
-            "next_seq": self.cursor.next_seq,
-            "seen": {"chunks": self.cursor.seen.chunks, "bytes": self.cursor.seen.bytes},
-            "slot": self.slot,
-            "clock": {"wall_us": self.wall_us, "mono_ns": self.mono_ns},
+        let Terms { policy, limit: limits, kinds } = self.terms;
+        let wanted = || Kind::ALL.into_iter().filter(|kind| kinds.contains(*kind)).collect();
+        let kinds = (!kinds.is_all()).then(wanted);
+        let Totals { chunks, bytes } = self.cursor.seen;
+        spelled(&api::ReadGrant {
+            door: DOOR_VERSION,
+            execution: self.execution,
+            subscriber: self.subscriber,
+            terms: ReadTerms { policy, limits, kinds },
+            next_seq: self.cursor.next_seq,
+            seen: SeenTotals { chunks, bytes },
+            slot: self.slot,
+            clock: Clocks { wall_us: self.wall_us, mono_ns: self.mono_ns },
+            tool: String::new(),
+            token: None,
         })
     }
 
@@ -107,22 +99,19 @@ impl ReadGrant {
     /// # Errors
     /// [`GrantFault`].
     pub fn parse(line: &[u8]) -> Result<ReadGrant, GrantFault> {
-        let grant = object(line)?;
-        let next_seq = number(&grant, "next_seq")?;
-        if !(1..=SEQ_MAX).contains(&next_seq) {
+        let grant: api::ReadGrant = read(line)?;
+        if !(1..=SEQ_MAX).contains(&grant.next_seq) {
             return Err(GrantFault::Field("next_seq"));
         }
-        let seen = within(&grant, "seen")?;
-        let seen = Totals { chunks: number(seen, "chunks")?, bytes: number(seen, "bytes")? };
-        let clock = within(&grant, "clock")?;
+        let seen = Totals { chunks: grant.seen.chunks, bytes: grant.seen.bytes };
         Ok(ReadGrant {
-            execution: parsed(&grant, "execution")?,
-            subscriber: parsed(&grant, "subscriber")?,
-            terms: terms(within(&grant, "terms")?)?,
-            cursor: Cursor::new(next_seq, seen),
-            slot: u32::try_from(number(&grant, "slot")?).map_err(|_| GrantFault::Field("slot"))?,
-            wall_us: number(clock, "wall_us")?,
-            mono_ns: number(clock, "mono_ns")?,
+            execution: grant.execution,
+            subscriber: grant.subscriber,
+            terms: terms(grant.terms)?,
+            cursor: Cursor::new(grant.next_seq, seen),
+            slot: grant.slot,
+            wall_us: grant.clock.wall_us,
+            mono_ns: grant.clock.mono_ns,
         })
     }
 }
@@ -131,13 +120,14 @@ impl ReadGrant {
 const SEQ_MAX: u64 = 1 << 62;
 
 impl ProduceGrant {
-    /// Returns the grant as JSON.
+    /// Returns the grant as JSON. The name of its execution is empty.
     pub fn spelled(&self) -> Value {
-        let mut grant = json!({"door": DOOR_VERSION, "execution": self.execution.to_string()});
-        if let Some(token) = &self.token {
-            grant["token"] = token.as_str().into();
-        }
-        grant
+        spelled(&api::ProduceGrant {
+            door: DOOR_VERSION,
+            execution: self.execution,
+            token: self.token.clone(),
+            tool: String::new(),
+        })
     }
 
     /// Reads a grant from a line of a server.
@@ -145,59 +135,31 @@ impl ProduceGrant {
     /// # Errors
     /// [`GrantFault`].
     pub fn parse(line: &[u8]) -> Result<ProduceGrant, GrantFault> {
-        let token = GrantNames::parse(line)?.token;
-        Ok(ProduceGrant { execution: parsed(&object(line)?, "execution")?, token })
+        let api::ProduceGrant { execution, token, .. } = read(line)?;
+        Ok(ProduceGrant { execution, token })
     }
 }
 
-fn object(line: &[u8]) -> Result<Map<String, Value>, GrantFault> {
-    let Ok(Value::Object(grant)) = serde_json::from_slice(line) else {
+/// Reads a grant of this version.
+fn read<T: Document>(line: &[u8]) -> Result<T, GrantFault> {
+    let Ok(grant @ Value::Object(_)) = serde_json::from_slice(line) else {
         return Err(GrantFault::NoObject);
     };
-    match grant.get("door").and_then(Value::as_u64) {
-        Some(DOOR_VERSION) => Ok(grant),
-        _ => Err(GrantFault::Version),
+    if grant["door"].as_u64() != Some(DOOR_VERSION) {
+        return Err(GrantFault::Version);
     }
+    api::read(grant, "the grant").map_err(|Fault { name, .. }| GrantFault::Field(name))
 }
 
-fn number(object: &Map<String, Value>, name: &'static str) -> Result<u64, GrantFault> {
-    object.get(name).and_then(Value::as_u64).ok_or(GrantFault::Field(name))
-}
-
-fn parsed<T: std::str::FromStr>(
-    object: &Map<String, Value>,
-    name: &'static str,
-) -> Result<T, GrantFault> {
-    let text = object.get(name).and_then(Value::as_str);
-    text.and_then(|text| text.parse().ok()).ok_or(GrantFault::Field(name))
-}
-
-fn within<'a>(
-    object: &'a Map<String, Value>,
-    name: &'static str,
-) -> Result<&'a Map<String, Value>, GrantFault> {
-    object.get(name).and_then(Value::as_object).ok_or(GrantFault::Field(name))
-}
-
-fn terms(terms: &Map<String, Value>) -> Result<Terms, GrantFault> {
-    let limits = within(terms, "limits")?;
-    let chunks = u32::try_from(number(limits, "chunks")?).ok().filter(|chunks| *chunks > 0);
-    let bytes = match limits.get("bytes") {
-        None => u64::MAX,
-        Some(_) => number(limits, "bytes")?,
-    };
-    let kinds = match terms.get("kinds") {
-        None => Kinds::ALL,
-        Some(Value::Array(names)) => {
-            let named = names.iter().map(|name| name.as_str()?.parse::<Kind>().ok());
-            let kinds = named.collect::<Option<Kinds>>().ok_or(GrantFault::Field("kinds"))?;
-            let is_all = Kind::ALL.into_iter().all(|kind| kinds.contains(kind));
-            if is_all { Kinds::ALL } else { kinds }
-        }
-        Some(_) => return Err(GrantFault::Field("kinds")),
-    };
-    let limit = LagLimit { chunks: chunks.ok_or(GrantFault::Field("chunks"))?, bytes };
-    Ok(Terms { policy: parsed(terms, "policy")?, limit, kinds })
+fn terms(terms: ReadTerms) -> Result<Terms, GrantFault> {
+    if terms.limits.chunks == 0 {
+        return Err(GrantFault::Field("chunks"));
+    }
+    let kinds = terms.kinds.map_or(Kinds::ALL, |kinds| kinds.into_iter().collect());
+    // All kinds by name are all kinds.
+    let is_all = Kind::ALL.into_iter().all(|kind| kinds.contains(kind));
+    let kinds = if is_all { Kinds::ALL } else { kinds };
+    Ok(Terms { policy: terms.policy, limit: terms.limits, kinds })
 }
 
 impl std::fmt::Display for GrantFault {
@@ -218,9 +180,11 @@ impl std::error::Error for GrantFault {}
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::base::Handle;
-    use crate::stream::Policy;
+    use crate::stream::{LagLimit, Policy};
 
     fn grant() -> ReadGrant {
         let slot = Handle { index: 3, generation: 9 };
@@ -251,6 +215,18 @@ mod tests {
             let line = grant.spelled().to_string();
             assert_eq!(ProduceGrant::parse(line.as_bytes()), Ok(grant));
         }
+    }
+
+    #[test]
+    fn members_have_their_order() {
+        let text = grant().spelled().to_string();
+        let terms =
+            r#""terms":{"policy":"drop_oldest","limits":{"chunks":5,"bytes":1099511627776},"#;
+        let rest = r#""kinds":["row","log"]},"next_seq":12,"seen":{"chunks":4,"bytes":99},"#;
+        let clock = r#""slot":63,"clock":{"wall_us":1125899906842624,"mono_ns":"#;
+        assert!(text.contains(&format!("{terms}{rest}{clock}")), "{text}");
+        assert!(text.starts_with(r#"{"door":1,"execution":""#), "{text}");
+        assert!(text.ends_with(r#"},"tool":""}"#), "{text}");
     }
 
     #[test]

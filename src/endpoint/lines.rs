@@ -7,10 +7,8 @@
 //!   requested before all complete lines were taken.
 //! - N3: each byte is scanned once, however the lines are cut.
 
-use serde_json::json;
-
 use crate::endpoint::answer::Answer;
-use crate::endpoint::{ApiError, Call, Deliver, workers};
+use crate::endpoint::{ApiError, Call, Deliver, documents, workers};
 use crate::limits;
 use crate::wire::http1::Status;
 
@@ -115,10 +113,7 @@ impl Lines {
 
     /// Returns the answer to all parts.
     pub fn answer(&self) -> Answer {
-        let mut document = json!({"success": true, "parts": self.taken_count});
-        if self.duplicate_count > 0 {
-            document["duplicates"] = self.duplicate_count.into();
-        }
+        let document = documents::delivered_parts(self.taken_count, self.duplicate_count);
         Answer::json(Status::OK, &document)
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::limits;
 use crate::tool::{SpecError, ToolSpec};
@@ -37,16 +37,6 @@ pub struct RemoteCall {
 }
 
 impl VirtualTool {
-    /// The JSON description for clients.
-    pub fn to_json(&self) -> Value {
-        let mut document = self.spec.to_json();
-        if let Some(Gather { delay_max, bytes_max }) = self.gather {
-            let delay_ms = delay_max.as_millis() as u64;
-            document["coalesce"] = json!({"delay_ms": delay_ms, "max_bytes": bytes_max});
-        }
-        document
-    }
-
     /// Checks that its schema validates arguments in time linear in their size. Tools of the
     /// program are trusted to do so. A tool that came over a connection is not.
     ///
@@ -103,6 +93,8 @@ fn spread(root: &Value, part: &Value, left: &mut u32, depth: u32) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn checked(schema: Value) -> Result<(), String> {

@@ -1,7 +1,5 @@
 //! The public description of a tool: its name, its arguments, its limits.
 
-use std::time::Duration;
-
 use serde_json::{Map, Value, json};
 
 use crate::engine::{ProgressSource, Timeouts};
@@ -151,60 +149,5 @@ impl ToolSpec {
         others: &Map<String, Value>,
     ) -> Completion {
         complete(&self.arguments, argument, prefix, others)
-    }
-
-    /// The JSON that `streamdoor tools --json` prints. Durations are in milliseconds.
-    pub fn to_json(&self) -> Value {
-        let ms = |duration: Option<Duration>| duration.map(|d| d.as_millis() as u64);
-        let mut document = json!({
-            "name": self.name,
-            "description": self.description,
-            "input_schema": self.arguments,
-            "task_support": self.task_support.name(),
-            "timeouts": {
-                "first_chunk_ms": ms(self.timeouts.first_chunk),
-                "inactivity_ms": ms(self.timeouts.inactivity),
-                "total_ms": ms(self.timeouts.total),
-            },
-            "subscribers": {
-                "policy": self.subscribers.policy.name(),
-                "limit_chunks": self.subscribers.limit_chunks,
-                "limit_bytes": self.subscribers.limit_bytes,
-            },
-        });
-        if let Some(title) = &self.title {
-            document["title"] = title.as_str().into();
-        }
-        if let Some(schema) = &self.output_schema {
-            document["output_schema"] = schema.clone();
-        }
-        if !self.annotations.is_null() {
-            document["annotations"] = self.annotations.clone();
-        }
-        document
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_document_says_only_what_is_known() {
-        let mut spec = ToolSpec::new("t", "Tests.");
-        let document = spec.to_json();
-        for field in ["title", "output_schema", "annotations"] {
-            assert_eq!(document.get(field), None, "{field}");
-        }
-        assert_eq!(document["task_support"], "optional");
-        spec.title = Some("The test".to_owned());
-        spec.output_schema = Some(json!({"type": "object"}));
-        spec.annotations = json!({"readOnlyHint": true});
-        spec.task_support = TaskSupport::Required;
-        let document = spec.to_json();
-        assert_eq!(document["title"], "The test");
-        assert_eq!(document["output_schema"], json!({"type": "object"}));
-        assert_eq!(document["annotations"], json!({"readOnlyHint": true}));
-        assert_eq!(document["task_support"], "required");
     }
 }

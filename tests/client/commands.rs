@@ -51,8 +51,9 @@ fn server(mut stream: impl FnMut(&str) -> Reply + Send + 'static) -> Server {
         ("GET", "/v1/progress") => Reply::Last(json(
             200,
             &format!(
-                r#"{{"progress": [{{"execution": "{ID}",
-                    "progress": {{"progress": 1, "total": 4}}}}]}}"#
+                r#"{{"progress": [{{"token": "{}", "execution": "{ID}",
+                    "progress": {{"progress": 1, "total": 4}}}}]}}"#,
+                "0".repeat(39)
             ),
         )),
         ("DELETE", _) => {

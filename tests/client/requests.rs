@@ -8,10 +8,13 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::base::ExecutionId;
 use streamdoor::client::{Awaited, Client, ClientError, Cut, ExecuteOptions};
-use streamdoor::engine::Timeouts;
+use streamdoor::engine::{Place, Timeouts};
 use streamdoor::stream::{Exit, Outcome, Policy, State};
 
 use crate::server::{ID, Reply, Server, json as answer, response};
+
+/// The paths of an execution.
+const LINKS: &str = r#"{"self": "/a", "events": "/b", "result": "/c", "output": "/d"}"#;
 
 fn id() -> ExecutionId {
     ID.parse().unwrap()
@@ -50,8 +53,9 @@ fn tools_and_executions_are_listed() {
     assert_eq!((all[0].chunks, all[0].bytes, all[0].subscribers, all[0].age_ms), (3, 4, 5, 6));
 
     let text = format!(
-        r#"{{"progress": [{{"execution": "{ID}", "token": null, "progress":
-            {{"progress": 1, "total": 2, "percentage": 50}}}}]}}"#
+        r#"{{"progress": [{{"token": "{}", "execution": "{ID}", "progress":
+            {{"progress": 1, "total": 2, "percentage": 50}}}}]}}"#,
+        "0".repeat(39)
     );
     let (_server, client) = always(answer(200, &text));
     let progress = client.progress().unwrap().remove(0).progress.unwrap();
@@ -67,7 +71,8 @@ fn an_execution_is_inspected() {
             "age_ms": 5, "subscribers": [{{"subscriber": "s0.1", "place": "local",
             "policy": "block", "limits": {{"chunks": 6, "bytes": 7}}, "next_seq": 8,
             "lag_chunks": 9, "lag_bytes": 10, "missed_chunks": 11, "missed_bytes": 12,
-            "holds_back": true, "lost": false, "age_ms": 13}}], "exit": {{"signal": 9}}}}"#
+            "holds_back": true, "lost": false, "age_ms": 13}}], "exit": {{"signal": 9}},
+            "links": {LINKS}}}"#
     );
     let (server, client) = always(answer(200, &text));
     let status = client.inspect(id()).unwrap();
@@ -80,7 +85,7 @@ fn an_execution_is_inspected() {
     assert_eq!(status.exit, Some(Exit::Signal(9)));
     assert_eq!(status.progress.unwrap().context.as_deref(), Some("[1]"));
     let subscriber = &status.subscribers[0];
-    assert_eq!((subscriber.policy, subscriber.is_remote), (Policy::Block, false));
+    assert_eq!((subscriber.policy, subscriber.place), (Policy::Block, Place::Local));
     assert_eq!((subscriber.limit.chunks, subscriber.limit.bytes), (6, 7));
     assert_eq!((subscriber.missed_bytes, subscriber.age_ms), (12, 13));
 
@@ -91,7 +96,8 @@ fn an_execution_is_inspected() {
 
 #[test]
 fn an_execution_is_created_cancelled_and_its_result_waited_for() {
-    let text = format!(r#"{{"execution": "{ID}", "tool": "t", "state": "queued"}}"#);
+    let text =
+        format!(r#"{{"execution": "{ID}", "tool": "t", "state": "queued", "links": {LINKS}}}"#);
     let (server, client) = always(answer(201, &text));
     let created = client.execute("t", &json!({}), &ExecuteOptions::default()).unwrap();
     assert_eq!((created.execution, created.state), (id(), State::Queued));

@@ -16,6 +16,7 @@ pub const STRATA: &[(&str, u32)] = &[
     ("shard", 3),
     ("mcp", 3),
     ("agent", 3),
+    ("api", 3),
     ("endpoint", 4),
     ("server", 5),
     ("client", 6),
@@ -29,7 +30,7 @@ const IMPORTS_SIDEWAYS: &[(&str, &str)] =
     &[("trace", "base"), ("door", "client"), ("upstream", "client")];
 /// Imports that are forbidden although the number is lower: these machines never see the kernel.
 const IMPORTS_FORBIDDEN: &[(&str, &str)] =
-    &[("mcp", "reactor"), ("agent", "reactor"), ("endpoint", "reactor")];
+    &[("mcp", "reactor"), ("agent", "reactor"), ("api", "reactor"), ("endpoint", "reactor")];
 /// The module that every module may import and that imports none.
 pub const LIMITS: &str = "limits";
 

@@ -83,13 +83,14 @@ fn answer(path: &str) -> String {
             "bytes": u64::MAX, "subscribers": u64::MAX, "age_ms": u64::MAX,
         }]}),
         "/v1/progress" => json!({"progress": [{
-            "execution": id,
+            "token": "0".repeat(39), "execution": id,
             "progress": {"progress": 1.0, "total": 10.0, "message": EVIL, "context": EVIL},
         }]}),
         _ => json!({
             "execution": id, "tool": EVIL, "state": "running", "chunks": 1, "bytes": 1,
             "head_seq": 1, "tail_seq": 1, "held_back": true, "held_back_by": [EVIL], "age_ms": 1,
             "subscribers": [subscriber], "error": EVIL,
+            "links": {"self": EVIL, "events": EVIL, "result": EVIL, "output": EVIL},
         }),
     };
     document.to_string()

@@ -1,7 +1,9 @@
 //! Tests of the content of a frame.
 
+use streamdoor::api::Links;
 use streamdoor::base::Instant;
 use streamdoor::client::{ProgressOf, SubscriberStatus};
+use streamdoor::engine::Place;
 use streamdoor::stream::{LagLimit, Outcome, Policy};
 
 use super::*;
@@ -21,7 +23,7 @@ fn summary(digit: &str, tool: &str, state: State, chunks: u64) -> Summary {
 fn subscriber(lag_chunks: u64, missed_chunks: u64) -> SubscriberStatus {
     SubscriberStatus {
         subscriber: "s".to_owned(),
-        is_remote: false,
+        place: Place::Local,
         policy: Policy::Drop,
         limit: LagLimit { chunks: 10, bytes: u64::MAX },
         next_seq: 1,
@@ -53,11 +55,18 @@ fn status(digit: &str, held_back_by: &[&str]) -> Status {
         subscribers: vec![subscriber(4, 7), subscriber(30, 1)],
         error: None,
         exit: None,
+        links: Links {
+            this: String::new(),
+            events: String::new(),
+            result: String::new(),
+            output: String::new(),
+            progress: None,
+        },
     }
 }
 
 fn sample(at_s: u64, chunks: u64) -> Sample {
-    let message = Some(HOSTILE.to_owned());
+    let (token, message) = ("0".repeat(39).parse().unwrap(), Some(HOSTILE.to_owned()));
     let progress = Progress {
         progress: 3.0,
         total: Some(10.0),
@@ -72,7 +81,7 @@ fn sample(at_s: u64, chunks: u64) -> Sample {
             summary("0", HOSTILE, State::Running, chunks),
             summary("1", "plain", State::Ended(Outcome::TimedOut), 12),
         ],
-        progress: vec![ProgressOf { execution: id("0"), token: None, progress: Some(progress) }],
+        progress: vec![ProgressOf { token, execution: id("0"), progress: Some(progress) }],
         statuses: vec![status("0", &["x"])],
     }
 }

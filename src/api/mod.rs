@@ -1,0 +1,74 @@
+//! Stratum 3: the documents of the HTTP API. Each has one Rust type.
+//!
+//! The server writes these types, the client reads them, and `/openapi.json` lists them. Each
+//! member stands in one row, with its text, its name and its type ([`Row`]). The rows make the
+//! type, its traits of `serde` and its JSON Schema.
+//!
+//! Deliberately absent: the events of streams and the messages of MCP. They are hot, and
+//! [`crate::wire`] and `mcp` spell them by hand. Also absent are the documents of front ends, which
+//! others define, and the bodies of requests, which `endpoint` reads by tables of fields.
+//!
+//! Invariants:
+//! - Values from outside are checked against the rows before they are read ([`read`]). The error
+//!   names the member that is missing or wrong.
+//! - Members that are unknown are left out, except those of the type [`OrNull`].
+//!
+//! Reading order: `executions.rs` (documents as rows), `rows.rs` (the macro), `values.rs` (numbers,
+//! ids and names).
+//!
+//! Tests: beside this file; `endpoint/documents_tests.rs` (full texts), `endpoint/openapi_tests.rs`
+//! (documents against their schemas), `tests/client/requests.rs` (documents of hostile servers).
+#![forbid(unsafe_code)]
+
+mod doors;
+mod executions;
+mod replies;
+mod rows;
+#[cfg(test)]
+mod tests;
+mod tools;
+mod values;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+pub use doors::{
+    Clocks, DoorEnd, DoorGo, EndOfDoor, ProduceGrant, ReadGrant, ReadTerms, SeenTotals,
+};
+pub use executions::{
+    AllProgress, Created, Ended, Execution, Executions, HELD_BY_HOLD, Links, Progress, ProgressOf,
+    StateOf, Subscriber, Summary, TokenProgress,
+};
+pub use replies::{ErrorReply, Health, Problem};
+pub use rows::{Document, Fault, Member, Row, read, schema};
+pub use tools::{
+    CallTimeouts, CancelledCall, Coalesce, Delivered, Subscribers, Tool, ToolCall, Tools,
+    VirtualTools,
+};
+pub use values::{Encoding, Json, Limits, OrNull, TimeLimits};
+
+/// Returns a document as a JSON value.
+pub fn spelled(document: &impl Serialize) -> Value {
+    serde_json::to_value(document).expect("names of members are texts")
+}
+
+/// Returns the schemas of all documents by name.
+pub fn schemas() -> Map<String, Value> {
+    let one_of = |variants: &[Value]| json!({ "oneOf": variants });
+    let lines = [ReadGrant::schema(), ProduceGrant::schema(), DoorGo::schema(), DoorEnd::schema()];
+    let alternatives = vec![
+        ("Exit", values::exit_schema()),
+        ("VirtualTool", Tool::schema()),
+        ("WorkerEvent", one_of(&[ToolCall::schema(), CancelledCall::schema()])),
+        ("DoorLine", one_of(&lines)),
+    ];
+    let of_files = [
+        replies::schemas(),
+        tools::schemas(),
+        executions::schemas(),
+        doors::schemas(),
+        values::schemas(),
+    ];
+    let all = of_files.into_iter().flatten().chain(alternatives);
+    all.map(|(name, schema)| (name.to_owned(), schema)).collect()
+}
