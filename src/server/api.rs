@@ -25,7 +25,8 @@ impl ServerShard {
     /// # Errors
     /// The kernel's error.
     pub fn open(config: ServerShardConfig) -> std::io::Result<(ServerShard, Report)> {
-        let (mut shard, report) = Shard::open_with(config, |config, _| Guests::new(config))?;
+        let (mut shard, report) =
+            Shard::open_with(config, |config, reactor| Guests::new(config, reactor.now()))?;
         agents::add_to(&mut shard.tools, &shard.guests.agents.settings);
         Ok((shard, report))
     }
@@ -36,8 +37,8 @@ impl<R: Reactor + 'static> ServerShard<R> {
     ///
     /// # Errors
     /// The kernel's error, when memory for the rings is allocated or a key is drawn.
-    pub fn over(reactor: R, config: ServerShardConfig) -> std::io::Result<ServerShard<R>> {
-        let guests = Guests::new(&config)?;
+    pub fn over(mut reactor: R, config: ServerShardConfig) -> std::io::Result<ServerShard<R>> {
+        let guests = Guests::new(&config, reactor.now())?;
         let mut shard = Shard::assemble(reactor, config, guests)?;
         agents::add_to(&mut shard.tools, &shard.guests.agents.settings);
         Ok(shard)

@@ -13,7 +13,7 @@ use crate::reactor::{AnyReactor, ConnectionId, Reactor, SocketLimits};
 use crate::server::agents::{Agent, Agents};
 use crate::server::calls::conversations;
 use crate::server::calls::conversations::Conversations;
-use crate::server::hub::Serve;
+use crate::server::hub::Hub;
 use crate::server::hub::connection::Doing;
 use crate::server::hub::stream::Source;
 use crate::server::hub::tls::TlsConfig;
@@ -126,8 +126,8 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) opened: Vec<u8>,
     /// The other shards of its server.
     pub(in crate::server) peers: Peers<R>,
-    /// The connections, once the shard listens.
-    pub(in crate::server) serve: Option<Box<Serve>>,
+    /// The connections.
+    pub(in crate::server) hub: Hub,
     /// Connections to servers of models, once one was needed.
     pub(in crate::server) outgoing: Option<Box<Outgoing>>,
     /// The tools that clients work for, and these clients.
@@ -181,7 +181,10 @@ impl<R: Reactor + 'static> Guests<R> {
     ///
     /// # Errors
     /// The kernel's error, when a key is drawn.
-    pub(in crate::server) fn new(config: &ServerShardConfig) -> std::io::Result<Guests<R>> {
+    pub(in crate::server) fn new(
+        config: &ServerShardConfig,
+        now: Instant,
+    ) -> std::io::Result<Guests<R>> {
         let guests = config.guests.clone();
         Ok(Guests {
             mcp: McpSetUp::new(&guests)?,
@@ -199,7 +202,7 @@ impl<R: Reactor + 'static> Guests<R> {
             tls: None,
             opened: Vec::new(),
             peers: Peers::new(),
-            serve: None,
+            hub: Hub::closed(now),
             outgoing: None,
             workers: Workers::default(),
             agents: Agents::new(guests.agents, guests.outgoing),
@@ -261,7 +264,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn is_busy(&self) -> bool {
-        let has_awake = self.serve.as_ref().is_some_and(|serve| serve.has_awake_remotes());
+        let has_awake = self.hub.has_awake_remotes();
         has_awake || self.agents.has_news()
     }
 
@@ -281,16 +284,14 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn begin_fan_out(&mut self, engine: &Engine, execution: Handle) {
-        if let Some(serve) = &mut self.serve {
-            serve.is_alone = engine.is_alone(execution);
-        }
+        let hub = &mut self.hub;
+        hub.is_alone = engine.is_alone(execution);
     }
 
     #[inline]
     fn begin_chunk(&mut self) {
-        if let Some(serve) = &mut self.serve {
-            serve.next_chunk();
-        }
+        let hub = &mut self.hub;
+        hub.next_chunk();
     }
 
     #[inline]
@@ -303,16 +304,16 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     ) {
         match to {
             Destination::Connection(id) => {
-                let serve = self.serve.as_mut().expect("it has connections");
+                let hub = &mut self.hub;
                 let Giving { reactor, counters, names, now, .. } = with;
-                let is_alone = serve.is_alone;
+                let is_alone = hub.is_alone;
                 let giving = hub::deliver::Giving { reactor, counters, now, names, is_alone };
-                serve.give(id, Source::Here(subscriber), chunk, giving);
+                hub.give(id, Source::Here(subscriber), chunk, giving);
             }
             Destination::Mcp(ear) => {
                 let progress = with.engine.progress(with.execution);
-                let serve = self.serve.as_mut().expect("it has calls");
-                serve.hear_chunk(ear, subscriber, chunk, progress);
+                let hub = &mut self.hub;
+                hub.hear_chunk(ear, subscriber, chunk, progress);
             }
             Destination::Agent(ear) => self.agents.hear_chunk(ear, chunk),
         }
@@ -327,12 +328,12 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     ) {
         match to {
             Destination::Connection(id) => {
-                let serve = self.serve.as_mut().expect("it has connections");
-                serve.tell_here(id, subscriber, run, delivery);
+                let hub = &mut self.hub;
+                hub.tell_here(id, subscriber, run, delivery);
             }
             Destination::Mcp(ear) => {
-                let serve = self.serve.as_mut().expect("it has calls");
-                serve.hear(ear, subscriber, delivery);
+                let hub = &mut self.hub;
+                hub.hear(ear, subscriber, delivery);
             }
             Destination::Agent(ear) => self.agents.hear(ear, delivery),
         }
@@ -381,7 +382,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn copy_out(&mut self, run: &mut ServedRun, until_seq: u64, scratch: &mut [u8]) {
-        run.relay(until_seq, scratch, self.serve.as_deref_mut());
+        run.relay(until_seq, scratch, &mut self.hub);
     }
 
     fn on_room(shard: &mut ServerShard<R>, execution: Handle, was_blocked: bool) {
@@ -480,14 +481,13 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn audit(shard: &ServerShard<R>) {
-        if let Some(serve) = &shard.guests.serve {
-            serve.audit();
-            let connections = serve.connections.iter().flatten();
-            let joining = connections.filter(|c| matches!(c.doing, Doing::Joining));
-            shard.guests.peers.audit(joining.count());
-            workers::audit_calls(shard);
-            shm::audit_doors(shard);
-        }
+        let hub = &shard.guests.hub;
+        hub.audit();
+        let connections = hub.connections.iter().flatten();
+        let joining = connections.filter(|c| matches!(c.doing, Doing::Joining));
+        shard.guests.peers.audit(joining.count());
+        workers::audit_calls(shard);
+        shm::audit_doors(shard);
         agents::audit_agents(shard);
         if let Some(outgoing) = &shard.guests.outgoing {
             outgoing.audit();

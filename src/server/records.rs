@@ -66,7 +66,7 @@ pub(in crate::server) fn log_started_by<R: Reactor + 'static>(
     execution: ExecutionId,
     tool: &str,
 ) {
-    let peer = id.and_then(|id| Some(shard.guests.serve.as_mut()?.connection(id)?.peer));
+    let peer = id.and_then(|id| Some(shard.guests.hub.connection(id)?.peer));
     shard.guests.log.record(wall_us(shard), Level::Info, "execution_started", |record| {
         record.show("execution", &execution).show("tool", &tool);
         show_owner(shard, execution, record);

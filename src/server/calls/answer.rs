@@ -27,7 +27,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
     id: ConnectionId,
     call: Call,
 ) -> bool {
-    let is_draining = shard.guests.serve.as_ref().is_some_and(|serve| serve.is_draining);
+    let is_draining = shard.guests.hub.is_draining;
     let principal = owner::principal_of(shard, id);
     match call {
         Call::Execute(_)
@@ -223,8 +223,8 @@ fn run_tool<R: Reactor + 'static>(
         if is_refused {
             let _ = shard.cancel(execution); // No client knows its id.
         } else if execute.cancels {
-            let serve = shard.guests.serve.as_mut().expect("it has connections");
-            let stream = serve.connection(id).and_then(|c| c.stream.as_mut());
+            let hub = &mut shard.guests.hub;
+            let stream = hub.connection(id).and_then(|c| c.stream.as_mut());
             stream.expect("it was just begun").cancels = Some(execution);
         }
         return is_refused;
@@ -315,11 +315,11 @@ fn await_result<R: Reactor + 'static>(
         Ok(status) if is_complete(&status) => give_result(shard, id, status),
         Ok(status) if wait.is_zero() => give_state(shard, id, &status),
         Ok(_) => {
-            let serve = shard.guests.serve.as_mut().expect("it has connections");
-            serve.waiting.push((execution, id));
-            let connection = serve.connection(id).expect("its request is being answered");
+            let hub = &mut shard.guests.hub;
+            hub.waiting.push((execution, id));
+            let connection = hub.connection(id).expect("its request is being answered");
             connection.doing = Doing::Result;
-            serve.set_timer(id, Some((Timer::Result, now + wait)));
+            hub.set_timer(id, Some((Timer::Result, now + wait)));
             false
         }
     }
@@ -361,10 +361,10 @@ pub(in crate::server) fn answer_waiting<R: Reactor + 'static>(
     execution: ExecutionId,
 ) {
     loop {
-        let serve = shard.guests.serve.as_mut().expect("a connection waits");
-        let found = serve.waiting.iter().position(|(waited_for, _)| *waited_for == execution);
+        let hub = &mut shard.guests.hub;
+        let found = hub.waiting.iter().position(|(waited_for, _)| *waited_for == execution);
         let Some(at) = found else { return };
-        let (_, id) = serve.waiting.swap_remove(at);
+        let (_, id) = hub.waiting.swap_remove(at);
         answer_waited(shard, id, execution);
     }
 }
@@ -374,9 +374,9 @@ pub(in crate::server) fn answer_late<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let found = serve.waiting.iter().position(|(_, waiting)| *waiting == id);
-    let (execution, _) = serve.waiting.swap_remove(found.expect("its timer was armed for it"));
+    let hub = &mut shard.guests.hub;
+    let found = hub.waiting.iter().position(|(_, waiting)| *waiting == id);
+    let (execution, _) = hub.waiting.swap_remove(found.expect("its timer was armed for it"));
     answer_waited(shard, id, execution);
 }
 
@@ -385,15 +385,15 @@ fn answer_waited<R: Reactor + 'static>(
     id: ConnectionId,
     execution: ExecutionId,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let connection = serve.connection(id).expect("a closed connection waits for nothing");
+    let hub = &mut shard.guests.hub;
+    let connection = hub.connection(id).expect("a closed connection waits for nothing");
     connection.doing = Doing::Requests;
     match shard.inspect(execution) {
         Err(error) => answer_error(shard, id, &error.into()),
         Ok(status) if is_complete(&status) => give_result(shard, id, status),
         Ok(status) => give_state(shard, id, &status),
     };
-    shard.guests.serve.as_mut().expect("as above").answered.push(id);
+    shard.guests.hub.answered.push(id);
 }
 
 /// Writes a complete reply. Always returns true.
@@ -402,9 +402,9 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     id: ConnectionId,
     answer: &Answer,
 ) -> bool {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let around = serve.around(&shard.guests.access, shard.now);
-    if let Some(connection) = serve.writable(id) {
+    let hub = &mut shard.guests.hub;
+    let around = hub.around(&shard.guests.access, shard.now);
+    if let Some(connection) = hub.writable(id) {
         connection.converse(|http, out| http.answer(answer, &around, out));
     }
     true
@@ -416,9 +416,9 @@ pub(in crate::server) fn answer_error<R: Reactor + 'static>(
     id: ConnectionId,
     error: &ApiError,
 ) -> bool {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let around = serve.around(&shard.guests.access, shard.now);
-    if let Some(connection) = serve.writable(id) {
+    let hub = &mut shard.guests.hub;
+    let around = hub.around(&shard.guests.access, shard.now);
+    if let Some(connection) = hub.writable(id) {
         connection.converse(|http, out| http.answer_error(error, &around, out));
     }
     true

@@ -13,7 +13,7 @@ pub(in crate::server) fn principal_of<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
 ) -> Principal {
-    let connection = shard.guests.serve.as_mut().and_then(|serve| serve.connection(id));
+    let connection = shard.guests.hub.connection(id);
     connection.map_or(Principal::ANYONE, |connection| connection.http.principal())
 }
 

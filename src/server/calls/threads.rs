@@ -12,7 +12,7 @@
 //! a run with `cancel_on_disconnect` or a request. LangGraph's clients are refused until the first
 //! run has ended, because they rely on that.
 //!
-//! Invariant T1: a connection is in [`Serve::idle_threads`] if and only if it follows a thread and
+//! Invariant T1: a connection is in [`Hub::idle_threads`] if and only if it follows a thread and
 //! no execution.
 
 use crate::server::calls::{answer, owner};
@@ -28,7 +28,7 @@ use crate::endpoint::{
 use crate::engine::{From, NotFound};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
-use crate::server::hub::Serve;
+use crate::server::hub::Hub;
 use crate::server::hub::attached::Attached;
 use crate::server::hub::connection::{Doing, kernel_bytes_for};
 use crate::server::hub::follow::Manner;
@@ -169,7 +169,7 @@ fn wait_on_thread<R: Reactor + 'static>(
     let manner = Manner::told(thread.format, Told::nothing_yet(thread));
     let is_whole = hub::begin(shard, id, manner, Default::default());
     if !is_whole {
-        shard.guests.serve.as_mut().expect("it has connections").idle_threads.push(id);
+        shard.guests.hub.idle_threads.push(id);
     }
     is_whole
 }
@@ -212,16 +212,16 @@ fn waiting_for<R: Reactor + 'static>(
     principal: Principal,
     name: &str,
 ) -> Vec<ConnectionId> {
-    let Some(serve) = &mut shard.guests.serve else { return Vec::new() };
+    let hub = &mut shard.guests.hub;
     let (mut found, mut others) = (Vec::new(), Vec::new());
-    for id in std::mem::take(&mut serve.idle_threads) {
+    for id in std::mem::take(&mut hub.idle_threads) {
         let is_it = |thread: &Thread| thread.principal == principal && *thread.name == *name;
-        match serve.thread_of(id).is_some_and(|thread| is_it(thread)) {
+        match hub.thread_of(id).is_some_and(|thread| is_it(thread)) {
             true => found.push(id),
             false => others.push(id),
         }
     }
-    serve.idle_threads = others;
+    hub.idle_threads = others;
     found
 }
 
@@ -231,8 +231,8 @@ fn begin_next_run<R: Reactor + 'static>(
     id: ConnectionId,
     execution: ExecutionId,
 ) -> Result<(), ApiError> {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let Some(thread) = serve.thread_of(id) else { return Ok(()) };
+    let hub = &mut shard.guests.hub;
+    let Some(thread) = hub.thread_of(id) else { return Ok(()) };
     thread.waiting = None;
     let (format, channels) = (thread.format, thread.channels.clone());
     let spec = hub::spec_of(shard, execution, &Wishes::default(), From::Start);
@@ -240,8 +240,8 @@ fn begin_next_run<R: Reactor + 'static>(
     let front = hub::front_of(shard, execution, format, &channels);
     let run = shard.runs[execution.slot.index as usize].as_ref().expect("it was just opened");
     let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    let connection = serve.writable(id).expect("it is still there");
+    let hub = &mut shard.guests.hub;
+    let connection = hub.writable(id).expect("it is still there");
     let mut stream = connection.stream.take().expect("it follows its thread");
     stream.front.as_mut().expect("as above").begin_run(front);
     let mut followed = Attached::Here(subscribed).followed(execution);
@@ -254,23 +254,23 @@ fn begin_next_run<R: Reactor + 'static>(
     connection.bound_sending(kernel_bytes_for(agreed.replay), &mut shard.reactor);
     let takes = connection.takes;
     connection.stream = Some(stream);
-    serve.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
+    hub.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
     Ok(())
 }
 
 /// Cuts a stream off. Its client reconnects and resumes.
 fn cut_stream<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    if let Some(connection) = serve.writable(id) {
+    let hub = &mut shard.guests.hub;
+    if let Some(connection) = hub.writable(id) {
         (connection.is_last, connection.is_aborted) = (true, true);
     }
 }
 
 /// Ends the streams that wait on threads, because the server drains.
 pub(in crate::server) fn end_threads<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    for id in std::mem::take(&mut serve.idle_threads) {
-        let Some(connection) = serve.writable(id) else { continue };
+    let hub = &mut shard.guests.hub;
+    for id in std::mem::take(&mut hub.idle_threads) {
+        let Some(connection) = hub.writable(id) else { continue };
         connection.stream = None;
         connection.converse(|http, out| http.end_stream(out));
         connection.doing = Doing::Requests;
@@ -280,8 +280,8 @@ pub(in crate::server) fn end_threads<R: Reactor + 'static>(shard: &mut ServerSha
 
 /// Returns a new unique name: a UUID.
 fn new_thread_name<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> String {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let [high, low] = [serve.random.next_u64(), serve.random.next_u64()];
+    let hub = &mut shard.guests.hub;
+    let [high, low] = [hub.random.next_u64(), hub.random.next_u64()];
     let (node, low) = (low & 0xffff_ffff_ffff, low >> 48);
     format!(
         "{:08x}-{:04x}-4{:03x}-{:04x}-{node:012x}",
@@ -356,7 +356,7 @@ fn last_words<R: Reactor + 'static>(
     }
 }
 
-impl Serve {
+impl Hub {
     /// The thread that a connection follows.
     fn thread_of(&mut self, id: ConnectionId) -> Option<&mut Thread> {
         self.connection(id)?.stream.as_mut()?.front.as_mut()?.thread.as_mut()

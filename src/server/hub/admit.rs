@@ -15,7 +15,7 @@ use crate::limits;
 use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::server::hub::connection::{Connection, Doing};
 use crate::server::hub::tls::Session;
-use crate::server::hub::{Serve, receive};
+use crate::server::hub::{Hub, receive};
 use crate::server::{ServerShard, peers, records};
 use crate::trace::Level;
 use crate::wire::http1::Status;
@@ -60,7 +60,7 @@ pub(in crate::server) struct Untold {
     next_at: Option<Instant>,
 }
 
-impl Serve {
+impl Hub {
     fn judge(&self, now: Instant) -> Verdict {
         let Places { max, evict_from, turn_away_from } = self.places;
         let count = self.connection_count;
@@ -105,20 +105,20 @@ pub(in crate::server) fn admit<R: Reactor + 'static>(
     peer: Peer,
     is_at_door: bool,
 ) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    if is_at_door && !Serve::is_of_house(&peer) {
+    let hub = &mut shard.guests.hub;
+    if is_at_door && !Hub::is_of_house(&peer) {
         shard.counters.doors_refused += 1;
         let text = "the door is for processes of the server's own user";
         turn_away(shard, id, peer, ApiError::new(Status::FORBIDDEN, "other_user", text), true);
         return;
     }
-    if !serve.addresses.has_room(&peer) {
+    if !hub.addresses.has_room(&peer) {
         shard.counters.connections_over_address += 1;
         shard.reactor.close(id);
         log_refused(shard, peer, "its address has too many connections");
         return;
     }
-    match serve.judge(shard.now) {
+    match hub.judge(shard.now) {
         Verdict::Welcome => welcome(shard, id, peer, is_at_door),
         Verdict::Instead(first) => {
             shard.counters.connections_evicted += 1;
@@ -142,11 +142,11 @@ fn welcome<R: Reactor + 'static>(
     peer: Peer,
     is_at_door: bool,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.accept(id, peer, shard.now);
-    serve.connection(id).expect("it was just accepted").is_at_door = is_at_door;
+    let hub = &mut shard.guests.hub;
+    hub.accept(id, peer, shard.now);
+    hub.connection(id).expect("it was just accepted").is_at_door = is_at_door;
     if let (Some(tls), Peer::Tcp(_)) = (&shard.guests.tls, peer) {
-        let connection = serve.connection(id).expect("it was just accepted");
+        let connection = hub.connection(id).expect("it was just accepted");
         connection.session = Some(Session::new(tls));
     }
     records::log_connection(shard, "connection_opened", peer);
@@ -169,22 +169,22 @@ fn turn_away<R: Reactor + 'static>(
         shard.reactor.close(id); // A reply would need a TLS handshake, the most expensive step.
         return;
     }
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.accept(id, peer, shard.now);
-    serve.connection(id).expect("it was just accepted").is_aborted = !waits;
+    let hub = &mut shard.guests.hub;
+    hub.accept(id, peer, shard.now);
+    hub.connection(id).expect("it was just accepted").is_aborted = !waits;
     receive::converse(shard, id, |http, around, out| http.turn_away(&error, around, out));
 }
 
 /// Logs a refused connection. Several within a short time share one record.
 fn log_refused<R: Reactor + 'static>(shard: &mut ServerShard<R>, peer: Peer, reason: &str) {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.untold.count += 1;
-    if serve.untold.next_at.is_some_and(|at| now < at) {
+    let hub = &mut shard.guests.hub;
+    hub.untold.count += 1;
+    if hub.untold.next_at.is_some_and(|at| now < at) {
         return;
     }
-    let count = std::mem::take(&mut serve.untold.count);
-    serve.untold.next_at = Some(now + limits::REFUSALS_LOG_INTERVAL);
+    let count = std::mem::take(&mut hub.untold.count);
+    hub.untold.next_at = Some(now + limits::REFUSALS_LOG_INTERVAL);
     let own = peers::own_index(shard) as u64;
     shard.guests.log.record(
         records::wall_us(shard),

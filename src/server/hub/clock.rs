@@ -16,14 +16,13 @@ use crate::server::hub::connection::{Connection, Doing, Timer};
 /// chunks are not delayed.
 pub(in crate::server) fn fire_connection_timers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let now = shard.now;
-    if let Some(serve) = &mut shard.guests.serve {
-        serve.remotes.wake_due(now);
-    }
+    let hub = &mut shard.guests.hub;
+    hub.remotes.wake_due(now);
     for _ in 0..limits::CONNECTION_DEADLINES_PER_TURN {
-        let Some(serve) = &mut shard.guests.serve else { return };
-        let Some((id, timer)) = serve.timers.pop_expired(now) else { break };
+        let hub = &mut shard.guests.hub;
+        let Some((id, timer)) = hub.timers.pop_expired(now) else { break };
         shard.worked = true;
-        let connection = serve.connection(id).expect("a closed connection has no timer");
+        let connection = hub.connection(id).expect("a closed connection has no timer");
         connection.timer = None;
         match timer {
             Timer::Linger => receive::drop_connection(shard, id),
@@ -32,12 +31,12 @@ pub(in crate::server) fn fire_connection_timers<R: Reactor + 'static>(shard: &mu
                 let until = connection.sent_at + limits::CONNECTION_IDLE;
                 match until <= now {
                     true => receive::drop_connection(shard, id), // The client reads nothing.
-                    false => serve.set_timer(id, Some((Timer::Idle, until))),
+                    false => hub.set_timer(id, Some((Timer::Idle, until))),
                 }
             }
             Timer::Body if connection.body_until() > now => {
                 let until = connection.body_until(); // More bytes have come since.
-                serve.set_timer(id, Some((Timer::Body, until)));
+                hub.set_timer(id, Some((Timer::Body, until)));
             }
             Timer::Idle | Timer::Request | Timer::Body => {
                 match connection.http.due() {
@@ -64,8 +63,8 @@ pub(in crate::server) fn fire_connection_timers<R: Reactor + 'static>(shard: &mu
 /// read for too long.
 fn beat<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let connection = serve.connection(id).expect("the caller found it");
+    let hub = &mut shard.guests.hub;
+    let connection = hub.connection(id).expect("the caller found it");
     if connection.stream.is_none() {
         return; // The stream has ended in this turn. The next step sets the timer.
     }
@@ -82,12 +81,12 @@ fn beat<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
         false => connection.sent_at + limits::KEEP_ALIVE,
     };
     if is_quiet {
-        let connection = serve.writable(id).expect("as above");
+        let connection = hub.writable(id).expect("as above");
         let stream = connection.stream.take().expect("only a stream has this timer");
         connection.write(|out| stream.write_keep_alive(out));
         connection.stream = Some(stream);
     }
-    serve.set_timer(id, Some((Timer::Beat, next_at)));
+    hub.set_timer(id, Some((Timer::Beat, next_at)));
 }
 
 /// Sets the timer that belongs to what a connection is doing, and whether it receives.
@@ -96,16 +95,16 @@ pub(in crate::server) fn settle_connection<R: Reactor + 'static>(
     id: ConnectionId,
 ) {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.settle_place(id, now);
-    let Some(connection) = serve.connection(id) else { return };
+    let hub = &mut shard.guests.hub;
+    hub.settle_place(id, now);
+    let Some(connection) = hub.connection(id) else { return };
     if let Doing::Moving(_) = connection.doing {
         return;
     }
     let is_line = matches!(connection.doing, Doing::Door);
     shard.reactor.set_receiving(id, is_line || connection.http.wants_bytes());
     if let Some(wanted) = connection.wanted_timer(now) {
-        serve.set_timer(id, wanted);
+        hub.set_timer(id, wanted);
     }
 }
 
@@ -114,8 +113,8 @@ impl<R: Reactor + 'static> Guests<R> {
     #[inline]
     pub(in crate::server) fn connection_deadline(&self) -> Option<Instant> {
         let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.next_deadline());
-        let Some(serve) = &self.serve else { return outgoing };
-        let here = earlier(serve.next_deadline(), self.workers.next_deadline());
+        let hub = &self.hub;
+        let here = earlier(hub.next_deadline(), self.workers.next_deadline());
         earlier(here, outgoing)
     }
 }

@@ -17,7 +17,7 @@ use crate::server::hub::connection::{Connection, Doing, Flushed, Timer};
 use crate::server::hub::frames::{ENCODINGS, Encoding, Frame, Key};
 use crate::server::hub::front::Next;
 use crate::server::hub::stream::{Source, Stream};
-use crate::server::hub::{Serve, stream};
+use crate::server::hub::{Hub, stream};
 use crate::server::peers::remote::Remotes;
 use crate::server::shm::lines::Parcel;
 use crate::shard::{Chunk, Delivery, Names};
@@ -35,7 +35,7 @@ pub(in crate::server) struct Giving<'a, R> {
     pub is_alone: bool,
 }
 
-impl Serve {
+impl Hub {
     /// Forgets the encoded frames, because the next chunk is another one.
     #[inline]
     pub fn next_chunk(&mut self) {
@@ -156,7 +156,7 @@ impl Serve {
         frame
     }
 
-    /// Delivers to a subscriber of this shard, as [`Serve::tell`] does.
+    /// Delivers to a subscriber of this shard, as [`Hub::tell`] does.
     pub fn tell_here(
         &mut self,
         id: ConnectionId,
@@ -341,10 +341,9 @@ impl Stream {
 /// get no further chunks.
 #[inline]
 pub(in crate::server) fn flush_if_due<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    if let Some(serve) = &mut shard.guests.serve
-        && serve.is_flush_due()
-    {
-        serve.flush(&mut shard.reactor, &mut shard.counters, shard.now);
+    let hub = &mut shard.guests.hub;
+    if hub.is_flush_due() {
+        hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
         tell_demands(shard);
     }
 }
@@ -357,7 +356,7 @@ pub(in crate::server) fn make_room_for_deliveries<R: Reactor + 'static>(
 ) {
     const CHUNKS_MAX: usize = Transport::NAMES.len() * limits::DELIVERY_CHUNKS_MAX as usize;
     const _: () = assert!(limits::BURST_CHUNKS_MAX <= limits::DELIVERY_CHUNKS_MAX);
-    if shard.guests.serve.as_ref().is_some_and(|serve| !serve.deliveries.has_room(CHUNKS_MAX)) {
+    if !shard.guests.hub.deliveries.has_room(CHUNKS_MAX) {
         settle_deliveries(shard);
     }
 }
@@ -365,41 +364,35 @@ pub(in crate::server) fn make_room_for_deliveries<R: Reactor + 'static>(
 /// Records the latency of the deliveries that were sent.
 #[inline]
 pub(in crate::server) fn settle_deliveries<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    if let Some(serve) = &mut shard.guests.serve
-        && !serve.deliveries.is_settled()
-    {
-        serve.deliveries.settle(shard.reactor.now());
+    let hub = &mut shard.guests.hub;
+    if !hub.deliveries.is_settled() {
+        hub.deliveries.settle(shard.reactor.now());
     }
 }
 
 pub(in crate::server) fn tell_demands<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    while let Some(serve) = &mut shard.guests.serve
-        && let Some((subscriber, demand)) = serve.demands.pop()
-    {
+    while let Some((subscriber, demand)) = shard.guests.hub.demands.pop() {
         shard.tell(Event::Demand(subscriber, demand));
     }
-    while let Some(subscriber) = shard.guests.serve.as_mut().and_then(|serve| serve.moved.pop()) {
+    while let Some(subscriber) = shard.guests.hub.moved.pop() {
         shard.tell(Event::Moved(subscriber));
     }
 }
 
 /// Sends all output of this turn, and handles what follows from it.
 pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    if let Some(serve) = &mut shard.guests.serve {
-        serve.mcp.look_at_tools(shard.tools.revision());
-    }
-    while let Some(serve) = &mut shard.guests.serve
-        && (serve.has_work() || shard.guests.workers.has_news())
-    {
+    let hub = &mut shard.guests.hub;
+    hub.mcp.look_at_tools(shard.tools.revision());
+    while shard.guests.hub.has_work() || shard.guests.workers.has_news() {
         shard.did.note(Duty::Sends);
         if shard.guests.workers.has_news() {
             workers::settle_calls(shard);
         }
         mcp::settle_mcp(shard);
-        let serve = shard.guests.serve.as_mut().expect("it was just there");
-        serve.wake_lines();
-        serve.flush(&mut shard.reactor, &mut shard.counters, shard.now);
-        if std::mem::take(&mut serve.has_free_worker) {
+        let hub = &mut shard.guests.hub;
+        hub.wake_lines();
+        hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
+        if std::mem::take(&mut hub.has_free_worker) {
             shard.guests.workers.note_free();
         }
         tell_demands(shard);
@@ -410,14 +403,15 @@ pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut Ser
 }
 
 fn settle_flush<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    while let Some(serve) = &mut shard.guests.serve {
-        if let Some(id) = serve.broken.pop() {
+    loop {
+        let hub = &mut shard.guests.hub;
+        if let Some(id) = hub.broken.pop() {
             receive::drop_connection(shard, id);
-        } else if let Some(id) = serve.finished.pop() {
+        } else if let Some(id) = hub.finished.pop() {
             finish_connection(shard, id);
-        } else if let Some(execution) = serve.ended.pop() {
+        } else if let Some(execution) = hub.ended.pop() {
             calls::answer_waiting(shard, execution);
-        } else if let Some(id) = serve.answered.pop() {
+        } else if let Some(id) = hub.answered.pop() {
             match mcp::is_of_lines(shard, id) {
                 true => shard.reactor.set_receiving(id, true),
                 false => receive::converse(shard, id, |http, around, out| http.resume(around, out)),
@@ -431,9 +425,9 @@ fn settle_flush<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
 /// Closes a connection that has sent everything, once the client has read it.
 fn finish_connection<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let is_draining = serve.is_draining;
-    let Some(connection) = serve.connection(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let is_draining = hub.is_draining;
+    let Some(connection) = hub.connection(id) else { return };
     // A client that has sent nothing more loses nothing by it.
     let ends_now = is_draining && connection.has_read_all();
     if connection.is_aborted || connection.has_ended || ends_now {
@@ -442,7 +436,7 @@ fn finish_connection<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: Conne
     }
     connection.doing = Doing::Closing;
     connection.stream = None;
-    serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
+    hub.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
     shard.reactor.finish(id);
     shard.reactor.set_receiving(id, true); // Waits for the client's end.
 }
@@ -457,15 +451,15 @@ pub(in crate::server) fn note_ended<R: Reactor + 'static>(
     if let Some(seat) = run.and_then(|run| run.guest.thread.as_ref()) {
         seat.end();
     }
-    let Some(serve) = &mut shard.guests.serve else { return };
+    let hub = &mut shard.guests.hub;
     let id = shard.runs[execution.index as usize].as_ref().map(|run| run.id);
     if let Some(id) = id {
-        serve.mcp.note_ended(id);
+        hub.mcp.note_ended(id);
     }
     if let Some(id) = id
-        && serve.waiting.iter().any(|(waited_for, _)| *waited_for == id)
+        && hub.waiting.iter().any(|(waited_for, _)| *waited_for == id)
     {
-        serve.ended.push(id);
+        hub.ended.push(id);
     }
 }
 

@@ -198,10 +198,10 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     attached: AllAttached,
 ) -> bool {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let around = serve.around(&shard.guests.access, now);
-    let (retry, beat) = (serve.retry(), serve.first_beat());
-    let connection = serve.writable(id).expect("its request is being answered");
+    let hub = &mut shard.guests.hub;
+    let around = hub.around(&shard.guests.access, now);
+    let (retry, beat) = (hub.retry(), hub.first_beat());
+    let connection = hub.writable(id).expect("its request is being answered");
     let Manner { encoding, media_type, headers, is_combined, front } = manner;
     let body =
         connection.converse(|http, out| http.begin_stream_with(media_type, headers, &around, out));
@@ -242,22 +242,22 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     let takes = connection.takes;
     for (followed, (_, attached)) in stream.followed.iter_mut().zip(attached) {
         followed.source = match attached {
-            Attached::There(joined) => Some(serve.remotes.insert(*joined, id)),
+            Attached::There(joined) => Some(hub.remotes.insert(*joined, id)),
             Attached::Here(subscribed) => {
-                serve.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
+                hub.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
                 Some(Source::Here(subscribed.subscriber))
             }
             Attached::Over { .. } => None,
         };
     }
     if stream.followed.iter().any(|f| matches!(f.source, Some(Source::There(_)))) {
-        serve.spare.provide_small();
+        hub.spare.provide_small();
     }
-    let connection = serve.connection(id).expect("as above");
+    let connection = hub.connection(id).expect("as above");
     connection.doing = Doing::Stream;
     connection.bound_sending(kernel_bytes, &mut shard.reactor);
     connection.stream = Some(stream);
-    serve.set_timer(id, Some((Timer::Beat, now + beat)));
+    hub.set_timer(id, Some((Timer::Beat, now + beat)));
     deliver::tell_demands(shard);
     false
 }
@@ -279,8 +279,8 @@ pub(in crate::server) fn unfollow<R: Reactor + 'static>(
     if let Some(id) = followed_by {
         let delivery = Delivery::End(Ended { end, error: None });
         let run = shard.runs[execution.slot.index as usize].as_ref();
-        let serve = shard.guests.serve.as_mut().expect("it has connections");
-        serve.tell_here(id, subscriber, run, &delivery);
+        let hub = &mut shard.guests.hub;
+        hub.tell_here(id, subscriber, run, &delivery);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::reactor::{ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor};
 use crate::server::ServerShard;
-use crate::server::hub::Serve;
+use crate::server::hub::Hub;
 use crate::server::hub::connection::Doing;
 use crate::server::mcp::Mcp;
 
@@ -25,12 +25,12 @@ pub(in crate::server) fn listen<R: Reactor + 'static>(
         }
         Arc::make_mut(&mut shard.guests.access).add_address(tcp.ip());
     }
-    let opened = open_serve(shard);
+    let opened = open_hub(shard);
     opened.map_err(|error| ListenError::without_sockets(address, &error))?;
     let listener = shard.reactor.listen(address, options)?;
-    let serve = shard.guests.serve.as_mut().expect("it was just made");
-    serve.access = Arc::clone(&shard.guests.access);
-    serve.listeners.push(listener);
+    let hub = &mut shard.guests.hub;
+    hub.access = Arc::clone(&shard.guests.access);
+    hub.listeners.push(listener);
     Ok(shard.reactor.listen_address(listener).expect("it was just made"))
 }
 
@@ -41,36 +41,36 @@ pub(in crate::server) fn listen_at_door<R: Reactor + 'static>(
     path: &Path,
 ) -> Result<(), ListenError> {
     let address = ListenAddress::Unix(path.to_owned());
-    let opened = open_serve(shard);
+    let opened = open_hub(shard);
     opened.map_err(|error| ListenError::without_sockets(&address, &error))?;
     let listener = shard.reactor.listen(&address, ListenOptions::default())?;
-    let serve = shard.guests.serve.as_mut().expect("it was just made");
-    assert!(serve.door.is_none());
-    serve.door = Some(listener);
-    serve.listeners.push(listener);
+    let hub = &mut shard.guests.hub;
+    assert!(hub.door.is_none());
+    hub.door = Some(listener);
+    hub.listeners.push(listener);
     Ok(())
 }
 
 /// Closes all listeners. Open connections stay.
 pub(in crate::server) fn stop_listening<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    serve.door = None;
-    for listener in serve.listeners.drain(..) {
+    let hub = &mut shard.guests.hub;
+    hub.door = None;
+    for listener in hub.listeners.drain(..) {
         shard.reactor.close_listener(listener);
     }
 }
 
 /// Returns the number of open connections.
 pub(in crate::server) fn connection_count<R: Reactor + 'static>(shard: &ServerShard<R>) -> u32 {
-    shard.guests.serve.as_ref().map_or(0, |serve| serve.connection_count())
+    shard.guests.hub.connection_count()
 }
 
 /// Begins to end the server. It accepts no more connections, stops what runs, and tells
 /// subscribers `detached: shutdown`. Pending output is still sent: call [`ServerShard::turn`] until
 /// [`Shard::connection_count`] is 0, or until a deadline of the caller.
 pub(in crate::server) fn drain<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    if std::mem::replace(&mut serve.is_draining, true) {
+    let hub = &mut shard.guests.hub;
+    if std::mem::replace(&mut hub.is_draining, true) {
         return;
     }
     stop_listening(shard);
@@ -79,8 +79,8 @@ pub(in crate::server) fn drain<R: Reactor + 'static>(shard: &mut ServerShard<R>)
     workers::end_workers(shard);
     mcp::end_mcp(shard);
     calls::end_threads(shard);
-    let serve = shard.guests.serve.as_ref().expect("it was just there");
-    let connections = serve.connections.iter().flatten();
+    let hub = &shard.guests.hub;
+    let connections = hub.connections.iter().flatten();
     let told = connections.filter(|c| matches!(c.doing, Doing::Closing) && c.has_read_all());
     let told: Vec<ConnectionId> = told.map(|connection| connection.id).collect();
     for id in told {
@@ -90,10 +90,10 @@ pub(in crate::server) fn drain<R: Reactor + 'static>(shard: &mut ServerShard<R>)
 }
 
 /// Creates the tables that connections need, at the first call.
-pub(in crate::server) fn open_serve<R: Reactor + 'static>(
+pub(in crate::server) fn open_hub<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
 ) -> std::io::Result<()> {
-    if shard.guests.serve.is_none() {
+    if !shard.guests.hub.is_open {
         shard.reactor.open_sockets(shard.guests.socket_limits)?;
         let seed = shard.secrets.draw().map_or(0, |secret| secret.nonce);
         let now = shard.reactor.now();
@@ -101,19 +101,18 @@ pub(in crate::server) fn open_serve<R: Reactor + 'static>(
         let per_address_max = shard.guests.connections_per_address_max;
         let access = Arc::clone(&shard.guests.access);
         let mcp = Mcp::new(peers::own_index(shard) as u8, now);
-        let serve = Serve::new(connections_max, per_address_max, seed, now, access, mcp);
-        shard.guests.serve = Some(Box::new(serve));
+        let hub = Hub::new(connections_max, per_address_max, seed, now, access, mcp);
+        shard.guests.hub = Hub { is_open: true, ..hub };
     }
     Ok(())
 }
 
 /// Closes the connections without a request while the server drains.
 pub(in crate::server) fn close_idle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    while let Some(serve) = &mut shard.guests.serve
-        && serve.is_draining
-        && let Some(index) = serve.waiting_line.first()
+    while shard.guests.hub.is_draining
+        && let Some(index) = shard.guests.hub.waiting_line.first()
     {
-        let id = serve.connections[index as usize].as_ref().expect("V4").id;
+        let id = shard.guests.hub.connections[index as usize].as_ref().expect("V4").id;
         receive::drop_connection(shard, id);
     }
 }
@@ -121,8 +120,7 @@ pub(in crate::server) fn close_idle<R: Reactor + 'static>(shard: &mut ServerShar
 /// Sends what can be sent and closes all connections. For the end of a shard.
 pub(in crate::server) fn close_connections<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     deliver::flush_connections(shard);
-    let connections =
-        shard.guests.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
+    let connections = shard.guests.hub.connections.iter().flatten();
     let all: Vec<ConnectionId> = connections.map(|connection| connection.id).collect();
     for id in all {
         receive::drop_connection(shard, id);

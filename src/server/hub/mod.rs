@@ -6,7 +6,7 @@
 //! ([`Event::Demand`](crate::engine::Event::Demand)), and its policy decides in the engine.
 //!
 //! Reading order:
-//! - [`Serve`], the tables; `connection.rs` and `stream.rs`, one connection; `frames.rs`, the cache
+//! - [`Hub`], the tables; `connection.rs` and `stream.rs`, one connection; `frames.rs`, the cache
 //!   that connections share.
 //! - `admit.rs` (new connections), `receive.rs` (received bytes).
 //! - `follow.rs` and `attached.rs` (streams), `front.rs` (streams of front ends).
@@ -15,7 +15,7 @@
 //!
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
-//! Invariants ([`Serve::audit`]):
+//! Invariants ([`Hub::audit`]):
 //! - V1: a connection has the same slot and generation here as in the reactor.
 //! - V2: a subscriber's demand in the engine is 0 if and only if its connection is blocked.
 //! - V3: between two turns, bytes are queued only for blocked connections.
@@ -58,7 +58,7 @@ pub(in crate::server) use follow::{
     spec_of, unfollow,
 };
 pub(in crate::server) use front::{follow_in_words, front_of};
-pub(in crate::server) use listen::{close_connections, open_serve};
+pub(in crate::server) use listen::{close_connections, open_hub};
 pub(in crate::server) use receive::{converse, drop_connection, serve_sockets, take_step};
 
 pub use tls::TlsConfig;
@@ -82,7 +82,7 @@ use connection::{Connection, Doing, Timer};
 use frames::{ENCODINGS, Frame, Frames};
 
 /// The connections of a shard and their tables.
-pub(in crate::server) struct Serve {
+pub(in crate::server) struct Hub {
     /// Indexed by the connection's slot in the reactor.
     pub(in crate::server) connections: Vec<Option<Box<Connection>>>,
     pub(in crate::server) connection_count: u32,
@@ -146,11 +146,18 @@ pub(in crate::server) struct Serve {
     pub(in crate::server) date_s: u64,
     /// True if the server drains: it takes no new requests.
     pub(in crate::server) is_draining: bool,
+    /// True once the reactor has sockets.
+    is_open: bool,
     /// True if the execution whose chunks are being delivered has no other follower.
     pub(in crate::server) is_alone: bool,
 }
 
-impl Serve {
+impl Hub {
+    /// Creates the tables of a shard that has no connections yet, and no room for any.
+    pub fn closed(now: Instant) -> Hub {
+        Hub::new(0, 0, 0, now, Arc::default(), crate::server::mcp::Mcp::new(0, now))
+    }
+
     pub fn new(
         connections_max: u32,
         per_address_max: u32,
@@ -158,11 +165,11 @@ impl Serve {
         now: Instant,
         access: Arc<Access>,
         mcp: crate::server::mcp::Mcp,
-    ) -> Serve {
+    ) -> Hub {
         let mut random = Random::new(seed);
         let addresses =
             addresses::Addresses::new(connections_max, per_address_max, random.next_u64());
-        Serve {
+        Hub {
             connections: Vec::new(),
             connection_count: 0,
             listeners: Vec::new(),
@@ -199,8 +206,14 @@ impl Serve {
             date: http_date(0),
             date_s: 0,
             is_draining: false,
+            is_open: false,
             is_alone: false,
         }
+    }
+
+    /// True once the reactor has sockets.
+    pub fn is_open(&self) -> bool {
+        self.is_open
     }
 
     /// Returns the connection with this id, if it is still open.

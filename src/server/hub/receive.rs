@@ -9,12 +9,12 @@ use crate::server::hub::connection::{Doing, Timer};
 use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::Source;
 use crate::server::hub::tls::Opened;
-use crate::server::hub::{Serve, admit, clock};
+use crate::server::hub::{Hub, admit, clock};
 use crate::server::{ServerShard, calls, mcp, outgoing, peers, records, shm, workers};
 use crate::trace::Level;
 use crate::wire::http1::Status;
 
-impl Serve {
+impl Hub {
     /// Handles received bytes of HTTP.
     fn receive(&mut self, id: ConnectionId, bytes: &[u8], access: &Access, now: Instant) -> Step {
         let (around, others_bytes) = (self.around(access, now), self.body_bytes);
@@ -35,9 +35,8 @@ impl Serve {
 /// Handles the socket events of this turn.
 pub(in crate::server) fn serve_sockets<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let wall_us = shard.reactor.wall_us();
-    if let Some(serve) = &mut shard.guests.serve {
-        serve.set_date(wall_us);
-    }
+    let hub = &mut shard.guests.hub;
+    hub.set_date(wall_us);
     take_socket_events(shard);
     outgoing::settle_outgoing(shard);
 }
@@ -52,14 +51,14 @@ fn take_socket_events<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
             continue;
         }
         // An event may belong to a connection that was closed a moment ago.
-        let Some(serve) = &mut shard.guests.serve else { continue };
+        let hub = &mut shard.guests.hub;
         match event {
             SocketEvent::Accepted { listener, connection, peer } => {
-                let is_at_door = serve.door == Some(listener);
+                let is_at_door = hub.door == Some(listener);
                 admit::admit(shard, connection, peer, is_at_door);
             }
             SocketEvent::Received { connection: id, bytes } => {
-                let Some(connection) = serve.writable(id) else { continue };
+                let Some(connection) = hub.writable(id) else { continue };
                 if connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
                     let bytes = bytes.to_vec();
                     mcp::receive_lines(shard, id, &bytes);
@@ -78,16 +77,16 @@ fn take_socket_events<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
                     receive_opened(shard, id, opened, plain);
                     continue;
                 }
-                let step = serve.receive(id, bytes, &shard.guests.access, shard.now);
+                let step = hub.receive(id, bytes, &shard.guests.access, shard.now);
                 take_step(shard, id, step);
             }
             SocketEvent::Ended { connection: id, error } => {
                 peer_ended(shard, id, error.is_some());
             }
             SocketEvent::Writable { connection: id } => {
-                if let Some(connection) = serve.writable(id) {
+                if let Some(connection) = hub.writable(id) {
                     connection.is_blocked = false;
-                    serve.settle_place(id, shard.now);
+                    hub.settle_place(id, shard.now);
                 }
             }
             SocketEvent::Released { connection: id, socket } => peers::send_off(shard, id, socket),
@@ -105,8 +104,8 @@ fn receive_opened<R: Reactor + 'static>(
     mut bytes: Vec<u8>,
 ) {
     if !bytes.is_empty() {
-        let serve = shard.guests.serve.as_mut().expect("it has connections");
-        let step = serve.receive(id, &bytes, &shard.guests.access, shard.now);
+        let hub = &mut shard.guests.hub;
+        let step = hub.receive(id, &bytes, &shard.guests.access, shard.now);
         take_step(shard, id, step);
         bytes.clear();
     }
@@ -122,8 +121,8 @@ fn receive_opened<R: Reactor + 'static>(
 /// Closes a connection whose bytes TLS has refused. Only the alert is sent.
 fn break_off<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId, reason: &str) {
     shard.counters.tls_refusals += 1;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let Some(connection) = serve.writable(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(connection) = hub.writable(id) else { return };
     let peer = connection.peer;
     connection.is_last = true;
     let is_between = matches!(connection.doing, Doing::Requests);
@@ -132,8 +131,8 @@ fn break_off<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId,
     });
     if is_between {
         clock::settle_connection(shard, id); // It is closed once that was sent.
-    } else if let Some(serve) = &mut shard.guests.serve {
-        serve.flush(&mut shard.reactor, &mut shard.counters, shard.now);
+    } else {
+        shard.guests.hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
         drop_connection(shard, id);
     }
 }
@@ -144,9 +143,9 @@ pub(in crate::server) fn converse<R: Reactor + 'static>(
     id: ConnectionId,
     speak: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>) -> Step,
 ) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    let around = serve.around(&shard.guests.access, shard.now);
-    let Some(connection) = serve.writable(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let around = hub.around(&shard.guests.access, shard.now);
+    let Some(connection) = hub.writable(id) else { return };
     let step = connection.converse(|http, out| speak(http, &around, out));
     take_step(shard, id, step);
 }
@@ -172,16 +171,16 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
                 }
             }
             Step::Close => {
-                let serve = shard.guests.serve.as_mut().expect("it has connections");
-                if let Some(connection) = serve.writable(id) {
+                let hub = &mut shard.guests.hub;
+                if let Some(connection) = hub.writable(id) {
                     connection.is_last = true;
                 }
                 break;
             }
         }
-        let serve = shard.guests.serve.as_mut().expect("it has connections");
-        let around = serve.around(&shard.guests.access, shard.now);
-        let Some(connection) = serve.writable(id) else { return };
+        let hub = &mut shard.guests.hub;
+        let around = hub.around(&shard.guests.access, shard.now);
+        let Some(connection) = hub.writable(id) else { return };
         if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
             // A client that sends requests and reads no replies waits.
             connection.is_full = true;
@@ -199,14 +198,14 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
 /// Interrupts a long body, so that other connections get their turn first.
 fn pause_parts<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.set_timer(id, Some((Timer::NextParts, now)));
+    let hub = &mut shard.guests.hub;
+    hub.set_timer(id, Some((Timer::NextParts, now)));
     shard.reactor.set_receiving(id, false);
 }
 
 fn peer_ended<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId, is_broken: bool) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let Some(connection) = serve.connection(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(connection) = hub.connection(id) else { return };
     if connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
         mcp::end_lines(shard, id, is_broken);
         return;
@@ -241,8 +240,8 @@ pub(in crate::server) fn drop_connection<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
 ) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    let Some(mut connection) = serve.forget(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(mut connection) = hub.forget(id) else { return };
     shard.guests.peers.abandon(id);
     let (stream, peer) = (connection.stream.take(), connection.peer);
     let worker = connection.worker.take();
@@ -254,7 +253,7 @@ pub(in crate::server) fn drop_connection<R: Reactor + 'static>(
     };
     let cancels = stream.as_ref().and_then(|stream| stream.cancels);
     let is_output = stream.as_ref().is_some_and(|s| s.encoding == Encoding::Output);
-    connection.recycle(&mut serve.spare);
+    connection.recycle(&mut hub.spare);
     shard.reactor.close(id);
     records::log_connection(shard, "connection_closed", peer);
     if let Some(worker) = worker {

@@ -17,7 +17,7 @@ use crate::limits;
 use crate::mcp::{Context, Era, Fault};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
-use crate::server::hub::Serve;
+use crate::server::hub::Hub;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::call::{Asker, McpCall, Outlet, Stage, Tokens};
 use crate::server::mcp::sessions::SessionName;
@@ -155,7 +155,7 @@ pub(in crate::server) fn status_of(reply: &Reply) -> Status {
     Status::new(code).unwrap_or(Status::INTERNAL_SERVER_ERROR)
 }
 
-impl Serve {
+impl Hub {
     /// Turns the connection's answer into a stream. Returns `false` if that is impossible, or if
     /// the stream has no body.
     pub(in crate::server) fn begin_stream(&mut self, id: ConnectionId) -> bool {
@@ -194,13 +194,13 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
 ) -> Result<Handle, Fault> {
     let now = shard.now;
     let Source { asker, owner, outlet } = source;
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     let most = limits::MCP_REQUESTS_PER_SESSION_MAX;
     let own_count = match asker {
-        Asker::Session(name) if name.shard == serve.mcp.shard => {
-            serve.mcp.sessions.get(name).map_or(0, |session| session.call_count)
+        Asker::Session(name) if name.shard == hub.mcp.shard => {
+            hub.mcp.sessions.get(name).map_or(0, |session| session.call_count)
         }
-        _ => serve.mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
+        _ => hub.mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
     };
     if own_count >= most {
         return Err(Fault::busy(format!("{most} requests are under way already")));
@@ -210,7 +210,7 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
         Stage::Asks(_) | Stage::Reads(..) | Stage::Begins => true,
         Stage::Runs(_) | Stage::Awaits(_) | Stage::Listens(_) | Stage::Answered(_) => false,
     };
-    let span = serve.mcp.span.take();
+    let span = hub.mcp.span.take();
     let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
     let call = McpCall {
         name: None,
@@ -232,19 +232,19 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
         span,
     };
     let full = |_| Fault::busy("the server has too many requests under way");
-    let handle = serve.mcp.calls.insert(Box::new(call)).map_err(full)?;
+    let handle = hub.mcp.calls.insert(Box::new(call)).map_err(full)?;
     if let Asker::Session(name) = asker
-        && let Some(session) = serve.mcp.sessions.get(name)
+        && let Some(session) = hub.mcp.sessions.get(name)
     {
         session.call_count += 1;
-        serve.mcp.sessions.touch(name, now);
+        hub.mcp.sessions.touch(name, now);
     }
     if let Outlet::Open(id) = outlet
-        && let Some(connection) = serve.connection(id)
+        && let Some(connection) = hub.connection(id)
     {
         connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
         connection.doing = Doing::Mcp;
-        serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
+        hub.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
     }
     Ok(handle)
 }
@@ -253,9 +253,9 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
 /// the client is back or the grace period is over. Any other notifier ends, and the client is
 /// told what it missed.
 pub(in crate::server) fn mute<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    serve.mcp.notice.drop_of(handle);
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    hub.mcp.notice.drop_of(handle);
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
     call.outlet = Outlet::Nowhere;
     if let Some(notifier) = call.notifier {
         shard.tell(Event::Lost(notifier));
@@ -264,12 +264,12 @@ pub(in crate::server) fn mute<R: Reactor + 'static>(shard: &mut ServerShard<R>, 
 
 /// Ends a call's notifications.
 pub(in crate::server) fn silence<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    serve.mcp.notice.drop_of(handle);
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    hub.mcp.notice.drop_of(handle);
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
     let outlet = call.outlet.connection();
     let Some(notifier) = call.notifier.take() else { return };
-    if let Some(connection) = outlet.and_then(|id| serve.connection(id))
+    if let Some(connection) = outlet.and_then(|id| hub.connection(id))
         && let Some(link) = &mut connection.mcp
     {
         link.feeds.retain(|fed| *fed != notifier);
@@ -284,11 +284,11 @@ pub(in crate::server) fn close_call<R: Reactor + 'static>(
 ) -> Option<Box<McpCall>> {
     silence(shard, handle);
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    let mut call = serve.mcp.calls.remove(handle)?;
-    serve.mcp.set_timer(call.timer.take(), None);
-    serve.mcp.watches.forget(handle);
-    serve.mcp.news.retain(|news| *news != crate::server::mcp::News::Call(handle));
+    let hub = &mut shard.guests.hub;
+    let mut call = hub.mcp.calls.remove(handle)?;
+    hub.mcp.set_timer(call.timer.take(), None);
+    hub.mcp.watches.forget(handle);
+    hub.mcp.news.retain(|news| *news != crate::server::mcp::News::Call(handle));
     free_id(shard, call.asker, &call.context, now);
     trace::cancel_span(shard, call.span.take());
     if call.is_to_count {
@@ -302,8 +302,8 @@ pub(in crate::server) fn close_call<R: Reactor + 'static>(
 
 /// Counts the answer to a call in the table.
 fn count_answer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, reply: &Reply) {
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    if let Some(call) = serve.mcp.calls.get_mut(handle)
+    let hub = &mut shard.guests.hub;
+    if let Some(call) = hub.mcp.calls.get_mut(handle)
         && std::mem::take(&mut call.is_to_count)
     {
         let era = call.context.version.era();
@@ -317,8 +317,8 @@ pub(in crate::server) fn count_call<R: Reactor + 'static>(
     era: Era,
     outcome: McpOutcome,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    serve.mcp.counts.calls[era as usize][outcome as usize] += 1;
+    let hub = &mut shard.guests.hub;
+    hub.mcp.counts.calls[era as usize][outcome as usize] += 1;
 }
 
 fn free_id<R: Reactor + 'static>(
@@ -328,12 +328,12 @@ fn free_id<R: Reactor + 'static>(
     now: Instant,
 ) {
     let Asker::Session(name) = asker else { return };
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    match serve.mcp.sessions.get(name) {
+    let hub = &mut shard.guests.hub;
+    match hub.mcp.sessions.get(name) {
         Some(session) => {
             session.machine.finish(&context.id);
             session.call_count -= 1;
-            serve.mcp.sessions.touch(name, now);
+            hub.mcp.sessions.touch(name, now);
         }
         None => far::finish_far(shard, name, &context.id),
     }
@@ -347,8 +347,8 @@ pub(in crate::server) fn answer_call<R: Reactor + 'static>(
 ) {
     trace::end_span_of(shard, handle, &reply);
     count_answer(shard, handle, &reply);
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    let Some(call) = serve.mcp.calls.get(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get(handle) else { return };
     let (outlet, bytes) = (call.outlet, write_answer(&call.context.id, &reply));
     let tells_parts = call.tokens.partial.is_some();
     if let Outlet::Lines(_) = outlet
@@ -360,11 +360,11 @@ pub(in crate::server) fn answer_call<R: Reactor + 'static>(
     // that lose what comes together with an answer. Parts of a result are counted, so all of
     // them are sent.
     if matches!(outlet, Outlet::Stream(_)) || tells_parts {
-        shard.guests.serve.as_mut().expect("as above").close_notice();
+        shard.guests.hub.close_notice();
     }
     // The first part has turned an open answer into a stream.
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    let Some(call) = serve.mcp.calls.get(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get(handle) else { return };
     let outlet = call.outlet;
     match outlet {
         Outlet::Nowhere => return keep_answer(shard, handle, bytes),
@@ -372,14 +372,14 @@ pub(in crate::server) fn answer_call<R: Reactor + 'static>(
             close_call(shard, handle);
             unlink(shard, id);
             calls::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes));
-            shard.guests.serve.as_mut().expect("as above").answered.push(id);
+            shard.guests.hub.answered.push(id);
             return;
         }
         Outlet::Stream(_) | Outlet::Lines(_) => {}
     }
     silence(shard, handle);
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    serve.say(handle, |out| out.extend_from_slice(&bytes));
+    let hub = &mut shard.guests.hub;
+    hub.say(handle, |out| out.extend_from_slice(&bytes));
     finish_answered(shard, handle, bytes);
 }
 
@@ -389,8 +389,8 @@ pub(in crate::server) fn say_answer<R: Reactor + 'static>(
     handle: Handle,
     bytes: Vec<u8>,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    match serve.say(handle, |out| out.extend_from_slice(&bytes)) {
+    let hub = &mut shard.guests.hub;
+    match hub.say(handle, |out| out.extend_from_slice(&bytes)) {
         true => finish_answered(shard, handle, bytes),
         false => keep_answer(shard, handle, bytes),
     }
@@ -404,15 +404,15 @@ pub(in crate::server) fn finish_answered<R: Reactor + 'static>(
 ) {
     let now = shard.now;
     let Some(mut call) = close_call(shard, handle) else { return };
-    let serve = shard.guests.serve.as_mut().expect("as above");
+    let hub = &mut shard.guests.hub;
     if let Outlet::Stream(id) = call.outlet {
-        serve.release_link(id);
+        hub.release_link(id);
         if matches!(call.asker, Asker::Session(_)) && call.context.version.era() == Era::Handshake {
             // The answer may get lost on its way.
             call.outlet = Outlet::Nowhere;
             call.stage = Stage::Answered(bytes.into());
             let count = call.reached.count;
-            serve.mcp.kept.keep(handle, call, Some(count), now);
+            hub.mcp.kept.keep(handle, call, Some(count), now);
         }
     }
 }
@@ -423,8 +423,8 @@ fn keep_answer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle,
     let Some(mut call) = close_call(shard, handle) else { return };
     if call.is_primed || call.reached.count > 0 {
         call.stage = Stage::Answered(bytes.into());
-        let serve = shard.guests.serve.as_mut().expect("as above");
-        serve.mcp.kept.keep(handle, call, None, now);
+        let hub = &mut shard.guests.hub;
+        hub.mcp.kept.keep(handle, call, None, now);
     }
 }
 
@@ -436,19 +436,19 @@ pub(in crate::server) fn drop_call<R: Reactor + 'static>(
     let Some(call) = close_call(shard, handle) else { return };
     match call.outlet {
         Outlet::Open(id) => {
-            let serve = shard.guests.serve.as_mut().expect("it has calls");
-            serve.begin_stream(id);
-            serve.release_link(id);
+            let hub = &mut shard.guests.hub;
+            hub.begin_stream(id);
+            hub.release_link(id);
         }
-        Outlet::Stream(id) => shard.guests.serve.as_mut().expect("it has calls").release_link(id),
+        Outlet::Stream(id) => shard.guests.hub.release_link(id),
         Outlet::Lines(_) | Outlet::Nowhere => {}
     }
 }
 
 /// Detaches a connection whose answer is a single message.
 fn unlink<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    if let Some(connection) = serve.connection(id) {
+    let hub = &mut shard.guests.hub;
+    if let Some(connection) = hub.connection(id) {
         connection.mcp = None;
         connection.doing = Doing::Requests;
     }

@@ -116,7 +116,7 @@ pub(in crate::server) fn catalog<R: Reactor + 'static>(shard: &ServerShard<R>) -
 }
 
 fn is_ending<R: Reactor + 'static>(shard: &ServerShard<R>) -> bool {
-    shard.guests.serve.as_ref().is_some_and(|serve| serve.is_draining)
+    shard.guests.hub.is_draining
 }
 
 fn list_tools<R: Reactor + 'static>(
@@ -235,9 +235,9 @@ pub(in crate::server) fn find_call<R: Reactor + 'static>(
     asker: Asker,
     id: &Id,
 ) -> Option<Handle> {
-    let serve = shard.guests.serve.as_ref()?;
+    let hub = &shard.guests.hub;
     let is_it = |call: &McpCall| call.asker == asker && call.context.id == *id;
-    serve.mcp.calls.iter().find(|(_, call)| is_it(call)).map(|(handle, _)| handle)
+    hub.mcp.calls.iter().find(|(_, call)| is_it(call)).map(|(handle, _)| handle)
 }
 
 /// Stops a call that its client has cancelled, without an answer.
@@ -257,11 +257,11 @@ pub(in crate::server) fn stop_call<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) -> Option<crate::base::ExecutionId> {
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    let call = serve.mcp.calls.get(handle)?;
+    let hub = &mut shard.guests.hub;
+    let call = hub.mcp.calls.get(handle)?;
     match call.stage {
         Stage::Runs(keep) => {
-            let execution = serve.mcp.keeps.get(keep)?.execution;
+            let execution = hub.mcp.keeps.get(keep)?.execution;
             settle::forget_keep(shard, keep);
             execution
         }

@@ -1,7 +1,7 @@
 //! One request of a client that is not answered at once: its sender, its way back, its stage, and
 //! the position of its notifications.
 //!
-//! Invariants (`Serve::audit_mcp` checks M4):
+//! Invariants (`Hub::audit_mcp` checks M4):
 //! - M3: a call is answered once. The answer removes it from the table or is all that is left in
 //!   it, for a client that comes back.
 //! - M4: the connection of a call's outlet is linked to this call and no other, or is one of lines.

@@ -121,8 +121,8 @@ fn begin_door<R: Reactor + 'static>(
         execute_error(&Results::new(version, &server), &error)
     })?;
     set_door_timer(shard, keep);
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let kept = serve.mcp.keeps.get_mut(keep).expect("it was just made");
+    let hub = &mut shard.guests.hub;
+    let kept = hub.mcp.keeps.get_mut(keep).expect("it was just made");
     kept.place = Some(place);
     let execution = kept.execution.expect("it runs");
     records::log_started_by(shard, source.outlet.connection(), execution, &spec.name);
@@ -147,9 +147,9 @@ fn place_for_door<R: Reactor + 'static>(
     owner: Principal,
 ) -> Result<Place, String> {
     let place = take_door_place(shard, owner)?;
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     let is_own = |keep: &Keep| matches!(keep.role, Role::Door) && keep.owner == owner;
-    let own: Vec<_> = serve.mcp.keeps.iter().filter(|(_, keep)| is_own(keep)).collect();
+    let own: Vec<_> = hub.mcp.keeps.iter().filter(|(_, keep)| is_own(keep)).collect();
     let idle = own.iter().filter(|(_, keep)| keep.place.is_none());
     let oldest = idle.min_by_key(|(_, keep)| (!keep.is_done(), keep.idle_until));
     let is_full = own.len() >= limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
@@ -173,14 +173,14 @@ fn count_again<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) -> Result<(), String> {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let keep = serve.mcp.keeps.get(handle).expect("it was just found");
+    let hub = &mut shard.guests.hub;
+    let keep = hub.mcp.keeps.get(handle).expect("it was just found");
     let is_counted = keep.place.is_some() || keep.over.is_some();
     let owner = keep.owner;
     if !is_counted {
         let place = take_door_place(shard, owner)?;
-        let serve = shard.guests.serve.as_mut().expect("as above");
-        serve.mcp.keeps.get_mut(handle).expect("as above").place = Some(place);
+        let hub = &mut shard.guests.hub;
+        hub.mcp.keeps.get_mut(handle).expect("as above").place = Some(place);
     }
     Ok(())
 }
@@ -196,16 +196,16 @@ fn find_door<R: Reactor + 'static>(
     if !calls::is_owned(shard, id, owner) {
         return Err(unknown());
     }
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     let is_it = |keep: &Keep| matches!(keep.role, Role::Door) && keep.execution == Some(id);
-    if let Some((handle, _)) = serve.mcp.keeps.iter().find(|(_, keep)| is_it(keep)) {
+    if let Some((handle, _)) = hub.mcp.keeps.iter().find(|(_, keep)| is_it(keep)) {
         return Ok(handle);
     }
     let spec = shard.tool_of(id).cloned().ok_or_else(unknown)?;
     let place = Some(place_for_door(shard, owner)?);
     let keep = Keep { execution: Some(id), place, ..Keep::new(owner, spec, Role::Door) };
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    let keep = serve.mcp.keeps.insert(Box::new(keep));
+    let hub = &mut shard.guests.hub;
+    let keep = hub.mcp.keeps.insert(Box::new(keep));
     let keep = keep.map_err(|_| "too many streams are open".to_owned())?;
     shard.pump();
     tools::attach_keep(shard, keep, id, From::Start);
@@ -219,18 +219,18 @@ fn find_door<R: Reactor + 'static>(
 fn set_door_timer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     let idle_until = shard.now + limits::MCP_DOOR_IDLE;
     let counted_until = idle_until.min(shard.now + shard.block_deadline);
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
     keep.idle_until = idle_until;
     arm_door(shard, handle, counted_until);
 }
 
 fn arm_door<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, until: Instant) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
     let armed = keep.timer.take();
-    let timer = serve.mcp.set_timer(armed, Some((Due::Keep(handle), until)));
-    serve.mcp.keeps.get_mut(handle).expect("it was just there").timer = timer;
+    let timer = hub.mcp.set_timer(armed, Some((Due::Keep(handle), until)));
+    hub.mcp.keeps.get_mut(handle).expect("it was just there").timer = timer;
 }
 
 /// Takes the place of a door that was not read for a while. At the second deadline it is
@@ -240,8 +240,8 @@ pub(in crate::server) fn door_is_due<R: Reactor + 'static>(
     handle: Handle,
 ) {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
     if keep.has_readers() {
         return set_door_timer(shard, handle); // A client is reading.
     }
@@ -276,10 +276,10 @@ fn read_stream<R: Reactor + 'static>(
         Err(fault) => return Some(Err(fault)),
     };
     let until = shard.now + limits::MCP_READ_WAIT;
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let timer = serve.mcp.set_timer(None, Some((Due::Call(handle), until)));
-    serve.mcp.calls.get_mut(handle).expect("it was just opened").timer = timer;
-    serve.mcp.keeps.get_mut(keep).expect("it was just read").readers.push(handle);
+    let hub = &mut shard.guests.hub;
+    let timer = hub.mcp.set_timer(None, Some((Due::Call(handle), until)));
+    hub.mcp.calls.get_mut(handle).expect("it was just opened").timer = timer;
+    hub.mcp.keeps.get_mut(keep).expect("it was just read").readers.push(handle);
     None
 }
 
@@ -293,9 +293,9 @@ fn read_door<R: Reactor + 'static>(
 ) -> Option<Reply> {
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     let meta = CallMeta::default();
-    let Some(keep) = serve.mcp.keeps.get_mut(handle) else {
+    let Some(keep) = hub.mcp.keeps.get_mut(handle) else {
         return Some(Ok(results.call_refused("the stream was closed", meta)));
     };
     let id = keep.execution.expect("a door has an execution").to_string();
@@ -344,8 +344,8 @@ pub(in crate::server) fn answer_read<R: Reactor + 'static>(
 ) {
     let context = listen::call_context(shard, handle);
     let Some(reply) = read_door(shard, &context, keep, offset, is_late) else { return };
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    if let Some(keep) = serve.mcp.keeps.get_mut(keep) {
+    let hub = &mut shard.guests.hub;
+    if let Some(keep) = hub.mcp.keeps.get_mut(keep) {
         keep.readers.retain(|reader| *reader != handle);
     }
     answer::answer_call(shard, handle, reply);
@@ -358,10 +358,10 @@ pub(in crate::server) fn settle_readers<R: Reactor + 'static>(
     handle: Handle,
 ) {
     loop {
-        let serve = shard.guests.serve.as_mut().expect("it keeps");
-        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+        let hub = &mut shard.guests.hub;
+        let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
         let Some(&reader) = keep.readers.first() else { return };
-        let offset = match serve.mcp.calls.get(reader).map(|call| &call.stage) {
+        let offset = match hub.mcp.calls.get(reader).map(|call| &call.stage) {
             Some(Stage::Reads(_, offset)) => *offset,
             _ => {
                 keep.readers.remove(0); // The call is gone.
@@ -369,8 +369,8 @@ pub(in crate::server) fn settle_readers<R: Reactor + 'static>(
             }
         };
         answer_read(shard, reader, handle, offset, false);
-        let serve = shard.guests.serve.as_mut().expect("as above");
-        let keep = serve.mcp.keeps.get(handle);
+        let hub = &mut shard.guests.hub;
+        let keep = hub.mcp.keeps.get(handle);
         if keep.is_none_or(|keep| keep.readers.first() == Some(&reader)) {
             return; // It still waits.
         }
@@ -379,8 +379,8 @@ pub(in crate::server) fn settle_readers<R: Reactor + 'static>(
 
 /// Closes a door and returns the bytes that its stream had so far.
 fn close_stream<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) -> u64 {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return 0 };
+    let hub = &mut shard.guests.hub;
+    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return 0 };
     let total = keep.window().map_or(0, |window| window.total_written());
     let execution = keep.execution;
     close_door(shard, handle);
@@ -395,8 +395,8 @@ pub(in crate::server) fn close_door<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
     let readers = std::mem::take(&mut keep.readers);
     settle::forget_keep(shard, handle);
     for reader in readers {
@@ -413,8 +413,8 @@ pub(in crate::server) fn answer_with_door<R: Reactor + 'static>(
     handle: Handle,
 ) {
     let context = listen::call_context(shard, call);
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
     let (owner, execution) = (keep.owner, keep.execution.expect("it runs"));
     let place = match place_for_door(shard, owner) {
         Ok(place) => place,
@@ -426,8 +426,8 @@ pub(in crate::server) fn answer_with_door<R: Reactor + 'static>(
             return answer::answer_call(shard, call, reply);
         }
     };
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    let keep = serve.mcp.keeps.get_mut(handle).expect("as above");
+    let hub = &mut shard.guests.hub;
+    let keep = hub.mcp.keeps.get_mut(handle).expect("as above");
     (keep.role, keep.place) = (Role::Door, Some(place));
     let spec = Arc::clone(&keep.tool);
     let beginning = std::mem::take(&mut keep.beginning);
@@ -475,7 +475,7 @@ pub(in crate::server) fn events_of<R: Reactor + 'static>(
     id: ExecutionId,
 ) -> Option<String> {
     let run = known_run(shard, id)?;
-    let has_http = shard.guests.serve.as_ref().is_some_and(|serve| !serve.listeners.is_empty());
+    let has_http = !shard.guests.hub.listeners.is_empty();
     has_http.then(|| {
         let path = format!("/v1/executions/{id}/events");
         match shard.guests.access.ticket(run.guest.owner, id, shard.now) {

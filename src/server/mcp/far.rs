@@ -75,7 +75,7 @@ pub(in crate::server) fn let_go_asked<R: Reactor + 'static>(
     let Call::Mcp(request) = call else { return };
     let McpWish::Asked(context, _) = &request.wish else { return };
     let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
-    if let (Some(name), Some(_)) = (name, &shard.guests.serve) {
+    if let Some(name) = name {
         receive::free_asked(shard, Asker::Session(name), &context.id);
     }
 }
@@ -129,9 +129,8 @@ pub(in crate::server) fn finish_here<R: Reactor + 'static>(
     name: SessionName,
     id: &Id,
 ) {
-    if let Some(serve) = &mut shard.guests.serve
-        && let Some(session) = serve.mcp.sessions.get(name)
-    {
+    let hub = &mut shard.guests.hub;
+    if let Some(session) = hub.mcp.sessions.get(name) {
         session.machine.finish(id);
     }
 }
@@ -170,9 +169,9 @@ pub(in crate::server) fn end_far_session<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     name: SessionName,
 ) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    serve.mcp.forget_session(name);
-    let calls = serve.mcp.calls.iter();
+    let hub = &mut shard.guests.hub;
+    hub.mcp.forget_session(name);
+    let calls = hub.mcp.calls.iter();
     let its = calls.filter(|(_, call)| call.asker == Asker::Session(name));
     let its: Vec<Handle> = its.map(|(handle, _)| handle).collect();
     for handle in its {
@@ -199,11 +198,11 @@ pub(in crate::server) fn tell_session_here<R: Reactor + 'static>(
     name: SessionName,
     bytes: &[u8],
 ) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    let Some(session) = serve.mcp.sessions.get(name) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(session) = hub.mcp.sessions.get(name) else { return };
     if let Some(outlet) = session.outlet() {
-        serve.mcp.counts.notifications += 1;
-        serve.write_event(outlet, None, |out| out.extend_from_slice(bytes));
+        hub.mcp.counts.notifications += 1;
+        hub.write_event(outlet, None, |out| out.extend_from_slice(bytes));
     }
 }
 
@@ -226,7 +225,7 @@ pub(in crate::server) fn gather_list<R: Reactor + 'static>(
     let request = McpRequest::of(wish, session);
     if peers::gather(shard, id, Call::Mcp(request.into()), source.owner) {
         // It has been answered already: the next request may have come.
-        shard.guests.serve.as_mut().expect("it was asked").answered.push(id);
+        shard.guests.hub.answered.push(id);
     }
     true
 }
@@ -259,8 +258,8 @@ pub(in crate::server) fn answer_listed<R: Reactor + 'static>(
     span: Option<Box<Span>>,
 ) -> bool {
     let McpWish::Asked(context, ask) = &request.wish else { unreachable!("it was asked") };
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let owner = serve.connection(id).expect("it waits").http.principal();
+    let hub = &mut shard.guests.hub;
+    let owner = hub.connection(id).expect("it waits").http.principal();
     let server = ask::server_info(shard);
     let results = crate::mcp::Results::new(context.version, &server);
     let reply = match ask {

@@ -11,7 +11,7 @@ use crate::limits;
 use crate::mcp::{self, Era, Fault, Incoming, codes};
 use crate::reactor::{AdoptError, ConnectionId, Reactor, ReleasedSocket};
 use crate::server::ServerShard;
-use crate::server::hub::Serve;
+use crate::server::hub::Hub;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::answer::{Source, write_answer};
 use crate::server::mcp::call::{Asker, Outlet, Stage};
@@ -55,21 +55,21 @@ pub(in crate::server) fn open_lines<R: Reactor + 'static>(
     socket: ReleasedSocket,
     options: LineOptions,
 ) -> Result<(), AdoptError> {
-    if let Err(error) = hub::open_serve(shard) {
+    if let Err(error) = hub::open_hub(shard) {
         return Err(AdoptError::without_sockets(socket, &error));
     }
     let peer = socket.peer();
     let id = shard.reactor.adopt(socket)?;
     let now = shard.reactor.now();
-    let serve = shard.guests.serve.as_mut().expect("it was just opened");
-    serve.accept(id, peer, now);
-    serve.set_timer(id, None);
+    let hub = &mut shard.guests.hub;
+    hub.accept(id, peer, now);
+    hub.set_timer(id, None);
     let splitter = LineSplitter::new(limits::MCP_LINE_BYTES_MAX);
     let lines = Lines { splitter, session: None, options, is_ending: false };
-    let connection = serve.connection(id).expect("it was just accepted");
+    let connection = hub.connection(id).expect("it was just accepted");
     connection.mcp = Some(Box::new(Link::new(Part::Lines(Box::new(lines)))));
     connection.doing = Doing::Mcp;
-    serve.settle_place(id, now);
+    hub.settle_place(id, now);
     Ok(())
 }
 
@@ -88,8 +88,8 @@ pub(in crate::server) fn receive_lines<R: Reactor + 'static>(
         };
         hear_line(shard, id, message);
     }
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let Some(connection) = serve.connection(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(connection) = hub.connection(id) else { return };
     if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
         connection.is_full = true; // A client that does not read answers has to wait.
         shard.reactor.set_receiving(id, false);
@@ -100,7 +100,7 @@ fn lines_of<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
 ) -> Option<&mut Lines> {
-    shard.guests.serve.as_mut()?.connection(id)?.mcp.as_mut()?.lines()
+    shard.guests.hub.connection(id)?.mcp.as_mut()?.lines()
 }
 
 fn hear_line<R: Reactor + 'static>(
@@ -131,8 +131,8 @@ fn hear_line<R: Reactor + 'static>(
             (mcp::admit(message, None, &spec_of), Asker::Alone(id))
         }
         (Era::Handshake, Some(name)) => {
-            let serve = shard.guests.serve.as_mut().expect("it has connections");
-            let Some(session) = serve.mcp.sessions.get(name) else { return };
+            let hub = &mut shard.guests.hub;
+            let Some(session) = hub.mcp.sessions.get(name) else { return };
             (session.machine.receive(message, None), Asker::Session(name))
         }
         (Era::Handshake, None) => return begin_line_session(shard, id, &message, request_id),
@@ -185,11 +185,11 @@ fn begin_line_session<R: Reactor + 'static>(
         Err(fault) => write_fault(shard, id, request, &fault),
         Ok((name, result)) => {
             let now = shard.now;
-            let serve = shard.guests.serve.as_mut().expect("it has connections");
-            if let Some(session) = serve.mcp.sessions.get(name) {
+            let hub = &mut shard.guests.hub;
+            if let Some(session) = hub.mcp.sessions.get(name) {
                 session.lines = Some(id);
             }
-            serve.mcp.sessions.touch(name, now);
+            hub.mcp.sessions.touch(name, now);
             if let Some(lines) = lines_of(shard, id) {
                 lines.session = Some(name);
             }
@@ -215,8 +215,8 @@ fn write_line<R: Reactor + 'static>(
     id: ConnectionId,
     write: impl FnOnce(&mut Vec<u8>),
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.write_event(id, None, write);
+    let hub = &mut shard.guests.hub;
+    hub.write_event(id, None, write);
 }
 
 /// Handles the end of the client's messages. Requests that need nothing more from the client
@@ -235,7 +235,7 @@ pub(in crate::server) fn end_lines<R: Reactor + 'static>(
         hear_line(shard, id, message);
     }
     for handle in calls_of(shard, id) {
-        let call = shard.guests.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle));
+        let call = shard.guests.hub.mcp.calls.get(handle);
         match call.map(|call| &call.stage) {
             Some(Stage::Begins | Stage::Runs(_) | Stage::Awaits(_) | Stage::Reads(..)) => {}
             _ => end_call_of_lines(shard, handle),
@@ -244,14 +244,14 @@ pub(in crate::server) fn end_lines<R: Reactor + 'static>(
     let until = shard.now + limits::MCP_LAST_ANSWERS;
     if let Some(lines) = lines_of(shard, id) {
         lines.is_ending = true;
-        let serve = shard.guests.serve.as_mut().expect("it has lines");
-        serve.set_timer(id, Some((Timer::LastAnswers, until)));
+        let hub = &mut shard.guests.hub;
+        hub.set_timer(id, Some((Timer::LastAnswers, until)));
     }
     end_behind_answers(shard, id);
 }
 
 fn calls_of<R: Reactor + 'static>(shard: &ServerShard<R>, id: ConnectionId) -> Vec<Handle> {
-    let calls = shard.guests.serve.iter().flat_map(|serve| serve.mcp.calls.iter());
+    let calls = shard.guests.hub.mcp.calls.iter();
     let its = calls.filter(|(_, call)| call.outlet == Outlet::Lines(id));
     its.map(|(handle, _)| handle).collect()
 }
@@ -274,12 +274,12 @@ pub(in crate::server) fn end_behind_answers<R: Reactor + 'static>(
     if !lines_of(shard, id).is_some_and(|lines| lines.is_ending) {
         return;
     }
-    let serve = shard.guests.serve.as_mut().expect("it has lines");
-    if serve.mcp.calls.iter().any(|(_, call)| call.outlet == Outlet::Lines(id)) {
+    let hub = &mut shard.guests.hub;
+    if hub.mcp.calls.iter().any(|(_, call)| call.outlet == Outlet::Lines(id)) {
         return;
     }
-    serve.set_timer(id, None);
-    if let Some(connection) = serve.writable(id) {
+    hub.set_timer(id, None);
+    if let Some(connection) = hub.writable(id) {
         connection.has_ended = true;
         connection.is_last = true;
     }
@@ -287,8 +287,7 @@ pub(in crate::server) fn end_behind_answers<R: Reactor + 'static>(
 
 /// Sends an answer that only waits for time. Cancels any other call.
 fn end_call_of_lines<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let Some(call) = shard.guests.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle))
-    else {
+    let Some(call) = shard.guests.hub.mcp.calls.get(handle) else {
         return;
     };
     match &call.stage {
@@ -323,25 +322,25 @@ pub(in crate::server) fn defer_answer<R: Reactor + 'static>(
     bytes: &[u8],
 ) -> bool {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    let Some(call) = serve.mcp.calls.get(handle) else { return false };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get(handle) else { return false };
     let Outlet::Lines(id) = call.outlet else { return false };
-    let was_told = call.reached.count > 0 || serve.mcp.notice.is_of(handle);
-    let Some(link) = serve.connection(id).and_then(|connection| connection.mcp.as_mut()) else {
+    let was_told = call.reached.count > 0 || hub.mcp.notice.is_of(handle);
+    let Some(link) = hub.connection(id).and_then(|connection| connection.mcp.as_mut()) else {
         return false;
     };
     let settle = link.lines().map_or(Duration::ZERO, |lines| lines.options.settle);
     if settle.is_zero() || !was_told {
         return false;
     }
-    serve.close_notice();
+    hub.close_notice();
     answer::silence(shard, handle);
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return true };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return true };
     call.stage = Stage::Answered(bytes.into());
     let armed = call.timer.take();
-    let timer = serve.mcp.set_timer(armed, Some((Due::Call(handle), now + settle)));
-    if let Some(call) = serve.mcp.calls.get_mut(handle) {
+    let timer = hub.mcp.set_timer(armed, Some((Due::Call(handle), now + settle)));
+    if let Some(call) = hub.mcp.calls.get_mut(handle) {
         call.timer = timer;
     }
     true
@@ -355,7 +354,7 @@ pub(in crate::server) fn is_of_lines<R: Reactor + 'static>(
     lines_of(shard, id).is_some()
 }
 
-impl Serve {
+impl Hub {
     /// True if answers on this connection wait after notifications.
     pub(in crate::server) fn settles(&mut self, id: ConnectionId) -> bool {
         let link = self.connection(id).and_then(|connection| connection.mcp.as_mut());

@@ -114,8 +114,8 @@ pub(in crate::server) fn listen_mcp<R: Reactor + 'static>(
         Ok(handle) => handle,
         Err(fault) => return Some(Err(fault)),
     };
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    serve.notify(handle, |out| notify::acknowledged(out, &id, &filter));
+    let hub = &mut shard.guests.hub;
+    hub.notify(handle, |out| notify::acknowledged(out, &id, &filter));
     for uri in uris {
         watch(shard, Watcher::Call(handle), &uri);
     }
@@ -137,11 +137,11 @@ pub(in crate::server) fn unwatch_for_session<R: Reactor + 'static>(
     name: SessionName,
     uri: &str,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     let is_it = |watch: &crate::server::mcp::listen::Watch| {
         watch.watcher == Watcher::Session(name) && watch.uri == uri
     };
-    serve.mcp.watches.all.retain(|watch| !is_it(watch));
+    hub.mcp.watches.all.retain(|watch| !is_it(watch));
 }
 
 fn watch<R: Reactor + 'static>(shard: &mut ServerShard<R>, watcher: Watcher, uri: &str) {
@@ -152,15 +152,15 @@ fn watch<R: Reactor + 'static>(shard: &mut ServerShard<R>, watcher: Watcher, uri
     };
     let seen = glance(shard, execution);
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let watches = &mut serve.mcp.watches;
+    let hub = &mut shard.guests.hub;
+    let watches = &mut hub.mcp.watches;
     let is_known = |watch: &Watch| watch.watcher == watcher && watch.uri == uri;
     if !watches.all.iter().any(is_known) {
         watches.all.push(Watch { watcher, uri: uri.to_owned(), execution, seen });
     }
     if watches.timer.is_none() {
         let until = now + limits::MCP_UPDATE_INTERVAL;
-        serve.mcp.watches.timer = serve.mcp.set_timer(None, Some((Due::Look, until)));
+        hub.mcp.watches.timer = hub.mcp.set_timer(None, Some((Due::Look, until)));
     }
 }
 
@@ -184,20 +184,20 @@ fn glance<R: Reactor + 'static>(
 
 /// Checks all watched executions and sets the next check.
 pub(in crate::server) fn look_at_resources<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    serve.mcp.watches.timer = None;
+    let hub = &mut shard.guests.hub;
+    hub.mcp.watches.timer = None;
     tell_updates(shard);
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    if !serve.mcp.watches.all.is_empty() {
+    let hub = &mut shard.guests.hub;
+    if !hub.mcp.watches.all.is_empty() {
         let until = now + limits::MCP_UPDATE_INTERVAL;
-        serve.mcp.watches.timer = serve.mcp.set_timer(None, Some((Due::Look, until)));
+        hub.mcp.watches.timer = hub.mcp.set_timer(None, Some((Due::Look, until)));
     }
 }
 
 pub(in crate::server) fn tell_updates<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let watches = std::mem::take(&mut serve.mcp.watches.all);
+    let hub = &mut shard.guests.hub;
+    let watches = std::mem::take(&mut hub.mcp.watches.all);
     let mut kept = Vec::with_capacity(watches.len());
     for mut watch in watches {
         let glance = glance(shard, watch.execution);
@@ -209,17 +209,17 @@ pub(in crate::server) fn tell_updates<R: Reactor + 'static>(shard: &mut ServerSh
             kept.push(watch); // A forgotten execution does not change any more.
         }
     }
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    serve.mcp.watches.all.append(&mut kept);
+    let hub = &mut shard.guests.hub;
+    hub.mcp.watches.all.append(&mut kept);
 }
 
 fn tell_update<R: Reactor + 'static>(shard: &mut ServerShard<R>, watch: &Watch) {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     match watch.watcher {
         Watcher::Call(handle) => {
-            let Some(call) = serve.mcp.calls.get(handle) else { return };
+            let Some(call) = hub.mcp.calls.get(handle) else { return };
             let id = call.context.id.clone();
-            serve.notify(handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
+            hub.notify(handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
         }
         Watcher::Session(name) => {
             let mut bytes = Vec::new();
@@ -235,17 +235,17 @@ pub(in crate::server) fn tell_changed<R: Reactor + 'static>(
     list: List,
     principal: Option<Principal>,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     let concerns = |owner: Principal| principal.is_none_or(|principal| principal == owner);
-    let told = serve
+    let told = hub
         .mcp
         .sessions
         .iter()
         .filter(|session| concerns(session.owner) && session.machine.is_initialized());
     let outlets: Vec<_> = told.filter_map(crate::server::mcp::sessions::Session::outlet).collect();
     for outlet in outlets {
-        serve.mcp.counts.notifications += 1;
-        serve.write_event(outlet, None, |out| notify::list_changed(out, list, None));
+        hub.mcp.counts.notifications += 1;
+        hub.write_event(outlet, None, |out| notify::list_changed(out, list, None));
     }
     let wants = |call: &McpCall| match &call.stage {
         Stage::Listens(filter) => {
@@ -259,25 +259,25 @@ pub(in crate::server) fn tell_changed<R: Reactor + 'static>(
         }
         _ => false,
     };
-    let calls = serve.mcp.calls.iter().filter(|(_, call)| wants(call));
+    let calls = hub.mcp.calls.iter().filter(|(_, call)| wants(call));
     let calls: Vec<(Handle, Id)> =
         calls.map(|(handle, call)| (handle, call.context.id.clone())).collect();
     for (handle, id) in calls {
-        serve.notify(handle, |out| notify::list_changed(out, list, Some(&id)));
+        hub.notify(handle, |out| notify::list_changed(out, list, Some(&id)));
     }
 }
 
 /// Ends the protocol's waiting requests and streams because the server ends.
 pub(in crate::server) fn end_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let Some(serve) = &mut shard.guests.serve else { return };
+    let hub = &mut shard.guests.hub;
     let waiting = |call: &McpCall| !matches!(call.stage, Stage::Runs(_) | Stage::Answered(_));
-    let calls = serve.mcp.calls.iter().filter(|(_, call)| waiting(call));
+    let calls = hub.mcp.calls.iter().filter(|(_, call)| waiting(call));
     let calls: Vec<Handle> = calls.map(|(handle, _)| handle).collect();
     for handle in calls {
         let context = call_context(shard, handle);
-        let serve = shard.guests.serve.as_ref().expect("as above");
+        let hub = &shard.guests.hub;
         let listens =
-            serve.mcp.calls.get(handle).is_some_and(|call| matches!(call.stage, Stage::Listens(_)));
+            hub.mcp.calls.get(handle).is_some_and(|call| matches!(call.stage, Stage::Listens(_)));
         let server = ask::server_info(shard);
         let reply = match listens {
             true => Ok(Results::new(context.version, &server).listened(&context.id)),
@@ -285,13 +285,13 @@ pub(in crate::server) fn end_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R
         };
         answer::answer_call(shard, handle, reply);
     }
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    let connections = serve.connections.iter().flatten();
+    let hub = &mut shard.guests.hub;
+    let connections = hub.connections.iter().flatten();
     let linked = connections.filter(|c| c.mcp.as_ref().is_some_and(|link| !link.is_of_call()));
     let linked: Vec<_> = linked.map(|connection| connection.id).collect();
     for id in linked {
-        let serve = shard.guests.serve.as_mut().expect("as above");
-        let Some(connection) = serve.writable(id) else { continue };
+        let hub = &mut shard.guests.hub;
+        let Some(connection) = hub.writable(id) else { continue };
         match connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
             true => {
                 connection.is_last = true;
@@ -301,9 +301,9 @@ pub(in crate::server) fn end_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R
                 if let Some(name) = connection.mcp.as_ref().and_then(|link| link.session()) {
                     receive::lose_stream(shard, name);
                 }
-                let serve = shard.guests.serve.as_mut().expect("as above");
-                serve.release_link(id);
-                if let Some(connection) = serve.writable(id) {
+                let hub = &mut shard.guests.hub;
+                hub.release_link(id);
+                if let Some(connection) = hub.writable(id) {
                     connection.is_last = true;
                 }
             }
@@ -316,8 +316,8 @@ pub(in crate::server) fn call_context<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     handle: Handle,
 ) -> Context {
-    let serve = shard.guests.serve.as_ref().expect("it has calls");
-    let call = serve.mcp.calls.get(handle).expect("the caller has looked");
+    let hub = &shard.guests.hub;
+    let call = hub.mcp.calls.get(handle).expect("the caller has looked");
     call.context.clone()
 }
 

@@ -210,9 +210,8 @@ pub(in crate::server) fn set_catalog<R: Reactor + 'static>(
     let has_prompts = !catalog.prompts.is_empty();
     Arc::make_mut(&mut shard.guests.mcp.server).has_prompts = has_prompts;
     shard.guests.mcp.catalog = Foreign::new(catalog);
-    if let Some(serve) = &mut shard.guests.serve {
-        serve.mcp.note(News::Changed(List::Prompts, None));
-    }
+    let hub = &mut shard.guests.hub;
+    hub.mcp.note(News::Changed(List::Prompts, None));
 }
 
 /// The tables of the protocol.

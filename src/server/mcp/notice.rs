@@ -15,7 +15,7 @@ use crate::endpoint::StreamBody;
 use crate::limits;
 use crate::mcp::{Level, Version, notify};
 use crate::reactor::ConnectionId;
-use crate::server::hub::Serve;
+use crate::server::hub::Hub;
 use crate::server::hub::connection::Connection;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::{Due, Ear, News, Part};
@@ -111,7 +111,7 @@ impl Notice {
     }
 }
 
-impl Serve {
+impl Hub {
     /// Handles a chunk for the receiver of a subscriber's deliveries.
     #[inline]
     pub fn hear_chunk(
@@ -380,7 +380,7 @@ impl Serve {
         self.notify(handle, |out| notify::message(out, level, member("logger"), data, None));
     }
 
-    /// Sends a notification like [`Serve::say`], and counts it.
+    /// Sends a notification like [`Hub::say`], and counts it.
     pub(in crate::server) fn notify(
         &mut self,
         handle: Handle,

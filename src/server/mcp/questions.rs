@@ -72,22 +72,22 @@ fn send_questions<R: Reactor + 'static>(
     asked: Vec<Question>,
 ) {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
+    let hub = &mut shard.guests.hub;
     for question in asked {
-        let number = serve.random.next_u64();
-        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        let number = hub.random.next_u64();
+        let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
         let params = questions::params(call.context.version, &question);
         let method = question.method.name();
         let Stage::Asks(asks) = &mut call.stage else { return };
         asks.open.push((number, question));
         let name = name_of(handle, number);
-        serve.say(handle, |out| jsonrpc::write_request(out, &name, method, &params));
+        hub.say(handle, |out| jsonrpc::write_request(out, &name, method, &params));
     }
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
     let armed = call.timer.take();
     let until = now + limits::MCP_ASK_DEADLINE;
-    let timer = serve.mcp.set_timer(armed, Some((Due::Call(handle), until)));
-    serve.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
+    let timer = hub.mcp.set_timer(armed, Some((Due::Call(handle), until)));
+    hub.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
 }
 
 /// Repeats the open questions for a client that has come back.
@@ -95,8 +95,8 @@ pub(in crate::server) fn ask_open_again<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
     let Stage::Asks(asks) = &mut call.stage else { return };
     let open = std::mem::take(&mut asks.open);
     send_questions(shard, handle, open.into_iter().map(|(_, question)| question).collect());
@@ -110,8 +110,8 @@ pub(in crate::server) fn hear_reply<R: Reactor + 'static>(
     result: Result<Value, ErrorObject>,
 ) {
     let Some((handle, number)) = parse_name(id) else { return };
-    let serve = shard.guests.serve.as_mut().expect("it was told");
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
     if call.asker != source.asker || call.owner != source.owner {
         return; // It is not the asker's call.
     }
@@ -144,8 +144,8 @@ pub(in crate::server) fn hear_reply<R: Reactor + 'static>(
 
 /// Runs a tool whose questions were all answered, or sends its further questions.
 fn ask_again<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
     let Stage::Asks(asks) = &mut call.stage else { return };
     asks.rounds += 1;
     let is_endless = asks.rounds > ROUNDS_MAX;
@@ -172,10 +172,10 @@ fn ask_again<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
         Ok(Asking::Run) => match tools::prepare_call(shard, &tool_call) {
             Err(reply) => answer::answer_call(shard, handle, reply),
             Ok(prepared) => {
-                let serve = shard.guests.serve.as_mut().expect("as above");
-                let call = serve.mcp.calls.get_mut(handle).expect("as above");
+                let hub = &mut shard.guests.hub;
+                let call = hub.mcp.calls.get_mut(handle).expect("as above");
                 let armed = call.timer.take();
-                serve.mcp.set_timer(armed, None);
+                hub.mcp.set_timer(armed, None);
                 tools::run_for(shard, handle, tool_call.spec, prepared);
             }
         },
@@ -184,8 +184,8 @@ fn ask_again<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
             if let Err(fault) = questions::check(context.version, &context.client, &asked) {
                 return answer::answer_call(shard, handle, Err(fault));
             }
-            let serve = shard.guests.serve.as_mut().expect("as above");
-            let call = serve.mcp.calls.get_mut(handle).expect("as above");
+            let hub = &mut shard.guests.hub;
+            let call = hub.mcp.calls.get_mut(handle).expect("as above");
             let Stage::Asks(asks) = &mut call.stage else { return };
             asks.state = state;
             match asked.is_empty() {

@@ -65,9 +65,9 @@ fn named_session<R: Reactor + 'static>(
         let text = "the header `MCP-Protocol-Version` does not name a version that has sessions";
         return Err(Fault::invalid_request(text));
     }
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     let name = text.parse::<SessionName>().ok();
-    match name.filter(|name| serve.mcp.sessions.of(*name, owner).is_some()) {
+    match name.filter(|name| hub.mcp.sessions.of(*name, owner).is_some()) {
         Some(name) => Ok(name),
         None => Err(Fault::invalid_request("the session does not exist").status(404)),
     }
@@ -99,9 +99,9 @@ fn hear_session<R: Reactor + 'static>(
         Err(fault) => return answer_fault(shard, id, request_id, fault),
     };
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    serve.mcp.sessions.touch(name, now);
-    let session = serve.mcp.sessions.get(name).expect("it was just there");
+    let hub = &mut shard.guests.hub;
+    hub.mcp.sessions.touch(name, now);
+    let session = hub.mcp.sessions.get(name).expect("it was just there");
     match session.machine.receive(message, request.version.as_deref()) {
         Err(fault) => answer_fault(shard, id, request_id, fault),
         Ok(incoming) => {
@@ -180,9 +180,9 @@ pub(in crate::server) fn free_asked<R: Reactor + 'static>(
     asker: Asker,
     id: &Id,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     if let Asker::Session(name) = asker {
-        match serve.mcp.sessions.get(name) {
+        match hub.mcp.sessions.get(name) {
             Some(session) => session.machine.finish(id),
             None => far::finish_far(shard, name, id),
         }
@@ -203,12 +203,12 @@ pub(in crate::server) fn initialize<R: Reactor + 'static>(
     let name = SessionName { shard: peers::own_index(shard) as u8, key: secret.token };
     let most = limits::MCP_SESSIONS_MAX;
     let own_max = if shard.guests.access.is_guarded() { most / 4 } else { most };
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let opened = serve.mcp.sessions.open(name, owner, machine, now, own_max);
+    let hub = &mut shard.guests.hub;
+    let opened = hub.mcp.sessions.open(name, owner, machine, now, own_max);
     let gone = opened.map_err(|_| Fault::busy("too many sessions are open"))?;
     if let Some(gone) = gone {
-        serve.mcp.counts.sessions_evicted += 1;
-        serve.mcp.forget_session(gone.name);
+        hub.mcp.counts.sessions_evicted += 1;
+        hub.mcp.forget_session(gone.name);
     }
     Ok((name, result))
 }
@@ -219,19 +219,19 @@ pub(in crate::server) fn close_session<R: Reactor + 'static>(
     name: SessionName,
 ) {
     far::tell_far(shard, name);
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     let of_it = |call: &crate::server::mcp::call::McpCall| call.asker == Asker::Session(name);
-    let calls = serve.mcp.calls.iter().filter(|(_, call)| of_it(call));
+    let calls = hub.mcp.calls.iter().filter(|(_, call)| of_it(call));
     let calls: Vec<_> = calls.map(|(handle, _)| handle).collect();
     for handle in calls {
         ask::abandon(shard, handle);
     }
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    serve.mcp.forget_session(name);
-    if let Some(session) = serve.mcp.sessions.close(name)
+    let hub = &mut shard.guests.hub;
+    hub.mcp.forget_session(name);
+    if let Some(session) = hub.mcp.sessions.close(name)
         && let Some(stream) = session.stream
     {
-        serve.release_link(stream);
+        hub.release_link(stream);
     }
 }
 
@@ -251,25 +251,25 @@ fn open_ear<R: Reactor + 'static>(
         };
     }
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let session = serve.mcp.sessions.get(name).expect("it was just there");
+    let hub = &mut shard.guests.hub;
+    let session = hub.mcp.sessions.get(name).expect("it was just there");
     if session.stream.is_some() {
         let text = "this session already has a stream";
         let error = ApiError::new(Status::CONFLICT, "stream_in_use", text);
         return calls::answer_error(shard, id, &error);
     }
     session.stream = Some(id);
-    serve.mcp.sessions.touch(name, now);
-    let connection = serve.connection(id).expect("its request is being answered");
+    hub.mcp.sessions.touch(name, now);
+    let connection = hub.connection(id).expect("its request is being answered");
     connection.mcp = Some(Box::new(Link::new(Part::Session(name))));
     connection.doing = Doing::Mcp;
-    serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
-    if !serve.begin_stream(id) {
+    hub.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
+    if !hub.begin_stream(id) {
         // A HEAD request has no stream.
-        let connection = serve.connection(id).expect("as above");
+        let connection = hub.connection(id).expect("as above");
         connection.mcp = None;
         connection.doing = Doing::Requests;
-        serve.set_timer(id, None);
+        hub.set_timer(id, None);
         lose_stream(shard, name);
         return true;
     }
@@ -282,10 +282,10 @@ pub(in crate::server) fn lose_stream<R: Reactor + 'static>(
     name: SessionName,
 ) {
     let now = shard.now;
-    let Some(serve) = &mut shard.guests.serve else { return };
-    if let Some(session) = serve.mcp.sessions.get(name) {
+    let hub = &mut shard.guests.hub;
+    if let Some(session) = hub.mcp.sessions.get(name) {
         session.stream = None;
-        serve.mcp.sessions.touch(name, now);
+        hub.mcp.sessions.touch(name, now);
     }
 }
 

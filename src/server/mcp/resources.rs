@@ -146,8 +146,8 @@ pub(in crate::server) fn subscribe_resource<R: Reactor + 'static>(
         return Err(Fault::resource_not_found(results.version(), uri));
     }
     if let Some(name) = listen::session_of(source) {
-        let serve = shard.guests.serve.as_mut().expect("it was asked");
-        if let Some(session) = serve.mcp.sessions.get(name) {
+        let hub = &mut shard.guests.hub;
+        if let Some(session) = hub.mcp.sessions.get(name) {
             session.machine.subscribe(uri)?;
         }
         listen::watch_for_session(shard, name, uri);
@@ -162,8 +162,8 @@ pub(in crate::server) fn unsubscribe_resource<R: Reactor + 'static>(
     uri: &str,
 ) -> Reply {
     if let Some(name) = listen::session_of(source) {
-        let serve = shard.guests.serve.as_mut().expect("it was asked");
-        if let Some(session) = serve.mcp.sessions.get(name) {
+        let hub = &mut shard.guests.hub;
+        if let Some(session) = hub.mcp.sessions.get(name) {
             session.machine.unsubscribe(uri);
         }
         listen::unwatch_for_session(shard, name, uri);

@@ -13,7 +13,7 @@ use crate::mcp::results::Results;
 use crate::mcp::{Context, End, Fault, Rest};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
-use crate::server::hub::Serve;
+use crate::server::hub::Hub;
 use crate::server::hub::connection::{Connection, Doing, Timer};
 use crate::server::mcp::answer::Reply;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
@@ -32,10 +32,10 @@ pub(in crate::server) fn result_of<R: Reactor + 'static>(
 ) -> Reply {
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
-    let serve = shard.guests.serve.as_ref().expect("it keeps");
-    let keep = serve.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("the output is gone"))?;
+    let hub = &shard.guests.hub;
+    let keep = hub.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("the output is gone"))?;
     let is_cut_short = match &keep.role {
-        Role::Answer(call) => serve.mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
+        Role::Answer(call) => hub.mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
         Role::Door | Role::Task(_) => false,
     };
     let is_told = context.progress_token.is_some() || context.partial_token.is_some();
@@ -78,12 +78,12 @@ pub(in crate::server) fn send_away<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
     let Outlet::Stream(id) = call.outlet else { return };
-    serve.write_mcp_retry(id);
+    hub.write_mcp_retry(id);
     answer::mute(shard, handle);
-    shard.guests.serve.as_mut().expect("as above").release_link(id);
+    shard.guests.hub.release_link(id);
 }
 
 /// Resumes the stream of a call after this event. Returns `None` if no such call exists.
@@ -96,8 +96,8 @@ pub(in crate::server) fn resume_call<R: Reactor + 'static>(
 ) -> Option<bool> {
     let event = EventId::parse(behind)?;
     let asker = Asker::Session(name);
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    if serve.mcp.kept.was_answered(event.handle, name, event.count) {
+    let hub = &mut shard.guests.hub;
+    if hub.mcp.kept.was_answered(event.handle, name, event.count) {
         return end_at_once(shard, id, name, event.handle);
     }
     let is_its =
@@ -105,14 +105,14 @@ pub(in crate::server) fn resume_call<R: Reactor + 'static>(
     let is_it = |handle: Handle, call: &crate::server::mcp::call::McpCall| {
         is_its(call) && call.name.unwrap_or(handle) == event.handle
     };
-    let found = serve.mcp.calls.iter().find(|(handle, call)| is_it(*handle, call));
+    let found = hub.mcp.calls.iter().find(|(handle, call)| is_it(*handle, call));
     let found = found.map(|(handle, _)| handle);
     let handle = match found {
         Some(handle) => handle,
         None => {
-            let call = serve.mcp.kept.take(event.handle, name)?;
-            let handle = serve.mcp.calls.insert(call).ok()?;
-            if let Some(session) = serve.mcp.sessions.get(name) {
+            let call = hub.mcp.kept.take(event.handle, name)?;
+            let handle = hub.mcp.calls.insert(call).ok()?;
+            if let Some(session) = hub.mcp.sessions.get(name) {
                 session.call_count += 1;
             }
             handle
@@ -120,21 +120,21 @@ pub(in crate::server) fn resume_call<R: Reactor + 'static>(
     };
     take_from(shard, handle);
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    serve.mcp.sessions.touch(name, now);
-    let connection = serve.connection(id)?;
+    let hub = &mut shard.guests.hub;
+    hub.mcp.sessions.touch(name, now);
+    let connection = hub.connection(id)?;
     connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
     connection.doing = Doing::Mcp;
-    serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
-    let call = serve.mcp.calls.get_mut(handle)?;
+    hub.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
+    let call = hub.mcp.calls.get_mut(handle)?;
     call.outlet = Outlet::Stream(id);
     call.reached.count = call.reached.count.max(event.count);
     (call.reached.seq, call.reached.bytes) = (event.seq, event.bytes); // It resumes there.
-    serve.begin_stream(id);
+    hub.begin_stream(id);
     notify_from(shard, handle, event);
     questions::ask_open_again(shard, handle);
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    serve.mcp.note(News::Call(handle));
+    let hub = &mut shard.guests.hub;
+    hub.mcp.note(News::Call(handle));
     shard.pump();
     Some(false)
 }
@@ -147,24 +147,24 @@ fn end_at_once<R: Reactor + 'static>(
     call: Handle,
 ) -> Option<bool> {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    serve.mcp.sessions.touch(name, now);
-    let connection = serve.connection(id)?;
+    let hub = &mut shard.guests.hub;
+    hub.mcp.sessions.touch(name, now);
+    let connection = hub.connection(id)?;
     connection.mcp = Some(Box::new(Link::new(Part::Call(call))));
-    serve.begin_stream(id);
-    serve.release_link(id);
+    hub.begin_stream(id);
+    hub.release_link(id);
     Some(false)
 }
 
 /// Takes a call from its previous connection, whose loss was not noticed yet.
 fn take_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
     let before = call.outlet;
     answer::mute(shard, handle);
-    let serve = shard.guests.serve.as_mut().expect("as above");
+    let hub = &mut shard.guests.hub;
     if let Outlet::Stream(id) | Outlet::Open(id) = before {
-        if let Some(connection) = serve.connection(id) {
+        if let Some(connection) = hub.connection(id) {
             connection.mcp = None;
             connection.is_aborted = true;
         }
@@ -175,8 +175,8 @@ fn take_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
 /// Sends the chunks after an event again, from the log of the execution. The notifier of the
 /// lost connection keeps the log until the new one does.
 fn notify_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, event: EventId) {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
     let lost = call.notifier.take();
     attach_behind(shard, handle, event);
     if let Some(lost) = lost {
@@ -185,10 +185,10 @@ fn notify_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle,
 }
 
 fn attach_behind<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, event: EventId) {
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let Some(call) = serve.mcp.calls.get(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get(handle) else { return };
     let execution = match call.stage {
-        Stage::Runs(keep) => serve.mcp.keeps.get(keep).and_then(|keep| keep.execution),
+        Stage::Runs(keep) => hub.mcp.keeps.get(keep).and_then(|keep| keep.execution),
         Stage::Answered(_) => call.ran,
         _ => None,
     };
@@ -213,8 +213,8 @@ pub(in crate::server) fn beat_mcp<R: Reactor + 'static>(
     id: ConnectionId,
 ) {
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let Some(connection) = serve.connection(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(connection) = hub.connection(id) else { return };
     let silence = now.since(connection.sent_at);
     if connection.is_blocked && silence >= limits::SEND_STALL {
         hub::drop_connection(shard, id);
@@ -230,18 +230,18 @@ pub(in crate::server) fn beat_mcp<R: Reactor + 'static>(
         _ => None,
     };
     if silence >= limits::KEEP_ALIVE / 2 && !is_blocked {
-        if let Some(call) = call.and_then(|handle| serve.mcp.calls.get_mut(handle))
+        if let Some(call) = call.and_then(|handle| hub.mcp.calls.get_mut(handle))
             && let Outlet::Open(_) = call.outlet
         {
             call.outlet = Outlet::Stream(id);
-            serve.begin_stream(id); // A client that waits for long gets a sign of life.
+            hub.begin_stream(id); // A client that waits for long gets a sign of life.
         }
-        serve.write_comment(id);
+        hub.write_comment(id);
     }
-    serve.set_timer(id, Some((Timer::McpBeat, next_at)));
+    hub.set_timer(id, Some((Timer::McpBeat, next_at)));
 }
 
-impl Serve {
+impl Hub {
     fn write_comment(&mut self, id: ConnectionId) {
         let Some(connection) = self.writable(id) else { return };
         let Some(body) = connection.mcp.as_ref().and_then(|link| link.body) else { return };

@@ -113,16 +113,16 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
     };
     let now = shard.now;
     let keep = Keep { place, ..Keep::new(owner, spec, Role::Task(Box::new(task))) };
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
+    let hub = &mut shard.guests.hub;
     let full = |_| Fault::busy("too many tasks exist");
-    let handle = serve.mcp.keeps.insert(Box::new(keep)).map_err(full)?;
+    let handle = hub.mcp.keeps.insert(Box::new(keep)).map_err(full)?;
     let until = now + Duration::from_millis(ttl_ms);
-    let timer = serve.mcp.set_timer(None, Some((Due::Keep(handle), until)));
-    serve.mcp.keeps.get_mut(handle).expect("it was just made").timer = timer;
+    let timer = hub.mcp.set_timer(None, Some((Due::Keep(handle), until)));
+    hub.mcp.keeps.get_mut(handle).expect("it was just made").timer = timer;
     advance_task(shard, handle);
     let server = ask::server_info(shard);
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    let Some(task) = serve.mcp.task(handle) else {
+    let hub = &mut shard.guests.hub;
+    let Some(task) = hub.mcp.task(handle) else {
         return Err(Fault::internal("the task is gone"));
     };
     Ok(Results::new(task.context.version, &server).task_created(&task.document()))
@@ -130,8 +130,8 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
 
 /// Runs the tool of a task, or asks its questions first.
 fn advance_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
     let (owner, spec) = (keep.owner, Arc::clone(&keep.tool));
     let Role::Task(task) = &mut keep.role else { return };
     task.rounds += 1;
@@ -166,11 +166,11 @@ fn advance_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle
             if let Err(fault) = questions::check(context.version, &context.client, &asked) {
                 return finish_task(shard, handle, Err(fault), Outcome::Failed);
             }
-            let serve = shard.guests.serve.as_mut().expect("as above");
+            let hub = &mut shard.guests.hub;
             let is_nothing = asked.is_empty();
             let open: Vec<(u64, Question)> =
-                asked.into_iter().map(|question| (serve.random.next_u64(), question)).collect();
-            let Some(task) = serve.mcp.task_mut(handle) else { return };
+                asked.into_iter().map(|question| (hub.random.next_u64(), question)).collect();
+            let Some(task) = hub.mcp.task_mut(handle) else { return };
             (task.open, task.remembers) = (open, state);
             match is_nothing {
                 true => advance_task(shard, handle),
@@ -198,8 +198,8 @@ fn run_task<R: Reactor + 'static>(
             finish_task(shard, handle, reply, Outcome::Failed);
         }
         Ok(execution) => {
-            let serve = shard.guests.serve.as_mut().expect("it keeps");
-            if let Some(keep) = serve.mcp.keeps.get_mut(handle) {
+            let hub = &mut shard.guests.hub;
+            if let Some(keep) = hub.mcp.keeps.get_mut(handle) {
                 keep.execution = Some(execution);
             }
             tools::attach_keep(shard, handle, execution, crate::engine::From::Start);
@@ -216,8 +216,8 @@ fn set_task_state<R: Reactor + 'static>(
     state: TaskState,
 ) {
     let now_us = records::wall_us(shard);
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(task) = serve.mcp.task_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(task) = hub.mcp.task_mut(handle) else { return };
     if task.state != state {
         task.state = state;
         task.updated_us = now_us.max(task.created_us);
@@ -230,8 +230,8 @@ pub(in crate::server) fn settle_task<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(keep) = serve.mcp.keeps.get(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(keep) = hub.mcp.keeps.get(handle) else { return };
     let (Some(over), Role::Task(task)) = (&keep.over, &keep.role) else { return };
     if task.reply.is_some() {
         return;
@@ -248,8 +248,8 @@ fn finish_task<R: Reactor + 'static>(
     reply: Reply,
     outcome: Outcome,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(task) = serve.mcp.task_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(task) = hub.mcp.task_mut(handle) else { return };
     let state = match (&reply, outcome) {
         _ if task.state.is_terminal() => task.state,
         (_, Outcome::Cancelled) => TaskState::Cancelled,
@@ -264,11 +264,11 @@ fn finish_task<R: Reactor + 'static>(
 
 /// Answers the calls that wait for the result of a task.
 fn answer_awaiting<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(task) = serve.mcp.task(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(task) = hub.mcp.task(handle) else { return };
     let Some(reply) = task.reply.clone() else { return };
     let name = task.name.clone();
-    for call in serve.mcp.awaiting(handle) {
+    for call in hub.mcp.awaiting(handle) {
         let reply = of_task(shard, &name, reply.clone(), &listen::call_context(shard, call));
         answer::answer_call(shard, call, reply);
     }
@@ -290,12 +290,12 @@ fn find_task<R: Reactor + 'static>(
     owner: Principal,
     name: &str,
 ) -> Result<Handle, Fault> {
-    let serve = shard.guests.serve.as_ref().expect("it was asked");
+    let hub = &shard.guests.hub;
     let is_it = |keep: &Keep| match &keep.role {
         Role::Task(task) => keep.owner == owner && task.name == name,
         Role::Answer(_) | Role::Door => false,
     };
-    let found = serve.mcp.keeps.iter().find(|(_, keep)| is_it(keep));
+    let found = hub.mcp.keeps.iter().find(|(_, keep)| is_it(keep));
     found.map(|(handle, _)| handle).ok_or_else(Fault::task_not_found)
 }
 
@@ -308,8 +308,8 @@ pub(in crate::server) fn get_task<R: Reactor + 'static>(
     let handle = find_task(shard, owner, name)?;
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let task = serve.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
+    let hub = &mut shard.guests.hub;
+    let task = hub.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
     Ok(task.with_detail(|detail| results.task(&task.document(), detail)))
 }
 
@@ -323,8 +323,8 @@ pub(in crate::server) fn task_result<R: Reactor + 'static>(
         Ok(handle) => handle,
         Err(fault) => return Some(Err(fault)),
     };
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let reply = serve.mcp.task(handle).and_then(|task| task.reply.clone());
+    let hub = &mut shard.guests.hub;
+    let reply = hub.mcp.task(handle).and_then(|task| task.reply.clone());
     if let Some(reply) = reply {
         return Some(of_task(shard, name, reply, &context));
     }
@@ -341,8 +341,8 @@ pub(in crate::server) fn task_items<R: Reactor + 'static>(
     owner: Principal,
     version: Version,
 ) -> Vec<Value> {
-    let serve = shard.guests.serve.as_ref().expect("it was asked");
-    let own = serve.mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
+    let hub = &shard.guests.hub;
+    let own = hub.mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
     let documents = own.filter_map(|(_, keep)| match &keep.role {
         Role::Task(task) => Some(task.document().to_json(version).into()),
         Role::Answer(_) | Role::Door => None,
@@ -359,8 +359,8 @@ pub(in crate::server) fn cancel_task<R: Reactor + 'static>(
     let handle = find_task(shard, owner, name)?;
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let keep = serve.mcp.keeps.get(handle).ok_or_else(Fault::task_not_found)?;
+    let hub = &mut shard.guests.hub;
+    let keep = hub.mcp.keeps.get(handle).ok_or_else(Fault::task_not_found)?;
     let Role::Task(task) = &keep.role else { return Err(Fault::task_not_found()) };
     let execution = keep.execution.filter(|_| keep.over.is_none());
     if !task.state.is_terminal() {
@@ -377,8 +377,8 @@ pub(in crate::server) fn cancel_task<R: Reactor + 'static>(
         let text = format!("the task is already {}", task.state.name());
         return Err(Fault::invalid_params(text));
     }
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    let task = serve.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
+    let hub = &mut shard.guests.hub;
+    let task = hub.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
     Ok(results.task_cancelled(&task.document()))
 }
 
@@ -390,8 +390,8 @@ pub(in crate::server) fn update_task<R: Reactor + 'static>(
     answers: Map<String, Value>,
 ) -> Reply {
     let handle = find_task(shard, owner, name)?;
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let task = serve.mcp.task_mut(handle).ok_or_else(Fault::task_not_found)?;
+    let hub = &mut shard.guests.hub;
+    let task = hub.mcp.task_mut(handle).ok_or_else(Fault::task_not_found)?;
     for (key, answer) in answers {
         task.hear(&key, answer);
     }
@@ -401,8 +401,8 @@ pub(in crate::server) fn update_task<R: Reactor + 'static>(
 }
 
 fn go_on_if_answered<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(task) = serve.mcp.task(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(task) = hub.mcp.task(handle) else { return };
     if task.state == TaskState::InputRequired && task.open.is_empty() {
         set_task_state(shard, handle, TaskState::Working);
         advance_task(shard, handle);
@@ -412,9 +412,9 @@ fn go_on_if_answered<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: H
 /// Sends a task's questions, in the handshake era, on the stream of a call that waits for its
 /// result.
 fn send_task_questions<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(call) = serve.mcp.awaiting(handle).first().copied() else { return };
-    let Some(task) = serve.mcp.task(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.awaiting(handle).first().copied() else { return };
+    let Some(task) = hub.mcp.task(handle) else { return };
     let (version, name) = (task.context.version, task.name.clone());
     if version.era() == Era::Stateless {
         return;
@@ -424,8 +424,8 @@ fn send_task_questions<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle:
         params["_meta"][META_TASK] = json!({ "taskId": name });
         let id = crate::server::mcp::questions::name_of(call, number);
         let method = question.method.name();
-        let serve = shard.guests.serve.as_mut().expect("as above");
-        serve.say(call, |out| jsonrpc::write_request(out, &id, method, &params));
+        let hub = &mut shard.guests.hub;
+        hub.say(call, |out| jsonrpc::write_request(out, &id, method, &params));
     }
 }
 
@@ -436,8 +436,8 @@ pub(in crate::server) fn hear_task_reply<R: Reactor + 'static>(
     number: u64,
     result: Result<Value, ErrorObject>,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(task) = serve.mcp.task_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(task) = hub.mcp.task_mut(handle) else { return };
     let found = task.open.iter().find(|(open, _)| *open == number);
     let Some((_, question)) = found.cloned() else { return };
     match result {
@@ -456,12 +456,12 @@ pub(in crate::server) fn hear_task_reply<R: Reactor + 'static>(
 
 /// Notifies the calls that listen to a task of its change.
 fn tell_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(keep) = serve.mcp.keeps.get(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(keep) = hub.mcp.keeps.get(handle) else { return };
     let (owner, Role::Task(task)) = (keep.owner, &keep.role) else { return };
     let version = task.context.version;
     let mut messages = Vec::new();
-    for (call, id) in serve.mcp.listeners_of_task(owner, &task.name) {
+    for (call, id) in hub.mcp.listeners_of_task(owner, &task.name) {
         let mut bytes = Vec::new();
         let document = task.document();
         task.with_detail(|detail| {
@@ -470,7 +470,7 @@ fn tell_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
         messages.push((call, bytes));
     }
     for (call, bytes) in messages {
-        serve.notify(call, |out| out.extend_from_slice(&bytes));
+        hub.notify(call, |out| out.extend_from_slice(&bytes));
     }
 }
 
@@ -479,8 +479,8 @@ pub(in crate::server) fn forget_task<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let awaiting = serve.mcp.awaiting(handle);
+    let hub = &mut shard.guests.hub;
+    let awaiting = hub.mcp.awaiting(handle);
     settle::forget_keep(shard, handle);
     for call in awaiting {
         answer::answer_call(shard, call, Err(Fault::task_not_found()));

@@ -161,8 +161,8 @@ pub(in crate::server) fn run_for<R: Reactor + 'static>(
     spec: Arc<ToolSpec>,
     prepared: Prepared,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    let Some(call) = serve.mcp.calls.get(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get(handle) else { return };
     let (owner, outlet, asker) = (call.owner, call.outlet, call.asker);
     let version = call.context.version;
     let is_streamed = call.context.wants_stream == Some(false);
@@ -186,17 +186,17 @@ pub(in crate::server) fn run_for<R: Reactor + 'static>(
             return;
         }
     };
-    let serve = shard.guests.serve.as_mut().expect("as above");
-    let kept = serve.mcp.keeps.get_mut(keep).expect("it was just made");
+    let hub = &mut shard.guests.hub;
+    let kept = hub.mcp.keeps.get_mut(keep).expect("it was just made");
     kept.is_streamed = is_streamed;
     let execution = kept.execution.expect("it runs");
-    serve.mcp.calls.get_mut(handle).expect("as above").stage = Stage::Runs(keep);
+    hub.mcp.calls.get_mut(handle).expect("as above").stage = Stage::Runs(keep);
     records::log_started_by(shard, outlet.connection(), execution, &spec.name);
     if let Some(kinds) = kinds {
         attach_notifier(shard, handle, execution, From::Start, kinds);
     }
     if polls || (wants_chunks && is_primed) {
-        shard.guests.serve.as_mut().expect("as above").prime(handle);
+        shard.guests.hub.prime(handle);
     }
     if polls {
         result::send_away(shard, handle);
@@ -219,8 +219,8 @@ pub(in crate::server) fn keep_output<R: Reactor + 'static>(
     };
     let execution = open_kept(shard, owner, prepared, subscriber_count, retention)?;
     let keep = Keep { execution: Some(execution), ..Keep::new(owner, spec, role) };
-    let serve = shard.guests.serve.as_mut().expect("it was asked");
-    let keep = serve.mcp.keeps.insert(Box::new(keep));
+    let hub = &mut shard.guests.hub;
+    let keep = hub.mcp.keeps.insert(Box::new(keep));
     let Ok(keep) = keep else {
         let _ = shard.cancel(execution);
         return Err(ExecuteError::Open(crate::engine::OpenError::TooMany {
@@ -262,14 +262,14 @@ pub(in crate::server) fn attach_keep<R: Reactor + 'static>(
     let spec = SubscribeSpec { policy: Policy::Block, from, ..SubscribeSpec::default() };
     let subscribed = attach_ear(shard, execution, spec, Ear::Keep(keep));
     let token = doors::token_of(shard, execution);
-    let serve = shard.guests.serve.as_mut().expect("it keeps");
-    let Some(kept) = serve.mcp.keeps.get_mut(keep) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(kept) = hub.mcp.keeps.get_mut(keep) else { return };
     kept.token = token;
     match subscribed {
         Ok(subscribed) => kept.subscriber = Some(subscribed.subscriber),
         Err(error) => {
             kept.fail(&error.to_string());
-            serve.mcp.note(crate::server::mcp::News::Keep(keep));
+            hub.mcp.note(crate::server::mcp::News::Keep(keep));
         }
     }
 }
@@ -293,14 +293,14 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
     };
     let Ok(subscribed) = attached else { return }; // The answer is complete without it.
     let notifier = subscribed.subscriber;
-    let serve = shard.guests.serve.as_mut().expect("it has calls");
-    let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
     call.notifier = Some(notifier);
     call.is_cut_short = false;
     // Only the client of a session can come back.
     let replay = subscribed.replay.filter(|_| matches!(call.asker, Asker::Session(_)));
     let Some(id) = call.outlet.connection() else { return };
-    let Some(connection) = serve.connection(id) else { return };
+    let Some(connection) = hub.connection(id) else { return };
     connection.bound_sending(kernel_bytes_for(replay), &mut shard.reactor);
     let takes = connection.takes;
     if let Some(link) = &mut connection.mcp {

@@ -101,14 +101,13 @@ fn ask_all<R: Reactor + 'static>(
         _ => (None, None),
     };
     let parts = vec![own_part];
-    let span = shard.guests.serve.as_mut().filter(|_| listed.is_some());
-    let span = span.and_then(|serve| serve.mcp.take_span());
+    let span = listed.as_ref().and_then(|_| shard.guests.hub.mcp.take_span());
     let gathering = Gathering { format, listed, span, parts, answer };
     if awaited.is_empty() {
         return answer_gathered(shard, id, gathering);
     }
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.connection(id).expect("its request is being answered").doing = Doing::Elsewhere;
+    let hub = &mut shard.guests.hub;
+    hub.connection(id).expect("its request is being answered").doing = Doing::Elsewhere;
     shard.guests.peers.open.insert(ticket, id, awaited, Subject::Gather(gathering));
     false
 }
@@ -145,11 +144,11 @@ pub(in crate::server) fn on_complete<R: Reactor + 'static>(
     id: ConnectionId,
     gathering: Gathering,
 ) {
-    let connection = shard.guests.serve.as_mut().and_then(|serve| serve.connection(id));
+    let connection = shard.guests.hub.connection(id);
     if let Some(connection) = connection {
         connection.doing = Doing::Requests;
         answer_gathered(shard, id, gathering);
-        shard.guests.serve.as_mut().expect("as above").answered.push(id);
+        shard.guests.hub.answered.push(id);
     }
 }
 
@@ -210,8 +209,7 @@ fn metrics<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics {
         *count += 1;
         subscribers += u64::from(subscriber_count);
     }
-    let connections =
-        shard.guests.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
+    let connections = shard.guests.hub.connections.iter().flatten();
     let (mut streams, mut waiting_bytes) = (0, 0);
     for connection in connections {
         streams += u64::from(connection.stream.is_some());
@@ -220,14 +218,7 @@ fn metrics<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics {
     ShardMetrics {
         shard: peers::own_index(shard) as u32,
         counters: shard.counters(),
-        latencies: Box::new(
-            shard
-                .guests
-                .serve
-                .as_ref()
-                .map(|serve| *serve.deliveries.latencies())
-                .unwrap_or_default(),
-        ),
+        latencies: Box::new(*shard.guests.hub.deliveries.latencies()),
         stalls: Box::new(shard.stalls),
         reactor: shard.reactor.counters().clone(),
         rings: memory.usage,
@@ -242,7 +233,7 @@ fn metrics<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics {
         agents: agents::running_agents(shard).count() as u64,
         doors: shm::door_count(shard),
         door_bytes: shm::door_bytes(shard),
-        mcp: shard.guests.serve.as_ref().map(|serve| serve.mcp.metrics()).unwrap_or_default(),
+        mcp: shard.guests.hub.mcp.metrics(),
     }
 }
 

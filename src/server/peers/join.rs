@@ -137,9 +137,9 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
         awaited.push(home as u8);
     }
     let until = shard.now + limits::JOIN_DEADLINE;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.connection(id).expect("its request is being answered").doing = Doing::Joining;
-    serve.set_timer(id, Some((Timer::Join, until)));
+    let hub = &mut shard.guests.hub;
+    hub.connection(id).expect("its request is being answered").doing = Doing::Joining;
+    hub.set_timer(id, Some((Timer::Join, until)));
     let parts = follow.executions.iter().map(|_| None).collect();
     let joining = Joining { follow: follow.clone(), parts };
     shard.guests.peers.open.insert(ticket, id, awaited, Subject::Join(joining));
@@ -210,16 +210,16 @@ pub(in crate::server) fn on_complete<R: Reactor + 'static>(
     id: ConnectionId,
     joining: Joining,
 ) {
-    let Some(serve) = &mut shard.guests.serve else { return };
+    let hub = &mut shard.guests.hub;
     let Joining { follow, parts } = joining;
-    serve.connection(id).expect("Q1").doing = Doing::Requests;
-    serve.set_timer(id, None);
-    let is_whole = match serve.is_draining {
+    hub.connection(id).expect("Q1").doing = Doing::Requests;
+    hub.set_timer(id, None);
+    let is_whole = match hub.is_draining {
         true => calls::answer_error(shard, id, &ApiError::shutting_down()),
         false => hub::follow_with(shard, id, &follow, parts),
     };
     match is_whole {
-        true => shard.guests.serve.as_mut().expect("as above").answered.push(id),
+        true => shard.guests.hub.answered.push(id),
         false => hub::settle_connection(shard, id),
     }
 }
@@ -229,9 +229,9 @@ pub(in crate::server) fn join_late<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.connection(id).expect("the caller found it").doing = Doing::Requests;
+    let hub = &mut shard.guests.hub;
+    hub.connection(id).expect("the caller found it").doing = Doing::Requests;
     shard.guests.peers.abandon(id);
     calls::answer_error(shard, id, &busy());
-    shard.guests.serve.as_mut().expect("as above").answered.push(id);
+    shard.guests.hub.answered.push(id);
 }

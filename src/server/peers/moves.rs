@@ -86,13 +86,13 @@ pub(in crate::server) fn begin_move<R: Reactor + 'static>(
     call: Call,
     home: usize,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.flush(&mut shard.reactor, &mut shard.counters, shard.now);
-    serve.set_timer(id, None);
-    let Some(connection) = serve.connection(id) else { return };
+    let hub = &mut shard.guests.hub;
+    hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
+    hub.set_timer(id, None);
+    let Some(connection) = hub.connection(id) else { return };
     connection.doing = Doing::Moving(Box::new((home, call)));
     connection.is_blocked = true; // Pending output is not sent from here.
-    serve.settle_place(id, shard.now);
+    hub.settle_place(id, shard.now);
     shard.reactor.release(id);
 }
 
@@ -102,8 +102,8 @@ pub(in crate::server) fn send_off<R: Reactor + 'static>(
     id: ConnectionId,
     socket: ReleasedSocket,
 ) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    let Some(connection) = serve.forget(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(connection) = hub.forget(id) else { return };
     let rest = connection.unsent();
     let Connection { http, session, is_at_door, doing, .. } = *connection;
     let Doing::Moving(to) = doing else { unreachable!("nothing else is released") };
@@ -146,16 +146,16 @@ fn send_back<R: Reactor + 'static>(shard: &mut ServerShard<R>, moving: Moving, e
 fn adopt<R: Reactor + 'static>(shard: &mut ServerShard<R>, moving: Moving) -> Option<ConnectionId> {
     let Moving { socket, http, session, is_at_door, rest, .. } = moving;
     let peer = socket.peer();
-    if hub::open_serve(shard).is_err() {
+    if hub::open_hub(shard).is_err() {
         return None;
     }
     let Ok(id) = shard.reactor.adopt(socket) else {
         records::log_connection(shard, "connection_refused", peer);
         return None; // The error holds the socket, and dropping it closes the socket.
     };
-    let serve = shard.guests.serve.as_mut().expect("it was just opened");
-    serve.accept(id, peer, shard.now);
-    let connection = serve.writable(id).expect("it was just accepted");
+    let hub = &mut shard.guests.hub;
+    hub.accept(id, peer, shard.now);
+    let connection = hub.writable(id).expect("it was just accepted");
     connection.http = http;
     connection.session = session;
     connection.is_at_door = is_at_door;

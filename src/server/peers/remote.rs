@@ -24,7 +24,7 @@ use crate::engine::{Coalesce, Replay};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
-use crate::server::hub::Serve;
+use crate::server::hub::Hub;
 use crate::server::hub::connection::Connection;
 use crate::server::hub::deliver::Giving;
 use crate::server::hub::stream::Source;
@@ -215,7 +215,7 @@ impl Remotes {
     }
 }
 
-impl Serve {
+impl Hub {
     /// True if a reader of another shard's ring is awake.
     #[inline]
     pub fn has_awake_remotes(&self) -> bool {
@@ -317,18 +317,18 @@ fn count_told(counters: &mut Counters, delivery: &Delivery<'_>) {
 /// True if a reader of another shard's ring is awake.
 #[inline]
 pub(in crate::server) fn has_awake_remotes<R: Reactor + 'static>(shard: &ServerShard<R>) -> bool {
-    shard.guests.serve.as_ref().is_some_and(|serve| serve.has_awake_remotes())
+    shard.guests.hub.has_awake_remotes()
 }
 
 /// Delivers from the rings of other shards.
 pub(in crate::server) fn poll_remotes<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let awake_count = shard.guests.serve.as_ref().map_or(0, |serve| serve.remotes.awake.len());
+    let awake_count = shard.guests.hub.remotes.awake.len();
     for _ in 0..awake_count {
         hub::make_room_for_deliveries(shard);
-        let Some(serve) = &mut shard.guests.serve else { return };
-        let Some(at) = serve.remotes.awake.pop_front() else { return };
+        let hub = &mut shard.guests.hub;
+        let Some(at) = hub.remotes.awake.pop_front() else { return };
         let (reactor, counters) = (&mut shard.reactor, &mut shard.counters);
-        let Given { any, left } = serve.poll_remote(at, reactor, counters, shard.now);
+        let Given { any, left } = hub.poll_remote(at, reactor, counters, shard.now);
         shard.worked |= any;
         if let Some((subscriber, end)) = left {
             records::log_let_go(shard, subscriber.execution(), subscriber.id(), &end);
@@ -339,13 +339,12 @@ pub(in crate::server) fn poll_remotes<R: Reactor + 'static>(shard: &mut ServerSh
 
 /// Checks the dozing readers, because another shard may have woken this one.
 pub(in crate::server) fn look_at_remotes<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    if let Some(serve) = &mut shard.guests.serve {
-        serve.remotes.look_at_dozing();
-    }
+    let hub = &mut shard.guests.hub;
+    hub.remotes.look_at_dozing();
 }
 
 /// Removes the reader in this slot, because its connection is gone.
 pub(in crate::server) fn lose_remote<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u32) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    drop(serve.remotes.remove(at)); // Dropping it tells its shard.
+    let hub = &mut shard.guests.hub;
+    drop(hub.remotes.remove(at)); // Dropping it tells its shard.
 }

@@ -30,7 +30,7 @@ use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::server::ServerShard;
 use crate::server::calls::answer::{options_of, refusal};
 use crate::server::guests::{ServedRemote, ServedRun};
-use crate::server::hub::Serve;
+use crate::server::hub::Hub;
 use crate::server::hub::connection::{Connection, Doing, Timer};
 use crate::server::shm::{Behind, Door, Guest, Looks, Place as DoorPlace, relay};
 use crate::shard::run::{Producer, Remote, Seat};
@@ -133,7 +133,7 @@ pub(in crate::server) fn of_producer(
     }
 }
 
-impl Serve {
+impl Hub {
     /// True if a client may connect at the door: a process of the server's own user or of root.
     pub(in crate::server) fn is_of_house(peer: &Peer) -> bool {
         let own = rustix::process::geteuid().as_raw();
@@ -180,7 +180,7 @@ impl Serve {
 }
 /// Refuses a request that is allowed at the door only. Returns true if it was refused.
 fn is_elsewhere<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) -> bool {
-    let connection = shard.guests.serve.as_mut().and_then(|serve| serve.connection(id));
+    let connection = shard.guests.hub.connection(id);
     if connection.is_some_and(|connection| connection.is_at_door) {
         return false;
     }
@@ -239,7 +239,10 @@ pub(in crate::server) fn refuse_at_door<R: Reactor + 'static>(
 }
 
 pub(in crate::server) fn looks<R: Reactor + 'static>(shard: &ServerShard<R>) -> Looks {
-    shard.guests.serve.as_ref().map_or_else(Looks::default, |serve| Rc::clone(&serve.looks))
+    match shard.guests.hub.is_open() {
+        true => Rc::clone(&shard.guests.hub.looks),
+        false => Looks::default(), // Without a connection nobody sleeps on one.
+    }
 }
 
 pub(in crate::server) fn grant_reader<R: Reactor + 'static>(
@@ -415,9 +418,9 @@ pub(in crate::server) fn begin_line<R: Reactor + 'static>(
     grant: Grant,
 ) -> bool {
     let Grant { mut line, document, parcel } = grant;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let around = serve.around(&shard.guests.access, shard.now);
-    let connection = serve.writable(id).expect("its request is being answered");
+    let hub = &mut shard.guests.hub;
+    let around = hub.around(&shard.guests.access, shard.now);
+    let connection = hub.writable(id).expect("its request is being answered");
     line.body =
         connection.converse(|http, out| http.begin_stream(ndjson::MEDIA_TYPE, &around, out));
     line.write(connection, &document);
@@ -433,14 +436,13 @@ pub(in crate::server) fn say_go<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     connection: ConnectionId,
 ) {
-    if let Some(serve) = &mut shard.guests.serve {
-        serve.tell_line(connection, &documents::door_go());
-    }
+    let hub = &mut shard.guests.hub;
+    hub.tell_line(connection, &documents::door_go());
 }
 
 /// True if sleeping processes have to be woken.
 pub(in crate::server) fn has_lines_to_wake<R: Reactor + 'static>(shard: &ServerShard<R>) -> bool {
-    shard.guests.serve.as_ref().is_some_and(|serve| !serve.looks.borrow().is_empty())
+    !shard.guests.hub.looks.borrow().is_empty()
 }
 
 /// Handles bytes that were received on a line.
@@ -448,8 +450,8 @@ pub(in crate::server) fn hear_at_door<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
 ) {
-    let Some(serve) = &mut shard.guests.serve else { return };
-    let Some(connection) = serve.connection(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(connection) = hub.connection(id) else { return };
     let Some(line) = connection.line.as_ref().filter(|line| !line.is_over) else { return };
     let (execution, side) = (line.execution, line.side);
     hear_knock(shard, execution, side);
@@ -541,8 +543,8 @@ pub(in crate::server) fn end_line<R: Reactor + 'static>(
     word: LastWord<'_>,
 ) {
     let now = shard.now;
-    let Some(serve) = &mut shard.guests.serve else { return };
-    let Some(connection) = serve.writable(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(connection) = hub.writable(id) else { return };
     let Some(mut line) = connection.line.take() else { return };
     if !line.is_over {
         line.is_over = true;
@@ -551,7 +553,7 @@ pub(in crate::server) fn end_line<R: Reactor + 'static>(
         connection.is_last = true;
     }
     connection.line = Some(line);
-    serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
+    hub.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
 }
 
 /// Tells the processes that share an execution that it has ended. Readers leave when they have
@@ -571,10 +573,9 @@ pub(in crate::server) fn tell_end_at_door<R: Reactor + 'static>(
         }
     }
     let word = LastWord::Ended(verdict);
-    if let Some(serve) = &mut shard.guests.serve {
-        for id in readers {
-            serve.tell_line(id, &word.document());
-        }
+    let hub = &mut shard.guests.hub;
+    for id in readers {
+        hub.tell_line(id, &word.document());
     }
     if let Some(id) = producer {
         end_line(shard, id, word);

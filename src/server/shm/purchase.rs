@@ -105,8 +105,8 @@ pub(in crate::server) fn place_at_door<R: Reactor + 'static>(
 }
 
 fn wait_at_door<R: Reactor + 'static>(shard: &mut ServerShard<R>, connection: ConnectionId) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let connection = serve.connection(connection).expect("its request is being answered");
+    let hub = &mut shard.guests.hub;
+    let connection = hub.connection(connection).expect("its request is being answered");
     connection.doing = Doing::Elsewhere;
 }
 
@@ -170,7 +170,7 @@ pub(in crate::server) fn take_in_memory<R: Reactor + 'static>(
 
 /// Ends the waiting of a connection. Returns false if it is gone or does not wait.
 fn is_awaited<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) -> bool {
-    let connection = shard.guests.serve.as_mut().and_then(|serve| serve.connection(id));
+    let connection = shard.guests.hub.connection(id);
     let connection = connection.filter(|found| matches!(found.doing, Doing::Elsewhere));
     connection.map(|found| found.doing = Doing::Requests).is_some()
 }
@@ -180,14 +180,14 @@ fn answer_at_door<R: Reactor + 'static>(
     id: ConnectionId,
     granted: Result<crate::server::shm::lines::Grant, ApiError>,
 ) {
-    let is_draining = shard.guests.serve.as_ref().is_some_and(|serve| serve.is_draining);
+    let is_draining = shard.guests.hub.is_draining;
     let is_answered = match granted {
         Ok(_) if is_draining => calls::answer_error(shard, id, &ApiError::shutting_down()),
         Ok(grant) => lines::begin_line(shard, id, grant),
         Err(error) => lines::refuse_at_door(shard, id, &error),
     };
-    if is_answered && let Some(serve) = &mut shard.guests.serve {
-        serve.answered.push(id);
+    if is_answered {
+        shard.guests.hub.answered.push(id);
     }
 }
 

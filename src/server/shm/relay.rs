@@ -19,7 +19,7 @@ use crate::memory::{
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::guests::{ServedRemote, ServedRun};
-use crate::server::hub::Serve;
+use crate::server::hub::Hub;
 use crate::server::shm::Behind;
 use crate::shard::run::{Producer, Ring, Seat};
 use crate::trace::Transport;
@@ -158,28 +158,21 @@ impl ServedRun {
     /// Copies the chunks through `until_seq` to other processes, before the engine is told of them.
     /// All chunks produced here reach other processes this way.
     #[inline]
-    pub(in crate::server) fn relay(
-        &mut self,
-        until_seq: u64,
-        scratch: &mut [u8],
-        serve: Option<&mut Serve>,
-    ) {
+    pub(in crate::server) fn relay(&mut self, until_seq: u64, scratch: &mut [u8], hub: &mut Hub) {
         if self.guest.door.is_some() || self.guest.named.is_some() {
-            self.hand_on(until_seq, scratch, serve);
+            self.hand_on(until_seq, scratch, hub);
         }
     }
 
-    fn hand_on(&mut self, until_seq: u64, scratch: &mut [u8], serve: Option<&mut Serve>) {
+    fn hand_on(&mut self, until_seq: u64, scratch: &mut [u8], hub: &mut Hub) {
         if let Some(door) = &mut self.guest.door
             && let Behind::Relay(relay) = &mut door.behind
         {
-            let mut deliveries = serve.map(|serve| &mut serve.deliveries);
+            let deliveries = &mut hub.deliveries;
             let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
             let reader_count = self.remotes.iter().filter(is_elsewhere).count() as u32;
             let filled = fill(&mut relay.writer, &self.ring, until_seq, scratch, |published_at| {
-                if let Some(deliveries) = &mut deliveries {
-                    deliveries.note(published_at, Transport::Door, reader_count);
-                }
+                deliveries.note(published_at, Transport::Door, reader_count);
             });
             assert!(filled.is_ok()); // S2: no chunk is overwritten before the engine is told.
         }

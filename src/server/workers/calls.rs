@@ -66,10 +66,10 @@ pub(in crate::server) fn let_work<R: Reactor + 'static>(
         return calls::answer_error(shard, id, &entrance_error(error));
     }
     let now = shard.now;
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let (retry, beat) = (serve.retry(), serve.first_beat());
-    let around = serve.around(&shard.guests.access, now);
-    let connection = serve.writable(id).expect("its request is being answered");
+    let hub = &mut shard.guests.hub;
+    let (retry, beat) = (hub.retry(), hub.first_beat());
+    let around = hub.around(&shard.guests.access, now);
+    let connection = hub.writable(id).expect("its request is being answered");
     let media_type = sse::MEDIA_TYPE;
     let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));
     if body == StreamBody::None {
@@ -88,7 +88,7 @@ pub(in crate::server) fn let_work<R: Reactor + 'static>(
     connection.doing = Doing::Stream;
     connection.stream = Some(Box::new(stream));
     connection.worker = Some(Box::new((principal, work.session.clone())));
-    serve.set_timer(id, Some((Timer::Beat, now + beat)));
+    hub.set_timer(id, Some((Timer::Beat, now + beat)));
     for call in shard.guests.workers.enter(principal, &work.session, work.tools, id) {
         tell_call(shard, id, call); // The worker is back, and may have forgotten its calls.
     }
@@ -131,11 +131,11 @@ fn hold_part<R: Reactor + 'static>(
 ) {
     let until = shard.now + limits::PART_WAIT;
     shard.guests.workers.parts.push((deliver.part.call, id));
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
+    let hub = &mut shard.guests.hub;
     // A body of many parts waits as long as it takes: its connection is not read meanwhile.
     let timer = (!deliver.is_of_many).then_some((Timer::Part, until));
-    serve.connection(id).expect("its request is being answered").doing = Doing::Part(deliver);
-    serve.set_timer(id, timer);
+    hub.connection(id).expect("its request is being answered").doing = Doing::Part(deliver);
+    hub.set_timer(id, timer);
 }
 
 /// Takes a part if it is the next one and there is room.
@@ -233,8 +233,8 @@ fn answer_part<R: Reactor + 'static>(
     let is_duplicate = result == Ok(Taken::Before);
     let error = match result {
         Ok(Taken::Now | Taken::Before) if deliver.is_of_many => {
-            let serve = shard.guests.serve.as_mut().expect("it has connections");
-            if let Some(connection) = serve.connection(id) {
+            let hub = &mut shard.guests.hub;
+            if let Some(connection) = hub.connection(id) {
                 connection.http.take_part(is_duplicate);
             }
             return true;
@@ -270,16 +270,16 @@ fn call_ended<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId)
 fn look_at_parts<R: Reactor + 'static>(shard: &mut ServerShard<R>, call: ExecutionId) {
     while let Some(at) = shard.guests.workers.parts.iter().position(|(other, _)| *other == call) {
         let (_, id) = shard.guests.workers.parts[at];
-        let serve = shard.guests.serve.as_mut().expect("it has connections");
-        let connection = serve.connection(id).expect("a closed connection waits for nothing");
+        let hub = &mut shard.guests.hub;
+        let connection = hub.connection(id).expect("a closed connection waits for nothing");
         let principal = connection.http.principal();
         let Doing::Part(deliver) = mem::replace(&mut connection.doing, Doing::Requests) else {
             unreachable!("it waits with its part");
         };
         let result = accept_part(shard, &deliver, principal, false);
         if result == Ok(Taken::NotYet) {
-            let serve = shard.guests.serve.as_mut().expect("as above");
-            let connection = serve.connection(id).expect("no connection is dropped in between");
+            let hub = &mut shard.guests.hub;
+            let connection = hub.connection(id).expect("no connection is dropped in between");
             connection.doing = Doing::Part(deliver);
             return;
         }
@@ -290,9 +290,9 @@ fn look_at_parts<R: Reactor + 'static>(shard: &mut ServerShard<R>, call: Executi
 }
 
 fn go_on_behind_part<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    serve.set_timer(id, None);
-    serve.answered.push(id);
+    let hub = &mut shard.guests.hub;
+    hub.set_timer(id, None);
+    hub.answered.push(id);
 }
 
 /// Refuses a part that has waited for room long enough.
@@ -300,8 +300,8 @@ pub(in crate::server) fn refuse_part<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let connection = serve.connection(id).expect("a closed connection has no timer");
+    let hub = &mut shard.guests.hub;
+    let connection = hub.connection(id).expect("a closed connection has no timer");
     let Doing::Part(deliver) = mem::replace(&mut connection.doing, Doing::Requests) else {
         unreachable!("its timer was armed for it");
     };
@@ -331,9 +331,8 @@ pub(in crate::server) fn settle_calls<R: Reactor + 'static>(shard: &mut ServerSh
         look_at_parts(shard, call);
     }
     loop {
-        let Guests { serve, workers, .. } = &mut shard.guests;
-        let serve = serve.as_mut().expect("it has connections");
-        let is_free = |id| serve.connection(id).is_some_and(|connection| connection.is_free());
+        let Guests { hub, workers, .. } = &mut shard.guests;
+        let is_free = |id| hub.connection(id).is_some_and(|connection| connection.is_free());
         let Some((call, session, id)) = workers.assign(is_free) else { return };
         let run = shard.runs[call.slot.index as usize].as_mut().filter(|run| run.id == call);
         let call_of = run.and_then(|run| run.guest.call.as_mut());
@@ -385,8 +384,8 @@ fn tell_worker<R: Reactor + 'static>(
     name: &str,
     document: &str,
 ) {
-    let serve = shard.guests.serve.as_mut().expect("it has connections");
-    let Some(connection) = serve.writable(id) else { return };
+    let hub = &mut shard.guests.hub;
+    let Some(connection) = hub.writable(id) else { return };
     let Some(stream) = connection.stream.take() else { return };
     connection.write(|out| stream.write_named(out, name, document));
     connection.stream = Some(stream);
@@ -418,8 +417,8 @@ pub(in crate::server) fn fire_worker_deadlines<R: Reactor + 'static>(shard: &mut
 pub(in crate::server) fn end_workers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let all: Vec<ConnectionId> = shard.guests.workers.connections().collect();
     for id in all {
-        let serve = shard.guests.serve.as_mut().expect("it has connections");
-        let Some(connection) = serve.writable(id) else { continue };
+        let hub = &mut shard.guests.hub;
+        let Some(connection) = hub.writable(id) else { continue };
         connection.stream = None;
         connection.converse(|http, out| http.end_stream(out));
         connection.doing = Doing::Requests;
@@ -441,8 +440,7 @@ pub(in crate::server) fn audit_calls<R: Reactor + 'static>(shard: &ServerShard<R
     for run in shard.runs.iter().flatten() {
         run.guest.call.iter().for_each(|call| call.audit());
     }
-    let connections =
-        shard.guests.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
+    let connections = shard.guests.hub.connections.iter().flatten();
     let waiting = connections.filter(|connection| matches!(connection.doing, Doing::Part(_)));
     assert_eq!(waiting.count(), shard.guests.workers.parts.len());
 }

@@ -148,9 +148,8 @@ pub(in crate::server) fn change_tools_here<R: Reactor + 'static>(
     call: &Call,
     principal: Principal,
 ) -> Result<Answer, ApiError> {
-    if let Some(serve) = &mut shard.guests.serve {
-        serve.mcp.note_tools(Some(principal));
-    }
+    let hub = &mut shard.guests.hub;
+    hub.mcp.note_tools(Some(principal));
     match call {
         Call::PutVirtualTool(tool) => put_virtual_tool(shard, tool, principal),
         Call::DeleteVirtualTool(name) => {
