@@ -1,5 +1,6 @@
 //! Carries out calls, and answers them.
 
+use crate::server::calls::Answered;
 use crate::server::calls::{owner, threads};
 use crate::server::{hub, mcp, peers, records, shm, workers};
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     call: Call,
-) -> bool {
+) -> Answered {
     let is_draining = shard.guests.hub.is_draining;
     let principal = owner::principal_of(shard, id);
     match call {
@@ -178,7 +179,7 @@ fn run_tool<R: Reactor + 'static>(
     id: ConnectionId,
     execute: Execute,
     owner: Principal,
-) -> bool {
+) -> Answered {
     let front = execute.front.unwrap_or_default();
     let command = front.command;
     if let (Some(_), Some(thread)) = (command, &front.thread_id)
@@ -219,15 +220,15 @@ fn run_tool<R: Reactor + 'static>(
     }
     if let Some((format, wishes)) = execute.stream {
         let wish = FrontWish { passed_over: front.passed_over, ..FrontWish::default() };
-        let is_refused = hub::follow_new(shard, id, execution, (format, wishes), wish);
-        if is_refused {
+        let answered = hub::follow_new(shard, id, execution, (format, wishes), wish);
+        if answered.is_now() {
             let _ = shard.cancel(execution); // No client knows its id.
         } else if execute.cancels {
             let hub = &mut shard.guests.hub;
             let stream = hub.connection(id).and_then(|c| c.stream.as_mut());
             stream.expect("it was just begun").cancels = Some(execution);
         }
-        return is_refused;
+        return answered;
     }
     if let Some(command) = command {
         let reply = bodies::command_carried_out(command, &execution.to_string());
@@ -277,7 +278,7 @@ fn refuse_run<R: Reactor + 'static>(
     id: ConnectionId,
     command: Option<u64>,
     error: &ApiError,
-) -> bool {
+) -> Answered {
     if command.is_some() {
         let reply = bodies::command_refused(command, "invalid_argument", &error.message);
         return answer(shard, id, &reply);
@@ -308,7 +309,7 @@ fn await_result<R: Reactor + 'static>(
     id: ConnectionId,
     execution: ExecutionId,
     wait: Duration,
-) -> bool {
+) -> Answered {
     let now = shard.now;
     match shard.inspect(execution) {
         Err(error) => answer_error(shard, id, &error.into()),
@@ -320,7 +321,7 @@ fn await_result<R: Reactor + 'static>(
             let connection = hub.connection(id).expect("its request is being answered");
             connection.doing = Doing::Result;
             hub.set_timer(id, Some((Timer::Result, now + wait)));
-            false
+            Answered::Later
         }
     }
 }
@@ -329,7 +330,7 @@ fn give_result<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     mut status: ExecutionStatus,
-) -> bool {
+) -> Answered {
     status.state = status.outcome.map_or(status.state, State::Ended);
     let mut data = Vec::new();
     if let Some(run) = shard.runs[status.id.slot.index as usize].as_ref() {
@@ -350,7 +351,7 @@ fn give_state<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     status: &ExecutionStatus,
-) -> bool {
+) -> Answered {
     let document = documents::state(status.id, status.state);
     answer(shard, id, &Answer::json(Status::ACCEPTED, &document))
 }
@@ -401,13 +402,13 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     answer: &Answer,
-) -> bool {
+) -> Answered {
     let hub = &mut shard.guests.hub;
     let around = hub.around(&shard.guests.access, shard.now);
     if let Some(connection) = hub.writable(id) {
         connection.converse(|http, out| http.answer(answer, &around, out));
     }
-    true
+    Answered::Now
 }
 
 /// Writes a complete error reply. Always returns true.
@@ -415,13 +416,13 @@ pub(in crate::server) fn answer_error<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     error: &ApiError,
-) -> bool {
+) -> Answered {
     let hub = &mut shard.guests.hub;
     let around = hub.around(&shard.guests.access, shard.now);
     if let Some(connection) = hub.writable(id) {
         connection.converse(|http, out| http.answer_error(error, &around, out));
     }
-    true
+    Answered::Now
 }
 
 /// Returns the options of an execution of `owner`, and the policy of subscribers that choose none.

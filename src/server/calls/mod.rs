@@ -14,3 +14,19 @@ pub(in crate::server) use answer::{
 };
 pub(in crate::server) use owner::{is_owned, principal_of};
 pub(in crate::server) use threads::{cut_waiting, end_threads, home_of_thread};
+
+/// The state of a request that was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Answered {
+    /// Its reply is complete.
+    Now,
+    /// Its reply comes later, or is a stream that has begun.
+    Later,
+}
+
+impl Answered {
+    /// True if the reply is complete.
+    pub fn is_now(self) -> bool {
+        self == Answered::Now
+    }
+}

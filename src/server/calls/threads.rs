@@ -15,6 +15,7 @@
 //! Invariant T1: a connection is in [`Hub::idle_threads`] if and only if it follows a thread and
 //! no execution.
 
+use crate::server::calls::Answered;
 use crate::server::calls::{answer, owner};
 use crate::server::{hub, peers};
 use serde_json::{Value, json};
@@ -78,7 +79,7 @@ pub(in crate::server) fn ask_thread<R: Reactor + 'static>(
     id: ConnectionId,
     call: ThreadCall,
     principal: Principal,
-) -> bool {
+) -> Answered {
     let ThreadCall { thread, ask } = call;
     let newest = shard.guests.conversations.newest(principal, &thread);
     let newest = newest.filter(|execution| owner::is_owned(shard, *execution, principal));
@@ -121,7 +122,7 @@ fn rejoin<R: Reactor + 'static>(
     newest: Option<ExecutionId>,
     format: StreamFormat,
     wishes: Wishes,
-) -> bool {
+) -> Answered {
     let Some(execution) = newest.filter(|execution| is_under_way(shard, *execution)) else {
         return answer::answer(shard, id, &Answer::empty(Status::NO_CONTENT));
     };
@@ -143,7 +144,7 @@ fn follow_thread<R: Reactor + 'static>(
     newest: Option<ExecutionId>,
     thread: Thread,
     wish: FrontWish,
-) -> bool {
+) -> Answered {
     let format = thread.format;
     let Some(execution) = newest else { return wait_on_thread(shard, id, thread) };
     let follow = Follow {
@@ -164,14 +165,14 @@ fn wait_on_thread<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     mut thread: Thread,
-) -> bool {
+) -> Answered {
     thread.waiting = Some(shard.guests.conversations.wait());
     let manner = Manner::told(thread.format, Told::nothing_yet(thread));
-    let is_whole = hub::begin(shard, id, manner, Default::default());
-    if !is_whole {
+    let answered = hub::begin(shard, id, manner, Default::default());
+    if answered == Answered::Later {
         shard.guests.hub.idle_threads.push(id);
     }
-    is_whole
+    answered
 }
 
 /// Announces a new run to the connections that wait on its thread.

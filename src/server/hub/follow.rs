@@ -1,5 +1,6 @@
 //! Streams: a request becomes one or several subscribers, and the reply consists of their events.
 
+use crate::server::calls::Answered;
 use crate::server::hub::{attached, deliver, front};
 use crate::server::{calls, peers, shm};
 use smallvec::SmallVec;
@@ -30,7 +31,7 @@ pub(in crate::server) fn follow<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     follow: &Follow,
-) -> bool {
+) -> Answered {
     if let StreamFormat::Front(format) = follow.format {
         return front::follow_front(shard, id, follow, format);
     }
@@ -46,7 +47,7 @@ pub(in crate::server) fn follow_with<R: Reactor + 'static>(
     id: ConnectionId,
     follow: &Follow,
     mut parts: Parts,
-) -> bool {
+) -> Answered {
     if follow.resumes {
         look_for_ends(shard, follow, &mut parts);
     }
@@ -109,7 +110,7 @@ pub(in crate::server) fn send_output<R: Reactor + 'static>(
     id: ConnectionId,
     execution: ExecutionId,
     kinds: Kinds,
-) -> bool {
+) -> Answered {
     // The ring may overwrite chunks before the subscription. The stream then has a gap, and is
     // cut.
     let tail_seq = match shard.inspect(execution) {
@@ -140,7 +141,7 @@ pub(in crate::server) fn follow_new<R: Reactor + 'static>(
     execution: ExecutionId,
     (format, wishes): (StreamFormat, Wishes),
     front: FrontWish,
-) -> bool {
+) -> Answered {
     let executions = SmallVec::from_elem((execution, From::Start), 1);
     let (is_combined, resumes) = (false, false);
     follow(shard, id, &Follow { executions, is_combined, resumes, format, wishes, front })
@@ -196,7 +197,7 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     id: ConnectionId,
     manner: Manner,
     attached: AllAttached,
-) -> bool {
+) -> Answered {
     let now = shard.now;
     let hub = &mut shard.guests.hub;
     let around = hub.around(&shard.guests.access, now);
@@ -207,7 +208,7 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
         connection.converse(|http, out| http.begin_stream_with(media_type, headers, &around, out));
     if body == StreamBody::None {
         attached::detach_all_of(shard, attached, Parts::new());
-        return true;
+        return Answered::Now;
     }
     let followed = attached.iter().map(|(execution, attached)| attached.followed(*execution));
     let open_count = attached.iter().filter(|(_, attached)| attached.is_open()).count();
@@ -259,7 +260,7 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     connection.stream = Some(stream);
     hub.set_timer(id, Some((Timer::Beat, now + beat)));
     deliver::tell_demands(shard);
-    false
+    Answered::Later
 }
 
 /// Detaches a subscriber. The caller has to name both ids.

@@ -5,6 +5,7 @@
 //! the first chunk is primed. The chunks before it that the ring still holds are read here once,
 //! and what they leave open is sent as one event.
 use crate::server::calls;
+use crate::server::calls::Answered;
 use crate::server::hub::follow;
 use smallvec::SmallVec;
 
@@ -194,10 +195,10 @@ pub(in crate::server) fn follow_front<R: Reactor + 'static>(
     id: ConnectionId,
     follow: &Follow,
     format: Format,
-) -> bool {
+) -> Answered {
     let (execution, from) = follow.executions[0];
     match follow_in_words(shard, id, (execution, from), follow, (format, None)) {
-        Ok(is_whole) => is_whole,
+        Ok(answered) => answered,
         Err(error) => calls::answer_error(shard, id, &error),
     }
 }
@@ -209,7 +210,7 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
     (execution, from): (ExecutionId, From),
     follow: &Follow,
     (format, thread): (Format, Option<Thread>),
-) -> Result<bool, ApiError> {
+) -> Result<Answered, ApiError> {
     // Executes pending actions, which may name subscriber slots that are used next.
     shard.pump();
     let status = shard.inspect(execution)?;

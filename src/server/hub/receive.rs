@@ -5,6 +5,7 @@ use crate::endpoint::{Access, ApiError, Call, HttpConnection, Step, Surroundings
 use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SocketEvent};
+use crate::server::calls::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::Source;
@@ -166,7 +167,7 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
                     return;
                 }
                 part_count += u32::from(is_of_many(&call));
-                if !calls::carry_out_call(shard, id, call) {
+                if calls::carry_out_call(shard, id, call) == Answered::Later {
                     break;
                 }
             }

@@ -5,6 +5,7 @@
 //! There it is a call like any other, of a session elsewhere. That session is told when the request
 //! is over. Cancellations and ends of sessions are sent to all shards.
 
+use crate::server::calls::Answered;
 use crate::server::mcp::{ask, receive, resources, result, tasks, trace};
 use crate::server::{calls, peers, workers};
 use serde_json::{Value, json};
@@ -55,7 +56,7 @@ pub(in crate::server) fn hear_asked<R: Reactor + 'static>(
     context: Box<Context>,
     ask: Ask,
     owner: Principal,
-) -> bool {
+) -> Answered {
     let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
     let Some(name) = name else {
         let text = "the request names no session";
@@ -96,12 +97,12 @@ pub(in crate::server) fn resume_far<R: Reactor + 'static>(
     request: &McpRequest,
     owner: Principal,
     behind: &str,
-) -> bool {
+) -> Answered {
     let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
     if let Some(name) = name
-        && let Some(is_whole) = result::resume_call(shard, id, name, owner, behind)
+        && let Some(answered) = result::resume_call(shard, id, name, owner, behind)
     {
-        return is_whole;
+        return answered;
     }
     receive::answer_fault(shard, id, None, crate::server::mcp::receive::no_such_stream())
 }
@@ -223,7 +224,7 @@ pub(in crate::server) fn gather_list<R: Reactor + 'static>(
     };
     let wish = McpWish::Asked(Box::new(context.clone()), ask.clone());
     let request = McpRequest::of(wish, session);
-    if peers::gather(shard, id, Call::Mcp(request.into()), source.owner) {
+    if peers::gather(shard, id, Call::Mcp(request.into()), source.owner).is_now() {
         // It has been answered already: the next request may have come.
         shard.guests.hub.answered.push(id);
     }
@@ -256,7 +257,7 @@ pub(in crate::server) fn answer_listed<R: Reactor + 'static>(
     request: &McpRequest,
     items: Vec<Value>,
     span: Option<Box<Span>>,
-) -> bool {
+) -> Answered {
     let McpWish::Asked(context, ask) = &request.wish else { unreachable!("it was asked") };
     let hub = &mut shard.guests.hub;
     let owner = hub.connection(id).expect("it waits").http.principal();

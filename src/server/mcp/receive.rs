@@ -1,5 +1,6 @@
 //! Messages over HTTP: a POST carries one, a GET opens a stream, a DELETE ends a session.
 
+use crate::server::calls::Answered;
 use crate::server::mcp::{ask, far, questions, result, trace};
 use crate::server::{calls, peers, workers};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub(in crate::server) fn answer_mcp<R: Reactor + 'static>(
     id: ConnectionId,
     mut request: McpRequest,
     owner: Principal,
-) -> bool {
+) -> Answered {
     // From here on, only the head of the request is left.
     match std::mem::replace(&mut request.wish, McpWish::Leave) {
         McpWish::Say(message) => match mcp::era_of(&message, request.version.as_deref()) {
@@ -80,7 +81,7 @@ fn hear_session<R: Reactor + 'static>(
     request: &McpRequest,
     message: Message,
     owner: Principal,
-) -> bool {
+) -> Answered {
     let request_id = id_of(&message);
     if let Message::Request { method, .. } = &message
         && method == "initialize"
@@ -106,7 +107,7 @@ fn hear_session<R: Reactor + 'static>(
         Err(fault) => answer_fault(shard, id, request_id, fault),
         Ok(incoming) => {
             let Some(incoming) = far::pass_on_asked(shard, id, request, incoming, owner) else {
-                return false;
+                return Answered::Later;
             };
             let asker = Asker::Session(name);
             hear_incoming(shard, id, incoming, Source { asker, owner, outlet: Outlet::Open(id) })
@@ -121,7 +122,7 @@ fn hear_alone<R: Reactor + 'static>(
     request: &McpRequest,
     message: Message,
     owner: Principal,
-) -> bool {
+) -> Answered {
     let request_id = id_of(&message);
     let parameter = |name: &str| {
         let found = request.parameters.iter().find(|(other, _)| {
@@ -150,7 +151,7 @@ pub(in crate::server) fn hear_incoming<R: Reactor + 'static>(
     id: ConnectionId,
     incoming: Incoming,
     source: Source,
-) -> bool {
+) -> Answered {
     match incoming {
         Incoming::Ask(context, ask) => {
             let request = context.id.clone();
@@ -160,7 +161,7 @@ pub(in crate::server) fn hear_incoming<R: Reactor + 'static>(
                     let bytes = write_answer(&request, &reply);
                     calls::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes))
                 }
-                None => false,
+                None => Answered::Later,
             }
         }
         Incoming::Told(told) => {
@@ -243,10 +244,10 @@ fn open_ear<R: Reactor + 'static>(
     name: SessionName,
     owner: Principal,
     behind: Option<&str>,
-) -> bool {
+) -> Answered {
     if let Some(behind) = behind {
         return match result::resume_call(shard, id, name, owner, behind) {
-            Some(is_whole) => is_whole,
+            Some(answered) => answered,
             None => answer_fault(shard, id, None, no_such_stream()),
         };
     }
@@ -271,9 +272,9 @@ fn open_ear<R: Reactor + 'static>(
         connection.doing = Doing::Requests;
         hub.set_timer(id, None);
         lose_stream(shard, name);
-        return true;
+        return Answered::Now;
     }
-    false
+    Answered::Later
 }
 
 /// Notes that a session has no stream of its own any more.
@@ -295,7 +296,7 @@ pub(in crate::server) fn answer_fault<R: Reactor + 'static>(
     id: ConnectionId,
     request: Option<Id>,
     fault: Fault,
-) -> bool {
+) -> Answered {
     let mut bytes = Vec::new();
     fault.write(&mut bytes, request.as_ref());
     let reply: Reply = Err(fault);

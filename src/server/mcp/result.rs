@@ -1,5 +1,6 @@
 //! The results of calls, built from kept output, and streams that are cut off and resumed.
 
+use crate::server::calls::Answered;
 use crate::server::hub;
 use crate::server::mcp::{answer, ask, doors, questions, tools};
 use std::sync::Arc;
@@ -93,7 +94,7 @@ pub(in crate::server) fn resume_call<R: Reactor + 'static>(
     name: SessionName,
     owner: Principal,
     behind: &str,
-) -> Option<bool> {
+) -> Option<Answered> {
     let event = EventId::parse(behind)?;
     let asker = Asker::Session(name);
     let hub = &mut shard.guests.hub;
@@ -136,7 +137,7 @@ pub(in crate::server) fn resume_call<R: Reactor + 'static>(
     let hub = &mut shard.guests.hub;
     hub.mcp.note(News::Call(handle));
     shard.pump();
-    Some(false)
+    Some(Answered::Later)
 }
 
 /// Ends the stream at once because the client has the answer already.
@@ -145,7 +146,7 @@ fn end_at_once<R: Reactor + 'static>(
     id: ConnectionId,
     name: SessionName,
     call: Handle,
-) -> Option<bool> {
+) -> Option<Answered> {
     let now = shard.now;
     let hub = &mut shard.guests.hub;
     hub.mcp.sessions.touch(name, now);
@@ -153,7 +154,7 @@ fn end_at_once<R: Reactor + 'static>(
     connection.mcp = Some(Box::new(Link::new(Part::Call(call))));
     hub.begin_stream(id);
     hub.release_link(id);
-    Some(false)
+    Some(Answered::Later)
 }
 
 /// Takes a call from its previous connection, whose loss was not noticed yet.

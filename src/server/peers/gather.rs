@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use crate::base::Principal;
 use crate::endpoint::{Answer as Reply, Call, McpRequest, MetricsFormat, documents};
 use crate::reactor::{ConnectionId, Reactor};
+use crate::server::calls::Answered;
 use crate::server::hub::connection::Doing;
 use crate::server::metrics::{ExecutionCounts, ProcessMetrics, ShardMetrics};
 use crate::server::peers::messages::{Question, Subject, ToPeer};
@@ -52,7 +53,7 @@ pub(in crate::server) fn gather<R: Reactor + 'static>(
     id: ConnectionId,
     call: Call,
     principal: Principal,
-) -> bool {
+) -> Answered {
     let own_part = part_of(shard, &call, principal);
     ask_all(shard, id, call, principal, own_part, None)
 }
@@ -65,7 +66,7 @@ pub(in crate::server) fn tell_all<R: Reactor + 'static>(
     call: Call,
     principal: Principal,
     answer: Reply,
-) -> bool {
+) -> Answered {
     ask_all(shard, id, call, principal, Part::Done, Some(answer))
 }
 
@@ -76,7 +77,7 @@ fn ask_all<R: Reactor + 'static>(
     principal: Principal,
     own_part: Part,
     answer: Option<Reply>,
-) -> bool {
+) -> Answered {
     let ticket = shard.guests.peers.open.draw_ticket();
     let own = peers::own_index(shard) as u8;
     let (mut awaited, mut dead) = (SmallVec::new(), Vec::new());
@@ -109,7 +110,7 @@ fn ask_all<R: Reactor + 'static>(
     let hub = &mut shard.guests.hub;
     hub.connection(id).expect("its request is being answered").doing = Doing::Elsewhere;
     shard.guests.peers.open.insert(ticket, id, awaited, Subject::Gather(gathering));
-    false
+    Answered::Later
 }
 
 /// Returns the answer of this shard for this principal.
@@ -156,7 +157,7 @@ fn answer_gathered<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     gathering: Gathering,
-) -> bool {
+) -> Answered {
     if let Some(answer) = gathering.answer {
         return calls::answer(shard, id, &answer);
     }

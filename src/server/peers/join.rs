@@ -14,6 +14,7 @@ use crate::endpoint::{ApiError, Follow, Wishes};
 use crate::engine::{Coalesce, From, NotFound};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, Waker};
+use crate::server::calls::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::hub::follow::was_seen_to_end;
 use crate::server::peers::messages::{Question, Subject, ToPeer};
@@ -107,7 +108,7 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     follow: &Follow,
-) -> bool {
+) -> Answered {
     let principal = calls::principal_of(shard, id);
     let ticket = shard.guests.peers.open.draw_ticket();
     let mut awaited = SmallVec::new();
@@ -143,7 +144,7 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
     let parts = follow.executions.iter().map(|_| None).collect();
     let joining = Joining { follow: follow.clone(), parts };
     shard.guests.peers.open.insert(ticket, id, awaited, Subject::Join(joining));
-    false
+    Answered::Later
 }
 
 /// Returns readers of this shard's rings, for another shard.
@@ -214,13 +215,13 @@ pub(in crate::server) fn on_complete<R: Reactor + 'static>(
     let Joining { follow, parts } = joining;
     hub.connection(id).expect("Q1").doing = Doing::Requests;
     hub.set_timer(id, None);
-    let is_whole = match hub.is_draining {
+    let answered = match hub.is_draining {
         true => calls::answer_error(shard, id, &ApiError::shutting_down()),
         false => hub::follow_with(shard, id, &follow, parts),
     };
-    match is_whole {
-        true => shard.guests.hub.answered.push(id),
-        false => hub::settle_connection(shard, id),
+    match answered {
+        Answered::Now => shard.guests.hub.answered.push(id),
+        Answered::Later => hub::settle_connection(shard, id),
     }
 }
 

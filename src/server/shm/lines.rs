@@ -9,6 +9,7 @@
 //! Invariant L1: every connection that is a line has exactly one entry in its execution, or none if
 //! that is gone. The entry is a reader with a desk slot, or the guest.
 
+use crate::server::calls::Answered;
 use crate::server::shm::{guest, purchase, reads};
 use crate::server::{calls, hub, records};
 use std::os::fd::{AsFd, OwnedFd};
@@ -186,7 +187,7 @@ fn is_elsewhere<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: Connection
     }
     let text = "memory is shared only at the server's door, a Unix socket: see --door";
     let error = ApiError::new(Status::FORBIDDEN, "not_at_the_door", text);
-    calls::answer_error(shard, id, &error)
+    calls::answer_error(shard, id, &error).is_now()
 }
 
 /// Lets another process read a ring. Returns true if it was refused, false if its line has
@@ -195,12 +196,12 @@ pub(in crate::server) fn read_at_door<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     door: &ReadDoor,
-) -> bool {
+) -> Answered {
     if is_elsewhere(shard, id) {
-        return true;
+        return Answered::Now;
     }
     let granted = match purchase::awaits_relay(shard, id, door) {
-        Ok(true) => return false,
+        Ok(true) => return Answered::Later,
         Ok(false) => grant_reader(shard, id, door),
         Err(error) => Err(error),
     };
@@ -219,12 +220,12 @@ pub(in crate::server) fn produce_at_door<R: Reactor + 'static>(
     id: ConnectionId,
     produce: Produce,
     owner: Principal,
-) -> bool {
+) -> Answered {
     if is_elsewhere(shard, id) {
-        return true;
+        return Answered::Now;
     }
     match purchase::await_ring(shard, id, produce, owner) {
-        Ok(()) => false,
+        Ok(()) => Answered::Later,
         Err(error) => refuse_at_door(shard, id, &error),
     }
 }
@@ -233,7 +234,7 @@ pub(in crate::server) fn refuse_at_door<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     error: &ApiError,
-) -> bool {
+) -> Answered {
     shard.counters.doors_refused += 1;
     calls::answer_error(shard, id, error)
 }
@@ -416,7 +417,7 @@ pub(in crate::server) fn begin_line<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     grant: Grant,
-) -> bool {
+) -> Answered {
     let Grant { mut line, document, parcel } = grant;
     let hub = &mut shard.guests.hub;
     let around = hub.around(&shard.guests.access, shard.now);
@@ -428,7 +429,7 @@ pub(in crate::server) fn begin_line<R: Reactor + 'static>(
     connection.parcel = Some(Box::new(parcel));
     connection.line = Some(Box::new(line));
     shard.pump();
-    false
+    Answered::Later
 }
 
 /// Tells a guest that it may begin.

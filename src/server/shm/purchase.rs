@@ -186,7 +186,7 @@ fn answer_at_door<R: Reactor + 'static>(
         Ok(grant) => lines::begin_line(shard, id, grant),
         Err(error) => lines::refuse_at_door(shard, id, &error),
     };
-    if is_answered {
+    if is_answered.is_now() {
         shard.guests.hub.answered.push(id);
     }
 }

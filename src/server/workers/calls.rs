@@ -5,6 +5,7 @@
 //! tried again when the gate opens or the call ends, and refused when its time is up.
 
 use crate::server::calls;
+use crate::server::calls::Answered;
 use std::mem;
 
 use smallvec::SmallVec;
@@ -61,7 +62,7 @@ pub(in crate::server) fn let_work<R: Reactor + 'static>(
     id: ConnectionId,
     work: Work,
     principal: Principal,
-) -> bool {
+) -> Answered {
     if let Err(error) = shard.guests.workers.may_enter(principal, &work.session) {
         return calls::answer_error(shard, id, &entrance_error(error));
     }
@@ -73,7 +74,7 @@ pub(in crate::server) fn let_work<R: Reactor + 'static>(
     let media_type = sse::MEDIA_TYPE;
     let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));
     if body == StreamBody::None {
-        return true;
+        return Answered::Now;
     }
     let stream = Stream {
         encoding: Encoding::Sse,
@@ -92,7 +93,7 @@ pub(in crate::server) fn let_work<R: Reactor + 'static>(
     for call in shard.guests.workers.enter(principal, &work.session, work.tools, id) {
         tell_call(shard, id, call); // The worker is back, and may have forgotten its calls.
     }
-    false
+    Answered::Later
 }
 
 /// Notes that the connection of a worker is gone.
@@ -111,13 +112,13 @@ pub(in crate::server) fn deliver<R: Reactor + 'static>(
     id: ConnectionId,
     deliver: Box<Deliver>,
     principal: Principal,
-) -> bool {
+) -> Answered {
     let call = deliver.part.call;
     let others_wait = shard.guests.workers.parts.iter().any(|(other, _)| *other == call);
     match accept_part(shard, &deliver, principal, others_wait) {
         Ok(Taken::NotYet) => {
             hold_part(shard, id, deliver);
-            false
+            Answered::Later
         }
         result => answer_part(shard, id, &deliver, result),
     }
@@ -229,7 +230,7 @@ fn answer_part<R: Reactor + 'static>(
     id: ConnectionId,
     deliver: &Deliver,
     result: Result<Taken, NotFound>,
-) -> bool {
+) -> Answered {
     let is_duplicate = result == Ok(Taken::Before);
     let error = match result {
         Ok(Taken::Now | Taken::Before) if deliver.is_of_many => {
@@ -237,7 +238,7 @@ fn answer_part<R: Reactor + 'static>(
             if let Some(connection) = hub.connection(id) {
                 connection.http.take_part(is_duplicate);
             }
-            return true;
+            return Answered::Now;
         }
         Ok(Taken::Now | Taken::Before) => {
             let document = documents::delivered(is_duplicate);

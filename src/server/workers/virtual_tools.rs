@@ -4,6 +4,7 @@
 //! shards therefore see changes in one order. The reply comes after all of them have made the
 //! change.
 
+use crate::server::calls::Answered;
 use crate::server::{calls, peers};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -135,7 +136,7 @@ pub(in crate::server) fn change_tools<R: Reactor + 'static>(
     id: ConnectionId,
     call: Call,
     principal: Principal,
-) -> bool {
+) -> Answered {
     match change_tools_here(shard, &call, principal) {
         Ok(answer) => peers::tell_all(shard, id, call, principal, answer),
         Err(error) => calls::answer_error(shard, id, &error),
