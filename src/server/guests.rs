@@ -250,6 +250,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn settle(shard: &mut ServerShard<R>) {
+        #[cfg(any(test, fuzzing))]
+        peers::messages::send_late(shard);
         agents::settle_agents(shard);
         if peers::has_awake_remotes(shard) {
             shard.did.note(Duty::Remotes);
@@ -265,6 +267,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     fn is_busy(&self) -> bool {
         let has_awake = self.hub.has_awake_remotes();
+        #[cfg(any(test, fuzzing))]
+        let has_awake = has_awake || self.peers.has_late();
         has_awake || self.agents.has_news()
     }
 

@@ -54,6 +54,8 @@ pub use mcp::LineOptions;
 pub use outgoing::OutgoingConfig;
 #[cfg(feature = "tls")]
 pub use outgoing::Roots;
+#[cfg(any(test, fuzzing))]
+pub(crate) use peers::messages::{Fate, ToPeer, set_courier};
 pub use places::Places;
 #[cfg(any(test, fuzzing))]
 pub(crate) use shm::by_hand::{AtDoor, HandLine, ProducerAtDoor};

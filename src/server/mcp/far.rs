@@ -109,7 +109,7 @@ pub(in crate::server) fn resume_far<R: Reactor + 'static>(
 
 /// Sends a message to the shard of a session, if that is another one. A missing shard has none of
 /// it.
-fn send_to<R: Reactor + 'static>(shard: &ServerShard<R>, name: SessionName, message: ToPeer) {
+fn send_to<R: Reactor + 'static>(shard: &mut ServerShard<R>, name: SessionName, message: ToPeer) {
     if usize::from(name.shard) != peers::own_index(shard) {
         let _ = peers::send(shard, name.shard.into(), message);
     }

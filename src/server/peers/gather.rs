@@ -40,6 +40,17 @@ pub enum Part {
     Done,
 }
 
+impl Part {
+    /// The kind of the part.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Part::List(_) => "list",
+            Part::Metrics(_) => "metrics",
+            Part::Done => "done",
+        }
+    }
+}
+
 impl Gathering {
     /// Adds the part of a shard.
     pub fn add(&mut self, part: Part) {

@@ -65,6 +65,13 @@ pub struct Wanted {
     resumes: bool,
 }
 
+impl Wanted {
+    /// Returns the executions, with their indices in the request.
+    pub fn executions(&self) -> &[(usize, ExecutionId, From)] {
+        &self.executions
+    }
+}
+
 /// A request that waits for readers.
 #[derive(Debug)]
 pub(in crate::server) struct Joining {

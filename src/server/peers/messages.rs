@@ -4,10 +4,14 @@
 //! one entry in the table of open questions, until all shards that were asked have answered or its
 //! connection waits no longer. An answer without an entry is dropped.
 //!
+//! A simulation can read each message on its way, delay it or refuse it ([`Courier`]).
+//!
 //! Invariants ([`OpenQuestions::audit`]):
 //! - Q1: every connection that waits for other shards has exactly one entry, with at least one
 //!   answer missing.
 //! - Q2: no two entries have the same ticket.
+
+use std::fmt;
 
 use smallvec::SmallVec;
 
@@ -177,17 +181,94 @@ impl OpenQuestions {
 /// # Errors
 /// The reason, if the shard takes no messages now or has died. The message is dropped.
 pub(in crate::server) fn send<R: Reactor + 'static>(
-    shard: &ServerShard<R>,
+    shard: &mut ServerShard<R>,
     peer: usize,
     message: ToPeer,
 ) -> Result<(), CallError> {
+    #[cfg(any(test, fuzzing))]
+    let message = match shard.guests.peers.carry(peer, message) {
+        Carried::Now(message) => message,
+        Carried::Later => return Ok(()),
+        Carried::Refused => return Err(CallError::Busy),
+    };
     let mailbox = shard.guests.peers.mailbox(peer).ok_or(CallError::Gone)?;
     mailbox.send(Command::Message(message)).map_err(|(error, _)| error)
 }
 
+/// What becomes of a message in a simulation.
+#[cfg(any(test, fuzzing))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is sent at once.
+    Now,
+    /// It is sent after this number of turns of the sender.
+    Later(u32),
+    /// It is refused, as by a shard whose mailbox is full.
+    Refused,
+}
+
+/// Decides about each message to the shard with this number.
+#[cfg(any(test, fuzzing))]
+pub(crate) type Courier = Box<dyn FnMut(usize, &ToPeer) -> Fate>;
+
+/// The result of giving a message to the courier.
+#[cfg(any(test, fuzzing))]
+pub(super) enum Carried {
+    Now(ToPeer),
+    Later,
+    Refused,
+}
+
+/// Lets a courier decide about all messages of this shard, except connections that move.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn set_courier<R: Reactor + 'static>(shard: &mut ServerShard<R>, courier: Courier) {
+    shard.guests.peers.courier = Some(courier);
+}
+
+/// Sends the delayed messages whose time has come. For each turn of a simulation.
+#[cfg(any(test, fuzzing))]
+pub(in crate::server) fn send_late<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    for (peer, message) in shard.guests.peers.take_late() {
+        shard.worked = true;
+        if let Some(mailbox) = shard.guests.peers.mailbox(peer) {
+            let _ = mailbox.send(Command::Message(message));
+        }
+    }
+}
+
+/// Shows what was said, but no addresses of memory: equal simulations say the same.
+impl fmt::Debug for ToPeer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ToPeer::Arrive(moving) => write!(out, "Arrive({:?})", moving.call()),
+            ToPeer::Ask(asker, ticket, Question::Part(call, principal)) => {
+                write!(out, "Ask({asker}, {ticket:?}, {call:?}, {principal:?})")
+            }
+            ToPeer::Ask(asker, ticket, Question::Join(wanted)) => {
+                write!(out, "Ask({asker}, {ticket:?}, {:?})", wanted.executions())
+            }
+            ToPeer::Answer(peer, ticket, Answer::Part(part)) => {
+                write!(out, "Answer({peer}, {ticket:?}, {})", part.name())
+            }
+            ToPeer::Answer(peer, ticket, Answer::Joined(parts)) => {
+                write!(out, "Answer({peer}, {ticket:?}, {} readers)", parts.len())
+            }
+            ToPeer::RunBegan(principal, thread) => write!(out, "RunBegan({principal:?}, {thread})"),
+            ToPeer::RequestOver(session, id) => write!(out, "RequestOver({session}, {id:?})"),
+            ToPeer::Cancel(session, id) => write!(out, "Cancel({session}, {id:?})"),
+            ToPeer::SessionEnded(session) => write!(out, "SessionEnded({session})"),
+            ToPeer::Notify(session, bytes) => {
+                write!(out, "Notify({session}, {} bytes)", bytes.len())
+            }
+            ToPeer::Bought(number, _) => write!(out, "Bought({number})"),
+            ToPeer::Died(peer) => write!(out, "Died({peer})"),
+        }
+    }
+}
+
 /// Sends a message to all other shards. Those that take no messages now have none of it.
 pub(in crate::server) fn send_all<R: Reactor + 'static>(
-    shard: &ServerShard<R>,
+    shard: &mut ServerShard<R>,
     message: impl Fn() -> ToPeer,
 ) {
     for peer in 0..shard.guests.peers.count() {

@@ -33,12 +33,25 @@ pub(in crate::server) struct Peers<R: Reactor + 'static> {
     /// The numbers of the shards that have died, in order.
     dead: Vec<u8>,
     open: OpenQuestions,
+    #[cfg(any(test, fuzzing))]
+    courier: Option<messages::Courier>,
+    /// Messages that the courier delays, with the number of turns that are left.
+    #[cfg(any(test, fuzzing))]
+    late: Vec<(u32, usize, ToPeer)>,
 }
 
 impl<R: Reactor + 'static> Peers<R> {
     /// Creates the table of a shard that is alone.
     pub fn new() -> Peers<R> {
-        Peers { mailboxes: Vec::new(), dead: Vec::new(), open: OpenQuestions::default() }
+        Peers {
+            mailboxes: Vec::new(),
+            dead: Vec::new(),
+            open: OpenQuestions::default(),
+            #[cfg(any(test, fuzzing))]
+            courier: None,
+            #[cfg(any(test, fuzzing))]
+            late: Vec::new(),
+        }
     }
 
     /// Returns the number of shards, or 0 if the shard is alone.
@@ -54,6 +67,38 @@ impl<R: Reactor + 'static> Peers<R> {
     /// Returns the mailbox of a shard.
     fn mailbox(&self, peer: usize) -> Option<&Mailbox<R, Guests<R>>> {
         self.mailboxes.get(peer)
+    }
+
+    /// Gives a message to the courier, if there is one. A message stays behind delayed ones to the
+    /// same shard, as in a mailbox.
+    #[cfg(any(test, fuzzing))]
+    fn carry(&mut self, peer: usize, message: ToPeer) -> messages::Carried {
+        use messages::{Carried, Fate};
+        let Some(courier) = &mut self.courier else { return Carried::Now(message) };
+        let before = self.late.iter().filter(|(_, to, _)| *to == peer).map(|(turns, ..)| *turns);
+        match (courier(peer, &message), before.max()) {
+            (Fate::Refused, _) => return Carried::Refused,
+            (Fate::Now, None) => return Carried::Now(message),
+            (Fate::Now, Some(turns)) => self.late.push((turns, peer, message)),
+            (Fate::Later(turns), before) => {
+                self.late.push((turns.max(before.unwrap_or(0)), peer, message));
+            }
+        }
+        Carried::Later
+    }
+
+    /// Takes the delayed messages whose time has come, one turn later than at the last call.
+    #[cfg(any(test, fuzzing))]
+    fn take_late(&mut self) -> Vec<(usize, ToPeer)> {
+        self.late.iter_mut().for_each(|(turns, ..)| *turns = turns.saturating_sub(1));
+        let due = self.late.extract_if(.., |(turns, ..)| *turns == 0);
+        due.map(|(_, peer, message)| (peer, message)).collect()
+    }
+
+    /// True if messages are delayed.
+    #[cfg(any(test, fuzzing))]
+    pub fn has_late(&self) -> bool {
+        !self.late.is_empty()
     }
 
     /// Notes that a shard has died. Returns false if that was known.

@@ -26,6 +26,14 @@ pub struct Moving {
     /// Bytes to send before the reply.
     rest: Vec<u8>,
 }
+
+impl Moving {
+    /// Returns the call that the other shard answers.
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+}
+
 /// Returns the other shard that has to answer this call, if there is one.
 pub(in crate::server) fn home_of<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,

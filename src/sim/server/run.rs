@@ -150,6 +150,8 @@ impl Run {
             let mut shard = shard.expect("memory for small rings");
             shard.run_jobs_by_hand();
             actions_hash.observe(&mut shard);
+            let couriers = Random::new(seed.rotate_left(8) + u64::from(index));
+            actions_hash.observe_messages(&mut shard, couriers);
             let tools = shard.tools_mut();
             tools.insert(script::spec(), script::prepare).expect("it is right");
             tools.insert(script::spec_on_thread(), script::prepare_on_thread).expect("it is right");
@@ -405,7 +407,9 @@ impl Run {
             if body.contains("\"held_back\":true") && body.contains("\"held_back_by\":[]") {
                 return Err(format!("it is held back by nobody: {body}"));
             }
-            if status == Some(503) && body.contains("too_many_connections") {
+            let is_full = body.contains("too_many_connections");
+            let is_busy = body.contains("a shard accepts no calls now");
+            if status == Some(503) && (is_full || is_busy) {
                 self.turned_away += 1;
                 continue;
             }
