@@ -262,7 +262,9 @@ pub(in crate::server) fn let_guest_begin<R: Reactor + 'static>(
 }
 
 fn tell_guest_to_begin<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
-    let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    let run = shard.runs[index as usize].as_mut();
+    // It may have been stopped before it had mapped its memory. (D5)
+    let Some(run) = run.filter(|run| matches!(run.producer, Producer::Guest)) else { return };
     let Some(guest) = run.guest() else { return };
     if guest.has_begun || !guest.is_started || guest.mapped().is_none() {
         return;
