@@ -234,4 +234,5 @@ macro_rules! given {
     };
 }
 
-pub(super) use {documents, given};
+pub(super) use documents;
+pub(super) use given;

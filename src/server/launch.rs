@@ -12,6 +12,7 @@ use crate::server::{
     Conversations, Places, ServerHandle, ServerShard, ServerShardConfig, ServerThread,
 };
 use crate::shard::CallError;
+use crate::shard::handle::spawn_and_tell;
 use crate::tool::Files;
 
 /// The configuration of a server.
@@ -109,10 +110,9 @@ impl Server {
                 shard.tools_mut().allow_files(Files::Nowhere);
                 set_up(shard);
             };
-            let spawned =
-                ServerShard::spawn_and_tell(config, ServerShard::open, set_up, move |died| {
-                    ends.add(index as u8, died);
-                });
+            let spawned = spawn_and_tell(config, ServerShard::open, set_up, move |died| {
+                ends.add(index as u8, died);
+            });
             let (thread, report) = spawned.map_err(ServerError::Shard)?;
             server.threads.push(thread);
             server.reports.push(report);

@@ -1,8 +1,15 @@
 //! The methods for a shard's owner, on the shard's own thread.
 
-use std::fmt;
+use super::{
+    MemoryStatus, PublishError, ShardConfig, ShardHandle, ShardThread, act, feed, handle, memory,
+};
+use crate::base::Instant;
+use crate::memory::{Pressure, Readings};
+use crate::reactor::{AnyReactor, Report};
+use crate::stream::Kind;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use serde_json::Value;
 
@@ -102,7 +109,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             unreachable!("the reply is the next action");
         };
         if self.observer.is_some() {
-            self.let_see(&Action::Reply(reply.clone()));
+            act::let_see(self, &Action::Reply(reply.clone()));
         }
         reply
     }
@@ -203,7 +210,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         while let Some(run) = &self.runs[slot.index as usize] {
             assert!(run.handle.generation < slot.generation);
             let wish = self.engine.next_wish().expect("a forgotten execution is released");
-            self.carry_out(wish);
+            act::carry_out(self, wish);
         }
     }
 
@@ -543,6 +550,149 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// the recipients of a delivery. An observer that panics is not called again.
     pub fn observe(&mut self, observer: impl FnMut(&Action, &[SubscriberId]) + 'static) {
         self.observer = Some(Foreign::new(Box::new(observer)));
+    }
+
+    /// Publishes a chunk of an execution that is fed by hand, and gives it to the subscribers of
+    /// this thread. Returns its number.
+    ///
+    /// # Errors
+    /// [`PublishError`]; nothing was published.
+    #[inline]
+    pub fn publish(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<u64, PublishError> {
+        feed::publish(self, id, kind, payload)
+    }
+
+    /// Like [`Shard::publish`], at the time `now`, which is stored in the chunk, and with a key
+    /// below 64.
+    ///
+    /// # Errors
+    /// [`PublishError`]; nothing was published.
+    ///
+    /// # Panics
+    /// If `key` is 64 or more.
+    #[inline]
+    pub fn publish_at(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        key: u8,
+        payload: &[u8],
+        now: Instant,
+    ) -> Result<u64, PublishError> {
+        feed::publish_at(self, id, kind, key, payload, now)
+    }
+
+    /// Publishes several chunks, and only then gives them to the subscribers of this thread. This
+    /// is less work for each chunk. Returns the number of the last one.
+    ///
+    /// # Errors
+    /// The number of chunks that were published, and the reason why the next one was not.
+    pub fn publish_batch(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        payloads: &[&[u8]],
+        now: Instant,
+    ) -> Result<u64, (usize, PublishError)> {
+        feed::publish_batch(self, id, kind, payloads, now)
+    }
+
+    /// Ends an execution that is fed by hand: as completed with `Ok`, as failed with an error text.
+    ///
+    /// # Errors
+    /// [`NotFound`] if the execution does not exist, has ended, or is not fed by hand.
+    pub fn finish(&mut self, id: ExecutionId, result: Result<(), &str>) -> Result<(), NotFound> {
+        feed::finish(self, id, result)
+    }
+
+    /// Announces the total number of chunks of an execution that is fed by hand.
+    ///
+    /// # Errors
+    /// [`NotFound`], as for [`Shard::finish`].
+    pub fn expect_total(&mut self, id: ExecutionId, chunk_count: u64) -> Result<(), NotFound> {
+        feed::expect_total(self, id, chunk_count)
+    }
+
+    /// Reports the progress of an execution that is fed by hand.
+    ///
+    /// # Errors
+    /// [`NotFound`], as for [`Shard::finish`].
+    pub fn report(&mut self, id: ExecutionId, report: crate::tool::Report) -> Result<(), NotFound> {
+        feed::report(self, id, report)
+    }
+
+    /// Returns the memory pressure and the memory that the rings take.
+    pub fn memory(&self) -> MemoryStatus {
+        memory::memory(self)
+    }
+
+    /// Takes one sample of the kernel's readings, for a shard without a watch. The pressure rises
+    /// at once, and falls after [`limits::PRESSURE_CALM_SAMPLES`] better samples. Returns the
+    /// pressure.
+    ///
+    /// ```
+    /// use streamdoor::memory::{Pressure, Readings};
+    /// use streamdoor::shard::{MemoryWatch, Shard, ShardConfig};
+    ///
+    /// let config = ShardConfig { memory: MemoryWatch::ByHand, ..Default::default() };
+    /// let (mut shard, _report) = Shard::new(config)?;
+    /// let readings = Readings { memory_some_avg10: Some(40.0), ..Default::default() };
+    /// assert_eq!(shard.set_readings(&readings), Pressure::Critical);
+    /// assert_eq!(shard.memory().largest_class_bytes, 64 << 10);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn set_readings(&mut self, readings: &Readings) -> Pressure {
+        memory::set_readings(self, readings)
+    }
+}
+
+impl Shard<AnyReactor> {
+    /// Starts a shard on a thread of its own. `set_up` is called on that thread first, for example
+    /// to add tools.
+    ///
+    /// # Errors
+    /// The kernel's error, for the thread or for the shard; or the panic of `set_up`.
+    ///
+    /// ```
+    /// use serde_json::json;
+    /// use streamdoor::engine::SubscribeSpec;
+    /// use streamdoor::shard::{Delivery, Shard, ShardConfig};
+    ///
+    /// let (shard, _report) = Shard::spawn(ShardConfig::default(), |_| {})?;
+    /// let arguments = json!({"chunks": 3, "delay_ms": 1});
+    /// let deadline = std::time::Duration::from_secs(5);
+    /// let hold = streamdoor::engine::Hold::UntilRead { deadline };
+    /// let options = streamdoor::shard::ExecuteOptions { hold, ..Default::default() };
+    /// let id = shard.execute("slow_data_processor", arguments, options)?;
+    /// let mut subscriber = shard.subscribe(id, SubscribeSpec::default())?;
+    /// let mut count = 0;
+    /// loop {
+    ///     match subscriber.next() {
+    ///         Delivery::Chunk(chunk) => count += chunk.data.len(),
+    ///         Delivery::End(_) => break,
+    ///         Delivery::Gap(_) | Delivery::Progress(_) => {}
+    ///     }
+    /// }
+    /// assert_eq!(count, 300);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn spawn<F>(config: ShardConfig, set_up: F) -> io::Result<(ShardThread, Report)>
+    where
+        F: FnOnce(&mut Shard) + Send + 'static,
+    {
+        handle::spawn_and_tell(config, Shard::new, set_up, |_| {})
+    }
+}
+
+impl<O: Outlet<AnyReactor>> Shard<AnyReactor, O> {
+    /// Returns a handle for other threads. [`Shard::turn`] carries out its requests.
+    pub fn handle(&self) -> ShardHandle<O> {
+        ShardHandle::new(self.mailbox())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The handle for other threads, which sends commands to the shard's own thread through a bounded
 //! mailbox. The start and the end of a spawned thread are here, too.
 
+use super::{panics, produce};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -13,11 +14,10 @@ use super::run::Bell;
 use super::{ExecuteError, ExecuteOptions, MemoryStatus, Shard, ShardConfig, Subscriber};
 use crate::base::{ExecutionId, Handle, Panicked, guarded};
 use crate::engine::{CancelError, NotFound, Status, SubscribeError, SubscribeSpec};
-use crate::limits;
 use crate::memory::RingWriter;
 use crate::reactor::{AnyReactor, Reactor, Report, thread};
 use crate::tool::ToolError;
-use crate::trace::{Code, Counters, Duties};
+use crate::trace::Counters;
 
 type Call<R, O> = Box<dyn FnOnce(&mut Shard<R, O>) + Send>;
 
@@ -80,119 +80,46 @@ pub enum HandleError<E> {
     Refused(E),
 }
 
-impl Shard<AnyReactor> {
-    /// Starts a shard on a thread of its own. `set_up` is called on that thread first, for example
-    /// to add tools.
-    ///
-    /// # Errors
-    /// The kernel's error, for the thread or for the shard; or the panic of `set_up`.
-    ///
-    /// ```
-    /// use serde_json::json;
-    /// use streamdoor::engine::SubscribeSpec;
-    /// use streamdoor::shard::{Delivery, Shard, ShardConfig};
-    ///
-    /// let (shard, _report) = Shard::spawn(ShardConfig::default(), |_| {})?;
-    /// let arguments = json!({"chunks": 3, "delay_ms": 1});
-    /// let deadline = std::time::Duration::from_secs(5);
-    /// let hold = streamdoor::engine::Hold::UntilRead { deadline };
-    /// let options = streamdoor::shard::ExecuteOptions { hold, ..Default::default() };
-    /// let id = shard.execute("slow_data_processor", arguments, options)?;
-    /// let mut subscriber = shard.subscribe(id, SubscribeSpec::default())?;
-    /// let mut count = 0;
-    /// loop {
-    ///     match subscriber.next() {
-    ///         Delivery::Chunk(chunk) => count += chunk.data.len(),
-    ///         Delivery::End(_) => break,
-    ///         Delivery::Gap(_) | Delivery::Progress(_) => {}
-    ///     }
-    /// }
-    /// assert_eq!(count, 300);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn spawn<F>(config: ShardConfig, set_up: F) -> io::Result<(ShardThread, Report)>
-    where
-        F: FnOnce(&mut Shard) + Send + 'static,
-    {
-        Shard::spawn_and_tell(config, Shard::new, set_up, |_| {})
-    }
-}
-
-impl<O: Outlet<AnyReactor>> Shard<AnyReactor, O> {
-    /// Like [`Shard::spawn`]. Once the shard is gone, `tell` is called on its thread, with the
-    /// panic if the shard died of one.
-    pub(crate) fn spawn_and_tell<F>(
-        config: ShardConfig<O::Config>,
-        make: fn(ShardConfig<O::Config>) -> io::Result<(Shard<AnyReactor, O>, Report)>,
-        set_up: F,
-        tell: impl FnOnce(Option<Panicked>) + Send + 'static,
-    ) -> io::Result<(ShardThread<O>, Report)>
-    where
-        F: FnOnce(&mut Shard<AnyReactor, O>) + Send + 'static,
-        O::Config: Send,
-    {
-        let (sender, receiver) = sync_channel(1);
-        let builder = std::thread::Builder::new().name("shard".to_owned());
-        let thread = builder.spawn(move || {
-            let made = prepare_thread(config.cpu).and_then(|()| make(config));
-            let (mut shard, report) = match made {
-                Ok(made) => made,
-                Err(error) => {
-                    let _ = sender.send(Err(error));
-                    return;
-                }
-            };
-            if let Err(panicked) = guarded(|| set_up(&mut shard)) {
-                let text = format!("the set-up of the shard panicked: {panicked}");
-                let _ = sender.send(Err(io::Error::other(text)));
+/// Like [`Shard::spawn`]. Once the shard is gone, `tell` is called on its thread, with the
+/// panic if the shard died of one.
+pub(crate) fn spawn_and_tell<O, F>(
+    config: ShardConfig<O::Config>,
+    make: fn(ShardConfig<O::Config>) -> io::Result<(Shard<AnyReactor, O>, Report)>,
+    set_up: F,
+    tell: impl FnOnce(Option<Panicked>) + Send + 'static,
+) -> io::Result<(ShardThread<O>, Report)>
+where
+    O: Outlet<AnyReactor>,
+    F: FnOnce(&mut Shard<AnyReactor, O>) + Send + 'static,
+    O::Config: Send,
+{
+    let (sender, receiver) = sync_channel(1);
+    let builder = std::thread::Builder::new().name("shard".to_owned());
+    let thread = builder.spawn(move || {
+        let made = prepare_thread(config.cpu).and_then(|()| make(config));
+        let (mut shard, report) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                let _ = sender.send(Err(error));
                 return;
             }
-            let _ = sender.send(Ok((shard.handle(), report)));
-            let died = guarded(|| shard.run()).err();
-            if let Some(panicked) = &died {
-                let _ = guarded(|| shard.perish(panicked));
-            }
-            let _ = guarded(|| drop(shard));
-            tell(died);
-        })?;
-        let gone = || io::Error::other("the shard's thread ended during its set-up");
-        let (handle, report) = receiver.recv().map_err(|_| gone())??;
-        Ok((ShardThread { handle, thread: Some(thread) }, report))
-    }
-
-    /// Returns a handle for other threads. [`Shard::turn`] carries out its requests.
-    pub fn handle(&self) -> ShardHandle<O> {
-        ShardHandle { mailbox: self.mailbox() }
-    }
-
-    /// Takes turns until a handle stops the shard, then shuts it down.
-    pub fn run(&mut self) {
-        let mut last_turn = None;
-        while !self.stopped {
-            let worked = self.turn();
-            // If one turn follows another directly, the time between their starts is what the first
-            // one took. No clock is read for this.
-            if let Some((before, did)) = last_turn {
-                let took = self.now.since(before);
-                if took > limits::STALL_THRESHOLD {
-                    self.count_stall(did, took.as_nanos() as u64);
-                }
-            }
-            last_turn = worked.then_some((self.now, self.did));
-            if !worked {
-                self.park(None);
-            }
+        };
+        if let Err(panicked) = guarded(|| set_up(&mut shard)) {
+            let text = format!("the set-up of the shard panicked: {panicked}");
+            let _ = sender.send(Err(io::Error::other(text)));
+            return;
         }
-        self.shut_down();
-        O::close(self);
-    }
-
-    #[cold]
-    fn count_stall(&mut self, did: Duties, took_ns: u64) {
-        self.counters.stalls += 1;
-        self.stalls.record(did, took_ns);
-        self.record(Code::Stalled, did.bits(), took_ns);
-    }
+        let _ = sender.send(Ok((shard.handle(), report)));
+        let died = guarded(|| shard.run()).err();
+        if let Some(panicked) = &died {
+            let _ = guarded(|| panics::perish(&mut shard, panicked));
+        }
+        let _ = guarded(|| drop(shard));
+        tell(died);
+    })?;
+    let gone = || io::Error::other("the shard's thread ended during its set-up");
+    let (handle, report) = receiver.recv().map_err(|_| gone())??;
+    Ok((ShardThread { handle, thread: Some(thread) }, report))
 }
 
 fn prepare_thread(cpu: Option<usize>) -> io::Result<()> {
@@ -204,6 +131,10 @@ fn prepare_thread(cpu: Option<usize>) -> io::Result<()> {
 }
 
 impl<R: Reactor + 'static, O: Outlet<R>> Mailbox<R, O> {
+    pub(super) fn new(sender: SyncSender<Command<R, O>>, bell: Arc<Bell>) -> Mailbox<R, O> {
+        Mailbox { sender, bell }
+    }
+
     /// Sends a command and wakes the shard; returns the command on failure.
     pub(crate) fn send(&self, command: Command<R, O>) -> Result<(), (CallError, Command<R, O>)> {
         self.put(command)?;
@@ -226,6 +157,20 @@ impl<R: Reactor + 'static, O: Outlet<R>> Mailbox<R, O> {
     }
 }
 
+/// Carries out a command.
+pub(super) fn obey<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    command: Command<R, O>,
+) {
+    match command {
+        Command::Call(call) => call(shard),
+        Command::Message(message) => O::on_message(shard, message),
+        Command::ToolDone(tool_done) => produce::tool_done(shard, *tool_done),
+        Command::Stop => shard.stopped = true,
+    }
+    shard.pump();
+}
+
 impl<O: Outlet<AnyReactor>> Clone for ShardHandle<O> {
     fn clone(&self) -> ShardHandle<O> {
         ShardHandle { mailbox: self.mailbox.clone() }
@@ -238,23 +183,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Clone for Mailbox<R, O> {
     }
 }
 
-impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
-    pub(crate) fn mailbox(&self) -> Mailbox<R, O> {
-        Mailbox { sender: self.mailbox_sender.clone(), bell: Arc::clone(&self.bell) }
-    }
-
-    pub(super) fn obey(&mut self, command: Command<R, O>) {
-        match command {
-            Command::Call(call) => call(self),
-            Command::Message(message) => O::on_message(self, message),
-            Command::ToolDone(tool_done) => self.tool_done(*tool_done),
-            Command::Stop => self.stopped = true,
-        }
-        self.pump();
-    }
-}
-
 impl<O: Outlet<AnyReactor>> ShardHandle<O> {
+    pub(super) fn new(mailbox: Mailbox<AnyReactor, O>) -> ShardHandle<O> {
+        ShardHandle { mailbox }
+    }
+
     pub(crate) fn to_mailbox(&self) -> Mailbox<AnyReactor, O> {
         self.mailbox.clone()
     }
@@ -273,7 +206,7 @@ impl<O: Outlet<AnyReactor>> ShardHandle<O> {
     {
         let (sender, receiver) = sync_channel(1);
         let command = Command::Call(Box::new(move |shard: &mut Shard<AnyReactor, O>| {
-            let called = shard.call_guarded(call).map_err(|_| CallError::Panicked);
+            let called = panics::call_guarded(shard, call).map_err(|_| CallError::Panicked);
             // If the caller is gone, the result of `call` is dropped here.
             let _ = guarded(|| drop(sender.send(called)));
         }));

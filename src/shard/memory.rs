@@ -18,6 +18,7 @@
 //!
 //! Tests: `memory_tests.rs`; the simulator changes the pressure at random.
 
+use super::act;
 use std::{fmt, io};
 
 use super::act::facts_of;
@@ -109,125 +110,124 @@ pub(super) fn join<G>(config: &mut ShardConfig<G>, waker: Waker) -> io::Result<O
     Ok(Some(member))
 }
 
-impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
-    /// Returns the memory pressure and the memory that the rings take.
-    pub fn memory(&self) -> MemoryStatus {
-        MemoryStatus {
-            pressure: self.memory.outlook.diagnosis.pressure,
-            decided_by: self.memory.outlook.diagnosis.decided_by,
-            rings_bytes_max: self.rings.bytes_max(),
-            largest_class_bytes: self.rings.largest_class_bytes(),
-            usage: self.rings.usage(),
-        }
+/// Returns the memory pressure and the memory that the rings take.
+pub(super) fn memory<R: Reactor + 'static, O: Outlet<R>>(shard: &Shard<R, O>) -> MemoryStatus {
+    MemoryStatus {
+        pressure: shard.memory.outlook.diagnosis.pressure,
+        decided_by: shard.memory.outlook.diagnosis.decided_by,
+        rings_bytes_max: shard.rings.bytes_max(),
+        largest_class_bytes: shard.rings.largest_class_bytes(),
+        usage: shard.rings.usage(),
     }
+}
 
-    /// Takes one sample of the kernel's readings, for a shard without a watch. The pressure rises
-    /// at once, and falls after [`limits::PRESSURE_CALM_SAMPLES`] better samples. Returns the
-    /// pressure.
-    ///
-    /// ```
-    /// use streamdoor::memory::{Pressure, Readings};
-    /// use streamdoor::shard::{MemoryWatch, Shard, ShardConfig};
-    ///
-    /// let config = ShardConfig { memory: MemoryWatch::ByHand, ..Default::default() };
-    /// let (mut shard, _report) = Shard::new(config)?;
-    /// let readings = Readings { memory_some_avg10: Some(40.0), ..Default::default() };
-    /// assert_eq!(shard.set_readings(&readings), Pressure::Critical);
-    /// assert_eq!(shard.memory().largest_class_bytes, 64 << 10);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn set_readings(&mut self, readings: &Readings) -> Pressure {
-        let pressure = self.memory.gauge.observe(readings);
-        self.adapt(Outlook::new(self.memory.gauge.diagnosis(), readings, 1));
-        self.pump();
-        pressure
-    }
+/// Takes one sample of the kernel's readings, for a shard without a watch. The pressure rises
+/// at once, and falls after [`limits::PRESSURE_CALM_SAMPLES`] better samples. Returns the
+/// pressure.
+pub(super) fn set_readings<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    readings: &Readings,
+) -> Pressure {
+    let pressure = shard.memory.gauge.observe(readings);
+    adapt(shard, Outlook::new(shard.memory.gauge.diagnosis(), readings, 1));
+    act::pump(shard);
+    pressure
+}
 
-    /// Uses `member` as the source of outlooks from now on.
-    pub(super) fn watch_memory(&mut self, member: Option<Member>) {
-        self.memory.member = member;
-        self.look_at_memory();
-        self.pump();
-    }
+/// Uses `member` as the source of outlooks from now on.
+pub(super) fn watch_memory<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    member: Option<Member>,
+) {
+    shard.memory.member = member;
+    look_at_memory(shard);
+    act::pump(shard);
+}
 
-    /// Adapts to the watch's outlook, if it has changed. Called when the bell rings.
-    pub(super) fn look_at_memory(&mut self) {
-        if let Some(member) = &self.memory.member {
-            let outlook = member.outlook();
-            self.adapt(outlook);
-        }
+/// Adapts to the watch's outlook, if it has changed. Called when the bell rings.
+pub(super) fn look_at_memory<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    if let Some(member) = &shard.memory.member {
+        let outlook = member.outlook();
+        adapt(shard, outlook);
     }
+}
 
-    fn adapt(&mut self, outlook: Outlook) {
-        if outlook == self.memory.outlook {
-            return;
-        }
-        let before = std::mem::replace(&mut self.memory.outlook, outlook).diagnosis.pressure;
-        let Diagnosis { pressure, .. } = outlook.diagnosis;
-        if pressure != before {
-            self.counters.memory_pressure_changes += 1;
-            O::report(self, &Notice::Pressure(before, outlook.diagnosis));
-        }
-        self.rings.set_pressure(pressure);
-        let bytes_max = self.rings.set_bytes_max(outlook.rings_bytes_max);
-        self.record(Code::MemoryChanged, pressure as u64, bytes_max);
-        // A waiting execution may get a ring now, or has to get an error.
-        self.tell(Event::RingReturned);
+pub(super) fn adapt<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, outlook: Outlook) {
+    if outlook == shard.memory.outlook {
+        return;
     }
+    let before = std::mem::replace(&mut shard.memory.outlook, outlook).diagnosis.pressure;
+    let Diagnosis { pressure, .. } = outlook.diagnosis;
+    if pressure != before {
+        shard.counters.memory_pressure_changes += 1;
+        O::report(shard, &Notice::Pressure(before, outlook.diagnosis));
+    }
+    shard.rings.set_pressure(pressure);
+    let bytes_max = shard.rings.set_bytes_max(outlook.rings_bytes_max);
+    shard.record(Code::MemoryChanged, pressure as u64, bytes_max);
+    // A waiting execution may get a ring now, or has to get an error.
+    shard.tell(Event::RingReturned);
+}
 
-    /// Gives back one step's worth of idle memory.
-    #[cold]
-    pub(super) fn give_back_step(&mut self) {
-        if self.rings.release_step() > 0 {
-            self.worked = true; // There may be more.
-        }
+/// Gives back one step's worth of idle memory.
+#[cold]
+pub(super) fn give_back_step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    if shard.rings.release_step() > 0 {
+        shard.worked = true; // There may be more.
     }
+}
 
-    /// Returns the ring that a tool gets if memory stays as it is.
-    pub(crate) fn expected_ring(
-        &self,
-        ring_bytes: u32,
-        chunk_bytes: u32,
-    ) -> Result<RingFacts, ExecuteError> {
-        let largest_bytes =
-            *limits::RING_CLASS_BYTES.last().expect("the list of classes is not empty");
-        let chunk_bytes_max = Geometry::of_class(largest_bytes).length_max();
-        if chunk_bytes > chunk_bytes_max {
-            return Err(ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max });
-        }
-        let largest_bytes = self.rings.largest_class_bytes();
-        let chunk_bytes_max = Geometry::of_class(largest_bytes).length_max();
-        if chunk_bytes > chunk_bytes_max {
-            return Err(ExecuteError::MemoryShort(self.shortage(chunk_bytes, chunk_bytes_max)));
-        }
-        let allowed = limits::RING_CLASS_BYTES.iter().filter(|bytes| **bytes <= largest_bytes);
-        let fits = |ring: &Geometry| {
-            ring.length_max() >= chunk_bytes && ring.window_bytes() as u32 >= ring_bytes
-        };
-        let found = allowed.map(|bytes| Geometry::of_class(*bytes)).find(fits);
-        Ok(facts_of(found.unwrap_or_else(|| Geometry::of_class(largest_bytes))))
+/// Returns the ring that a tool gets if memory stays as it is.
+pub(super) fn expected_ring<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &Shard<R, O>,
+    ring_bytes: u32,
+    chunk_bytes: u32,
+) -> Result<RingFacts, ExecuteError> {
+    let largest_bytes = *limits::RING_CLASS_BYTES.last().expect("the list of classes is not empty");
+    let chunk_bytes_max = Geometry::of_class(largest_bytes).length_max();
+    if chunk_bytes > chunk_bytes_max {
+        return Err(ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max });
     }
+    let largest_bytes = shard.rings.largest_class_bytes();
+    let chunk_bytes_max = Geometry::of_class(largest_bytes).length_max();
+    if chunk_bytes > chunk_bytes_max {
+        return Err(ExecuteError::MemoryShort(shortage(shard, chunk_bytes, chunk_bytes_max)));
+    }
+    let allowed = limits::RING_CLASS_BYTES.iter().filter(|bytes| **bytes <= largest_bytes);
+    let fits = |ring: &Geometry| {
+        ring.length_max() >= chunk_bytes && ring.window_bytes() as u32 >= ring_bytes
+    };
+    let found = allowed.map(|bytes| Geometry::of_class(*bytes)).find(fits);
+    Ok(facts_of(found.unwrap_or_else(|| Geometry::of_class(largest_bytes))))
+}
 
-    /// Returns an error text if waiting for another ring would not help after this refusal.
-    pub(super) fn never_leased(&self, error: &LeaseError, fit: RingFit) -> Option<String> {
-        match *error {
-            LeaseError::TooLarge { chunk_bytes, chunk_bytes_max } => {
-                Some(self.shortage(chunk_bytes, chunk_bytes_max).to_string())
-            }
-            // No ring is leased that could come back.
-            LeaseError::Exhausted { .. } | LeaseError::Os(_)
-                if fit == RingFit::Any && self.rings.usage().leased_count == 0 =>
-            {
-                Some(error.to_string())
-            }
-            LeaseError::Exhausted { .. } | LeaseError::Os(_) => None,
+/// Returns an error text if waiting for another ring would not help after this refusal.
+pub(super) fn never_leased<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &Shard<R, O>,
+    error: &LeaseError,
+    fit: RingFit,
+) -> Option<String> {
+    match *error {
+        LeaseError::TooLarge { chunk_bytes, chunk_bytes_max } => {
+            Some(shortage(shard, chunk_bytes, chunk_bytes_max).to_string())
         }
+        // No ring is leased that could come back.
+        LeaseError::Exhausted { .. } | LeaseError::Os(_)
+            if fit == RingFit::Any && shard.rings.usage().leased_count == 0 =>
+        {
+            Some(error.to_string())
+        }
+        LeaseError::Exhausted { .. } | LeaseError::Os(_) => None,
     }
+}
 
-    fn shortage(&self, chunk_bytes: u32, chunk_bytes_max: u32) -> Shortage {
-        let MemoryStatus { pressure, rings_bytes_max, largest_class_bytes, .. } = self.memory();
-        Shortage { pressure, rings_bytes_max, chunk_bytes, chunk_bytes_max, largest_class_bytes }
-    }
+pub(super) fn shortage<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &Shard<R, O>,
+    chunk_bytes: u32,
+    chunk_bytes_max: u32,
+) -> Shortage {
+    let MemoryStatus { pressure, rings_bytes_max, largest_class_bytes, .. } = memory(shard);
+    Shortage { pressure, rings_bytes_max, chunk_bytes, chunk_bytes_max, largest_class_bytes }
 }
 
 impl fmt::Display for Shortage {

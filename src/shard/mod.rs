@@ -34,6 +34,7 @@ mod produce;
 pub(crate) mod reader;
 pub(crate) mod run;
 mod secrets;
+mod verbs;
 mod window;
 
 #[cfg(test)]
@@ -280,7 +281,7 @@ impl<O: Outlet<AnyReactor>> Shard<AnyReactor, O> {
         let member = memory::join(&mut config, reactor.waker())?;
         let guests = guests(&config, &mut reactor)?;
         let mut shard = Shard::assemble(reactor, config, guests)?;
-        shard.watch_memory(member);
+        memory::watch_memory(&mut shard, member);
         Ok((shard, report))
     }
 }
@@ -360,7 +361,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         }
         if self.deadline_is_due() {
             self.did.note(Duty::Timers);
-            self.take_over_threads(); // A tool that has just published is not silent.
+            produce::take_over_threads(self); // A tool that has just published is not silent.
             O::take_over(self);
             self.tell(Event::Tick);
             self.pump(); // A tool that its timer woke continues in this turn.
@@ -371,10 +372,10 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         }
         if !self.runnable.is_empty() {
             self.did.note(Duty::Tools);
-            self.step_tools();
+            produce::step_tools(self);
         }
         if !self.away.is_empty() {
-            self.take_over_threads();
+            produce::take_over_threads(self);
         }
         O::take_over_urgent(self);
         self.pump();
@@ -383,7 +384,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         O::flush(self);
         if self.rings.has_excess() {
             self.did.note(Duty::Rings);
-            self.give_back_step();
+            memory::give_back_step(self);
         }
         self.counters.turns += 1;
         self.counters.turns_idle += u64::from(!self.worked);
@@ -457,7 +458,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         if self.bell.departed.take() {
             self.dismiss_departed();
         }
-        self.look_at_memory();
+        memory::look_at_memory(self);
         O::on_bell(self);
         for at in (0..self.watched.len()).rev() {
             let Some(&index) = self.watched.get(at) else { continue };
@@ -479,7 +480,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
                 return;
             };
             self.counters.mailbox_commands += 1;
-            self.obey(command);
+            handle::obey(self, command);
         }
     }
 
@@ -533,6 +534,37 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     #[inline]
     pub(crate) fn record(&mut self, code: Code, a: u64, b: u64) {
         self.flight.record(self.now, code, a, b);
+    }
+}
+
+impl<O: Outlet<AnyReactor>> Shard<AnyReactor, O> {
+    /// Takes turns until a handle stops the shard, then shuts it down.
+    pub fn run(&mut self) {
+        let mut last_turn = None;
+        while !self.stopped {
+            let worked = self.turn();
+            // If one turn follows another directly, the time between their starts is what the first
+            // one took. No clock is read for this.
+            if let Some((before, did)) = last_turn {
+                let took = self.now.since(before);
+                if took > limits::STALL_THRESHOLD {
+                    self.count_stall(did, took.as_nanos() as u64);
+                }
+            }
+            last_turn = worked.then_some((self.now, self.did));
+            if !worked {
+                self.park(None);
+            }
+        }
+        self.shut_down();
+        O::close(self);
+    }
+
+    #[cold]
+    fn count_stall(&mut self, did: Duties, took_ns: u64) {
+        self.counters.stalls += 1;
+        self.stalls.record(did, took_ns);
+        self.record(Code::Stalled, did.bits(), took_ns);
     }
 }
 

@@ -13,6 +13,7 @@
 //!
 //! [`Foreign`]: crate::base::Foreign
 
+use super::act;
 use std::fmt;
 
 use super::Shard;
@@ -46,61 +47,71 @@ impl fmt::Display for Callback {
     }
 }
 
-impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
-    /// Counts and reports the panic of a callback.
-    #[cold]
-    pub(crate) fn note_panic(&mut self, callback: Callback, panicked: &Panicked) {
-        self.counters.callbacks_panicked += 1;
-        self.tell_panic("callback_panicked", &callback, panicked);
-    }
+/// Counts and reports the panic of a callback.
+#[cold]
+pub(super) fn note_panic<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    callback: Callback,
+    panicked: &Panicked,
+) {
+    shard.counters.callbacks_panicked += 1;
+    tell_panic(shard, "callback_panicked", &callback, panicked);
+}
 
-    /// Counts and reports the panic of a tool while it was prepared to run.
-    pub(crate) fn note_start<T>(
-        &mut self,
-        started: Result<T, StartError>,
-    ) -> Result<T, StartError> {
-        if let Err(StartError::Panicked { name, panicked }) = &started {
-            self.counters.tools_panicked += 1;
-            self.tell_panic("tool_panicked", name, panicked);
-        }
-        started
+/// Counts and reports the panic of a tool while it was prepared to run.
+pub(super) fn note_start<R: Reactor + 'static, O: Outlet<R>, T>(
+    shard: &mut Shard<R, O>,
+    started: Result<T, StartError>,
+) -> Result<T, StartError> {
+    if let Err(StartError::Panicked { name, panicked }) = &started {
+        shard.counters.tools_panicked += 1;
+        tell_panic(shard, "tool_panicked", name, panicked);
     }
+    started
+}
 
-    fn tell_panic(&mut self, event: &str, whose: &dyn fmt::Display, panicked: &Panicked) {
-        self.record(Code::CalloutPanicked, 0, 0);
-        O::report(self, &Notice::Panic(event, whose, panicked));
-    }
+pub(super) fn tell_panic<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    event: &str,
+    whose: &dyn fmt::Display,
+    panicked: &Panicked,
+) {
+    shard.record(Code::CalloutPanicked, 0, 0);
+    O::report(shard, &Notice::Panic(event, whose, panicked));
+}
 
-    /// Handles the death of this shard by a panic, after which its state may be inconsistent.
-    /// Everything on other threads that waits for it is released.
-    pub(super) fn perish(&mut self, panicked: &Panicked) {
-        self.closing = true; // The engine is told nothing any more.
-        self.tell_panic("shard_died", &"shard", panicked);
-        let _ = self.flight.dump(&mut std::io::stderr().lock());
-        for run in self.runs.iter_mut().flatten() {
-            let _ = guarded(|| run.abandon()); // Each by itself, because not all may be sound.
-        }
+/// Handles the death of this shard by a panic, after which its state may be inconsistent.
+/// Everything on other threads that waits for it is released.
+pub(super) fn perish<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    panicked: &Panicked,
+) {
+    shard.closing = true; // The engine is told nothing any more.
+    tell_panic(shard, "shard_died", &"shard", panicked);
+    let _ = shard.flight.dump(&mut std::io::stderr().lock());
+    for run in shard.runs.iter_mut().flatten() {
+        let _ = guarded(|| run.abandon()); // Each by itself, because not all may be sound.
     }
+}
 
-    /// Calls an embedder's closure that may do anything to this shard.
-    ///
-    /// # Errors
-    /// The panic of the closure.
-    ///
-    /// # Panics
-    /// If the closure's panic has left the shard between two states.
-    pub(super) fn call_guarded<T>(
-        &mut self,
-        call: impl FnOnce(&mut Shard<R, O>) -> T,
-    ) -> Result<T, Panicked> {
-        let called = guarded(|| call(self));
-        if let Err(panicked) = &called {
-            self.note_panic(Callback::Call, panicked);
-            assert!(!self.is_broken, "an assertion of the shard has failed: {panicked}");
-            self.pump();
-            self.engine.audit();
-            self.rings.audit();
-        }
-        called
+/// Calls an embedder's closure that may do anything to this shard.
+///
+/// # Errors
+/// The panic of the closure.
+///
+/// # Panics
+/// If the closure's panic has left the shard between two states.
+pub(super) fn call_guarded<R: Reactor + 'static, O: Outlet<R>, T>(
+    shard: &mut Shard<R, O>,
+    call: impl FnOnce(&mut Shard<R, O>) -> T,
+) -> Result<T, Panicked> {
+    let called = guarded(|| call(shard));
+    if let Err(panicked) = &called {
+        note_panic(shard, Callback::Call, panicked);
+        assert!(!shard.is_broken, "an assertion of the shard has failed: {panicked}");
+        act::pump(shard);
+        shard.engine.audit();
+        shard.rings.audit();
     }
+    called
 }

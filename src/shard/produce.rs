@@ -1,5 +1,6 @@
 //! Steps tools, starts producers, and tells the engine what was published.
 
+use super::act;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -94,385 +95,429 @@ fn facts_of_chunk(descriptor: &Descriptor, tail_seq: u64) -> ChunkFacts {
     }
 }
 
-impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
-    /// Steps each runnable tool once.
-    pub(super) fn step_tools(&mut self) {
-        for _ in 0..self.runnable.len() {
-            let Some(index) = self.runnable.pop_front() else { return };
-            let Some(run) = self.runs[index as usize].as_mut() else { continue };
-            run.runnable = false;
-            self.step(index);
-        }
+/// Steps each runnable tool once.
+pub(super) fn step_tools<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    for _ in 0..shard.runnable.len() {
+        let Some(index) = shard.runnable.pop_front() else { return };
+        let Some(run) = shard.runs[index as usize].as_mut() else { continue };
+        run.runnable = false;
+        step(shard, index);
     }
+}
 
-    fn step(&mut self, index: u32) {
-        let run = self.runs[index as usize].as_mut().expect("the caller looked");
-        let (handle, before) = (run.handle, run.allowed());
-        let (Producer::Steps(tool), Ring::Here(writer)) = (&mut run.producer, &mut run.ring) else {
-            return; // It was stopped meanwhile.
+pub(super) fn step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, index: u32) {
+    let run = shard.runs[index as usize].as_mut().expect("the caller looked");
+    let (handle, before) = (run.handle, run.allowed());
+    let (Producer::Steps(tool), Ring::Here(writer)) = (&mut run.producer, &mut run.ring) else {
+        return; // It was stopped meanwhile.
+    };
+    let mut notes = Notes::default();
+    let mut context = Context::new(shard.now, writer, before, &mut notes, &run.trace);
+    let mut has_panicked = false;
+    let step = guarded(|| tool.step(&mut context)).unwrap_or_else(|panicked| {
+        shard.counters.tools_panicked += 1;
+        has_panicked = true;
+        Step::Failed(panic_error(&panicked))
+    });
+    run.has_panicked = has_panicked;
+    shard.worked = true;
+    pass_on(shard, handle, &notes);
+    ingest(shard, index);
+    match step {
+        Step::Again => act::make_runnable(shard, index),
+        Step::Blocked => blocked(shard, index, before),
+        Step::Sleep(until) => shard.tell(Event::Sleeping(handle, until)),
+        Step::Done => producer_ended(shard, handle, Ok(())),
+        Step::Failed(error) => producer_ended(shard, handle, Err(error)),
+    }
+}
+
+/// Handles a tool that found no room within the gate that it was stepped with.
+pub(super) fn blocked<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+    before: Gate,
+) {
+    let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    if run.allowed() != before {
+        act::make_runnable(shard, index); // Its own chunks were in the way.
+        return;
+    }
+    run.blocked = true;
+    ask_for_room(shard, index);
+}
+
+/// Lets the engine find out whether the producer can continue, and otherwise which reader holds
+/// it back.
+pub(super) fn ask_for_room<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+) {
+    sample_readers(shard, index);
+    let run = shard.runs[index as usize].as_mut().expect("the caller looked");
+    if !run.is_gate_told() {
+        run.publish_gate(); // Otherwise it would wait for ever.
+        note_gate_told_late(shard, index);
+        return;
+    }
+    let handle = run.handle;
+    shard.tell(Event::Gated(handle));
+    act::pump(shard);
+}
+
+pub(super) fn note_gate_told_late<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+) {
+    shard.counters.gates_told_late += 1;
+    O::report(shard, &Notice::GateToldLate(index));
+}
+
+/// Tells the engine the cursors of readers on other threads.
+pub(super) fn sample_readers<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+) {
+    let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    for at in 0..run.remotes.len() {
+        let run = shard.runs[index as usize].as_mut().expect("it was just there");
+        let Some(subscriber) = run.remotes.get(at).map(|remote| remote.subscriber) else {
+            break;
         };
-        let mut notes = Notes::default();
-        let mut context = Context::new(self.now, writer, before, &mut notes, &run.trace);
-        let mut has_panicked = false;
-        let step = guarded(|| tool.step(&mut context)).unwrap_or_else(|panicked| {
-            self.counters.tools_panicked += 1;
-            has_panicked = true;
-            Step::Failed(panic_error(&panicked))
-        });
-        run.has_panicked = has_panicked;
-        self.worked = true;
-        self.pass_on(handle, &notes);
-        self.ingest(index);
-        match step {
-            Step::Again => self.make_runnable(index),
-            Step::Blocked => self.blocked(index, before),
-            Step::Sleep(until) => self.tell(Event::Sleeping(handle, until)),
-            Step::Done => self.producer_ended(handle, Ok(())),
-            Step::Failed(error) => self.producer_ended(handle, Err(error)),
+        match run.sample_reader(at) {
+            Ok(cursor) => shard.tell(Event::ReaderAt(subscriber, cursor)),
+            Err(wild) => evict_reader(shard, index, subscriber, wild),
         }
     }
+}
 
-    /// Handles a tool that found no room within the gate that it was stepped with.
-    fn blocked(&mut self, index: u32, before: Gate) {
-        let Some(run) = self.runs[index as usize].as_mut() else { return };
-        if run.allowed() != before {
-            self.make_runnable(index); // Its own chunks were in the way.
-            return;
-        }
-        run.blocked = true;
-        self.ask_for_room(index);
-    }
+/// Evicts a reader with an impossible cursor.
+pub(super) fn evict_reader<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+    subscriber: SubscriberId,
+    wild: WildCursor,
+) {
+    shard.counters.door_readers_evicted += 1;
+    shard.record(Code::OutsideRefused, u64::from(subscriber.0.index), wild.cursor);
+    O::report(shard, &Notice::Evicted(index, subscriber, &wild));
+    shard.tell(Event::ReaderWild(subscriber));
+}
 
-    /// Lets the engine find out whether the producer can continue, and otherwise which reader holds
-    /// it back.
-    pub(crate) fn ask_for_room(&mut self, index: u32) {
-        self.sample_readers(index);
-        let run = self.runs[index as usize].as_mut().expect("the caller looked");
-        if !run.is_gate_told() {
-            run.publish_gate(); // Otherwise it would wait for ever.
-            self.note_gate_told_late(index);
-            return;
-        }
-        let handle = run.handle;
-        self.tell(Event::Gated(handle));
-        self.pump();
-    }
-
-    fn note_gate_told_late(&mut self, index: u32) {
-        self.counters.gates_told_late += 1;
-        O::report(self, &Notice::GateToldLate(index));
-    }
-
-    /// Tells the engine the cursors of readers on other threads.
-    pub(crate) fn sample_readers(&mut self, index: u32) {
-        let Some(run) = self.runs[index as usize].as_mut() else { return };
-        for at in 0..run.remotes.len() {
-            let run = self.runs[index as usize].as_mut().expect("it was just there");
-            let Some(subscriber) = run.remotes.get(at).map(|remote| remote.subscriber) else {
-                break;
-            };
-            match run.sample_reader(at) {
-                Ok(cursor) => self.tell(Event::ReaderAt(subscriber, cursor)),
-                Err(wild) => self.evict_reader(index, subscriber, wild),
+pub(super) fn producer_ended<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    handle: Handle,
+    result: Result<(), ToolError>,
+) {
+    if let Some(run) = shard.runs[handle.index as usize].as_mut()
+        && run.handle == handle
+    {
+        run.producer = Producer::Gone;
+        match result {
+            Ok(()) => shard.tell(Event::ProducerEnded(handle, ProducerEnd::Done)),
+            Err(ToolError::Stopped) => {
+                shard.tell(Event::ProducerEnded(handle, ProducerEnd::Stopped));
+            }
+            Err(ToolError::Failed(text)) => {
+                shard.tell(Event::ProducerEnded(handle, ProducerEnd::Failed(&text)));
             }
         }
     }
+}
 
-    /// Evicts a reader with an impossible cursor.
-    fn evict_reader(&mut self, index: u32, subscriber: SubscriberId, wild: WildCursor) {
-        self.counters.door_readers_evicted += 1;
-        self.record(Code::OutsideRefused, u64::from(subscriber.0.index), wild.cursor);
-        O::report(self, &Notice::Evicted(index, subscriber, &wild));
-        self.tell(Event::ReaderWild(subscriber));
+/// Passes on the notes of a tool: its total, exit status and progress.
+pub(super) fn pass_on<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    handle: Handle,
+    notes: &Notes,
+) {
+    if let Some(chunk_count) = notes.chunks_expected {
+        let run = act::run_mut(shard, handle);
+        run.chunks_expected = Some(chunk_count);
+        run.tell_pages(|page| page.set_chunks_expected(chunk_count));
+        shard.tell(Event::TotalExpected(handle, chunk_count));
     }
+    if let Some(exit) = notes.exit {
+        let _ = act::run_mut(shard, handle).exit.set(exit); // The first one counts.
+        shard.tell(Event::Exited(handle, exit));
+    }
+    for report in &notes.reports {
+        shard.counters.progress_reported += 1;
+        shard.tell(Event::Progressed(handle, report.as_event()));
+        act::pump(shard); // Texts are not conflated: each is delivered before the next.
+    }
+}
 
-    pub(crate) fn producer_ended(&mut self, handle: Handle, result: Result<(), ToolError>) {
-        if let Some(run) = self.runs[handle.index as usize].as_mut()
-            && run.handle == handle
-        {
+/// Tells the engine what was published, in bursts that are within every local subscriber's
+/// limit. Between two bursts the subscribers are given what they are owed. Publishes the gate
+/// of a producer on another thread, which may overwrite these chunks from now on (S2).
+pub(super) fn ingest<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, index: u32) {
+    let mut first = true;
+    loop {
+        O::make_room(shard);
+        let Some(run) = shard.runs[index as usize].as_mut() else { return };
+        let head_seq = run.head_seq();
+        if run.ingested_seq == head_seq {
+            if !first && !planted(Planted::GatePublishedInTurnsOnly) {
+                run.publish_gate();
+            }
+            return;
+        }
+        shard.worked = true;
+        shard.did.note(Duty::Chunks);
+        if first && run.has_readers_elsewhere() && !shard.published.contains(&index) {
+            shard.published.push(index);
+        }
+        first = false;
+        let burst = u64::from(shard.engine.burst_chunks(run.handle));
+        let until_seq = head_seq.min(run.ingested_seq + burst);
+        let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
+        run.chunk_facts(run.ingested_seq + 1..=until_seq, &mut facts);
+        shard.guests.copy_out(run, until_seq, &mut shard.scratch);
+        shard.engine.handle(Event::Published(run.handle, &facts), shard.now);
+        run.ingested_seq = until_seq;
+        act::pump(shard);
+        shard.deadline_stale |= shard.engine.take_has_armed();
+    }
+}
+
+/// Like [`Shard::ingest`], for chunks that were just written here.
+#[inline(always)] // Their number is known where they were written.
+pub(super) fn ingest_written<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+    facts: &[ChunkFacts],
+) {
+    O::make_room(shard);
+    let run = shard.runs[index as usize].as_mut().expect("they were written to its ring");
+    let until_seq = run.ingested_seq + facts.len() as u64;
+    shard.guests.copy_out(run, until_seq, &mut shard.scratch);
+    shard.engine.handle(Event::Published(run.handle, facts), shard.now);
+    run.ingested_seq += facts.len() as u64;
+    assert!(run.ingested_seq == run.head_seq());
+    if run.has_readers_elsewhere() && !shard.published.contains(&index) {
+        shard.published.push(index);
+    }
+    act::pump(shard);
+    shard.deadline_stale |= shard.engine.take_has_armed();
+}
+
+/// Wakes readers on other threads that sleep although there are chunks for them.
+#[inline(always)]
+pub(super) fn wake_readers<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    if !shard.published.is_empty() {
+        wake_readers_of_published(shard);
+    }
+}
+
+#[inline(never)]
+pub(super) fn wake_readers_of_published<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+) {
+    while !shard.published.is_empty() {
+        // exchange:sleep, exchange:doze and page:asleep, once for all of this turn's chunks.
+        crate::memory::atomic::full_fence();
+        while let Some(index) = shard.published.pop() {
+            let reactor = &mut shard.reactor;
+            if let Some(run) = &mut shard.runs[index as usize] {
+                run.wake_readers(|waker| reactor.wake(waker));
+            }
+            O::on_readers_woken(shard, index);
+        }
+        O::after_wake(shard);
+    }
+}
+
+pub(super) fn start_producer<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    handle: Handle,
+) {
+    let run = act::run_mut(shard, handle);
+    let Producer::Waiting(work) = std::mem::replace(&mut run.producer, Producer::Gone) else {
+        unreachable!("a producer is started once");
+    };
+    match work.into_inner() {
+        Work::Feed => {
+            run.producer = Producer::Feed;
+            O::on_fed(shard, handle);
+        }
+        Work::Remote(call) => {
+            run.producer = Producer::Feed;
+            O::start(shard, handle, GuestWork::Remote(call));
+        }
+        Work::Steps(tool) => {
+            run.producer = Producer::Steps(Foreign::new(tool));
+            act::make_runnable(shard, handle.index);
+        }
+        Work::Thread(work) => start_thread(shard, handle, Foreign::new(work)),
+        Work::Agent(call) => O::start(shard, handle, GuestWork::Agent(call)),
+    }
+}
+
+pub(super) fn start_thread<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    handle: Handle,
+    work: Foreign<Blocking>,
+) {
+    let clock = match shard.threads {
+        Threads::Pool(_) => ThreadClock::Real,
+        Threads::ByHand => ThreadClock::Fixed(shard.now),
+    };
+    let host = Arc::new(ThreadHost::new(Arc::clone(&shard.bell), clock));
+    let run = act::run_mut(shard, handle);
+    let Ring::Here(writer) = std::mem::replace(&mut run.ring, Ring::None) else {
+        unreachable!("it was leased a ring");
+    };
+    run.ring = Ring::Away(writer.reader());
+    run.producer = Producer::Thread(Arc::clone(&host));
+    run.publish_gate();
+    let exchange = Arc::clone(&run.exchange);
+    let trace = std::mem::take(&mut run.trace);
+    let output = Output::new(writer, run.control.view(), exchange, host, trace);
+    shard.away.push(handle.index);
+    let (mailbox, bell) = (shard.mailbox_sender.clone(), Arc::clone(&shard.bell));
+    let done = Box::new(move |writer: RingWriter, result, panicked| {
+        // If the shard is gone, nobody needs to know.
+        let tool_done = Box::new(ToolDone { handle, writer, result, panicked });
+        if mailbox.send(Command::ToolDone(tool_done)).is_ok() {
+            bell.waker.wake();
+        }
+    });
+    let job = Box::new(Job { output, work: work.into_inner(), done });
+    let refused = match &shard.threads {
+        Threads::ByHand => {
+            shard.jobs.push_back(Foreign::new(job));
+            None
+        }
+        Threads::Pool(pool) => pool.submit(job).err(),
+    };
+    if let Some(job) = refused {
+        let waiting_max = limits::TOOL_QUEUE_MAX;
+        let text = format!(
+            "all threads are busy, and {waiting_max} tools wait for one already; try again \
+             later"
+        );
+        let Job { output, work, done: _ } = *job;
+        drop(Foreign::new(work));
+        let (writer, result) = (output.into_writer(), Err(ToolError::new(text)));
+        tool_done(shard, ToolDone { handle, writer, result, panicked: false });
+    }
+}
+
+/// Handles the return of the writer from a tool's thread.
+pub(super) fn tool_done<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    tool_done: ToolDone,
+) {
+    let ToolDone { handle, writer, result, panicked } = tool_done;
+    shard.counters.tools_panicked += u64::from(panicked);
+    let run = shard.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
+    let Some(run) = run else {
+        act::give_back(shard, writer.into_lease()); // Its execution was forgotten long ago.
+        shard.tell(Event::RingReturned);
+        return;
+    };
+    let notes = match &run.producer {
+        Producer::Thread(host) => host.take_notes(),
+        _ => None,
+    };
+    run.ring = Ring::Back(writer);
+    run.has_panicked = panicked;
+    run.stopping = false;
+    let index = handle.index;
+    shard.away.retain(|&away| away != index);
+    if let Some(notes) = notes {
+        pass_on(shard, handle, &notes);
+    }
+    if has_ended(shard, handle) {
+        return; // It was stopped, and its end was reported before it returned.
+    }
+    ingest(shard, index);
+    producer_ended(shard, handle, result);
+}
+
+pub(super) fn has_ended<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &Shard<R, O>,
+    handle: Handle,
+) -> bool {
+    let run = shard.runs[handle.index as usize].as_ref();
+    run.is_none_or(|run| matches!(run.producer, Producer::Gone))
+}
+
+/// Takes over what tools on other threads have published, and handles those that wait.
+pub(super) fn take_over_threads<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    for at in (0..shard.away.len()).rev() {
+        let Some(&index) = shard.away.get(at) else { continue };
+        take_over(shard, index);
+    }
+}
+
+pub(super) fn take_over<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, index: u32) {
+    let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    let handle = run.handle;
+    let Producer::Thread(host) = &run.producer else { return };
+    // Read before the head, and only after the close. The notes below may stop the tool, and
+    // then it may write until it sees that.
+    let quiet = run.stopping && run.exchange.is_quiet();
+    let is_gated = run.exchange.is_gated();
+    if let Some(notes) = host.take_notes() {
+        pass_on(shard, handle, &notes);
+    }
+    let ingested_before = shard.runs[index as usize].as_ref().map_or(0, |r| r.ingested_seq);
+    ingest(shard, index);
+    let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    if run.stopping {
+        if quiet {
+            run.stopping = false;
             run.producer = Producer::Gone;
-            match result {
-                Ok(()) => self.tell(Event::ProducerEnded(handle, ProducerEnd::Done)),
-                Err(ToolError::Stopped) => {
-                    self.tell(Event::ProducerEnded(handle, ProducerEnd::Stopped));
-                }
-                Err(ToolError::Failed(text)) => {
-                    self.tell(Event::ProducerEnded(handle, ProducerEnd::Failed(&text)));
-                }
-            }
+            shard.tell(Event::ProducerEnded(handle, ProducerEnd::Stopped));
+        } else {
+            shard.bell.waker.wake(); // It is in the middle of a chunk: look again at once.
         }
+        return;
     }
-
-    /// Passes on the notes of a tool: its total, exit status and progress.
-    pub(crate) fn pass_on(&mut self, handle: Handle, notes: &Notes) {
-        if let Some(chunk_count) = notes.chunks_expected {
-            let run = self.run_mut(handle);
-            run.chunks_expected = Some(chunk_count);
-            run.tell_pages(|page| page.set_chunks_expected(chunk_count));
-            self.tell(Event::TotalExpected(handle, chunk_count));
-        }
-        if let Some(exit) = notes.exit {
-            let _ = self.run_mut(handle).exit.set(exit); // The first one counts.
-            self.tell(Event::Exited(handle, exit));
-        }
-        for report in &notes.reports {
-            self.counters.progress_reported += 1;
-            self.tell(Event::Progressed(handle, report.as_event()));
-            self.pump(); // Texts are not conflated: each is delivered before the next.
-        }
-    }
-
-    /// Tells the engine what was published, in bursts that are within every local subscriber's
-    /// limit. Between two bursts the subscribers are given what they are owed. Publishes the gate
-    /// of a producer on another thread, which may overwrite these chunks from now on (S2).
-    pub(crate) fn ingest(&mut self, index: u32) {
-        let mut first = true;
-        loop {
-            O::make_room(self);
-            let Some(run) = self.runs[index as usize].as_mut() else { return };
-            let head_seq = run.head_seq();
-            if run.ingested_seq == head_seq {
-                if !first && !planted(Planted::GatePublishedInTurnsOnly) {
-                    run.publish_gate();
-                }
-                return;
-            }
-            self.worked = true;
-            self.did.note(Duty::Chunks);
-            if first && run.has_readers_elsewhere() && !self.published.contains(&index) {
-                self.published.push(index);
-            }
-            first = false;
-            let burst = u64::from(self.engine.burst_chunks(run.handle));
-            let until_seq = head_seq.min(run.ingested_seq + burst);
-            let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> =
-                SmallVec::new();
-            run.chunk_facts(run.ingested_seq + 1..=until_seq, &mut facts);
-            self.guests.copy_out(run, until_seq, &mut self.scratch);
-            self.engine.handle(Event::Published(run.handle, &facts), self.now);
-            run.ingested_seq = until_seq;
-            self.pump();
-            self.deadline_stale |= self.engine.take_has_armed();
-        }
-    }
-
-    /// Like [`Shard::ingest`], for chunks that were just written here.
-    #[inline(always)] // Their number is known where they were written.
-    pub(crate) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
-        O::make_room(self);
-        let run = self.runs[index as usize].as_mut().expect("they were written to its ring");
-        let until_seq = run.ingested_seq + facts.len() as u64;
-        self.guests.copy_out(run, until_seq, &mut self.scratch);
-        self.engine.handle(Event::Published(run.handle, facts), self.now);
-        run.ingested_seq += facts.len() as u64;
-        assert!(run.ingested_seq == run.head_seq());
-        if run.has_readers_elsewhere() && !self.published.contains(&index) {
-            self.published.push(index);
-        }
-        self.pump();
-        self.deadline_stale |= self.engine.take_has_armed();
-    }
-
-    /// Wakes readers on other threads that sleep although there are chunks for them.
-    #[inline(always)]
-    pub(crate) fn wake_readers(&mut self) {
-        if !self.published.is_empty() {
-            self.wake_readers_of_published();
-        }
-    }
-
-    #[inline(never)]
-    fn wake_readers_of_published(&mut self) {
-        while !self.published.is_empty() {
-            // exchange:sleep, exchange:doze and page:asleep, once for all of this turn's chunks.
-            crate::memory::atomic::full_fence();
-            while let Some(index) = self.published.pop() {
-                let reactor = &mut self.reactor;
-                if let Some(run) = &mut self.runs[index as usize] {
-                    run.wake_readers(|waker| reactor.wake(waker));
-                }
-                O::on_readers_woken(self, index);
-            }
-            O::after_wake(self);
-        }
-    }
-
-    pub(super) fn start_producer(&mut self, handle: Handle) {
-        let run = self.run_mut(handle);
-        let Producer::Waiting(work) = std::mem::replace(&mut run.producer, Producer::Gone) else {
-            unreachable!("a producer is started once");
-        };
-        match work.into_inner() {
-            Work::Feed => {
-                run.producer = Producer::Feed;
-                O::on_fed(self, handle);
-            }
-            Work::Remote(call) => {
-                run.producer = Producer::Feed;
-                O::start(self, handle, GuestWork::Remote(call));
-            }
-            Work::Steps(tool) => {
-                run.producer = Producer::Steps(Foreign::new(tool));
-                self.make_runnable(handle.index);
-            }
-            Work::Thread(work) => self.start_thread(handle, Foreign::new(work)),
-            Work::Agent(call) => O::start(self, handle, GuestWork::Agent(call)),
-        }
-    }
-
-    fn start_thread(&mut self, handle: Handle, work: Foreign<Blocking>) {
-        let clock = match self.threads {
-            Threads::Pool(_) => ThreadClock::Real,
-            Threads::ByHand => ThreadClock::Fixed(self.now),
-        };
-        let host = Arc::new(ThreadHost::new(Arc::clone(&self.bell), clock));
-        let run = self.run_mut(handle);
-        let Ring::Here(writer) = std::mem::replace(&mut run.ring, Ring::None) else {
-            unreachable!("it was leased a ring");
-        };
-        run.ring = Ring::Away(writer.reader());
-        run.producer = Producer::Thread(Arc::clone(&host));
+    // The flag was set before the head was read, so the engine knows all chunks of the thread.
+    let has_moved = run.ingested_seq != ingested_before;
+    if has_moved && planted(Planted::GatePublishedInTurnsOnly) {
         run.publish_gate();
-        let exchange = Arc::clone(&run.exchange);
-        let trace = std::mem::take(&mut run.trace);
-        let output = Output::new(writer, run.control.view(), exchange, host, trace);
-        self.away.push(handle.index);
-        let (mailbox, bell) = (self.mailbox_sender.clone(), Arc::clone(&self.bell));
-        let done = Box::new(move |writer: RingWriter, result, panicked| {
-            // If the shard is gone, nobody needs to know.
-            let tool_done = Box::new(ToolDone { handle, writer, result, panicked });
-            if mailbox.send(Command::ToolDone(tool_done)).is_ok() {
-                bell.waker.wake();
-            }
-        });
-        let job = Box::new(Job { output, work: work.into_inner(), done });
-        let refused = match &self.threads {
-            Threads::ByHand => {
-                self.jobs.push_back(Foreign::new(job));
-                None
-            }
-            Threads::Pool(pool) => pool.submit(job).err(),
-        };
-        if let Some(job) = refused {
-            let waiting_max = limits::TOOL_QUEUE_MAX;
-            let text = format!(
-                "all threads are busy, and {waiting_max} tools wait for one already; try again \
-                 later"
-            );
-            let Job { output, work, done: _ } = *job;
-            drop(Foreign::new(work));
-            let (writer, result) = (output.into_writer(), Err(ToolError::new(text)));
-            self.tool_done(ToolDone { handle, writer, result, panicked: false });
-        }
     }
-
-    /// Handles the return of the writer from a tool's thread.
-    pub(super) fn tool_done(&mut self, tool_done: ToolDone) {
-        let ToolDone { handle, writer, result, panicked } = tool_done;
-        self.counters.tools_panicked += u64::from(panicked);
-        let run = self.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
-        let Some(run) = run else {
-            self.give_back(writer.into_lease()); // Its execution was forgotten long ago.
-            self.tell(Event::RingReturned);
-            return;
-        };
-        let notes = match &run.producer {
-            Producer::Thread(host) => host.take_notes(),
-            _ => None,
-        };
-        run.ring = Ring::Back(writer);
-        run.has_panicked = panicked;
-        run.stopping = false;
-        let index = handle.index;
-        self.away.retain(|&away| away != index);
-        if let Some(notes) = notes {
-            self.pass_on(handle, &notes);
-        }
-        if self.has_ended(handle) {
-            return; // It was stopped, and its end was reported before it returned.
-        }
-        self.ingest(index);
-        self.producer_ended(handle, result);
+    if is_gated && !has_moved && run.exchange.is_gated() && !run.blocked {
+        run.blocked = true;
+        shard.record(Code::ProducerPaused, u64::from(index), 0);
+        ask_for_room(shard, index);
     }
+}
 
-    fn has_ended(&self, handle: Handle) -> bool {
-        let run = self.runs[handle.index as usize].as_ref();
-        run.is_none_or(|run| matches!(run.producer, Producer::Gone))
-    }
-
-    /// Takes over what tools on other threads have published, and handles those that wait.
-    pub(super) fn take_over_threads(&mut self) {
-        for at in (0..self.away.len()).rev() {
-            let Some(&index) = self.away.get(at) else { continue };
-            self.take_over(index);
-        }
-    }
-
-    fn take_over(&mut self, index: u32) {
-        let Some(run) = self.runs[index as usize].as_mut() else { return };
-        let handle = run.handle;
-        let Producer::Thread(host) = &run.producer else { return };
-        // Read before the head, and only after the close. The notes below may stop the tool, and
-        // then it may write until it sees that.
-        let quiet = run.stopping && run.exchange.is_quiet();
-        let is_gated = run.exchange.is_gated();
-        if let Some(notes) = host.take_notes() {
-            self.pass_on(handle, &notes);
-        }
-        let ingested_before = self.runs[index as usize].as_ref().map_or(0, |r| r.ingested_seq);
-        self.ingest(index);
-        let Some(run) = self.runs[index as usize].as_mut() else { return };
-        if run.stopping {
-            if quiet {
-                run.stopping = false;
-                run.producer = Producer::Gone;
-                self.tell(Event::ProducerEnded(handle, ProducerEnd::Stopped));
-            } else {
-                self.bell.waker.wake(); // It is in the middle of a chunk: look again at once.
-            }
-            return;
-        }
-        // The flag was set before the head was read, so the engine knows all chunks of the thread.
-        let has_moved = run.ingested_seq != ingested_before;
-        if has_moved && planted(Planted::GatePublishedInTurnsOnly) {
-            run.publish_gate();
-        }
-        if is_gated && !has_moved && run.exchange.is_gated() && !run.blocked {
-            run.blocked = true;
-            self.record(Code::ProducerPaused, u64::from(index), 0);
-            self.ask_for_room(index);
-        }
-    }
-
-    /// Handles readers on other threads that have left.
-    pub(crate) fn dismiss_departed(&mut self) {
-        while let Some((mut remote, how, index)) = self.take_departed() {
-            let subscriber = remote.subscriber;
-            match how {
-                Left::Done => self.tell(Event::ReaderGone(subscriber)),
-                Left::Lost => {
-                    // It is not sampled again, so this is its final cursor.
-                    self.ingest(index);
-                    let run = self.runs[index as usize].as_ref();
-                    let has_been = |seq| run.is_none_or(|run| run.ring.has_been(seq));
-                    let cursor = remote
-                        .sample(has_been)
-                        .expect("a reader of this process has a possible cursor");
-                    self.tell(Event::ReaderAt(subscriber, cursor));
-                    self.tell(Event::Lost(subscriber));
-                }
+/// Handles readers on other threads that have left.
+pub(super) fn dismiss_departed<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    while let Some((mut remote, how, index)) = take_departed(shard) {
+        let subscriber = remote.subscriber;
+        match how {
+            Left::Done => shard.tell(Event::ReaderGone(subscriber)),
+            Left::Lost => {
+                // It is not sampled again, so this is its final cursor.
+                ingest(shard, index);
+                let run = shard.runs[index as usize].as_ref();
+                let has_been = |seq| run.is_none_or(|run| run.ring.has_been(seq));
+                let cursor = remote
+                    .sample(has_been)
+                    .expect("a reader of this process has a possible cursor");
+                shard.tell(Event::ReaderAt(subscriber, cursor));
+                shard.tell(Event::Lost(subscriber));
             }
         }
     }
+}
 
-    fn take_departed(&mut self) -> Option<(Remote<Reader<R, O>>, Left, u32)> {
-        for run in self.runs.iter_mut().flatten() {
-            for (at, remote) in run.remotes.iter().enumerate() {
-                if let Some(how) = remote.left() {
-                    return Some((run.remotes.swap_remove(at), how, run.handle.index));
-                }
+pub(super) fn take_departed<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+) -> Option<(Remote<Reader<R, O>>, Left, u32)> {
+    for run in shard.runs.iter_mut().flatten() {
+        for (at, remote) in run.remotes.iter().enumerate() {
+            if let Some(how) = remote.left() {
+                return Some((run.remotes.swap_remove(at), how, run.handle.index));
             }
         }
-        None
     }
+    None
 }

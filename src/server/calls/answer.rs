@@ -1,7 +1,6 @@
 //! Carries out calls, and answers them.
 
-use crate::server::calls::Answered;
-use crate::server::calls::{owner, threads};
+use crate::server::calls::{Answered, owner, threads};
 use crate::server::{hub, mcp, peers, records, shm, workers};
 use std::time::Duration;
 

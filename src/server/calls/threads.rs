@@ -15,8 +15,7 @@
 //! Invariant T1: a connection is in [`Hub::idle_threads`] if and only if it follows a thread and
 //! no execution.
 
-use crate::server::calls::Answered;
-use crate::server::calls::{answer, owner};
+use crate::server::calls::{Answered, answer, owner};
 use crate::server::{hub, peers};
 use serde_json::{Value, json};
 use smallvec::smallvec;

@@ -1,0 +1,111 @@
+//! The verbs of a shard for its guests: what the methods for owners are made of.
+
+use std::sync::Arc;
+
+use super::handle::Mailbox;
+use super::outlet::Outlet;
+use super::panics::Callback;
+use super::run::Run;
+use super::{ExecuteError, PublishError, Shard, act, feed, memory, panics, produce};
+use crate::base::{ExecutionId, Handle, Panicked};
+use crate::engine::{ChunkFacts, RingFacts};
+use crate::reactor::Reactor;
+use crate::stream::Kind;
+use crate::tool::{Notes, StartError, ToolError};
+
+impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
+    /// Carries out all pending actions of the engine.
+    #[inline]
+    pub(crate) fn pump(&mut self) {
+        act::pump(self)
+    }
+
+    /// Returns the execution that an action names. The engine names none that it has released.
+    pub(crate) fn run_mut(&mut self, execution: Handle) -> &mut Run<O::Run> {
+        act::run_mut(self, execution)
+    }
+
+    /// Tells the engine the cursors of readers on other threads.
+    pub(crate) fn sample_readers(&mut self, index: u32) {
+        produce::sample_readers(self, index)
+    }
+
+    pub(crate) fn producer_ended(&mut self, handle: Handle, result: Result<(), ToolError>) {
+        produce::producer_ended(self, handle, result)
+    }
+
+    /// Passes on the notes of a tool: its total, exit status and progress.
+    pub(crate) fn pass_on(&mut self, handle: Handle, notes: &Notes) {
+        produce::pass_on(self, handle, notes)
+    }
+
+    /// Tells the engine what was published, in bursts that are within every local subscriber's
+    /// limit. Between two bursts the subscribers are given what they are owed. Publishes the gate
+    /// of a producer on another thread, which may overwrite these chunks from now on (S2).
+    pub(crate) fn ingest(&mut self, index: u32) {
+        produce::ingest(self, index)
+    }
+
+    /// Like [`Shard::ingest`], for chunks that were just written here.
+    #[inline]
+    pub(crate) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
+        produce::ingest_written(self, index, facts)
+    }
+
+    /// Wakes readers on other threads that sleep although there are chunks for them.
+    #[inline]
+    pub(crate) fn wake_readers(&mut self) {
+        produce::wake_readers(self)
+    }
+
+    /// Handles readers on other threads that have left.
+    pub(crate) fn dismiss_departed(&mut self) {
+        produce::dismiss_departed(self)
+    }
+
+    /// Tells the engine that there is no room, once for each time that the gate is shut.
+    pub(crate) fn say_that_it_is_gated(&mut self, index: u32) {
+        feed::say_that_it_is_gated(self, index)
+    }
+
+    /// Publishes as much of a payload as there is room for, in pieces that the ring takes. All but
+    /// the last piece are flagged `more`. Returns the number of bytes that were published. The
+    /// kernel is not asked for moved readers: the caller will be told when there is room again.
+    ///
+    /// # Errors
+    /// [`PublishError::NotFound`]; the execution may have ended after a part was published.
+    pub(crate) fn publish_pieces(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<usize, PublishError> {
+        feed::publish_pieces(self, id, kind, payload)
+    }
+
+    /// Returns the ring that a tool gets if memory stays as it is.
+    pub(crate) fn expected_ring(
+        &self,
+        ring_bytes: u32,
+        chunk_bytes: u32,
+    ) -> Result<RingFacts, ExecuteError> {
+        memory::expected_ring(self, ring_bytes, chunk_bytes)
+    }
+
+    /// Counts and reports the panic of a callback.
+    pub(crate) fn note_panic(&mut self, callback: Callback, panicked: &Panicked) {
+        panics::note_panic(self, callback, panicked)
+    }
+
+    /// Counts and reports the panic of a tool while it was prepared to run.
+    pub(crate) fn note_start<T>(
+        &mut self,
+        started: Result<T, StartError>,
+    ) -> Result<T, StartError> {
+        panics::note_start(self, started)
+    }
+
+    pub(crate) fn mailbox(&self) -> Mailbox<R, O> {
+        Mailbox::new(self.mailbox_sender.clone(), Arc::clone(&self.bell))
+    }
+}
