@@ -289,7 +289,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     #[inline]
     fn begin_fan_out(&mut self, engine: &Engine, execution: Handle) {
         let hub = &mut self.hub;
-        hub.is_alone = engine.is_alone(execution);
+        hub.begin_fan_out(engine.is_alone(execution));
     }
 
     #[inline]
@@ -310,7 +310,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
             Destination::Connection(id) => {
                 let hub = &mut self.hub;
                 let Giving { reactor, counters, names, now, .. } = with;
-                let is_alone = hub.is_alone;
+                let is_alone = hub.is_alone();
                 let giving = hub::deliver::Giving { reactor, counters, now, names, is_alone };
                 hub.give(id, Source::Here(subscriber), chunk, giving);
             }
@@ -487,7 +487,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     fn audit(shard: &ServerShard<R>) {
         let hub = &shard.guests.hub;
         hub.audit();
-        let connections = hub.connections.iter().flatten();
+        let connections = hub.connections();
         let joining = connections.filter(|c| matches!(c.doing, Doing::Joining));
         shard.guests.peers.audit(joining.count());
         workers::audit_calls(shard);

@@ -27,7 +27,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
     id: ConnectionId,
     call: Call,
 ) -> Answered {
-    let is_draining = shard.guests.hub.is_draining;
+    let is_draining = shard.guests.hub.is_draining();
     let principal = owner::principal_of(shard, id);
     match call {
         Call::Execute(_)
@@ -316,7 +316,7 @@ fn await_result<R: Reactor + 'static>(
         Ok(status) if wait.is_zero() => give_state(shard, id, &status),
         Ok(_) => {
             let hub = &mut shard.guests.hub;
-            hub.waiting.push((execution, id));
+            hub.wait_for(execution, id);
             let connection = hub.connection(id).expect("its request is being answered");
             connection.doing = Doing::Result;
             hub.set_timer(id, Some((Timer::Result, now + wait)));
@@ -362,9 +362,7 @@ pub(in crate::server) fn answer_waiting<R: Reactor + 'static>(
 ) {
     loop {
         let hub = &mut shard.guests.hub;
-        let found = hub.waiting.iter().position(|(waited_for, _)| *waited_for == execution);
-        let Some(at) = found else { return };
-        let (_, id) = hub.waiting.swap_remove(at);
+        let Some(id) = hub.take_waiting_for(execution) else { return };
         answer_waited(shard, id, execution);
     }
 }
@@ -375,8 +373,7 @@ pub(in crate::server) fn answer_late<R: Reactor + 'static>(
     id: ConnectionId,
 ) {
     let hub = &mut shard.guests.hub;
-    let found = hub.waiting.iter().position(|(_, waiting)| *waiting == id);
-    let (execution, _) = hub.waiting.swap_remove(found.expect("its timer was armed for it"));
+    let execution = hub.take_waiting(id).expect("its timer was armed for it");
     answer_waited(shard, id, execution);
 }
 
@@ -393,7 +390,7 @@ fn answer_waited<R: Reactor + 'static>(
         Ok(status) if is_complete(&status) => give_result(shard, id, status),
         Ok(status) => give_state(shard, id, &status),
     };
-    shard.guests.hub.answered.push(id);
+    shard.guests.hub.resume_later(id);
 }
 
 /// Writes a complete reply. Always returns true.

@@ -169,7 +169,7 @@ fn wait_on_thread<R: Reactor + 'static>(
     let manner = Manner::told(thread.format, Told::nothing_yet(thread));
     let answered = hub::begin(shard, id, manner, Default::default());
     if answered == Answered::Later {
-        shard.guests.hub.idle_threads.push(id);
+        shard.guests.hub.add_idle_thread(id);
     }
     answered
 }
@@ -214,14 +214,14 @@ fn waiting_for<R: Reactor + 'static>(
 ) -> Vec<ConnectionId> {
     let hub = &mut shard.guests.hub;
     let (mut found, mut others) = (Vec::new(), Vec::new());
-    for id in std::mem::take(&mut hub.idle_threads) {
+    for id in hub.take_idle_threads() {
         let is_it = |thread: &Thread| thread.principal == principal && *thread.name == *name;
         match hub.thread_of(id).is_some_and(|thread| is_it(thread)) {
             true => found.push(id),
             false => others.push(id),
         }
     }
-    hub.idle_threads = others;
+    others.into_iter().for_each(|id| hub.add_idle_thread(id));
     found
 }
 
@@ -254,7 +254,9 @@ fn begin_next_run<R: Reactor + 'static>(
     connection.bound_sending(kernel_bytes_for(agreed.replay), &mut shard.reactor);
     let takes = connection.takes;
     connection.stream = Some(stream);
-    hub.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
+    if !takes {
+        hub.hold(subscribed.subscriber);
+    }
     Ok(())
 }
 
@@ -269,7 +271,7 @@ fn cut_stream<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId
 /// Ends the streams that wait on threads, because the server drains.
 pub(in crate::server) fn end_threads<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let hub = &mut shard.guests.hub;
-    for id in std::mem::take(&mut hub.idle_threads) {
+    for id in hub.take_idle_threads() {
         let Some(connection) = hub.writable(id) else { continue };
         connection.stream = None;
         connection.converse(|http, out| http.end_stream(out));
@@ -281,7 +283,7 @@ pub(in crate::server) fn end_threads<R: Reactor + 'static>(shard: &mut ServerSha
 /// Returns a new unique name: a UUID.
 fn new_thread_name<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> String {
     let hub = &mut shard.guests.hub;
-    let [high, low] = [hub.random.next_u64(), hub.random.next_u64()];
+    let [high, low] = [hub.random_number(), hub.random_number()];
     let (node, low) = (low & 0xffff_ffff_ffff, low >> 48);
     format!(
         "{:08x}-{:04x}-4{:03x}-{:04x}-{node:012x}",

@@ -84,72 +84,72 @@ use frames::{ENCODINGS, Frame, Frames};
 /// The connections of a shard and their tables.
 pub(in crate::server) struct Hub {
     /// Indexed by the connection's slot in the reactor.
-    pub(in crate::server) connections: Vec<Option<Box<Connection>>>,
-    pub(in crate::server) connection_count: u32,
-    pub(in crate::server) listeners: Vec<ListenerId>,
+    connections: Vec<Option<Box<Connection>>>,
+    connection_count: u32,
+    listeners: Vec<ListenerId>,
     /// The listener at which other processes share memory.
-    pub(in crate::server) door: Option<ListenerId>,
+    door: Option<ListenerId>,
     /// Connections of sleeping processes that have to be woken with a byte.
-    pub(in crate::server) looks: Looks,
+    looks: Looks,
     /// The deliveries of this turn, for the latency metrics.
-    pub(in crate::server) deliveries: Deliveries,
-    pub(in crate::server) frames: Frames,
+    deliveries: Deliveries,
+    frames: Frames,
     /// The frames of the chunk that is being delivered, one for each encoding that was needed.
-    pub(in crate::server) current: [Option<Frame>; ENCODINGS],
+    current: [Option<Frame>; ENCODINGS],
     /// Connections with something to send, in the order in which they got it.
-    pub(in crate::server) touched: Vec<u32>,
+    touched: Vec<u32>,
     /// Since the last flush: the number of queued chunks, and of bytes of their frames.
-    pub(in crate::server) queued_events: u32,
-    pub(in crate::server) queued_bytes: usize,
+    queued_events: u32,
+    queued_bytes: usize,
     /// True if a connection has as much to send as may be under way on it.
-    pub(in crate::server) is_flush_urged: bool,
+    is_flush_urged: bool,
     /// Bytes that all connections together wait to send.
-    pub(in crate::server) aside_bytes: usize,
+    aside_bytes: usize,
     /// Bytes of all incomplete request bodies.
-    pub(in crate::server) body_bytes: usize,
+    body_bytes: usize,
     /// Buffers that are not in use.
-    pub(in crate::server) spare: Buffers,
+    spare: Buffers,
     /// Demands to pass to the engine: the number of chunks that a subscriber takes from now on.
-    pub(in crate::server) demands: Vec<(SubscriberId, u32)>,
+    demands: Vec<(SubscriberId, u32)>,
     /// Subscribers to report to the engine, because their connection has sent a part of their
     /// bytes.
-    pub(in crate::server) moved: Vec<SubscriberId>,
+    moved: Vec<SubscriberId>,
     /// Broken connections, to be dropped.
-    pub(in crate::server) broken: Vec<ConnectionId>,
+    broken: Vec<ConnectionId>,
     /// Connections that have sent their last byte.
-    pub(in crate::server) finished: Vec<ConnectionId>,
+    finished: Vec<ConnectionId>,
     /// Connections with a complete reply. Their next request may have arrived already.
-    pub(in crate::server) answered: Vec<ConnectionId>,
+    answered: Vec<ConnectionId>,
     /// True if a connection of a worker has become able to take more calls.
-    pub(in crate::server) has_free_worker: bool,
+    has_free_worker: bool,
     /// Connections that wait for the end of an execution.
-    pub(in crate::server) waiting: Vec<(ExecutionId, ConnectionId)>,
+    waiting: Vec<(ExecutionId, ConnectionId)>,
     /// Executions of this table that have ended.
-    pub(in crate::server) ended: Vec<ExecutionId>,
+    ended: Vec<ExecutionId>,
     /// Connections that follow a front end's thread which has no run now.
-    pub(in crate::server) idle_threads: Vec<ConnectionId>,
+    idle_threads: Vec<ConnectionId>,
     /// The readers of other shards' rings.
     pub(in crate::server) remotes: Remotes,
-    pub(in crate::server) timers: Wheel<(ConnectionId, Timer)>,
+    timers: Wheel<(ConnectionId, Timer)>,
     /// The access rules, for heads that are written during a delivery.
-    pub(in crate::server) access: Arc<Access>,
+    access: Arc<Access>,
     pub(in crate::server) mcp: crate::server::mcp::Mcp,
     /// The admission limits.
-    pub(in crate::server) places: admit::Places,
+    places: admit::Places,
     /// The number of connections of each address.
-    pub(in crate::server) addresses: addresses::Addresses,
+    addresses: addresses::Addresses,
     /// Connections without a request under way, the longest waiting first.
-    pub(in crate::server) waiting_line: line::Line,
-    pub(in crate::server) untold: admit::Untold,
-    pub(in crate::server) random: Random,
-    pub(in crate::server) date: [u8; 29],
-    pub(in crate::server) date_s: u64,
+    waiting_line: line::Line,
+    untold: admit::Untold,
+    random: Random,
+    date: [u8; 29],
+    date_s: u64,
     /// True if the server drains: it takes no new requests.
-    pub(in crate::server) is_draining: bool,
+    is_draining: bool,
     /// True once the reactor has sockets.
     is_open: bool,
     /// True if the execution whose chunks are being delivered has no other follower.
-    pub(in crate::server) is_alone: bool,
+    is_alone: bool,
 }
 
 impl Hub {
@@ -208,6 +208,116 @@ impl Hub {
             is_draining: false,
             is_open: false,
             is_alone: false,
+        }
+    }
+
+    /// True if the server drains: it takes no new requests.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    /// True if it listens at an address.
+    pub fn is_listening(&self) -> bool {
+        !self.listeners.is_empty()
+    }
+
+    /// Returns all connections.
+    pub fn connections(&self) -> impl Iterator<Item = &Connection> {
+        self.connections.iter().flatten().map(|connection| &**connection)
+    }
+
+    /// Returns the connection with this id, to read.
+    pub fn connection_at(&self, id: ConnectionId) -> Option<&Connection> {
+        let connection = self.connections.get(id.0.index as usize)?.as_deref()?;
+        (connection.id == id).then_some(connection)
+    }
+
+    /// Returns the access rules.
+    pub fn access(&self) -> &Arc<Access> {
+        &self.access
+    }
+
+    /// Queues a connection with a complete reply, whose next request may have arrived already.
+    pub fn resume_later(&mut self, id: ConnectionId) {
+        self.answered.push(id);
+    }
+
+    /// Makes a subscriber be given nothing more for now.
+    pub fn hold(&mut self, subscriber: SubscriberId) {
+        self.demands.push((subscriber, 0));
+    }
+
+    /// Makes a connection wait for the end of an execution.
+    pub fn wait_for(&mut self, execution: ExecutionId, id: ConnectionId) {
+        self.waiting.push((execution, id));
+    }
+
+    /// Returns a connection that waits for the end of this execution. It waits no longer.
+    pub fn take_waiting_for(&mut self, execution: ExecutionId) -> Option<ConnectionId> {
+        let at = self.waiting.iter().position(|(waited_for, _)| *waited_for == execution)?;
+        Some(self.waiting.swap_remove(at).1)
+    }
+
+    /// Returns the execution that a connection waits for. It waits no longer.
+    pub fn take_waiting(&mut self, id: ConnectionId) -> Option<ExecutionId> {
+        let at = self.waiting.iter().position(|(_, waiting)| *waiting == id)?;
+        Some(self.waiting.swap_remove(at).0)
+    }
+
+    /// Adds a connection that follows a front end's thread which has no run now.
+    pub fn add_idle_thread(&mut self, id: ConnectionId) {
+        self.idle_threads.push(id);
+    }
+
+    /// Takes the connections that follow threads without a run.
+    pub fn take_idle_threads(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.idle_threads)
+    }
+
+    /// Returns a random number.
+    pub fn random_number(&mut self) -> u64 {
+        self.random.next_u64()
+    }
+
+    /// Returns the deliveries of this turn.
+    pub fn deliveries_mut(&mut self) -> &mut Deliveries {
+        &mut self.deliveries
+    }
+
+    /// Returns the latencies of all deliveries so far.
+    pub fn latencies(&self) -> &crate::trace::Latencies {
+        self.deliveries.latencies()
+    }
+
+    /// Returns the connections whose processes have to be woken with a byte.
+    pub fn looks(&self) -> &Looks {
+        &self.looks
+    }
+
+    /// Prepares for the delivery of chunks of one execution. `is_alone` is true if it has one
+    /// follower.
+    pub fn begin_fan_out(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
+    }
+
+    /// True if the execution whose chunks are being delivered has one follower.
+    pub fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// Counts queued chunks and their bytes. With `is_urged`, they are sent before more are queued.
+    pub fn note_queued(&mut self, chunk_count: u32, bytes: usize, is_urged: bool) {
+        self.queued_events += chunk_count;
+        self.queued_bytes += bytes;
+        self.is_flush_urged |= is_urged;
+    }
+
+    /// Gives a connection a large buffer, for output that it writes itself.
+    pub fn borrow_large_buffer(&mut self, id: ConnectionId) {
+        if let Some(connection) = &mut self.connections[id.0.index as usize]
+            && connection.id == id
+        {
+            connection.borrow_large_buffer(&mut self.spare);
         }
     }
 

@@ -159,7 +159,7 @@ impl Hub {
     /// Turns the connection's answer into a stream. Returns `false` if that is impossible, or if
     /// the stream has no body.
     pub(in crate::server) fn begin_stream(&mut self, id: ConnectionId) -> bool {
-        let access = std::sync::Arc::clone(&self.access);
+        let access = std::sync::Arc::clone(self.access());
         let around = self.around(&access, Instant::from_nanos(0));
         let Some(connection) = self.writable(id) else { return false };
         if connection.mcp.as_ref().is_none_or(|link| link.body.is_some()) {
@@ -182,7 +182,7 @@ impl Hub {
             Some(_) => connection.converse(|http, out| http.end_stream(out)),
         }
         connection.doing = Doing::Requests;
-        self.answered.push(id);
+        self.resume_later(id);
     }
 }
 /// Inserts a request that is answered later into the table of calls.
@@ -372,7 +372,7 @@ pub(in crate::server) fn answer_call<R: Reactor + 'static>(
             close_call(shard, handle);
             unlink(shard, id);
             calls::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes));
-            shard.guests.hub.answered.push(id);
+            shard.guests.hub.resume_later(id);
             return;
         }
         Outlet::Stream(_) | Outlet::Lines(_) => {}

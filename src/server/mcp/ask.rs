@@ -116,7 +116,7 @@ pub(in crate::server) fn catalog<R: Reactor + 'static>(shard: &ServerShard<R>) -
 }
 
 fn is_ending<R: Reactor + 'static>(shard: &ServerShard<R>) -> bool {
-    shard.guests.hub.is_draining
+    shard.guests.hub.is_draining()
 }
 
 fn list_tools<R: Reactor + 'static>(

@@ -475,7 +475,7 @@ pub(in crate::server) fn events_of<R: Reactor + 'static>(
     id: ExecutionId,
 ) -> Option<String> {
     let run = known_run(shard, id)?;
-    let has_http = !shard.guests.hub.listeners.is_empty();
+    let has_http = shard.guests.hub.is_listening();
     has_http.then(|| {
         let path = format!("/v1/executions/{id}/events");
         match shard.guests.access.ticket(run.guest.owner, id, shard.now) {

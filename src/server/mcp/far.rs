@@ -226,7 +226,7 @@ pub(in crate::server) fn gather_list<R: Reactor + 'static>(
     let request = McpRequest::of(wish, session);
     if peers::gather(shard, id, Call::Mcp(request.into()), source.owner).is_now() {
         // It has been answered already: the next request may have come.
-        shard.guests.hub.answered.push(id);
+        shard.guests.hub.resume_later(id);
     }
     true
 }

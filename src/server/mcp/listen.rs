@@ -286,7 +286,7 @@ pub(in crate::server) fn end_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R
         answer::answer_call(shard, handle, reply);
     }
     let hub = &mut shard.guests.hub;
-    let connections = hub.connections.iter().flatten();
+    let connections = hub.connections();
     let linked = connections.filter(|c| c.mcp.as_ref().is_some_and(|link| !link.is_of_call()));
     let linked: Vec<_> = linked.map(|connection| connection.id).collect();
     for id in linked {

@@ -126,11 +126,12 @@ impl Hub {
                 let Some(keep) = self.mcp.keeps.get_mut(handle) else { return };
                 let was_full = keep.is_full;
                 keep.take(chunk);
-                if keep.is_full && !was_full {
-                    self.demands.push((subscriber, 0)); // M6
-                }
-                if keep.has_readers() || (keep.is_full && !was_full) {
+                let is_newly_full = keep.is_full && !was_full;
+                if keep.has_readers() || is_newly_full {
                     self.mcp.note(News::Keep(handle));
+                }
+                if is_newly_full {
+                    self.hold(subscriber); // M6
                 }
             }
             Ear::Call(handle) if chunk.kind == Kind::Log => self.hear_log(handle, chunk),
@@ -141,18 +142,16 @@ impl Hub {
                 }
             }
             Ear::Call(handle) => {
-                self.deliveries.note(chunk.published_at, Transport::Mcp, 1);
+                self.deliveries_mut().note(chunk.published_at, Transport::Mcp, 1);
                 if !self.mcp.notice.push(handle, chunk, progress) {
                     self.close_notice();
                     self.mcp.notice.push(handle, chunk, progress);
                 }
-                self.queued_events += 1;
-                self.queued_bytes += chunk.data.len();
                 let outlet =
                     self.mcp.calls.get_mut(handle).and_then(|call| call.outlet.connection());
-                if let Some(connection) = outlet.and_then(|id| self.connection(id)) {
-                    self.is_flush_urged |= connection.note_unsent(chunk.data.len());
-                }
+                let connection = outlet.and_then(|id| self.connection(id));
+                let is_urged = connection.is_some_and(|c| c.note_unsent(chunk.data.len()));
+                self.note_queued(1, chunk.data.len(), is_urged);
             }
         }
     }
@@ -450,11 +449,7 @@ impl Hub {
         event_id: Option<EventId>,
         write: impl FnOnce(&mut Vec<u8>),
     ) {
-        if let Some(connection) = &mut self.connections[id.0.index as usize]
-            && connection.id == id
-        {
-            connection.borrow_large_buffer(&mut self.spare);
-        }
+        self.borrow_large_buffer(id);
         let Some(connection) = self.writable(id) else { return };
         let before = connection.own_bytes();
         let Some(link) = &connection.mcp else { return };
@@ -474,7 +469,8 @@ impl Hub {
                 out.extend_from_slice(b"\n\n");
             });
         }
-        self.queued_bytes += connection.own_bytes() - before;
+        let written = connection.own_bytes() - before;
+        self.note_queued(0, written, false);
     }
 
     /// Writes the time that a client has to wait before it reconnects.

@@ -74,7 +74,7 @@ fn send_questions<R: Reactor + 'static>(
     let now = shard.now;
     let hub = &mut shard.guests.hub;
     for question in asked {
-        let number = hub.random.next_u64();
+        let number = hub.random_number();
         let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
         let params = questions::params(call.context.version, &question);
         let method = question.method.name();

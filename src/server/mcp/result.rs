@@ -261,8 +261,8 @@ impl Hub {
         mcp.kept.audit();
         mcp.timers.audit();
         let linked = |id: ConnectionId| {
-            let connection = self.connections.get(id.0.index as usize)?.as_deref()?;
-            connection.mcp.as_deref().filter(|_| connection.id == id)
+            let connection = self.connection_at(id)?;
+            connection.mcp.as_deref()
         };
         for (handle, call) in mcp.calls.iter() {
             if let Some(id) = call.outlet.connection() {
@@ -295,7 +295,7 @@ impl Hub {
             }
         }
         let is_mcp = |connection: &Connection| matches!(connection.doing, Doing::Mcp);
-        for connection in self.connections.iter().flatten() {
+        for connection in self.connections() {
             assert_eq!(is_mcp(connection), connection.mcp.is_some(), "{connection:?}");
         }
     }

@@ -169,7 +169,7 @@ fn advance_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle
             let hub = &mut shard.guests.hub;
             let is_nothing = asked.is_empty();
             let open: Vec<(u64, Question)> =
-                asked.into_iter().map(|question| (hub.random.next_u64(), question)).collect();
+                asked.into_iter().map(|question| (hub.random_number(), question)).collect();
             let Some(task) = hub.mcp.task_mut(handle) else { return };
             (task.open, task.remembers) = (open, state);
             match is_nothing {

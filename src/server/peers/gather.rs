@@ -160,7 +160,7 @@ pub(in crate::server) fn on_complete<R: Reactor + 'static>(
     if let Some(connection) = connection {
         connection.doing = Doing::Requests;
         answer_gathered(shard, id, gathering);
-        shard.guests.hub.answered.push(id);
+        shard.guests.hub.resume_later(id);
     }
 }
 
@@ -221,7 +221,7 @@ fn metrics<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics {
         *count += 1;
         subscribers += u64::from(subscriber_count);
     }
-    let connections = shard.guests.hub.connections.iter().flatten();
+    let connections = shard.guests.hub.connections();
     let (mut streams, mut waiting_bytes) = (0, 0);
     for connection in connections {
         streams += u64::from(connection.stream.is_some());
@@ -230,7 +230,7 @@ fn metrics<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics {
     ShardMetrics {
         shard: peers::own_index(shard) as u32,
         counters: shard.counters(),
-        latencies: Box::new(*shard.guests.hub.deliveries.latencies()),
+        latencies: Box::new(*shard.guests.hub.latencies()),
         stalls: Box::new(shard.stalls),
         reactor: shard.reactor.counters().clone(),
         rings: memory.usage,

@@ -222,12 +222,12 @@ pub(in crate::server) fn on_complete<R: Reactor + 'static>(
     let Joining { follow, parts } = joining;
     hub.connection(id).expect("Q1").doing = Doing::Requests;
     hub.set_timer(id, None);
-    let answered = match hub.is_draining {
+    let answered = match hub.is_draining() {
         true => calls::answer_error(shard, id, &ApiError::shutting_down()),
         false => hub::follow_with(shard, id, &follow, parts),
     };
     match answered {
-        Answered::Now => shard.guests.hub.answered.push(id),
+        Answered::Now => shard.guests.hub.resume_later(id),
         Answered::Later => hub::settle_connection(shard, id),
     }
 }
@@ -241,5 +241,5 @@ pub(in crate::server) fn join_late<R: Reactor + 'static>(
     hub.connection(id).expect("the caller found it").doing = Doing::Requests;
     shard.guests.peers.abandon(id);
     calls::answer_error(shard, id, &busy());
-    shard.guests.hub.answered.push(id);
+    shard.guests.hub.resume_later(id);
 }

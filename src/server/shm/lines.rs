@@ -154,7 +154,7 @@ impl Hub {
     /// Wakes processes that sleep on their connections. A process with output left to read does not
     /// sleep for long.
     pub(in crate::server) fn wake_lines(&mut self) {
-        let looks = Rc::clone(&self.looks);
+        let looks = Rc::clone(self.looks());
         for id in looks.borrow_mut().drain(..) {
             let is_quiet = self.connection(id).is_some_and(|c| c.line.is_some() && !c.has_pieces());
             if is_quiet && let Some(connection) = self.writable(id) {
@@ -172,7 +172,7 @@ impl Hub {
     /// # Panics
     /// If it does not hold.
     pub(in crate::server) fn audit_lines(&self) {
-        for connection in self.connections.iter().flatten() {
+        for connection in self.connections() {
             let is_line = matches!(connection.doing, Doing::Door);
             assert!(!is_line || connection.line.is_some()); // L1
             assert!(connection.parcel.is_none() || connection.line.is_some());
@@ -241,7 +241,7 @@ pub(in crate::server) fn refuse_at_door<R: Reactor + 'static>(
 
 pub(in crate::server) fn looks<R: Reactor + 'static>(shard: &ServerShard<R>) -> Looks {
     match shard.guests.hub.is_open() {
-        true => Rc::clone(&shard.guests.hub.looks),
+        true => Rc::clone(shard.guests.hub.looks()),
         false => Looks::default(), // Without a connection nobody sleeps on one.
     }
 }
@@ -443,7 +443,7 @@ pub(in crate::server) fn say_go<R: Reactor + 'static>(
 
 /// True if sleeping processes have to be woken.
 pub(in crate::server) fn has_lines_to_wake<R: Reactor + 'static>(shard: &ServerShard<R>) -> bool {
-    !shard.guests.hub.looks.borrow().is_empty()
+    !shard.guests.hub.looks().borrow().is_empty()
 }
 
 /// Handles bytes that were received on a line.

@@ -180,14 +180,14 @@ fn answer_at_door<R: Reactor + 'static>(
     id: ConnectionId,
     granted: Result<crate::server::shm::lines::Grant, ApiError>,
 ) {
-    let is_draining = shard.guests.hub.is_draining;
+    let is_draining = shard.guests.hub.is_draining();
     let is_answered = match granted {
         Ok(_) if is_draining => calls::answer_error(shard, id, &ApiError::shutting_down()),
         Ok(grant) => lines::begin_line(shard, id, grant),
         Err(error) => lines::refuse_at_door(shard, id, &error),
     };
     if is_answered.is_now() {
-        shard.guests.hub.answered.push(id);
+        shard.guests.hub.resume_later(id);
     }
 }
 

@@ -168,7 +168,7 @@ impl ServedRun {
         if let Some(door) = &mut self.guest.door
             && let Behind::Relay(relay) = &mut door.behind
         {
-            let deliveries = &mut hub.deliveries;
+            let deliveries = hub.deliveries_mut();
             let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
             let reader_count = self.remotes.iter().filter(is_elsewhere).count() as u32;
             let filled = fill(&mut relay.writer, &self.ring, until_seq, scratch, |published_at| {

@@ -293,7 +293,7 @@ fn look_at_parts<R: Reactor + 'static>(shard: &mut ServerShard<R>, call: Executi
 fn go_on_behind_part<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
     let hub = &mut shard.guests.hub;
     hub.set_timer(id, None);
-    hub.answered.push(id);
+    hub.resume_later(id);
 }
 
 /// Refuses a part that has waited for room long enough.
@@ -441,7 +441,7 @@ pub(in crate::server) fn audit_calls<R: Reactor + 'static>(shard: &ServerShard<R
     for run in shard.runs.iter().flatten() {
         run.guest.call.iter().for_each(|call| call.audit());
     }
-    let connections = shard.guests.hub.connections.iter().flatten();
+    let connections = shard.guests.hub.connections();
     let waiting = connections.filter(|connection| matches!(connection.doing, Doing::Part(_)));
     assert_eq!(waiting.count(), shard.guests.workers.parts.len());
 }
