@@ -30,7 +30,7 @@
 //!
 //! Reading order: [`crate::engine::Event`] and [`crate::engine::Action`] (the whole behaviour),
 //! [`crate::engine::policy`], [`crate::memory::writer`] (the protocol of the ring), `shard/mod.rs`
-//! (one turn as a recipe). For the server: `endpoint::Call` (all requests),
+//! (one turn as a recipe). For the server: `endpoint::ApiCall` (all requests),
 //! `server/mod.rs` and `server/guests.rs`.
 //!
 //! # The path of one chunk

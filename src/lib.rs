@@ -168,8 +168,8 @@ pub use crate::shard::{
 };
 #[doc(inline)]
 pub use crate::stream::{
-    DetachReason, End, EndState, Exit, Gap, GapReason, Kind, Kinds, LagLimit, Measure, Outcome,
-    Policy, Progress, ProgressReport, State, Totals,
+    DetachReason, End, EndState, ExecutionState, Exit, Gap, GapReason, Kind, Kinds, LagLimit,
+    Measure, Outcome, Policy, Progress, ProgressReport, Totals,
 };
 #[doc(inline)]
 pub use crate::tool::{Context, Output, Step, Tool, ToolError, ToolSpec, Tools};

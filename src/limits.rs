@@ -750,11 +750,11 @@ const _: () = {
 
 /// Requests of one shard that are in progress.
 pub const MCP_CALLS_MAX: u32 = 2_048;
-/// Outputs that are kept for answers, tasks and doors.
+/// Outputs that are kept for answers, tasks and streams of MCP.
 pub const MCP_KEEPS_MAX: u32 = 2_048;
-/// Time for which a door without a reader is kept. Its tool waits only for as long as for any
-/// `block` subscriber.
-pub const MCP_DOOR_IDLE: Duration = Duration::from_secs(600);
+/// Time for which a stream of MCP without a reader is kept. Its tool waits only for as long as for
+/// any `block` subscriber.
+pub const MCP_STREAM_IDLE: Duration = Duration::from_secs(600);
 /// Time for which the answer for a client that was cut off is kept.
 pub const MCP_ANSWER_KEPT: Duration = Duration::from_secs(300);
 /// Number of such answers.
@@ -775,5 +775,5 @@ pub const MCP_UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
 const _: () = {
     assert!(MCP_RESULT_BYTES_MAX >= DELIVERY_BYTES_MAX as usize); // A delivery is taken whole.
-    assert!(MCP_DOOR_IDLE.as_nanos() < EXECUTION_DURATION_MAX.as_nanos());
+    assert!(MCP_STREAM_IDLE.as_nanos() < EXECUTION_DURATION_MAX.as_nanos());
 };

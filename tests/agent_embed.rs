@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use streamdoor::agent::order::Order;
-use streamdoor::agent::script::{Connection, Model, Script};
+use streamdoor::agent::script::{Script, ScriptConnection, ScriptedModel};
 use streamdoor::agent::{
-    Body, Config, Ended, Fold, Folded, Hooks, Part, Partial, State, StepChoice, StepState,
+    Body, Config, Ended, Fold, Folded, Hooks, Partial, RunPart, RunState, StepChoice, StepState,
     ToolDescription,
 };
 use streamdoor::base::Instant;
@@ -23,7 +23,7 @@ use streamdoor::tool::ToolSpec;
 /// Serves a script on threads until the test process ends. Returns the address.
 fn serve(script: &str) -> SocketAddr {
     let script = Script::from_toml(script).expect("it is a script");
-    let model = Arc::new(Mutex::new(Model::new(script)));
+    let model = Arc::new(Mutex::new(ScriptedModel::new(script)));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it is bound");
     std::thread::spawn(move || {
@@ -40,8 +40,8 @@ fn time() -> (Instant, u64) {
 }
 
 /// Serves one connection of the model's server until it closes.
-fn talk(mut peer: TcpStream, model: &Mutex<Model>) {
-    let mut connection = Connection::new();
+fn talk(mut peer: TcpStream, model: &Mutex<ScriptedModel>) {
+    let mut connection = ScriptConnection::new();
     peer.set_read_timeout(Some(Duration::from_millis(1))).expect("it is not zero");
     let mut buffer = [0; 4_096];
     while !connection.is_over() {
@@ -108,7 +108,7 @@ fn stepping_gives_the_same_states_as_putting_the_parts_together() {
     let run = run_at(address, &mut shard);
     let mut stream = shard.stream_agent(run, ExecuteOptions::default()).expect("it starts");
     let (mut fold, mut order, mut streamed) = (Fold::default(), Order::default(), Vec::new());
-    let mut last: Option<Part> = None;
+    let mut last: Option<RunPart> = None;
     while let Some(part) = stream.next(&mut shard) {
         order.take(&part).expect("parts come in their order");
         if fold.take(&part) != Folded::Nothing {
@@ -116,10 +116,10 @@ fn stepping_gives_the_same_states_as_putting_the_parts_together() {
         }
         last = Some(part);
     }
-    assert!(last.as_ref().is_some_and(Part::is_end), "{last:?}");
+    assert!(last.as_ref().is_some_and(RunPart::is_end), "{last:?}");
     let run = run_at(serve(SCRIPT), &mut shard); // A new server restarts the call ids.
     let mut steps = shard.iterate_agent(run, ExecuteOptions::default()).expect("it starts");
-    let mut iterated: Vec<State> = Vec::new();
+    let mut iterated: Vec<RunState> = Vec::new();
     while let Some(state) = steps.next(&mut shard) {
         iterated.push(state.without_times());
     }
@@ -137,11 +137,11 @@ fn stepping_gives_the_same_states_as_putting_the_parts_together() {
 struct StopsAfterFirst(Arc<Mutex<u32>>);
 
 impl Hooks for StopsAfterFirst {
-    fn after_part(&mut self, _part: &Part) {
+    fn after_part(&mut self, _part: &RunPart) {
         *self.0.lock().unwrap() += 1;
     }
 
-    fn after_step(&mut self, _state: &State, step: &StepState) -> StepChoice {
+    fn after_step(&mut self, _state: &RunState, step: &StepState) -> StepChoice {
         assert_eq!(step.number, 1);
         StepChoice::Stop("enough".to_owned())
     }
@@ -150,7 +150,7 @@ impl Hooks for StopsAfterFirst {
 struct Panics;
 
 impl Hooks for Panics {
-    fn after_step(&mut self, _state: &State, _step: &StepState) -> StepChoice {
+    fn after_step(&mut self, _state: &RunState, _step: &StepState) -> StepChoice {
         panic!("by its own fault");
     }
 }

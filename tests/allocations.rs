@@ -23,7 +23,7 @@ use streamdoor::reactor::readings::KernelFiles;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
 use streamdoor::stream::{Kind, Policy};
 use streamdoor::tool::{Context, EmitError, Prepared, Step, Tool, ToolSpec, Work};
-use streamdoor::wire::events::{self, Event};
+use streamdoor::wire::events::{self, WireEvent};
 #[cfg(feature = "server")]
 use streamdoor::wire::http1;
 use streamdoor::wire::sse::{self, Cursor};
@@ -233,7 +233,7 @@ fn spelling_events_allocates_nothing() {
     at_chunk(FIRST_COUNTED);
     for data in [text, b"\xFF\0 not text"] {
         for offset in 0..100 {
-            let chunk = events::Chunk {
+            let chunk = events::ChunkEvent {
                 execution,
                 seq,
                 total_chunks: Some(9),
@@ -244,16 +244,23 @@ fn spelling_events_allocates_nothing() {
                 timestamp_us: 1,
                 mono_ns: 2,
             };
-            Event::Chunk(chunk).write_line(&mut out);
+            WireEvent::Chunk(chunk).write_line(&mut out);
         }
     }
     for progress in [1.0, 0.1, f64::MAX, f64::NAN] {
         let (total, message, context) = (Some(3.0), Some("so far"), None);
         let token = Some("0123456789");
         let percentage = Some(50.0);
-        let event =
-            events::Progress { execution, token, progress, total, percentage, message, context };
-        Event::Progress(event).write_line(&mut out);
+        let event = events::ProgressEvent {
+            execution,
+            token,
+            progress,
+            total,
+            percentage,
+            message,
+            context,
+        };
+        WireEvent::Progress(event).write_line(&mut out);
     }
     at_chunk(LAST_COUNTED);
     assert!(out.iter().filter(|byte| **byte == b'\n').count() == 204);
@@ -269,7 +276,7 @@ fn framing_them_allocates_nothing() {
     let mut out = Vec::with_capacity(1 << 20);
     at_chunk(FIRST_COUNTED);
     for seq in 0..1_000 {
-        let gap = events::Gap {
+        let gap = events::GapEvent {
             execution: executions[0],
             from_seq: seq,
             to_seq: seq,
@@ -278,7 +285,7 @@ fn framing_them_allocates_nothing() {
             reason,
         };
         middle.clear();
-        sse::write_event(&mut middle, &Event::Gap(gap)); // All connections share it.
+        sse::write_event(&mut middle, &WireEvent::Gap(gap)); // All connections share it.
         #[cfg(feature = "server")]
         let chunk = http1::begin_chunk(&mut out);
         let bytes = 1_000 * seq;
@@ -313,20 +320,28 @@ fn framing_them_allocates_nothing() {
 #[cfg(feature = "server")]
 fn notifying_allocates_nothing() {
     use streamdoor::mcp::cursor::List;
-    use streamdoor::mcp::notify::{self, Chunk, Data, Gap, Progress};
+    use streamdoor::mcp::notify::{
+        self, ChunkNotification, Data, GapNotification, ProgressNotification,
+    };
     use streamdoor::mcp::progress::Rising;
     use streamdoor::mcp::{Level, Version};
     use streamdoor::wire::jsonrpc::Id;
 
     let token = Id::of_text("token \" 1");
-    let gap = Gap { from_seq: 1, to_seq: 2, chunk_count: 2, byte_count: 9, reason: "lag" };
+    let gap =
+        GapNotification { from_seq: 1, to_seq: 2, chunk_count: 2, byte_count: 9, reason: "lag" };
     let (mut rising, mut out) = (Rising::new(), Vec::with_capacity(64 << 10));
     let mut byte_count = 0;
     at_chunk(FIRST_COUNTED);
     for seq in 0..1_000 {
-        let text = Chunk { seq, kind: "output", offset: 7, data: "text \u{2028}\n".as_bytes() };
-        let bytes = Chunk { data: b"\xFF\0", ..text };
-        let note = Progress {
+        let text = ChunkNotification {
+            seq,
+            kind: "output",
+            offset: 7,
+            data: "text \u{2028}\n".as_bytes(),
+        };
+        let bytes = ChunkNotification { data: b"\xFF\0", ..text };
+        let note = ProgressNotification {
             token: &token,
             progress: rising.next(seq as f64 / 3.0),
             total: Some(1e3),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use echo::{CHUNKS, set_up};
 use serde_json::json;
 use streamdoor::base::{ExecutionId, Random};
-use streamdoor::client::Event;
+use streamdoor::client::StreamEvent;
 use streamdoor::server::{Server, ServerConfig};
 use streamdoor::shard::ShardConfig;
 use streamdoor::stream::{EndState, Outcome};
@@ -75,18 +75,18 @@ fn check(answer: &[u8], nonce: &str) -> ExecutionId {
     let (mut decoder, mut input) = (Decoder::new(), answer);
     let (mut events, mut executions) = (Vec::new(), HashSet::new());
     while let Some(line) = decoder.read(&mut input).expect("lines") {
-        let (execution, event) = Event::parse(line).expect("events");
+        let (execution, event) = StreamEvent::parse(line).expect("events");
         executions.insert(execution);
         events.push(event);
     }
     decoder.finish().expect("the last line has its end");
     assert_eq!(executions.len(), 1);
-    let [Event::Started(_), chunks @ .., Event::End(end)] = &events[..] else {
+    let [StreamEvent::Started(_), chunks @ .., StreamEvent::End(end)] = &events[..] else {
         panic!("{events:?}")
     };
     assert_eq!(chunks.len(), CHUNKS);
     for (at, event) in chunks.iter().enumerate() {
-        let Event::Chunk(chunk) = event else { panic!("{event:?}") };
+        let StreamEvent::Chunk(chunk) = event else { panic!("{event:?}") };
         assert_eq!((chunk.seq, chunk.data.as_slice()), (at as u64 + 1, nonce.as_bytes()));
     }
     assert_eq!(end.end.state, EndState::Ended(Outcome::Completed));

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use asked::ask;
 use serde_json::{Value, json};
-use streamdoor::client::{Client, Event, ExecuteOptions as Wanted, FollowOptions};
+use streamdoor::client::{Client, ExecuteOptions as Wanted, FollowOptions, StreamEvent};
 use streamdoor::engine::{Start, SubscribeSpec};
 use streamdoor::mcp::catalog::{Catalog, Prompt, Resource};
 use streamdoor::server::{Server, ServerConfig, ServerHandle, ServerShard};
@@ -134,8 +134,8 @@ fn load(address: &str, is_over: &AtomicBool, run_count: &AtomicU64) {
         let mut end = None;
         for event in called {
             match event.unwrap() {
-                Event::Chunk(chunk) => seqs.push(chunk.seq),
-                Event::End(ended) => end = Some(ended.end.state),
+                StreamEvent::Chunk(chunk) => seqs.push(chunk.seq),
+                StreamEvent::End(ended) => end = Some(ended.end.state),
                 _ => {}
             }
         }

@@ -10,7 +10,7 @@ use serde_json::json;
 use streamdoor::engine::{Hold, SubscribeSpec};
 use streamdoor::limits;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, outcome_of};
-use streamdoor::stream::{Outcome, Policy, State};
+use streamdoor::stream::{ExecutionState, Outcome, Policy};
 
 const ROWS: u64 = 1_000_000;
 /// The allowed growth of the process while all rows pass. It covers SQLite's page cache (2 MiB), a
@@ -97,7 +97,7 @@ fn a_million_rows_come_while_the_query_runs_and_take_no_memory() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let status = shard.inspect(id).unwrap();
-    assert_eq!(status.state, State::Running);
+    assert_eq!(status.state, ExecutionState::Running);
     let ring_bytes_max = u64::from(*limits::RING_CLASS_BYTES.last().unwrap());
     assert!(status.totals.bytes < ring_bytes_max, "{:?}", status.totals);
 

@@ -1,4 +1,4 @@
-//! streamdoor under the load of `bench door`: a [`Writer`], [`Reader`]s that get everything
+//! streamdoor under the load of `bench door`: a [`DoorWriter`], [`DoorReader`]s that get everything
 //! (`block`), and a server in a process of its own.
 //!
 //! Under `--touch none`, readers ask for headers only. The stamp is then the planned time of the
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lexopt::{Arg, Parser, ValueExt};
 use streamdoor::client;
-use streamdoor::door::{Door, DoorError, ProduceOptions, ReadOptions, Reader, Writer};
+use streamdoor::door::{Door, DoorError, DoorReader, DoorWriter, ProduceOptions, ReadOptions};
 use streamdoor::engine::Timeouts;
 use streamdoor::reactor::Idle;
 use streamdoor::server::{Server, ServerConfig};
@@ -116,7 +116,7 @@ impl Carrier for Ours {
 }
 
 /// The producer's side.
-pub struct Producer(Option<Writer>);
+pub struct Producer(Option<DoorWriter>);
 
 impl Produce for Producer {
     #[inline(always)]
@@ -140,7 +140,7 @@ impl Produce for Producer {
 
 /// A reader.
 pub struct Polled {
-    reader: Reader,
+    reader: DoorReader,
     taken: Taken,
 }
 

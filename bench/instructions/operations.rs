@@ -10,13 +10,13 @@ use std::time::Duration;
 use streamdoor::base::{ExecutionId, Instant};
 use streamdoor::engine::SubscribeSpec;
 use streamdoor::engine::wheel::Wheel;
-use streamdoor::mcp::notify::{self, Progress};
+use streamdoor::mcp::notify::{self, ProgressNotification};
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::Choice;
 use streamdoor::shard::{Delivery, ExecuteOptions, MemoryWatch, Shard, ShardConfig};
 use streamdoor::stream::{Kind, Policy};
 use streamdoor::tool::{Prepared, Work};
-use streamdoor::wire::events::{Chunk, Event};
+use streamdoor::wire::events::{ChunkEvent, WireEvent};
 use streamdoor::wire::http1::{self, RequestReader};
 use streamdoor::wire::jsonrpc::Id;
 use streamdoor::wire::sse::{self, Cursor};
@@ -136,8 +136,8 @@ fn remote(times: u64) -> Result<(), String> {
     Ok(())
 }
 
-fn chunk(seq: u64) -> Event<'static> {
-    Event::Chunk(Chunk {
+fn chunk(seq: u64) -> WireEvent<'static> {
+    WireEvent::Chunk(ChunkEvent {
         execution: EXECUTION,
         seq,
         total_chunks: None,
@@ -220,9 +220,9 @@ fn mcp_progress(times: u64) -> Result<(), String> {
     let mut out = Vec::with_capacity(4 << 10);
     for seq in seqs(times) {
         out.clear();
-        let note = Progress::new(&token, seq as f64);
+        let note = ProgressNotification::new(&token, seq as f64);
         let offset = seq * PAYLOAD.len() as u64;
-        let chunk = notify::Chunk { seq, kind: "output", offset, data: PAYLOAD };
+        let chunk = notify::ChunkNotification { seq, kind: "output", offset, data: PAYLOAD };
         notify::progress(&mut out, &black_box(note), std::iter::once(chunk));
         black_box(&out);
     }
@@ -231,9 +231,9 @@ fn mcp_progress(times: u64) -> Result<(), String> {
 
 #[cfg(feature = "server")]
 fn agent_part(times: u64) -> Result<(), String> {
-    use streamdoor::agent::{Body, Part, Partial};
+    use streamdoor::agent::{Body, Partial, RunPart};
 
-    let mut part = Part {
+    let mut part = RunPart {
         seq: 0,
         agent_id: EXECUTION.into(),
         step_number: 1,

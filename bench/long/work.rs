@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use streamdoor::base::ExecutionId;
-use streamdoor::client::{Awaited, Client, ClientError, Event, ExecuteOptions, FollowOptions};
-use streamdoor::stream::{EndState, Outcome, State};
+use streamdoor::client::{
+    Awaited, Client, ClientError, ExecuteOptions, FollowOptions, StreamEvent,
+};
+use streamdoor::stream::{EndState, ExecutionState, Outcome};
 
 use super::server::Server;
 use crate::common::Failure;
@@ -90,7 +92,7 @@ fn follow(client: &Client, Call(tool, arguments): &Call, chunks_max: u32) -> Res
     let stream = patiently(|| client.call(tool, arguments, &options, follow.clone()))?;
     let mut chunk_count = 0;
     let ended = stream.run(|event| {
-        chunk_count += u32::from(matches!(event, Event::Chunk(_)));
+        chunk_count += u32::from(matches!(event, StreamEvent::Chunk(_)));
         if chunk_count < chunks_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     match ended.map_err(|error| error.to_string())? {
@@ -111,7 +113,7 @@ fn start(client: &Client, Call(tool, arguments): &Call) -> Result<ExecutionId, S
 fn run(client: &Client, call: &Call, expected: Outcome) -> Result<(), String> {
     let execution = start(client, call)?;
     match client.result(execution, RESULT_WAIT) {
-        Ok(Awaited::Ended(output)) if output.state == State::Ended(expected) => Ok(()),
+        Ok(Awaited::Ended(output)) if output.state == ExecutionState::Ended(expected) => Ok(()),
         Ok(other) => Err(format!("{other:?}, not {expected:?}")),
         // It was retained for only a second.
         Err(ClientError::Refused(refused)) if refused.status.code() == 404 => Ok(()),

@@ -19,7 +19,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::retry_on_intr;
 use rustix::net::listen;
 use streamdoor::limits::SPIN_DEFAULT;
-use streamdoor::mcp::notify::{Chunk, Progress, progress};
+use streamdoor::mcp::notify::{ChunkNotification, ProgressNotification, progress};
 use streamdoor::reactor::{self, Idle};
 use streamdoor::wire::http1::{BODY_END, begin_chunk, end_chunk};
 use streamdoor::wire::jsonrpc::Id;
@@ -344,9 +344,9 @@ impl Note {
     fn format_again(&mut self, seq: u64, planned_ns: u64) {
         stamp(&mut self.payload, planned_ns);
         let token = Id::of_number(token_of(self.index));
-        let note = Progress::new(&token, seq as f64);
+        let note = ProgressNotification::new(&token, seq as f64);
         let offset = (seq - 1) * self.payload.len() as u64;
-        let chunk = Chunk { seq, kind: "output", offset, data: &self.payload };
+        let chunk = ChunkNotification { seq, kind: "output", offset, data: &self.payload };
         self.bytes.clear();
         if self.is_sse {
             self.bytes.extend_from_slice(b"data: ");

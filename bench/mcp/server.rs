@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 use serde_json::json;
-use streamdoor::reactor::{End, ReleasedSocket};
+use streamdoor::reactor::{HalfConnection, ReleasedSocket};
 use streamdoor::server::LineOptions;
 
 use super::at_once::AtOnce;
@@ -48,8 +48,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let Some((load, _)) = Load::of_server(arguments, HELP)? else { return Ok(()) };
     let streams = || {
-        let input = End::to_read(std::io::stdin().as_fd())?;
-        Ok(ReleasedSocket::of_ends(input, End::to_write(std::io::stdout().as_fd())?))
+        let input = HalfConnection::to_read(std::io::stdin().as_fd())?;
+        Ok(ReleasedSocket::of_ends(input, HalfConnection::to_write(std::io::stdout().as_fd())?))
     };
     let socket = streams().map_err(|error: std::io::Error| failed(&error.to_string()))?;
     let server = ours::start(load, Vec::new())?;

@@ -144,7 +144,7 @@ fn prepare(start: &Arc<StartLine>, arguments: &Value) -> Result<(Work, Need), Ar
         start: Arc::clone(start),
         plan: Plan::of_execution(load, index),
         payload: payload(load.size_bytes),
-        state: State::New,
+        state: ServerState::New,
         polls_only: load.idle == Idle::Spin,
     };
     Ok((Work::Steps(Box::new(tool)), need))
@@ -173,11 +173,11 @@ struct Paced {
     start: Arc<StartLine>,
     plan: Plan,
     payload: Box<[u8]>,
-    state: State,
+    state: ServerState,
     polls_only: bool,
 }
 
-enum State {
+enum ServerState {
     New,
     AtStart,
     /// The time at which the next chunk is due.
@@ -189,9 +189,9 @@ enum State {
 impl Tool for Paced {
     fn step(&mut self, context: &mut Context<'_>) -> Step {
         let now = context.now();
-        if let State::New | State::AtStart = self.state {
-            let Some(origin_ns) = self.start.origin(matches!(self.state, State::New)) else {
-                self.state = State::AtStart;
+        if let ServerState::New | ServerState::AtStart = self.state {
+            let Some(origin_ns) = self.start.origin(matches!(self.state, ServerState::New)) else {
+                self.state = ServerState::AtStart;
                 return Step::Sleep(now + LOOK);
             };
             self.plan.begin(origin_ns);
@@ -199,8 +199,8 @@ impl Tool for Paced {
         }
         for _ in 0..BURST_CHUNKS_MAX {
             let due_ns = match self.state {
-                State::Running(due_ns) => due_ns,
-                State::Lingering(until) if now < until => return Step::Sleep(until),
+                ServerState::Running(due_ns) => due_ns,
+                ServerState::Lingering(until) if now < until => return Step::Sleep(until),
                 _ => return Step::Done,
             };
             if due_ns > now.nanos() {
@@ -225,8 +225,8 @@ impl Tool for Paced {
 
 impl Paced {
     fn go_on(&mut self, now: Instant) {
-        let over = State::Lingering(now + first::LINGER);
-        self.state = self.plan.next(now.nanos()).map_or(over, State::Running);
+        let over = ServerState::Lingering(now + first::LINGER);
+        self.state = self.plan.next(now.nanos()).map_or(over, ServerState::Running);
     }
 }
 

@@ -1,8 +1,8 @@
 //! The input and output of a run: its events and its actions.
 //!
-//! The run numbers exchanges (`turn`) and calls (`call`) from 1 and uses each number once. A retry
-//! of a model's turn is a new exchange. An event for an exchange or call that is over is ignored,
-//! because it may have been in flight when the run gave it up.
+//! The run numbers exchanges (`exchange`) and calls (`call`) from 1 and uses each number once. A
+//! retry of a model's turn is a new exchange. An event for an exchange or call that is over is
+//! ignored, because it may have been in flight when the run gave it up.
 
 use std::fmt;
 
@@ -13,17 +13,17 @@ use crate::agent::part::CancelReason;
 use crate::base::ExecutionId;
 use crate::stream::{Exit, Gap, Kind, Outcome};
 
-/// An event for [`crate::agent::Run::handle`].
+/// An event for [`crate::agent::RunMachine::handle`].
 #[derive(Clone, Debug)]
-pub enum Event<'a> {
+pub enum RunEvent<'a> {
     /// The run begins.
     Started,
 
-    // --- The model's answer to `Action::Ask` ---
+    // --- The model's answer to `RunAction::Ask` ---
     /// The head of the answer was received.
     Answered {
         /// The exchange.
-        turn: u32,
+        exchange: u32,
         /// The HTTP status.
         status: u16,
         /// The value of the header `Retry-After`.
@@ -31,27 +31,27 @@ pub enum Event<'a> {
         /// The value of the header `retry-after-ms`.
         retry_after_ms: Option<&'a str>,
     },
-    /// More bytes of the body, sent while [`crate::agent::Run::wants_body`].
+    /// More bytes of the body, sent while [`crate::agent::RunMachine::wants_body`].
     Body {
         /// The exchange.
-        turn: u32,
+        exchange: u32,
         /// The bytes, split at any place.
         bytes: &'a [u8],
     },
     /// The body is complete.
     BodyEnded {
         /// The exchange.
-        turn: u32,
+        exchange: u32,
     },
     /// The exchange failed, before or during the answer.
     Broken {
         /// The exchange.
-        turn: u32,
+        exchange: u32,
         /// The fault.
         fault: NetFault,
     },
 
-    // --- A tool, after `Action::Start` ---
+    // --- A tool, after `RunAction::Start` ---
     /// The tool was started.
     ToolStarted {
         /// The call.
@@ -67,7 +67,7 @@ pub enum Event<'a> {
         /// The reason, as text for the model.
         text: &'a str,
     },
-    /// A chunk of the tool's output, sent while [`crate::agent::Run::wants_output`].
+    /// A chunk of the tool's output, sent while [`crate::agent::RunMachine::wants_output`].
     ToolChunk {
         /// The call.
         call: u32,
@@ -132,25 +132,25 @@ pub struct ToolProgress<'a> {
 
 /// An action that the driver of a run carries out.
 #[derive(Clone, PartialEq)]
-pub enum Action {
+pub enum RunAction {
     /// Sends a request to the model's server. The driver reports the answer as events. At most one
     /// exchange is open at a time.
     Ask {
         /// The number of the new exchange.
-        turn: u32,
+        exchange: u32,
         /// A complete HTTP/1.1 request, head and body. It contains the key.
         request: Vec<u8>,
     },
     /// Closes the connection of an exchange immediately. Nothing more of it is needed.
     HangUp {
         /// The exchange.
-        turn: u32,
+        exchange: u32,
     },
     /// Releases an exchange: its answer is complete, although its body has not ended yet. If the
     /// body ends soon, the connection can be reused.
     Release {
         /// The exchange.
-        turn: u32,
+        exchange: u32,
     },
     /// Starts a tool.
     Start {
@@ -168,17 +168,19 @@ pub enum Action {
     },
 }
 
-impl fmt::Debug for Action {
+impl fmt::Debug for RunAction {
     /// Writes a request as its length only, because it contains the key.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Action::Ask { turn, request } => write!(out, "Ask({turn}, {} bytes)", request.len()),
-            Action::HangUp { turn } => write!(out, "HangUp({turn})"),
-            Action::Release { turn } => write!(out, "Release({turn})"),
-            Action::Start { call, tool, arguments } => {
+            RunAction::Ask { exchange, request } => {
+                write!(out, "Ask({exchange}, {} bytes)", request.len())
+            }
+            RunAction::HangUp { exchange } => write!(out, "HangUp({exchange})"),
+            RunAction::Release { exchange } => write!(out, "Release({exchange})"),
+            RunAction::Start { call, tool, arguments } => {
                 write!(out, "Start({call}, {tool}, {arguments})")
             }
-            Action::Stop { call } => write!(out, "Stop({call})"),
+            RunAction::Stop { call } => write!(out, "Stop({call})"),
         }
     }
 }

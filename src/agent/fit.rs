@@ -1,7 +1,7 @@
 //! Fits parts into chunks. Knows the length of text in JSON and the places where it can be split,
 //! and shortens parts that are too long.
 
-use crate::agent::part::{Arguments, Body, Final, Part, Partial};
+use crate::agent::part::{Arguments, Body, Final, Partial, RunPart};
 use crate::agent::state::{StepCall, ToolExecution};
 use crate::wire::json;
 
@@ -11,7 +11,7 @@ const ESCAPE_FACTOR: usize = 6;
 const FLAG_BYTES: usize = 32;
 
 /// Number of bytes of a character in JSON, as `wire::json` writes it.
-fn spelled_bytes(character: char) -> usize {
+fn json_bytes(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
         '\0'..'\u{20}' | '\u{7f}'..'\u{a0}' | '\u{2028}' | '\u{2029}' => 6,
@@ -27,7 +27,7 @@ pub(super) fn front_within(text: &str, bytes_max: usize) -> usize {
     }
     let mut room = bytes_max;
     for (at, character) in text.char_indices() {
-        match room.checked_sub(spelled_bytes(character)) {
+        match room.checked_sub(json_bytes(character)) {
             Some(rest) => room = rest,
             None => return at,
         }
@@ -51,7 +51,7 @@ pub(super) fn front(text: &str, bytes_max: usize) -> &str {
 }
 
 /// A value in a part that can be cut.
-enum Long<'a> {
+enum LongValue<'a> {
     Text(&'a mut String, &'a mut bool),
     Optional(&'a mut Option<String>, &'a mut bool),
     Context(&'a mut Option<serde_json::Value>),
@@ -60,7 +60,7 @@ enum Long<'a> {
     Calls(&'a mut Vec<StepCall>, &'a mut bool),
 }
 
-impl Part {
+impl RunPart {
     /// Cuts the longest values until the part's JSON has at most `bytes_max` bytes. `scratch` is
     /// working space. The cut depends neither on times nor on the part's number: runs with equal
     /// content are cut at the same places.
@@ -71,15 +71,15 @@ impl Part {
         loop {
             scratch.clear();
             self.write_json(scratch);
-            let spelled_bytes = scratch.len() + self.spare_bytes();
-            let Some(excess) = spelled_bytes.checked_sub(bytes_max + 1) else { return };
+            let json_bytes = scratch.len() + self.spare_bytes();
+            let Some(excess) = json_bytes.checked_sub(bytes_max + 1) else { return };
             let mut long = self.body.long();
-            long.sort_by_key(Long::bytes);
+            long.sort_by_key(LongValue::bytes);
             let longest = long.pop().filter(|longest| longest.bytes() > 0);
             let longest = longest.unwrap_or_else(|| panic!("{} bytes too many", excess + 1));
             // Cut no further than to the next longest value or to half, then look for the longest
             // again.
-            let next_bytes = long.last().map_or(0, Long::bytes);
+            let next_bytes = long.last().map_or(0, LongValue::bytes);
             let share = (longest.bytes() - next_bytes).max(longest.bytes() / 2);
             let cut_bytes = (excess + 1).min(share) + FLAG_BYTES;
             longest.cut(cut_bytes);
@@ -87,7 +87,7 @@ impl Part {
     }
 }
 
-impl Part {
+impl RunPart {
     /// Number of further bytes that the varying numbers of the part could take: sequence number and
     /// times.
     fn spare_bytes(&self) -> usize {
@@ -114,7 +114,7 @@ impl Part {
 }
 
 impl Body {
-    fn long(&mut self) -> Vec<Long<'_>> {
+    fn long(&mut self) -> Vec<LongValue<'_>> {
         match self {
             Body::Partial(partial) => partial.long(),
             Body::Final(last) => last.long(),
@@ -123,15 +123,20 @@ impl Body {
 }
 
 impl Partial {
-    fn long(&mut self) -> Vec<Long<'_>> {
+    fn long(&mut self) -> Vec<LongValue<'_>> {
         match self {
             Partial::ExecutionStarted { task, task_truncated, tools, tools_truncated, .. } => {
-                vec![Long::Text(task, task_truncated), Long::Names(tools, tools_truncated)]
+                vec![
+                    LongValue::Text(task, task_truncated),
+                    LongValue::Names(tools, tools_truncated),
+                ]
             }
             Partial::TextDelta { accumulated_text, accumulated_truncated, .. } => {
-                vec![Long::Optional(accumulated_text, accumulated_truncated)]
+                vec![LongValue::Optional(accumulated_text, accumulated_truncated)]
             }
-            Partial::ToolProgress { progress, .. } => vec![Long::Context(&mut progress.context)],
+            Partial::ToolProgress { progress, .. } => {
+                vec![LongValue::Context(&mut progress.context)]
+            }
             // Deltas and output are split before they become parts.
             Partial::StepStarted
             | Partial::ReasoningDelta { .. }
@@ -144,41 +149,43 @@ impl Partial {
 }
 
 impl Final {
-    fn long(&mut self) -> Vec<Long<'_>> {
+    fn long(&mut self) -> Vec<LongValue<'_>> {
         match self {
-            Final::ToolCallArgsCompleted { arguments, .. } => vec![Long::Arguments(arguments)],
+            Final::ToolCallArgsCompleted { arguments, .. } => vec![LongValue::Arguments(arguments)],
             Final::ToolCallCompleted { execution, .. }
             | Final::ToolCallFailed { execution, .. }
             | Final::ToolCallCancelled { execution, .. } => {
                 let ToolExecution { arguments, output, output_truncated, .. } = &mut **execution;
-                vec![Long::Text(output, output_truncated), Long::Arguments(arguments)]
+                vec![LongValue::Text(output, output_truncated), LongValue::Arguments(arguments)]
             }
             Final::StepCompleted { step, .. } => vec![
-                Long::Text(&mut step.text, &mut step.text_truncated),
-                Long::Calls(&mut step.tool_calls, &mut step.tool_calls_truncated),
+                LongValue::Text(&mut step.text, &mut step.text_truncated),
+                LongValue::Calls(&mut step.tool_calls, &mut step.tool_calls_truncated),
             ],
             Final::ExecutionCompleted { final_state }
             | Final::ExecutionFailed { final_state, .. }
             | Final::ExecutionCancelled { final_state, .. } => {
-                vec![Long::Text(&mut final_state.text, &mut final_state.text_truncated)]
+                vec![LongValue::Text(&mut final_state.text, &mut final_state.text_truncated)]
             }
         }
     }
 }
 
-impl Long<'_> {
+impl LongValue<'_> {
     /// Approximate length in JSON; 0 if nothing of it can be cut.
     fn bytes(&self) -> usize {
         match self {
-            Long::Text(text, _) => text.chars().map(spelled_bytes).sum(),
-            Long::Optional(text, _) => text.as_ref().map_or(0, |text| text.len() + 1),
-            Long::Context(context) => context.as_ref().map_or(0, |value| spelled(value).len()),
-            Long::Arguments(Arguments::Valid(value)) => spelled(value).len(),
-            Long::Arguments(Arguments::Cut(text) | Arguments::Invalid { text, .. }) => {
-                text.chars().map(spelled_bytes).sum()
+            LongValue::Text(text, _) => text.chars().map(json_bytes).sum(),
+            LongValue::Optional(text, _) => text.as_ref().map_or(0, |text| text.len() + 1),
+            LongValue::Context(context) => {
+                context.as_ref().map_or(0, |value| json_text(value).len())
             }
-            Long::Names(names, _) => names.iter().map(|name| name.len() + 3).sum(),
-            Long::Calls(calls, _) => calls.iter().map(call_bytes).sum(),
+            LongValue::Arguments(Arguments::Valid(value)) => json_text(value).len(),
+            LongValue::Arguments(Arguments::Cut(text) | Arguments::Invalid { text, .. }) => {
+                text.chars().map(json_bytes).sum()
+            }
+            LongValue::Names(names, _) => names.iter().map(|name| name.len() + 3).sum(),
+            LongValue::Calls(calls, _) => calls.iter().map(call_bytes).sum(),
         }
     }
 
@@ -186,21 +193,21 @@ impl Long<'_> {
     fn cut(self, cut_bytes: usize) {
         let rest_bytes = self.bytes().saturating_sub(cut_bytes);
         match self {
-            Long::Text(text, is_cut) => {
+            LongValue::Text(text, is_cut) => {
                 text.truncate(front_within(text, rest_bytes));
                 *is_cut = true;
             }
-            Long::Optional(text, is_cut) => (*text, *is_cut) = (None, true),
-            Long::Context(context) => *context = None,
-            Long::Arguments(arguments) => match arguments {
-                Arguments::Valid(value) => *arguments = Arguments::Cut(spelled(value)),
+            LongValue::Optional(text, is_cut) => (*text, *is_cut) = (None, true),
+            LongValue::Context(context) => *context = None,
+            LongValue::Arguments(arguments) => match arguments {
+                Arguments::Valid(value) => *arguments = Arguments::Cut(json_text(value)),
                 Arguments::Cut(text) => text.truncate(front_within(text, rest_bytes)),
                 Arguments::Invalid { text, text_truncated, .. } => {
                     text.truncate(front_within(text, rest_bytes));
                     *text_truncated = true;
                 }
             },
-            Long::Names(names, is_cut) => {
+            LongValue::Names(names, is_cut) => {
                 let mut bytes = 0;
                 names.retain(|name| {
                     bytes += name.len() + 3;
@@ -208,7 +215,7 @@ impl Long<'_> {
                 });
                 *is_cut = true;
             }
-            Long::Calls(calls, is_cut) => {
+            LongValue::Calls(calls, is_cut) => {
                 let mut bytes = 0;
                 calls.retain(|call| {
                     bytes += call_bytes(call);
@@ -225,7 +232,7 @@ fn call_bytes(call: &StepCall) -> usize {
     call.id.len() + call.name.len() + AROUND
 }
 
-fn spelled(value: &serde_json::Value) -> String {
+fn json_text(value: &serde_json::Value) -> String {
     let mut out = Vec::new();
     json::write_value(&mut out, value);
     String::from_utf8(out).expect("JSON is UTF-8")
@@ -241,7 +248,7 @@ mod tests {
         for character in '\0'..=char::MAX {
             let mut out = Vec::new();
             json::write_characters(&mut out, character.encode_utf8(&mut [0; 4]));
-            assert_eq!(out.len(), spelled_bytes(character), "{character:?}");
+            assert_eq!(out.len(), json_bytes(character), "{character:?}");
             assert!(out.len() <= ESCAPE_FACTOR * character.len_utf8());
         }
     }
@@ -256,10 +263,10 @@ mod tests {
             let text: String = (0..length).map(one).collect();
             let bytes_max = random.below(80) as usize;
             let at = front_within(&text, bytes_max);
-            let bytes = |text: &str| text.chars().map(spelled_bytes).sum::<usize>();
+            let bytes = |text: &str| text.chars().map(json_bytes).sum::<usize>();
             assert!(bytes(&text[..at]) <= bytes_max);
             if let Some(next) = text[at..].chars().next() {
-                assert!(bytes(&text[..at]) + spelled_bytes(next) > bytes_max, "{text:?}");
+                assert!(bytes(&text[..at]) + json_bytes(next) > bytes_max, "{text:?}");
             }
             let words = words(&text, bytes_max + 3);
             assert!(bytes(&words) <= bytes_max + 3 && (words == text || words.ends_with('…')));

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::agent::message::Usage;
-use crate::agent::part::{Arguments, Body, Final, Part, Partial};
+use crate::agent::part::{Arguments, Body, Final, Partial, RunPart};
 use crate::agent::state::{
-    Continuation, End, Ended, FinalState, State, Step, StepState, ToolExecution,
+    Continuation, Ended, FinalState, RunEnd, RunState, StepState, StepSummary, ToolExecution,
 };
 use crate::limits;
 
-/// Folds the parts of a run into its [`State`].
+/// Folds the parts of a run into its [`RunState`].
 ///
 /// ```
-/// use streamdoor::agent::{Fold, Folded, Part};
+/// use streamdoor::agent::{Fold, Folded, RunPart};
 /// let lines = [
 ///     r#"{"type":"StepStarted","seq":2,"agent_id":"a","step_number":1,"timestamp_us":0}"#,
 ///     r#"{"type":"TextDelta","seq":3,"agent_id":"a","step_number":1,"timestamp_us":0,
@@ -32,7 +32,7 @@ use crate::limits;
 /// let mut fold = Fold::default();
 /// let folded: Vec<Folded> = lines
 ///     .iter()
-///     .map(|line| Ok(fold.take(&Part::parse(line.as_bytes())?)))
+///     .map(|line| Ok(fold.take(&RunPart::parse(line.as_bytes())?)))
 ///     .collect::<Result<_, streamdoor::agent::PartError>>()?;
 /// assert_eq!(folded, [Folded::Nothing, Folded::Nothing, Folded::Step]);
 /// assert_eq!(fold.state().text(), "Hello");
@@ -40,10 +40,10 @@ use crate::limits;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Fold {
-    state: State,
+    state: RunState,
     text: Pieces,
     /// The calls of the open step, in the order in which they began.
-    calls: Vec<Call>,
+    calls: Vec<FoldedCall>,
 }
 
 /// The effect of a part on a [`Fold`].
@@ -66,7 +66,7 @@ struct Pieces {
 }
 
 #[derive(Clone, Debug)]
-struct Call {
+struct FoldedCall {
     id: Arc<str>,
     arguments: Pieces,
     execution: Option<Box<ToolExecution>>,
@@ -93,7 +93,7 @@ impl Pieces {
 
 impl Fold {
     /// Folds in the next part.
-    pub fn take(&mut self, part: &Part) -> Folded {
+    pub fn take(&mut self, part: &RunPart) -> Folded {
         if self.state.agent_id.is_empty() {
             self.state.agent_id = part.agent_id.to_string();
         }
@@ -107,12 +107,12 @@ impl Fold {
     }
 
     /// Returns the state so far.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &RunState {
         &self.state
     }
 
     /// Returns the final state, when no more parts come.
-    pub fn into_state(self) -> State {
+    pub fn into_state(self) -> RunState {
         self.state
     }
 
@@ -149,7 +149,7 @@ impl Fold {
     fn begin_call(&mut self, id: &Arc<str>) {
         if self.calls.len() < limits::MODEL_CALLS_MAX {
             let arguments = Pieces::default();
-            self.calls.push(Call { id: Arc::clone(id), arguments, execution: None });
+            self.calls.push(FoldedCall { id: Arc::clone(id), arguments, execution: None });
         }
     }
 
@@ -202,7 +202,7 @@ impl Fold {
     /// Closes the open step with this outcome and returns its state.
     pub(super) fn close_step(
         &mut self,
-        step: &Step,
+        step: &StepSummary,
         outcome: &Continuation,
         usage: Option<Usage>,
     ) -> StepState {
@@ -235,7 +235,7 @@ impl Fold {
     fn end(&mut self, how: Ended, last: &FinalState) -> Folded {
         self.state.usage = last.usage;
         let (reason, duration_us) = (last.reason.clone(), last.duration_us);
-        self.state.end = Some(End { how, reason, duration_us });
+        self.state.end = Some(RunEnd { how, reason, duration_us });
         Folded::End
     }
 }
@@ -244,12 +244,12 @@ impl Fold {
 /// parts. It is `iterate`, built on `stream`.
 ///
 /// ```
-/// use streamdoor::agent::{Iterate, Part};
+/// use streamdoor::agent::{Iterate, RunPart};
 /// # let last = r#"{"type":"ExecutionCompleted","seq":1,"agent_id":"a","step_number":0,
 /// #     "timestamp_us":0,"final_state":{"step_count":0,"text":"","usage":{"input_tokens":0,
 /// #     "output_tokens":0},"reason":"stop","tool_call_count":0,"duration_us":0}}"#;
 /// # let lines = [last];
-/// let parts = lines.iter().map_while(|line| Part::parse(line.as_bytes()).ok());
+/// let parts = lines.iter().map_while(|line| RunPart::parse(line.as_bytes()).ok());
 /// for state in Iterate::new(parts) {
 ///     println!("{} steps: {}", state.steps.len(), state.text());
 /// #   assert!(state.end.is_some());
@@ -261,17 +261,17 @@ pub struct Iterate<I> {
     fold: Fold,
 }
 
-impl<I: Iterator<Item = Part>> Iterate<I> {
+impl<I: Iterator<Item = RunPart>> Iterate<I> {
     /// Iterates over the states that these parts yield, from the first part.
     pub fn new(parts: I) -> Iterate<I> {
         Iterate { parts, fold: Fold::default() }
     }
 }
 
-impl<I: Iterator<Item = Part>> Iterator for Iterate<I> {
-    type Item = State;
+impl<I: Iterator<Item = RunPart>> Iterator for Iterate<I> {
+    type Item = RunState;
 
-    fn next(&mut self) -> Option<State> {
+    fn next(&mut self) -> Option<RunState> {
         loop {
             let part = self.parts.next()?;
             if self.fold.take(&part) != Folded::Nothing {

@@ -1,12 +1,12 @@
 //! Hooks: an embedder's code that observes and steers a run.
 //!
 //! The run calls its hooks itself, on its own thread, so a hook should return within microseconds.
-//! A panic in a hook unwinds through [`crate::agent::Run::handle`]. The driver catches it and fails
-//! this run alone; the run must not be used again.
+//! A panic in a hook unwinds through [`crate::agent::RunMachine::handle`]. The driver catches it
+//! and fails this run alone; the run must not be used again.
 
 use crate::agent::message::Message;
-use crate::agent::part::Part;
-use crate::agent::state::{State, StepState};
+use crate::agent::part::RunPart;
+use crate::agent::state::{RunState, StepState};
 
 /// The decision of a hook.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,20 +25,20 @@ pub enum StepChoice {
 pub trait Hooks {
     /// Called before the model is asked for a step, with the current state and the messages to be
     /// sent.
-    fn before_step(&mut self, state: &State, messages: &[Message]) -> StepChoice {
+    fn before_step(&mut self, state: &RunState, messages: &[Message]) -> StepChoice {
         let _ = (state, messages);
         StepChoice::Go
     }
 
     /// Called after each part, in order, when the run has made it. Readers may not have received it
     /// yet.
-    fn after_part(&mut self, part: &Part) {
+    fn after_part(&mut self, part: &RunPart) {
         let _ = part;
     }
 
     /// Called after a step, before the step is added to `state`. If the run stops anyway, a
     /// [`StepChoice::Stop`] does not replace its reason.
-    fn after_step(&mut self, state: &State, step: &StepState) -> StepChoice {
+    fn after_step(&mut self, state: &RunState, step: &StepState) -> StepChoice {
         let _ = (state, step);
         StepChoice::Go
     }

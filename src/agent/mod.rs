@@ -5,10 +5,11 @@
 //! opens a connection or starts a tool. The driver of a machine carries out its actions and reports
 //! the results to it.
 //!
-//! [`Run`] is the machine of a run: it takes [`Event`]s and yields [`Action`]s and [`Part`]s.
+//! [`RunMachine`] is the machine of a run: it takes [`RunEvent`]s and yields [`RunAction`]s and
+//! [`RunPart`]s.
 //! [`part`] defines the parts, which clients read as well. [`Fold`] assembles them into a
-//! [`State`]. [`order`] lists the guarantees about their order. [`Hooks`] let an embedder steer a
-//! run.
+//! [`RunState`]. [`order`] lists the guarantees about their order. [`Hooks`] let an embedder steer
+//! a run.
 //!
 //! [`message`] holds the messages of a conversation, independent of any wire. [`model`] writes
 //! requests and decodes answers for three wires; an answer may be split at any byte. [`script`] is
@@ -42,7 +43,7 @@ pub mod state;
 mod write;
 
 pub use config::{Config, ConfigError, Strategy, UnknownStrategy};
-pub use event::{Action, Event, ToolProgress};
+pub use event::{RunAction, RunEvent, ToolProgress};
 pub use fields::PartError;
 pub use fold::{Fold, Folded, Iterate};
 pub use hooks::{Hooks, NoHooks, StepChoice};
@@ -51,10 +52,10 @@ pub use message::{
 };
 pub use net_fault::{NetFault, NetFaultKind};
 pub use part::{
-    Arguments, Body, CancelReason, Data, Final, Part, Partial, ProgressSaid, part_name,
+    Arguments, Body, CancelReason, Data, Final, PartProgress, Partial, RunPart, part_name,
 };
-pub use run::Run;
+pub use run::RunMachine;
 pub use state::{
-    Continuation, Decision, End, Ended, Failure, FinalState, Reason, State, Step, StepCall,
-    StepState, ToolExecution,
+    Continuation, Decision, Ended, Failure, FinalState, Reason, RunEnd, RunState, StepCall,
+    StepState, StepSummary, ToolExecution,
 };

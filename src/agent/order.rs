@@ -22,7 +22,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::agent::part::{Arguments, Body, Final, Part, Partial};
+use crate::agent::part::{Arguments, Body, Final, Partial, RunPart};
 use crate::agent::state::{Decision, FinalState, ToolExecution};
 
 /// Checks the parts of one run, from the first.
@@ -37,12 +37,12 @@ pub struct Order {
     text_bytes: u64,
     reasoning_bytes: u64,
     /// The calls of the whole run.
-    calls: BTreeMap<Arc<str>, Call>,
+    calls: BTreeMap<Arc<str>, CallOrder>,
     open_call_count: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Call {
+struct CallOrder {
     arguments_bytes: u64,
     arguments: Written,
     output_bytes: u64,
@@ -65,7 +65,7 @@ impl Order {
     ///
     /// # Errors
     /// [`Broken`] names the rule that the part breaks.
-    pub fn take(&mut self, part: &Part) -> Result<(), Broken> {
+    pub fn take(&mut self, part: &RunPart) -> Result<(), Broken> {
         rule(!self.is_over, "P2: a part after the end")?;
         rule(part.seq == self.seq + 1, "P1: a hole between parts")?;
         let is_first = matches!(part.body, Body::Partial(Partial::ExecutionStarted { .. }));
@@ -107,7 +107,7 @@ impl Order {
             }
             Partial::ToolCallStarted { tool_call_id, .. } => {
                 self.open_call_count += 1;
-                let before = self.calls.insert(Arc::clone(tool_call_id), Call::default());
+                let before = self.calls.insert(Arc::clone(tool_call_id), CallOrder::default());
                 rule(before.is_none(), "P5: a call's id twice")
             }
             Partial::ToolCallArgsDelta { tool_call_id, delta, offset } => {
@@ -159,13 +159,13 @@ impl Order {
         }
     }
 
-    fn open_call(&mut self, id: &str) -> Result<&mut Call, Broken> {
+    fn open_call(&mut self, id: &str) -> Result<&mut CallOrder, Broken> {
         let call = self.calls.get_mut(id).ok_or("P5: a part of no call")?;
         rule(!call.is_over, "P5: a part of a call that is over")?;
         Ok(call)
     }
 
-    fn running_call(&mut self, id: &str) -> Result<&mut Call, Broken> {
+    fn running_call(&mut self, id: &str) -> Result<&mut CallOrder, Broken> {
         let call = self.open_call(id)?;
         rule(call.arguments == Written::Good, "P6: a tool without good arguments")?;
         Ok(call)

@@ -16,28 +16,28 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::agent::message::Usage;
-use crate::agent::state::{Continuation, Failure, FinalState, Step, ToolExecution};
+use crate::agent::state::{Continuation, Failure, FinalState, StepSummary, ToolExecution};
 use crate::base::ExecutionId;
 use crate::stream::{Gap, Kind};
 
 /// One part of a run.
 ///
 /// ```
-/// use streamdoor::agent::{Body, Part, Partial};
+/// use streamdoor::agent::{Body, RunPart, Partial};
 /// let line = br#"{"type":"TextDelta","seq":3,"agent_id":"a1","step_number":1,
 ///     "timestamp_us":1700000000000000,"delta":"Hello","offset":0}"#;
-/// let part = Part::parse(line)?;
+/// let part = RunPart::parse(line)?;
 /// assert_eq!((part.name(), part.seq), ("TextDelta", 3));
 /// let Body::Partial(Partial::TextDelta { delta, .. }) = &part.body else { panic!() };
 /// assert_eq!(delta, "Hello");
 ///
 /// let mut json = Vec::new();
 /// part.write_json(&mut json);
-/// assert_eq!(Part::parse(&json)?, part);
+/// assert_eq!(RunPart::parse(&json)?, part);
 /// # Ok::<(), streamdoor::agent::PartError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct RunPart {
     /// The sequence number: 1, 2, 3 … without gaps.
     pub seq: u64,
     /// The id of the run.
@@ -136,7 +136,7 @@ pub enum Partial {
         /// The id of the call.
         tool_call_id: Arc<str>,
         /// The reported progress.
-        progress: ProgressSaid,
+        progress: PartProgress,
     },
     /// A gap in the output of a tool that was faster than the run and did not wait.
     Gap {
@@ -183,7 +183,7 @@ pub enum Final {
     /// A step has ended, with all its calls.
     StepCompleted {
         /// The summary of the step.
-        step: Step,
+        step: StepSummary,
         /// The decision whether the run continues, with its reason.
         outcome: Continuation,
         /// The token counts of the model's turn, if the provider reports them.
@@ -221,7 +221,7 @@ pub enum Data {
 
 /// The progress of a tool, as the tool reports it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ProgressSaid {
+pub struct PartProgress {
     /// The amount done, in the tool's own unit.
     pub progress: f64,
     /// The total amount, if known.
@@ -295,7 +295,7 @@ impl Data {
     }
 }
 
-impl Part {
+impl RunPart {
     /// Returns the name of the part's type, which is the same on every wire.
     pub fn name(&self) -> &'static str {
         match &self.body {

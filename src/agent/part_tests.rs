@@ -8,8 +8,8 @@ use crate::agent::model::FinishReason;
 use crate::agent::order::Order;
 use crate::agent::part::PART_NAMES;
 use crate::agent::{
-    Arguments, Body, CancelReason, Continuation, Data, Decision, Failure, Final, FinalState, Part,
-    Partial, ProgressSaid, Reason, Step, StepCall, ToolExecution, part_name,
+    Arguments, Body, CancelReason, Continuation, Data, Decision, Failure, Final, FinalState,
+    PartProgress, Partial, Reason, RunPart, StepCall, StepSummary, ToolExecution, part_name,
 };
 use crate::base::{ExecutionId, Handle};
 use crate::limits;
@@ -91,7 +91,7 @@ fn partials() -> (Vec<Partial>, Vec<Partial>) {
         Partial::ToolCallStarted { tool_call_id: id(), tool_name: "read".into() },
         Partial::ToolCallArgsDelta { tool_call_id: id(), delta: "{}".to_owned(), offset: 0 },
     ];
-    let progress = ProgressSaid {
+    let progress = PartProgress {
         progress: 0.5,
         total: Some(2.0),
         percentage: Some(25.0),
@@ -111,7 +111,7 @@ fn partials() -> (Vec<Partial>, Vec<Partial>) {
 
 /// The end of the step and the end of the run.
 fn good_ends() -> [Final; 2] {
-    let step = Step {
+    let step = StepSummary {
         number: 1,
         text: "So.".to_owned(),
         text_truncated: true,
@@ -169,8 +169,8 @@ fn bodies() -> Vec<Body> {
     before.chain(after).collect()
 }
 
-fn parts() -> Vec<Part> {
-    let number = |(at, body)| Part {
+fn parts() -> Vec<RunPart> {
+    let number = |(at, body)| RunPart {
         seq: at as u64 + 1,
         agent_id: "run-1".into(),
         step_number: u32::from(at > 0),
@@ -181,13 +181,13 @@ fn parts() -> Vec<Part> {
 }
 
 /// The parts of a good run.
-fn good_parts() -> Vec<Part> {
+fn good_parts() -> Vec<RunPart> {
     let mut parts = parts();
-    parts.truncate(parts.iter().position(Part::is_end).unwrap() + 1);
+    parts.truncate(parts.iter().position(RunPart::is_end).unwrap() + 1);
     parts
 }
 
-fn json_of(part: &Part) -> Vec<u8> {
+fn json_of(part: &RunPart) -> Vec<u8> {
     let mut json = Vec::new();
     part.write_json(&mut json);
     json
@@ -198,7 +198,7 @@ fn every_type_is_read_back_as_it_was() {
     let mut names: Vec<&str> = Vec::new();
     for part in parts() {
         let json = json_of(&part);
-        assert_eq!(Part::parse(&json), Ok(part.clone()));
+        assert_eq!(RunPart::parse(&json), Ok(part.clone()));
         let value: Value = serde_json::from_slice(&json).unwrap();
         let fields: Vec<&String> = value.as_object().unwrap().keys().take(5).collect();
         assert_eq!(fields, ["type", "seq", "agent_id", "step_number", "timestamp_us"]);
@@ -216,7 +216,7 @@ fn every_type_is_read_back_as_it_was() {
 
 #[test]
 fn a_part_is_spelled_as_it_is_documented() {
-    let spelled = |part: &Part| String::from_utf8(json_of(part)).unwrap();
+    let spelled = |part: &RunPart| String::from_utf8(json_of(part)).unwrap();
     let parts = parts();
     let head = |name, seq, step| {
         let about = format!(r#""seq":{seq},"agent_id":"run-1","step_number":{step}"#);
@@ -245,11 +245,11 @@ fn what_is_missing_or_wrong_is_named_and_what_is_unknown_is_passed_over() {
         let good: Value = serde_json::from_slice(&json_of(&part)).unwrap();
         let mut more = good.clone();
         more["later_version"] = json!([1]);
-        assert_eq!(Part::parse(more.to_string().as_bytes()), Ok(part.clone()));
+        assert_eq!(RunPart::parse(more.to_string().as_bytes()), Ok(part.clone()));
         for field in good.as_object().unwrap().keys() {
             let mut wrong = good.clone();
             wrong[field] = json!({"no": [[]]});
-            let result = Part::parse(wrong.to_string().as_bytes());
+            let result = RunPart::parse(wrong.to_string().as_bytes());
             match (part.name(), field.as_str()) {
                 // Any value is valid as a context, and any object as arguments.
                 ("ToolProgress", "context") | ("ToolCallArgsCompleted", "arguments") => {
@@ -265,7 +265,7 @@ fn what_is_missing_or_wrong_is_named_and_what_is_unknown_is_passed_over() {
         }
     }
     for text in ["", "[]", "1", "{", r#"{"type":1}"#, r#"{"type":"New","seq":1}"#] {
-        assert!(Part::parse(text.as_bytes()).is_err(), "{text}");
+        assert!(RunPart::parse(text.as_bytes()).is_err(), "{text}");
     }
 }
 
@@ -285,11 +285,11 @@ fn wrong_inner(field: &str) -> Option<&'static str> {
 #[test]
 fn a_good_order_is_good_and_no_part_of_it_can_be_missed_moved_or_repeated() {
     let good = good_parts();
-    let check = |parts: &[Part]| {
+    let check = |parts: &[RunPart]| {
         let mut order = Order::default();
         // The parts are renumbered, so only their order can be wrong.
         for (at, part) in parts.iter().enumerate() {
-            order.take(&Part { seq: at as u64 + 1, ..part.clone() })?;
+            order.take(&RunPart { seq: at as u64 + 1, ..part.clone() })?;
         }
         if order.is_over() { Ok(()) } else { Err("it has no end") }
     };
@@ -327,7 +327,7 @@ fn no_tool_has_output_or_a_good_end_without_good_arguments() {
     for name in ["ToolOutputChunk", "ToolProgress", "Gap", "ToolCallCompleted"] {
         let mut order = Order::default();
         parts[..at("ToolCallArgsCompleted")].iter().for_each(|part| order.take(part).unwrap());
-        let next = Part { seq: order.seq() + 1, ..parts[at(name)].clone() };
+        let next = RunPart { seq: order.seq() + 1, ..parts[at(name)].clone() };
         assert_eq!(order.take(&next), Err("P6: a tool without good arguments"), "{name}");
     }
 }

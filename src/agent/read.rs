@@ -7,23 +7,25 @@ use serde_json::Value;
 use crate::agent::fields::{Fields, PartError};
 use crate::agent::message::Usage;
 use crate::agent::model::FinishReason;
-use crate::agent::part::{Arguments, Body, CancelReason, Data, Final, Part, Partial, ProgressSaid};
+use crate::agent::part::{
+    Arguments, Body, CancelReason, Data, Final, PartProgress, Partial, RunPart,
+};
 use crate::agent::state::{
-    Continuation, Decision, Failure, FinalState, Reason, Step, StepCall, ToolExecution,
+    Continuation, Decision, Failure, FinalState, Reason, StepCall, StepSummary, ToolExecution,
 };
 use crate::stream::{Exit, Gap, GapReason, Outcome};
 use crate::wire::base64;
 
-impl Part {
+impl RunPart {
     /// Parses a part from a line of NDJSON or the data of a server-sent event. Unknown fields are
     /// ignored.
     ///
     /// # Errors
     /// [`PartError`] names the field that is missing or wrong.
-    pub fn parse(json: &[u8]) -> Result<Part, PartError> {
+    pub fn parse(json: &[u8]) -> Result<RunPart, PartError> {
         let mut fields = Fields::parse(json)?;
         let name = fields.text("type")?;
-        let part = Part {
+        let part = RunPart {
             seq: fields.number("seq")?,
             agent_id: fields.text("agent_id")?.into(),
             step_number: fields.small("step_number")?,
@@ -112,8 +114,8 @@ fn data(fields: &mut Fields) -> Result<Data, PartError> {
     }
 }
 
-fn progress(fields: &mut Fields) -> Result<ProgressSaid, PartError> {
-    Ok(ProgressSaid {
+fn progress(fields: &mut Fields) -> Result<PartProgress, PartError> {
+    Ok(PartProgress {
         progress: fields.float("progress")?,
         total: fields.float_if("total")?,
         percentage: fields.float_if("percentage")?,
@@ -229,8 +231,8 @@ fn exit(fields: &mut Fields) -> Result<Option<Exit>, PartError> {
     }
 }
 
-fn step(mut fields: Fields) -> Result<Step, PartError> {
-    Ok(Step {
+fn step(mut fields: Fields) -> Result<StepSummary, PartError> {
+    Ok(StepSummary {
         number: fields.small("number")?,
         text: fields.text("text")?,
         text_truncated: fields.flag("text_truncated")?,

@@ -1,6 +1,6 @@
 //! The state of a run, after each step and at its end.
 //!
-//! [`crate::agent::Fold`] builds a [`State`] from parts alone. The run's own hooks therefore see
+//! [`crate::agent::Fold`] builds a [`RunState`] from parts alone. The run's own hooks therefore see
 //! the same state as its clients. Whether a provider streams makes no difference to it.
 
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::stream::{Exit, Outcome};
 
 /// A run, as far as its parts are known.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct State {
+pub struct RunState {
     /// The id of the run.
     pub agent_id: String,
     /// The task: the user's last message.
@@ -26,12 +26,12 @@ pub struct State {
     /// The sum of the token counts of all turns.
     pub usage: Usage,
     /// The end of the run, if it has ended.
-    pub end: Option<End>,
+    pub end: Option<RunEnd>,
 }
 
 /// The end of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct End {
+pub struct RunEnd {
     /// The outcome.
     pub how: Ended,
     /// The reason.
@@ -104,7 +104,7 @@ pub struct ToolExecution {
 
 /// The summary of a step in its last part.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct StepSummary {
     /// The number of the step, from 1.
     pub number: u32,
     /// The text of the model.
@@ -215,7 +215,7 @@ pub struct FinalState {
     pub duration_us: u64,
 }
 
-impl State {
+impl RunState {
     /// Returns the text of the last step, which is the answer if the run came to its own end.
     pub fn text(&self) -> &str {
         self.steps.last().map_or("", |step| &step.text)
@@ -229,7 +229,7 @@ impl State {
     /// Returns a copy without the values that differ between runs of equal work: times, and the ids
     /// of executions. Equal runs have equal copies.
     #[must_use]
-    pub fn without_times(&self) -> State {
+    pub fn without_times(&self) -> RunState {
         let mut state = self.clone();
         if let Some(end) = &mut state.end {
             end.duration_us = 0;

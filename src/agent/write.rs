@@ -5,13 +5,13 @@
 use serde_json::Value;
 
 use crate::agent::message::Usage;
-use crate::agent::part::{Arguments, Body, Data, Final, Part, Partial, ProgressSaid};
-use crate::agent::state::{Continuation, Failure, FinalState, Reason, Step, ToolExecution};
+use crate::agent::part::{Arguments, Body, Data, Final, PartProgress, Partial, RunPart};
+use crate::agent::state::{Continuation, Failure, FinalState, Reason, StepSummary, ToolExecution};
 use crate::stream::{Exit, Gap};
 use crate::wire::object::{Object, write_object};
 use crate::wire::{base64, json};
 
-impl Part {
+impl RunPart {
     /// Appends the part as one JSON object on one line, without a line end.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         write_object(out, |fields| {
@@ -98,7 +98,7 @@ fn write_output(fields: &mut Object<'_>, partial: &Partial) {
     fields.flag_if("more", *more);
 }
 
-fn write_progress(fields: &mut Object<'_>, said: &ProgressSaid) {
+fn write_progress(fields: &mut Object<'_>, said: &PartProgress) {
     fields.float("progress", said.progress);
     fields.float_if("total", said.total);
     fields.float_if("percentage", said.percentage);
@@ -185,7 +185,7 @@ fn write_execution(fields: &mut Object<'_>, call: &ToolExecution) {
     fields.number("duration_us", call.duration_us);
 }
 
-fn write_step(fields: &mut Object<'_>, step: &Step) {
+fn write_step(fields: &mut Object<'_>, step: &StepSummary) {
     fields.number("number", step.number.into());
     fields.text("text", &step.text);
     fields.flag_if("text_truncated", step.text_truncated);

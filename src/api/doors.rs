@@ -21,7 +21,7 @@ documents! {
         next_seq: u64,
         /// The totals of the chunks before it.
         seen: SeenTotals,
-        /// The index of the reader's desk slot, behind the control page.
+        /// The index of the reader's signal slot, behind the control page.
         slot: u32,
         /// Two clocks, read at the same moment.
         clock: Clocks,

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::rows::{Member, documents};
 use super::values::{Encoding, Json, number};
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::engine::Place;
-use crate::stream::{Exit, LagLimit, Policy, State};
+use crate::engine::SubscriberPlace;
+use crate::stream::{ExecutionState, Exit, LagLimit, Policy};
 
 /// The name of the hold in [`Execution::held_back_by`].
 pub const HELD_BY_HOLD: &str = "hold";
@@ -23,7 +23,7 @@ documents! {
         /// The name of the tool.
         tool: String,
         /// The state of the execution.
-        state: State,
+        state: ExecutionState,
         /// The paths of the execution.
         links: Links,
     }
@@ -47,7 +47,7 @@ documents! {
         /// The id of the execution.
         execution: ExecutionId,
         /// The state of the execution.
-        state: State,
+        state: ExecutionState,
     }
 
     /// The list of executions.
@@ -65,7 +65,7 @@ documents! {
         /// The name of the tool.
         tool: String,
         /// The state of the execution.
-        state: State,
+        state: ExecutionState,
         /// Number of published chunks.
         chunks: u64,
         /// Number of their bytes.
@@ -85,7 +85,7 @@ documents! {
         /// The token of its progress reports. It is absent if the execution has none.
         token: Option<ProgressToken>,
         /// The state of the execution.
-        state: State,
+        state: ExecutionState,
         /// The last progress report. It is absent before the first.
         progress: Option<Progress>,
         /// Number of published chunks.
@@ -121,7 +121,7 @@ documents! {
         subscriber: String => SubscriberId::schema(),
         /// The thread of the subscriber: `remote` if it reads the ring by itself, on another
         /// thread or in another process.
-        place: Place,
+        place: SubscriberPlace,
         /// The lag policy of the subscriber.
         policy: Policy,
         /// The limit of its lag.
@@ -149,7 +149,7 @@ documents! {
         /// The id of the execution.
         execution: ExecutionId,
         /// The final state.
-        state: State,
+        state: ExecutionState,
         /// Number of published chunks.
         chunks: u64,
         /// Number of their bytes.
@@ -190,7 +190,7 @@ documents! {
         /// The id of the execution.
         execution: ExecutionId,
         /// The state of the execution.
-        state: State,
+        state: ExecutionState,
         /// The last progress report. It is absent before the first.
         progress: Option<Progress>,
     }

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::rows::{Fault, Member, documents};
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::engine::{Place, Timeouts};
-use crate::stream::{DetachReason, Exit, Kind, LagLimit, Outcome, Policy, State};
+use crate::engine::{SubscriberPlace, Timeouts};
+use crate::stream::{DetachReason, ExecutionState, Exit, Kind, LagLimit, Outcome, Policy};
 
 /// Gives types of `serde` a noun, a check and a schema.
 macro_rules! plain {
@@ -231,28 +231,28 @@ names! {
     Policy: Policy::name, Policy::ALL;
     Kind: Kind::name, Kind::ALL;
     Outcome: Outcome::name, OUTCOMES;
-    State: State::name, STATES;
+    ExecutionState: ExecutionState::name, STATES;
     DetachReason: DetachReason::name, DetachReason::ALL;
-    Place: place_name, [Place::Local, Place::Remote];
+    SubscriberPlace: place_name, [SubscriberPlace::Local, SubscriberPlace::Remote];
     Encoding: encoding_name, [Encoding::Text, Encoding::Base64];
 }
 
 const OUTCOMES: [Outcome; 4] =
     [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::TimedOut];
-const STATES: [State; 7] = [
-    State::Queued,
-    State::Running,
-    State::Draining,
-    State::Ended(Outcome::Completed),
-    State::Ended(Outcome::Failed),
-    State::Ended(Outcome::Cancelled),
-    State::Ended(Outcome::TimedOut),
+const STATES: [ExecutionState; 7] = [
+    ExecutionState::Queued,
+    ExecutionState::Running,
+    ExecutionState::Draining,
+    ExecutionState::Ended(Outcome::Completed),
+    ExecutionState::Ended(Outcome::Failed),
+    ExecutionState::Ended(Outcome::Cancelled),
+    ExecutionState::Ended(Outcome::TimedOut),
 ];
 
-fn place_name(place: Place) -> &'static str {
+fn place_name(place: SubscriberPlace) -> &'static str {
     match place {
-        Place::Local => "local",
-        Place::Remote => "remote",
+        SubscriberPlace::Local => "local",
+        SubscriberPlace::Remote => "remote",
     }
 }
 

@@ -63,12 +63,12 @@ pub fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 /// A value of a foreign type. A panic of its destructor is caught.
-pub struct Foreign<T>(Option<T>);
+pub struct Guarded<T>(Option<T>);
 
-impl<T> Foreign<T> {
+impl<T> Guarded<T> {
     /// Wraps `value`.
-    pub fn new(value: T) -> Foreign<T> {
-        Foreign(Some(value))
+    pub fn new(value: T) -> Guarded<T> {
+        Guarded(Some(value))
     }
 
     /// Returns the value. The caller then has to guard its destructor.
@@ -77,19 +77,19 @@ impl<T> Foreign<T> {
     }
 }
 
-impl<T: Default> Default for Foreign<T> {
-    fn default() -> Foreign<T> {
-        Foreign::new(T::default())
+impl<T: Default> Default for Guarded<T> {
+    fn default() -> Guarded<T> {
+        Guarded::new(T::default())
     }
 }
 
-impl<T> From<T> for Foreign<T> {
-    fn from(value: T) -> Foreign<T> {
-        Foreign::new(value)
+impl<T> From<T> for Guarded<T> {
+    fn from(value: T) -> Guarded<T> {
+        Guarded::new(value)
     }
 }
 
-impl<T> std::ops::Deref for Foreign<T> {
+impl<T> std::ops::Deref for Guarded<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -97,20 +97,20 @@ impl<T> std::ops::Deref for Foreign<T> {
     }
 }
 
-impl<T> std::ops::DerefMut for Foreign<T> {
+impl<T> std::ops::DerefMut for Guarded<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         self.0.as_mut().expect("it is taken at the end alone")
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Foreign<T> {
+impl<T: fmt::Debug> fmt::Debug for Guarded<T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(out)
     }
 }
 
-impl<T> Drop for Foreign<T> {
+impl<T> Drop for Guarded<T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(value) = self.0.take() {
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn a_destructor_that_panics_is_heard_of_nowhere_else() {
-        drop(Foreign::new(Bomb(1)));
-        drop(Foreign::new(vec![Bomb(0), Bomb(1), Bomb(0)]));
-        assert_eq!(Foreign::new(3).into_inner(), 3);
+        drop(Guarded::new(Bomb(1)));
+        drop(Guarded::new(vec![Bomb(0), Bomb(1), Bomb(0)]));
+        assert_eq!(Guarded::new(3).into_inner(), 3);
     }
 }

@@ -15,7 +15,7 @@ pub mod principal;
 pub mod random;
 pub mod time;
 
-pub use guard::{Foreign, Panicked, guarded};
+pub use guard::{Guarded, Panicked, guarded};
 pub use id::{ExecutionId, ProgressToken, SubscriberId};
 pub use pool::{Handle, Pool};
 pub use principal::Principal;

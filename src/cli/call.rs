@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use lexopt::prelude::*;
-use streamdoor::client::{Client, ExecuteOptions, Started, Tool};
+use streamdoor::client::{Client, ExecuteOptions, StartedEvent, Tool};
 
 use super::CliError;
 use super::arguments::Arguments;
-use super::console::say;
+use super::console::print_out;
 use super::interrupt::Interrupt;
 use super::options::TimeoutOptions;
 use super::output::OutputOptions;
@@ -67,7 +67,7 @@ chunks are missing with block; 2 bad usage or access denied; 3 the server cannot
 ";
 
 #[derive(Debug, Default)]
-struct Options {
+struct CallOptions {
     url: String,
     tool: String,
     arguments: Arguments,
@@ -76,8 +76,8 @@ struct Options {
     follow: FollowArguments,
 }
 
-fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
-    let mut options = Options::default();
+fn options(mut parser: lexopt::Parser) -> Result<Option<CallOptions>, CliError> {
+    let mut options = CallOptions::default();
     let mut timeouts = TimeoutOptions::default();
     while let Some(argument) = parser.next()? {
         match argument {
@@ -110,7 +110,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
 /// Carries out `streamdoor call`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(options) = options(parser)? else {
-        say!("{}", HELP.trim_end());
+        print_out!("{}", HELP.trim_end());
         return Ok(());
     };
     options.output.view(false)?; // Wrong output options are reported before anything is done.
@@ -126,7 +126,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let interrupt = Arc::new(Interrupt::new(client));
     let at_interrupt = Arc::clone(&interrupt);
     stop_on_interrupt(move || at_interrupt.interrupted())?;
-    let begun = |started: &Started| interrupt.begun(started.execution);
+    let begun = |started: &StartedEvent| interrupt.begun(started.execution);
     let unwanted = || interrupt.interrupted();
     remote::follow(stream, &options.output, &place, sink, begun, unwanted)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lexopt::prelude::*;
 use streamdoor::base::{ExecutionId, Instant, SubscriberId};
 use streamdoor::client::ExecuteOptions;
-use streamdoor::door::{Door, DoorError, NamedReader, ReadOptions, Reader};
+use streamdoor::door::{Door, DoorError, DoorReader, NamedReader, ReadOptions};
 use streamdoor::engine::Hold;
 use streamdoor::limits;
 use streamdoor::reactor::Clock;
@@ -15,7 +15,7 @@ use streamdoor::tool::AGENT;
 use streamdoor::trace::Histogram;
 
 use super::arguments::Arguments;
-use super::console::say;
+use super::console::print_out;
 use super::doors::{self, DoorArguments};
 use super::interrupt::Interrupt;
 use super::options::TimeoutOptions;
@@ -81,7 +81,7 @@ chunks are missing with block; 2 bad usage or access denied; 3 no server was fou
 ";
 
 #[derive(Debug, Default)]
-struct Options {
+struct CatOptions {
     execution: Option<String>,
     tool: Option<String>,
     by_name: bool,
@@ -92,8 +92,8 @@ struct Options {
     read: ReadOptions,
 }
 
-fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
-    let mut options = Options::default();
+fn options(mut parser: lexopt::Parser) -> Result<Option<CatOptions>, CliError> {
+    let mut options = CatOptions::default();
     let (mut timeouts, mut has_from) = (TimeoutOptions::default(), false);
     while let Some(argument) = parser.next()? {
         match argument {
@@ -141,7 +141,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
 /// Carries out `streamdoor cat`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(mut options) = options(parser)? else {
-        say!("{}", HELP.trim_end());
+        print_out!("{}", HELP.trim_end());
         return Ok(());
     };
     options.output.view(false)?; // Wrong output options are reported before anything is done.
@@ -184,7 +184,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
 
 /// The opened execution, and everything known about it.
 struct Opened {
-    source: Source,
+    source: DeliverySource,
     execution: ExecutionId,
     tool: String,
     names: Names,
@@ -196,28 +196,28 @@ struct Opened {
 }
 
 /// The source of the deliveries.
-enum Source {
-    Door(Reader),
+enum DeliverySource {
+    Door(DoorReader),
     Name(NamedReader),
 }
 
-impl Source {
+impl DeliverySource {
     fn poll(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         match self {
-            Source::Door(reader) => reader.poll(),
-            Source::Name(reader) => reader.poll(),
+            DeliverySource::Door(reader) => reader.poll(),
+            DeliverySource::Name(reader) => reader.poll(),
         }
     }
 
     fn next(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         match self {
-            Source::Door(reader) => reader.next(),
-            Source::Name(reader) => reader.next(),
+            DeliverySource::Door(reader) => reader.next(),
+            DeliverySource::Name(reader) => reader.next(),
         }
     }
 }
 
-fn by_name(id: &str, options: &Options) -> Result<Opened, CliError> {
+fn by_name(id: &str, options: &CatOptions) -> Result<Opened, CliError> {
     let execution = remote::execution(id)?;
     let reader = NamedReader::open(execution, &options.read).map_err(doors::failure)?;
     Ok(Opened {
@@ -227,12 +227,12 @@ fn by_name(id: &str, options: &Options) -> Result<Opened, CliError> {
         subscriber: reader.id(),
         terms: reader.terms(),
         from_seq: reader.next_seq(),
-        source: Source::Name(reader),
+        source: DeliverySource::Name(reader),
         interrupt: None,
     })
 }
 
-fn through_door(execution: ExecutionId, options: &Options) -> Result<Opened, CliError> {
+fn through_door(execution: ExecutionId, options: &CatOptions) -> Result<Opened, CliError> {
     open(&options.door.open()?, execution, &options.read)
 }
 
@@ -247,13 +247,13 @@ fn open(door: &Door, execution: ExecutionId, read: &ReadOptions) -> Result<Opene
         subscriber: reader.id(),
         terms: reader.terms(),
         from_seq: reader.next_seq(),
-        source: Source::Door(reader),
+        source: DeliverySource::Door(reader),
         interrupt: None,
     })
 }
 
 /// Runs the tool, and cancels the execution on Ctrl-C.
-fn of_tool(options: &mut Options) -> Result<Opened, CliError> {
+fn of_tool(options: &mut CatOptions) -> Result<Opened, CliError> {
     let door = options.door.open()?;
     let client = door.client().map_err(doors::failure)?;
     let name = options.tool.take().unwrap_or_default();
@@ -290,7 +290,7 @@ impl Taker {
     }
 
     /// Takes all deliveries up to the end, or until the output fails.
-    fn take_all(&mut self, mut source: Source) -> Result<(), DoorError> {
+    fn take_all(&mut self, mut source: DeliverySource) -> Result<(), DoorError> {
         loop {
             if let Some(delivery) = source.poll()? {
                 self.take(&delivery);

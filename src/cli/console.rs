@@ -8,15 +8,15 @@ use std::process::exit;
 use streamdoor::base::plain::is_shown;
 
 /// Prints a line on standard output.
-macro_rules! say {
+macro_rules! print_out {
     ($($arg:tt)*) => { $crate::cli::console::print_line(format_args!($($arg)*)) };
 }
 /// Prints a line on standard error.
-macro_rules! note {
+macro_rules! print_err {
     ($($arg:tt)*) => { $crate::cli::console::print_note(format_args!($($arg)*)) };
 }
-pub(crate) use note;
-pub(crate) use say;
+pub(crate) use print_err;
+pub(crate) use print_out;
 
 /// Prints a line on standard output. See [`say`].
 pub fn print_line(line: fmt::Arguments<'_>) {

@@ -11,9 +11,9 @@ use streamdoor::engine::SubscribeSpec;
 use streamdoor::shard::{Delivery, ExecuteOptions, Subscriber};
 use streamdoor::stream::{End, Policy};
 
-use super::console::say;
+use super::console::print_out;
 use super::options::Common;
-use super::session::{self, Session, Watcher};
+use super::session::{self, DeliveryHandler, LocalSession};
 use super::{CliError, parsed, results};
 
 const HELP: &str = "\
@@ -43,7 +43,7 @@ slow with a chunk finds the next ones waiting: that wait counts as latency.
 const RECEIPTS_AUTO_MAX: u64 = 1_000;
 
 #[derive(Clone, Debug)]
-struct Options {
+struct DemoOptions {
     chunks: u64,
     delay_ms: u64,
     chunk_size: Option<u64>,
@@ -72,8 +72,8 @@ impl std::str::FromStr for Receipts {
     }
 }
 
-fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
-    let mut options = Options {
+fn options(mut parser: lexopt::Parser) -> Result<Option<DemoOptions>, CliError> {
+    let mut options = DemoOptions {
         chunks: 10,
         delay_ms: 200,
         chunk_size: None,
@@ -110,26 +110,27 @@ fn list(parser: &mut lexopt::Parser) -> Result<Vec<u64>, CliError> {
 /// Carries out `streamdoor demo`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(options) = options(parser)? else {
-        say!("{}", HELP.trim_end());
+        print_out!("{}", HELP.trim_end());
         return Ok(());
     };
-    say!("=== streamdoor: the results of a running tool ===\n");
+    print_out!("=== streamdoor: the results of a running tool ===\n");
     let (tool, arguments) = call(&options)?;
     let prepared = session::prepare(&session::tools(false), tool, &arguments)?;
     let Common { subscribers, reactor, idle, .. } = options.common;
-    let session = Session::open((reactor, idle), prepared, subscribers, ExecuteOptions::default())?;
-    say!("[shard] {}; idle: {idle}", session.report());
-    say!("[memory] {}", session.memory_bill()?);
-    say!("[execution] {tool} {}", session.id());
+    let session =
+        LocalSession::open((reactor, idle), prepared, subscribers, ExecuteOptions::default())?;
+    print_out!("[shard] {}; idle: {idle}", session.report());
+    print_out!("[memory] {}", session.memory_budget()?);
+    print_out!("[execution] {tool} {}", session.id());
     let (spec, watchers) = followers(&options);
     let (results, took) = session.follow(spec, watchers, options.file.is_some())?;
-    say!("\n=== Results ===");
-    say!("{}", results::table(&results, "processing", took));
+    print_out!("\n=== Results ===");
+    print_out!("{}", results::table(&results, "processing", took));
     results::verdict(&results)
 }
 
 /// Returns the tool and its arguments.
-fn call(options: &Options) -> Result<(&'static str, serde_json::Value), CliError> {
+fn call(options: &DemoOptions) -> Result<(&'static str, serde_json::Value), CliError> {
     let Some(path) = &options.file else {
         let chunk_size = options.chunk_size.unwrap_or(100);
         let (chunks, delay_ms) = (options.chunks, options.delay_ms);
@@ -143,7 +144,7 @@ fn call(options: &Options) -> Result<(&'static str, serde_json::Value), CliError
 }
 
 /// Returns the terms of the subscribers, and a watcher for each.
-fn followers(options: &Options) -> (SubscribeSpec, Vec<Box<dyn Watcher>>) {
+fn followers(options: &DemoOptions) -> (SubscribeSpec, Vec<Box<dyn DeliveryHandler>>) {
     let of_file = options.file.is_some();
     let default = if of_file { Policy::Block } else { Policy::Drop };
     let policy = options.common.policy.unwrap_or(default);
@@ -154,22 +155,23 @@ fn followers(options: &Options) -> (SubscribeSpec, Vec<Box<dyn Watcher>>) {
     let receipts = options.receipts;
     let watchers = (0..options.common.subscribers).map(|at| {
         let processing = Duration::from_millis(pace[at % pace.len()]);
-        Box::new(Follower { number: at + 1, processing, receipts }) as Box<dyn Watcher>
+        Box::new(DemoSubscriber { number: at + 1, processing, receipts })
+            as Box<dyn DeliveryHandler>
     });
     (spec, watchers.collect())
 }
 
 /// One subscriber: it prints what it receives, and takes its time over each chunk.
-struct Follower {
+struct DemoSubscriber {
     number: usize,
     processing: Duration,
     receipts: Receipts,
 }
 
-impl Watcher for Follower {
+impl DeliveryHandler for DemoSubscriber {
     fn attached(&mut self, subscriber: &Subscriber) {
         let terms = subscriber.terms();
-        say!(
+        print_out!(
             "[subscriber {}] subscribed: {}, at most {} chunks behind, {} ms per chunk",
             self.number,
             terms.policy,
@@ -186,13 +188,16 @@ impl Watcher for Follower {
                 let few = chunk.chunks_expected.is_none_or(|n| n <= RECEIPTS_AUTO_MAX);
                 if self.receipts == Receipts::All || (self.receipts == Receipts::Auto && few) {
                     let us = now.since(chunk.published_at).as_nanos() as f64 / 1_000.0;
-                    say!("[subscriber {number}] chunk {}{of} (latency {us:.1} µs)", chunk.seq);
+                    print_out!(
+                        "[subscriber {number}] chunk {}{of} (latency {us:.1} µs)",
+                        chunk.seq
+                    );
                 }
                 if self.processing > Duration::ZERO {
                     std::thread::sleep(self.processing);
                 }
             }
-            Delivery::Gap(gap) => say!(
+            Delivery::Gap(gap) => print_out!(
                 "[subscriber {number}] missed {} chunks, {} to {} ({})",
                 gap.chunk_count,
                 gap.from_seq,
@@ -202,7 +207,7 @@ impl Watcher for Follower {
             Delivery::Progress(_) => {}
             Delivery::End(ended) => {
                 let end = ended.end;
-                say!(
+                print_out!(
                     "[subscriber {number}] {}: {} chunks, {} missed",
                     end.state,
                     end.given.chunks,

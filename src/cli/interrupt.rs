@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use streamdoor::base::ExecutionId;
 use streamdoor::client::Client;
 
-use super::console::note;
+use super::console::print_err;
 
 /// Cancels the execution on request, once its id is known.
 pub struct Interrupt {
@@ -37,7 +37,7 @@ impl Interrupt {
         if let (Some(execution), true, false) = (execution, is_wanted, is_cancelled)
             && let Err(error) = self.client.cancel(execution)
         {
-            note!("streamdoor: the execution was not cancelled: {error}");
+            print_err!("streamdoor: the execution was not cancelled: {error}");
             exit(1);
         }
     }

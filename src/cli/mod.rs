@@ -37,7 +37,7 @@ use std::process::ExitCode;
 
 use lexopt::prelude::*;
 
-use console::{note, say};
+use console::{print_err, print_out};
 
 const HELP: &str = "\
 streamdoor: stream the results of tools to many subscribers while the tools still run
@@ -115,7 +115,7 @@ impl From<lexopt::Error> for CliError {
 /// Prints the error on standard error, unless the output has already said everything.
 pub fn complain(error: &CliError) {
     if !matches!(error, CliError::Told) {
-        note!("streamdoor: {error}");
+        print_err!("streamdoor: {error}");
     }
 }
 
@@ -128,11 +128,11 @@ pub fn run() -> Result<(), CliError> {
     };
     match argument {
         Short('h') | Long("help") => {
-            say!("{}", HELP.trim_end());
+            print_out!("{}", HELP.trim_end());
             Ok(())
         }
         Short('V') | Long("version") => {
-            say!("streamdoor {}", env!("CARGO_PKG_VERSION"));
+            print_out!("streamdoor {}", env!("CARGO_PKG_VERSION"));
             Ok(())
         }
         Value(command) => match command.to_str() {
@@ -150,7 +150,7 @@ pub fn run() -> Result<(), CliError> {
             Some("agent") => agent::run(parser),
             Some("model-script") => model_script::run(parser),
             Some("help") => {
-                say!("{}", HELP.trim_end());
+                print_out!("{}", HELP.trim_end());
                 Ok(())
             }
             _ => Err(CliError::Usage(format!("unknown command {command:?}"))),

@@ -5,28 +5,28 @@ use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use super::console::{note, say};
+use super::console::{print_err, print_out};
 use super::progress::Style;
 use super::sink::View;
 use super::{CliError, parsed};
 
 /// The format of the chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum OutputFormat {
     Raw,
     Ndjson,
     Text,
     Table,
 }
 
-impl std::str::FromStr for Format {
+impl std::str::FromStr for OutputFormat {
     type Err = &'static str;
-    fn from_str(text: &str) -> Result<Format, &'static str> {
+    fn from_str(text: &str) -> Result<OutputFormat, &'static str> {
         match text {
-            "raw" => Ok(Format::Raw),
-            "ndjson" | "json" => Ok(Format::Ndjson),
-            "text" => Ok(Format::Text),
-            "table" => Ok(Format::Table),
+            "raw" => Ok(OutputFormat::Raw),
+            "ndjson" | "json" => Ok(OutputFormat::Ndjson),
+            "text" => Ok(OutputFormat::Text),
+            "table" => Ok(OutputFormat::Table),
             _ => Err("must be raw, ndjson (or json), text or table"),
         }
     }
@@ -34,7 +34,7 @@ impl std::str::FromStr for Format {
 
 /// The destination of the chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Destination {
     /// The chunks are not written.
     Nowhere,
     /// Standard output.
@@ -47,7 +47,7 @@ pub enum Place {
 #[derive(Clone, Debug, Default)]
 pub struct OutputOptions {
     out: Option<PathBuf>,
-    format: Option<Format>,
+    format: Option<OutputFormat>,
     /// True if the SHA-256 of the results is wanted.
     pub hash: bool,
     progress: bool,
@@ -67,25 +67,33 @@ impl OutputOptions {
     }
 
     /// Returns the destination and the format of the chunks. The help texts describe the rules.
-    pub fn view(&self, stdout_is_terminal: bool) -> Result<(Place, View), CliError> {
+    pub fn view(&self, stdout_is_terminal: bool) -> Result<(Destination, View), CliError> {
         let place = match &self.out {
-            Some(path) if path == Path::new("-") => Some(Place::Stdout),
-            Some(path) => Some(Place::File(path.clone())),
+            Some(path) if path == Path::new("-") => Some(Destination::Stdout),
+            Some(path) => Some(Destination::File(path.clone())),
             None => None,
         };
         match (self.format, place) {
-            (Some(Format::Table), Some(Place::Stdout)) => {
+            (Some(OutputFormat::Table), Some(Destination::Stdout)) => {
                 let text = "--out -: --format table writes no chunks to standard output";
                 Err(CliError::Usage(text.to_owned()))
             }
-            (Some(Format::Table), place) => Ok((place.unwrap_or(Place::Nowhere), View::Raw)),
-            (Some(Format::Ndjson), place) => Ok((place.unwrap_or(Place::Stdout), View::Ndjson)),
-            (Some(Format::Text), place) => Ok((place.unwrap_or(Place::Stdout), View::Terminal)),
-            (Some(Format::Raw), place) => Ok((place.unwrap_or(Place::Stdout), View::Raw)),
+            (Some(OutputFormat::Table), place) => {
+                Ok((place.unwrap_or(Destination::Nowhere), View::Raw))
+            }
+            (Some(OutputFormat::Ndjson), place) => {
+                Ok((place.unwrap_or(Destination::Stdout), View::Ndjson))
+            }
+            (Some(OutputFormat::Text), place) => {
+                Ok((place.unwrap_or(Destination::Stdout), View::Terminal))
+            }
+            (Some(OutputFormat::Raw), place) => {
+                Ok((place.unwrap_or(Destination::Stdout), View::Raw))
+            }
             (None, Some(place)) => Ok((place, View::Raw)),
-            (None, None) if self.hash => Ok((Place::Nowhere, View::Raw)),
-            (None, None) if stdout_is_terminal => Ok((Place::Stdout, View::Terminal)),
-            (None, None) => Ok((Place::Stdout, View::Raw)),
+            (None, None) if self.hash => Ok((Destination::Nowhere, View::Raw)),
+            (None, None) if stdout_is_terminal => Ok((Destination::Stdout, View::Terminal)),
+            (None, None) => Ok((Destination::Stdout, View::Raw)),
         }
     }
 
@@ -99,17 +107,17 @@ impl OutputOptions {
     }
 }
 
-impl Place {
+impl Destination {
     /// Opens the destination. This truncates an existing file.
     pub fn open(&self) -> Result<Option<File>, CliError> {
         match self {
-            Place::Nowhere => Ok(None),
+            Destination::Nowhere => Ok(None),
             // The buffer of the standard library is bypassed: it searches all bytes for line ends.
-            Place::Stdout => match io::stdout().as_fd().try_clone_to_owned() {
+            Destination::Stdout => match io::stdout().as_fd().try_clone_to_owned() {
                 Ok(descriptor) => Ok(Some(File::from(descriptor))),
                 Err(error) => Err(CliError::Failed(format!("standard output: {error}"))),
             },
-            Place::File(path) => match File::create(path) {
+            Destination::File(path) => match File::create(path) {
                 Ok(file) => Ok(Some(file)),
                 Err(error) => Err(CliError::Failed(format!("--out {}: {error}", path.display()))),
             },
@@ -128,11 +136,11 @@ impl Place {
             return Ok(());
         }
         match self {
-            Place::Stdout => note!("{last_words}"),
-            Place::Nowhere | Place::File(_) => say!("{last_words}"),
+            Destination::Stdout => print_err!("{last_words}"),
+            Destination::Nowhere | Destination::File(_) => print_out!("{last_words}"),
         }
         match (unwritten, self) {
-            (Some(error), Place::File(path)) => {
+            (Some(error), Destination::File(path)) => {
                 Err(CliError::Failed(format!("--out {}: {error}", path.display())))
             }
             (Some(error), _) => Err(CliError::Failed(format!("standard output: {error}"))),
@@ -145,7 +153,7 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn view(arguments: &[&str], stdout_is_terminal: bool) -> Option<(Place, View)> {
+    fn view(arguments: &[&str], stdout_is_terminal: bool) -> Option<(Destination, View)> {
         let mut parser = lexopt::Parser::from_args(arguments);
         let mut options = OutputOptions::default();
         while let Some(argument) = parser.next().unwrap() {
@@ -158,23 +166,23 @@ mod tests {
 
     #[test]
     fn chunks_go_where_a_user_expects_them() {
-        let file = || Place::File(PathBuf::from("file"));
-        assert_eq!(view(&[], true), Some((Place::Stdout, View::Terminal)));
+        let file = || Destination::File(PathBuf::from("file"));
+        assert_eq!(view(&[], true), Some((Destination::Stdout, View::Terminal)));
         for is_terminal in [false, true] {
             let view = |arguments: &[&str]| view(arguments, is_terminal);
-            assert_eq!(view(&["--hash"]), Some((Place::Nowhere, View::Raw)));
+            assert_eq!(view(&["--hash"]), Some((Destination::Nowhere, View::Raw)));
             assert_eq!(view(&["--out", "file"]), Some((file(), View::Raw)));
-            assert_eq!(view(&["--hash", "--out", "-"]), Some((Place::Stdout, View::Raw)));
-            assert_eq!(view(&["--format", "raw"]), Some((Place::Stdout, View::Raw)));
-            assert_eq!(view(&["--format", "ndjson"]), Some((Place::Stdout, View::Ndjson)));
-            assert_eq!(view(&["--format", "text"]), Some((Place::Stdout, View::Terminal)));
+            assert_eq!(view(&["--hash", "--out", "-"]), Some((Destination::Stdout, View::Raw)));
+            assert_eq!(view(&["--format", "raw"]), Some((Destination::Stdout, View::Raw)));
+            assert_eq!(view(&["--format", "ndjson"]), Some((Destination::Stdout, View::Ndjson)));
+            assert_eq!(view(&["--format", "text"]), Some((Destination::Stdout, View::Terminal)));
             let ndjson = ["--format", "json", "--out", "file"];
             assert_eq!(view(&ndjson), Some((file(), View::Ndjson)));
-            assert_eq!(view(&["--format", "table"]), Some((Place::Nowhere, View::Raw)));
+            assert_eq!(view(&["--format", "table"]), Some((Destination::Nowhere, View::Raw)));
             let table = ["--format", "table", "--out", "file"];
             assert_eq!(view(&table), Some((file(), View::Raw)));
             assert_eq!(view(&["--format", "table", "--out", "-"]), None);
         }
-        assert_eq!(view(&[], false), Some((Place::Stdout, View::Raw)));
+        assert_eq!(view(&[], false), Some((Destination::Stdout, View::Raw)));
     }
 }

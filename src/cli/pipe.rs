@@ -10,12 +10,12 @@ use std::time::Duration;
 use lexopt::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use streamdoor::client::ExecuteOptions;
-use streamdoor::door::{DoorError, ProduceOptions, WriteError, Writer};
-use streamdoor::endpoint::PolicyWish;
+use streamdoor::door::{DoorError, DoorWriter, ProduceOptions, WriteError};
+use streamdoor::endpoint::PolicyChoice;
 use streamdoor::engine::Hold;
 use streamdoor::stream::{Kind, Policy};
 
-use super::console::{note, say};
+use super::console::{print_err, print_out};
 use super::doors::{self, DoorArguments};
 use super::interrupt::Interrupt;
 use super::options::TimeLimit;
@@ -78,7 +78,7 @@ impl std::str::FromStr for Cut {
 }
 
 #[derive(Debug)]
-struct Options {
+struct PipeOptions {
     name: String,
     door: DoorArguments,
     cut: Cut,
@@ -89,8 +89,8 @@ struct Options {
     inactivity: TimeLimit,
 }
 
-fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
-    let mut options = Options {
+fn options(mut parser: lexopt::Parser) -> Result<Option<PipeOptions>, CliError> {
+    let mut options = PipeOptions {
         name: String::new(),
         door: DoorArguments::default(),
         cut: Cut::default(),
@@ -134,7 +134,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
 /// Carries out `streamdoor pipe`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(options) = options(parser)? else {
-        say!("{}", HELP.trim_end());
+        print_out!("{}", HELP.trim_end());
         return Ok(());
     };
     // The buffer of the standard library is bypassed: bytes are read straight into the ring.
@@ -148,12 +148,12 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let writer = door.produce(&options.name, &wanted(&options, &input)).map_err(doors::failure)?;
     let execution = writer.execution();
     interrupt.begun(execution);
-    say!("{execution}");
+    print_out!("{execution}");
     let mut feed = Feed::new(writer, &options);
     match feed.take_all(input) {
         Ok(()) => {
             feed.writer.complete().map_err(doors::failure)?;
-            note!("completed: {} chunks, {} bytes", feed.chunks, feed.bytes);
+            print_err!("completed: {} chunks, {} bytes", feed.chunks, feed.bytes);
             Ok(())
         }
         Err(Stop::Unread(error)) => {
@@ -170,11 +170,15 @@ fn unread(error: &io::Error) -> String {
 }
 
 /// Returns the options of the execution that the command requests.
-fn wanted(options: &Options, input: &File) -> ProduceOptions {
+fn wanted(options: &PipeOptions, input: &File) -> ProduceOptions {
     // The size of a file is known in advance.
     let size = input.metadata().ok().filter(|found| found.is_file()).map(|found| found.size());
     let mut execution = ExecuteOptions {
-        policy: Some(PolicyWish { policy: options.policy, limit_chunks: None, limit_bytes: None }),
+        policy: Some(PolicyChoice {
+            policy: options.policy,
+            limit_chunks: None,
+            limit_bytes: None,
+        }),
         hold: options.hold.map(|deadline| Hold::UntilRead { deadline }),
         ..ExecuteOptions::default()
     };
@@ -207,7 +211,7 @@ impl From<WriteError> for Stop {
 
 /// Copies standard input into the ring.
 struct Feed {
-    writer: Writer,
+    writer: DoorWriter,
     cut: Cut,
     kind: Kind,
     chunk_bytes: usize,
@@ -216,9 +220,9 @@ struct Feed {
 }
 
 impl Feed {
-    fn new(writer: Writer, options: &Options) -> Feed {
+    fn new(writer: DoorWriter, options: &PipeOptions) -> Feed {
         let chunk_bytes = options.chunk_bytes.min(writer.chunk_bytes_max()) as usize;
-        let Options { cut, kind, .. } = *options;
+        let PipeOptions { cut, kind, .. } = *options;
         Feed { writer, cut, kind, chunk_bytes, chunks: 0, bytes: 0 }
     }
 
@@ -323,7 +327,7 @@ fn is_passing(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    fn read(arguments: &[&str]) -> Result<Option<Options>, CliError> {
+    fn read(arguments: &[&str]) -> Result<Option<PipeOptions>, CliError> {
         options(lexopt::Parser::from_args(arguments))
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use streamdoor::base::Instant;
 use streamdoor::base::plain::plain_line;
-use streamdoor::wire::events::{Chunk, Part, Progress};
+use streamdoor::wire::events::{ChunkEvent, PartEvent, ProgressEvent};
 
 const BAR_CELLS: usize = 24;
 /// The time between two redraws while chunks arrive without reports of progress.
@@ -73,21 +73,21 @@ impl Meter {
     }
 
     /// Counts a chunk.
-    pub fn count(&mut self, chunk: &Chunk<'_>, now: Instant) {
+    pub fn count(&mut self, chunk: &ChunkEvent<'_>, now: Instant) {
         self.bytes += chunk.data.len() as u64;
         (self.seq, self.chunks_expected) = (chunk.seq, chunk.total_chunks);
         self.changed(now, BAR_INTERVAL);
     }
 
     /// Counts a part of an agent's run.
-    pub fn count_part(&mut self, part: &Part<'_>, now: Instant) {
+    pub fn count_part(&mut self, part: &PartEvent<'_>, now: Instant) {
         self.bytes += part.json.len() as u64;
         self.seq = part.seq;
         self.changed(now, BAR_INTERVAL);
     }
 
     /// Takes a report of progress from the tool.
-    pub fn report(&mut self, progress: &Progress<'_>, now: Instant) {
+    pub fn report(&mut self, progress: &ProgressEvent<'_>, now: Instant) {
         if self.style == Style::Off {
             return;
         }
@@ -126,7 +126,7 @@ impl Meter {
         };
         (self.shown_at, self.is_stale) = (Some(now), false);
         self.is_drawn = self.style == Style::Bar;
-        tell(&text);
+        print_status(&text);
     }
 
     /// Returns the progress in percent, and the count behind it. Reports reach a subscriber only
@@ -188,7 +188,7 @@ impl Meter {
     pub fn erase(&mut self) {
         if self.is_drawn {
             self.is_drawn = false;
-            tell(ERASE);
+            print_status(ERASE);
         }
     }
 
@@ -213,7 +213,7 @@ fn in_units(bytes: f64) -> String {
     if unit == "bytes" { format!("{number:.0} {unit}") } else { format!("{number:.1} {unit}") }
 }
 
-fn tell(text: &str) {
+fn print_status(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes()); // The error has no other place to go.
 }
 
@@ -221,10 +221,10 @@ fn tell(text: &str) {
 mod tests {
     use super::*;
 
-    fn chunk(seq: u64, total_chunks: Option<u64>, data: &[u8]) -> Chunk<'_> {
+    fn chunk(seq: u64, total_chunks: Option<u64>, data: &[u8]) -> ChunkEvent<'_> {
         let (execution, kind, offset) = ("", "output", 0);
         let (key, timestamp_us, mono_ns) = (None, 0, 0);
-        Chunk { execution, seq, total_chunks, kind, key, offset, data, timestamp_us, mono_ns }
+        ChunkEvent { execution, seq, total_chunks, kind, key, offset, data, timestamp_us, mono_ns }
     }
 
     fn reported(progress: f64, total: Option<f64>, message: Option<&str>) -> Meter {
@@ -232,7 +232,8 @@ mod tests {
         let execution = "";
         let percentage = total.map(|total| 100.0 * progress / total);
         let (token, context) = (None, None);
-        let report = Progress { execution, token, progress, total, percentage, message, context };
+        let report =
+            ProgressEvent { execution, token, progress, total, percentage, message, context };
         meter.report(&report, Instant::ZERO);
         meter.count(&chunk(1, None, &[0; 3 << 20]), Instant::ZERO);
         meter

@@ -9,16 +9,17 @@ use streamdoor::base::{ExecutionId, Instant};
 #[cfg(feature = "tls")]
 use streamdoor::client::Trust;
 use streamdoor::client::{
-    AddressError, Client, ClientError, Ended, Event, FollowOptions, Refused, Started, Stream,
+    AddressError, Client, ClientError, EndEvent, EventStream, FollowOptions, ServerRefusal,
+    StartedEvent, StreamEvent,
 };
-use streamdoor::endpoint::{Wishes, first_token};
+use streamdoor::endpoint::{DeliveryOptions, first_token};
 use streamdoor::engine::Coalesce;
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Names;
 use streamdoor::stream::{Kind, Kinds, Totals};
 
 use super::options::TimeLimit;
-use super::output::{OutputOptions, Place};
+use super::output::{Destination, OutputOptions};
 use super::progress::Meter;
 use super::results::{self, Checksum};
 use super::sink::Sink;
@@ -27,7 +28,7 @@ use super::{CliError, parsed, token_file};
 /// The options for following a stream.
 #[derive(Clone, Debug, Default)]
 pub struct FollowArguments {
-    wishes: Wishes,
+    delivery_options: DeliveryOptions,
     reconnects_max: Option<u32>,
     token_file: Option<PathBuf>,
     /// The file with the certificate that the client trusts.
@@ -48,14 +49,14 @@ impl FollowArguments {
     /// Takes the value of the option `--name`. Returns false if it is not one of these.
     pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         match name {
-            "policy" => self.wishes.policy = Some(parsed(name, parser)?),
-            "max-chunks" => self.wishes.limit_chunks = Some(parsed(name, parser)?),
-            "max-bytes" => self.wishes.limit_bytes = Some(parsed(name, parser)?),
-            "kinds" => self.wishes.kinds = parsed::<KindList>(name, parser)?.0,
+            "policy" => self.delivery_options.policy = Some(parsed(name, parser)?),
+            "max-chunks" => self.delivery_options.limit_chunks = Some(parsed(name, parser)?),
+            "max-bytes" => self.delivery_options.limit_bytes = Some(parsed(name, parser)?),
+            "kinds" => self.delivery_options.kinds = parsed::<KindList>(name, parser)?.0,
             "coalesce" => {
                 let TimeLimit(delay) = parsed(name, parser)?;
                 let coalesce = |delay_max| Coalesce { delay_max, bytes_max: u64::MAX };
-                self.wishes.coalesce = delay.map(coalesce);
+                self.delivery_options.coalesce = delay.map(coalesce);
             }
             "token-file" => self.token_file = Some(parser.value()?.into()),
             "reconnects" => self.reconnects_max = Some(parsed(name, parser)?),
@@ -82,7 +83,7 @@ impl FollowArguments {
     pub fn options(&self) -> FollowOptions {
         let default = FollowOptions::default();
         let reconnects_max = self.reconnects_max.unwrap_or(default.reconnects_max);
-        FollowOptions { wishes: self.wishes, reconnects_max, ..default }
+        FollowOptions { delivery_options: self.delivery_options, reconnects_max, ..default }
     }
 }
 
@@ -109,7 +110,7 @@ pub fn failure(error: ClientError) -> CliError {
 }
 
 /// Returns the [`CliError`] for a refusal by the server, by its status.
-pub fn no(refused: &Refused) -> CliError {
+pub fn no(refused: &ServerRefusal) -> CliError {
     let text = refused.to_string();
     match refused.status.code() {
         401 => CliError::Call(format!("{text} (--token-file FILE)")),
@@ -121,14 +122,14 @@ pub fn no(refused: &Refused) -> CliError {
 /// Follows `stream` to its end and prints the outcome. Calls `begun` once the execution is known.
 /// If the output fails, calls `unwanted` and stops following.
 pub fn follow(
-    stream: Stream,
+    stream: EventStream,
     output: &OutputOptions,
-    place: &Place,
+    place: &Destination,
     sink: Sink,
-    begun: impl FnMut(&Started),
+    begun: impl FnMut(&StartedEvent),
     unwanted: impl FnOnce(),
 ) -> Result<(), CliError> {
-    let mut follower = Follower {
+    let mut follower = StreamFollower {
         stream,
         sink,
         names: Names { execution: String::new(), token: None, has_parts: false },
@@ -160,18 +161,18 @@ pub fn follow(
     place.conclude(unwritten.as_ref().err(), &words, verdict)
 }
 
-struct Follower<F> {
-    stream: Stream,
+struct StreamFollower<F> {
+    stream: EventStream,
     sink: Sink,
     names: Names,
     checksum: Checksum,
     begun: F,
 }
 
-impl<F: FnMut(&Started)> Follower<F> {
+impl<F: FnMut(&StartedEvent)> StreamFollower<F> {
     /// Takes all events. Returns `None` if the stream was left before its end because the output
     /// failed, or if it ended without an end event.
-    fn take_all(&mut self) -> Result<Option<Ended>, CliError> {
+    fn take_all(&mut self) -> Result<Option<EndEvent>, CliError> {
         loop {
             let event = match self.stream.poll() {
                 Some(event) => event,
@@ -189,31 +190,31 @@ impl<F: FnMut(&Started)> Follower<F> {
             let event = event.map_err(failure)?;
             self.take(&event, Clock::now());
             match event {
-                Event::End(ended) => return Ok(Some(ended)),
+                StreamEvent::End(ended) => return Ok(Some(ended)),
                 _ if self.sink.has_failed() => return Ok(None),
                 _ => {}
             }
         }
     }
 
-    fn take(&mut self, event: &Event, now: Instant) {
+    fn take(&mut self, event: &StreamEvent, now: Instant) {
         match event {
-            Event::Started(started) => {
+            StreamEvent::Started(started) => {
                 let token = started.token.map(|token| token.to_string());
                 let execution = started.execution.to_string();
                 self.names = Names { execution, token, has_parts: false };
                 (self.begun)(started);
             }
-            Event::Chunk(chunk) => self.checksum.update(&chunk.data),
-            Event::Part(part) => self.checksum.update(part.json.as_bytes()),
+            StreamEvent::Chunk(chunk) => self.checksum.update(&chunk.data),
+            StreamEvent::Part(part) => self.checksum.update(part.json.as_bytes()),
             _ => {}
         }
-        self.sink.take(&event.spelled(&self.names), false, now);
+        self.sink.take(&event.to_wire(&self.names), false, now);
     }
 }
 
 /// Returns a summary such as `completed: 10 chunks, 1000 bytes in 2.00 s`, over all connections.
-fn last_words(ended: &Ended, stream: &Stream, took: Duration) -> String {
+fn last_words(ended: &EndEvent, stream: &EventStream, took: Duration) -> String {
     let (end, reconnects) = (&ended.end, stream.reconnects());
     let seconds = took.as_secs_f64();
     let Totals { chunks, bytes } = stream.given();
@@ -237,7 +238,7 @@ pub fn printable(text: &str) -> String {
 }
 
 /// Opens the destination of the results. This is the last step before the request is sent.
-pub fn sink(output: &OutputOptions) -> Result<(Place, Sink), CliError> {
+pub fn sink(output: &OutputOptions) -> Result<(Destination, Sink), CliError> {
     let (place, view) = output.view(io::IsTerminal::is_terminal(&io::stdout()))?;
     let file = place.open()?;
     let sink = Sink::new(Meter::new(output.style()), file.map(|file| (file, view)));

@@ -10,14 +10,14 @@ use streamdoor::shard::ExecuteOptions;
 use streamdoor::tool::SubscribeDefaults;
 
 use super::arguments::Arguments;
-use super::console::say;
+use super::console::print_out;
 use super::options::{Common, TimeoutOptions};
 use super::output::OutputOptions;
 use super::progress::Meter;
-use super::session::{self, Session, Watcher};
+use super::session::{self, DeliveryHandler, LocalSession};
 use super::signals::stop_on_interrupt;
 use super::upstreams::McpOptions;
-use super::view::{Counter, Writer};
+use super::view::{Counter, ViewWriter};
 use super::{CliError, results};
 
 const HELP: &str = "\
@@ -69,7 +69,7 @@ something.
 /// pager does. The pipe then holds the tool back on purpose, so this deadline is out of reach.
 const BLOCK_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-struct Options {
+struct RunOptions {
     tool: String,
     arguments: Arguments,
     allow_commands: bool,
@@ -79,8 +79,8 @@ struct Options {
     common: Common,
 }
 
-fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
-    let mut options = Options {
+fn options(mut parser: lexopt::Parser) -> Result<Option<RunOptions>, CliError> {
+    let mut options = RunOptions {
         tool: String::new(),
         arguments: Arguments::default(),
         allow_commands: false,
@@ -113,7 +113,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
     Ok(Some(options))
 }
 
-impl Options {
+impl RunOptions {
     fn subscribe_spec(&self, declared: SubscribeDefaults) -> SubscribeSpec {
         let policy = self.common.policy.unwrap_or(declared.policy);
         // The tool declares its limits for its own policy.
@@ -130,7 +130,7 @@ impl Options {
 /// Carries out `streamdoor run`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(mut options) = options(parser)? else {
-        say!("{}", HELP.trim_end());
+        print_out!("{}", HELP.trim_end());
         return Ok(());
     };
     let (place, view) = options.output.view(io::stdout().is_terminal())?;
@@ -148,16 +148,16 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     // Truncating an older file cannot be undone, so this comes last.
     let file = place.open()?;
     let Common { subscribers, reactor, idle, .. } = options.common;
-    let session = Session::open((reactor, idle), prepared, subscribers, execute_options)?;
+    let session = LocalSession::open((reactor, idle), prepared, subscribers, execute_options)?;
     let canceller = session.canceller();
     stop_on_interrupt(move || canceller.cancel())?;
-    let writer = Writer::new(
+    let writer = ViewWriter::new(
         (options.tool.clone(), session.names()),
         Meter::new(options.output.style()),
         session.canceller(),
         file.map(|file| (file, view)),
     );
-    let mut watchers: Vec<Box<dyn Watcher>> = vec![Box::new(writer)];
+    let mut watchers: Vec<Box<dyn DeliveryHandler>> = vec![Box::new(writer)];
     watchers.resize_with(subscribers, || Box::new(Counter));
     let head = format!("{} {}; {}", options.tool, session.id(), session.report());
     let (results, took) = session.follow(subscribe_spec, watchers, options.output.hash)?;

@@ -55,7 +55,7 @@ pub fn prepare(tools: &Tools, tool: &str, arguments: &Value) -> Result<Prepared,
 }
 
 /// The behaviour of a subscriber.
-pub trait Watcher: Send {
+pub trait DeliveryHandler: Send {
     /// Called once it is attached, before its thread starts and before the first delivery.
     fn attached(&mut self, _subscriber: &Subscriber) {}
     /// Takes a delivery that was received at time `now`.
@@ -71,20 +71,20 @@ pub trait Watcher: Send {
 }
 
 /// An execution that waits for its subscribers.
-pub struct Session {
+pub struct LocalSession {
     shard: ShardThread,
     id: ExecutionId,
     report: Report,
 }
 
-impl Session {
+impl LocalSession {
     /// Starts a shard, and on it an execution that begins once `subscribers` are attached.
     pub fn open(
         (reactor, idle): (Choice, Idle),
         prepared: Prepared,
         subscribers: usize,
         options: ExecuteOptions,
-    ) -> Result<Session, CliError> {
+    ) -> Result<LocalSession, CliError> {
         let config = ShardConfig { reactor, idle, ..Default::default() };
         let (shard, report) = Shard::spawn(config, |_| {}).map_err(|error| {
             let lacks = error.get_ref().is_some_and(|inner| inner.is::<OpenError>());
@@ -105,7 +105,7 @@ impl Session {
             Ok(Err(error)) => return Err(CliError::Usage(error.to_string())),
             Err(error) => return Err(CliError::Failed(error.to_string())),
         };
-        Ok(Session { shard, id, report })
+        Ok(LocalSession { shard, id, report })
     }
 
     /// Returns the id of the execution.
@@ -125,7 +125,7 @@ impl Session {
     }
 
     /// Returns a text on the memory that rings may take, and the cgroup's limit.
-    pub fn memory_bill(&self) -> Result<String, CliError> {
+    pub fn memory_budget(&self) -> Result<String, CliError> {
         let memory = self.shard.memory().map_err(|error| CliError::Failed(error.to_string()))?;
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let limit_bytes = Watch::of_process().readings().cgroup_limit_bytes;
@@ -152,7 +152,7 @@ impl Session {
     pub fn follow(
         self,
         spec: SubscribeSpec,
-        watchers: Vec<Box<dyn Watcher>>,
+        watchers: Vec<Box<dyn DeliveryHandler>>,
         with_checksum: bool,
     ) -> Result<(Vec<Results>, Duration), CliError> {
         let began = Clock::now();
@@ -166,7 +166,7 @@ impl Session {
             .into_iter()
             .enumerate()
             .map(|(at, (subscriber, watcher))| {
-                let reader = Reader {
+                let reader = SubscriberThread {
                     watcher,
                     latency: Histogram::default(),
                     checksum: Checksum::new(with_checksum),
@@ -222,13 +222,13 @@ impl<O: Outlet<AnyReactor>> Canceller<O> {
 }
 
 /// The state of a subscriber's thread.
-struct Reader {
-    watcher: Box<dyn Watcher>,
+struct SubscriberThread {
+    watcher: Box<dyn DeliveryHandler>,
     latency: Histogram,
     checksum: Checksum,
 }
 
-impl Reader {
+impl SubscriberThread {
     /// Takes all deliveries up to the end.
     fn follow(mut self, mut subscriber: Subscriber) -> Results {
         let (end, error) = loop {

@@ -11,12 +11,12 @@ use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use super::CliError;
-use super::console::note;
+use super::console::print_err;
 
 /// Calls `stop` on a thread at the first SIGINT or SIGTERM. The second signal ends the process.
 pub fn stop_on_interrupt(stop: impl FnOnce() + Send + 'static) -> Result<(), CliError> {
     let give_up = || {
-        note!("\nstreamdoor: interrupted again");
+        print_err!("\nstreamdoor: interrupted again");
         exit(1);
     };
     on_interrupt(stop, give_up)

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
 use streamdoor::base::Instant;
-use streamdoor::wire::events::Event;
+use streamdoor::wire::events::WireEvent;
 
 use super::progress::Meter;
 use super::terminal::TerminalText;
@@ -52,14 +52,14 @@ impl Sink {
     }
 
     /// Takes an event. `more` is true if it is a chunk that the next one continues.
-    pub fn take(&mut self, event: &Event<'_>, more: bool, now: Instant) {
+    pub fn take(&mut self, event: &WireEvent<'_>, more: bool, now: Instant) {
         self.write(event, more);
         match event {
-            Event::Chunk(chunk) => self.meter.count(chunk, now),
-            Event::Part(part) => self.meter.count_part(part, now),
-            Event::Progress(progress) => self.meter.report(progress, now),
-            Event::End(_) => self.meter.finish(now),
-            Event::Started(_) | Event::Gap(_) => {}
+            WireEvent::Chunk(chunk) => self.meter.count(chunk, now),
+            WireEvent::Part(part) => self.meter.count_part(part, now),
+            WireEvent::Progress(progress) => self.meter.report(progress, now),
+            WireEvent::End(_) => self.meter.finish(now),
+            WireEvent::Started(_) | WireEvent::Gap(_) => {}
         }
     }
 
@@ -82,13 +82,13 @@ impl Sink {
         }
     }
 
-    fn write(&mut self, event: &Event<'_>, more: bool) {
+    fn write(&mut self, event: &WireEvent<'_>, more: bool) {
         let Some((_, view)) = self.output else { return };
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         match (view, event) {
-            (View::Raw, Event::Chunk(chunk)) => self.attempt(|file| file.write_all(chunk.data)),
-            (View::Raw, Event::Part(_)) => {
+            (View::Raw, WireEvent::Chunk(chunk)) => self.attempt(|file| file.write_all(chunk.data)),
+            (View::Raw, WireEvent::Part(_)) => {
                 event.write_line(&mut scratch);
                 self.attempt(|file| file.write_all(&scratch));
             }

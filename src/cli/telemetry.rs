@@ -19,7 +19,7 @@ use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::otlp::write_traces;
 
 use super::CliError;
-use super::serve::tell;
+use super::serve::log_event;
 
 /// The address of the collector, or `None`. It is on this machine, because spans are sent in plain
 /// text.
@@ -119,7 +119,7 @@ impl Sending {
             let dropped_count = dropped();
             if dropped_count > told_count {
                 told_count = dropped_count;
-                tell(&self.log, Level::Warn, "spans_dropped", |line| {
+                log_event(&self.log, Level::Warn, "spans_dropped", |line| {
                     line.number("total", dropped_count);
                     line.number("queue", SPANS_MAX as u64);
                 });
@@ -136,7 +136,7 @@ impl Sending {
         };
         self.lost_count += spans.len() as u64;
         if !std::mem::replace(&mut self.is_failing, true) {
-            tell(&self.log, Level::Warn, "spans_lost", |line| {
+            log_event(&self.log, Level::Warn, "spans_lost", |line| {
                 line.text("error", &error.to_string());
                 line.number("total", self.lost_count);
             });

@@ -5,7 +5,7 @@
 use serde_json::Value;
 use streamdoor::base::plain::is_command;
 use streamdoor::stream::Kind;
-use streamdoor::wire::events::{Chunk, Event, Part};
+use streamdoor::wire::events::{ChunkEvent, PartEvent, WireEvent};
 
 /// The state of the output so far.
 #[derive(Default)]
@@ -22,21 +22,21 @@ impl TerminalText {
     }
 
     /// Appends the text of an event. `more` is true if it is a chunk that the next one continues.
-    pub fn show(&mut self, event: &Event<'_>, more: bool, out: &mut Vec<u8>) {
+    pub fn show(&mut self, event: &WireEvent<'_>, more: bool, out: &mut Vec<u8>) {
         match event {
-            Event::Chunk(chunk) => self.chunk(chunk, more, out),
-            Event::Part(part) => self.part(part, out),
-            Event::Gap(gap) => {
+            WireEvent::Chunk(chunk) => self.chunk(chunk, more, out),
+            WireEvent::Part(part) => self.part(part, out),
+            WireEvent::Gap(gap) => {
                 let (count, from, to) = (gap.chunk_count, gap.from_seq, gap.to_seq);
                 let text = format!("[missed {count} chunks, {from} to {to} ({})]", gap.reason);
                 self.own_line(&text, out);
             }
-            Event::Started(_) | Event::Progress(_) => {}
-            Event::End(_) => self.end_line(out),
+            WireEvent::Started(_) | WireEvent::Progress(_) => {}
+            WireEvent::End(_) => self.end_line(out),
         }
     }
 
-    fn chunk(&mut self, chunk: &Chunk<'_>, more: bool, out: &mut Vec<u8>) {
+    fn chunk(&mut self, chunk: &ChunkEvent<'_>, more: bool, out: &mut Vec<u8>) {
         if chunk.data.contains(&0) {
             self.carried.clear();
             let text = format!("[chunk {}: {} bytes, binary]", chunk.seq, chunk.data.len());
@@ -52,7 +52,7 @@ impl TerminalText {
     }
 
     /// Appends a part of an agent's run: the text of the model, and a line for each tool.
-    fn part(&mut self, part: &Part<'_>, out: &mut Vec<u8>) {
+    fn part(&mut self, part: &PartEvent<'_>, out: &mut Vec<u8>) {
         let Ok(said) = serde_json::from_slice::<Value>(part.json) else { return };
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         match part.name() {

@@ -8,7 +8,7 @@ use lexopt::prelude::*;
 use serde_json::Value as Json;
 use streamdoor::tool::ToolSpec;
 
-use super::console::say;
+use super::console::print_out;
 use super::upstreams::McpOptions;
 use super::{CliError, session};
 
@@ -33,7 +33,7 @@ pub fn run(mut parser: lexopt::Parser) -> Result<(), CliError> {
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => {
-                say!("{}", HELP.trim_end());
+                print_out!("{}", HELP.trim_end());
                 return Ok(());
             }
             Long("json") => as_json = true,
@@ -51,10 +51,10 @@ pub fn run(mut parser: lexopt::Parser) -> Result<(), CliError> {
     };
     if as_json {
         let array = specs.iter().map(|spec| spec.to_json()).collect();
-        say!("{:#}", Json::Array(array));
+        print_out!("{:#}", Json::Array(array));
     } else {
         let texts: Vec<String> = specs.iter().map(|spec| described(spec)).collect();
-        say!("{}", texts.join("\n").trim_end());
+        print_out!("{}", texts.join("\n").trim_end());
     }
     Ok(())
 }

@@ -8,11 +8,11 @@ use streamdoor::shard::{Agreed, Delivery, Names, Subscriber};
 use streamdoor::stream::End;
 
 use super::progress::Meter;
-use super::session::{Canceller, Watcher};
+use super::session::{Canceller, DeliveryHandler};
 use super::sink::{Sink, View};
 
 /// The first subscriber: it writes what it receives, and shows the progress of the tool.
-pub struct Writer {
+pub struct ViewWriter {
     tool: String,
     names: Names,
     canceller: Canceller,
@@ -23,15 +23,15 @@ pub struct Writer {
 /// A subscriber that only counts.
 pub struct Counter;
 
-impl Writer {
+impl ViewWriter {
     /// Returns a subscriber that writes to `output` in the given format.
     pub fn new(
         (tool, names): (String, Names),
         meter: Meter,
         canceller: Canceller,
         output: Option<(File, View)>,
-    ) -> Writer {
-        Writer { tool, names, canceller, sink: Sink::new(meter, output), is_cancelled: false }
+    ) -> ViewWriter {
+        ViewWriter { tool, names, canceller, sink: Sink::new(meter, output), is_cancelled: false }
     }
 
     /// Cancels the tool after an error, because nobody can see its further output.
@@ -43,7 +43,7 @@ impl Writer {
     }
 }
 
-impl Watcher for Writer {
+impl DeliveryHandler for ViewWriter {
     fn attached(&mut self, subscriber: &Subscriber) {
         let (id, terms) = (subscriber.id(), subscriber.terms());
         // The tool waits for its subscribers, so the first chunk is 1.
@@ -74,7 +74,7 @@ impl Watcher for Writer {
     }
 }
 
-impl Watcher for Counter {
+impl DeliveryHandler for Counter {
     fn take(&mut self, _delivery: &Delivery<'_>, _now: Instant) {}
 
     fn label(&self, end: &End) -> String {

@@ -8,7 +8,7 @@ use lexopt::prelude::*;
 use streamdoor::client::{Client, Progress, ProgressOf, Summary};
 use streamdoor::engine::From;
 
-use super::console::say;
+use super::console::print_out;
 use super::options::TimeLimit;
 use super::output::OutputOptions;
 use super::remote::{self, FollowArguments, printable};
@@ -57,7 +57,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-struct Options {
+struct WatchOptions {
     url: String,
     execution: Option<String>,
     interval: Duration,
@@ -85,8 +85,8 @@ impl std::str::FromStr for Begin {
     }
 }
 
-fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
-    let mut options = Options {
+fn options(mut parser: lexopt::Parser) -> Result<Option<WatchOptions>, CliError> {
+    let mut options = WatchOptions {
         url: String::new(),
         execution: None,
         interval: INTERVAL_DEFAULT,
@@ -128,7 +128,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
 /// Carries out `streamdoor watch`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(options) = options(parser)? else {
-        say!("{}", HELP.trim_end());
+        print_out!("{}", HELP.trim_end());
         return Ok(());
     };
     let client = options.follow.client(&options.url)?;
@@ -138,7 +138,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     }
 }
 
-fn follow(client: &Client, id: &str, options: &Options) -> Result<(), CliError> {
+fn follow(client: &Client, id: &str, options: &WatchOptions) -> Result<(), CliError> {
     let id = remote::execution(id)?;
     let mut follow = options.follow.options();
     follow.from = options.from.0;
@@ -147,17 +147,17 @@ fn follow(client: &Client, id: &str, options: &Options) -> Result<(), CliError> 
     remote::follow(stream, &options.output, &place, sink, |_| {}, || {})
 }
 
-fn list(client: &Client, options: &Options) -> Result<(), CliError> {
+fn list(client: &Client, options: &WatchOptions) -> Result<(), CliError> {
     let is_renewed = io::stdout().is_terminal() && !options.once;
     loop {
         let executions = client.executions().map_err(remote::failure)?;
         let progress = client.progress().map_err(remote::failure)?;
         let table = table(&executions, &progress);
         if !is_renewed {
-            say!("{table}");
+            print_out!("{table}");
             return Ok(());
         }
-        say!("{CLEAR}{}\n{table}", client.address());
+        print_out!("{CLEAR}{}\n{table}", client.address());
         std::thread::sleep(options.interval);
     }
 }
@@ -216,7 +216,7 @@ fn in_words(progress: &Progress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use streamdoor::stream::{Outcome, State};
+    use streamdoor::stream::{ExecutionState, Outcome};
 
     #[test]
     fn executions_are_listed_with_their_progress() {
@@ -231,8 +231,8 @@ mod tests {
             age_ms: 1_250,
         };
         let executions = [
-            summary("0", "search_files", State::Running),
-            summary("1", "a\x1b[2Jb", State::Ended(Outcome::TimedOut)),
+            summary("0", "search_files", ExecutionState::Running),
+            summary("1", "a\x1b[2Jb", ExecutionState::Ended(Outcome::TimedOut)),
         ];
         let (total, message, context) = (Some(10.0), Some("read\ning".to_owned()), None);
         let progress = Progress { progress: 3.0, total, percentage: Some(30.0), message, context };

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::connection::{Connection, Head, Patience};
+use super::connection::{ClientConnection, Head, WaitLimit};
 use super::error::ClientError;
-use super::request::Request;
+use super::request::ClientRequest;
 use super::{Client, refused, subscriber_path};
 use crate::base::{ExecutionId, Instant};
 use crate::limits;
@@ -35,13 +35,13 @@ const _: () = assert!(CHUNKS_DUE < limits::CLIENT_ACK_WINDOW as u64);
 pub(super) struct Acks {
     /// The path of the subscriber's acknowledgements. Empty while none can be sent.
     target: String,
-    connection: Option<Connection>,
+    connection: Option<ClientConnection>,
     /// The request that is sent and not yet answered.
-    asked: Option<Asked>,
+    asked: Option<OpenRequest>,
     /// The last chunk that the server knows to be acknowledged.
     acked_seq: u64,
     /// Number of bytes received since the last request.
-    unsaid_bytes: usize,
+    unacked_bytes: usize,
     /// True if the stream was silent for [`QUIET`] after the last bytes.
     is_quiet: bool,
     /// The earliest time of the next attempt, after one has failed.
@@ -49,9 +49,9 @@ pub(super) struct Acks {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct OpenRequest {
     seq: u64,
-    patience: Patience,
+    wait_limit: WaitLimit,
     head: Option<Head>,
 }
 
@@ -61,7 +61,7 @@ impl Acks {
     pub fn begin(&mut self, execution: ExecutionId, subscriber: &str, before_seq: u64) {
         self.target = format!("{}/acks", subscriber_path(execution, subscriber));
         self.acked_seq = before_seq;
-        self.unsaid_bytes = 0;
+        self.unacked_bytes = 0;
         if self.asked.take().is_some() {
             self.connection = None; // A reply would concern the previous subscriber.
         }
@@ -75,7 +75,7 @@ impl Acks {
 
     /// Counts received bytes of the stream.
     pub fn received(&mut self, count: usize) {
-        self.unsaid_bytes += count;
+        self.unacked_bytes += count;
         self.is_quiet = false;
     }
 
@@ -107,22 +107,22 @@ impl Acks {
         if !self.hear()? || dealt_seq <= self.acked_seq {
             return Ok(());
         }
-        let is_much = dealt_seq - self.acked_seq >= CHUNKS_DUE || self.unsaid_bytes >= BYTES_DUE;
+        let is_much = dealt_seq - self.acked_seq >= CHUNKS_DUE || self.unacked_bytes >= BYTES_DUE;
         if !is_much && !self.is_quiet {
             return Ok(());
         }
-        let request = Request::new(Method::Post, self.target.as_str());
+        let request = ClientRequest::new(Method::Post, self.target.as_str());
         let request = request.with_body(&json!({"seq": dealt_seq}));
-        let bytes = client.spell(&request, true);
+        let bytes = client.encode(&request, true);
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => client.connect()?,
         };
         connection.send(request.method, &bytes)?;
         self.connection = Some(connection);
-        let patience = Patience::for_answer(limits::CLIENT_ANSWER_TIMEOUT);
-        self.asked = Some(Asked { seq: dealt_seq, patience, head: None });
-        self.unsaid_bytes = 0;
+        let wait_limit = WaitLimit::for_answer(limits::CLIENT_ANSWER_TIMEOUT);
+        self.asked = Some(OpenRequest { seq: dealt_seq, wait_limit, head: None });
+        self.unacked_bytes = 0;
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl Acks {
         let (Some(asked), Some(connection)) = (&mut self.asked, &mut self.connection) else {
             return Ok(true);
         };
-        let Some(head) = connection.poll_answer(&mut asked.head, asked.patience)? else {
+        let Some(head) = connection.poll_answer(&mut asked.head, asked.wait_limit)? else {
             return Ok(false);
         };
         let seq = asked.seq;

@@ -14,7 +14,7 @@ use crate::wire::http1::{Method, ResponseInfo, ResponsePart, ResponseReader, Sta
 
 /// A connection and its receive buffer.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ClientConnection {
     socket: Socket,
     reader: ResponseReader,
     buffer: Box<[u8]>,
@@ -37,7 +37,7 @@ enum Socket {
 
 /// The longest wait for bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Patience {
+pub(super) enum WaitLimit {
     /// Until this time for the whole reply. The second field is the whole wait, for errors.
     Until(Instant, Duration),
     /// For this long for each receive.
@@ -73,15 +73,15 @@ impl Stopper {
     }
 }
 
-impl Patience {
-    pub fn for_answer(time: Duration) -> Patience {
-        Patience::Until(Clock::now() + time, time)
+impl WaitLimit {
+    pub fn for_answer(time: Duration) -> WaitLimit {
+        WaitLimit::Until(Clock::now() + time, time)
     }
 
     fn left(self) -> Result<Duration, Cut> {
         match self {
-            Patience::Silence(time) => Ok(time),
-            Patience::Until(deadline, time) => match deadline.since(Clock::now()) {
+            WaitLimit::Silence(time) => Ok(time),
+            WaitLimit::Until(deadline, time) => match deadline.since(Clock::now()) {
                 Duration::ZERO => Err(Cut::Silent(time)),
                 left => Ok(left),
             },
@@ -90,14 +90,14 @@ impl Patience {
 
     /// The error after a wait in vain.
     fn exhausted(self) -> Cut {
-        let (Patience::Until(_, time) | Patience::Silence(time)) = self;
+        let (WaitLimit::Until(_, time) | WaitLimit::Silence(time)) = self;
         Cut::Silent(time)
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// Connects.
-    pub fn open(address: &Address, security: &Security) -> Result<Connection, ClientError> {
+    pub fn open(address: &Address, security: &Security) -> Result<ClientConnection, ClientError> {
         let connected = match address {
             Address::Tcp { host, port, .. } => {
                 connect_tcp(host, *port).and_then(|stream| security.over(host, stream))
@@ -109,7 +109,7 @@ impl Connection {
             Ok(socket)
         });
         match set_up {
-            Ok(socket) => Ok(Connection {
+            Ok(socket) => Ok(ClientConnection {
                 socket,
                 reader: ResponseReader::new(),
                 buffer: vec![0; limits::CLIENT_RECEIVE_BYTES].into_boxed_slice(),
@@ -149,10 +149,10 @@ impl Connection {
         &mut self,
         method: Method,
         request: &[u8],
-        patience: Patience,
+        wait_limit: WaitLimit,
     ) -> Result<Head, ClientError> {
         let sent = self.send(method, request);
-        match (self.head(patience), sent) {
+        match (self.head(wait_limit), sent) {
             // A server may refuse a long request and close before it has read all of it.
             (Ok(head), _) => Ok(head),
             (Err(ClientError::Cut(_)), Err(cut)) => Err(cut.into()),
@@ -172,7 +172,7 @@ impl Connection {
     pub fn poll_answer(
         &mut self,
         head: &mut Option<Head>,
-        patience: Patience,
+        wait_limit: WaitLimit,
     ) -> Result<Option<Head>, ClientError> {
         loop {
             let mut input = &self.buffer[self.at..self.filled];
@@ -188,7 +188,7 @@ impl Connection {
             if is_whole {
                 return Ok(head.take());
             }
-            patience.left()?;
+            wait_limit.left()?;
             match self.socket.read_now(&mut self.buffer) {
                 Ok(0) => return Err(Cut::Closed.into()),
                 Ok(count) => (self.at, self.filled) = (0, count),
@@ -201,7 +201,7 @@ impl Connection {
         }
     }
 
-    fn head(&mut self, patience: Patience) -> Result<Head, ClientError> {
+    fn head(&mut self, wait_limit: WaitLimit) -> Result<Head, ClientError> {
         loop {
             let mut input = &self.buffer[self.at..self.filled];
             let part = self.reader.read(&mut input)?;
@@ -211,7 +211,7 @@ impl Connection {
                 Some(_) => return Err(ClientError::protocol("a response has no head")),
                 None => {}
             }
-            if self.fill(patience)? == 0 {
+            if self.fill(wait_limit)? == 0 {
                 self.reader.finish()?;
                 return Err(Cut::Closed.into());
             }
@@ -219,16 +219,20 @@ impl Connection {
     }
 
     /// Reads a whole body, of at most [`limits::CLIENT_ANSWER_BYTES_MAX`].
-    pub fn body(&mut self, patience: Patience) -> Result<Vec<u8>, ClientError> {
+    pub fn body(&mut self, wait_limit: WaitLimit) -> Result<Vec<u8>, ClientError> {
         self.reader.limit_body(limits::CLIENT_ANSWER_BYTES_MAX);
         let mut body = Vec::new();
-        while self.receive(patience, &mut body)? {}
+        while self.receive(wait_limit, &mut body)? {}
         Ok(body)
     }
 
     /// Waits for the next bytes of the body, and appends all that are there. Returns false at its
     /// end.
-    pub fn receive(&mut self, patience: Patience, out: &mut Vec<u8>) -> Result<bool, ClientError> {
+    pub fn receive(
+        &mut self,
+        wait_limit: WaitLimit,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, ClientError> {
         let before_bytes = out.len();
         loop {
             let mut input = &self.buffer[self.at..self.filled];
@@ -246,7 +250,7 @@ impl Connection {
             if is_over || out.len() > before_bytes {
                 return Ok(!is_over);
             }
-            if self.fill(patience)? == 0 {
+            if self.fill(wait_limit)? == 0 {
                 return match self.reader.finish()? {
                     Some(_) => Ok(false),
                     None => Err(Cut::Closed.into()),
@@ -256,9 +260,9 @@ impl Connection {
     }
 
     /// Waits for bytes. Returns 0 at the end of the connection.
-    fn fill(&mut self, patience: Patience) -> Result<usize, ClientError> {
+    fn fill(&mut self, wait_limit: WaitLimit) -> Result<usize, ClientError> {
         loop {
-            let left = patience.left()?;
+            let left = wait_limit.left()?;
             if self.read_timeout != Some(left) {
                 self.socket.set_read_timeout(left).map_err(Cut::Failed)?;
                 self.read_timeout = Some(left);
@@ -272,7 +276,7 @@ impl Connection {
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
                     ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                        return Err(patience.exhausted().into());
+                        return Err(wait_limit.exhausted().into());
                     }
                     _ => return Err(Cut::Failed(error).into()),
                 },

@@ -5,23 +5,23 @@ use serde_json::Value;
 
 use super::error::{ClientError, printable};
 use crate::api::{self, Document, Encoding, Ended, StateOf};
-use crate::stream::{Exit, State};
+use crate::stream::{ExecutionState, Exit};
 use crate::wire::base64;
 
 /// The reply to [`super::Client::result`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// The execution has ended.
-    Ended(Output),
+    Ended(ExecutionOutput),
     /// The execution has not ended yet.
-    Running(State),
+    Running(ExecutionState),
 }
 
 /// The outcome of an execution, and its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Output {
+pub struct ExecutionOutput {
     /// The final state.
-    pub state: State,
+    pub state: ExecutionState,
     /// Number of published chunks.
     pub chunks: u64,
     /// Number of their bytes.
@@ -51,7 +51,7 @@ impl Awaited {
             Encoding::Text => Some(ended.data.into_owned().into_bytes()),
             Encoding::Base64 => base64::read(&ended.data),
         };
-        Ok(Awaited::Ended(Output {
+        Ok(Awaited::Ended(ExecutionOutput {
             state: ended.state,
             chunks: ended.chunks,
             bytes: ended.bytes,

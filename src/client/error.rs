@@ -22,7 +22,7 @@ pub enum ClientError {
     /// was requested.
     Cut(Cut),
     /// The server refused the request: correct it, or wait.
-    Refused(Refused),
+    Refused(ServerRefusal),
     /// The reply breaks the protocol. The peer is no streamdoor server, or a proxy has changed the
     /// reply.
     Protocol(String),
@@ -57,7 +57,7 @@ pub enum Cut {
 
 /// The refusal of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct ServerRefusal {
     /// The status of the response.
     pub status: Status,
     /// The name of the error. Empty if the reply is not one of our errors.
@@ -87,7 +87,7 @@ impl ClientError {
     }
 
     /// The refusal of the server, if this error is or contains one.
-    pub fn refused(&self) -> Option<&Refused> {
+    pub fn refused(&self) -> Option<&ServerRefusal> {
         match self {
             ClientError::Refused(refused) => Some(refused),
             ClientError::Broken { cause, .. } => cause.refused(),
@@ -96,10 +96,10 @@ impl ClientError {
     }
 }
 
-impl Refused {
+impl ServerRefusal {
     /// Reads a refusal from the body of its response. The code and the message are empty if the
     /// body is not one of our errors, for example from a proxy.
-    pub(crate) fn read(status: Status, body: &[u8]) -> Refused {
+    pub(crate) fn read(status: Status, body: &[u8]) -> ServerRefusal {
         let value = serde_json::from_slice(body).unwrap_or_default();
         let (code, message, field, limit) = match api::read(value, "the error") {
             Err(_) => (String::new(), String::new(), None, None),
@@ -108,7 +108,7 @@ impl Refused {
                 (printable(&code), printable(&message), field, limit)
             }
         };
-        Refused { status, code, message, field, limit, retry_after: None }
+        ServerRefusal { status, code, message, field, limit, retry_after: None }
     }
 }
 
@@ -170,7 +170,7 @@ impl fmt::Display for Cut {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ServerRefusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.message.as_str() {
             "" => write!(out, "the server answered {}", self.status.code())?,

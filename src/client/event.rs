@@ -13,24 +13,24 @@ use crate::wire::events::Replay;
 
 /// An event of a stream.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum StreamEvent {
     /// The first event: the agreed terms.
-    Started(Started),
+    Started(StartedEvent),
     /// A chunk of the result.
-    Chunk(Chunk),
+    Chunk(ChunkEvent),
     /// A chunk of an agent's run, which is an event by itself.
-    Part(Part),
+    Part(PartEvent),
     /// Chunks that will not come. It stands in their place in the order.
     Gap(Gap),
     /// The progress of the tool.
     Progress(Progress),
     /// The last event. Exactly one comes.
-    End(Ended),
+    End(EndEvent),
 }
 
 /// The terms that were agreed with a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Started {
+pub struct StartedEvent {
     /// The execution.
     pub execution: ExecutionId,
     /// The subscriber's name.
@@ -51,7 +51,7 @@ pub struct Started {
 
 /// A chunk of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
+pub struct ChunkEvent {
     /// The number of the chunk: 1, 2, 3 … without holes.
     pub seq: u64,
     /// Number of chunks that the tool expects to publish, if it said so.
@@ -72,7 +72,7 @@ pub struct Chunk {
 
 /// A part of an agent's run: a chunk whose payload is an event by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct PartEvent {
     /// The number of its chunk: 1, 2, 3 … without holes.
     pub seq: u64,
     /// The name of the event: its `type`.
@@ -83,25 +83,26 @@ pub struct Part {
 
 /// The end of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndEvent {
     /// The end, the totals of the subscriber, and the totals of the execution. After a broken
     /// connection the server's totals may count chunks twice that were in flight at the break, or
-    /// count from there only. [`Stream::given`](super::Stream::given) counts over all connections.
+    /// count from there only. [`Stream::given`](super::EventStream::given) counts over all
+    /// connections.
     pub end: End,
     /// The error of the execution, if it failed.
     pub error: Option<String>,
 }
 
-impl Event {
+impl StreamEvent {
     /// The name of the event, the same in every format.
     pub fn name(&self) -> &str {
         match self {
-            Event::Started(_) => "started",
-            Event::Chunk(_) => "chunk",
-            Event::Part(part) => &part.name,
-            Event::Gap(_) => "gap",
-            Event::Progress(_) => "progress",
-            Event::End(_) => "end",
+            StreamEvent::Started(_) => "started",
+            StreamEvent::Chunk(_) => "chunk",
+            StreamEvent::Part(part) => &part.name,
+            StreamEvent::Gap(_) => "gap",
+            StreamEvent::Progress(_) => "progress",
+            StreamEvent::End(_) => "end",
         }
     }
 
@@ -110,27 +111,30 @@ impl Event {
     ///
     /// # Errors
     /// [`ClientError::Protocol`] names the field that is missing or wrong.
-    pub fn parse(json: &[u8]) -> Result<(ExecutionId, Event), ClientError> {
+    pub fn parse(json: &[u8]) -> Result<(ExecutionId, StreamEvent), ClientError> {
         let mut fields = Fields::parse("an event", json)?;
         if let Some(name) = fields.text_if("type")? {
-            return Ok((fields.parsed("agent_id")?, Event::Part(part(name, json, &mut fields)?)));
+            return Ok((
+                fields.parsed("agent_id")?,
+                StreamEvent::Part(part(name, json, &mut fields)?),
+            ));
         }
         let name = fields.text("event")?;
         let execution = fields.parsed("execution")?;
         let event = match name.as_str() {
-            "started" => Event::Started(started(execution, &mut fields)?),
-            "chunk" => Event::Chunk(chunk(&mut fields)?),
-            "gap" => Event::Gap(gap(&mut fields)?),
-            "progress" => Event::Progress(progress(&mut fields)?),
-            "end" => Event::End(end(&mut fields)?),
+            "started" => StreamEvent::Started(started(execution, &mut fields)?),
+            "chunk" => StreamEvent::Chunk(chunk(&mut fields)?),
+            "gap" => StreamEvent::Gap(gap(&mut fields)?),
+            "progress" => StreamEvent::Progress(progress(&mut fields)?),
+            "end" => StreamEvent::End(end(&mut fields)?),
             _ => return Err(fields.wrong("event", "the name of an event")),
         };
         Ok((execution, event))
     }
 }
 
-fn started(execution: ExecutionId, fields: &mut Fields) -> Result<Started, ClientError> {
-    Ok(Started {
+fn started(execution: ExecutionId, fields: &mut Fields) -> Result<StartedEvent, ClientError> {
+    Ok(StartedEvent {
         execution,
         subscriber: fields.text("subscriber")?,
         tool: fields.text("tool")?,
@@ -155,10 +159,10 @@ fn replay(mut fields: Fields) -> Result<Replay, ClientError> {
     })
 }
 
-fn chunk(fields: &mut Fields) -> Result<Chunk, ClientError> {
+fn chunk(fields: &mut Fields) -> Result<ChunkEvent, ClientError> {
     let data = data(fields)?;
     let key = fields.number_if("key")?.map(u8::try_from).transpose();
-    let chunk = Chunk {
+    let chunk = ChunkEvent {
         seq: seq(fields, "seq")?,
         total_chunks: fields.number_if("total_chunks")?,
         kind: fields.parsed("kind")?,
@@ -174,12 +178,12 @@ fn chunk(fields: &mut Fields) -> Result<Chunk, ClientError> {
     }
 }
 
-fn part(name: String, json: &[u8], fields: &mut Fields) -> Result<Part, ClientError> {
+fn part(name: String, json: &[u8], fields: &mut Fields) -> Result<PartEvent, ClientError> {
     if name.is_empty() {
         return Err(fields.wrong("type", "the name of a part"));
     }
     let json = std::str::from_utf8(json).map_err(|_| fields.wrong("type", "in UTF-8"))?;
-    Ok(Part { seq: seq(fields, "seq")?, name, json: json.to_owned() })
+    Ok(PartEvent { seq: seq(fields, "seq")?, name, json: json.to_owned() })
 }
 
 /// The number of a chunk, at least 1.
@@ -220,7 +224,7 @@ fn progress(fields: &mut Fields) -> Result<Progress, ClientError> {
     })
 }
 
-fn end(fields: &mut Fields) -> Result<Ended, ClientError> {
+fn end(fields: &mut Fields) -> Result<EndEvent, ClientError> {
     let state = fields.text("state")?;
     let state = match (state.as_str(), outcome(&state)) {
         (_, Some(outcome)) => EndState::Ended(outcome),
@@ -246,7 +250,7 @@ fn end(fields: &mut Fields) -> Result<Ended, ClientError> {
         duration_us: fields.number("duration_us")?,
         exit: fields.member("exit")?,
     };
-    Ok(Ended { end, error: fields.text_if("error")? })
+    Ok(EndEvent { end, error: fields.text_if("error")? })
 }
 
 /// The outcome of that name.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::event::Event;
+use super::event::StreamEvent;
 use crate::base::{ExecutionId, Handle, Random};
 use crate::stream::{
     DetachReason, EndState, Exit, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
@@ -14,17 +14,17 @@ fn id() -> ExecutionId {
 }
 
 /// The event that the client reads after the server's encoder has written it.
-fn read(event: events::Event<'_>) -> Event {
+fn read(event: events::WireEvent<'_>) -> StreamEvent {
     let mut out = Vec::new();
     event.write_json(&mut out);
-    let (execution, read) = Event::parse(&out).unwrap();
+    let (execution, read) = StreamEvent::parse(&out).unwrap();
     assert_eq!(execution, id());
     assert_eq!(read.name(), event.name());
     read
 }
 
-fn chunk<'a>(execution: &'a str, data: &'a [u8]) -> events::Chunk<'a> {
-    events::Chunk {
+fn chunk<'a>(execution: &'a str, data: &'a [u8]) -> events::ChunkEvent<'a> {
+    events::ChunkEvent {
         execution,
         seq: 7,
         total_chunks: Some(9),
@@ -47,7 +47,8 @@ fn chunks_of_any_bytes_come_through() {
         if length % 2 == 0 {
             data.iter_mut().for_each(|byte| *byte &= 0x7F); // Text, with all control characters.
         }
-        let Event::Chunk(read) = read(events::Event::Chunk(chunk(&execution, &data))) else {
+        let StreamEvent::Chunk(read) = read(events::WireEvent::Chunk(chunk(&execution, &data)))
+        else {
             panic!("expected a chunk")
         };
         assert_eq!((read.data, read.seq, read.total_chunks), (data, 7, Some(9)));
@@ -63,7 +64,7 @@ fn everything_else_comes_through() {
     let limits = events::Limits { chunks: 10, bytes: None };
     let kept = events::Replay { chunks: 3, bytes: 99, until_acknowledged: true, grace_ms: 10_000 };
     let replay = Some(kept);
-    let started = events::Started {
+    let started = events::StartedEvent {
         execution,
         subscriber,
         tool,
@@ -73,7 +74,9 @@ fn everything_else_comes_through() {
         from_seq: 4,
         replay,
     };
-    let Event::Started(read_started) = read(events::Event::Started(started)) else { panic!() };
+    let StreamEvent::Started(read_started) = read(events::WireEvent::Started(started)) else {
+        panic!()
+    };
     assert_eq!((read_started.execution, read_started.tool.as_str()), (id(), tool));
     assert_eq!(read_started.policy, Policy::DropOldest);
     assert_eq!(read_started.limit, LagLimit { chunks: 10, bytes: u64::MAX });
@@ -82,7 +85,7 @@ fn everything_else_comes_through() {
 
     for reason in [GapReason::Lag, GapReason::Conflated, GapReason::Overtaken, GapReason::Late] {
         let gap = Gap { from_seq: 2, to_seq: 5, chunk_count: 4, byte_count: 0, reason };
-        let sent = events::Gap {
+        let sent = events::GapEvent {
             execution,
             from_seq: 2,
             to_seq: 5,
@@ -90,10 +93,10 @@ fn everything_else_comes_through() {
             byte_count: 0,
             reason: reason.name(),
         };
-        assert_eq!(read(events::Event::Gap(sent)), Event::Gap(gap));
+        assert_eq!(read(events::WireEvent::Gap(sent)), StreamEvent::Gap(gap));
     }
 
-    let progress = events::Progress {
+    let progress = events::ProgressEvent {
         execution,
         token: None,
         progress: 0.1,
@@ -102,7 +105,9 @@ fn everything_else_comes_through() {
         message: Some("m"),
         context: Some("{\"a\":[1]}"),
     };
-    let Event::Progress(read_progress) = read(events::Event::Progress(progress)) else { panic!() };
+    let StreamEvent::Progress(read_progress) = read(events::WireEvent::Progress(progress)) else {
+        panic!()
+    };
     assert_eq!((read_progress.progress, read_progress.total), (0.1, Some(3.0)));
     assert_eq!(read_progress.message.as_deref(), Some("m"));
     assert_eq!(read_progress.context.as_deref(), Some("{\"a\":[1]}"));
@@ -117,7 +122,7 @@ fn every_end_comes_through() {
     for (at, state) in ended.into_iter().chain(detached).enumerate() {
         let exits = [None, Some(Exit::Code(-3)), Some(Exit::Signal(9))];
         let exit = exits[at % exits.len()];
-        let sent = events::End {
+        let sent = events::EndEvent {
             execution,
             state: match state {
                 EndState::Ended(outcome) => events::EndState::Ended(outcome.name()),
@@ -135,7 +140,9 @@ fn every_end_comes_through() {
             exit,
             error: Some("why"),
         };
-        let Event::End(read) = read(events::Event::End(sent)) else { panic!("expected an end") };
+        let StreamEvent::End(read) = read(events::WireEvent::End(sent)) else {
+            panic!("expected an end")
+        };
         assert_eq!((read.end.state, read.end.exit), (state, exit));
         assert_eq!(read.end.given, Totals { chunks: 1, bytes: 2 });
         assert_eq!(read.end.missed, Totals { chunks: 3, bytes: 4 });
@@ -148,7 +155,7 @@ fn every_end_comes_through() {
 fn fault(event: &Value, name: &str, value: Value) -> String {
     let mut event = event.clone();
     event[name] = value; // `null` counts as absent.
-    match Event::parse(event.to_string().as_bytes()) {
+    match StreamEvent::parse(event.to_string().as_bytes()) {
         Err(error) => error.to_string(),
         Ok(_) => String::new(),
     }
@@ -158,7 +165,7 @@ fn fault(event: &Value, name: &str, value: Value) -> String {
 fn what_is_no_event_is_refused_by_name() {
     let execution = id().to_string();
     let mut out = Vec::new();
-    events::Event::Chunk(chunk(&execution, b"no base 64")).write_json(&mut out);
+    events::WireEvent::Chunk(chunk(&execution, b"no base 64")).write_json(&mut out);
     let chunk: Value = serde_json::from_slice(&out).unwrap();
     let gap = json!({"event": "gap", "execution": execution, "from_seq": 2, "to_seq": 3,
                      "chunk_count": 2, "byte_count": 5, "reason": "lag"});

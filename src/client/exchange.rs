@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::address::{Address, AddressError};
-use super::connection::{Connection, Head, Patience, Security, Stopper};
+use super::connection::{ClientConnection, Head, Security, Stopper, WaitLimit};
 use super::error::ClientError;
 use crate::limits;
 use crate::wire::http1::{Method, is_media_type};
@@ -13,15 +13,15 @@ use crate::wire::http1::{Method, is_media_type};
 /// The URL of an external server: `http://HOST:PORT/PATH` or `https://…`. The system's certificates
 /// decide which servers are trusted.
 #[derive(Clone, Debug)]
-pub(crate) struct Site {
+pub(crate) struct ServerUrl {
     address: Address,
     target: String,
 }
 
-impl Site {
+impl ServerUrl {
     /// # Errors
     /// [`AddressError`].
-    pub fn parse(url: &str) -> Result<Site, AddressError> {
+    pub fn parse(url: &str) -> Result<ServerUrl, AddressError> {
         let (_, rest) = url.split_once("://").ok_or(AddressError::UnknownScheme)?;
         let path_at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (origin, path) = url.split_at(url.len() - rest.len() + path_at);
@@ -35,7 +35,7 @@ impl Site {
             return Err(AddressError::Trailing);
         }
         let target = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Ok(Site { address, target })
+        Ok(ServerUrl { address, target })
     }
 
     /// True if everything sent there is encrypted or stays on this machine.
@@ -64,7 +64,7 @@ impl Site {
 /// A connection for one exchange.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    connection: Connection,
+    connection: ClientConnection,
     head: Option<Head>,
     is_over: bool,
 }
@@ -77,8 +77,8 @@ impl Exchange {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn open(site: &Site) -> Result<Exchange, ClientError> {
-        let connection = Connection::open(&site.address, &site.security()?)?;
+    pub fn open(server: &ServerUrl) -> Result<Exchange, ClientError> {
+        let connection = ClientConnection::open(&server.address, &server.security()?)?;
         Ok(Exchange { connection, head: None, is_over: false })
     }
 
@@ -97,7 +97,7 @@ impl Exchange {
     /// [`ClientError`].
     pub fn ask(
         &mut self,
-        site: &Site,
+        server: &ServerUrl,
         method: Method,
         headers: &[Header],
         body: Option<&[u8]>,
@@ -106,8 +106,8 @@ impl Exchange {
         let mut text = format!(
             "{} {} HTTP/1.1\r\nhost: {}\r\nuser-agent: streamdoor/{}\r\nconnection: close\r\n",
             method.name(),
-            site.target,
-            site.address.authority(),
+            server.target,
+            server.address.authority(),
             env!("CARGO_PKG_VERSION"),
         );
         for (name, value) in headers {
@@ -120,7 +120,7 @@ impl Exchange {
         text.push_str("\r\n");
         let mut bytes = text.into_bytes();
         bytes.extend_from_slice(body.unwrap_or_default());
-        let head = self.connection.ask(method, &bytes, Patience::for_answer(wait))?;
+        let head = self.connection.ask(method, &bytes, WaitLimit::for_answer(wait))?;
         let status = head.status.code();
         self.head = Some(head);
         Ok(status)
@@ -152,7 +152,7 @@ impl Exchange {
         if self.is_over {
             return Ok(false);
         }
-        let goes_on = self.connection.receive(Patience::Silence(silence_max), out)?;
+        let goes_on = self.connection.receive(WaitLimit::Silence(silence_max), out)?;
         self.is_over = !goes_on;
         Ok(goes_on)
     }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_site_is_an_address_and_a_path() {
+    fn a_server_url_is_an_address_and_a_path() {
         for (url, authority, target) in [
             ("http://127.0.0.1:3001/mcp", "127.0.0.1:3001", "/mcp"),
             ("http://h", "h:80", "/"),
@@ -194,14 +194,14 @@ mod tests {
             #[cfg(feature = "tls")]
             ("https://h/a/b?c=d", "h:443", "/a/b?c=d"),
         ] {
-            let site = Site::parse(url).unwrap();
-            assert_eq!((&*site.address.authority(), &*site.target), (authority, target));
+            let server = ServerUrl::parse(url).unwrap();
+            assert_eq!((&*server.address.authority(), &*server.target), (authority, target));
         }
         for url in ["h/mcp", "ftp://h/x", "http:///x", "http://h/a b", "http://h/#x", "http://u@h/"]
         {
-            assert!(Site::parse(url).is_err(), "{url}");
+            assert!(ServerUrl::parse(url).is_err(), "{url}");
         }
-        assert!(Site::parse("http://localhost/x").unwrap().is_private());
-        assert!(!Site::parse("http://example.com/x").unwrap().is_private());
+        assert!(ServerUrl::parse("http://localhost/x").unwrap().is_private());
+        assert!(!ServerUrl::parse("http://example.com/x").unwrap().is_private());
     }
 }

@@ -8,11 +8,11 @@ const PREFIX: &str = "streamdoor_";
 /// The metrics of one moment. Names are without `streamdoor_`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics {
-    samples: Vec<Sample>,
+    samples: Vec<MetricSample>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Sample {
+struct MetricSample {
     name: String,
     labels: Vec<(String, String)>,
     value: f64,
@@ -61,8 +61,9 @@ impl Metrics {
     /// The sum over the samples of that name whose `label` has the value `is`; `None` if there are
     /// none.
     pub fn sum_where(&self, name: &str, label: &str, is: &str) -> Option<f64> {
-        let is_labelled =
-            |sample: &&Sample| sample.labels.iter().any(|(key, value)| key == label && value == is);
+        let is_labelled = |sample: &&MetricSample| {
+            sample.labels.iter().any(|(key, value)| key == label && value == is)
+        };
         let samples = self.samples.iter().filter(|sample| sample.name == name).filter(is_labelled);
         samples.map(|sample| sample.value).reduce(|sum, value| sum + value)
     }
@@ -82,7 +83,7 @@ impl Metrics {
 }
 
 /// Reads `name{label="value",…} number`. Text after the number is ignored.
-fn sample(line: &str) -> Option<Sample> {
+fn sample(line: &str) -> Option<MetricSample> {
     let name_end = line.find(['{', ' '])?;
     let (name, rest) = line.split_at(name_end);
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
@@ -95,7 +96,7 @@ fn sample(line: &str) -> Option<Sample> {
     };
     let value: f64 = rest.split_ascii_whitespace().next()?.parse().ok()?;
     let name = name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
-    Some(Sample { name, labels, value })
+    Some(MetricSample { name, labels, value })
 }
 
 /// The labels before `}`, and the text after it.

@@ -5,28 +5,28 @@
 //!
 //! ```no_run
 //! use serde_json::json;
-//! use streamdoor::client::{Client, Event, ExecuteOptions, FollowOptions};
+//! use streamdoor::client::{Client, StreamEvent, ExecuteOptions, FollowOptions};
 //!
 //! let client = Client::new("http://127.0.0.1:8808")?; // Or `unix:/run/streamdoor.sock`.
 //! let arguments = json!({"chunks": 10, "delay_ms": 100});
 //! let (execute, follow) = (ExecuteOptions::default(), FollowOptions::default());
 //! for event in client.call("slow_data_processor", &arguments, &execute, follow)? {
 //!     match event? {
-//!         Event::Started(started) => println!("{} runs", started.execution),
-//!         Event::Chunk(chunk) => println!("chunk {}: {} bytes", chunk.seq, chunk.data.len()),
-//!         Event::Part(part) => println!("part {} of an agent's run", part.seq),
-//!         Event::Gap(gap) => println!("missed {} to {}", gap.from_seq, gap.to_seq),
-//!         Event::Progress(progress) => println!("{:?} done", progress.progress),
-//!         Event::End(ended) => println!("{}", ended.end.state),
+//!         StreamEvent::Started(started) => println!("{} runs", started.execution),
+//!         StreamEvent::Chunk(chunk) => println!("{}: {} bytes", chunk.seq, chunk.data.len()),
+//!         StreamEvent::Part(part) => println!("part {} of an agent's run", part.seq),
+//!         StreamEvent::Gap(gap) => println!("missed {} to {}", gap.from_seq, gap.to_seq),
+//!         StreamEvent::Progress(progress) => println!("{:?} done", progress.progress),
+//!         StreamEvent::End(ended) => println!("{}", ended.end.state),
 //!     }
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Stream`] is an iterator. [`Stream::run`] passes its events to a closure instead. When the
-//! connection breaks, the stream reconnects and continues after the last event that it returned. No
-//! event is returned twice, and lost chunks are always reported as a gap. A stream that ends
-//! without its end event is an error, not a short result.
+//! A [`EventStream`] is an iterator. [`EventStream::run`] passes its events to a closure instead.
+//! When the connection breaks, the stream reconnects and continues after the last event that it
+//! returned. No event is returned twice, and lost chunks are always reported as a gap. A stream
+//! that ends without its end event is an error, not a short result.
 //!
 //! Under `block` a stream acknowledges the chunks that its caller has taken. The server therefore
 //! keeps the chunks that may be lost with a connection. At its end the stream compares the totals
@@ -37,7 +37,7 @@
 //!
 //! Deliberately absent: proxies, redirects, compression, cookies.
 //!
-//! Reading order: [`Client`], [`Stream`], `order.rs` (the checks of a stream).
+//! Reading order: [`Client`], [`EventStream`], `order.rs` (the checks of a stream).
 //!
 //! Tests: beside each file; `tests/client/` against scripted servers, with cut connections;
 //! `tests/client_server/` against real servers.
@@ -59,10 +59,10 @@ mod order;
 #[cfg(test)]
 mod order_tests;
 pub(crate) mod request;
-mod spelled;
 mod stream;
 #[cfg(feature = "tls")]
 mod tls;
+mod wire_event;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,45 +75,45 @@ use crate::base::ExecutionId;
 use crate::endpoint::{StreamFormat, TokenFault, check_token};
 use crate::engine::From;
 use crate::limits;
-use crate::stream::State;
+use crate::stream::ExecutionState;
 use crate::wire::http1::{Method, Status as HttpStatus, is_media_type};
 
-pub use crate::wire::sse::{Reached, Seen};
+pub use crate::wire::sse::{Reached, SeenTotals};
 
 pub use crate::api::{
     Created, Execution as Status, Progress, ProgressOf, Subscriber as SubscriberStatus, Summary,
     Tool,
 };
 pub use address::{Address, AddressError};
-pub use documents::{Awaited, Output};
-pub use error::{ClientError, Cut, Refused};
-pub use event::{Chunk, Ended, Event, Started};
+pub use documents::{Awaited, ExecutionOutput};
+pub use error::{ClientError, Cut, ServerRefusal};
+pub use event::{ChunkEvent, EndEvent, StartedEvent, StreamEvent};
 pub use metrics::Metrics;
 pub use request::{ExecuteOptions, FollowOptions};
-pub use stream::Stream;
+pub use stream::EventStream;
 #[cfg(feature = "tls")]
 pub use tls::{Trust, TrustError};
 
-use connection::{Connection, Head, Patience, Security};
+use connection::{ClientConnection, Head, Security, WaitLimit};
 use documents::read;
 pub(crate) use error::printable;
-use request::{Request, path_piece};
+use request::{ClientRequest, path_piece};
 
 /// A client of one server. Clones share one idle connection for the next request. Each stream has a
 /// connection of its own.
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
 }
 
-struct Shared {
+struct ClientShared {
     address: Address,
     authority: String,
     /// The token that is sent with each request.
     token: Option<Box<str>>,
     security: Security,
     /// A connection without a request in progress.
-    idle: Mutex<Option<Connection>>,
+    idle: Mutex<Option<ClientConnection>>,
 }
 
 impl Client {
@@ -147,7 +147,9 @@ impl Client {
 
     fn of(address: Address, security: Security) -> Client {
         let (authority, idle) = (address.authority(), Mutex::new(None));
-        Client { shared: Arc::new(Shared { address, authority, token: None, security, idle }) }
+        Client {
+            shared: Arc::new(ClientShared { address, authority, token: None, security, idle }),
+        }
     }
 
     /// Returns a client of the same server that sends this token with each request. The token is
@@ -160,16 +162,16 @@ impl Client {
         let (address, authority) = (self.shared.address.clone(), self.shared.authority.clone());
         let security = self.shared.security.clone();
         let (token, idle) = (Some(token.into()), Mutex::new(None));
-        Ok(Client { shared: Arc::new(Shared { address, authority, token, security, idle }) })
+        Ok(Client { shared: Arc::new(ClientShared { address, authority, token, security, idle }) })
     }
 
     /// The bytes of a request.
-    fn spell(&self, request: &Request, keeps_alive: bool) -> Vec<u8> {
+    fn encode(&self, request: &ClientRequest, keeps_alive: bool) -> Vec<u8> {
         request.write(&self.shared.authority, self.shared.token.as_deref(), keeps_alive)
     }
 
-    fn connect(&self) -> Result<Connection, ClientError> {
-        Connection::open(&self.shared.address, &self.shared.security)
+    fn connect(&self) -> Result<ClientConnection, ClientError> {
+        ClientConnection::open(&self.shared.address, &self.shared.security)
     }
 
     /// The address of the server.
@@ -197,7 +199,7 @@ impl Client {
         options: &ExecuteOptions,
     ) -> Result<Created, ClientError> {
         let body = request::execute(tool, arguments, options);
-        let request = Request::new(Method::Post, "/v1/executions").with_body(&body);
+        let request = ClientRequest::new(Method::Post, "/v1/executions").with_body(&body);
         let (_, value) = self.ask(&request, Duration::ZERO)?;
         read(value)
     }
@@ -213,12 +215,12 @@ impl Client {
         arguments: &Value,
         options: &ExecuteOptions,
         follow: FollowOptions,
-    ) -> Result<Stream, ClientError> {
+    ) -> Result<EventStream, ClientError> {
         let follow = FollowOptions { from: From::Start, after: None, ..follow };
         let (follow, acks) = follow.acknowledged();
         let body = request::execute(tool, arguments, options);
         let connection = self.open(&request::call(&body, &follow), follow.format)?;
-        Ok(Stream::new(self.clone(), follow, None, connection, acks))
+        Ok(EventStream::new(self.clone(), follow, None, connection, acks))
     }
 
     /// Starts a run of an agent, and follows it from its start. `arguments` are the members of the
@@ -226,11 +228,15 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn agent(&self, arguments: &Value, follow: FollowOptions) -> Result<Stream, ClientError> {
+    pub fn agent(
+        &self,
+        arguments: &Value,
+        follow: FollowOptions,
+    ) -> Result<EventStream, ClientError> {
         let follow = FollowOptions { from: From::Start, after: None, ..follow };
         let (follow, acks) = follow.acknowledged();
         let connection = self.open(&request::agent(arguments, &follow), follow.format)?;
-        Ok(Stream::new(self.clone(), follow, None, connection, acks))
+        Ok(EventStream::new(self.clone(), follow, None, connection, acks))
     }
 
     /// Follows an execution.
@@ -241,11 +247,11 @@ impl Client {
         &self,
         execution: ExecutionId,
         options: FollowOptions,
-    ) -> Result<Stream, ClientError> {
+    ) -> Result<EventStream, ClientError> {
         let (options, acks) = options.acknowledged();
         let request = request::follow(execution, options.after, &options);
         let connection = self.open(&request, options.format)?;
-        Ok(Stream::new(self.clone(), options, Some(execution), connection, acks))
+        Ok(EventStream::new(self.clone(), options, Some(execution), connection, acks))
     }
 
     /// Returns a summary of each execution.
@@ -277,7 +283,8 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn metrics(&self) -> Result<Metrics, ClientError> {
-        let (_, body) = self.ask_bytes(&Request::new(Method::Get, "/metrics"), Duration::ZERO)?;
+        let (_, body) =
+            self.ask_bytes(&ClientRequest::new(Method::Get, "/metrics"), Duration::ZERO)?;
         Metrics::parse(&body)
     }
 
@@ -286,8 +293,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn cancel(&self, execution: ExecutionId) -> Result<State, ClientError> {
-        let request = Request::new(Method::Delete, format!("/v1/executions/{execution}"));
+    pub fn cancel(&self, execution: ExecutionId) -> Result<ExecutionState, ClientError> {
+        let request = ClientRequest::new(Method::Delete, format!("/v1/executions/{execution}"));
         let (_, value) = self.ask(&request, Duration::ZERO)?;
         Ok(read::<StateOf>(value)?.state)
     }
@@ -301,13 +308,13 @@ impl Client {
         let wait_s = wait.as_millis().div_ceil(1_000);
         let wait_s = wait_s.min(limits::CLIENT_RESULT_WAIT_S_MAX.into()) as u64;
         let target = format!("/v1/executions/{execution}/result?wait_s={wait_s}");
-        let request = Request::new(Method::Get, target);
+        let request = ClientRequest::new(Method::Get, target);
         let (status, value) = self.ask(&request, Duration::from_secs(wait_s))?;
         Awaited::read(value, status == HttpStatus::OK)
     }
 
-    /// Acknowledges all chunks up to `seq` for a subscriber. A [`Stream`] under `block` does this
-    /// by itself.
+    /// Acknowledges all chunks up to `seq` for a subscriber. A [`EventStream`] under `block` does
+    /// this by itself.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -319,7 +326,7 @@ impl Client {
     ) -> Result<(), ClientError> {
         let target = format!("{}/acks", subscriber_path(execution, subscriber));
         let body = serde_json::json!({"seq": seq});
-        self.ask(&Request::new(Method::Post, target).with_body(&body), Duration::ZERO)?;
+        self.ask(&ClientRequest::new(Method::Post, target).with_body(&body), Duration::ZERO)?;
         Ok(())
     }
 
@@ -329,18 +336,22 @@ impl Client {
     /// [`ClientError`].
     pub fn unsubscribe(&self, execution: ExecutionId, subscriber: &str) -> Result<(), ClientError> {
         let target = subscriber_path(execution, subscriber);
-        self.ask(&Request::new(Method::Delete, target), Duration::ZERO)?;
+        self.ask(&ClientRequest::new(Method::Delete, target), Duration::ZERO)?;
         Ok(())
     }
 
     fn get<T: Document>(&self, target: &str) -> Result<T, ClientError> {
-        let (_, value) = self.ask(&Request::new(Method::Get, target), Duration::ZERO)?;
+        let (_, value) = self.ask(&ClientRequest::new(Method::Get, target), Duration::ZERO)?;
         read(value)
     }
 
     /// Sends a request and returns its reply in JSON, `null` if the body is empty. The server may
     /// take longer than usual by `wait`.
-    fn ask(&self, request: &Request, wait: Duration) -> Result<(HttpStatus, Value), ClientError> {
+    fn ask(
+        &self,
+        request: &ClientRequest,
+        wait: Duration,
+    ) -> Result<(HttpStatus, Value), ClientError> {
         let (status, body) = self.ask_bytes(request, wait)?;
         if body.is_empty() {
             return Ok((status, Value::Null));
@@ -354,16 +365,16 @@ impl Client {
     /// Sends a request and returns its reply, whatever its media type.
     fn ask_bytes(
         &self,
-        request: &Request,
+        request: &ClientRequest,
         wait: Duration,
     ) -> Result<(HttpStatus, Vec<u8>), ClientError> {
-        let patience = Patience::for_answer(limits::CLIENT_ANSWER_TIMEOUT + wait);
-        let bytes = self.spell(request, true);
+        let wait_limit = WaitLimit::for_answer(limits::CLIENT_ANSWER_TIMEOUT + wait);
+        let bytes = self.encode(request, true);
         let idle = self.idle().take().filter(|_| request.is_repeatable());
-        let asked = match idle.map(|idle| self.ask_on(idle, request, &bytes, patience)) {
+        let asked = match idle.map(|idle| self.ask_on(idle, request, &bytes, wait_limit)) {
             // The server has closed the idle connection: use a new one.
-            None | Some(Err(Unasked { is_answered: false, .. })) => {
-                self.ask_on(self.connect()?, request, &bytes, patience)
+            None | Some(Err(RequestFailure { is_answered: false, .. })) => {
+                self.ask_on(self.connect()?, request, &bytes, wait_limit)
             }
             Some(asked) => asked,
         };
@@ -378,13 +389,13 @@ impl Client {
     /// reused.
     fn ask_on(
         &self,
-        mut connection: Connection,
-        request: &Request,
+        mut connection: ClientConnection,
+        request: &ClientRequest,
         bytes: &[u8],
-        patience: Patience,
-    ) -> Result<(Head, Vec<u8>), Unasked> {
-        let head = connection.ask(request.method, bytes, patience);
-        match head.and_then(|head| Ok((head, connection.body(patience)?))) {
+        wait_limit: WaitLimit,
+    ) -> Result<(Head, Vec<u8>), RequestFailure> {
+        let head = connection.ask(request.method, bytes, wait_limit);
+        match head.and_then(|head| Ok((head, connection.body(wait_limit)?))) {
             Ok((head, body)) => {
                 if head.keeps_alive && connection.is_clean() {
                     *self.idle() = Some(connection);
@@ -394,7 +405,7 @@ impl Client {
             Err(error) => {
                 let is_closed = matches!(error, ClientError::Cut(Cut::Closed | Cut::Failed(_)));
                 let is_answered = !is_closed || connection.is_answered();
-                Err(Unasked { is_answered, error })
+                Err(RequestFailure { is_answered, error })
             }
         }
     }
@@ -403,13 +414,13 @@ impl Client {
     /// nothing follows.
     fn open(
         &self,
-        request: &Request,
+        request: &ClientRequest,
         format: StreamFormat,
-    ) -> Result<Option<Connection>, ClientError> {
-        let patience = Patience::for_answer(limits::CLIENT_ANSWER_TIMEOUT);
+    ) -> Result<Option<ClientConnection>, ClientError> {
+        let wait_limit = WaitLimit::for_answer(limits::CLIENT_ANSWER_TIMEOUT);
         let mut connection = self.connect()?;
-        let bytes = self.spell(request, false);
-        let head = connection.ask(request.method, &bytes, patience)?;
+        let bytes = self.encode(request, false);
+        let head = connection.ask(request.method, &bytes, wait_limit)?;
         match head.status {
             HttpStatus::OK if is_media_type(&head.media_type, format.media_type()) => {
                 Ok(Some(connection))
@@ -422,13 +433,13 @@ impl Client {
                 printable(&head.media_type)
             ))),
             _ => {
-                let body = connection.body(patience)?;
+                let body = connection.body(wait_limit)?;
                 Err(ClientError::Refused(refused(&head, &body)))
             }
         }
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Option<Connection>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Option<ClientConnection>> {
         self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -440,7 +451,7 @@ impl fmt::Debug for Client {
 }
 
 /// The failure of a request on one connection.
-struct Unasked {
+struct RequestFailure {
     /// False if the connection closed before any byte of the reply.
     is_answered: bool,
     error: ClientError,
@@ -451,6 +462,6 @@ fn subscriber_path(execution: ExecutionId, subscriber: &str) -> String {
 }
 
 /// The error of an unsuccessful response.
-fn refused(head: &Head, body: &[u8]) -> Refused {
-    Refused { retry_after: head.retry_after, ..Refused::read(head.status, body) }
+fn refused(head: &Head, body: &[u8]) -> ServerRefusal {
+    ServerRefusal { retry_after: head.retry_after, ..ServerRefusal::read(head.status, body) }
 }

@@ -9,9 +9,9 @@
 //! counts, so that the server can count a gap of chunks that it no longer holds.
 
 use super::error::ClientError;
-use super::event::{Chunk, Ended, Started};
+use super::event::{ChunkEvent, EndEvent, StartedEvent};
 use crate::stream::{EndState, Gap, Totals};
-use crate::wire::sse::{Reached, Seen};
+use crate::wire::sse::{Reached, SeenTotals};
 
 /// The progress of a stream, over all its connections.
 #[derive(Debug)]
@@ -20,12 +20,12 @@ pub(super) struct Order {
     is_whole: bool,
     /// The last chunk that came or was reported missing. `None` until the server has said where it
     /// begins.
-    told_seq: Option<u64>,
+    reported_seq: Option<u64>,
     /// Payload bytes of all kinds up to there, if known.
-    told_bytes: Option<u64>,
+    reported_bytes: Option<u64>,
     /// The chunks of the wanted kinds that came or were reported missing up to there. `None` if
     /// neither the events nor the server tell.
-    seen: Option<Seen>,
+    seen: Option<SeenTotals>,
     /// The cursor of the execution's end, once it has come.
     end_seq: Option<u64>,
     /// The chunks and bytes that came, over all connections.
@@ -42,8 +42,8 @@ impl Order {
     pub fn new(is_whole: bool, after: Option<Reached>) -> Order {
         let mut order = Order {
             is_whole,
-            told_seq: after.map(|reached| reached.seq),
-            told_bytes: None,
+            reported_seq: after.map(|reached| reached.seq),
+            reported_bytes: None,
             seen: None,
             end_seq: None,
             given: Totals::ZERO,
@@ -51,15 +51,15 @@ impl Order {
             is_resumed: false,
         };
         order.know(match after {
-            Some(Reached { seq: 0, .. }) => Some(Seen { chunks: 0, bytes: 0 }),
+            Some(Reached { seq: 0, .. }) => Some(SeenTotals { chunks: 0, bytes: 0 }),
             other => other.and_then(|reached| reached.seen),
         });
         order
     }
 
     /// The last chunk that came or was reported missing.
-    pub fn told_seq(&self) -> Option<u64> {
-        self.told_seq
+    pub fn reported_seq(&self) -> Option<u64> {
+        self.reported_seq
     }
 
     /// The chunks and bytes that came, over all connections.
@@ -74,12 +74,12 @@ impl Order {
 
     /// The position to continue after, with the counts if they are known.
     pub fn reached(&self) -> Option<Reached> {
-        let seq = self.end_seq.or(self.told_seq)?;
+        let seq = self.end_seq.or(self.reported_seq)?;
         Some(Reached { seq, seen: self.seen })
     }
 
-    fn told(&self) -> u64 {
-        self.told_seq.unwrap_or(0)
+    fn reported(&self) -> u64 {
+        self.reported_seq.unwrap_or(0)
     }
 
     /// Handles a new connection.
@@ -88,11 +88,11 @@ impl Order {
     }
 
     /// Checks the first event of a connection.
-    pub fn started(&mut self, started: &Started) -> Result<(), ClientError> {
+    pub fn started(&mut self, started: &StartedEvent) -> Result<(), ClientError> {
         let before_seq = started.from_seq - 1; // It is not 0: that was checked.
-        match self.told_seq {
-            None => self.told_seq = Some(before_seq),
-            Some(told_seq) if before_seq > told_seq => {
+        match self.reported_seq {
+            None => self.reported_seq = Some(before_seq),
+            Some(reported_seq) if before_seq > reported_seq => {
                 return Err(self.hole(started.from_seq));
             }
             Some(_) => {} // Repeated events are left out.
@@ -101,16 +101,16 @@ impl Order {
     }
 
     /// Checks a chunk. Returns true if it is new. `id` is the server's position after it.
-    pub fn chunk(&mut self, chunk: &Chunk, id: Option<Reached>) -> Result<bool, ClientError> {
+    pub fn chunk(&mut self, chunk: &ChunkEvent, id: Option<Reached>) -> Result<bool, ClientError> {
         check_seq(id, chunk.seq)?;
-        if chunk.seq <= self.told() {
+        if chunk.seq <= self.reported() {
             return Ok(false);
         }
         self.advance(chunk.seq)?;
-        let is_next = chunk.seq - 1 == self.told();
-        let is_right = match self.told_bytes {
-            Some(told_bytes) if is_next => chunk.offset == told_bytes,
-            Some(told_bytes) => chunk.offset >= told_bytes,
+        let is_next = chunk.seq - 1 == self.reported();
+        let is_right = match self.reported_bytes {
+            Some(reported_bytes) if is_next => chunk.offset == reported_bytes,
+            Some(reported_bytes) => chunk.offset >= reported_bytes,
             None => true,
         };
         if !is_right {
@@ -120,12 +120,12 @@ impl Order {
         let bytes = chunk.data.len() as u64;
         let end_offset = chunk.offset + bytes; // It fits: that was checked.
         let counted = match self.is_whole {
-            true => Some(Seen { chunks: chunk.seq, bytes: end_offset }),
+            true => Some(SeenTotals { chunks: chunk.seq, bytes: end_offset }),
             false => self.seen.and_then(|seen| plus(seen, 1, bytes)),
         };
         let seen = agreed(counted, id)?;
-        self.told_seq = Some(chunk.seq);
-        self.told_bytes = Some(end_offset);
+        self.reported_seq = Some(chunk.seq);
+        self.reported_bytes = Some(end_offset);
         self.know(seen);
         self.given.chunks += 1;
         self.given.bytes += bytes;
@@ -135,17 +135,17 @@ impl Order {
     /// Checks a part of an agent's run. Returns true if it is new. A part has no offset.
     pub fn part(&mut self, seq: u64, bytes: u64, id: Option<Reached>) -> Result<bool, ClientError> {
         check_seq(id, seq)?;
-        if seq <= self.told() {
+        if seq <= self.reported() {
             return Ok(false);
         }
         self.advance(seq)?;
-        let told_bytes = self.told_bytes.and_then(|told| told.checked_add(bytes));
+        let reported_bytes = self.reported_bytes.and_then(|reported| reported.checked_add(bytes));
         let counted = match self.is_whole {
-            true => told_bytes.map(|bytes| Seen { chunks: seq, bytes }),
+            true => reported_bytes.map(|bytes| SeenTotals { chunks: seq, bytes }),
             false => self.seen.and_then(|seen| plus(seen, 1, bytes)),
         };
         let seen = agreed(counted, id)?;
-        (self.told_seq, self.told_bytes) = (Some(seq), None);
+        (self.reported_seq, self.reported_bytes) = (Some(seq), None);
         self.know(seen);
         self.given.chunks += 1;
         self.given.bytes += bytes;
@@ -155,10 +155,10 @@ impl Order {
     /// Checks a gap. Returns true if it is new.
     pub fn gap(&mut self, gap: &Gap, id: Option<Reached>) -> Result<bool, ClientError> {
         check_seq(id, gap.to_seq)?;
-        if gap.to_seq <= self.told() {
+        if gap.to_seq <= self.reported() {
             return Ok(false);
         }
-        if gap.from_seq <= self.told() {
+        if gap.from_seq <= self.reported() {
             return Err(ClientError::protocol("a gap reports chunks that have already come"));
         }
         self.advance(gap.from_seq)?;
@@ -168,8 +168,8 @@ impl Order {
         }
         let counted = self.seen.and_then(|seen| plus(seen, gap.chunk_count, gap.byte_count));
         let seen = agreed(counted, id)?;
-        self.told_seq = Some(gap.to_seq);
-        self.told_bytes = None;
+        self.reported_seq = Some(gap.to_seq);
+        self.reported_bytes = None;
         self.know(seen);
         let missed = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
         self.missed = self.missed + missed;
@@ -179,31 +179,32 @@ impl Order {
     /// Checks the position in any other event. With a filter it can show that chunks of other kinds
     /// have passed.
     pub fn passed(&mut self, id: Option<Reached>) -> Result<(), ClientError> {
-        let told = self.told();
-        let Some(reached) = id.filter(|id| id.seq == told || (id.seq > told && !self.is_whole))
+        let reported = self.reported();
+        let Some(reached) =
+            id.filter(|id| id.seq == reported || (id.seq > reported && !self.is_whole))
         else {
             return Ok(());
         };
         let seen = agreed(self.seen, id)?;
-        if reached.seq > told {
-            (self.told_seq, self.told_bytes) = (Some(reached.seq), None);
+        if reached.seq > reported {
+            (self.reported_seq, self.reported_bytes) = (Some(reached.seq), None);
         }
         self.know(seen);
         Ok(())
     }
 
     /// Checks that nothing is missing before the end, and that its totals are right.
-    pub fn end(&mut self, ended: &Ended, id: Option<Reached>) -> Result<(), ClientError> {
+    pub fn end(&mut self, ended: &EndEvent, id: Option<Reached>) -> Result<(), ClientError> {
         let (is_own, behind_seq) = match ended.end.state {
-            EndState::Ended(_) => (true, id.map_or(self.told().saturating_add(1), |id| id.seq)),
+            EndState::Ended(_) => (true, id.map_or(self.reported().saturating_add(1), |id| id.seq)),
             EndState::Detached { resume_from, .. } => (false, resume_from),
         };
         self.advance(behind_seq)?;
-        let (given, told) = (self.given, ended.end.given);
-        if !self.is_resumed && given != told {
+        let (given, reported) = (self.given, ended.end.given);
+        if !self.is_resumed && given != reported {
             return Err(ClientError::protocol(format!(
                 "{} chunks of {} bytes came, but the end reports {} of {}",
-                given.chunks, given.bytes, told.chunks, told.bytes
+                given.chunks, given.bytes, reported.chunks, reported.bytes
             )));
         }
         let published = ended.end.published;
@@ -219,7 +220,7 @@ impl Order {
         let said = id.filter(|_| is_own).and_then(|reached| reached.seen);
         // If a cursor leaves the number of chunks out, its `seq` counts the end as a chunk. Only
         // the bytes are compared.
-        let agrees = |said: Seen| self.seen.is_none_or(|seen| seen.bytes == said.bytes);
+        let agrees = |said: SeenTotals| self.seen.is_none_or(|seen| seen.bytes == said.bytes);
         if !said.is_none_or(agrees) {
             return Err(ClientError::protocol(
                 "the cursor of the end counts a different number of bytes than came",
@@ -229,24 +230,24 @@ impl Order {
         Ok(())
     }
 
-    /// Sets the counts up to `told_seq`.
-    fn know(&mut self, seen: Option<Seen>) {
+    /// Sets the counts up to `reported_seq`.
+    fn know(&mut self, seen: Option<SeenTotals>) {
         self.seen = seen;
         if self.is_whole {
-            self.told_bytes = seen.map(|seen| seen.bytes);
+            self.reported_bytes = seen.map(|seen| seen.bytes);
         }
     }
 
     /// Fails if a chunk is missing before `seq`.
     fn advance(&self, seq: u64) -> Result<(), ClientError> {
-        match self.is_whole && seq.saturating_sub(1) > self.told() {
+        match self.is_whole && seq.saturating_sub(1) > self.reported() {
             true => Err(self.hole(seq)),
             false => Ok(()),
         }
     }
 
     fn hole(&self, found_seq: u64) -> ClientError {
-        ClientError::Hole { expected_seq: self.told().saturating_add(1), found_seq }
+        ClientError::Hole { expected_seq: self.reported().saturating_add(1), found_seq }
     }
 }
 
@@ -261,7 +262,10 @@ fn check_seq(id: Option<Reached>, seq: u64) -> Result<(), ClientError> {
 }
 
 /// The counts after an event, from our own counting or from the server. Both must be equal.
-fn agreed(counted: Option<Seen>, id: Option<Reached>) -> Result<Option<Seen>, ClientError> {
+fn agreed(
+    counted: Option<SeenTotals>,
+    id: Option<Reached>,
+) -> Result<Option<SeenTotals>, ClientError> {
     let said = id.and_then(|reached| reached.seen);
     match (counted, said) {
         (Some(counted), Some(said)) if counted != said => Err(ClientError::protocol(format!(
@@ -273,7 +277,7 @@ fn agreed(counted: Option<Seen>, id: Option<Reached>) -> Result<Option<Seen>, Cl
 }
 
 /// Adds to the counts. `None` on overflow.
-fn plus(seen: Seen, chunks: u64, bytes: u64) -> Option<Seen> {
+fn plus(seen: SeenTotals, chunks: u64, bytes: u64) -> Option<SeenTotals> {
     let (chunks, bytes) = (seen.chunks.checked_add(chunks)?, seen.bytes.checked_add(bytes)?);
-    Some(Seen { chunks, bytes })
+    Some(SeenTotals { chunks, bytes })
 }

@@ -1,16 +1,16 @@
 //! Repeated events are left out, and missing chunks are noticed.
 
 use super::error::ClientError;
-use super::event::{Chunk, Ended, Started};
+use super::event::{ChunkEvent, EndEvent, StartedEvent};
 use super::order::Order;
 use crate::base::{ExecutionId, Handle};
 use crate::stream::{
     DetachReason, End, EndState, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
 };
-use crate::wire::sse::{Reached, Seen};
+use crate::wire::sse::{Reached, SeenTotals};
 
-fn started(from_seq: u64) -> Started {
-    Started {
+fn started(from_seq: u64) -> StartedEvent {
+    StartedEvent {
         execution: ExecutionId { shard: 0, slot: Handle { index: 0, generation: 1 }, nonce: 1 },
         subscriber: "s0.1".to_owned(),
         tool: "t".to_owned(),
@@ -23,8 +23,8 @@ fn started(from_seq: u64) -> Started {
 }
 
 /// A chunk of ten bytes.
-fn chunk(seq: u64) -> Chunk {
-    Chunk {
+fn chunk(seq: u64) -> ChunkEvent {
+    ChunkEvent {
         seq,
         total_chunks: None,
         kind: Kind::Output,
@@ -42,13 +42,13 @@ fn gap(from_seq: u64, to_seq: u64) -> Gap {
 }
 
 /// An end event: `given` chunks sent to the subscriber, `published` chunks of the execution.
-fn end(state: EndState, given: u64, published: u64) -> Ended {
+fn end(state: EndState, given: u64, published: u64) -> EndEvent {
     let [given, published] = [given, published].map(|chunks| Totals { chunks, bytes: 10 * chunks });
     let end = End { state, given, missed: Totals::ZERO, published, duration_us: 0, exit: None };
-    Ended { end, error: None }
+    EndEvent { end, error: None }
 }
 
-fn completed(given: u64, published: u64) -> Ended {
+fn completed(given: u64, published: u64) -> EndEvent {
     end(EndState::Ended(Outcome::Completed), given, published)
 }
 
@@ -59,7 +59,7 @@ fn at(seq: u64) -> Option<Reached> {
 
 /// A cursor with counts.
 fn seen(seq: u64, chunks: u64, bytes: u64) -> Option<Reached> {
-    Some(Reached { seq, seen: Some(Seen { chunks, bytes }) })
+    Some(Reached { seq, seen: Some(SeenTotals { chunks, bytes }) })
 }
 
 /// The order after `started` and the chunks up to `up_to`.
@@ -88,7 +88,7 @@ fn chunks_and_gaps_follow_each_other_without_a_hole() {
     let mut order = order(true, 3);
     assert!(order.gap(&gap(4, 7), at(7)).unwrap());
     assert!(order.chunk(&chunk(8), None).unwrap());
-    assert_eq!(order.told_seq(), Some(8));
+    assert_eq!(order.reported_seq(), Some(8));
     assert_eq!(hole(order.chunk(&chunk(10), None)), (9, 10));
     assert_eq!(hole(order.gap(&gap(11, 12), None)), (9, 11));
     assert_eq!(hole(order.end(&completed(4, 8), at(10))), (9, 10));
@@ -96,7 +96,7 @@ fn chunks_and_gaps_follow_each_other_without_a_hole() {
     let detached = |resume_from| EndState::Detached { reason: DetachReason::Lag, resume_from };
     assert_eq!(hole(order.end(&end(detached(10), 4, 8), None)), (9, 10));
     assert!(order.end(&end(detached(9), 4, 8), None).is_ok());
-    assert_eq!(order.told_seq(), Some(8), "a refused event must change nothing");
+    assert_eq!(order.reported_seq(), Some(8), "a refused event must change nothing");
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn a_connection_that_begins_too_late_is_found_at_once() {
 #[test]
 fn a_stream_may_begin_anywhere() {
     let mut order = Order::new(true, None);
-    assert_eq!(order.told_seq(), None);
+    assert_eq!(order.reported_seq(), None);
     order.started(&started(1_000)).unwrap();
-    assert_eq!(order.told_seq(), Some(999));
+    assert_eq!(order.reported_seq(), Some(999));
     assert_eq!(hole(order.chunk(&chunk(1_001), None)), (1_000, 1_001));
     assert!(order.chunk(&chunk(1_000), None).unwrap());
 }
@@ -138,9 +138,9 @@ fn with_a_filter_only_the_order_and_the_sums_count() {
     assert!(order.chunk(&chunk(9), at(9)).unwrap());
     assert!(!order.chunk(&chunk(5), at(5)).unwrap());
     order.passed(at(20)).unwrap();
-    assert_eq!(order.told_seq(), Some(20));
+    assert_eq!(order.reported_seq(), Some(20));
     order.passed(at(3)).unwrap();
-    assert_eq!(order.told_seq(), Some(20), "the position must never go back");
+    assert_eq!(order.reported_seq(), Some(20), "the position must never go back");
     assert!(order.end(&completed(3, 3), at(31)).is_ok());
     assert!(
         is_protocol_error(order.end(&completed(4, 3), at(31))),
@@ -175,7 +175,7 @@ fn the_end_counts_everything_over_all_connections_or_something_got_lost() {
 fn a_cursor_without_what_it_covers_is_not_believed() {
     let mut order = order(true, 2);
     order.passed(at(20)).unwrap();
-    assert_eq!(order.told_seq(), Some(2));
+    assert_eq!(order.reported_seq(), Some(2));
     assert!(is_protocol_error(order.chunk(&chunk(3), at(4))));
     assert!(is_protocol_error(order.gap(&gap(3, 4), at(3))));
 }
@@ -184,13 +184,13 @@ fn a_cursor_without_what_it_covers_is_not_believed() {
 fn offsets_follow_from_what_came_before() {
     let mut order = order(true, 2);
     for offset in [0, 19, 21] {
-        assert!(is_protocol_error(order.chunk(&Chunk { offset, ..chunk(3) }, None)));
+        assert!(is_protocol_error(order.chunk(&ChunkEvent { offset, ..chunk(3) }, None)));
     }
     // A gap counts, too.
     for (offset, is_right) in [(20, false), (39, false), (40, true), (41, false)] {
         let mut order = self::order(true, 2);
         order.gap(&gap(3, 4), None).unwrap();
-        let result = order.chunk(&Chunk { offset, ..chunk(5) }, None);
+        let result = order.chunk(&ChunkEvent { offset, ..chunk(5) }, None);
         assert_eq!(result.is_ok(), is_right, "{offset}");
     }
 }
@@ -208,7 +208,7 @@ fn what_was_seen_is_summed_up_where_the_server_does_not_say_it() {
     assert_eq!(whole.reached(), seen(5, 5, 50), "a repeated event must count once");
     whole.end(&completed(2, 5), None).unwrap();
     assert_eq!(whole.reached(), seen(6, 5, 50), "the position after the end");
-    assert_eq!(whole.told_seq(), Some(5));
+    assert_eq!(whole.reported_seq(), Some(5));
 
     let mut filtered = order(false, 2);
     filtered.chunk(&chunk(9), None).unwrap();
@@ -300,7 +300,7 @@ fn sums_that_nobody_can_have_are_not_known() {
 fn the_largest_numbers_are_numbers_too() {
     let mut order = Order::new(true, at(u64::MAX - 1));
     order.started(&started(u64::MAX)).unwrap();
-    let last = Chunk { offset: 0, ..chunk(u64::MAX) };
+    let last = ChunkEvent { offset: 0, ..chunk(u64::MAX) };
     assert!(order.chunk(&last, at(u64::MAX)).unwrap());
     assert!(!order.chunk(&last, at(u64::MAX)).unwrap());
     let mut ended = completed(1, 1);

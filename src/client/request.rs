@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::acks::Acks;
 use crate::base::ExecutionId;
-use crate::endpoint::{PolicyWish, StreamFormat, Wishes};
+use crate::endpoint::{DeliveryOptions, PolicyChoice, StreamFormat};
 use crate::engine::{From, Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
 use crate::stream::{Kind, Policy};
@@ -18,7 +18,7 @@ use crate::wire::sse::Reached;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExecuteOptions {
     /// The terms of subscribers that state no policy.
-    pub policy: Option<PolicyWish>,
+    pub policy: Option<PolicyChoice>,
     /// The condition for its start.
     pub start: Option<Start>,
     /// The behaviour of its ring before the first reader.
@@ -41,10 +41,11 @@ pub struct FollowOptions {
     /// The first chunk to read. [`Client::call`](super::Client::call) always begins at the start.
     /// The client does not send `seen` of [`From::Seq`].
     pub from: From,
-    /// The position to continue after, from [`Stream::reached`](super::Stream::reached) of another
-    /// stream with the same kinds. It takes precedence over `from`. If it holds counts, chunks that
-    /// the server no longer holds are reported as a gap. Otherwise the server refuses to begin at
-    /// such a chunk. After the end (`head_seq + 1`) the stream is over at once, without an event.
+    /// The position to continue after, from [`Stream::reached`](super::EventStream::reached) of
+    /// another stream with the same kinds. It takes precedence over `from`. If it holds counts,
+    /// chunks that the server no longer holds are reported as a gap. Otherwise the server refuses
+    /// to begin at such a chunk. After the end (`head_seq + 1`) the stream is over at once, without
+    /// an event.
     pub after: Option<Reached>,
     /// The format of the stream. Both of our own formats carry the same events. The formats of
     /// front ends are for their own clients. The stream uses server-sent events instead of them.
@@ -52,7 +53,7 @@ pub struct FollowOptions {
     /// The policy, the kinds, and the other terms. Under the policy `block` the stream acknowledges
     /// by itself what its caller has taken. If an acknowledgement window is set here, the caller
     /// acknowledges.
-    pub wishes: Wishes,
+    pub delivery_options: DeliveryOptions,
     /// Number of attempts in a row to reconnect after a break. 0: never.
     pub reconnects_max: u32,
     /// The wait before the first attempt, unless the server gives another time. Each further
@@ -69,7 +70,7 @@ impl Default for FollowOptions {
             from: From::Start,
             after: None,
             format: StreamFormat::Sse,
-            wishes: Wishes::default(),
+            delivery_options: DeliveryOptions::default(),
             reconnects_max: limits::CLIENT_RECONNECTS_MAX,
             retry: limits::CLIENT_RETRY_DEFAULT,
             silence_max: limits::CLIENT_SILENCE_MAX,
@@ -80,10 +81,11 @@ impl Default for FollowOptions {
 impl FollowOptions {
     /// The options as they are sent. Under `block` the stream acknowledges, unless its caller does.
     pub(super) fn acknowledged(mut self) -> (FollowOptions, Option<Acks>) {
-        let wishes = &mut self.wishes;
-        let acknowledges = wishes.policy == Some(Policy::Block) && wishes.ack_window.is_none();
+        let delivery_options = &mut self.delivery_options;
+        let acknowledges =
+            delivery_options.policy == Some(Policy::Block) && delivery_options.ack_window.is_none();
         if acknowledges {
-            wishes.ack_window = Some(limits::CLIENT_ACK_WINDOW);
+            delivery_options.ack_window = Some(limits::CLIENT_ACK_WINDOW);
         }
         (self, acknowledges.then(Acks::default))
     }
@@ -102,7 +104,7 @@ impl FollowOptions {
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct ClientRequest {
     pub method: Method,
     pub target: String,
     pub accept: &'static str,
@@ -110,15 +112,15 @@ pub(crate) struct Request {
     pub body: Option<Vec<u8>>,
 }
 
-impl Request {
+impl ClientRequest {
     /// A request for a reply in JSON.
-    pub fn new(method: Method, target: impl Into<String>) -> Request {
+    pub fn new(method: Method, target: impl Into<String>) -> ClientRequest {
         let (target, accept) = (target.into(), "application/json");
-        Request { method, target, accept, last_event_id: None, body: None }
+        ClientRequest { method, target, accept, last_event_id: None, body: None }
     }
 
-    pub fn with_body(self, body: &Value) -> Request {
-        Request { body: Some(body.to_string().into_bytes()), ..self }
+    pub fn with_body(self, body: &Value) -> ClientRequest {
+        ClientRequest { body: Some(body.to_string().into_bytes()), ..self }
     }
 
     /// True if sending it twice has the same effect as sending it once.
@@ -159,30 +161,34 @@ impl Request {
 }
 
 /// `GET` of the events of an execution.
-pub(super) fn follow(id: ExecutionId, after: Option<Reached>, options: &FollowOptions) -> Request {
+pub(super) fn follow(
+    id: ExecutionId,
+    after: Option<Reached>,
+    options: &FollowOptions,
+) -> ClientRequest {
     let mut target = format!("/v1/executions/{id}/events?format={}", name_of(options.format));
-    wishes(&mut target, options);
-    Request {
+    write_delivery_options(&mut target, options);
+    ClientRequest {
         accept: options.format.media_type(),
-        last_event_id: after.map(|reached| reached.spelled(id)),
-        ..Request::new(Method::Get, target)
+        last_event_id: after.map(|reached| reached.encode(id)),
+        ..ClientRequest::new(Method::Get, target)
     }
 }
 
 /// `POST` of a new execution, with its stream as the response.
-pub(super) fn call(body: &Value, options: &FollowOptions) -> Request {
+pub(super) fn call(body: &Value, options: &FollowOptions) -> ClientRequest {
     let mut target = format!("/v1/executions?stream={}", name_of(options.format));
-    wishes(&mut target, options);
+    write_delivery_options(&mut target, options);
     let accept = options.format.media_type();
-    Request { accept, ..Request::new(Method::Post, target).with_body(body) }
+    ClientRequest { accept, ..ClientRequest::new(Method::Post, target).with_body(body) }
 }
 
 /// `POST` of an agent's run, with its stream as the response.
-pub(super) fn agent(body: &Value, options: &FollowOptions) -> Request {
+pub(super) fn agent(body: &Value, options: &FollowOptions) -> ClientRequest {
     let mut target = format!("/v1/agent/stream?format={}", name_of(options.format));
-    wishes(&mut target, options);
+    write_delivery_options(&mut target, options);
     let accept = options.format.media_type();
-    Request { accept, ..Request::new(Method::Post, target).with_body(body) }
+    ClientRequest { accept, ..ClientRequest::new(Method::Post, target).with_body(body) }
 }
 
 fn name_of(format: StreamFormat) -> &'static str {
@@ -193,7 +199,7 @@ fn name_of(format: StreamFormat) -> &'static str {
 }
 
 /// Appends the terms of a stream to a query that has at least one parameter.
-pub(crate) fn wishes(target: &mut String, options: &FollowOptions) {
+pub(crate) fn write_delivery_options(target: &mut String, options: &FollowOptions) {
     let mut add = |name: &str, value: &dyn fmt::Display| {
         let _ = write!(target, "&{name}={value}");
     };
@@ -202,27 +208,27 @@ pub(crate) fn wishes(target: &mut String, options: &FollowOptions) {
         From::Live => add("from", &"live"),
         From::Seq { seq, .. } => add("from", &seq),
     }
-    let wishes = &options.wishes;
-    if let Some(policy) = wishes.policy {
+    let delivery_options = &options.delivery_options;
+    if let Some(policy) = delivery_options.policy {
         add("policy", &policy);
     }
-    if let Some(chunks) = wishes.limit_chunks {
+    if let Some(chunks) = delivery_options.limit_chunks {
         add("max_chunks", &chunks);
     }
-    if let Some(bytes) = wishes.limit_bytes {
+    if let Some(bytes) = delivery_options.limit_bytes {
         add("max_bytes", &bytes);
     }
-    if !wishes.kinds.is_all() {
-        let kinds = Kind::ALL.into_iter().filter(|kind| wishes.kinds.contains(*kind));
+    if !delivery_options.kinds.is_all() {
+        let kinds = Kind::ALL.into_iter().filter(|kind| delivery_options.kinds.contains(*kind));
         add("kinds", &kinds.map(Kind::name).collect::<Vec<_>>().join(","));
     }
-    if let Some(coalesce) = wishes.coalesce {
+    if let Some(coalesce) = delivery_options.coalesce {
         add("coalesce_us", &coalesce.delay_max.as_micros());
         if coalesce.bytes_max != u64::MAX {
             add("coalesce_bytes", &coalesce.bytes_max);
         }
     }
-    if let Some(window) = wishes.ack_window {
+    if let Some(window) = delivery_options.ack_window {
         add("acks", &window);
     }
 }
@@ -289,16 +295,16 @@ pub(crate) fn set_options(body: &mut Map<String, Value>, options: &ExecuteOption
     );
 }
 
-fn policy(wish: PolicyWish) -> Value {
-    let name = wish.policy.name();
-    if wish.limit_chunks.is_none() && wish.limit_bytes.is_none() {
+fn policy(choice: PolicyChoice) -> Value {
+    let name = choice.policy.name();
+    if choice.limit_chunks.is_none() && choice.limit_bytes.is_none() {
         return name.into();
     }
     let mut object = json!({"name": name});
-    if let Some(chunks) = wish.limit_chunks {
+    if let Some(chunks) = choice.limit_chunks {
         object["max_chunks"] = chunks.into();
     }
-    if let Some(bytes) = wish.limit_bytes {
+    if let Some(bytes) = choice.limit_bytes {
         object["max_bytes"] = bytes.into();
     }
     object
@@ -329,16 +335,16 @@ mod tests {
     use super::*;
     use crate::engine::Coalesce;
     use crate::stream::Kinds;
-    use crate::wire::sse::Seen;
+    use crate::wire::sse::SeenTotals;
 
     #[test]
-    fn all_wishes_are_sent_and_nothing_else() {
+    fn all_options_are_sent_and_nothing_else() {
         let id: ExecutionId = "0".repeat(26).parse().unwrap();
         let path = format!("/v1/executions/{id}/events?format=");
         let request = follow(id, None, &FollowOptions::default());
         assert_eq!(request.target, format!("{path}sse"));
         assert_eq!(request.last_event_id, None);
-        let wishes = Wishes {
+        let delivery_options = DeliveryOptions {
             policy: Some(Policy::DropOldest),
             limit_chunks: Some(7),
             limit_bytes: Some(9),
@@ -349,10 +355,10 @@ mod tests {
         let options = FollowOptions {
             from: From::Seq { seq: 5, seen: None },
             format: StreamFormat::Ndjson,
-            wishes,
+            delivery_options,
             ..FollowOptions::default()
         };
-        let seen = Some(Seen { chunks: 7, bytes: 900 });
+        let seen = Some(SeenTotals { chunks: 7, bytes: 900 });
         let request = follow(id, Some(Reached { seq: 41, seen }), &options);
         let query = "ndjson&from=5&policy=drop_oldest&max_chunks=7&max_bytes=9&kinds=stdout,stderr\
                      &coalesce_us=2000&coalesce_bytes=512&acks=3";
@@ -373,7 +379,7 @@ mod tests {
         assert_eq!(body, json!({"tool": "t", "arguments": {"a": 1}}));
         let limits = (Some(4), None);
         let options = ExecuteOptions {
-            policy: Some(PolicyWish {
+            policy: Some(PolicyChoice {
                 policy: Policy::Block,
                 limit_chunks: limits.0,
                 limit_bytes: limits.1,
@@ -403,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_request_is_spelled_so() {
-        let request = Request::new(Method::Delete, "/v1/x");
+        let request = ClientRequest::new(Method::Delete, "/v1/x");
         let version = env!("CARGO_PKG_VERSION");
         let head = format!(
             "DELETE /v1/x HTTP/1.1\r\nhost: a:1\r\nuser-agent: streamdoor/{version}\r\n\
@@ -411,7 +417,8 @@ mod tests {
         );
         let text = |bytes| String::from_utf8(bytes).unwrap();
         assert_eq!(text(request.write("a:1", None, true)), format!("{head}\r\n"));
-        let request = Request { last_event_id: Some("7".into()), ..request }.with_body(&json!([]));
+        let request =
+            ClientRequest { last_event_id: Some("7".into()), ..request }.with_body(&json!([]));
         let rest = "authorization: Bearer T\r\nlast-event-id: 7\r\n\
                     content-type: application/json\r\ncontent-length: 2\r\n\
                     connection: close\r\n\r\n[]";

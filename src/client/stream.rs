@@ -6,39 +6,39 @@ use std::time::Duration;
 use super::Client;
 use super::acks::Acks;
 use super::backoff::Backoff;
-use super::connection::{Connection, Patience};
+use super::connection::{ClientConnection, WaitLimit};
 use super::error::{ClientError, Cut};
-use super::event::{Ended, Event, Started};
+use super::event::{EndEvent, StartedEvent, StreamEvent};
 use super::order::Order;
 use super::request::{self, FollowOptions};
 use crate::api::Progress;
 use crate::base::{ExecutionId, Instant};
-use crate::endpoint::{StreamFormat, Wishes};
+use crate::endpoint::{DeliveryOptions, StreamFormat};
 use crate::limits;
 use crate::reactor::Clock;
 use crate::stream::{Policy, Totals};
 use crate::wire::ndjson;
 use crate::wire::sse::{self, Reached};
 
-/// The events of an execution: [`Event::Started`], then each event in order and once, then
-/// [`Event::End`].
+/// The events of an execution: [`StreamEvent::Started`], then each event in order and once, then
+/// [`StreamEvent::End`].
 ///
 /// A broken connection is replaced, and the stream continues after the last event that it returned.
-/// The break shows only in [`Stream::reconnects`]. Everything that the server sends is checked. The
-/// stream fails and ends if an event is malformed, or if a chunk is missing without a gap. It also
-/// fails if it ends without its end event. It fails as well if the totals in the end event differ
-/// from the chunks that came or were reported missing.
+/// The break shows only in [`EventStream::reconnects`]. Everything that the server sends is
+/// checked. The stream fails and ends if an event is malformed, or if a chunk is missing without a
+/// gap. It also fails if it ends without its end event. It fails as well if the totals in the end
+/// event differ from the chunks that came or were reported missing.
 ///
 /// Dropping the stream closes the connection. The execution continues.
 #[derive(Debug)]
-pub struct Stream {
+pub struct EventStream {
     client: Client,
     options: FollowOptions,
     /// Known from the start, or from the first event on.
     execution: Option<ExecutionId>,
-    link: Option<Link>,
+    link: Option<StreamConnection>,
     order: Order,
-    started: Option<Started>,
+    started: Option<StartedEvent>,
     progress: Option<Progress>,
     backoff: Backoff,
     /// The acknowledgements, under `block`.
@@ -52,8 +52,8 @@ pub struct Stream {
 
 /// A connection with a stream on it.
 #[derive(Debug)]
-struct Link {
-    connection: Connection,
+struct StreamConnection {
+    connection: ClientConnection,
     decoder: Decoder,
     received: Vec<u8>,
     /// Number of bytes of `received` that are decoded.
@@ -63,7 +63,7 @@ struct Link {
     /// The time of the first event, once it has come.
     started_at: Option<Instant>,
     /// The time when the last bytes came.
-    heard_at: Instant,
+    received_at: Instant,
 }
 
 /// The outcome of a wait for bytes.
@@ -84,24 +84,24 @@ enum Decoder {
 }
 
 /// An event, its execution, and the position of the stream after it, if the server gave one.
-type Told = (ExecutionId, Event, Option<Reached>);
+type PositionedEvent = (ExecutionId, StreamEvent, Option<Reached>);
 
-impl Stream {
+impl EventStream {
     /// A stream of `execution`, or of the one that the first event names. The response head of
     /// `connection` was read. `None` if nothing follows.
     pub(super) fn new(
         client: Client,
         options: FollowOptions,
         execution: Option<ExecutionId>,
-        connection: Option<Connection>,
+        connection: Option<ClientConnection>,
         acks: Option<Acks>,
-    ) -> Stream {
+    ) -> EventStream {
         let seed = Clock::now().nanos() ^ u64::from(std::process::id()).rotate_left(32);
-        Stream {
-            order: Order::new(options.wishes.kinds.is_all(), options.begin_after()),
+        EventStream {
+            order: Order::new(options.delivery_options.kinds.is_all(), options.begin_after()),
             backoff: Backoff::new(seed, options.retry, options.reconnects_max),
             is_over: connection.is_none(),
-            link: connection.map(|connection| Link::new(connection, options.format)),
+            link: connection.map(|connection| StreamConnection::new(connection, options.format)),
             client,
             options,
             execution,
@@ -119,13 +119,13 @@ impl Stream {
     }
 
     /// The terms that were agreed last. A new connection may bring a new subscriber name.
-    pub fn started(&self) -> Option<&Started> {
+    pub fn started(&self) -> Option<&StartedEvent> {
         self.started.as_ref()
     }
 
     /// The last chunk that was returned or reported missing.
-    pub fn told_seq(&self) -> Option<u64> {
-        self.order.told_seq()
+    pub fn reported_seq(&self) -> Option<u64> {
+        self.order.reported_seq()
     }
 
     /// The position of the stream. A later stream continues after it with [`FollowOptions::after`].
@@ -151,8 +151,9 @@ impl Stream {
     }
 
     /// Acknowledges all chunks up to `seq`, for streams with
-    /// [`Wishes::ack_window`](crate::endpoint::Wishes::ack_window). A stream under `block` without
-    /// a window acknowledges each event by itself, when its caller asks for the next.
+    /// [`DeliveryOptions::ack_window`](crate::endpoint::DeliveryOptions::ack_window). A stream
+    /// under `block` without a window acknowledges each event by itself, when its caller asks for
+    /// the next.
     ///
     /// # Errors
     /// [`ClientError`]. The acknowledgement can be repeated.
@@ -166,14 +167,15 @@ impl Stream {
     }
 
     /// Returns the next event if it is already received. Never waits. `None` also at the end.
-    pub fn poll(&mut self) -> Option<Result<Event, ClientError>> {
+    pub fn poll(&mut self) -> Option<Result<StreamEvent, ClientError>> {
         while !self.is_over {
-            let told = self.link.as_mut()?.decode(self.execution);
-            match told.and_then(|told| told.map(|told| self.check(told)).transpose()) {
+            let decoded = self.link.as_mut()?.decode(self.execution);
+            match decoded.and_then(|decoded| decoded.map(|decoded| self.check(decoded)).transpose())
+            {
                 Ok(None) => return None,
                 Ok(Some(None)) => {} // A repeated event.
                 Ok(Some(Some(event))) => {
-                    self.is_over = matches!(event, Event::End(_));
+                    self.is_over = matches!(event, StreamEvent::End(_));
                     return Some(Ok(event));
                 }
                 Err(error) => return Some(Err(self.fail(error))),
@@ -189,12 +191,12 @@ impl Stream {
     /// [`ClientError`], as from the iterator.
     pub fn run(
         mut self,
-        mut take: impl FnMut(&Event) -> ControlFlow<()>,
-    ) -> Result<Option<Ended>, ClientError> {
+        mut take: impl FnMut(&StreamEvent) -> ControlFlow<()>,
+    ) -> Result<Option<EndEvent>, ClientError> {
         while let Some(event) = self.next().transpose()? {
             let flow = take(&event);
             match event {
-                Event::End(ended) => return Ok(Some(ended)),
+                StreamEvent::End(ended) => return Ok(Some(ended)),
                 _ if flow.is_break() => return Ok(None),
                 _ => {}
             }
@@ -209,10 +211,13 @@ impl Stream {
     }
 
     /// Checks an event. Returns it if it is new.
-    fn check(&mut self, (execution, event, id): Told) -> Result<Option<Event>, ClientError> {
+    fn check(
+        &mut self,
+        (execution, event, id): PositionedEvent,
+    ) -> Result<Option<StreamEvent>, ClientError> {
         let link = self.link.as_mut().expect("an event needs a connection");
         let is_first = link.started_at.is_none();
-        if is_first != matches!(event, Event::Started(_)) {
+        if is_first != matches!(event, StreamEvent::Started(_)) {
             return Err(ClientError::protocol(match is_first {
                 true => "the first event of a stream is not `started`",
                 false => "the event `started` came twice",
@@ -222,7 +227,7 @@ impl Stream {
             return Err(ClientError::protocol("an event belongs to another execution"));
         }
         let is_new = match &event {
-            Event::Started(started) => {
+            StreamEvent::Started(started) => {
                 link.started_at = Some(Clock::now());
                 self.execution = Some(execution);
                 self.order.started(started)?;
@@ -231,17 +236,17 @@ impl Stream {
                 }
                 self.started.replace(started.clone()).is_none()
             }
-            Event::Chunk(chunk) => self.order.chunk(chunk, id)?,
-            Event::Part(part) => self.order.part(part.seq, part.json.len() as u64, id)?,
-            Event::Gap(gap) => self.order.gap(gap, id)?,
+            StreamEvent::Chunk(chunk) => self.order.chunk(chunk, id)?,
+            StreamEvent::Part(part) => self.order.part(part.seq, part.json.len() as u64, id)?,
+            StreamEvent::Gap(gap) => self.order.gap(gap, id)?,
             // A new connection begins with the present progress, which may be known already.
-            Event::Progress(progress) => {
+            StreamEvent::Progress(progress) => {
                 self.progress.replace(progress.clone()).as_ref() != Some(progress)
             }
-            Event::End(ended) => self.order.end(ended, id).map(|()| true)?,
+            StreamEvent::End(ended) => self.order.end(ended, id).map(|()| true)?,
         };
         match event {
-            Event::Started(_) | Event::Progress(_) => self.order.passed(id)?,
+            StreamEvent::Started(_) | StreamEvent::Progress(_) => self.order.passed(id)?,
             _ if is_new => self.backoff.reset(),
             _ => {}
         }
@@ -252,8 +257,8 @@ impl Stream {
     fn receive(&mut self) -> Result<(), ClientError> {
         let Some(link) = &mut self.link else { return self.reconnect() };
         // The caller asks for more, so it has taken all events up to here.
-        let told_seq = self.order.told_seq().unwrap_or(0);
-        let wait_max = self.acks.as_mut().and_then(|acks| acks.speak(&self.client, told_seq));
+        let reported_seq = self.order.reported_seq().unwrap_or(0);
+        let wait_max = self.acks.as_mut().and_then(|acks| acks.speak(&self.client, reported_seq));
         let error = match link.receive(self.options.silence_max, wait_max) {
             Ok(Received::Bytes(count)) => {
                 self.acks.iter_mut().for_each(|acks| acks.received(count));
@@ -301,7 +306,7 @@ impl Stream {
             Ok(Some(connection)) => {
                 self.order.resume();
                 self.reconnects += 1;
-                self.link = Some(Link::new(connection, self.options.format));
+                self.link = Some(StreamConnection::new(connection, self.options.format));
                 Ok(())
             }
             Ok(None) => {
@@ -320,19 +325,19 @@ impl Stream {
     /// Turns acknowledgements on after the execution has chosen `block` itself.
     fn acknowledge_from_now_on(&mut self) {
         let policy = Some(Policy::Block);
-        let wishes = Wishes { policy, ..self.options.wishes };
-        let options = FollowOptions { wishes, ..self.options.clone() };
+        let delivery_options = DeliveryOptions { policy, ..self.options.delivery_options };
+        let options = FollowOptions { delivery_options, ..self.options.clone() };
         if let (options, Some(acks)) = options.acknowledged() {
             (self.options, self.acks) = (options, Some(acks));
         }
     }
 }
 
-impl Iterator for Stream {
-    type Item = Result<Event, ClientError>;
+impl Iterator for EventStream {
+    type Item = Result<StreamEvent, ClientError>;
 
     /// Waits for the next event.
-    fn next(&mut self) -> Option<Result<Event, ClientError>> {
+    fn next(&mut self) -> Option<Result<StreamEvent, ClientError>> {
         loop {
             if let Some(event) = self.poll() {
                 return Some(event);
@@ -347,17 +352,17 @@ impl Iterator for Stream {
     }
 }
 
-impl std::iter::FusedIterator for Stream {}
+impl std::iter::FusedIterator for EventStream {}
 
-impl Link {
-    fn new(connection: Connection, format: StreamFormat) -> Link {
+impl StreamConnection {
+    fn new(connection: ClientConnection, format: StreamFormat) -> StreamConnection {
         let decoder = match format {
             StreamFormat::Sse | StreamFormat::Front(_) => Decoder::Sse(sse::Decoder::new()),
             StreamFormat::Ndjson => Decoder::Ndjson(ndjson::Decoder::new()),
         };
         let (received, at, is_complete, started_at) = (Vec::new(), 0, false, None);
-        let heard_at = Clock::now();
-        Link { connection, decoder, received, at, is_complete, started_at, heard_at }
+        let received_at = Clock::now();
+        StreamConnection { connection, decoder, received, at, is_complete, started_at, received_at }
     }
 
     /// Waits for bytes once all received ones are decoded, for at most `wait_max` if it is given.
@@ -373,29 +378,32 @@ impl Link {
         self.received.clear();
         self.at = 0;
         let silence_max = silence_max.max(limits::CLIENT_RETRY_MIN);
-        let patience = Patience::Silence(wait_max.unwrap_or(silence_max).min(silence_max));
-        match self.connection.receive(patience, &mut self.received) {
+        let wait_limit = WaitLimit::Silence(wait_max.unwrap_or(silence_max).min(silence_max));
+        match self.connection.receive(wait_limit, &mut self.received) {
             Ok(has_more) => self.is_complete = !has_more,
             Err(ClientError::Cut(Cut::Silent(_))) if wait_max.is_some() => {
-                return match Clock::now().since(self.heard_at) < silence_max {
+                return match Clock::now().since(self.received_at) < silence_max {
                     true => Ok(Received::Nothing),
                     false => Err(Cut::Silent(silence_max).into()),
                 };
             }
             Err(error) => return Err(error),
         }
-        self.heard_at = Clock::now();
+        self.received_at = Clock::now();
         Ok(Received::Bytes(self.received.len()))
     }
 
     /// Decodes the next complete event.
-    fn decode(&mut self, execution: Option<ExecutionId>) -> Result<Option<Told>, ClientError> {
+    fn decode(
+        &mut self,
+        execution: Option<ExecutionId>,
+    ) -> Result<Option<PositionedEvent>, ClientError> {
         let mut input = &self.received[self.at..];
-        let told = match &mut self.decoder {
+        let decoded = match &mut self.decoder {
             Decoder::Sse(decoder) => match decoder.read(&mut input) {
                 Ok(None) => None,
                 Ok(Some(message)) => {
-                    let (of, event) = Event::parse(message.data_bytes())?;
+                    let (of, event) = StreamEvent::parse(message.data_bytes())?;
                     if message.name() != event.name() {
                         return Err(ClientError::protocol("an event has two names"));
                     }
@@ -407,14 +415,14 @@ impl Link {
             Decoder::Ndjson(decoder) => match decoder.read(&mut input) {
                 Ok(None) => None,
                 Ok(Some(line)) => {
-                    let (of, event) = Event::parse(line)?;
+                    let (of, event) = StreamEvent::parse(line)?;
                     Some((of, event, None))
                 }
                 Err(error) => return Err(ClientError::protocol(error.to_string())),
             },
         };
         self.at = self.received.len() - input.len();
-        Ok(told)
+        Ok(decoded)
     }
 }
 

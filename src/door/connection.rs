@@ -19,7 +19,7 @@ use rustix::net::{
 
 use super::error::{DoorError, Unsound};
 use crate::base::Instant;
-use crate::client::Refused;
+use crate::client::ServerRefusal;
 use crate::limits;
 use crate::reactor::Clock;
 use crate::wire::http1::{Method, ResponsePart, ResponseReader, Status};
@@ -29,7 +29,7 @@ pub(super) const DESCRIPTORS: usize = 3;
 const BUFFER_BYTES: usize = 4 << 10;
 
 /// A connection on which the server still replies.
-pub(super) struct Talk {
+pub(super) struct OpenConnection {
     stream: UnixStream,
     reader: ResponseReader,
     /// Bytes of the body that are not read yet; they form lines.
@@ -41,9 +41,9 @@ pub(super) struct Talk {
     deadline: Instant,
 }
 
-impl Talk {
+impl OpenConnection {
     /// Connects, checks that the peer is trusted, and sends the request.
-    pub(super) fn begin(path: &Path, request: &[u8]) -> Result<Talk, DoorError> {
+    pub(super) fn begin(path: &Path, request: &[u8]) -> Result<OpenConnection, DoorError> {
         let absent = |error| DoorError::NoServer { path: path.to_owned(), error };
         let stream = connect(path).map_err(|error| absent(error.into()))?;
         let peer = socket_peercred(&stream).map_err(io::Error::from)?;
@@ -52,16 +52,16 @@ impl Talk {
                 io::Error::new(ErrorKind::PermissionDenied, "the server belongs to another user");
             return Err(absent(error));
         }
-        Talk::on(stream, request)
+        OpenConnection::on(stream, request)
     }
 
-    /// Does the same as [`Talk::begin`] on a connection that is open already.
-    pub(super) fn on(stream: UnixStream, request: &[u8]) -> Result<Talk, DoorError> {
+    /// Does the same as [`OpenConnection::begin`] on a connection that is open already.
+    pub(super) fn on(stream: UnixStream, request: &[u8]) -> Result<OpenConnection, DoorError> {
         stream.set_write_timeout(Some(limits::DOOR_ANSWER_TIMEOUT))?;
         let mut reader = ResponseReader::new();
         reader.expect(Method::Post);
         let deadline = Clock::now() + limits::DOOR_ANSWER_TIMEOUT;
-        let mut talk = Talk {
+        let mut connection = OpenConnection {
             stream,
             reader,
             body: VecDeque::new(),
@@ -71,9 +71,9 @@ impl Talk {
             is_over: false,
             deadline,
         };
-        let sent = (&talk.stream).write_all(request);
-        talk.head(sent)?;
-        Ok(talk)
+        let sent = (&connection.stream).write_all(request);
+        connection.head(sent)?;
+        Ok(connection)
     }
 
     /// Reads up to the body, or all of a refusal. A server may refuse before it has read the whole
@@ -91,9 +91,9 @@ impl Talk {
         }
         while !self.is_over && self.fill()? {}
         let body: Vec<u8> = self.body.drain(..).collect();
-        Err(DoorError::Refused(Refused {
+        Err(DoorError::Refused(ServerRefusal {
             retry_after: self.retry_after,
-            ..Refused::read(status, &body)
+            ..ServerRefusal::read(status, &body)
         }))
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::{fmt, io};
 
-use crate::client::Refused;
+use crate::client::ServerRefusal;
 use crate::endpoint::GrantFault;
 use crate::memory::OpenError;
 use crate::memory::named::NamedError;
@@ -21,7 +21,7 @@ pub enum DoorError {
         error: io::Error,
     },
     /// The server refused the request: correct it, or wait.
-    Refused(Refused),
+    Refused(ServerRefusal),
     /// The server's grant or the shared memory is not sound. A hostile producer can cause this. All
     /// earlier deliveries remain correct.
     Unsound(Unsound),
@@ -60,7 +60,7 @@ pub enum Unsound {
     Memory(Flaw),
 }
 
-/// The reason why a [`Writer`](super::Writer) published nothing.
+/// The reason why a [`Writer`](super::DoorWriter) published nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteError {
     /// The execution has ended, with this outcome if it is known already. The producer should

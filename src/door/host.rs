@@ -9,15 +9,15 @@ use std::os::unix::net::UnixStream;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::connection::Talk;
-use super::{DoorError, ReadOptions, Reader, Writer};
+use super::connection::OpenConnection;
+use super::{DoorError, DoorReader, DoorWriter, ReadOptions};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::endpoint::{GrantNames, ProduceGrant, ReadGrant};
 use crate::engine::policy::Cursor;
 use crate::memory::atomic::full_fence;
 use crate::memory::{
-    ChunkHeader, ClockAnchor, ControlFile, ControlView, DeskSlot, DoorRing, FinalRecord, OwnerView,
-    Poll, ProducerPageFile, ProducerRing, ReaderPageFile, ReaderPageView,
+    ChunkHeader, ClockAnchor, ControlFile, ControlView, DoorRing, FinalRecord, OwnerView, Poll,
+    ProducerPageFile, ProducerRing, ReaderPageFile, ReaderPageView, SignalSlot,
 };
 use crate::shard::delivery::code_of_outcome;
 use crate::stream::{KindTotals, Kinds, LagLimit, Outcome, Policy, Terms, Totals};
@@ -50,15 +50,15 @@ pub fn answer(stream: &UnixStream, line: &str, descriptors: &[BorrowedFd<'_>]) {
 }
 
 /// Returns a client's connection to a server that has already replied.
-pub fn talk(theirs: UnixStream) -> Result<Talk, DoorError> {
-    Talk::on(theirs, b"POST / HTTP/1.1\r\n\r\n")
+pub fn connection(theirs: UnixStream) -> Result<OpenConnection, DoorError> {
+    OpenConnection::on(theirs, b"POST / HTTP/1.1\r\n\r\n")
 }
 
 /// The server's state of one reader.
 pub struct ReadHost {
     pub ring: DoorRing,
     pub control: ControlFile,
-    pub slot: DeskSlot,
+    pub slot: SignalSlot,
     pub page: ReaderPageView,
     /// The life line. Dropping it is the end of the server.
     pub stream: UnixStream,
@@ -68,7 +68,7 @@ pub struct ReadHost {
 
 impl ReadHost {
     /// Makes a relay of this size, and its only reader.
-    pub fn open(class_bytes: u32, terms: Terms) -> (ReadHost, Reader) {
+    pub fn open(class_bytes: u32, terms: Terms) -> (ReadHost, DoorReader) {
         let ring = DoorRing::create(class_bytes, ANCHOR).unwrap();
         ReadHost::of_ring(ring, terms, Cursor::new(1, Totals::ZERO), &ReadOptions::default())
     }
@@ -78,7 +78,7 @@ impl ReadHost {
         terms: Terms,
         cursor: Cursor,
         options: &ReadOptions,
-    ) -> (ReadHost, Reader) {
+    ) -> (ReadHost, DoorReader) {
         let control = ControlFile::create().unwrap();
         control.page.set_gate(u64::MAX, u64::MAX, u64::MAX, u64::MAX);
         let slot = control.take_slot(2);
@@ -86,12 +86,13 @@ impl ReadHost {
         let (mut stream, theirs) = UnixStream::pair().unwrap();
         let grant = grant(terms, cursor);
         let descriptors = [ring.descriptor(), control.descriptor(), page.descriptor()];
-        let line = grant.spelled().to_string();
+        let line = grant.to_json().to_string();
         answer(&stream, &line, &descriptors);
-        let talked = talk(theirs).and_then(|mut talk| Ok((talk.line()?, talk)));
-        let (line, talk) = talked.unwrap();
+        let talked =
+            connection(theirs).and_then(|mut connection| Ok((connection.line()?, connection)));
+        let (line, connection) = talked.unwrap();
         assert_eq!(ReadGrant::parse(&line), Ok(grant));
-        let reader = Reader::new(&grant, GrantNames::default(), talk, options).unwrap();
+        let reader = DoorReader::new(&grant, GrantNames::default(), connection, options).unwrap();
         let mut mapped = [0; 64];
         let request_bytes = b"POST / HTTP/1.1\r\n\r\n".len();
         stream.read_exact(&mut mapped[..=request_bytes]).unwrap();
@@ -174,17 +175,17 @@ pub struct WriteHost {
 }
 
 impl WriteHost {
-    pub fn open(class_bytes: u32) -> (WriteHost, Writer) {
+    pub fn open(class_bytes: u32) -> (WriteHost, DoorWriter) {
         let ring = ProducerRing::create(class_bytes, ANCHOR).unwrap();
         let control = ControlFile::create().unwrap();
         let page = ProducerPageFile::create().unwrap();
         let (mut stream, theirs) = UnixStream::pair().unwrap();
         let grant = ProduceGrant { execution: execution(), token: Some("t".to_owned()) };
         let descriptors = [ring.descriptor(), control.descriptor(), page.descriptor()];
-        answer(&stream, &grant.spelled().to_string(), &descriptors);
-        let mut talk = talk(theirs).unwrap();
-        let granted = ProduceGrant::parse(&talk.line().unwrap()).unwrap();
-        let writer = Writer::new(granted, talk).unwrap();
+        answer(&stream, &grant.to_json().to_string(), &descriptors);
+        let mut connection = connection(theirs).unwrap();
+        let granted = ProduceGrant::parse(&connection.line().unwrap()).unwrap();
+        let writer = DoorWriter::new(granted, connection).unwrap();
         let request_bytes = b"POST / HTTP/1.1\r\n\r\n".len();
         stream.read_exact(&mut [0; 64][..=request_bytes]).unwrap();
         stream.set_nonblocking(true).unwrap();

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::connection::Talk;
-use super::host::{ANCHOR, ReadHost, WriteHost, answer, grant, talk, terms};
-use super::{Door, DoorError, ReadOptions, Reader, Unsound, Writer};
+use super::connection::OpenConnection;
+use super::host::{ANCHOR, ReadHost, WriteHost, answer, connection, grant, terms};
+use super::{Door, DoorError, DoorReader, DoorWriter, ReadOptions, Unsound};
 use crate::base::Random;
 use crate::endpoint::{GrantNames, ReadGrant};
 use crate::engine::policy::Cursor;
@@ -30,22 +30,22 @@ const TAIL_TOTALS: usize = 48;
 const DESCRIPTORS: usize = 128;
 const META: usize = 4;
 
-fn read_granted(talk: Result<Talk, DoorError>) -> Result<Reader, DoorError> {
-    let mut talk = talk?;
-    let line = talk.line()?;
+fn read_granted(connection: Result<OpenConnection, DoorError>) -> Result<DoorReader, DoorError> {
+    let mut connection = connection?;
+    let line = connection.line()?;
     let grant = ReadGrant::parse(&line)?;
-    Reader::new(&grant, GrantNames::parse(&line)?, talk, &ReadOptions::default())
+    DoorReader::new(&grant, GrantNames::parse(&line)?, connection, &ReadOptions::default())
 }
 
 #[test]
 fn an_answer_that_is_none_is_refused() {
     let block = terms(Policy::Block, 1, Kinds::ALL);
-    let line = grant(block, Cursor::new(1, Totals::ZERO)).spelled().to_string();
+    let line = grant(block, Cursor::new(1, Totals::ZERO)).to_json().to_string();
     let raw = |bytes: &[u8]| {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(bytes).unwrap();
         ours.shutdown(std::net::Shutdown::Write).unwrap();
-        read_granted(talk(theirs)).unwrap_err()
+        read_granted(connection(theirs)).unwrap_err()
     };
     assert!(matches!(raw(b""), DoorError::ServerGone));
     assert!(matches!(raw(b"HTTP/1.1 200 OK\r\n"), DoorError::ServerGone));
@@ -70,19 +70,19 @@ fn an_answer_that_is_none_is_refused() {
     // A grant without its descriptors, and a grant with too many of them.
     let (ours, theirs) = UnixStream::pair().unwrap();
     answer(&ours, &line, &[]);
-    let missing = read_granted(talk(theirs)).unwrap_err();
+    let missing = read_granted(connection(theirs)).unwrap_err();
     assert!(matches!(missing, DoorError::Unsound(Unsound::Descriptor { of: "ring", error: None })));
     let (ours, theirs) = UnixStream::pair().unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
     answer(&ours, &line, &[null.as_fd(); 5]);
-    let error = read_granted(talk(theirs)).unwrap_err();
+    let error = read_granted(connection(theirs)).unwrap_err();
     assert!(matches!(error, DoorError::Unsound(_)), "{error}");
 }
 
 #[test]
 fn any_bytes_for_an_answer_are_survived() {
     let block = terms(Policy::Block, 1, Kinds::ALL);
-    let line = grant(block, Cursor::new(1, Totals::ZERO)).spelled().to_string();
+    let line = grant(block, Cursor::new(1, Totals::ZERO)).to_json().to_string();
     let whole = format!(
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
                          {:x}\r\n{line}\n\r\n0\r\n\r\n",
@@ -105,7 +105,7 @@ fn any_bytes_for_an_answer_are_survived() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(&bytes).unwrap();
         drop(ours);
-        assert!(read_granted(talk(theirs)).is_err()); // It has no descriptors in any case.
+        assert!(read_granted(connection(theirs)).is_err()); // It has no descriptors in any case.
     }
 }
 
@@ -125,19 +125,19 @@ fn descriptors_in_the_wrong_places_are_refused() {
     ];
     let block = terms(Policy::Block, 1, Kinds::ALL);
     let read_grant = grant(block, Cursor::new(1, Totals::ZERO));
-    let line = read_grant.spelled().to_string();
+    let line = read_grant.to_json().to_string();
     let mut right = Vec::new();
     for places in 0..125 {
         let chosen: [BorrowedFd<'_>; 3] =
             [places / 25, places / 5 % 5, places % 5].map(|at| all[at]);
         let (ours, theirs) = UnixStream::pair().unwrap();
         answer(&ours, &line, &chosen);
-        let is_reader = read_granted(talk(theirs)).is_ok();
+        let is_reader = read_granted(connection(theirs)).is_ok();
         let (ours, theirs) = UnixStream::pair().unwrap();
         answer(&ours, &line, &chosen);
-        let mut talk = talk(theirs).unwrap();
-        let grant = crate::endpoint::ProduceGrant::parse(&talk.line().unwrap()).unwrap();
-        let is_writer = Writer::new(grant, talk).is_ok();
+        let mut connection = connection(theirs).unwrap();
+        let grant = crate::endpoint::ProduceGrant::parse(&connection.line().unwrap()).unwrap();
+        let is_writer = DoorWriter::new(grant, connection).is_ok();
         if is_reader || is_writer {
             right.push((places, is_reader, is_writer));
         }
@@ -146,8 +146,8 @@ fn descriptors_in_the_wrong_places_are_refused() {
     // A slot that does not exist.
     let (ours, theirs) = UnixStream::pair().unwrap();
     let wild = ReadGrant { slot: 64, ..read_grant };
-    answer(&ours, &wild.spelled().to_string(), &all[..3]);
-    let error = read_granted(talk(theirs)).unwrap_err();
+    answer(&ours, &wild.to_json().to_string(), &all[..3]);
+    let error = read_granted(connection(theirs)).unwrap_err();
     assert!(matches!(
         error,
         DoorError::Unsound(Unsound::Descriptor { of: "control page", error: Some(_) })

@@ -7,7 +7,7 @@ use super::connection::LifeLine;
 use crate::base::Instant;
 use crate::limits;
 use crate::memory::atomic::AtomicU64;
-use crate::memory::{DeskView, Left};
+use crate::memory::{LeaveReason, SignalView};
 use crate::reactor::Clock;
 use crate::shard::Flaw;
 use crate::shard::delivery::exit_of_code;
@@ -15,15 +15,15 @@ use crate::shard::reader::link::{Link, Shared};
 use crate::stream::Exit;
 
 /// A [`Link`] to a server in another process, over shared memory and a life line.
-pub struct Far {
+pub struct DoorLink {
     pub(super) shared: Shared,
-    pub(super) desk: DeskView,
+    pub(super) reader_signals: SignalView,
     pub(super) line: LifeLine,
     /// The flaw that was found. Nothing is delivered after it.
     pub(super) flaw: Cell<Option<Flaw>>,
 }
 
-impl Link for Far {
+impl Link for DoorLink {
     type Fault = Flaw;
     const IS_FOREIGN: bool = true;
 
@@ -34,16 +34,16 @@ impl Link for Far {
 
     #[inline]
     fn epoch(&self) -> u64 {
-        self.desk.epoch()
+        self.reader_signals.epoch()
     }
 
     fn epoch_word(&self) -> &AtomicU64 {
-        self.desk.epoch_word()
+        self.reader_signals.epoch_word()
     }
 
     #[inline]
     fn detached(&self) -> u32 {
-        self.desk.detached()
+        self.reader_signals.detached()
     }
 
     #[inline]
@@ -71,7 +71,7 @@ impl Link for Far {
         self.line.knock();
     }
 
-    fn leave(&self, _how: Left) {
+    fn leave(&self, _how: LeaveReason) {
         if self.line.is_ours() {
             self.shared.page.set_left();
             self.line.knock();

@@ -27,17 +27,18 @@
 //! on which a door was granted is its life line: while it stands, both sides are present. The end
 //! of a life line is final. A stream over the network can break while its reader lives, so a
 //! `block` subscriber there may reconnect within [`crate::limits::RECONNECT_GRACE`]. The end of a
-//! local socket means that a process has closed it or has died. A [`Reader`] whose line ends is
-//! therefore removed at once and holds no producer back. A [`Writer`] whose line ends has failed. A
-//! client that continues in another process asks for a new door, from [`Reader::next_seq`] on.
+//! local socket means that a process has closed it or has died. A [`DoorReader`] whose line ends is
+//! therefore removed at once and holds no producer back. A [`DoorWriter`] whose line ends has
+//! failed. A client that continues in another process asks for a new door, from
+//! [`DoorReader::next_seq`] on.
 //!
 //! Neither side trusts memory that the other can write. Every number is loaded once and checked,
 //! bytes are copied before they are examined, and every sleep is bounded. A server or a producer
-//! that writes nonsense can make a [`Reader`] fail with [`DoorError::Unsound`], and can do nothing
-//! else.
+//! that writes nonsense can make a [`DoorReader`] fail with [`DoorError::Unsound`], and can do
+//! nothing else.
 //!
-//! This module has no runtime. A [`Reader`] has no thread. A [`Writer`] has one thread, which
-//! sleeps; its end tells the server that this process has ended.
+//! This module has no runtime. A [`DoorReader`] has no thread. A [`DoorWriter`] has one thread,
+//! which sleeps; its end tells the server that this process has ended.
 //!
 //! Tests: `reader_tests.rs`, `writer_tests.rs` and `hostile_tests.rs` use real files and a host
 //! that plays the server (`host.rs`). `tests/door/` uses a real server.
@@ -48,8 +49,8 @@ mod error;
 mod link;
 mod named;
 mod options;
-pub(crate) mod pen;
 mod reader;
+pub(crate) mod ring_producer;
 mod writer;
 
 #[cfg(all(test, not(miri), not(loom)))]
@@ -72,13 +73,13 @@ use crate::endpoint::{GrantNames, ProduceGrant, ReadGrant, TokenFault, check_tok
 use crate::engine::Hold;
 use crate::limits;
 
-use connection::Talk;
+use connection::OpenConnection;
 
 pub use error::{DoorError, Unsound, WriteError};
 pub use named::NamedReader;
 pub use options::{ProduceOptions, ReadOptions};
-pub use reader::Reader;
-pub use writer::Writer;
+pub use reader::DoorReader;
+pub use writer::DoorWriter;
 
 /// The door of a server: the address of a Unix socket. It connects only when a request is sent.
 #[derive(Clone, Debug)]
@@ -160,13 +161,13 @@ impl Door {
     ///
     /// # Errors
     /// [`DoorError`]: no server listens there, it refuses the request, or its grant is not sound.
-    pub fn read(&self, execution: &str, options: &ReadOptions) -> Result<Reader, DoorError> {
+    pub fn read(&self, execution: &str, options: &ReadOptions) -> Result<DoorReader, DoorError> {
         let request = options.request(execution, self.token.as_deref());
-        let mut talk = Talk::begin(&self.path, &request)?;
-        let line = talk.line()?;
+        let mut connection = OpenConnection::begin(&self.path, &request)?;
+        let line = connection.line()?;
         let grant = ReadGrant::parse(&line)?;
         let names = GrantNames::parse(&line)?;
-        Reader::new(&grant, names, talk, options)
+        DoorReader::new(&grant, names, connection, options)
     }
 
     /// Runs a tool, and reads its output from the first chunk on.
@@ -178,7 +179,7 @@ impl Door {
         tool: &str,
         arguments: &Value,
         options: &ReadOptions,
-    ) -> Result<Reader, DoorError> {
+    ) -> Result<DoorReader, DoorError> {
         let hold = Some(Hold::UntilRead { deadline: limits::ATTACH_DEADLINE });
         let execute = ExecuteOptions { hold, ..ExecuteOptions::default() };
         let client = self.client()?;
@@ -207,12 +208,12 @@ impl Door {
     ///
     /// # Errors
     /// [`DoorError`]: no server listens there, it refuses the request, or its grant is not sound.
-    pub fn produce(&self, name: &str, options: &ProduceOptions) -> Result<Writer, DoorError> {
+    pub fn produce(&self, name: &str, options: &ProduceOptions) -> Result<DoorWriter, DoorError> {
         let request = options.request(name, self.token.as_deref());
-        let mut talk = Talk::begin(&self.path, &request)?;
-        let line = talk.line()?;
+        let mut connection = OpenConnection::begin(&self.path, &request)?;
+        let line = connection.line()?;
         let grant = ProduceGrant::parse(&line)?;
-        Writer::new(grant, talk)
+        DoorWriter::new(grant, connection)
     }
 
     fn failed(&self, error: ClientError) -> DoorError {

@@ -20,7 +20,7 @@ use crate::engine::{From, Subscribed};
 use crate::limits;
 use crate::memory::atomic::AtomicU64;
 use crate::memory::named::{FOLDER, NamedError, NamedView, name_of};
-use crate::memory::{Left, Poll, ReaderPage, RingReader};
+use crate::memory::{LeaveReason, Poll, ReaderPage, RingReader};
 use crate::reactor::Clock;
 use crate::shard::delivery::exit_of_code;
 use crate::shard::reader::link::{Link, Shared};
@@ -263,7 +263,7 @@ impl Link for ByName {
 
     fn ring(&self) {}
 
-    fn leave(&self, _how: Left) {}
+    fn leave(&self, _how: LeaveReason) {}
 
     fn exit(&self) -> Option<Exit> {
         exit_of_code(self.shared.control.exit())

@@ -10,15 +10,15 @@ use crate::memory::{ChunkHeader, ClockAnchor, FinalRecord, ProgressRecord, Short
 use crate::stream::{KindTotals, Kinds};
 
 /// A folder with one ring. Dropping this value removes both.
-struct House {
+struct TestServer {
     folder: PathBuf,
     id: ExecutionId,
     ring: Option<NamedRing>,
     totals: KindTotals,
 }
 
-impl House {
-    fn new(name: &str) -> House {
+impl TestServer {
+    fn new(name: &str) -> TestServer {
         let name = format!("streamdoor-by-name-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&folder); // Left by an earlier process of this id.
@@ -27,7 +27,7 @@ impl House {
         let id = ExecutionId { shard: 0, slot, nonce: 7 };
         let (anchor, start) = (ClockAnchor::default(), Start::default());
         let ring = NamedRing::create(&folder, id, 16 << 10, anchor, &start).unwrap();
-        House { folder, id, ring: Some(ring), totals: KindTotals::default() }
+        TestServer { folder, id, ring: Some(ring), totals: KindTotals::default() }
     }
 
     fn open(&self, options: &ReadOptions) -> Result<NamedReader, DoorError> {
@@ -55,11 +55,11 @@ impl House {
         let (totals, verdict) = (self.totals, NonZeroU8::new(verdict).unwrap());
         let head_seq = self.ring().writer.head_seq();
         self.ring().control.finish(&FinalRecord { verdict, head_seq, totals }, text);
-        self.ring().rouse();
+        self.ring().wake_readers();
     }
 }
 
-impl Drop for House {
+impl Drop for TestServer {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -91,20 +91,20 @@ fn told(reader: &mut NamedReader) -> (Vec<String>, Option<DoorError>) {
 
 #[test]
 fn who_reads_by_name_is_told_what_everybody_is() {
-    let mut house = House::new("plain");
-    let mut reader = house.reader(From::Start);
+    let mut server = TestServer::new("plain");
+    let mut reader = server.reader(From::Start);
     assert!(reader.poll().unwrap().is_none());
-    house.publish(b"one");
-    house.publish(b"two");
+    server.publish(b"one");
+    server.publish(b"two");
     let (total, context) = (Some(10.0), ShortText::new(""));
     let message = ShortText::new("going");
     let record = ProgressRecord { progress: 3.0, total, reports: 1, message, context };
-    house.ring().control.set_progress(&record);
-    house.ring().rouse();
-    let mut late = house.reader(From::Live);
-    let mut second = house.reader(From::Seq { seq: 2, seen: None });
-    house.publish(b"three");
-    house.finish(2, "it broke");
+    server.ring().control.set_progress(&record);
+    server.ring().wake_readers();
+    let mut late = server.reader(From::Live);
+    let mut second = server.reader(From::Seq { seq: 2, seen: None });
+    server.publish(b"three");
+    server.finish(2, "it broke");
     let (all, error) = told(&mut reader);
     assert!(error.is_none());
     let last = ["3 three", "at 3 Some(\"going\")", "failed Some(\"it broke\")"];
@@ -116,12 +116,12 @@ fn who_reads_by_name_is_told_what_everybody_is() {
 
 #[test]
 fn what_was_overtaken_is_a_gap_that_counts_exactly() {
-    let mut house = House::new("overtaken");
-    let mut reader = house.reader(From::Start);
+    let mut server = TestServer::new("overtaken");
+    let mut reader = server.reader(From::Start);
     for number in 0..1_000 {
-        house.publish(format!("{number:04}").as_bytes());
+        server.publish(format!("{number:04}").as_bytes());
     }
-    house.finish(1, "");
+    server.finish(1, "");
     let (all, error) = told(&mut reader);
     assert!(error.is_none());
     assert!(all[0].starts_with("gap 1-"), "{}", all[0]);
@@ -146,53 +146,53 @@ fn what_was_overtaken_is_a_gap_that_counts_exactly() {
 
 #[test]
 fn sleepers_are_woken_by_chunks_and_ends() {
-    let mut house = House::new("sleepers");
-    let mut reader = house.reader(From::Start);
+    let mut server = TestServer::new("sleepers");
+    let mut reader = server.reader(From::Start);
     std::thread::scope(|scope| {
         let reading = scope.spawn(move || told(&mut reader).0);
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(20));
-            house.publish(b"x");
+            server.publish(b"x");
         }
         std::thread::sleep(Duration::from_millis(20));
-        house.finish(1, "");
+        server.finish(1, "");
         assert_eq!(reading.join().unwrap(), ["1 x", "2 x", "3 x", "completed None"]);
     });
 }
 
 #[test]
 fn an_owner_that_goes_without_an_end_is_gone() {
-    let mut house = House::new("gone");
-    let mut reader = house.reader(From::Start);
-    house.publish(b"x");
-    house.ring = None;
+    let mut server = TestServer::new("gone");
+    let mut reader = server.reader(From::Start);
+    server.publish(b"x");
+    server.ring = None;
     let (all, error) = told(&mut reader);
     assert_eq!(all, ["1 x"]);
     assert!(matches!(error, Some(DoorError::ServerGone)), "{error:?}");
-    let missing = house.open(&ReadOptions::default()).err().unwrap();
+    let missing = server.open(&ReadOptions::default()).err().unwrap();
     assert!(matches!(missing, DoorError::NoServer { .. }), "{missing:?}");
 }
 
 #[test]
 fn a_file_that_is_cut_off_is_an_error_and_no_death() {
-    let mut house = House::new("cut");
-    let mut reader = house.reader(From::Start);
-    house.publish(b"x");
-    let path = house.ring().path().to_owned();
+    let mut server = TestServer::new("cut");
+    let mut reader = server.reader(From::Start);
+    server.publish(b"x");
+    let path = server.ring().path().to_owned();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(4_096).unwrap();
     let (_, error) = told(&mut reader);
     assert!(error.unwrap().to_string().contains("was truncated"));
-    house.publish(b"y");
-    assert!(house.ring().is_lost());
-    let refused = house.open(&ReadOptions::default()).err().unwrap();
+    server.publish(b"y");
+    assert!(server.ring().is_lost());
+    let refused = server.open(&ReadOptions::default()).err().unwrap();
     assert!(matches!(refused, DoorError::Named(_)), "{refused:?}");
 }
 
 #[test]
 fn what_needs_the_server_is_refused() {
-    let house = House::new("refused");
+    let server = TestServer::new("refused");
     let unfit = |options: ReadOptions| {
-        let error = house.open(&options).err().unwrap();
+        let error = server.open(&options).err().unwrap();
         assert!(matches!(error, DoorError::Unfit(_)), "{error:?}");
     };
     for policy in [Policy::Block, Policy::Disconnect] {

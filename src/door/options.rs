@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use crate::client::ExecuteOptions;
-use crate::client::request::{self, FollowOptions, Request};
-use crate::endpoint::Wishes;
+use crate::client::request::{self, ClientRequest, FollowOptions};
+use crate::endpoint::DeliveryOptions;
 use crate::engine::From;
 use crate::stream::{Kinds, Policy};
 use crate::wire::http1::Method;
@@ -42,8 +42,8 @@ pub struct ReadOptions {
     pub headers_only: bool,
 }
 
-/// Options for the execution that a [`Writer`](super::Writer) produces. A value of `None` takes the
-/// server's default.
+/// Options for the execution that a [`Writer`](super::DoorWriter) produces. A value of `None` takes
+/// the server's default.
 ///
 /// ```
 /// use streamdoor::door::ProduceOptions;
@@ -66,21 +66,22 @@ pub struct ProduceOptions {
 impl ReadOptions {
     /// Writes the request. The options are in the query, as they are for streams over HTTP.
     pub(super) fn request(&self, execution: &str, token: Option<&str>) -> Vec<u8> {
-        let wishes = Wishes {
+        let delivery_options = DeliveryOptions {
             policy: self.policy,
             limit_chunks: self.limit_chunks,
             limit_bytes: self.limit_bytes,
             kinds: self.kinds,
-            ..Wishes::default()
+            ..DeliveryOptions::default()
         };
-        let follow = FollowOptions { from: self.from, wishes, ..FollowOptions::default() };
+        let follow =
+            FollowOptions { from: self.from, delivery_options, ..FollowOptions::default() };
         let mut target = format!("/v1/executions/{}/door", request::path_piece(execution));
         let query_start = target.len();
-        request::wishes(&mut target, &follow);
+        request::write_delivery_options(&mut target, &follow);
         if target.len() > query_start {
             target.replace_range(query_start..=query_start, "?");
         }
-        spelled(Request::new(Method::Post, target), token)
+        spelled(ClientRequest::new(Method::Post, target), token)
     }
 }
 
@@ -97,16 +98,16 @@ impl ProduceOptions {
         set("ring_bytes", self.ring_bytes.map(u64::from));
         set("chunk_bytes", self.chunk_bytes.map(u64::from));
         set("estimated_bytes", self.estimated_bytes);
-        let request = Request::new(Method::Post, "/v1/door/executions");
+        let request = ClientRequest::new(Method::Post, "/v1/door/executions");
         spelled(request.with_body(&Value::Object(body)), token)
     }
 }
 
-fn spelled(request: Request, token: Option<&str>) -> Vec<u8> {
+fn spelled(request: ClientRequest, token: Option<&str>) -> Vec<u8> {
     // Some servers require a length even if the body is empty.
     let body = request.body.or_else(|| Some(Vec::new()));
     let accept = "application/x-ndjson";
-    Request { accept, body, ..request }.write("localhost", token, false)
+    ClientRequest { accept, body, ..request }.write("localhost", token, false)
 }
 
 #[cfg(test)]
@@ -115,7 +116,7 @@ mod tests {
     use crate::stream::Kind;
 
     #[test]
-    fn wishes_are_spelled_as_streams_have_them() {
+    fn delivery_options_are_written_as_for_streams() {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         let plain = text(ReadOptions::default().request("abc", None));
         assert!(plain.starts_with("POST /v1/executions/abc/door HTTP/1.1\r\n"), "{plain}");

@@ -6,9 +6,9 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::connection::Talk;
+use super::connection::OpenConnection;
 use super::error::{DoorError, Unsound};
-use super::link::Far;
+use super::link::DoorLink;
 use super::options::ReadOptions;
 use crate::base::{ExecutionId, Instant, SubscriberId};
 use crate::endpoint::{GrantNames, ReadGrant};
@@ -25,12 +25,12 @@ use crate::stream::Terms;
 /// Deliveries come in the order of the log, and the last one is a [`Delivery::End`]. An error in
 /// its place means that no end will come, and every further call returns it again.
 ///
-/// A reader of a [`crate::door::Writer`]'s execution reads the writer's own ring. When the
+/// A reader of a [`crate::door::DoorWriter`]'s execution reads the writer's own ring. When the
 /// execution is stopped, the server takes over the chunks that this ring holds. If a new `block`
 /// reader holds the server back at that moment, the server may miss chunks that this reader was
 /// given. Such chunks count in `given`, and not in `published`.
-pub struct Reader {
-    subscriber: Subscriber<Far>,
+pub struct DoorReader {
+    subscriber: Subscriber<DoorLink>,
     names: GrantNames,
     from_seq: u64,
     /// Number of polls left until the reader checks its state and the server's.
@@ -42,30 +42,30 @@ pub struct Reader {
     is_watching: bool,
 }
 
-impl Reader {
+impl DoorReader {
     pub(super) fn new(
         grant: &ReadGrant,
         names: GrantNames,
-        mut talk: Talk,
+        mut connection: OpenConnection,
         options: &ReadOptions,
-    ) -> Result<Reader, DoorError> {
-        let [ring, control, page] = talk.descriptors()?;
-        let line = talk.into_line()?;
+    ) -> Result<DoorReader, DoorError> {
+        let [ring, control, page] = connection.descriptors()?;
+        let line = connection.into_line()?;
         let reader = RingReader::open(ring).map_err(wrong("ring"))?;
         let opened = ControlView::open(control, grant.slot);
-        let (control, desk) = opened.map_err(wrong("control page"))?;
+        let (control, reader_signals) = opened.map_err(wrong("control page"))?;
         let page = ReaderPage::open(page).map_err(wrong("reader's page"))?;
         let ReadGrant { execution: id, subscriber, terms, cursor, wall_us, mono_ns, .. } = *grant;
         line.knock(); // Everything is mapped.
         let anchor = ClockAnchor { wall_us, mono_ns };
         let shared = Shared { id, reader, control, page, anchor };
-        let link = Far { shared, desk, line, flaw: Cell::new(None) };
+        let link = DoorLink { shared, reader_signals, line, flaw: Cell::new(None) };
         let replay = None; // A reader of shared memory loses no delivery that it was given.
         let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor, replay };
         let now = Clock::now();
         let mut subscriber = Subscriber::of_link(link, &subscribed, None, now);
         subscriber.headers_only(options.headers_only);
-        Ok(Reader {
+        Ok(DoorReader {
             subscriber,
             names,
             from_seq: cursor.next_seq,
@@ -131,10 +131,10 @@ impl Reader {
     }
 
     /// Hands every delivery that is due at this moment to `take`, at most `count_max` of them, and
-    /// returns their number. It costs less than repeated calls of [`Reader::poll`].
+    /// returns their number. It costs less than repeated calls of [`DoorReader::poll`].
     ///
     /// # Errors
-    /// The same as those of [`Reader::poll`]. `take` may have got deliveries before the error.
+    /// The same as those of [`DoorReader::poll`]. `take` may have got deliveries before the error.
     #[inline]
     pub fn drain(
         &mut self,
@@ -179,7 +179,7 @@ impl Reader {
     /// Waits for the next delivery and returns it; `None` after the end.
     ///
     /// # Errors
-    /// The same as those of [`Reader::poll`].
+    /// The same as those of [`DoorReader::poll`].
     #[expect(
         clippy::should_implement_trait,
         reason = "a lending iterator, which std does not have"
@@ -188,11 +188,11 @@ impl Reader {
         self.next_until(Instant::FAR)
     }
 
-    /// Waits for the next delivery like [`Reader::next`], for at most `timeout`. Returns `None`
-    /// also if nothing came; [`Reader::is_over`] distinguishes the two.
+    /// Waits for the next delivery like [`DoorReader::next`], for at most `timeout`. Returns `None`
+    /// also if nothing came; [`DoorReader::is_over`] distinguishes the two.
     ///
     /// # Errors
-    /// The same as those of [`Reader::poll`].
+    /// The same as those of [`DoorReader::poll`].
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Delivery<'_>>, DoorError> {
         self.next_until(Clock::now().saturating_add(timeout))
     }
@@ -222,15 +222,15 @@ impl Reader {
         self.subscriber.is_over() && self.subscriber.link().flaw.get().is_none()
     }
 
-    /// Prepares a wait until [`Reader::as_fd`](AsFd::as_fd) can be read. Returns `false` if
-    /// something is due already; call [`Reader::poll`] until it returns `None`, and then call this
-    /// again.
+    /// Prepares a wait until [`DoorReader::as_fd`](AsFd::as_fd) can be read. Returns `false` if
+    /// something is due already; call [`DoorReader::poll`] until it returns `None`, and then call
+    /// this again.
     ///
     /// ```no_run
-    /// # use streamdoor::door::{DoorError, Reader};
+    /// # use streamdoor::door::{DoorError, DoorReader};
     /// use rustix::event::{PollFd, PollFlags, poll};
     ///
-    /// fn follow(reader: &mut Reader) -> Result<(), Box<dyn std::error::Error>> {
+    /// fn follow(reader: &mut DoorReader) -> Result<(), Box<dyn std::error::Error>> {
     ///     while !reader.is_over() {
     ///         while let Some(delivery) = reader.poll()? {
     ///             println!("{delivery:?}");
@@ -311,15 +311,15 @@ pub(super) fn wrong(of: &'static str) -> impl FnOnce(OpenError) -> DoorError {
     }
 }
 
-impl AsFd for Reader {
-    /// The descriptor to wait for, together with others; see [`Reader::watch`]. Do not read from
-    /// it.
+impl AsFd for DoorReader {
+    /// The descriptor to wait for, together with others; see [`DoorReader::watch`]. Do not read
+    /// from it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.subscriber.link().line.as_fd()
     }
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for DoorReader {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.subscriber.fmt(out)
     }

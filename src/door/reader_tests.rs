@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::host::{ANCHOR, ReadHost, is_readable, terms};
-use super::{DoorError, ReadOptions, Reader};
+use super::{DoorError, DoorReader, ReadOptions};
 use crate::base::Random;
 use crate::engine::policy::Cursor;
 use crate::memory::layout::Geometry;
@@ -298,7 +298,7 @@ fn who_wants_no_bytes_gets_none() {
 }
 
 /// Reads on another thread until the end, and passes on the number of chunks.
-fn follow(mut reader: Reader) -> std::thread::JoinHandle<Result<u64, DoorError>> {
+fn follow(mut reader: DoorReader) -> std::thread::JoinHandle<Result<u64, DoorError>> {
     std::thread::spawn(move || {
         let mut count = 0;
         while let Some(delivery) = reader.next()? {

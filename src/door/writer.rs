@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use super::connection::{LifeLine, Talk};
+use super::connection::{LifeLine, OpenConnection};
 use super::error::{DoorError, WriteError};
-use super::pen::{Bell, Pen, header};
+use super::ring_producer::{ProducerSignal, RingProducer, header};
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::ProduceGrant;
 use crate::memory::{CHUNK_MORE, ChunkHeader, OwnerWord};
@@ -17,23 +17,26 @@ use crate::stream::{Kind, Outcome};
 
 /// Publishes one execution of a server in another process.
 ///
-/// Dropping it without [`Writer::complete`] or [`Writer::fail`] makes the execution fail. The error
-/// is "the producer left", or "the producer panicked".
-pub struct Writer {
-    pen: Pen<LifeLine>,
+/// Dropping it without [`DoorWriter::complete`] or [`DoorWriter::fail`] makes the execution fail.
+/// The error is "the producer left", or "the producer panicked".
+pub struct DoorWriter {
+    producer: RingProducer<LifeLine>,
     grant: ProduceGrant,
     /// True if the end was reported.
     is_finished: bool,
     owner: Option<OwnerThread>,
 }
 
-impl Writer {
-    pub(super) fn new(grant: ProduceGrant, mut talk: Talk) -> Result<Writer, DoorError> {
-        let descriptors = talk.descriptors()?;
-        let pen = Pen::open(descriptors, talk.into_line()?)?;
-        let owner = OwnerThread::start(pen.page().owner().clone())?;
-        pen.bell().knock(); // Everything is mapped.
-        Ok(Writer { pen, grant, is_finished: false, owner: Some(owner) })
+impl DoorWriter {
+    pub(super) fn new(
+        grant: ProduceGrant,
+        mut connection: OpenConnection,
+    ) -> Result<DoorWriter, DoorError> {
+        let descriptors = connection.descriptors()?;
+        let producer = RingProducer::open(descriptors, connection.into_line()?)?;
+        let owner = OwnerThread::start(producer.page().owner().clone())?;
+        producer.signal().knock(); // Everything is mapped.
+        Ok(DoorWriter { producer, grant, is_finished: false, owner: Some(owner) })
     }
 
     /// The execution that it produces.
@@ -57,10 +60,10 @@ impl Writer {
         self.send_as(Kind::Output, Kind::Output as u8, payload)
     }
 
-    /// Sends a chunk like [`Writer::send`], with a kind and a key (below 64).
+    /// Sends a chunk like [`DoorWriter::send`], with a kind and a key (below 64).
     ///
     /// # Errors
-    /// The same as those of [`Writer::send`].
+    /// The same as those of [`DoorWriter::send`].
     ///
     /// # Panics
     /// Panics if `key` is 64 or more.
@@ -81,12 +84,12 @@ impl Writer {
     /// Sends a chunk for each of these payloads, and returns the number of the last one; 0 if no
     /// chunk was ever sent.
     ///
-    /// It costs less than a call of [`Writer::send_as`] for each payload. The ring takes as many
-    /// chunks as it has room for, all with the same time. It publishes them at once, and sleeping
-    /// readers are woken once.
+    /// It costs less than a call of [`DoorWriter::send_as`] for each payload. The ring takes as
+    /// many chunks as it has room for, all with the same time. It publishes them at once, and
+    /// sleeping readers are woken once.
     ///
     /// # Errors
-    /// The same as those of [`Writer::send`]; some payloads may have been sent.
+    /// The same as those of [`DoorWriter::send`]; some payloads may have been sent.
     ///
     /// # Panics
     /// Panics if `key` is 64 or more.
@@ -99,29 +102,29 @@ impl Writer {
         let (header, piece_bytes_max) = (header(kind, key, 0), self.chunk_bytes_max() as usize);
         let mut now = Clock::now();
         let mut gate_seq = 0;
-        self.pen.begin_batch();
+        self.producer.begin_batch();
         for payload in payloads {
             if payload.len() <= piece_bytes_max {
-                match self.pen.write(header, payload, |_| now) {
+                match self.producer.write(header, payload, |_| now) {
                     Ok(Some((gate, _))) => {
                         gate_seq = gate;
                         continue;
                     }
                     Ok(None) => {}
                     Err(error) => {
-                        self.pen.end_batch(now, gate_seq);
+                        self.producer.end_batch(now, gate_seq);
                         return Err(error);
                     }
                 }
             }
             // The payload is too long for one chunk, or the ring has no room.
-            self.pen.end_batch(now, gate_seq);
+            self.producer.end_batch(now, gate_seq);
             self.send_as(kind, key, payload)?;
             now = Clock::now();
-            self.pen.begin_batch();
+            self.producer.begin_batch();
         }
-        self.pen.end_batch(now, gate_seq);
-        Ok(self.pen.head_seq())
+        self.producer.end_batch(now, gate_seq);
+        Ok(self.producer.head_seq())
     }
 
     /// Sends one chunk if that is possible at once, and returns its number. `None`: a `block`
@@ -138,21 +141,21 @@ impl Writer {
         key: u8,
         payload: &[u8],
     ) -> Result<Option<u64>, WriteError> {
-        let sent = self.pen.try_piece(header(kind, key, 0), payload)?;
+        let sent = self.producer.try_piece(header(kind, key, 0), payload)?;
         if sent.is_none() {
-            self.pen.ask_for_room()?;
+            self.producer.ask_for_room()?;
         }
         Ok(sent)
     }
 
     /// Returns room in the ring for a chunk of up to `length` bytes. The caller fills it in place
-    /// and then [publishes](Writer::publish) it, so nothing is copied. The room holds bytes of
+    /// and then [publishes](DoorWriter::publish) it, so nothing is copied. The room holds bytes of
     /// older chunks. Waits while a `block` reader has to read first.
     ///
     /// ```no_run
-    /// # use streamdoor::door::{Writer, WriteError};
+    /// # use streamdoor::door::{DoorWriter, WriteError};
     /// # use streamdoor::stream::Kind;
-    /// fn square(writer: &mut Writer, numbers: &[u8]) -> Result<u64, WriteError> {
+    /// fn square(writer: &mut DoorWriter, numbers: &[u8]) -> Result<u64, WriteError> {
     ///     let room = writer.lend(numbers.len())?;
     ///     for (square, number) in room.iter_mut().zip(numbers) {
     ///         *square = number.wrapping_mul(*number);
@@ -165,9 +168,9 @@ impl Writer {
     /// [`WriteError`]; nothing was lent.
     pub fn lend(&mut self, length: usize) -> Result<&mut [u8], WriteError> {
         loop {
-            let epoch = self.pen.gate_epoch();
-            if self.pen.try_lend(length)?.is_some() {
-                let room = self.pen.try_lend(length)?;
+            let epoch = self.producer.gate_epoch();
+            if self.producer.try_lend(length)?.is_some() {
+                let room = self.producer.try_lend(length)?;
                 return Ok(room.expect("the room was checked above"));
             }
             self.wait_for_room(epoch)?;
@@ -181,29 +184,29 @@ impl Writer {
     /// Panics if no room was lent since the last chunk, or less than `length`. Panics if `key` is
     /// 64 or more.
     pub fn publish(&mut self, kind: Kind, key: u8, length: usize) -> u64 {
-        self.pen.publish(header(kind, key, 0), length)
+        self.producer.publish(header(kind, key, 0), length)
     }
 
     /// Reports the progress of the work, its total if that is known, and a text for people. The
     /// newest report replaces earlier ones.
     pub fn progress(&mut self, progress: f64, total: Option<f64>, message: &str) {
-        self.pen.progress(progress, total, message);
+        self.producer.progress(progress, total, message);
     }
 
     /// Reports how many chunks the execution will have.
     pub fn expect_total(&mut self, chunk_count: u64) {
-        self.pen.expect_total(chunk_count);
+        self.producer.expect_total(chunk_count);
     }
 
     /// True if the server takes no more chunks. A producer that works for long without sending
     /// should call this now and then.
     pub fn is_stopped(&self) -> bool {
-        self.pen.is_stopped()
+        self.producer.is_stopped()
     }
 
     /// Largest payload of a chunk, in bytes.
     pub fn chunk_bytes_max(&self) -> u32 {
-        self.pen.chunk_bytes_max()
+        self.producer.chunk_bytes_max()
     }
 
     /// Reports that everything was published, and waits until the server has taken it.
@@ -220,7 +223,7 @@ impl Writer {
     /// Reports that the execution has failed, and waits until the server has recorded it.
     ///
     /// # Errors
-    /// The same as those of [`Writer::complete`].
+    /// The same as those of [`DoorWriter::complete`].
     pub fn fail(mut self, text: &str) -> Result<(), DoorError> {
         self.finish(Outcome::Failed, text);
         self.wait_for_end(Outcome::Failed)
@@ -228,8 +231,8 @@ impl Writer {
 
     fn send_piece(&mut self, header: ChunkHeader, piece: &[u8]) -> Result<u64, WriteError> {
         loop {
-            let epoch = self.pen.gate_epoch();
-            if let Some(seq) = self.pen.try_piece(header, piece)? {
+            let epoch = self.producer.gate_epoch();
+            if let Some(seq) = self.producer.try_piece(header, piece)? {
                 return Ok(seq);
             }
             self.wait_for_room(epoch)?;
@@ -239,35 +242,35 @@ impl Writer {
     /// Waits until the gate may have moved since `epoch` was read.
     #[cold]
     fn wait_for_room(&mut self, epoch: u64) -> Result<(), WriteError> {
-        self.pen.ask_for_room()?;
+        self.producer.ask_for_room()?;
         let result = self.wait_for_gate(epoch);
-        self.pen.has_room();
+        self.producer.has_room();
         result
     }
 
     fn wait_for_gate(&self, epoch: u64) -> Result<(), WriteError> {
-        while self.pen.gate_epoch() == epoch {
+        while self.producer.gate_epoch() == epoch {
             if self.is_stopped() {
-                return Err(self.pen.stopped());
+                return Err(self.producer.stopped());
             }
-            if !self.pen.bell().is_up() {
+            if !self.producer.signal().is_up() {
                 return Err(WriteError::ServerGone);
             }
-            self.pen.wait_gate(epoch); // For a few ms at most.
+            self.producer.wait_gate(epoch); // For a few ms at most.
         }
         Ok(())
     }
 
     fn finish(&mut self, outcome: Outcome, text: &str) {
-        self.pen.finish(outcome, text);
+        self.producer.finish(outcome, text);
         self.is_finished = true;
     }
 
     fn wait_for_end(&self, expected: Outcome) -> Result<(), DoorError> {
         loop {
-            let epoch = self.pen.gate_epoch();
-            let is_gone = !self.pen.bell().is_up();
-            if let Some(record) = self.pen.final_record() {
+            let epoch = self.producer.gate_epoch();
+            let is_gone = !self.producer.signal().is_up();
+            if let Some(record) = self.producer.final_record() {
                 return match outcome_of_code(record.verdict.get()) {
                     Some(outcome) if outcome == expected => Ok(()),
                     Some(outcome) => Err(DoorError::Stopped(outcome)),
@@ -277,14 +280,14 @@ impl Writer {
             if is_gone {
                 return Err(DoorError::ServerGone);
             }
-            self.pen.wait_gate(epoch);
+            self.producer.wait_gate(epoch);
         }
     }
 }
 
-impl Drop for Writer {
+impl Drop for DoorWriter {
     fn drop(&mut self) {
-        let is_ours = self.pen.bell().is_ours();
+        let is_ours = self.producer.signal().is_ours();
         if is_ours && !self.is_finished {
             let has_panicked = std::thread::panicking();
             let text = if has_panicked { "the producer panicked" } else { "the producer left" };
@@ -296,7 +299,7 @@ impl Drop for Writer {
     }
 }
 
-impl Bell for LifeLine {
+impl ProducerSignal for LifeLine {
     fn knock(&self) {
         LifeLine::knock(self);
     }
@@ -348,8 +351,8 @@ impl OwnerThread {
     }
 }
 
-impl fmt::Debug for Writer {
+impl fmt::Debug for DoorWriter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Writer(of {}, {:?})", self.grant.execution, self.pen)
+        write!(out, "Writer(of {}, {:?})", self.grant.execution, self.producer)
     }
 }

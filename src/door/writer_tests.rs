@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::host::{WriteHost, execution};
-use super::{DoorError, WriteError, Writer};
+use super::{DoorError, DoorWriter, WriteError};
 use crate::memory::{CHUNK_MORE, Owner};
 use crate::shard::delivery::outcome_of_code;
 use crate::stream::{Kind, Outcome};
@@ -247,7 +247,7 @@ fn a_producer_hears_that_it_is_to_stop() {
     });
     until(|| host.owner.is_gated());
     host.end(Outcome::Cancelled);
-    let (result, mut writer): (_, Writer) = waiting.join().unwrap();
+    let (result, mut writer): (_, DoorWriter) = waiting.join().unwrap();
     assert_eq!(result, Err(WriteError::Stopped(Some(Outcome::Cancelled))));
     assert!(writer.is_stopped());
     host.open_gate(100);

@@ -8,8 +8,8 @@ use crate::endpoint::execute::{
     AGREED, ALLOWED, BEGINNING, HELD_BACK, KEPT, MEASURED, RETAINED, STALLED, opening,
 };
 use crate::endpoint::fields::{Field, Preset, Shape, object_schema};
-use crate::endpoint::front::bodies::{self, Run};
-use crate::endpoint::{ApiError, Execute, StreamFormat, Wishes};
+use crate::endpoint::front::bodies::{self, RunRequest};
+use crate::endpoint::{ApiError, DeliveryOptions, Execute, StreamFormat};
 use crate::limits;
 use crate::tool::AGENT;
 use crate::trace::TraceContext;
@@ -143,24 +143,24 @@ pub fn generate_schema() -> Value {
 
 /// The options of the answer to `POST /v1/agent/stream`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Stream {
+pub(super) struct StreamOptions {
     /// The format that the request named.
     pub said: Option<StreamFormat>,
     /// The format for clients that send our own members and name no format.
     pub own: StreamFormat,
-    pub wishes: Wishes,
+    pub delivery_options: DeliveryOptions,
 }
 
 /// Reads the body of `POST /v1/agent/stream`: an execution whose arguments are among its members.
 /// The body shows whether a front end's client sent it. The answer then has the format of that
 /// front end, unless the request names another.
-pub(super) fn stream(body: &[u8], stream: Stream) -> Result<Execute, ApiError> {
-    let Stream { said, own, wishes } = stream;
+pub(super) fn stream(body: &[u8], stream: StreamOptions) -> Result<Execute, ApiError> {
+    let StreamOptions { said, own, delivery_options } = stream;
     match bodies::run_of(parse(body)?)? {
-        Run::Own(body) => run(&body, Some((said.unwrap_or(own), wishes))),
-        Run::Front { members, format, front } => {
+        RunRequest::Own(body) => run(&body, Some((said.unwrap_or(own), delivery_options))),
+        RunRequest::Front { members, format, front } => {
             let format = said.unwrap_or(StreamFormat::Front(format));
-            let execute = run(&members, Some((format, wishes)))?;
+            let execute = run(&members, Some((format, delivery_options)))?;
             Ok(Execute { front: Some(front.into()), ..execute })
         }
     }
@@ -169,7 +169,7 @@ pub(super) fn stream(body: &[u8], stream: Stream) -> Result<Execute, ApiError> {
 /// Returns a run whose arguments are among these members.
 pub(super) fn run(
     body: &Value,
-    stream: Option<(StreamFormat, Wishes)>,
+    stream: Option<(StreamFormat, DeliveryOptions)>,
 ) -> Result<Execute, ApiError> {
     let members = Members::of(body, STREAMED)?;
     let mut arguments = Map::new();

@@ -22,13 +22,13 @@ pub struct Answer {
     media_type: Option<&'static str>,
     body: Cow<'static, [u8]>,
     retry_after: Option<Duration>,
-    beside: Beside,
+    extra_header: ExtraHeader,
 }
 
 /// An additional header of the answer. No answer has two of these.
 #[derive(Clone, Debug, PartialEq)]
-enum Beside {
-    Nothing,
+enum ExtraHeader {
+    None,
     /// The location of what was created.
     Location(String),
     /// The id of the MCP session that was opened.
@@ -43,7 +43,7 @@ enum Beside {
 
 /// Properties of the request that determine how its answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Manner {
+pub(super) struct ResponseContext {
     /// True for `HEAD`: the head is written in full, the body not at all.
     pub is_head: bool,
     /// True for HTTP/1.0: no chunked framing, and the connection closes unless the answer says
@@ -52,25 +52,25 @@ pub(super) struct Manner {
     /// True if another request may follow on the connection.
     pub keeps_alive: bool,
     /// The error format that the client understands.
-    pub words: Words,
+    pub error_format: ErrorFormat,
     /// The origin of the page that sent the request, if it is a configured origin.
     pub origin: Option<OriginPlace>,
 }
 
 /// The format in which an error is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Words {
+pub(super) enum ErrorFormat {
     /// The JSON document of [`ApiError`].
     #[default]
-    Own,
+    ApiError,
     /// A JSON-RPC error without an id, because the client may read nothing else.
     JsonRpc,
 }
 
-impl Words {
+impl ErrorFormat {
     /// Returns the format that clients of this path understand.
-    pub fn at(path: &str) -> Words {
-        if path == mcp::PATH { Words::JsonRpc } else { Words::Own }
+    pub fn at(path: &str) -> ErrorFormat {
+        if path == mcp::PATH { ErrorFormat::JsonRpc } else { ErrorFormat::ApiError }
     }
 }
 
@@ -85,8 +85,8 @@ impl Answer {
 
     /// Creates the answer for something that was created at `location`.
     pub fn created(document: &Value, location: impl Into<String>) -> Answer {
-        let beside = Beside::Location(location.into());
-        Answer { beside, ..Answer::json(Status::CREATED, document) }
+        let extra_header = ExtraHeader::Location(location.into());
+        Answer { extra_header, ..Answer::json(Status::CREATED, document) }
     }
 
     /// Creates an answer with a body that is not JSON.
@@ -105,7 +105,7 @@ impl Answer {
             media_type: None,
             body: Cow::Borrowed(&[]),
             retry_after: None,
-            beside: Beside::Nothing,
+            extra_header: ExtraHeader::None,
         }
     }
 
@@ -116,10 +116,10 @@ impl Answer {
     }
 
     /// Does the same as [`Answer::error`], in this format.
-    pub(super) fn error_in(words: Words, error: &ApiError) -> Answer {
-        match words {
-            Words::Own => Answer::error(error),
-            Words::JsonRpc => {
+    pub(super) fn error_in(error_format: ErrorFormat, error: &ApiError) -> Answer {
+        match error_format {
+            ErrorFormat::ApiError => Answer::error(error),
+            ErrorFormat::JsonRpc => {
                 let retry_after = error.retry_after;
                 let body = mcp::error_body(error);
                 Answer { retry_after, ..Answer::text(error.status, JSON, body) }
@@ -130,25 +130,31 @@ impl Answer {
     /// Adds the id of the session that the answer opens.
     #[must_use]
     pub fn in_session(self, session: String) -> Answer {
-        Answer { beside: Beside::Session(session), ..self }
+        Answer { extra_header: ExtraHeader::Session(session), ..self }
     }
 
     /// Creates the answer to a request without a valid token. Only `challenge` shows whether a
     /// token was missing or wrong.
-    pub(super) fn unauthorized(words: Words, challenge: &'static str) -> Answer {
+    pub(super) fn unauthorized(error_format: ErrorFormat, challenge: &'static str) -> Answer {
         let text = "a token is needed: Authorization: Bearer TOKEN";
         let error = ApiError::new(Status::UNAUTHORIZED, "unauthorized", text);
-        Answer { beside: Beside::Challenge(challenge), ..Answer::error_in(words, &error) }
+        Answer {
+            extra_header: ExtraHeader::Challenge(challenge),
+            ..Answer::error_in(error_format, &error)
+        }
     }
 
     /// Creates the answer to a preflight request that is allowed, with these methods.
     pub(super) fn preflight(methods: String) -> Answer {
-        Answer { beside: Beside::Preflight(methods), ..Answer::empty(Status::NO_CONTENT) }
+        Answer {
+            extra_header: ExtraHeader::Preflight(methods),
+            ..Answer::empty(Status::NO_CONTENT)
+        }
     }
 
     /// Adds the methods that the path allows.
     pub(super) fn allowing(self, methods: String) -> Answer {
-        Answer { beside: Beside::Allow(methods), ..self }
+        Answer { extra_header: ExtraHeader::Allow(methods), ..self }
     }
 
     /// Returns the status of the answer.
@@ -161,43 +167,50 @@ impl Answer {
         &self.body
     }
 
-    pub(super) fn write(&self, manner: Manner, around: &Surroundings<'_>, out: &mut Vec<u8>) {
+    pub(super) fn write(
+        &self,
+        context: ResponseContext,
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) {
         let mut head = ResponseHead::begin(out, self.status, &around.date);
         let retry_after = self.retry_after.map(|delay| {
             let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
             seconds.max(1).to_string()
         });
         let no_store = self.media_type.map(|_| "no-store");
-        let beside = match &self.beside {
-            Beside::Location(location) => Some(("location", location.as_str())),
-            Beside::Session(session) => Some(("mcp-session-id", session.as_str())),
-            Beside::Allow(methods) => Some(("allow", methods.as_str())),
-            Beside::Challenge(challenge) => Some(("www-authenticate", *challenge)),
-            Beside::Preflight(methods) => Some(("access-control-allow-methods", methods.as_str())),
-            Beside::Nothing => None,
+        let extra_header = match &self.extra_header {
+            ExtraHeader::Location(location) => Some(("location", location.as_str())),
+            ExtraHeader::Session(session) => Some(("mcp-session-id", session.as_str())),
+            ExtraHeader::Allow(methods) => Some(("allow", methods.as_str())),
+            ExtraHeader::Challenge(challenge) => Some(("www-authenticate", *challenge)),
+            ExtraHeader::Preflight(methods) => {
+                Some(("access-control-allow-methods", methods.as_str()))
+            }
+            ExtraHeader::None => None,
         };
-        let (beside_name, beside_value) = beside.unzip();
+        let (extra_name, extra_value) = extra_header.unzip();
         for (name, value) in [
             ("content-type", self.media_type),
             ("cache-control", no_store),
-            (beside_name.unwrap_or_default(), beside_value),
+            (extra_name.unwrap_or_default(), extra_value),
             ("retry-after", retry_after.as_deref()),
-            ("connection", manner.says_keep_alive()),
+            ("connection", context.says_keep_alive()),
         ] {
             if let Some(value) = value {
                 head.header(name, value).expect("the server's own headers are valid");
             }
         }
-        manner.write_origin(around, &mut head);
-        if let Beside::Preflight(_) = &self.beside {
+        context.write_origin(around, &mut head);
+        if let ExtraHeader::Preflight(_) = &self.extra_header {
             let max_age_s = limits::PREFLIGHT_MAX_AGE.as_secs().to_string();
             let headers = ("access-control-allow-headers", HEADERS_OF_PAGES);
             for (name, value) in [headers, ("access-control-max-age", &max_age_s)] {
                 head.header(name, value).expect("the server's own headers are valid");
             }
         }
-        head.finish(Framing::Length(self.body.len() as u64), manner.keeps_alive);
-        if !manner.is_head && !self.status.is_bodiless() {
+        head.finish(Framing::Length(self.body.len() as u64), context.keeps_alive);
+        if !context.is_head && !self.status.is_bodiless() {
             out.extend_from_slice(&self.body);
         }
     }
@@ -207,13 +220,13 @@ impl Answer {
 const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id, \
     mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, baggage";
 
-impl Manner {
+impl ResponseContext {
     /// The properties for the last answer on a connection.
-    pub const LAST: Manner = Manner {
+    pub const LAST: ResponseContext = ResponseContext {
         is_head: false,
         is_old: false,
         keeps_alive: false,
-        words: Words::Own,
+        error_format: ErrorFormat::ApiError,
         origin: None,
     };
 

@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::endpoint::answer::{Answer, JSON, Words};
+use crate::endpoint::answer::{Answer, ErrorFormat, JSON};
 use crate::endpoint::front::bodies;
-use crate::endpoint::lines::Lines;
+use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::Parameters;
 use crate::endpoint::routes::{ROUTES, Route};
 use crate::endpoint::{
-    ApiError, Call, Deliver, Execute, McpRequest, StreamFormat, Wishes, agent, door, execute, mcp,
-    workers,
+    ApiCall, ApiError, Deliver, DeliveryOptions, Execute, McpRequest, StreamFormat, agent, door,
+    execute, mcp, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -22,15 +22,15 @@ use crate::wire::http1::{DecodeError, Method, RequestHead, Status, is_media_type
 
 /// The meaning of a request as far as its head tells it.
 #[derive(Debug, PartialEq)]
-pub(super) enum Asked {
+pub(super) enum ParsedHead {
     /// The complete call.
-    Call(Call),
+    Call(ApiCall),
     /// The answer: no call is needed.
     Here(Answer),
     /// A tool run, which the body describes. The answer is a stream if a format is given.
-    Execute(Option<(StreamFormat, Wishes)>, TraceContext),
+    Execute(Option<(StreamFormat, DeliveryOptions)>, TraceContext),
     /// An agent run, which the body describes. The answer is its stream.
-    Agent(agent::Stream, TraceContext),
+    Agent(agent::StreamOptions, TraceContext),
     /// A request about a thread of LangGraph, which the body describes.
     Thread(Box<str>, ThreadBody),
     /// An acknowledgement. The body says through which chunk it goes.
@@ -45,7 +45,7 @@ pub(super) enum Asked {
     Part(Box<str>),
     /// Several parts, one per line. Each line is a call, and is not held back until the body is
     /// complete.
-    Parts(Box<Lines>),
+    Parts(Box<LinesBody>),
 }
 
 /// The meaning of a body about a thread.
@@ -56,11 +56,11 @@ pub(super) enum ThreadBody {
     /// A LangGraph command.
     Command,
     /// The channels to follow, and the event after which to begin.
-    Follow(crate::endpoint::front::Format),
+    Follow(crate::endpoint::front::FrontFormat),
 }
 
 /// The head of a request, with the named parts of its path in their order.
-pub(super) struct Request<'a> {
+pub(super) struct RoutedRequest<'a> {
     path: Segments<'a>,
     pub parameters: Parameters<'a>,
 }
@@ -69,13 +69,13 @@ type Segments<'a> = SmallVec<[Cow<'a, str>; 8]>;
 
 /// Returns the meaning of a request as far as its head tells it, and the maximum length of its
 /// body.
-pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
-    let words = Words::at(head.target.path);
-    let error = |error: ApiError| Asked::Here(Answer::error_in(words, &error));
+pub(super) fn ask(head: &RequestHead<'_>) -> (ParsedHead, u64) {
+    let words = ErrorFormat::at(head.target.path);
+    let error = |error: ApiError| ParsedHead::Here(Answer::error_in(words, &error));
     // The body of a refused request is dropped, so that the next request can be read.
     let dropped_max = limits::HTTP_BODY_BYTES_MAX;
     if head.target.path == "*" {
-        return (Asked::Here(allow(Answer::empty(Status::NO_CONTENT), ROUTES)), dropped_max);
+        return (ParsedHead::Here(allow(Answer::empty(Status::NO_CONTENT), ROUTES)), dropped_max);
     }
     let segments: Result<Segments<'_>, DecodeError> =
         head.target.segments().take(SEGMENTS_MAX + 1).collect();
@@ -94,18 +94,18 @@ pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
         return (error(ApiError::new(Status::NOT_FOUND, "unknown_path", text)), dropped_max);
     }
     if head.method == Method::Options {
-        return (Asked::Here(allow(Answer::empty(Status::NO_CONTENT), here)), dropped_max);
+        return (ParsedHead::Here(allow(Answer::empty(Status::NO_CONTENT), here)), dropped_max);
     }
     let method = if head.method == Method::Head { Method::Get } else { head.method };
     let Some(route) = here.iter().find(|route| route.method == method) else {
         let text = format!("{} is not allowed at this path", head.method);
         let error = ApiError::new(Status::METHOD_NOT_ALLOWED, "method_not_allowed", text);
-        return (Asked::Here(allow(Answer::error_in(words, &error), here)), dropped_max);
+        return (ParsedHead::Here(allow(Answer::error_in(words, &error), here)), dropped_max);
     };
     let bytes_max = route.body.as_ref().map_or(0, |body| body.bytes_max);
     match route.begin(head, &segments) {
-        Ok(asked @ Asked::Parts(_)) => (asked, u64::MAX), // Each line has its own limit.
-        Ok(asked) => (asked, bytes_max),
+        Ok(parsed @ ParsedHead::Parts(_)) => (parsed, u64::MAX), // Each line has its own limit.
+        Ok(parsed) => (parsed, bytes_max),
         Err(fault) => (error(fault), bytes_max),
     }
 }
@@ -165,15 +165,19 @@ fn methods_of<'r>(routes: impl IntoIterator<Item = &'r Route>) -> String {
 }
 
 impl Route {
-    fn begin(&self, head: &RequestHead<'_>, segments: &Segments<'_>) -> Result<Asked, ApiError> {
+    fn begin(
+        &self,
+        head: &RequestHead<'_>,
+        segments: &Segments<'_>,
+    ) -> Result<ParsedHead, ApiError> {
         let named = self.path[1..].split('/').zip(segments);
         let path = named.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| value.clone());
         let parameters = Parameters::read(head.target.query, head.headers, self.query)?;
-        let asked = (self.begin)(&Request { path: path.collect(), parameters })?;
+        let parsed = (self.begin)(&RoutedRequest { path: path.collect(), parameters })?;
         if self.body.is_some() {
-            check_body(head, matches!(asked, Asked::Parts(_)))?;
+            check_body(head, matches!(parsed, ParsedHead::Parts(_)))?;
         }
-        Ok(asked)
+        Ok(parsed)
     }
 }
 
@@ -197,13 +201,13 @@ fn check_body(head: &RequestHead<'_>, has_lines: bool) -> Result<(), ApiError> {
     }
 }
 
-impl Request<'_> {
+impl RoutedRequest<'_> {
     /// Returns the id of the execution. Text that is not an id results in [`NotFound`].
     pub fn execution(&self) -> Result<ExecutionId, ApiError> {
         Ok(self.path[0].parse().map_err(|_| NotFound)?)
     }
 
-    /// Does the same as [`Request::execution`], for this part of the path.
+    /// Does the same as [`RoutedRequest::execution`], for this part of the path.
     pub fn execution_at(&self, at: usize) -> Result<ExecutionId, ApiError> {
         Ok(self.path[at].parse().map_err(|_| NotFound)?)
     }
@@ -233,32 +237,36 @@ impl Request<'_> {
     }
 }
 
-impl Asked {
+impl ParsedHead {
     /// Returns the call now that the body is complete, or the answer if no call is needed.
-    pub fn complete(self, body: &[u8]) -> Result<Call, Answer> {
+    pub fn complete(self, body: &[u8]) -> Result<ApiCall, Answer> {
         let call = match self {
-            Asked::Call(call) => return Ok(call),
-            Asked::Here(answer) => return Err(answer),
-            Asked::Execute(stream, trace) => execute::execute(body, stream)
-                .map(|execute| Call::Execute(Execute { trace, ..execute }.into())),
-            Asked::Agent(stream, trace) => agent::stream(body, stream)
-                .map(|execute| Call::Execute(Execute { trace, ..execute }.into())),
-            Asked::Thread(thread, ThreadBody::Command) => return bodies::command(body, thread),
-            Asked::Thread(thread, ThreadBody::Follow(format)) => {
+            ParsedHead::Call(call) => return Ok(call),
+            ParsedHead::Here(answer) => return Err(answer),
+            ParsedHead::Execute(stream, trace) => execute::execute(body, stream)
+                .map(|execute| ApiCall::Execute(Execute { trace, ..execute }.into())),
+            ParsedHead::Agent(stream, trace) => agent::stream(body, stream)
+                .map(|execute| ApiCall::Execute(Execute { trace, ..execute }.into())),
+            ParsedHead::Thread(thread, ThreadBody::Command) => {
+                return bodies::command(body, thread);
+            }
+            ParsedHead::Thread(thread, ThreadBody::Follow(format)) => {
                 bodies::follow(body, thread, format)
             }
-            Asked::Thread(_, ThreadBody::Create) => bodies::create(body),
-            Asked::Acknowledge(id, subscriber) => {
-                execute::acknowledge(body).map(|seq| Call::Acknowledge(id, subscriber, seq))
+            ParsedHead::Thread(_, ThreadBody::Create) => bodies::create(body),
+            ParsedHead::Acknowledge(id, subscriber) => {
+                execute::acknowledge(body).map(|seq| ApiCall::Acknowledge(id, subscriber, seq))
             }
-            Asked::Produce => door::produce(body).map(|produce| Call::Produce(produce.into())),
-            Asked::PutVirtualTool(name) => {
-                workers::put(&name, body).map(|tool| Call::PutVirtualTool(tool.into()))
+            ParsedHead::Produce => {
+                door::produce(body).map(|produce| ApiCall::Produce(produce.into()))
             }
-            Asked::Part(session) => workers::part(body)
-                .map(|part| Call::Deliver(Deliver { session, part, is_of_many: false }.into())),
-            Asked::Mcp(head) => return mcp::complete(*head, body),
-            Asked::Parts(_) => unreachable!("the body is read line by line"),
+            ParsedHead::PutVirtualTool(name) => {
+                workers::put(&name, body).map(|tool| ApiCall::PutVirtualTool(tool.into()))
+            }
+            ParsedHead::Part(session) => workers::part(body)
+                .map(|part| ApiCall::Deliver(Deliver { session, part, is_of_many: false }.into())),
+            ParsedHead::Mcp(head) => return mcp::complete(*head, body),
+            ParsedHead::Parts(_) => unreachable!("the body is read line by line"),
         };
         call.map_err(|error| Answer::error(&error))
     }

@@ -17,7 +17,7 @@ use crate::trace::TraceContext;
 
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Call {
+pub enum ApiCall {
     /// Lists the tools.
     Tools,
     /// Runs a tool.
@@ -80,11 +80,11 @@ pub struct ThreadCall {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ThreadAsk {
     /// Follows the current run from its start.
-    Rejoin(StreamFormat, Wishes),
+    Rejoin(StreamFormat, DeliveryOptions),
     /// Cancels the current run.
     Cancel,
     /// LangGraph: follows all runs of the thread, one after the other.
-    Follow(front::Format, FrontWish),
+    Follow(front::FrontFormat, FrontOptions),
     /// LangGraph: returns the state that the runs led to so far.
     State,
     /// LangGraph: returns the description of the thread. A thread without a name gets one.
@@ -112,7 +112,7 @@ pub struct ReadDoor {
     /// The first chunk to read.
     pub from: From,
     /// The delivery options.
-    pub wishes: Wishes,
+    pub delivery_options: DeliveryOptions,
 }
 
 /// The request to create an execution whose chunks another process writes.
@@ -134,7 +134,7 @@ pub struct Produce {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Opening {
     /// The policy of subscribers that do not choose one; `None`: the default of the tool.
-    pub policy: Option<PolicyWish>,
+    pub policy: Option<PolicyChoice>,
     /// The condition under which the execution starts.
     pub start: Start,
     /// The handling of chunks before anybody reads.
@@ -166,7 +166,7 @@ pub struct Deliver {
     /// The name that the worker gave itself.
     pub session: Box<str>,
     /// The part.
-    pub part: Part,
+    pub part: DeliveredPart,
     /// True if the part is one of several in one body. If it is accepted,
     /// [`HttpConnection::take_part`] answers it. If not, one error answers the whole body.
     ///
@@ -176,7 +176,7 @@ pub struct Deliver {
 
 /// The content of one delivery for a call. Its members apply in the order of the fields.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct DeliveredPart {
     /// The call. Its id is the one of its execution.
     pub call: ExecutionId,
     /// The number of the part in its call, from 1 on; `None`: the next one.
@@ -199,7 +199,7 @@ pub struct Execute {
     /// The options of the execution.
     pub opening: Opening,
     /// The format and the options of the stream, if the answer is the stream itself.
-    pub stream: Option<(StreamFormat, Wishes)>,
+    pub stream: Option<(StreamFormat, DeliveryOptions)>,
     /// True if the execution is cancelled when the connection of that stream breaks.
     pub cancels: bool,
     /// The trace that the execution belongs to.
@@ -210,7 +210,7 @@ pub struct Execute {
 
 /// A policy with its limits. A limit of `None` means the default of the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PolicyWish {
+pub struct PolicyChoice {
     /// The handling of a subscriber that lags.
     pub policy: Policy,
     /// The maximum lag in chunks.
@@ -232,14 +232,14 @@ pub struct Follow {
     /// The format of the stream.
     pub format: StreamFormat,
     /// The delivery options.
-    pub wishes: Wishes,
+    pub delivery_options: DeliveryOptions,
     /// Further options for the format of a front end.
-    pub front: FrontWish,
+    pub front: FrontOptions,
 }
 
 /// Options of a stream in the format of a front end.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct FrontWish {
+pub struct FrontOptions {
     /// The number of the last event that the client has.
     pub since: Option<u64>,
     /// The channels to send.
@@ -251,7 +251,7 @@ pub struct FrontWish {
 
 /// Delivery options of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wishes {
+pub struct DeliveryOptions {
     /// The handling of a lag; `None`: the default of the execution or its tool.
     pub policy: Option<Policy>,
     /// The maximum lag in chunks.
@@ -274,7 +274,7 @@ pub enum StreamFormat {
     /// One JSON object per line.
     Ndjson,
     /// The format of a front end.
-    Front(front::Format),
+    Front(front::FrontFormat),
 }
 
 /// The format of metrics.
@@ -286,47 +286,47 @@ pub enum MetricsFormat {
     Prometheus,
 }
 
-impl Call {
+impl ApiCall {
     /// Returns the number of the shard that must answer. `None` if any shard can, if no shard can
     /// alone, or if it depends on the caller.
     pub fn home(&self) -> Option<u8> {
         match self {
-            Call::Inspect(id)
-            | Call::Cancel(id)
-            | Call::Result(id, _)
-            | Call::Output(id, _)
-            | Call::Acknowledge(id, ..)
-            | Call::Unsubscribe(id, _) => Some(id.shard),
-            Call::Deliver(deliver) => Some(deliver.part.call.shard),
-            Call::Progress(token) => Some(token.shard),
-            Call::ReadDoor(door) => Some(door.execution.shard),
-            Call::Mcp(request) => request.home(),
-            Call::Follow(follow) => {
+            ApiCall::Inspect(id)
+            | ApiCall::Cancel(id)
+            | ApiCall::Result(id, _)
+            | ApiCall::Output(id, _)
+            | ApiCall::Acknowledge(id, ..)
+            | ApiCall::Unsubscribe(id, _) => Some(id.shard),
+            ApiCall::Deliver(deliver) => Some(deliver.part.call.shard),
+            ApiCall::Progress(token) => Some(token.shard),
+            ApiCall::ReadDoor(door) => Some(door.execution.shard),
+            ApiCall::Mcp(request) => request.home(),
+            ApiCall::Follow(follow) => {
                 // The shard of most of the executions; if several have equally many, the first one
                 // listed.
                 let shards = || follow.executions.iter().map(|(id, _)| id.shard);
                 let count_of = |shard: u8| shards().filter(|&other| other == shard).count();
                 shards().rev().max_by_key(|&shard| count_of(shard))
             }
-            Call::Tools
-            | Call::Execute(_)
-            | Call::Executions
-            | Call::AllProgress
-            | Call::Metrics(_)
-            | Call::Ready
-            | Call::VirtualTools
-            | Call::PutVirtualTool(_)
-            | Call::DeleteVirtualTool(_)
-            | Call::Produce(_)
-            | Call::Thread(_)
-            | Call::Work(_) => None,
+            ApiCall::Tools
+            | ApiCall::Execute(_)
+            | ApiCall::Executions
+            | ApiCall::AllProgress
+            | ApiCall::Metrics(_)
+            | ApiCall::Ready
+            | ApiCall::VirtualTools
+            | ApiCall::PutVirtualTool(_)
+            | ApiCall::DeleteVirtualTool(_)
+            | ApiCall::Produce(_)
+            | ApiCall::Thread(_)
+            | ApiCall::Work(_) => None,
         }
     }
 }
 
-impl Default for Wishes {
-    fn default() -> Wishes {
-        Wishes {
+impl Default for DeliveryOptions {
+    fn default() -> DeliveryOptions {
+        DeliveryOptions {
             policy: None,
             limit_chunks: None,
             limit_bytes: None,
@@ -337,12 +337,12 @@ impl Default for Wishes {
     }
 }
 
-impl Wishes {
+impl DeliveryOptions {
     /// Returns the subscription for the engine, with `default` for what the client did not choose.
     /// The limits of `default` apply only together with its policy.
-    pub fn spec(&self, default: PolicyWish, from: From) -> SubscribeSpec {
+    pub fn spec(&self, default: PolicyChoice, from: From) -> SubscribeSpec {
         let policy = self.policy.unwrap_or(default.policy);
-        let default = if policy == default.policy { default } else { PolicyWish::default() };
+        let default = if policy == default.policy { default } else { PolicyChoice::default() };
         SubscribeSpec {
             policy,
             limit_chunks: self.limit_chunks.or(default.limit_chunks),

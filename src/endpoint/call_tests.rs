@@ -30,25 +30,28 @@ fn subscriber() -> SubscriberId {
 fn requests_without_parameters_are_the_calls_of_their_routes() {
     let (a, t, s) = (id(1), token(), subscriber());
     let table = [
-        (get("/v1/tools"), Call::Tools),
-        (get("/v1/executions"), Call::Executions),
-        (get(&format!("/v1/executions/{a}")), Call::Inspect(a)),
-        (with("HEAD", &format!("/v1/executions/{a}"), ""), Call::Inspect(a)),
-        (get(&format!("http://h/v1/executions/{a}")), Call::Inspect(a)),
-        (get(&format!("/%761/executions/{a}")), Call::Inspect(a)),
-        (with("DELETE", &format!("/v1/executions/{a}"), ""), Call::Cancel(a)),
-        (with("DELETE", &format!("/v1/executions/{a}"), "Content-Length: 0\r\n"), Call::Cancel(a)),
+        (get("/v1/tools"), ApiCall::Tools),
+        (get("/v1/executions"), ApiCall::Executions),
+        (get(&format!("/v1/executions/{a}")), ApiCall::Inspect(a)),
+        (with("HEAD", &format!("/v1/executions/{a}"), ""), ApiCall::Inspect(a)),
+        (get(&format!("http://h/v1/executions/{a}")), ApiCall::Inspect(a)),
+        (get(&format!("/%761/executions/{a}")), ApiCall::Inspect(a)),
+        (with("DELETE", &format!("/v1/executions/{a}"), ""), ApiCall::Cancel(a)),
+        (
+            with("DELETE", &format!("/v1/executions/{a}"), "Content-Length: 0\r\n"),
+            ApiCall::Cancel(a),
+        ),
         (
             with("DELETE", &format!("/v1/executions/{a}/subscribers/{s}"), ""),
-            Call::Unsubscribe(a, s),
+            ApiCall::Unsubscribe(a, s),
         ),
         (
             post(&format!("/v1/executions/{a}/subscribers/{s}/acks"), "{\"seq\":7}"),
-            Call::Acknowledge(a, s, 7),
+            ApiCall::Acknowledge(a, s, 7),
         ),
-        (get("/v1/progress"), Call::AllProgress),
-        (get(&format!("/v1/progress/{t}")), Call::Progress(t)),
-        (get("/readyz"), Call::Ready),
+        (get("/v1/progress"), ApiCall::AllProgress),
+        (get(&format!("/v1/progress/{t}")), ApiCall::Progress(t)),
+        (get("/readyz"), ApiCall::Ready),
     ];
     for (request, call) in table {
         assert_eq!(called(&request), call, "{request}");
@@ -58,13 +61,13 @@ fn requests_without_parameters_are_the_calls_of_their_routes() {
 #[test]
 fn a_result_is_waited_for_and_an_output_filtered() {
     let a = id(1);
-    let seconds = |wait| Call::Result(a, Duration::from_secs(wait));
+    let seconds = |wait| ApiCall::Result(a, Duration::from_secs(wait));
     let table = [
         ("result", seconds(30)),
         ("result?wait_s=0", seconds(0)),
         ("result?wait_s=60", seconds(60)),
-        ("output", Call::Output(a, Kinds::ALL)),
-        ("output?kinds=stdout", Call::Output(a, Kinds::NONE.with(Kind::Stdout))),
+        ("output", ApiCall::Output(a, Kinds::ALL)),
+        ("output?kinds=stdout", ApiCall::Output(a, Kinds::NONE.with(Kind::Stdout))),
     ];
     for (target, call) in table {
         assert_eq!(called(&get(&format!("/v1/executions/{a}/{target}"))), call, "{target}");
@@ -82,7 +85,7 @@ fn metrics_come_as_accept_likes_them() {
         (&format!("Accept: {prometheus}\r\n"), MetricsFormat::OpenMetrics),
     ];
     for (accept, format) in table {
-        assert_eq!(called(&with("GET", "/metrics", accept)), Call::Metrics(format), "{accept}");
+        assert_eq!(called(&with("GET", "/metrics", accept)), ApiCall::Metrics(format), "{accept}");
     }
 }
 
@@ -92,8 +95,8 @@ fn follow(execution: ExecutionId, from: From) -> Follow {
         is_combined: false,
         resumes: false,
         format: StreamFormat::Sse,
-        wishes: Wishes::default(),
-        front: FrontWish::default(),
+        delivery_options: DeliveryOptions::default(),
+        front: FrontOptions::default(),
     }
 }
 
@@ -101,11 +104,12 @@ fn follow(execution: ExecutionId, from: From) -> Follow {
 fn a_stream_is_followed_as_its_parameters_say() {
     let a = id(1);
     let plain = follow(a, From::Start);
-    let wishing = |wishes: Wishes| Follow { wishes, ..plain.clone() };
-    let none = Wishes::default();
+    let with_options =
+        |delivery_options: DeliveryOptions| Follow { delivery_options, ..plain.clone() };
+    let none = DeliveryOptions::default();
     let coalesced = |delay_us, bytes_max| {
         let delay_max = Duration::from_micros(delay_us);
-        wishing(Wishes { coalesce: Some(Coalesce { delay_max, bytes_max }), ..none })
+        with_options(DeliveryOptions { coalesce: Some(Coalesce { delay_max, bytes_max }), ..none })
     };
     let table = [
         ("", plain.clone()),
@@ -114,12 +118,18 @@ fn a_stream_is_followed_as_its_parameters_say() {
         ("?from=live", follow(a, From::Live)),
         ("?from=17", follow(a, From::Seq { seq: 17, seen: None })),
         ("?format=ndjson", Follow { format: StreamFormat::Ndjson, ..plain.clone() }),
-        ("?policy=drop_oldest", wishing(Wishes { policy: Some(Policy::DropOldest), ..none })),
-        ("?max_chunks=5", wishing(Wishes { limit_chunks: Some(5), ..none })),
-        ("?max_bytes=4294967296", wishing(Wishes { limit_bytes: Some(1 << 32), ..none })),
+        (
+            "?policy=drop_oldest",
+            with_options(DeliveryOptions { policy: Some(Policy::DropOldest), ..none }),
+        ),
+        ("?max_chunks=5", with_options(DeliveryOptions { limit_chunks: Some(5), ..none })),
+        (
+            "?max_bytes=4294967296",
+            with_options(DeliveryOptions { limit_bytes: Some(1 << 32), ..none }),
+        ),
         (
             "?kinds=stdout,stderr&kinds=row",
-            wishing(Wishes {
+            with_options(DeliveryOptions {
                 kinds: Kinds::NONE.with(Kind::Stdout).with(Kind::Stderr).with(Kind::Row),
                 ..none
             }),
@@ -127,11 +137,11 @@ fn a_stream_is_followed_as_its_parameters_say() {
         ("?coalesce_us=500", coalesced(500, limits::COALESCE_BYTES_DEFAULT)),
         ("?coalesce_bytes=900", coalesced(1_000_000, 900)),
         ("?coalesce_us=0&coalesce_bytes=1", coalesced(0, 1)),
-        ("?acks=1", wishing(Wishes { ack_window: Some(1), ..none })),
+        ("?acks=1", with_options(DeliveryOptions { ack_window: Some(1), ..none })),
     ];
     for (query, follow) in table {
         let request = get(&format!("/v1/executions/{a}/events{query}"));
-        assert_eq!(called(&request), Call::Follow(follow.into()), "{query}");
+        assert_eq!(called(&request), ApiCall::Follow(follow.into()), "{query}");
     }
 }
 
@@ -148,7 +158,7 @@ fn the_format_of_a_stream_is_chosen_by_name_or_by_accept() {
     ];
     for (query, accept, format) in table {
         let target = format!("/v1/executions/{}/events{query}", id(1));
-        let Call::Follow(follow) = called(&with("GET", &target, accept)) else { panic!() };
+        let ApiCall::Follow(follow) = called(&with("GET", &target, accept)) else { panic!() };
         assert_eq!(follow.format, format, "{query} {accept}");
     }
 }
@@ -173,7 +183,7 @@ fn a_stream_goes_on_behind_the_last_event_that_was_seen() {
     ];
     for (target, cursor, places) in table {
         let request = with("GET", target, &format!("last-event-id: {cursor}\r\n"));
-        let Call::Follow(follow) = called(&request) else { panic!() };
+        let ApiCall::Follow(follow) = called(&request) else { panic!() };
         assert_eq!(follow.executions.to_vec(), places, "{target} {cursor}");
         assert!(follow.resumes);
         assert_eq!(follow.is_combined, places.len() > 1);
@@ -190,12 +200,12 @@ fn several_are_followed_together() {
         ..follow(ids[0], From::Start)
     };
     let target = format!("/v1/events?executions={}", names.join(","));
-    assert_eq!(called(&get(&target)), Call::Follow(all.into()));
+    assert_eq!(called(&get(&target)), ApiCall::Follow(all.into()));
     let one = Follow { is_combined: true, ..follow(ids[0], From::Live) };
     let target = format!("/v1/events?from=live&executions={}", names[0]);
-    assert_eq!(called(&get(&target)), Call::Follow(one.into()));
+    assert_eq!(called(&get(&target)), ApiCall::Follow(one.into()));
     let apart = format!("/v1/events?executions={}&executions={}", names[0], names[1]);
-    let Call::Follow(follow) = called(&get(&apart)) else { panic!() };
+    let ApiCall::Follow(follow) = called(&get(&apart)) else { panic!() };
     assert_eq!(follow.executions.len(), 2);
 }
 
@@ -228,7 +238,7 @@ fn what_an_execution_is_a_part_of_stands_in_its_head_or_is_left_out() {
         let body = r#"{"tool":"t"}"#;
         let request = post("/v1/executions", body);
         let request = request.replacen("Content-Type", &format!("{headers}Content-Type"), 1);
-        let Call::Execute(execute) = called(&request) else { panic!() };
+        let ApiCall::Execute(execute) = called(&request) else { panic!() };
         execute.trace
     };
     let all =
@@ -243,7 +253,7 @@ fn what_an_execution_is_a_part_of_stands_in_its_head_or_is_left_out() {
 #[test]
 fn an_execution_is_what_its_body_says() {
     let ms = Duration::from_millis;
-    let wish = |policy| PolicyWish { policy, limit_chunks: None, limit_bytes: None };
+    let choice = |policy| PolicyChoice { policy, limit_chunks: None, limit_bytes: None };
     let timeouts = |first, inactivity, total| Opening {
         timeouts: Some(Timeouts { first_chunk: first, inactivity, total }),
         ..opening()
@@ -256,13 +266,13 @@ fn an_execution_is_what_its_body_says() {
     };
     let table = [
         (json!({}), opening()),
-        (json!({"policy": "block"}), Opening { policy: Some(wish(Policy::Block)), ..opening() }),
+        (json!({"policy": "block"}), Opening { policy: Some(choice(Policy::Block)), ..opening() }),
         (json!({"policy": {"name": "buffer"}}), {
-            Opening { policy: Some(wish(Policy::Buffer)), ..opening() }
+            Opening { policy: Some(choice(Policy::Buffer)), ..opening() }
         }),
         (json!({"policy": {"name": "drop", "max_chunks": 3, "max_bytes": 4}}), {
             let (limit_chunks, limit_bytes) = (Some(3), Some(4));
-            let policy = Some(PolicyWish { policy: Policy::Drop, limit_chunks, limit_bytes });
+            let policy = Some(PolicyChoice { policy: Policy::Drop, limit_chunks, limit_bytes });
             Opening { policy, ..opening() }
         }),
         (json!({"start": "now"}), opening()),
@@ -298,54 +308,55 @@ fn an_execution_is_what_its_body_says() {
         let (name, opening) = ("t".into(), opening);
         let execute = opened(opening.clone());
         let produce = Produce { name, ring_bytes, chunk_bytes, estimated_bytes: None, opening };
-        assert_eq!(produced, Call::Produce(produce.into()), "{body}");
+        assert_eq!(produced, ApiCall::Produce(produce.into()), "{body}");
         let members = body.as_object_mut().unwrap();
         let tool = members.remove("name").unwrap();
         members.insert("tool".to_owned(), tool);
         let got = called(&post("/v1/executions", &body.to_string()));
-        assert_eq!(got, Call::Execute(execute.into()), "{body}");
+        assert_eq!(got, ApiCall::Execute(execute.into()), "{body}");
     }
     let body = r#"{"tool":"t","arguments":{"a":[1,{"a":null}]}}"#;
     let execute = Execute { arguments: json!({"a": [1, {"a": null}]}), ..plain() };
-    assert_eq!(called(&post("/v1/executions", body)), Call::Execute(execute.into()));
+    assert_eq!(called(&post("/v1/executions", body)), ApiCall::Execute(execute.into()));
 }
 
 #[test]
 fn a_ring_is_read_and_written_by_other_processes_as_they_say() {
     let target = format!("/v1/executions/{}/door", id(3));
     let table = [
-        ("", From::Start, Wishes::default()),
+        ("", From::Start, DeliveryOptions::default()),
         ("?from=live&policy=block", From::Live, {
-            Wishes { policy: Some(Policy::Block), ..<_>::default() }
+            DeliveryOptions { policy: Some(Policy::Block), ..<_>::default() }
         }),
         ("?from=7&max_chunks=3&max_bytes=4&kinds=stdout", From::Seq { seq: 7, seen: None }, {
             let kinds = Kinds::NONE.with(Kind::Stdout);
-            Wishes { limit_chunks: Some(3), limit_bytes: Some(4), kinds, ..<_>::default() }
+            DeliveryOptions { limit_chunks: Some(3), limit_bytes: Some(4), kinds, ..<_>::default() }
         }),
     ];
-    for (query, from, wishes) in table {
+    for (query, from, delivery_options) in table {
         let execution = id(3);
-        let door = ReadDoor { execution, from, wishes };
+        let door = ReadDoor { execution, from, delivery_options };
         let request = with("POST", &format!("{target}{query}"), "");
-        assert_eq!(called(&request), Call::ReadDoor(door.into()), "{query}");
+        assert_eq!(called(&request), ApiCall::ReadDoor(door.into()), "{query}");
     }
     let body = r#"{"name":"n","ring_bytes":4096,"chunk_bytes":9,"estimated_bytes":10}"#;
-    let Call::Produce(produce) = called(&post("/v1/door/executions", body)) else { panic!() };
+    let ApiCall::Produce(produce) = called(&post("/v1/door/executions", body)) else { panic!() };
     let Produce { ring_bytes, chunk_bytes, estimated_bytes, .. } = *produce;
     assert_eq!((ring_bytes, chunk_bytes, estimated_bytes), (4096, 9, Some(10)));
 }
 
 #[test]
 fn the_answer_to_an_execution_can_be_its_stream() {
-    let wishes = Wishes { policy: Some(Policy::Block), ack_window: Some(4), ..<_>::default() };
+    let delivery_options =
+        DeliveryOptions { policy: Some(Policy::Block), ack_window: Some(4), ..<_>::default() };
     let table = [
-        ("?stream=sse", (StreamFormat::Sse, Wishes::default())),
-        ("?stream=ndjson&policy=block&acks=4", (StreamFormat::Ndjson, wishes)),
+        ("?stream=sse", (StreamFormat::Sse, DeliveryOptions::default())),
+        ("?stream=ndjson&policy=block&acks=4", (StreamFormat::Ndjson, delivery_options)),
     ];
     for (query, stream) in table {
         let got = called(&post(&format!("/v1/executions{query}"), r#"{"tool":"t"}"#));
         let execute = Execute { stream: Some(stream), ..plain() };
-        assert_eq!(got, Call::Execute(execute.into()), "{query}");
+        assert_eq!(got, ApiCall::Execute(execute.into()), "{query}");
     }
 }
 
@@ -355,6 +366,6 @@ fn a_body_may_come_in_chunks_and_under_other_spellings_of_json() {
     for media_type in ["application/json", "Application/JSON ; charset=utf-8"] {
         let headers = format!("Content-Type: {media_type}\r\nTransfer-Encoding: chunked\r\n");
         let request = with("POST", "/v1/executions", &headers) + body;
-        assert_eq!(called(&request), Call::Execute(plain().into()), "{media_type}");
+        assert_eq!(called(&request), ApiCall::Execute(plain().into()), "{media_type}");
     }
 }

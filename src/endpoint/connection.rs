@@ -15,9 +15,9 @@
 
 use crate::base::Principal;
 use crate::endpoint::access::{Admission, OriginPlace};
-use crate::endpoint::answer::{Answer, Manner, Words};
-use crate::endpoint::ask::{Asked, ask};
-use crate::endpoint::{ApiError, Call, Surroundings};
+use crate::endpoint::answer::{Answer, ErrorFormat, ResponseContext};
+use crate::endpoint::ask::{ParsedHead, ask};
+use crate::endpoint::{ApiCall, ApiError, Surroundings};
 use crate::limits;
 use crate::wire::http1::{
     BODY_END, CONTINUE, Framing, Method, Refusal, RequestHead, RequestPart, RequestReader,
@@ -29,16 +29,18 @@ use crate::wire::http1::{
 ///
 /// ```
 /// use streamdoor::base::Instant;
-/// use streamdoor::endpoint::{Access, Answer, Call, HttpConnection, Step, Surroundings};
+/// use streamdoor::endpoint::{Access, Answer, ApiCall, ConnectionStep};
+/// use streamdoor::endpoint::{HttpConnection, Surroundings};
 /// use streamdoor::wire::http1::{Status, http_date};
 ///
 /// let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
 /// let (date, now) = (http_date(784_111_777), Instant::from_nanos(0));
 /// let around = Surroundings { date, now, access: &Access::default() };
 /// let request = b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n";
-/// assert_eq!(connection.receive(request, &around, &mut out), Step::Call(Call::Tools));
+/// let step = connection.receive(request, &around, &mut out);
+/// assert_eq!(step, ConnectionStep::Call(ApiCall::Tools));
 /// connection.answer(&Answer::empty(Status::NO_CONTENT), &around, &mut out);
-/// assert_eq!(connection.resume(&around, &mut out), Step::Wait);
+/// assert_eq!(connection.resume(&around, &mut out), ConnectionStep::Wait);
 /// assert!(out.starts_with(b"HTTP/1.1 204 No Content\r\n"));
 /// ```
 #[derive(Debug)]
@@ -46,7 +48,7 @@ pub struct HttpConnection {
     reader: RequestReader,
     /// Bytes that came behind a request that is not answered yet.
     kept: Vec<u8>,
-    state: State,
+    state: HttpState,
     /// The principal that sent the request that is being read or answered.
     principal: Principal,
     /// True if the peer sends no more.
@@ -67,19 +69,19 @@ pub struct Arrival {
 
 /// The next action of the caller.
 #[derive(Debug, PartialEq)]
-pub enum Step {
+pub enum ConnectionStep {
     /// A wait for bytes or, if an answer is due, for the answer.
     Wait,
     /// A call to carry out and to answer. Then [`HttpConnection::resume`] must be called. A part of
     /// a long body is answered with [`HttpConnection::take_part`] if it was accepted.
-    Call(Call),
+    Call(ApiCall),
     /// The end of the connection, after the pending output was sent.
     Close,
 }
 
 /// The event that the connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum AwaitedEvent {
     /// The first byte of a request.
     Request,
     /// The rest of a request, which should come soon.
@@ -107,7 +109,7 @@ pub enum StreamBody {
 
 /// The event that is expected next.
 #[derive(Debug)]
-enum State {
+enum HttpState {
     /// A request, or the rest of its head.
     Head,
     /// The rest of a request.
@@ -115,9 +117,9 @@ enum State {
     /// The result of a part of a long body. More of the body may be here already, or come later.
     Part(Box<Pending>),
     /// The answer of the server.
-    Answer(Manner),
+    Answer(ResponseContext),
     /// The end of a stream that the server sends. The flag is true if it is chunked.
-    Stream(Manner, bool),
+    Stream(ResponseContext, bool),
     /// Nothing more.
     Closed,
 }
@@ -125,10 +127,10 @@ enum State {
 /// A request whose head was read.
 #[derive(Debug)]
 struct Pending {
-    asked: Asked,
+    parsed: ParsedHead,
     principal: Principal,
     origin: Option<OriginPlace>,
-    words: Words,
+    error_format: ErrorFormat,
     is_head: bool,
     is_old: bool,
     /// For a body that is read in parts: true if another request may follow. Known at its end.
@@ -152,7 +154,7 @@ impl HttpConnection {
         HttpConnection {
             reader: RequestReader::new(),
             kept: Vec::new(),
-            state: State::Head,
+            state: HttpState::Head,
             principal: Principal::ANYONE,
             input_ended: false,
             is_cut_short: false,
@@ -162,15 +164,22 @@ impl HttpConnection {
 
     /// Takes received bytes. Appends to `out` the answers that need no call. While an answer is due
     /// the bytes are kept: see [`HttpConnection::wants_bytes`].
-    pub fn receive(&mut self, bytes: &[u8], around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) -> ConnectionStep {
         match self.state {
-            State::Closed => Step::Close,
-            State::Answer(_) | State::Stream(..) | State::Part(_) => {
+            HttpState::Closed => ConnectionStep::Close,
+            HttpState::Answer(_) | HttpState::Stream(..) | HttpState::Part(_) => {
                 self.kept.extend_from_slice(bytes);
-                Step::Wait
+                ConnectionStep::Wait
             }
-            State::Head | State::Body(_) if self.kept.is_empty() => self.run(bytes, around, out),
-            State::Head | State::Body(_) => {
+            HttpState::Head | HttpState::Body(_) if self.kept.is_empty() => {
+                self.run(bytes, around, out)
+            }
+            HttpState::Head | HttpState::Body(_) => {
                 self.kept.extend_from_slice(bytes);
                 self.resume(around, out)
             }
@@ -180,11 +189,13 @@ impl HttpConnection {
     /// Continues with the bytes that were kept. Must be called after each
     /// [`HttpConnection::answer`], each [`HttpConnection::end_stream`], and each stream without a
     /// body.
-    pub fn resume(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
+    pub fn resume(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> ConnectionStep {
         match self.state {
-            State::Closed => Step::Close,
-            State::Answer(_) | State::Stream(..) | State::Part(_) => Step::Wait,
-            State::Head | State::Body(_) => {
+            HttpState::Closed => ConnectionStep::Close,
+            HttpState::Answer(_) | HttpState::Stream(..) | HttpState::Part(_) => {
+                ConnectionStep::Wait
+            }
+            HttpState::Head | HttpState::Body(_) => {
                 if let Some(step) = self.next_part(around, out) {
                     return step;
                 }
@@ -195,7 +206,7 @@ impl HttpConnection {
     }
 
     /// Notes that the peer sends no more. All requests that came before are still answered.
-    pub fn end_input(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
+    pub fn end_input(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> ConnectionStep {
         self.input_ended = true;
         self.resume(around, out)
     }
@@ -203,18 +214,19 @@ impl HttpConnection {
     /// Handles the end of a deadline for what the connection waits for. Within a request the client
     /// gets an error; between requests the connection is closed silently. An answer that is due has
     /// no deadline here.
-    pub fn time_out(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
+    pub fn time_out(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> ConnectionStep {
         match self.due() {
-            Due::Rest | Due::Parts => self.refuse(Refusal::TooSlow, around, out),
-            Due::Answer => Step::Wait,
-            Due::Request | Due::Nothing => self.close(),
+            AwaitedEvent::Rest | AwaitedEvent::Parts => self.refuse(Refusal::TooSlow, around, out),
+            AwaitedEvent::Answer => ConnectionStep::Wait,
+            AwaitedEvent::Request | AwaitedEvent::Nothing => self.close(),
         }
     }
 
     /// Returns true if more bytes should be received. Bytes that come although it returns false are
     /// kept, too.
     pub fn wants_bytes(&self) -> bool {
-        let is_open = !self.input_ended && !matches!(self.state, State::Closed | State::Part(_));
+        let is_open =
+            !self.input_ended && !matches!(self.state, HttpState::Closed | HttpState::Part(_));
         is_open && self.kept.len() < limits::HTTP_PIPELINED_BYTES_MAX
     }
 
@@ -224,13 +236,17 @@ impl HttpConnection {
     }
 
     /// Returns what the connection waits for.
-    pub fn due(&self) -> Due {
+    pub fn due(&self) -> AwaitedEvent {
         match &self.state {
-            State::Head if self.reader.is_between_requests() => Due::Request,
-            State::Body(pending) if matches!(pending.asked, Asked::Parts(_)) => Due::Parts,
-            State::Head | State::Body(_) => Due::Rest,
-            State::Answer(_) | State::Stream(..) | State::Part(_) => Due::Answer,
-            State::Closed => Due::Nothing,
+            HttpState::Head if self.reader.is_between_requests() => AwaitedEvent::Request,
+            HttpState::Body(pending) if matches!(pending.parsed, ParsedHead::Parts(_)) => {
+                AwaitedEvent::Parts
+            }
+            HttpState::Head | HttpState::Body(_) => AwaitedEvent::Rest,
+            HttpState::Answer(_) | HttpState::Stream(..) | HttpState::Part(_) => {
+                AwaitedEvent::Answer
+            }
+            HttpState::Closed => AwaitedEvent::Nothing,
         }
     }
 
@@ -238,9 +254,9 @@ impl HttpConnection {
     /// being received.
     pub fn has_read_all(&self) -> bool {
         match self.due() {
-            Due::Request | Due::Answer => true,
-            Due::Rest | Due::Parts => false,
-            Due::Nothing => !self.is_cut_short,
+            AwaitedEvent::Request | AwaitedEvent::Answer => true,
+            AwaitedEvent::Rest | AwaitedEvent::Parts => false,
+            AwaitedEvent::Nothing => !self.is_cut_short,
         }
     }
 
@@ -252,8 +268,8 @@ impl HttpConnection {
     /// Returns the number of bytes kept of an incomplete body.
     pub fn body_bytes(&self) -> usize {
         match &self.state {
-            State::Body(pending) => match &pending.asked {
-                Asked::Parts(lines) => lines.kept_bytes(),
+            HttpState::Body(pending) => match &pending.parsed {
+                ParsedHead::Parts(lines) => lines.kept_bytes(),
                 _ => pending.body.capacity(),
             },
             _ => 0,
@@ -267,12 +283,12 @@ impl HttpConnection {
         error: &ApiError,
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
-    ) -> Step {
-        let manner = match &self.state {
-            State::Body(pending) => pending.last_manner(),
-            _ => Manner::LAST,
+    ) -> ConnectionStep {
+        let context = match &self.state {
+            HttpState::Body(pending) => pending.last_manner(),
+            _ => ResponseContext::LAST,
         };
-        self.answer_and_close(&Answer::error_in(manner.words, error), manner, around, out)
+        self.answer_and_close(&Answer::error_in(context.error_format, error), context, around, out)
     }
 
     /// Answers with `error` on a new connection, whatever is asked, and closes it.
@@ -281,8 +297,8 @@ impl HttpConnection {
         error: &ApiError,
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
-    ) -> Step {
-        self.answer_and_close(&Answer::error(error), Manner::LAST, around, out)
+    ) -> ConnectionStep {
+        self.answer_and_close(&Answer::error(error), ResponseContext::LAST, around, out)
     }
 
     /// Writes a complete answer to the call.
@@ -290,9 +306,9 @@ impl HttpConnection {
     /// # Panics
     /// If no answer is due.
     pub fn answer(&mut self, answer: &Answer, around: &Surroundings<'_>, out: &mut Vec<u8>) {
-        let manner = self.manner_due();
-        answer.write(manner, around, out);
-        self.end_answer(manner);
+        let context = self.manner_due();
+        answer.write(context, around, out);
+        self.end_answer(context);
     }
 
     /// Records that the part of a long body in the last call was accepted. `is_duplicate` is true
@@ -301,14 +317,15 @@ impl HttpConnection {
     /// # Panics
     /// If no such part is being carried out.
     pub fn take_part(&mut self, is_duplicate: bool) {
-        let State::Part(mut pending) = std::mem::replace(&mut self.state, State::Closed) else {
+        let HttpState::Part(mut pending) = std::mem::replace(&mut self.state, HttpState::Closed)
+        else {
             panic!("no part is being carried out");
         };
-        let Asked::Parts(lines) = &mut pending.asked else {
+        let ParsedHead::Parts(lines) = &mut pending.parsed else {
             unreachable!("only a body of lines has parts")
         };
         lines.count(is_duplicate);
-        self.state = State::Body(pending);
+        self.state = HttpState::Body(pending);
     }
 
     /// Writes an error as the answer to the call. For a part of a long body the error names the
@@ -318,11 +335,11 @@ impl HttpConnection {
     /// If no answer is due.
     pub fn answer_error(&mut self, error: &ApiError, around: &Surroundings<'_>, out: &mut Vec<u8>) {
         let answer = match &self.state {
-            State::Part(pending) => match &pending.asked {
-                Asked::Parts(lines) => Answer::error(&lines.in_its_place(error.clone())),
+            HttpState::Part(pending) => match &pending.parsed {
+                ParsedHead::Parts(lines) => Answer::error(&lines.in_its_place(error.clone())),
                 _ => unreachable!("only a body of lines has parts"),
             },
-            State::Answer(manner) => Answer::error_in(manner.words, error),
+            HttpState::Answer(context) => Answer::error_in(context.error_format, error),
             _ => Answer::error(error),
         };
         self.answer(&answer, around, out);
@@ -352,10 +369,10 @@ impl HttpConnection {
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) -> StreamBody {
-        let mut manner = self.manner_due();
-        let version = if manner.is_old { Version::Http10 } else { Version::Http11 };
+        let mut context = self.manner_due();
+        let version = if context.is_old { Version::Http10 } else { Version::Http11 };
         let framing = Framing::of_stream(version);
-        manner.keeps_alive &= framing == Framing::Chunked;
+        context.keeps_alive &= framing == Framing::Chunked;
         let mut head = ResponseHead::begin(out, Status::OK, &around.date);
         let own = [
             ("content-type", media_type),
@@ -365,14 +382,14 @@ impl HttpConnection {
         for (name, value) in own.into_iter().chain(headers.iter().copied()) {
             head.header(name, value).expect("the server's own headers are valid");
         }
-        manner.write_origin(around, &mut head);
-        head.finish(framing, manner.keeps_alive);
-        if manner.is_head {
-            self.end_answer(manner);
+        context.write_origin(around, &mut head);
+        head.finish(framing, context.keeps_alive);
+        if context.is_head {
+            self.end_answer(context);
             return StreamBody::None;
         }
         let is_chunked = framing == Framing::Chunked;
-        self.state = State::Stream(manner, is_chunked);
+        self.state = HttpState::Stream(context, is_chunked);
         if is_chunked { StreamBody::Chunked } else { StreamBody::UntilClose }
     }
 
@@ -381,11 +398,13 @@ impl HttpConnection {
     /// # Panics
     /// If no stream was begun.
     pub fn end_stream(&mut self, out: &mut Vec<u8>) {
-        let State::Stream(manner, is_chunked) = self.state else { panic!("no stream was begun") };
+        let HttpState::Stream(context, is_chunked) = self.state else {
+            panic!("no stream was begun")
+        };
         if is_chunked {
             out.extend_from_slice(BODY_END);
         }
-        self.end_answer(manner);
+        self.end_answer(context);
     }
 
     #[cfg(test)]
@@ -394,23 +413,28 @@ impl HttpConnection {
     }
 
     /// Returns how the answer that is due must be written.
-    fn manner_due(&self) -> Manner {
-        let mut manner = match &self.state {
-            State::Answer(manner) => *manner,
+    fn manner_due(&self) -> ResponseContext {
+        let mut context = match &self.state {
+            HttpState::Answer(context) => *context,
             // H4: more of the body may come.
-            State::Part(pending) => Manner { keeps_alive: false, ..pending.manner() },
+            HttpState::Part(pending) => ResponseContext { keeps_alive: false, ..pending.context() },
             _ => panic!("no answer is due"),
         };
-        manner.keeps_alive &= !(self.input_ended && self.kept.is_empty());
-        manner
+        context.keeps_alive &= !(self.input_ended && self.kept.is_empty());
+        context
     }
 
-    fn end_answer(&mut self, manner: Manner) {
-        self.state = if manner.keeps_alive { State::Head } else { State::Closed };
+    fn end_answer(&mut self, context: ResponseContext) {
+        self.state = if context.keeps_alive { HttpState::Head } else { HttpState::Closed };
     }
 
     /// Reads requests until one needs a call, or until the bytes end.
-    fn run(&mut self, bytes: &[u8], around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
+    fn run(
+        &mut self,
+        bytes: &[u8],
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) -> ConnectionStep {
         let answers_start = out.len();
         let mut input = bytes;
         loop {
@@ -428,7 +452,7 @@ impl HttpConnection {
                     if let Some(body_bytes) = &mut self.arrival.body_bytes {
                         *body_bytes += piece.len() as u64;
                     }
-                    if let State::Body(pending) = &mut self.state {
+                    if let HttpState::Body(pending) = &mut self.state {
                         pending.take(piece);
                     }
                 }
@@ -436,15 +460,15 @@ impl HttpConnection {
                     self.arrival.body_bytes = None;
                     let has_room = out.len() - answers_start < limits::HTTP_ANSWERS_BYTES_MAX;
                     let has_more = !input.is_empty() || !self.input_ended;
-                    if let State::Body(pending) = &mut self.state
-                        && let Asked::Parts(lines) = &mut pending.asked
+                    if let HttpState::Body(pending) = &mut self.state
+                        && let ParsedHead::Parts(lines) = &mut pending.parsed
                     {
                         lines.end();
                         pending.may_keep_alive = has_room && has_more && self.reader.keeps_alive();
                         match self.next_part(around, out) {
-                            Some(Step::Call(call)) => {
+                            Some(ConnectionStep::Call(call)) => {
                                 self.kept = input.to_vec();
-                                return Step::Call(call);
+                                return ConnectionStep::Call(call);
                             }
                             Some(step) => return step,
                             None => continue,
@@ -452,9 +476,9 @@ impl HttpConnection {
                     }
                     match self.end_request(has_room && has_more, around, out) {
                         None => {}
-                        Some(Step::Call(call)) => {
+                        Some(ConnectionStep::Call(call)) => {
                             self.kept = input.to_vec();
-                            return Step::Call(call);
+                            return ConnectionStep::Call(call);
                         }
                         Some(step) => return step,
                     }
@@ -464,7 +488,7 @@ impl HttpConnection {
                         return step;
                     }
                     if !self.input_ended {
-                        return Step::Wait;
+                        return ConnectionStep::Wait;
                     }
                     return match self.reader.finish() {
                         Ok(()) => self.close(),
@@ -478,26 +502,32 @@ impl HttpConnection {
 
     /// Returns the step for the next part of a long body, if its line is complete. `None` if the
     /// line is incomplete, if no such body is being read, or if the body ended and was answered.
-    fn next_part(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Option<Step> {
-        let State::Body(pending) = &mut self.state else { return None };
-        let (manner, last) = (pending.manner(), pending.last_manner());
-        let Asked::Parts(lines) = &mut pending.asked else { return None };
+    fn next_part(
+        &mut self,
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<ConnectionStep> {
+        let HttpState::Body(pending) = &mut self.state else { return None };
+        let (context, last) = (pending.context(), pending.last_manner());
+        let ParsedHead::Parts(lines) = &mut pending.parsed else { return None };
         match lines.next_call() {
             Some(Ok(call)) => {
-                let State::Body(pending) = std::mem::replace(&mut self.state, State::Closed) else {
+                let HttpState::Body(pending) =
+                    std::mem::replace(&mut self.state, HttpState::Closed)
+                else {
                     unreachable!("the state was checked above");
                 };
-                self.state = State::Part(pending);
-                Some(Step::Call(call))
+                self.state = HttpState::Part(pending);
+                Some(ConnectionStep::Call(call))
             }
             Some(Err(error)) => {
                 Some(self.answer_and_close(&Answer::error(&error), last, around, out))
             }
             None if lines.has_ended() => {
                 let answer = lines.answer();
-                answer.write(manner, around, out);
-                self.end_answer(manner);
-                (!manner.keeps_alive).then_some(Step::Close)
+                answer.write(context, around, out);
+                self.end_answer(context);
+                (!context.keeps_alive).then_some(ConnectionStep::Close)
             }
             None => None,
         }
@@ -510,15 +540,15 @@ impl HttpConnection {
         expects_continue: bool,
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
-    ) -> Option<Step> {
+    ) -> Option<ConnectionStep> {
         let limited = self.reader.limit_body(pending.body_bytes_max);
         self.principal = pending.principal;
-        if expects_continue && let Asked::Here(answer) = &pending.asked {
+        if expects_continue && let ParsedHead::Here(answer) = &pending.parsed {
             // The client waits for `100 Continue` before it sends the body. It gets the final
             // answer.
             return Some(self.answer_and_close(answer, pending.last_manner(), around, out));
         }
-        self.state = State::Body(Box::new(pending));
+        self.state = HttpState::Body(Box::new(pending));
         match limited {
             Err(refusal) => Some(self.refuse(refusal, around, out)),
             Ok(()) if expects_continue => {
@@ -535,82 +565,90 @@ impl HttpConnection {
         may_keep_alive: bool,
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
-    ) -> Option<Step> {
-        let State::Body(pending) = std::mem::replace(&mut self.state, State::Head) else {
+    ) -> Option<ConnectionStep> {
+        let HttpState::Body(pending) = std::mem::replace(&mut self.state, HttpState::Head) else {
             unreachable!("the head of a request comes before its end");
         };
         let keeps_alive = self.reader.keeps_alive();
-        let mut manner = Manner { keeps_alive, is_old: pending.is_old, ..pending.last_manner() };
-        let Pending { asked, body, .. } = *pending;
-        match asked.complete(&body) {
+        let mut context =
+            ResponseContext { keeps_alive, is_old: pending.is_old, ..pending.last_manner() };
+        let Pending { parsed, body, .. } = *pending;
+        match parsed.complete(&body) {
             Ok(call) => {
-                self.state = State::Answer(manner);
-                Some(Step::Call(call))
+                self.state = HttpState::Answer(context);
+                Some(ConnectionStep::Call(call))
             }
             Err(answer) => {
-                manner.keeps_alive &= may_keep_alive;
-                answer.write(manner, around, out);
-                self.end_answer(manner);
-                (!manner.keeps_alive).then_some(Step::Close)
+                context.keeps_alive &= may_keep_alive;
+                answer.write(context, around, out);
+                self.end_answer(context);
+                (!context.keeps_alive).then_some(ConnectionStep::Close)
             }
         }
     }
 
     /// Answers that nothing more is read, and closes. If the body is too long and the request was
     /// answered before it, that answer is sent.
-    fn refuse(&mut self, refusal: Refusal, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
+    fn refuse(
+        &mut self,
+        refusal: Refusal,
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) -> ConnectionStep {
         let error = ApiError::from(refusal);
-        let State::Body(pending) = std::mem::replace(&mut self.state, State::Closed) else {
+        let HttpState::Body(pending) = std::mem::replace(&mut self.state, HttpState::Closed) else {
             let is_head = self.reader.begins_as_head();
-            let manner = Manner { is_head, ..Manner::LAST };
-            return self.answer_and_close(&Answer::error(&error), manner, around, out);
+            let context = ResponseContext { is_head, ..ResponseContext::LAST };
+            return self.answer_and_close(&Answer::error(&error), context, around, out);
         };
-        let manner = pending.last_manner();
-        let answer = match pending.asked {
-            Asked::Here(answer) if refusal == Refusal::BodyTooLong => answer,
+        let context = pending.last_manner();
+        let answer = match pending.parsed {
+            ParsedHead::Here(answer) if refusal == Refusal::BodyTooLong => answer,
             _ if refusal == Refusal::BodyTooLong => {
-                Answer::error_in(manner.words, &error.limit(pending.body_bytes_max))
+                Answer::error_in(context.error_format, &error.limit(pending.body_bytes_max))
             }
-            _ => Answer::error_in(manner.words, &error),
+            _ => Answer::error_in(context.error_format, &error),
         };
-        self.answer_and_close(&answer, manner, around, out)
+        self.answer_and_close(&answer, context, around, out)
     }
 
     fn answer_and_close(
         &mut self,
         answer: &Answer,
-        manner: Manner,
+        context: ResponseContext,
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
-    ) -> Step {
-        answer.write(manner, around, out);
+    ) -> ConnectionStep {
+        answer.write(context, around, out);
         self.close()
     }
 
-    fn close(&mut self) -> Step {
+    fn close(&mut self) -> ConnectionStep {
         self.is_cut_short = true;
-        self.state = State::Closed;
+        self.state = HttpState::Closed;
         self.kept = Vec::new();
         self.reader = RequestReader::new();
-        Step::Close
+        ConnectionStep::Close
     }
 }
 
 impl Pending {
     fn of(head: &RequestHead<'_>, around: &Surroundings<'_>) -> Pending {
         let Admission { origin, verdict } = around.access.admit(head, around.now);
-        let (principal, (asked, body_bytes_max)) = match verdict {
+        let (principal, (parsed, body_bytes_max)) = match verdict {
             Ok(principal) => (principal, ask(head)),
             // The body is dropped, so that the next request can be read.
-            Err(answer) => (Principal::ANYONE, (Asked::Here(answer), limits::HTTP_BODY_BYTES_MAX)),
+            Err(answer) => {
+                (Principal::ANYONE, (ParsedHead::Here(answer), limits::HTTP_BODY_BYTES_MAX))
+            }
         };
         let is_head = head.method == Method::Head;
         let is_old = head.version == Version::Http10;
         Pending {
-            asked,
+            parsed,
             principal,
             origin,
-            words: Words::at(head.target.path),
+            error_format: ErrorFormat::at(head.target.path),
             is_head,
             is_old,
             may_keep_alive: false, // Known at its end.
@@ -620,20 +658,24 @@ impl Pending {
     }
 
     /// Returns how an answer is written after which the connection closes.
-    fn last_manner(&self) -> Manner {
-        let Pending { is_head, origin, words, .. } = *self;
-        Manner { is_head, origin, words, ..Manner::LAST }
+    fn last_manner(&self) -> ResponseContext {
+        let Pending { is_head, origin, error_format, .. } = *self;
+        ResponseContext { is_head, origin, error_format, ..ResponseContext::LAST }
     }
 
-    fn manner(&self) -> Manner {
-        Manner { is_old: self.is_old, keeps_alive: self.may_keep_alive, ..self.last_manner() }
+    fn context(&self) -> ResponseContext {
+        ResponseContext {
+            is_old: self.is_old,
+            keeps_alive: self.may_keep_alive,
+            ..self.last_manner()
+        }
     }
 
     /// Takes a piece of the body. The body of a request that is already answered is dropped.
     fn take(&mut self, piece: &[u8]) {
-        match &mut self.asked {
-            Asked::Here(_) => {}
-            Asked::Parts(lines) => lines.push(piece),
+        match &mut self.parsed {
+            ParsedHead::Here(_) => {}
+            ParsedHead::Parts(lines) => lines.push(piece),
             _ => self.body.extend_from_slice(piece),
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::call_tests::id;
-use super::exchange::{Exchange, around, exchange, exchanged, get, post, responses, with};
+use super::exchange::{TestExchange, around, exchange, exchanged, get, post, responses, with};
 use super::*;
 use crate::base::Random;
 use crate::limits;
@@ -70,14 +70,14 @@ fn http_1_0_gets_no_chunks_and_one_answer_unless_it_asks() {
     let next = old("/readyz", "");
     let stream = format!("/v1/executions/{}/output", id(1));
     let got = exchanged((old("/v1/tools", "") + &next).as_bytes());
-    assert!(got.is_closed && got.calls == [Call::Tools]);
+    assert!(got.is_closed && got.calls == [ApiCall::Tools]);
     let response = responses(&[Method::Get], &got.out, true).remove(0);
     assert_eq!(response.header("connection"), Some("close"));
 
     let kept = old("/v1/tools", "Connection: keep-alive\r\n");
     let here = old("/healthz", "Connection: keep-alive\r\n");
     let got = exchanged((kept + &here + &next).as_bytes());
-    assert_eq!(got.calls, [Call::Tools, Call::Ready]);
+    assert_eq!(got.calls, [ApiCall::Tools, ApiCall::Ready]);
     let answers = responses(&[Method::Get; 3], &got.out, true);
     let connection: Vec<_> = answers.iter().map(|answer| answer.header("connection")).collect();
     assert_eq!(connection, [Some("keep-alive"), Some("keep-alive"), Some("close")]);
@@ -95,15 +95,15 @@ fn http_1_0_gets_no_chunks_and_one_answer_unless_it_asks() {
 fn a_client_that_closes_is_answered_first() {
     let close = with("GET", "/v1/tools", "Connection: close\r\n");
     let got = exchanged((close + &get("/readyz")).as_bytes());
-    assert!(got.is_closed && got.calls == [Call::Tools]);
+    assert!(got.is_closed && got.calls == [ApiCall::Tools]);
     // The input ends after two complete requests.
     let both = get("/v1/tools") + &get("/readyz");
     let got = exchange(both.as_bytes(), &[], true);
-    assert!(got.is_closed && got.calls == [Call::Tools, Call::Ready]);
+    assert!(got.is_closed && got.calls == [ApiCall::Tools, ApiCall::Ready]);
     // The input ends within a request.
     let whole = post("/v1/executions", PLAIN);
     for at in 1..whole.len() {
-        let Exchange { calls, out, is_closed } = exchange(&whole.as_bytes()[..at], &[], true);
+        let TestExchange { calls, out, is_closed } = exchange(&whole.as_bytes()[..at], &[], true);
         assert!(is_closed && calls.is_empty(), "cut at {at}");
         let response = responses(&[Method::Post], &out, true).remove(0);
         assert_eq!((response.status, response.error().0.as_str()), (400, "malformed_request"));
@@ -116,20 +116,20 @@ fn the_end_of_input_behind_a_call_does_not_lose_its_answer() {
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     let requests = get("/v1/tools") + &get("/healthz");
     let step = connection.receive(requests.as_bytes(), &around(), &mut out);
-    assert_eq!(step, Step::Call(Call::Tools));
-    assert_eq!(connection.end_input(&around(), &mut out), Step::Wait);
+    assert_eq!(step, ConnectionStep::Call(ApiCall::Tools));
+    assert_eq!(connection.end_input(&around(), &mut out), ConnectionStep::Wait);
     assert!(!connection.wants_bytes());
     connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
-    assert_eq!(connection.resume(&around(), &mut out), Step::Close);
+    assert_eq!(connection.resume(&around(), &mut out), ConnectionStep::Close);
     let answers = responses(&[Method::Get; 2], &out, true);
     assert_eq!(answers[0].header("connection"), None);
     assert_eq!(answers[1].header("connection"), Some("close"));
     // No other request follows.
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     connection.receive(get("/v1/tools").as_bytes(), &around(), &mut out);
-    assert_eq!(connection.end_input(&around(), &mut out), Step::Wait);
+    assert_eq!(connection.end_input(&around(), &mut out), ConnectionStep::Wait);
     connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
-    assert_eq!(connection.due(), Due::Nothing);
+    assert_eq!(connection.due(), AwaitedEvent::Nothing);
     assert_eq!(responses(&[Method::Get], &out, true)[0].header("connection"), Some("close"));
 }
 
@@ -140,11 +140,11 @@ fn a_body_that_is_asked_for_first_is_let_come_or_refused_before_it_does() {
     let length = format!("{EXPECT}Content-Length: {}\r\n", PLAIN.len());
     let head = with("POST", "/v1/executions", &length);
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
-    assert_eq!(connection.receive(head.as_bytes(), &around(), &mut out), Step::Wait);
+    assert_eq!(connection.receive(head.as_bytes(), &around(), &mut out), ConnectionStep::Wait);
     assert_eq!(out, b"HTTP/1.1 100 Continue\r\n\r\n");
-    assert_eq!(connection.due(), Due::Rest);
+    assert_eq!(connection.due(), AwaitedEvent::Rest);
     let step = connection.receive(PLAIN.as_bytes(), &around(), &mut out);
-    assert!(matches!(step, Step::Call(Call::Execute(_))), "{step:?}");
+    assert!(matches!(step, ConnectionStep::Call(ApiCall::Execute(_))), "{step:?}");
 
     let long = limits::HTTP_BODY_BYTES_MAX + 1;
     let table = [
@@ -170,7 +170,7 @@ fn a_refused_request_keeps_its_connection_if_its_body_is_of_sane_length() {
     let length = format!("Content-Length: {}\r\n", body.len());
     let refused = with("PUT", "/v1/tools", &length) + &body;
     let got = exchanged((refused + &get("/readyz")).as_bytes());
-    assert!(!got.is_closed && got.calls == [Call::Ready]);
+    assert!(!got.is_closed && got.calls == [ApiCall::Ready]);
     // The answer is the one that was due already, not that the body is too long.
     let long = format!("Content-Length: {}\r\n", limits::HTTP_BODY_BYTES_MAX + 1);
     let got = exchanged((with("PUT", "/v1/tools", &long) + &get("/readyz")).as_bytes());
@@ -182,24 +182,25 @@ fn a_refused_request_keeps_its_connection_if_its_body_is_of_sane_length() {
 fn what_comes_while_an_answer_is_due_waits_for_it() {
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     let one = get("/v1/tools");
-    assert_eq!(connection.due(), Due::Request);
+    assert_eq!(connection.due(), AwaitedEvent::Request);
     let step = connection.receive(one.as_bytes(), &around(), &mut out);
-    assert_eq!(step, Step::Call(Call::Tools));
+    assert_eq!(step, ConnectionStep::Call(ApiCall::Tools));
     let mut count = 0;
     while connection.wants_bytes() {
-        assert_eq!(connection.receive(one.as_bytes(), &around(), &mut out), Step::Wait);
+        assert_eq!(connection.receive(one.as_bytes(), &around(), &mut out), ConnectionStep::Wait);
         // Called too early, it does nothing.
-        assert_eq!(connection.resume(&around(), &mut out), Step::Wait);
+        assert_eq!(connection.resume(&around(), &mut out), ConnectionStep::Wait);
         count += 1;
     }
     assert_eq!(count, limits::HTTP_PIPELINED_BYTES_MAX.div_ceil(one.len()));
     assert_eq!(out, b"");
     for left in (0..=count).rev() {
         connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
-        let expected = if left > 0 { Step::Call(Call::Tools) } else { Step::Wait };
+        let expected =
+            if left > 0 { ConnectionStep::Call(ApiCall::Tools) } else { ConnectionStep::Wait };
         assert_eq!(connection.resume(&around(), &mut out), expected);
     }
-    assert_eq!(connection.due(), Due::Request);
+    assert_eq!(connection.due(), AwaitedEvent::Request);
     assert_eq!(responses(&vec![Method::Get; count + 1], &out, false).len(), count + 1);
 }
 
@@ -212,13 +213,13 @@ fn bytes_behind_an_answer_wait_for_those_before_them() {
     connection.receive(front, &around(), &mut out);
     connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
     // The rest of the request comes before `resume` is called.
-    assert_eq!(connection.receive(back, &around(), &mut out), Step::Call(Call::Ready));
+    assert_eq!(connection.receive(back, &around(), &mut out), ConnectionStep::Call(ApiCall::Ready));
 }
 
 #[test]
 fn a_small_request_cannot_ask_for_endless_answers() {
     let many = get("/openapi.json").repeat(1_000);
-    let Exchange { out, is_closed, .. } = exchange(many.as_bytes(), &[], false);
+    let TestExchange { out, is_closed, .. } = exchange(many.as_bytes(), &[], false);
     let one = exchange(get("/openapi.json").as_bytes(), &[], false).out.len();
     assert!(is_closed && out.len() <= limits::HTTP_ANSWERS_BYTES_MAX + 2 * one, "{}", out.len());
     let count = out.len() / one;
@@ -232,20 +233,26 @@ fn time_out_says_so_within_a_request_only() {
     for at in 0..whole.len() {
         let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
         let front = &whole.as_bytes()[..at];
-        assert_eq!(connection.receive(front, &around(), &mut out), Step::Wait);
+        assert_eq!(connection.receive(front, &around(), &mut out), ConnectionStep::Wait);
         let is_idle = at == 0;
-        assert_eq!(connection.due(), if is_idle { Due::Request } else { Due::Rest });
-        assert_eq!(connection.time_out(&around(), &mut out), Step::Close);
-        assert_eq!(connection.due(), Due::Nothing);
+        assert_eq!(
+            connection.due(),
+            if is_idle { AwaitedEvent::Request } else { AwaitedEvent::Rest }
+        );
+        assert_eq!(connection.time_out(&around(), &mut out), ConnectionStep::Close);
+        assert_eq!(connection.due(), AwaitedEvent::Nothing);
         match is_idle {
             true => assert_eq!(out, b""),
             false => assert_eq!(responses(&[Method::Post], &out, true)[0].status, 408),
         }
-        assert_eq!(connection.receive(whole.as_bytes(), &around(), &mut Vec::new()), Step::Close);
+        assert_eq!(
+            connection.receive(whole.as_bytes(), &around(), &mut Vec::new()),
+            ConnectionStep::Close
+        );
     }
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     connection.receive(whole.as_bytes(), &around(), &mut out);
-    assert_eq!(connection.time_out(&around(), &mut out), Step::Wait); // An answer is due.
+    assert_eq!(connection.time_out(&around(), &mut out), ConnectionStep::Wait); // An answer is due.
     assert_eq!(out, b"");
 }
 
@@ -258,10 +265,10 @@ fn an_idle_connection_has_no_memory_of_its_own() {
     for request in [get("/healthz"), post("/v1/executions", PLAIN), get("/nowhere")] {
         let (front, back) = request.as_bytes().split_at(20);
         connection.receive(front, &around(), &mut out);
-        if let Step::Call(_) = connection.receive(back, &around(), &mut out) {
+        if let ConnectionStep::Call(_) = connection.receive(back, &around(), &mut out) {
             connection.receive(get("/healthz").as_bytes(), &around(), &mut out);
             connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
-            assert_eq!(connection.resume(&around(), &mut out), Step::Wait);
+            assert_eq!(connection.resume(&around(), &mut out), ConnectionStep::Wait);
         }
         let now = format!("{connection:?}").replace(&counted(&connection), "");
         assert_eq!(now, fresh, "{request}");

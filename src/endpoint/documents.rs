@@ -12,7 +12,7 @@ use crate::api::{
 };
 use crate::base::{ExecutionId, Instant, ProgressToken};
 use crate::engine::{Status, SubscriberStatus, Timeouts};
-use crate::stream::{DetachReason, Exit, Outcome, Progress, State};
+use crate::stream::{DetachReason, ExecutionState, Exit, Outcome, Progress};
 use crate::tool::ToolSpec;
 use crate::trace::TraceContext;
 use crate::wire::{write_base64, write_json};
@@ -115,7 +115,7 @@ pub fn created(
     id: ExecutionId,
     token: Option<ProgressToken>,
     tool: &str,
-    state: State,
+    state: ExecutionState,
     ticket: Option<&str>,
 ) -> Value {
     let (tool, links) = (tool.to_owned(), links(id, token, ticket));
@@ -136,7 +136,7 @@ fn links(id: ExecutionId, token: Option<ProgressToken>, ticket: Option<&str>) ->
 }
 
 /// Returns the state of an execution, and nothing else.
-pub fn state(id: ExecutionId, state: State) -> Value {
+pub fn state(id: ExecutionId, state: ExecutionState) -> Value {
     spelled(&StateOf { execution: id, state })
 }
 

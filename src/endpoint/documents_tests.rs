@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 use super::call_tests::{id, token};
 use super::documents::{self, all_progress, created, execution, executions, progress, result};
 use crate::base::{Handle, Instant, SubscriberId};
-use crate::engine::{Place, Status, SubscriberStatus};
-use crate::stream::{Exit, Kinds, LagLimit, Outcome, Policy, Progress, State, Terms, Totals};
+use crate::engine::{Status, SubscriberPlace, SubscriberStatus};
+use crate::stream::{
+    ExecutionState, Exit, Kinds, LagLimit, Outcome, Policy, Progress, Terms, Totals,
+};
 use crate::tool::ToolSpec;
 
 const fn at_ms(ms: u64) -> Instant {
@@ -20,7 +22,7 @@ pub fn bare() -> Status {
     Status {
         id: id(1),
         token: None,
-        state: State::Queued,
+        state: ExecutionState::Queued,
         outcome: None,
         head_seq: 0,
         tail_seq: 1,
@@ -41,7 +43,7 @@ pub fn bare() -> Status {
 pub fn full() -> Status {
     Status {
         token: Some(token()),
-        state: State::Ended(Outcome::TimedOut),
+        state: ExecutionState::Ended(Outcome::TimedOut),
         outcome: None,
         head_seq: 9,
         tail_seq: 4,
@@ -69,8 +71,8 @@ pub fn subscribers() -> [SubscriberStatus; 2] {
         since: at_ms(4_500),
     };
     [
-        of(0, Policy::Block, LagLimit { chunks: 14, bytes: u64::MAX }, Place::Local),
-        of(1, Policy::DropOldest, LagLimit { chunks: 10, bytes: 1_000 }, Place::Remote),
+        of(0, Policy::Block, LagLimit { chunks: 14, bytes: u64::MAX }, SubscriberPlace::Local),
+        of(1, Policy::DropOldest, LagLimit { chunks: 10, bytes: 1_000 }, SubscriberPlace::Remote),
     ]
 }
 
@@ -135,13 +137,13 @@ fn an_execution_is_told_as_far_as_it_is_known() {
 #[test]
 fn every_state_has_its_name() {
     let names = [
-        (State::Queued, "queued"),
-        (State::Running, "running"),
-        (State::Draining, "draining"),
-        (State::Ended(Outcome::Completed), "completed"),
-        (State::Ended(Outcome::Failed), "failed"),
-        (State::Ended(Outcome::Cancelled), "cancelled"),
-        (State::Ended(Outcome::TimedOut), "timed_out"),
+        (ExecutionState::Queued, "queued"),
+        (ExecutionState::Running, "running"),
+        (ExecutionState::Draining, "draining"),
+        (ExecutionState::Ended(Outcome::Completed), "completed"),
+        (ExecutionState::Ended(Outcome::Failed), "failed"),
+        (ExecutionState::Ended(Outcome::Cancelled), "cancelled"),
+        (ExecutionState::Ended(Outcome::TimedOut), "timed_out"),
     ];
     for (state, name) in names {
         let expected = json!({"execution": id(1).to_string(), "state": name});
@@ -157,7 +159,7 @@ fn what_was_created_has_links_to_what_can_be_asked() {
     let mut expected = json!({
         "execution": a, "token": t, "tool": "tool", "state": "running", "links": links(Some(&t)),
     });
-    let created = |token, ticket| created(id(1), token, "tool", State::Running, ticket);
+    let created = |token, ticket| created(id(1), token, "tool", ExecutionState::Running, ticket);
     assert_eq!(created(Some(token()), None), expected);
     expected.as_object_mut().unwrap().shift_remove("token");
     expected["links"] = links(None);
@@ -239,7 +241,7 @@ fn a_result_is_text_if_it_is_and_says_whether_it_is_all() {
 #[test]
 fn members_have_their_order() {
     let (full, texts) = (full(), (Some("m"), Some("{\"b\": 2.0}")));
-    let created = created(id(1), Some(token()), "a", State::Running, None);
+    let created = created(id(1), Some(token()), "a", ExecutionState::Running, None);
     let execution = execution(&full, "a", texts, &subscribers(), None, NOW);
     let executions = executions([(&full, "a")], NOW);
     let result = result(&full, b"a");

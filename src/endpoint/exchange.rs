@@ -19,17 +19,17 @@ pub fn around() -> Surroundings<'static> {
 
 /// The calls and the output that some bytes led to.
 #[derive(Debug, PartialEq)]
-pub struct Exchange {
-    pub calls: Vec<Call>,
+pub struct TestExchange {
+    pub calls: Vec<ApiCall>,
     pub out: Vec<u8>,
     pub is_closed: bool,
 }
 
 /// Sends `bytes` cut at `cuts`, and then the end of input if `ends`. The answer to a stream has two
 /// pieces. Every other call is answered with `204`.
-pub fn exchange(bytes: &[u8], cuts: &[usize], ends: bool) -> Exchange {
+pub fn exchange(bytes: &[u8], cuts: &[usize], ends: bool) -> TestExchange {
     let mut connection = HttpConnection::new();
-    let mut got = Exchange { calls: Vec::new(), out: Vec::new(), is_closed: false };
+    let mut got = TestExchange { calls: Vec::new(), out: Vec::new(), is_closed: false };
     let mut from = 0;
     for &to in cuts.iter().chain([&bytes.len()]) {
         let step = connection.receive(&bytes[from..to], &around(), &mut got.out);
@@ -40,18 +40,18 @@ pub fn exchange(bytes: &[u8], cuts: &[usize], ends: bool) -> Exchange {
         let step = connection.end_input(&around(), &mut got.out);
         serve(&mut connection, step, &mut got);
     }
-    assert_eq!(connection.due() == Due::Nothing, got.is_closed);
+    assert_eq!(connection.due() == AwaitedEvent::Nothing, got.is_closed);
     got
 }
 
-fn serve(connection: &mut HttpConnection, mut step: Step, got: &mut Exchange) {
+fn serve(connection: &mut HttpConnection, mut step: ConnectionStep, got: &mut TestExchange) {
     loop {
         match step {
-            Step::Wait => return assert!(connection.wants_bytes() || got.is_closed),
-            Step::Close => return got.is_closed = true,
-            Step::Call(call) => {
+            ConnectionStep::Wait => return assert!(connection.wants_bytes() || got.is_closed),
+            ConnectionStep::Close => return got.is_closed = true,
+            ConnectionStep::Call(call) => {
                 assert!(!got.is_closed);
-                assert_eq!(connection.due(), Due::Answer);
+                assert_eq!(connection.due(), AwaitedEvent::Answer);
                 answer(connection, &call, &mut got.out);
                 got.calls.push(call);
             }
@@ -60,14 +60,16 @@ fn serve(connection: &mut HttpConnection, mut step: Step, got: &mut Exchange) {
     }
 }
 
-fn answer(connection: &mut HttpConnection, call: &Call, out: &mut Vec<u8>) {
+fn answer(connection: &mut HttpConnection, call: &ApiCall, out: &mut Vec<u8>) {
     let media_type = match call {
-        Call::Follow(follow) => follow.format.media_type(),
-        Call::Execute(execute) if execute.stream.is_some() => "text/event-stream",
-        Call::Output(..) => "application/octet-stream",
-        Call::Work(_) => "text/event-stream",
-        Call::Mcp(request) if matches!(request.wish, McpWish::Hear(_)) => "text/event-stream",
-        Call::Deliver(deliver) if deliver.is_of_many => return connection.take_part(false),
+        ApiCall::Follow(follow) => follow.format.media_type(),
+        ApiCall::Execute(execute) if execute.stream.is_some() => "text/event-stream",
+        ApiCall::Output(..) => "application/octet-stream",
+        ApiCall::Work(_) => "text/event-stream",
+        ApiCall::Mcp(request) if matches!(request.action, McpAction::OpenStream(_)) => {
+            "text/event-stream"
+        }
+        ApiCall::Deliver(deliver) if deliver.is_of_many => return connection.take_part(false),
         _ => return connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), out),
     };
     match connection.begin_stream(media_type, &around(), out) {
@@ -79,7 +81,7 @@ fn answer(connection: &mut HttpConnection, call: &Call, out: &mut Vec<u8>) {
 }
 
 /// Returns the result of sending `bytes`. It must be the same however they are cut.
-pub fn exchanged(bytes: &[u8]) -> Exchange {
+pub fn exchanged(bytes: &[u8]) -> TestExchange {
     let whole = exchange(bytes, &[], false);
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned();
     let everywhere: Vec<usize> = (0..bytes.len()).collect();
@@ -177,7 +179,7 @@ pub fn answered(request: &str) -> Response {
 }
 
 /// Returns the call of one request, however it is cut.
-pub fn called(request: &str) -> Call {
+pub fn called(request: &str) -> ApiCall {
     let mut got = exchanged(request.as_bytes());
     let out = String::from_utf8_lossy(&got.out).into_owned();
     assert_eq!(got.calls.len(), 1, "{request}: {out}");

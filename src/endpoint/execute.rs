@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::endpoint::body::{Members, parse};
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, milliseconds, policy_named};
-use crate::endpoint::{ApiError, Execute, Opening, PolicyWish, StreamFormat, Wishes};
+use crate::endpoint::{ApiError, DeliveryOptions, Execute, Opening, PolicyChoice, StreamFormat};
 use crate::engine::{Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
 use crate::trace::TraceContext;
@@ -138,7 +138,7 @@ pub(super) const ACKNOWLEDGE: &[Field] = &[Field::new(
 /// Reads the body of `POST /v1/executions`.
 pub(super) fn execute(
     body: &[u8],
-    stream: Option<(StreamFormat, Wishes)>,
+    stream: Option<(StreamFormat, DeliveryOptions)>,
 ) -> Result<Execute, ApiError> {
     let body = parse(body)?;
     let members = Members::of(&body, EXECUTE)?;
@@ -194,12 +194,12 @@ fn arguments(members: &Members<'_>) -> Result<Value, ApiError> {
     }
 }
 
-pub(super) fn policy(members: &Members<'_>) -> Result<Option<PolicyWish>, ApiError> {
+pub(super) fn policy(members: &Members<'_>) -> Result<Option<PolicyChoice>, ApiError> {
     let Some(parts) = members.members("policy")? else {
         let name = members.choice("policy")?;
-        return Ok(name.map(|name| PolicyWish { policy: policy_named(name), ..<_>::default() }));
+        return Ok(name.map(|name| PolicyChoice { policy: policy_named(name), ..<_>::default() }));
     };
-    Ok(Some(PolicyWish {
+    Ok(Some(PolicyChoice {
         policy: policy_named(parts.choice("name")?.expect("the field is required")),
         limit_chunks: parts.number("max_chunks")?.map(|chunks| chunks as u32),
         limit_bytes: parts.number("max_bytes")?,

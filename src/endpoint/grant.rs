@@ -25,7 +25,7 @@ pub struct ReadGrant {
     pub terms: Terms,
     /// The first chunk to read, and the totals before it.
     pub cursor: Cursor,
-    /// The index of the reader's desk slot, behind the control page.
+    /// The index of the reader's signal slot, behind the control page.
     pub slot: u32,
     /// Wall-clock time at the moment `mono_ns`, in µs. It relates the times of chunks to dates.
     pub wall_us: u64,
@@ -75,7 +75,7 @@ pub enum GrantFault {
 
 impl ReadGrant {
     /// Returns the grant as JSON. The names of its execution are empty.
-    pub fn spelled(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let Terms { policy, limit: limits, kinds } = self.terms;
         let wanted = || Kind::ALL.into_iter().filter(|kind| kinds.contains(*kind)).collect();
         let kinds = (!kinds.is_all()).then(wanted);
@@ -121,7 +121,7 @@ const SEQ_MAX: u64 = 1 << 62;
 
 impl ProduceGrant {
     /// Returns the grant as JSON. The name of its execution is empty.
-    pub fn spelled(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         spelled(&api::ProduceGrant {
             door: DOOR_VERSION,
             execution: self.execution,
@@ -206,20 +206,20 @@ mod tests {
     #[test]
     fn a_grant_is_read_as_it_was_spelled() {
         let mut grant = grant();
-        assert_eq!(ReadGrant::parse(grant.spelled().to_string().as_bytes()), Ok(grant));
+        assert_eq!(ReadGrant::parse(grant.to_json().to_string().as_bytes()), Ok(grant));
         grant.terms.limit.bytes = u64::MAX;
         grant.terms.kinds = Kinds::ALL;
-        assert_eq!(ReadGrant::parse(grant.spelled().to_string().as_bytes()), Ok(grant));
+        assert_eq!(ReadGrant::parse(grant.to_json().to_string().as_bytes()), Ok(grant));
         for token in [None, Some("abc".to_owned())] {
             let grant = ProduceGrant { execution: grant.execution, token };
-            let line = grant.spelled().to_string();
+            let line = grant.to_json().to_string();
             assert_eq!(ProduceGrant::parse(line.as_bytes()), Ok(grant));
         }
     }
 
     #[test]
     fn members_have_their_order() {
-        let text = grant().spelled().to_string();
+        let text = grant().to_json().to_string();
         let terms =
             r#""terms":{"policy":"drop_oldest","limits":{"chunks":5,"bytes":1099511627776},"#;
         let rest = r#""kinds":["row","log"]},"next_seq":12,"seen":{"chunks":4,"bytes":99},"#;
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(ReadGrant::parse(b"[]"), Err(GrantFault::NoObject));
         assert_eq!(ReadGrant::parse(b"\xFF"), Err(GrantFault::NoObject));
         assert_eq!(ProduceGrant::parse(b"{\"door\":2}"), Err(GrantFault::Version));
-        let spelled = grant().spelled();
+        let spelled = grant().to_json();
         type Spoil = (&'static str, &'static str, Value);
         let table: [Spoil; 9] = [
             ("/execution", "execution", json!("x")),

@@ -8,13 +8,13 @@
 //! - N3: each byte is scanned once, however the lines are cut.
 
 use crate::endpoint::answer::Answer;
-use crate::endpoint::{ApiError, Call, Deliver, documents, workers};
+use crate::endpoint::{ApiCall, ApiError, Deliver, documents, workers};
 use crate::limits;
 use crate::wire::http1::Status;
 
 /// The state of such a body; see the module's text.
 #[derive(Debug, PartialEq)]
-pub(super) struct Lines {
+pub(super) struct LinesBody {
     /// The worker that sends the parts.
     session: Box<str>,
     bytes: Vec<u8>,
@@ -28,9 +28,9 @@ pub(super) struct Lines {
     duplicate_count: u64,
 }
 
-impl Lines {
-    pub fn new(session: Box<str>) -> Lines {
-        Lines {
+impl LinesBody {
+    pub fn new(session: Box<str>) -> LinesBody {
+        LinesBody {
             session,
             bytes: Vec::new(),
             taken: 0,
@@ -60,7 +60,7 @@ impl Lines {
     }
 
     /// Returns the call of the next line, if the line is complete.
-    pub fn next_call(&mut self) -> Option<Result<Call, ApiError>> {
+    pub fn next_call(&mut self) -> Option<Result<ApiCall, ApiError>> {
         let (from, until) = self.next_line()?;
         let bytes_max = limits::PART_BYTES_MAX;
         if (until - from) as u64 > bytes_max {
@@ -70,7 +70,7 @@ impl Lines {
         }
         let part = workers::part(&self.bytes[from..until]);
         let session = self.session.clone();
-        let deliver = |part| Call::Deliver(Deliver { session, part, is_of_many: true }.into());
+        let deliver = |part| ApiCall::Deliver(Deliver { session, part, is_of_many: true }.into());
         Some(part.map(deliver).map_err(|error| self.in_its_place(error)))
     }
 

@@ -10,10 +10,10 @@ use smallvec::SmallVec;
 use crate::base::ExecutionId;
 use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::fields::{Field, Shape};
-use crate::endpoint::{ApiError, Call};
+use crate::endpoint::{ApiCall, ApiError};
 use crate::mcp::{Ask, Context, codes};
 use crate::wire::http1::{HeaderFault, Headers, Status, is_media_type};
-use crate::wire::jsonrpc::{self, Message};
+use crate::wire::jsonrpc::{self, RpcMessage};
 use crate::wire::members::member;
 use crate::wire::sse;
 
@@ -24,7 +24,7 @@ pub(super) const PATH: &str = "/mcp";
 #[derive(Clone, Debug, PartialEq)]
 pub struct McpRequest {
     /// The purpose of the request.
-    pub wish: McpWish,
+    pub action: McpAction,
     /// The header `Mcp-Session-Id`.
     pub session: Option<Box<str>>,
     /// The header `MCP-Protocol-Version`.
@@ -39,15 +39,15 @@ pub struct McpRequest {
 
 /// The purpose of a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum McpWish {
+pub enum McpAction {
     /// Sends this message.
-    Say(Box<Message>),
+    Send(Box<RpcMessage>),
     /// Opens a stream of messages, or resumes one after this event.
-    Hear(Option<Box<str>>),
+    OpenStream(Option<Box<str>>),
     /// Ends the session.
-    Leave,
+    EndSession,
     /// A request that another shard admitted, about something that lives on this shard.
-    Asked(Box<Context>, Ask),
+    Forwarded(Box<Context>, Ask),
 }
 
 /// The members of a JSON-RPC message.
@@ -79,7 +79,7 @@ const VERSION: Field = Field::new(
     "The version of the protocol.",
 );
 /// The headers of a request with a message.
-pub(super) const SAID: &[Field] = &[
+pub(super) const MESSAGE_HEADERS: &[Field] = &[
     Field::new(
         "Accept",
         Shape::Choice(&["application/json, text/event-stream"]),
@@ -100,7 +100,7 @@ pub(super) const SAID: &[Field] = &[
     ),
 ];
 /// The headers of a request for a stream.
-pub(super) const HEARD: &[Field] = &[
+pub(super) const STREAM_HEADERS: &[Field] = &[
     Field::new(
         "Accept",
         Shape::Choice(&["text/event-stream"]),
@@ -116,31 +116,31 @@ pub(super) const HEARD: &[Field] = &[
     ),
 ];
 /// The headers of a request that ends a session.
-pub(super) const LEFT: &[Field] = &[SESSION, VERSION];
+pub(super) const END_HEADERS: &[Field] = &[SESSION, VERSION];
 
 /// Reads the head of a message. Its body has not arrived yet.
-pub(super) fn said(headers: Headers<'_>) -> Result<McpRequest, ApiError> {
+pub(super) fn message_head(headers: Headers<'_>) -> Result<McpRequest, ApiError> {
     require(headers, &[JSON, sse::MEDIA_TYPE])?;
-    head(headers, McpWish::Leave)
+    head(headers, McpAction::EndSession)
 }
 
 /// Reads a request for a stream.
-pub(super) fn heard(headers: Headers<'_>) -> Result<Call, ApiError> {
+pub(super) fn open_stream(headers: Headers<'_>) -> Result<ApiCall, ApiError> {
     require(headers, &[sse::MEDIA_TYPE])?;
     let last = headers.only("last-event-id")?.map(Box::from);
-    Ok(Call::Mcp(head(headers, McpWish::Hear(last))?.into()))
+    Ok(ApiCall::Mcp(head(headers, McpAction::OpenStream(last))?.into()))
 }
 
 /// Reads a request that ends a session.
-pub(super) fn left(headers: Headers<'_>) -> Result<Call, ApiError> {
-    Ok(Call::Mcp(head(headers, McpWish::Leave)?.into()))
+pub(super) fn end_session(headers: Headers<'_>) -> Result<ApiCall, ApiError> {
+    Ok(ApiCall::Mcp(head(headers, McpAction::EndSession)?.into()))
 }
 
 /// Returns the call for a message whose body is complete.
-pub(super) fn complete(head: McpRequest, body: &[u8]) -> Result<Call, Answer> {
+pub(super) fn complete(head: McpRequest, body: &[u8]) -> Result<ApiCall, Answer> {
     match jsonrpc::parse(body) {
         Ok(message) => {
-            Ok(Call::Mcp(McpRequest { wish: McpWish::Say(message.into()), ..head }.into()))
+            Ok(ApiCall::Mcp(McpRequest { action: McpAction::Send(message.into()), ..head }.into()))
         }
         Err(malformed) => {
             let mut text = Vec::new();
@@ -172,7 +172,7 @@ pub(super) fn error_body(error: &ApiError) -> Vec<u8> {
     body
 }
 
-fn head(headers: Headers<'_>, wish: McpWish) -> Result<McpRequest, ApiError> {
+fn head(headers: Headers<'_>, action: McpAction) -> Result<McpRequest, ApiError> {
     const NAMES: [&str; 4] = ["mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"];
     let mut values: [Option<Box<str>>; NAMES.len()] = Default::default();
     let mut parameters = Vec::new();
@@ -192,7 +192,7 @@ fn head(headers: Headers<'_>, wish: McpWish) -> Result<McpRequest, ApiError> {
         }
     }
     let [session, version, method, name] = values;
-    Ok(McpRequest { wish, session, version, method, name, parameters })
+    Ok(McpRequest { action, session, version, method, name, parameters })
 }
 
 const PARAMETER: &str = "mcp-param-";
@@ -216,18 +216,18 @@ impl McpRequest {
     /// Returns the number of the shard that must answer. It is the shard of the session or, without
     /// a session, of what the request names.
     pub(super) fn home(&self) -> Option<u8> {
-        if let McpWish::Hear(Some(behind)) = &self.wish {
+        if let McpAction::OpenStream(Some(behind)) = &self.action {
             return place_of(behind); // The shard of the call whose stream was cut.
         }
-        let params = match &self.wish {
-            McpWish::Say(message) => match &**message {
-                Message::Request { params, .. } | Message::Notification { params, .. } => {
+        let params = match &self.action {
+            McpAction::Send(message) => match &**message {
+                RpcMessage::Request { params, .. } | RpcMessage::Notification { params, .. } => {
                     Some(params)
                 }
-                Message::Response { .. } => None,
+                RpcMessage::Response { .. } => None,
             },
-            McpWish::Asked(..) => return None,
-            McpWish::Hear(_) | McpWish::Leave => None,
+            McpAction::Forwarded(..) => return None,
+            McpAction::OpenStream(_) | McpAction::EndSession => None,
         };
         let is_alone = params.is_some_and(|params| {
             let meta = member(params, "_meta").and_then(Value::as_object);
@@ -242,16 +242,16 @@ impl McpRequest {
 
 impl McpRequest {
     /// Creates a request that was admitted and needs its head no more.
-    pub fn of(wish: McpWish, session: Option<Box<str>>) -> McpRequest {
+    pub fn of(action: McpAction, session: Option<Box<str>>) -> McpRequest {
         let (version, method, name) = (None, None, None);
-        McpRequest { wish, session, version, method, name, parameters: Vec::new() }
+        McpRequest { action, session, version, method, name, parameters: Vec::new() }
     }
 
     /// Returns the tool that the message calls, if it is a `tools/call` request.
     pub fn called_tool(&self) -> Option<&str> {
-        let McpWish::Say(message) = &self.wish else { return None };
+        let McpAction::Send(message) = &self.action else { return None };
         match &**message {
-            Message::Request { method, params, .. } if method == "tools/call" => {
+            RpcMessage::Request { method, params, .. } if method == "tools/call" => {
                 params.get("name")?.as_str()
             }
             _ => None,

@@ -4,7 +4,7 @@
 //! the calls.
 //!
 //! Reading order:
-//! - [`Call`]: everything that a client can ask for.
+//! - [`ApiCall`]: everything that a client can ask for.
 //! - `routes.rs`: the table of requests.
 //! - `access/`: the decision whether a request is admitted.
 //! - [`HttpConnection`]: one connection.
@@ -65,12 +65,13 @@ pub use access::{
 pub use agent::{agent_schema, generate_schema};
 pub use answer::{Answer, JSON};
 pub use call::{
-    Call, Deliver, Execute, Follow, FrontRun, FrontWish, MetricsFormat, Opening, Part, PolicyWish,
-    Produce, ReadDoor, StreamFormat, ThreadAsk, ThreadCall, Wishes, Work,
+    ApiCall, Deliver, DeliveredPart, DeliveryOptions, Execute, Follow, FrontOptions, FrontRun,
+    MetricsFormat, Opening, PolicyChoice, Produce, ReadDoor, StreamFormat, ThreadAsk, ThreadCall,
+    Work,
 };
-pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
+pub use connection::{Arrival, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody};
 pub use error::ApiError;
 pub use grant::{DOOR_VERSION, GrantFault, GrantNames, ProduceGrant, ReadGrant};
-pub use mcp::{McpRequest, McpWish, shard_of};
+pub use mcp::{McpAction, McpRequest, shard_of};
 pub use surroundings::Surroundings;
 pub use workers::virtual_tool;

@@ -108,7 +108,7 @@ mod checked {
     use crate::engine::policy::Cursor;
     use crate::engine::{AcknowledgeError, Status, Timeouts};
     use crate::stream::{
-        DetachReason, Exit, Kind, Kinds, LagLimit, Outcome, Policy, State, Terms, Totals,
+        DetachReason, ExecutionState, Exit, Kind, Kinds, LagLimit, Outcome, Policy, Terms, Totals,
     };
     use crate::tool::Tools;
     use crate::trace::TraceContext;
@@ -146,7 +146,7 @@ mod checked {
                 &documents::created(id(1), status.token, "t", status.state, Some("x")),
             );
         }
-        assert_is("State", &documents::state(id(1), State::Draining));
+        assert_is("State", &documents::state(id(1), ExecutionState::Draining));
         assert_is("Health", &documents::health("ok"));
         let tools = Tools::built_in();
         assert_is("Tools", &documents::tools(tools.specs().map(|spec| &**spec)));
@@ -195,8 +195,8 @@ mod checked {
         let token = token().to_string();
         let exit = Some(Exit::Signal(9));
         vec![
-            documents::granted(read.spelled(), "t", Some(&token)),
-            documents::granted(produce.spelled(), "t", None),
+            documents::granted(read.to_json(), "t", Some(&token)),
+            documents::granted(produce.to_json(), "t", None),
             documents::door_go(),
             documents::door_detached(DetachReason::Stall),
             documents::door_ended(Outcome::Failed, Some("e"), exit),
@@ -208,7 +208,7 @@ mod checked {
     fn events_are_what_the_description_says() {
         let (execution, t) = (&*id(1).to_string(), &*token().to_string());
         let end = |state| {
-            events::Event::End(events::End {
+            events::WireEvent::End(events::EndEvent {
                 execution,
                 state,
                 chunks: 1,
@@ -223,7 +223,7 @@ mod checked {
             })
         };
         let all = [
-            events::Event::Started(events::Started {
+            events::WireEvent::Started(events::StartedEvent {
                 execution,
                 subscriber: "s1.1",
                 tool: "t",
@@ -238,7 +238,7 @@ mod checked {
                     grace_ms: 3,
                 }),
             }),
-            events::Event::Chunk(events::Chunk {
+            events::WireEvent::Chunk(events::ChunkEvent {
                 execution,
                 seq: 1,
                 total_chunks: Some(2),
@@ -249,7 +249,7 @@ mod checked {
                 timestamp_us: 1,
                 mono_ns: 2,
             }),
-            events::Event::Gap(events::Gap {
+            events::WireEvent::Gap(events::GapEvent {
                 execution,
                 from_seq: 1,
                 to_seq: 2,
@@ -257,7 +257,7 @@ mod checked {
                 byte_count: 3,
                 reason: "lag",
             }),
-            events::Event::Progress(events::Progress {
+            events::WireEvent::Progress(events::ProgressEvent {
                 execution,
                 token: Some(t),
                 progress: 1.0,

@@ -8,7 +8,7 @@ use crate::base::ExecutionId;
 use crate::endpoint::access::TICKET;
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
 use crate::endpoint::{
-    ApiError, Follow, FrontWish, MetricsFormat, ReadDoor, StreamFormat, Wishes, front,
+    ApiError, DeliveryOptions, Follow, FrontOptions, MetricsFormat, ReadDoor, StreamFormat, front,
 };
 use crate::engine::{Coalesce, From};
 use crate::limits;
@@ -16,7 +16,7 @@ use crate::stream::{Kind, Kinds, Totals};
 use crate::tool::is_tool_name;
 use crate::trace::TraceContext;
 use crate::wire::http1::{Headers, Query, Status, is_media_type, negotiate};
-use crate::wire::sse::{CursorError, Reached, Seen, parse_cursors};
+use crate::wire::sse::{CursorError, Reached, SeenTotals, parse_cursors};
 use crate::wire::{ndjson, sse};
 
 /// The delivery options of a stream.
@@ -224,7 +224,7 @@ impl<'a> Parameters<'a> {
         Ok(seconds.map_or(limits::RESULT_WAIT_DEFAULT, Duration::from_secs))
     }
 
-    pub fn wishes(&self) -> Result<Wishes, ApiError> {
+    pub fn delivery_options(&self) -> Result<DeliveryOptions, ApiError> {
         let delay = self.number("coalesce_us")?.map(Duration::from_micros);
         let bytes = self.number("coalesce_bytes")?;
         let coalesce = (delay.is_some() || bytes.is_some()).then(|| Coalesce {
@@ -232,29 +232,33 @@ impl<'a> Parameters<'a> {
             bytes_max: bytes.unwrap_or(limits::COALESCE_BYTES_DEFAULT),
         });
         let ack_window = self.number("acks")?.map(|window| window as u32);
-        Ok(Wishes { coalesce, ack_window, ..self.door_wishes()? })
+        Ok(DeliveryOptions { coalesce, ack_window, ..self.ring_delivery_options()? })
     }
 
     /// Reads the delivery options of [`DOOR_WISHES`].
-    fn door_wishes(&self) -> Result<Wishes, ApiError> {
-        Ok(Wishes {
+    fn ring_delivery_options(&self) -> Result<DeliveryOptions, ApiError> {
+        Ok(DeliveryOptions {
             policy: self.choice("policy")?.map(policy_named),
             limit_chunks: self.number("max_chunks")?.map(|chunks| chunks as u32),
             limit_bytes: self.number("max_bytes")?,
             kinds: self.kinds()?,
-            ..Wishes::default()
+            ..DeliveryOptions::default()
         })
     }
 
     /// Reads the request of another process for the ring of an execution.
     pub fn read_door(&self, execution: ExecutionId) -> Result<ReadDoor, ApiError> {
-        Ok(ReadDoor { execution, from: self.from()?, wishes: self.door_wishes()? })
+        Ok(ReadDoor {
+            execution,
+            from: self.from()?,
+            delivery_options: self.ring_delivery_options()?,
+        })
     }
 
     /// Returns the format and the options of the stream if the request asks for one as its answer.
-    pub fn stream(&self) -> Result<Option<(StreamFormat, Wishes)>, ApiError> {
+    pub fn stream(&self) -> Result<Option<(StreamFormat, DeliveryOptions)>, ApiError> {
         if let Some(format) = self.choice("stream")? {
-            return Ok(Some((self.format_named(format)?, self.wishes()?)));
+            return Ok(Some((self.format_named(format)?, self.delivery_options()?)));
         }
         let is_there = |field: &&Field| self.query.all(field.name).next().is_some();
         match WISHES.iter().chain(&STREAM[1..]).find(is_there) {
@@ -264,7 +268,7 @@ impl<'a> Parameters<'a> {
     }
 
     /// Returns the format that the parameter `format` names, if it is present.
-    pub fn format_said(&self) -> Result<Option<StreamFormat>, ApiError> {
+    pub fn explicit_format(&self) -> Result<Option<StreamFormat>, ApiError> {
         match self.choice("format")? {
             Some(name) => self.format_named(name).map(Some),
             None => self.refuse_format_details().map(|()| None),
@@ -334,8 +338,8 @@ impl<'a> Parameters<'a> {
             is_combined: false,
             resumes: last_event_id.is_some(),
             format,
-            wishes: self.wishes()?,
-            front: FrontWish::default(),
+            delivery_options: self.delivery_options()?,
+            front: FrontOptions::default(),
         })
     }
 
@@ -357,15 +361,15 @@ impl<'a> Parameters<'a> {
             is_combined: false,
             resumes: false,
             format,
-            wishes: self.wishes()?,
-            front: FrontWish { since, ..FrontWish::default() },
+            delivery_options: self.delivery_options()?,
+            front: FrontOptions { since, ..FrontOptions::default() },
         })
     }
 
     /// Returns the format of a stream: that of the parameter `format`, or else the best match for
     /// `Accept`.
     pub fn format(&self) -> Result<StreamFormat, ApiError> {
-        if let Some(format) = self.format_said()? {
+        if let Some(format) = self.explicit_format()? {
             return Ok(format);
         }
         let offered = [sse::MEDIA_TYPE, ndjson::MEDIA_TYPE];
@@ -387,7 +391,7 @@ impl<'a> Parameters<'a> {
             "ndjson" => self.refuse_format_details().map(|()| StreamFormat::Ndjson),
             name => {
                 let (sdk, spelling) = (self.choice("sdk_version")?, self.choice("spelling")?);
-                let format = front::Format::from_parameters(name, sdk, spelling);
+                let format = front::FrontFormat::from_parameters(name, sdk, spelling);
                 let wrong = |error: front::FormatError| {
                     invalid(error.parameter, &format!("it must be {}", error.allowed))
                 };
@@ -409,10 +413,10 @@ impl<'a> Parameters<'a> {
     }
 
     /// Returns the format for LangGraph clients.
-    pub fn langgraph(&self) -> Result<front::Format, ApiError> {
+    pub fn langgraph(&self) -> Result<front::FrontFormat, ApiError> {
         let spelling = self.choice("spelling")?.unwrap_or("snake");
         let spelling = spelling.parse().expect("every choice is a spelling");
-        Ok(front::Format::LangGraph { spelling })
+        Ok(front::FrontFormat::LangGraph { spelling })
     }
 
     /// Refuses the parameters that belong only to formats of front ends.
@@ -517,12 +521,12 @@ fn resume(
 
 /// Returns the position after a cursor.
 fn behind(reached: Reached) -> Option<From> {
-    let seen = reached.seen.map(|Seen { chunks, bytes }| Totals { chunks, bytes });
+    let seen = reached.seen.map(|SeenTotals { chunks, bytes }| Totals { chunks, bytes });
     Some(From::Seq { seq: reached.seq.checked_add(1)?, seen })
 }
 
 /// Returns the number of the event that the client saw last, in the format of a front end.
-fn event_of(format: front::Format, id: &str, execution: ExecutionId) -> Result<u64, ApiError> {
+fn event_of(format: front::FrontFormat, id: &str, execution: ExecutionId) -> Result<u64, ApiError> {
     format.event_of(id, &execution.to_string()).ok_or_else(|| {
         let text = "last-event-id: no event of this stream has this id in this format";
         ApiError::new(Status::BAD_REQUEST, "invalid_cursor", text).field("last-event-id")

@@ -10,9 +10,9 @@ use crate::tool::{ArgumentError, StartError};
 use crate::wire::http1::Method;
 
 /// The status, code, field and limit of an error answer.
-type Said<'a> = (u16, &'a str, Option<&'a str>, Option<u64>);
+type ErrorAnswer<'a> = (u16, &'a str, Option<&'a str>, Option<u64>);
 
-fn assert_refused(request: &str, said: Said<'_>) {
+fn assert_refused(request: &str, said: ErrorAnswer<'_>) {
     let response = answered(request);
     let (code, field, limit) = response.error();
     let got = (response.status, code.as_str(), field.as_deref(), limit);
@@ -96,7 +96,7 @@ fn bad_parameters_are_named() {
     let most = Some(limits::STREAM_CURSORS_MAX as u64);
     let pairs_max = Some(limits::HTTP_QUERY_PAIRS_MAX as u64);
     let invalid = |field| (400, "invalid_parameter", Some(field), None);
-    let table: &[(String, Said<'_>)] = &[
+    let table: &[(String, ErrorAnswer<'_>)] = &[
         ("/v1/tools?x=1".into(), (400, "unknown_parameter", Some("x"), None)),
         (format!("{events}?Policy=block"), (400, "unknown_parameter", Some("Policy"), None)),
         (format!("{events}?executions={b}"), (400, "unknown_parameter", Some("executions"), None)),
@@ -158,7 +158,7 @@ fn bad_bodies_are_refused_and_say_where() {
     let deep = format!(r#"{{"tool":"t","arguments":{}}}"#, "[".repeat(70) + &"]".repeat(70));
     let name_max = Some(limits::TOOL_NAME_CHARS_MAX as u64);
     let tool = (400, "invalid_field", Some("tool"), name_max);
-    let table: &[(&str, Said<'_>)] = &[
+    let table: &[(&str, ErrorAnswer<'_>)] = &[
         ("", malformed),
         ("{", malformed),
         (r#"{"tool":"t"} x"#, malformed),
@@ -251,7 +251,7 @@ fn errors_of_the_engine_have_a_status_and_a_code_each() {
     let argument = ArgumentError::new("root", "is missing");
     let unknown = StartError::UnknownTool { name: "x".into(), known: vec![] };
     let asks = StartError::Asks { name: "x".into() };
-    let table: [(ApiError, Said<'_>, Option<u64>); 18] = [
+    let table: [(ApiError, ErrorAnswer<'_>, Option<u64>); 18] = [
         (NotFound.into(), (404, "not_found", None, None), None),
         (busy.into(), (503, "busy", None, None), Some(1)),
         (
@@ -307,8 +307,11 @@ fn errors_of_the_engine_have_a_status_and_a_code_each() {
         let ApiError { status, code, ref field, limit, .. } = error;
         assert_eq!((status.code(), code, field.as_deref(), limit), said, "{error}");
         let mut out = Vec::new();
-        let manner = super::answer::Manner { keeps_alive: true, ..super::answer::Manner::LAST };
-        super::Answer::error(&error).write(manner, &super::exchange::around(), &mut out);
+        let context = super::answer::ResponseContext {
+            keeps_alive: true,
+            ..super::answer::ResponseContext::LAST
+        };
+        super::Answer::error(&error).write(context, &super::exchange::around(), &mut out);
         let response = super::exchange::responses(&[Method::Get], &out, false).remove(0);
         let header = response.header("retry-after").map(|text| text.parse().unwrap());
         assert_eq!(header, retry_after_s, "{error}");

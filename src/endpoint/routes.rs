@@ -2,16 +2,16 @@
 //! generated from it.
 
 use crate::endpoint::answer::{Answer, JSON};
-use crate::endpoint::ask::{Asked, Request, ThreadBody};
+use crate::endpoint::ask::{ParsedHead, RoutedRequest, ThreadBody};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::front::{self, bodies};
-use crate::endpoint::lines::Lines;
+use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::{
     DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, SESSION,
     SPELLED, STREAM, TICKETS, TRACE, WAIT, WISHES, WORKER_TOOLS,
 };
 use crate::endpoint::{
-    ApiError, Call, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, execute,
+    ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, execute,
     mcp, openapi, workers,
 };
 use crate::engine::NotFound;
@@ -34,7 +34,7 @@ pub(super) struct Route {
     /// The possible successful answers. Every other answer is an [`ApiError`].
     pub answers: &'static [(Status, Content)],
     /// Reads the head of the request.
-    pub begin: fn(&Request<'_>) -> Result<Asked, ApiError>,
+    pub begin: fn(&RoutedRequest<'_>) -> Result<ParsedHead, ApiError>,
 }
 
 /// The body of a request: a JSON object.
@@ -102,7 +102,7 @@ const PLAIN: Route = Route {
 
 /// The format for a client that rejoins a thread without naming one.
 const AI_SDK: StreamFormat =
-    StreamFormat::Front(front::Format::AiSdk { sdk: front::SdkVersion::V5 });
+    StreamFormat::Front(front::FrontFormat::AiSdk { sdk: front::SdkVersion::V5 });
 
 const THREAD: &[Field] = &[Field::new(
     "thread_id",
@@ -151,13 +151,13 @@ const FOLLOW_THREAD: Route = Route {
     answers: &[(Status::OK, Content::Events)],
     begin: |request| {
         let format = request.parameters.langgraph()?;
-        Ok(Asked::Thread(request.thread()?, ThreadBody::Follow(format)))
+        Ok(ParsedHead::Thread(request.thread()?, ThreadBody::Follow(format)))
     },
     ..PLAIN
 };
 
-fn thread_call(request: &Request<'_>, ask: ThreadAsk) -> Result<Asked, ApiError> {
-    Ok(Asked::Call(Call::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
+fn thread_call(request: &RoutedRequest<'_>, ask: ThreadAsk) -> Result<ParsedHead, ApiError> {
+    Ok(ParsedHead::Call(ApiCall::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
 }
 
 /// All routes.
@@ -167,7 +167,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "listTools",
         summary: "Lists all tools.",
         answers: &[(Status::OK, Content::Json("Tools"))],
-        begin: |_| Ok(Asked::Call(Call::Tools)),
+        begin: |_| Ok(ParsedHead::Call(ApiCall::Tools)),
         ..PLAIN
     },
     Route {
@@ -181,7 +181,7 @@ pub(super) const ROUTES: &[Route] = &[
         answers: &[(Status::CREATED, Content::Json("Created")), (Status::OK, Content::Events)],
         begin: |request| {
             let parameters = &request.parameters;
-            Ok(Asked::Execute(parameters.stream()?, parameters.trace()))
+            Ok(ParsedHead::Execute(parameters.stream()?, parameters.trace()))
         },
     },
     Route {
@@ -198,10 +198,14 @@ pub(super) const ROUTES: &[Route] = &[
         answers: &[(Status::OK, Content::Events)],
         begin: |request| {
             let parameters = &request.parameters;
-            let said = parameters.format_said()?;
+            let said = parameters.explicit_format()?;
             let own = said.map_or_else(|| parameters.format(), Ok)?;
-            let stream = agent::Stream { said, own, wishes: parameters.wishes()? };
-            Ok(Asked::Agent(stream, parameters.trace()))
+            let stream = agent::StreamOptions {
+                said,
+                own,
+                delivery_options: parameters.delivery_options()?,
+            };
+            Ok(ParsedHead::Agent(stream, parameters.trace()))
         },
     },
     Route {
@@ -212,9 +216,11 @@ pub(super) const ROUTES: &[Route] = &[
         answers: &[(Status::OK, Content::Events), (Status::NO_CONTENT, Content::Empty)],
         begin: |request| {
             let parameters = &request.parameters;
-            let format = parameters.format_said()?.unwrap_or(AI_SDK);
-            let ask = ThreadAsk::Rejoin(format, parameters.wishes()?);
-            Ok(Asked::Call(Call::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
+            let format = parameters.explicit_format()?.unwrap_or(AI_SDK);
+            let ask = ThreadAsk::Rejoin(format, parameters.delivery_options()?);
+            Ok(ParsedHead::Call(ApiCall::Thread(
+                ThreadCall { thread: request.thread()?, ask }.into(),
+            )))
         },
         ..PLAIN
     },
@@ -229,7 +235,7 @@ pub(super) const ROUTES: &[Route] = &[
         ],
         begin: |request| {
             let (thread, ask) = (request.thread()?, ThreadAsk::Cancel);
-            Ok(Asked::Call(Call::Thread(ThreadCall { thread, ask }.into())))
+            Ok(ParsedHead::Call(ApiCall::Thread(ThreadCall { thread, ask }.into())))
         },
         ..PLAIN
     },
@@ -238,7 +244,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "listExecutions",
         summary: "Lists all executions, running and retained.",
         answers: &[(Status::OK, Content::Json("Executions"))],
-        begin: |_| Ok(Asked::Call(Call::Executions)),
+        begin: |_| Ok(ParsedHead::Call(ApiCall::Executions)),
         ..PLAIN
     },
     Route {
@@ -246,7 +252,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "inspectExecution",
         summary: "Returns the state of an execution and of each of its subscribers.",
         answers: &[(Status::OK, Content::Json("Execution"))],
-        begin: |request| Ok(Asked::Call(Call::Inspect(request.execution()?))),
+        begin: |request| Ok(ParsedHead::Call(ApiCall::Inspect(request.execution()?))),
         ..PLAIN
     },
     Route {
@@ -258,7 +264,7 @@ pub(super) const ROUTES: &[Route] = &[
             (Status::ACCEPTED, Content::Json("State")),
             (Status::OK, Content::Json("State")),
         ],
-        begin: |request| Ok(Asked::Call(Call::Cancel(request.execution()?))),
+        begin: |request| Ok(ParsedHead::Call(ApiCall::Cancel(request.execution()?))),
         ..PLAIN
     },
     Route {
@@ -273,7 +279,7 @@ pub(super) const ROUTES: &[Route] = &[
         ],
         begin: |request| {
             let (id, wait) = (request.execution()?, request.parameters.wait()?);
-            Ok(Asked::Call(Call::Result(id, wait)))
+            Ok(ParsedHead::Call(ApiCall::Result(id, wait)))
         },
         ..PLAIN
     },
@@ -286,7 +292,7 @@ pub(super) const ROUTES: &[Route] = &[
         answers: &[(Status::OK, Content::Bytes)],
         begin: |request| {
             let (id, kinds) = (request.execution()?, request.parameters.kinds()?);
-            Ok(Asked::Call(Call::Output(id, kinds)))
+            Ok(ParsedHead::Call(ApiCall::Output(id, kinds)))
         },
         ..PLAIN
     },
@@ -299,7 +305,7 @@ pub(super) const ROUTES: &[Route] = &[
         answers: &[(Status::OK, Content::Events), (Status::NO_CONTENT, Content::Empty)],
         begin: |request| {
             let follow = request.parameters.follow(request.execution()?)?;
-            Ok(Asked::Call(Call::Follow(follow.into())))
+            Ok(ParsedHead::Call(ApiCall::Follow(follow.into())))
         },
         ..PLAIN
     },
@@ -310,7 +316,9 @@ pub(super) const ROUTES: &[Route] = &[
         query: &[EXECUTIONS, FORMAT, FROM_ALL, WISHES],
         headers: LAST_EVENT_ID,
         answers: &[(Status::OK, Content::Events), (Status::NO_CONTENT, Content::Empty)],
-        begin: |request| Ok(Asked::Call(Call::Follow(request.parameters.follow_listed()?.into()))),
+        begin: |request| {
+            Ok(ParsedHead::Call(ApiCall::Follow(request.parameters.follow_listed()?.into())))
+        },
         ..PLAIN
     },
     Route {
@@ -320,7 +328,7 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Acknowledges chunks, for a subscriber with acknowledgements.",
         body: Some(Body::new(execute::ACKNOWLEDGE, limits::HTTP_SMALL_BODY_BYTES_MAX)),
         answers: &[(Status::NO_CONTENT, Content::Empty)],
-        begin: |request| Ok(Asked::Acknowledge(request.execution()?, request.subscriber()?)),
+        begin: |request| Ok(ParsedHead::Acknowledge(request.execution()?, request.subscriber()?)),
         ..PLAIN
     },
     Route {
@@ -331,7 +339,7 @@ pub(super) const ROUTES: &[Route] = &[
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| {
             let (id, subscriber) = (request.execution()?, request.subscriber()?);
-            Ok(Asked::Call(Call::Unsubscribe(id, subscriber)))
+            Ok(ParsedHead::Call(ApiCall::Unsubscribe(id, subscriber)))
         },
         ..PLAIN
     },
@@ -345,7 +353,7 @@ pub(super) const ROUTES: &[Route] = &[
         answers: &[(Status::OK, Content::DoorLines)],
         begin: |request| {
             let door = request.parameters.read_door(request.execution()?)?;
-            Ok(Asked::Call(Call::ReadDoor(door.into())))
+            Ok(ParsedHead::Call(ApiCall::ReadDoor(door.into())))
         },
         ..PLAIN
     },
@@ -357,7 +365,7 @@ pub(super) const ROUTES: &[Route] = &[
                   with descriptors.",
         body: Some(Body::new(door::PRODUCE, limits::HTTP_SMALL_BODY_BYTES_MAX)),
         answers: &[(Status::OK, Content::DoorLines)],
-        begin: |_| Ok(Asked::Produce),
+        begin: |_| Ok(ParsedHead::Produce),
         ..PLAIN
     },
     Route {
@@ -365,7 +373,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "listProgress",
         summary: "Returns the progress of all executions that have not ended.",
         answers: &[(Status::OK, Content::Json("AllProgress"))],
-        begin: |_| Ok(Asked::Call(Call::AllProgress)),
+        begin: |_| Ok(ParsedHead::Call(ApiCall::AllProgress)),
         ..PLAIN
     },
     Route {
@@ -373,7 +381,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "getProgress",
         summary: "Returns the progress of the execution with this token.",
         answers: &[(Status::OK, Content::Json("TokenProgress"))],
-        begin: |request| Ok(Asked::Call(Call::Progress(request.token()?))),
+        begin: |request| Ok(ParsedHead::Call(ApiCall::Progress(request.token()?))),
         ..PLAIN
     },
     Route {
@@ -381,7 +389,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "listVirtualTools",
         summary: "Lists all virtual tools. Workers carry out their calls.",
         answers: &[(Status::OK, Content::Json("VirtualTools"))],
-        begin: |_| Ok(Asked::Call(Call::VirtualTools)),
+        begin: |_| Ok(ParsedHead::Call(ApiCall::VirtualTools)),
         ..PLAIN
     },
     Route {
@@ -394,7 +402,7 @@ pub(super) const ROUTES: &[Route] = &[
             (Status::CREATED, Content::Json("VirtualTool")),
             (Status::OK, Content::Json("VirtualTool")),
         ],
-        begin: |request| Ok(Asked::PutVirtualTool(request.tool_name()?)),
+        begin: |request| Ok(ParsedHead::PutVirtualTool(request.tool_name()?)),
         ..PLAIN
     },
     Route {
@@ -403,7 +411,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "deleteVirtualTool",
         summary: "Removes a virtual tool. Running calls continue.",
         answers: &[(Status::NO_CONTENT, Content::Empty)],
-        begin: |request| Ok(Asked::Call(Call::DeleteVirtualTool(request.tool_name()?))),
+        begin: |request| Ok(ParsedHead::Call(ApiCall::DeleteVirtualTool(request.tool_name()?))),
         ..PLAIN
     },
     Route {
@@ -416,7 +424,7 @@ pub(super) const ROUTES: &[Route] = &[
         begin: |request| {
             let tools = request.parameters.worker_tools()?;
             let session = request.parameters.session()?;
-            Ok(Asked::Call(Call::Work(Work { session, tools }.into())))
+            Ok(ParsedHead::Call(ApiCall::Work(Work { session, tools }.into())))
         },
         ..PLAIN
     },
@@ -432,8 +440,8 @@ pub(super) const ROUTES: &[Route] = &[
         begin: |request| {
             let session = request.parameters.session()?;
             Ok(match request.parameters.has_lines() {
-                true => Asked::Parts(Lines::new(session).into()),
-                false => Asked::Part(session),
+                true => ParsedHead::Parts(LinesBody::new(session).into()),
+                false => ParsedHead::Part(session),
             })
         },
         ..PLAIN
@@ -444,10 +452,12 @@ pub(super) const ROUTES: &[Route] = &[
         name: "sayMcp",
         summary: "Receives a message of the Model Context Protocol: a request, a notification or a \
                   response.",
-        headers: mcp::SAID,
+        headers: mcp::MESSAGE_HEADERS,
         body: Some(Body::new(mcp::MESSAGE, limits::MCP_BODY_BYTES_MAX)),
         answers: &[(Status::OK, Content::Mcp), (Status::ACCEPTED, Content::Empty)],
-        begin: |request| Ok(Asked::Mcp(mcp::said(request.parameters.headers())?.into())),
+        begin: |request| {
+            Ok(ParsedHead::Mcp(mcp::message_head(request.parameters.headers())?.into()))
+        },
         ..PLAIN
     },
     Route {
@@ -455,9 +465,9 @@ pub(super) const ROUTES: &[Route] = &[
         name: "hearMcp",
         summary: "Streams the messages of an MCP session that are not replies, or resumes a \
                   stream.",
-        headers: mcp::HEARD,
+        headers: mcp::STREAM_HEADERS,
         answers: &[(Status::OK, Content::Mcp)],
-        begin: |request| Ok(Asked::Call(mcp::heard(request.parameters.headers())?)),
+        begin: |request| Ok(ParsedHead::Call(mcp::open_stream(request.parameters.headers())?)),
         ..PLAIN
     },
     Route {
@@ -465,9 +475,9 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/mcp",
         name: "leaveMcp",
         summary: "Ends an MCP session. Everything that it runs is stopped.",
-        headers: mcp::LEFT,
+        headers: mcp::END_HEADERS,
         answers: &[(Status::NO_CONTENT, Content::Empty)],
-        begin: |request| Ok(Asked::Call(mcp::left(request.parameters.headers())?)),
+        begin: |request| Ok(ParsedHead::Call(mcp::end_session(request.parameters.headers())?)),
         ..PLAIN
     },
     Route {
@@ -480,7 +490,7 @@ pub(super) const ROUTES: &[Route] = &[
             ..Body::new(THREAD, limits::HTTP_SMALL_BODY_BYTES_MAX)
         }),
         answers: &[(Status::OK, Content::Json("Thread"))],
-        begin: |_| Ok(Asked::Thread(Box::default(), ThreadBody::Create)),
+        begin: |_| Ok(ParsedHead::Thread(Box::default(), ThreadBody::Create)),
         ..PLAIN
     },
     Route {
@@ -513,7 +523,7 @@ pub(super) const ROUTES: &[Route] = &[
             ..Body::new(COMMAND, limits::CONVERSATION_BODY_BYTES_MAX)
         }),
         answers: &[(Status::OK, Content::Json("CommandAnswer"))],
-        begin: |request| Ok(Asked::Thread(request.thread()?, ThreadBody::Command)),
+        begin: |request| Ok(ParsedHead::Thread(request.thread()?, ThreadBody::Command)),
         ..PLAIN
     },
     Route {
@@ -544,7 +554,7 @@ pub(super) const ROUTES: &[Route] = &[
         ],
         begin: |request| {
             request.parameters.check_cancelled()?;
-            Ok(Asked::Call(Call::Cancel(request.execution_at(1)?)))
+            Ok(ParsedHead::Call(ApiCall::Cancel(request.execution_at(1)?)))
         },
         ..PLAIN
     },
@@ -553,7 +563,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "getLangGraphInfo",
         summary: "Returns the version and the supported features, for LangGraph clients.",
         answers: &[(Status::OK, Content::Json("LangGraphInfo"))],
-        begin: |_| Ok(Asked::Here(Answer::json(Status::OK, &bodies::about()))),
+        begin: |_| Ok(ParsedHead::Here(Answer::json(Status::OK, &bodies::about()))),
         ..PLAIN
     },
     Route {
@@ -561,7 +571,9 @@ pub(super) const ROUTES: &[Route] = &[
         name: "getMetrics",
         summary: "Returns the metrics of the server, for Prometheus.",
         answers: &[(Status::OK, Content::Text(METRICS_TYPES))],
-        begin: |request| Ok(Asked::Call(Call::Metrics(request.parameters.metrics_format()))),
+        begin: |request| {
+            Ok(ParsedHead::Call(ApiCall::Metrics(request.parameters.metrics_format())))
+        },
         ..PLAIN
     },
     Route {
@@ -569,7 +581,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "getHealth",
         summary: "Returns 200 while the server is alive.",
         answers: &[(Status::OK, Content::Json("Health"))],
-        begin: |_| Ok(Asked::Here(Answer::json(Status::OK, &documents::health("ok")))),
+        begin: |_| Ok(ParsedHead::Here(Answer::json(Status::OK, &documents::health("ok")))),
         ..PLAIN
     },
     Route {
@@ -578,7 +590,7 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Returns 200 if clients may be sent here, or 503 if the server is stopping or a \
                   shard has died.",
         answers: &[(Status::OK, Content::Json("Health"))],
-        begin: |_| Ok(Asked::Call(Call::Ready)),
+        begin: |_| Ok(ParsedHead::Call(ApiCall::Ready)),
         ..PLAIN
     },
     Route {
@@ -586,7 +598,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "getDescription",
         summary: "Returns this description.",
         answers: &[(Status::OK, Content::Json("Description"))],
-        begin: |_| Ok(Asked::Here(Answer::text(Status::OK, JSON, openapi::document()))),
+        begin: |_| Ok(ParsedHead::Here(Answer::text(Status::OK, JSON, openapi::document()))),
         ..PLAIN
     },
 ];

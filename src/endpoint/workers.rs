@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::endpoint::body::{Members, parse};
 use crate::endpoint::execute::{self, POLICY, TIMEOUTS};
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape};
-use crate::endpoint::{ApiError, Part};
+use crate::endpoint::{ApiError, DeliveredPart};
 use crate::limits;
 use crate::stream::Kind;
 use crate::tool::{Gather, Report, SubscribeDefaults, ToolSpec, VirtualTool};
@@ -110,9 +110,9 @@ pub fn virtual_tool(name: &str, document: &Value) -> Result<VirtualTool, ApiErro
     if let Some(timeouts) = execute::timeouts(&members)? {
         spec.timeouts = timeouts;
     }
-    if let Some(wish) = execute::policy(&members)? {
-        let (limit_chunks, limit_bytes) = (wish.limit_chunks, wish.limit_bytes);
-        spec.subscribers = SubscribeDefaults { policy: wish.policy, limit_chunks, limit_bytes };
+    if let Some(choice) = execute::policy(&members)? {
+        let (limit_chunks, limit_bytes) = (choice.limit_chunks, choice.limit_bytes);
+        spec.subscribers = SubscribeDefaults { policy: choice.policy, limit_chunks, limit_bytes };
     }
     let gather = match (members.members("coalesce")?, members.get("coalesce")) {
         (Some(parts), _) => Some(Gather {
@@ -127,7 +127,7 @@ pub fn virtual_tool(name: &str, document: &Value) -> Result<VirtualTool, ApiErro
 }
 
 /// Reads a part of a result.
-pub(super) fn part(body: &[u8]) -> Result<Part, ApiError> {
+pub(super) fn part(body: &[u8]) -> Result<DeliveredPart, ApiError> {
     let body = parse(body)?;
     let members = Members::of(&body, PART)?;
     let id = members.get("tool_call_id").and_then(Value::as_str);
@@ -148,7 +148,7 @@ pub(super) fn part(body: &[u8]) -> Result<Part, ApiError> {
         (None, Some(_)) => return Err(members.error("progress", "it must be an object")),
         (None, None) => None,
     };
-    Ok(Part { call, seq: members.number("seq")?, content, progress, end })
+    Ok(DeliveredPart { call, seq: members.number("seq")?, content, progress, end })
 }
 
 fn report(members: &Members<'_>) -> Result<Report, ApiError> {

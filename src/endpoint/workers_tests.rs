@@ -24,15 +24,17 @@ fn from_worker(request: &str) -> String {
     request.replacen("Host: h\r\n", &format!("Host: h\r\n{SESSION}"), 1)
 }
 
-fn part_of(call: ExecutionId) -> Part {
-    Part { call, seq: None, content: None, progress: None, end: None }
+fn part_of(call: ExecutionId) -> DeliveredPart {
+    DeliveredPart { call, seq: None, content: None, progress: None, end: None }
 }
 
 #[test]
 fn virtual_tools_are_put_listed_and_deleted() {
     let body = r#"{"description":"Finds.","input_schema":{"type":"object"},
         "timeouts":{"total_ms":5},"policy":"block","coalesce":{"delay_ms":7}}"#;
-    let Call::PutVirtualTool(tool) = called(&put("a.b-c_1", body)) else { panic!("another call") };
+    let ApiCall::PutVirtualTool(tool) = called(&put("a.b-c_1", body)) else {
+        panic!("another call")
+    };
     assert_eq!((tool.spec.name.as_str(), tool.spec.description.as_str()), ("a.b-c_1", "Finds."));
     assert_eq!(tool.spec.timeouts.total, Some(Duration::from_millis(5)));
     assert_eq!(tool.spec.subscribers.policy, Policy::Block);
@@ -40,9 +42,9 @@ fn virtual_tools_are_put_listed_and_deleted() {
     let gather = Gather { delay_max: Duration::from_millis(7), bytes_max };
     assert_eq!(tool.gather, Some(gather));
     assert_eq!(tool.to_json()["coalesce"], json!({"delay_ms": 7, "max_bytes": bytes_max}));
-    assert_eq!(called(&get("/v1/virtual-tools")), Call::VirtualTools);
+    assert_eq!(called(&get("/v1/virtual-tools")), ApiCall::VirtualTools);
     let gone = called(&with("DELETE", "/v1/virtual-tools/a", ""));
-    assert_eq!(gone, Call::DeleteVirtualTool("a".into()));
+    assert_eq!(gone, ApiCall::DeleteVirtualTool("a".into()));
     for name in ["a%20b", "%C3%A4", &"a".repeat(65)] {
         for request in [put(name, body), with("DELETE", &format!("/v1/virtual-tools/{name}"), "")] {
             let response = answered(&request);
@@ -62,10 +64,10 @@ fn virtual_tools_are_put_listed_and_deleted() {
 fn a_worker_says_what_it_calls_itself() {
     let all = Work { session: "worker-1".into(), tools: None };
     let path = "/v1/tool-calls/stream";
-    assert_eq!(called(&with("GET", path, SESSION)), Call::Work(all.clone().into()));
+    assert_eq!(called(&with("GET", path, SESSION)), ApiCall::Work(all.clone().into()));
     let some = Work { tools: Some(vec!["a".into(), "b".into()]), ..all };
     let request = with("GET", &format!("{path}?tools=a,b"), SESSION);
-    assert_eq!(called(&request), Call::Work(some.into()));
+    assert_eq!(called(&request), ApiCall::Work(some.into()));
     let long = format!("X-Session-ID: {}\r\n", "a".repeat(129));
     let table = [
         ("", "missing_header"),
@@ -87,7 +89,7 @@ fn a_worker_says_what_it_calls_itself() {
         }
     }
     let longest = format!("X-Session-ID: {}\r\n", "~".repeat(128));
-    assert!(matches!(called(&with("GET", path, &longest)), Call::Work(_)));
+    assert!(matches!(called(&with("GET", path, &longest)), ApiCall::Work(_)));
 }
 
 #[test]
@@ -98,21 +100,27 @@ fn a_part_is_what_its_members_say() {
     let value = |text: &str| Some((Kind::Json, text.as_bytes().to_vec()));
     let table = [
         (json!({}), plain.clone()),
-        (json!({"content": "a\nb"}), Part { content: text("a\nb"), ..plain.clone() }),
-        (json!({"content": "", "complete": false}), Part { content: text(""), ..plain.clone() }),
+        (json!({"content": "a\nb"}), DeliveredPart { content: text("a\nb"), ..plain.clone() }),
+        (
+            json!({"content": "", "complete": false}),
+            DeliveredPart { content: text(""), ..plain.clone() },
+        ),
         (
             json!({"content": {"results": [1], "hasMore": true}}),
-            Part { content: value(r#"{"results":[1],"hasMore":true}"#), ..plain.clone() },
+            DeliveredPart { content: value(r#"{"results":[1],"hasMore":true}"#), ..plain.clone() },
         ),
-        (json!({"content": null}), Part { content: value("null"), ..plain.clone() }),
+        (json!({"content": null}), DeliveredPart { content: value("null"), ..plain.clone() }),
         (
             json!({"complete": true, "seq": 9}),
-            Part { seq: Some(9), end: Some(Ok(())), ..plain.clone() },
+            DeliveredPart { seq: Some(9), end: Some(Ok(())), ..plain.clone() },
         ),
-        (json!({"error": "it burns"}), Part { end: Some(Err("it burns".into())), ..plain.clone() }),
+        (
+            json!({"error": "it burns"}),
+            DeliveredPart { end: Some(Err("it burns".into())), ..plain.clone() },
+        ),
         (
             json!({"progress": {"progress": 0.2, "total": 1, "message": "Analyzing files..."}}),
-            Part {
+            DeliveredPart {
                 progress: Some(Report::amount(0.2, Some(1.0)).with_message("Analyzing files...")),
                 ..plain.clone()
             },
@@ -122,7 +130,7 @@ fn a_part_is_what_its_members_say() {
         body["tool_call_id"] = call.to_string().into();
         let request = from_worker(&post("/v1/tool-results/stream", &body.to_string()));
         let deliver = Deliver { session: "worker-1".into(), part, is_of_many: false };
-        assert_eq!(called(&request), Call::Deliver(deliver.into()), "{body}");
+        assert_eq!(called(&request), ApiCall::Deliver(deliver.into()), "{body}");
     }
     let long = json!({"tool_call_id": call.to_string(), "content": "x".repeat(256 << 10)});
     let request = from_worker(&post("/v1/tool-results/stream", &long.to_string()));
@@ -162,9 +170,9 @@ fn each_line_of_a_long_body_is_a_call_however_it_is_cut() {
             // The request that follows is neither lost nor taken for a line.
             let got = exchanged((request + &get("/v1/tools")).as_bytes());
             assert_eq!((got.calls.len(), got.is_closed), (6, false));
-            assert_eq!(got.calls[5], Call::Tools);
+            assert_eq!(got.calls[5], ApiCall::Tools);
             for (index, call) in got.calls[..5].iter().enumerate() {
-                let Call::Deliver(deliver) = call else { panic!("{call:?}") };
+                let ApiCall::Deliver(deliver) = call else { panic!("{call:?}") };
                 assert!(deliver.is_of_many && &*deliver.session == "worker-1");
                 assert_eq!(deliver.part.seq, Some(index as u64 + 1));
             }
@@ -216,20 +224,21 @@ fn nothing_more_is_read_while_a_part_waits() {
     let request = lines_request(&body, None);
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     let (now, later) = request.as_bytes().split_at(request.len() - 3);
-    let Step::Call(Call::Deliver(_)) = connection.receive(now, &around(), &mut out) else {
+    let ConnectionStep::Call(ApiCall::Deliver(_)) = connection.receive(now, &around(), &mut out)
+    else {
         panic!("expected the part of the first line")
     };
-    assert!(!connection.wants_bytes() && connection.due() == Due::Answer);
-    assert_eq!(connection.receive(later, &around(), &mut out), Step::Wait);
-    assert_eq!(connection.time_out(&around(), &mut out), Step::Wait);
+    assert!(!connection.wants_bytes() && connection.due() == AwaitedEvent::Answer);
+    assert_eq!(connection.receive(later, &around(), &mut out), ConnectionStep::Wait);
+    assert_eq!(connection.time_out(&around(), &mut out), ConnectionStep::Wait);
     connection.take_part(true);
-    assert_eq!((connection.due(), connection.wants_bytes()), (Due::Parts, true));
-    let Step::Call(Call::Deliver(_)) = connection.resume(&around(), &mut out) else {
+    assert_eq!((connection.due(), connection.wants_bytes()), (AwaitedEvent::Parts, true));
+    let ConnectionStep::Call(ApiCall::Deliver(_)) = connection.resume(&around(), &mut out) else {
         panic!("expected the part of the second line")
     };
     let error = ApiError::new(Status::GONE, "call_ended", "it is over");
     connection.answer_error(&error, &around(), &mut out);
-    assert_eq!(connection.resume(&around(), &mut out), Step::Close);
+    assert_eq!(connection.resume(&around(), &mut out), ConnectionStep::Close);
     let response = responses(&[Method::Post], &out, true).remove(0);
     assert_eq!(response.json()["error"]["message"], "part 2: it is over");
 }
@@ -239,8 +248,11 @@ fn a_long_body_on_which_nothing_comes_is_given_up() {
     let request = lines_request(&line(1, "a"), None);
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     let cut = request.len() - 5;
-    assert_eq!(connection.receive(&request.as_bytes()[..cut], &around(), &mut out), Step::Wait);
-    assert_eq!(connection.due(), Due::Parts);
-    assert_eq!(connection.time_out(&around(), &mut out), Step::Close);
+    assert_eq!(
+        connection.receive(&request.as_bytes()[..cut], &around(), &mut out),
+        ConnectionStep::Wait
+    );
+    assert_eq!(connection.due(), AwaitedEvent::Parts);
+    assert_eq!(connection.time_out(&around(), &mut out), ConnectionStep::Close);
     assert_eq!(responses(&[Method::Post], &out, true)[0].status, 408);
 }

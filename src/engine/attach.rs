@@ -5,10 +5,10 @@ use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::action::{
     AcknowledgeError, Action, NotFound, Reply, SubscribeError, Subscribed,
 };
-use crate::engine::event::{From, Place, RingFacts, SubscribeSpec};
+use crate::engine::event::{From, RingFacts, SubscribeSpec, SubscriberPlace};
 use crate::engine::execution::Execution;
 use crate::engine::policy::{Cursor, Log, totals_before};
-use crate::engine::subscriber::{Connection, Detail, Local, Remote};
+use crate::engine::subscriber::{ConnectionState, Detail, Local, Remote};
 use crate::engine::timers::Timer;
 use crate::engine::{Engine, Replay, Seat};
 use crate::limits;
@@ -21,7 +21,7 @@ impl Engine {
             Ok(subscribed) => {
                 self.counters.subscribers_attached += 1;
                 self.attached(subscribed.execution);
-                if spec.place == Place::Remote {
+                if spec.place == SubscriberPlace::Remote {
                     self.report_to_first(subscribed.execution);
                 }
                 self.take_over(subscribed, spec);
@@ -41,12 +41,12 @@ impl Engine {
         }
         let execution = self.find(id).ok_or(SubscribeError::NotFound)?;
         let of_execution = match spec.place {
-            Place::Local => self.limits.subscribers_per_execution_max,
-            Place::Remote => limits::READERS_PER_EXECUTION_MAX,
+            SubscriberPlace::Local => self.limits.subscribers_per_execution_max,
+            SubscriberPlace::Remote => limits::READERS_PER_EXECUTION_MAX,
         };
         let there = match spec.place {
-            Place::Local => execution.locals.len(),
-            Place::Remote => execution.remotes.len(),
+            SubscriberPlace::Local => execution.locals.len(),
+            SubscriberPlace::Remote => execution.remotes.len(),
         };
         if there as u32 >= of_execution {
             return Err(SubscribeError::TooMany { subscribers_max: of_execution });
@@ -63,10 +63,10 @@ impl Engine {
         let now = self.now;
         let e = self.executions.get_mut(id.slot).expect("it was just found");
         match spec.place {
-            Place::Remote => {
+            SubscriberPlace::Remote => {
                 e.remotes.push(Remote::new(subscriber, spec, terms, cursor.next_seq, now));
             }
-            Place::Local => {
+            SubscriberPlace::Local => {
                 let detail = Box::new(Detail {
                     start: cursor.seen,
                     gone: e.log.totals_before_tail(terms.kinds),
@@ -76,11 +76,11 @@ impl Engine {
                     ack_window: spec.ack_window,
                     window: None,
                     acked_seq: cursor.next_seq - 1,
-                    told_seq: cursor.next_seq - 1,
+                    reported_seq: cursor.next_seq - 1,
                     coalesce: spec.coalesce,
                     coalesce_timer: None,
                     grace_timer: None,
-                    heir: None,
+                    successor: None,
                 });
                 let mut local = Local {
                     id: subscriber,
@@ -89,12 +89,12 @@ impl Engine {
                     terms,
                     demand: spec.demand,
                     coalesces: spec.coalesce.is_some(),
-                    connection: Connection::Up,
+                    connection: ConnectionState::Up,
                     fresh: true,
                     flush: false,
                     replays: replay.is_some(),
                     gone: false,
-                    progress_told: 0,
+                    progress_reported: 0,
                     acked_until_seq: u64::MAX,
                     detail,
                 };
@@ -143,7 +143,7 @@ impl Engine {
                 End { state, given, missed, published, duration_us: 0, exit: None }
             }
         };
-        self.wishes.push_back(Action::Forget(subscriber));
+        self.actions.push_back(Action::Forget(subscriber));
         self.remove(subscriber);
         end
     }
@@ -160,7 +160,7 @@ impl Engine {
             }
             None => Action::DetachReader(subscriber, seat.execution, reason),
         };
-        self.wishes.push_back(action);
+        self.actions.push_back(action);
         self.remove(subscriber);
     }
 
@@ -183,7 +183,7 @@ impl Engine {
         let e = self.executions.get(execution).expect("a living execution");
         let end_seq = e.closed().then(|| e.log.head_seq() + 1);
         let locals = e.locals.positions().map(|(local, seq)| {
-            let is_up = local.connection == Connection::Up;
+            let is_up = local.connection == ConnectionState::Up;
             (local.id, is_up && Some(seq) == end_seq)
         });
         // A reader on another thread checks that by itself.
@@ -202,7 +202,7 @@ impl Engine {
         let seat = self.seats.remove(subscriber.0).expect("a living subscriber");
         let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
         match seat.place {
-            Place::Local => {
+            SubscriberPlace::Local => {
                 let local = &mut e.locals.apart()[seat.at as usize];
                 local.gone = true;
                 local.set_plain();
@@ -213,7 +213,7 @@ impl Engine {
                     self.compact(seat.execution);
                 }
             }
-            Place::Remote => {
+            SubscriberPlace::Remote => {
                 let grace_timer = e.remotes.swap_remove(seat.at as usize).grace_timer;
                 if let Some(moved) = e.remotes.get(seat.at as usize) {
                     let moved = self.seats.get_mut(moved.id.0).expect("a living subscriber");
@@ -281,14 +281,14 @@ impl Engine {
             return;
         }
         let Some(local) = self.local_mut(subscriber) else { return };
-        if local.connection == Connection::Lost {
+        if local.connection == ConnectionState::Lost {
             return;
         }
-        local.connection = Connection::Lost;
+        local.connection = ConnectionState::Lost;
         local.set_plain();
         let (replays, blocks) = (local.replays, local.terms.policy == Policy::Block);
         let execution = self.seats.get(subscriber.0).expect("it was just found").execution;
-        if replays && self.leave_to_heir(subscriber, execution) {
+        if replays && self.leave_to_successor(subscriber, execution) {
             return;
         }
         if blocks {
@@ -310,7 +310,7 @@ impl Engine {
         let result = match self.local_mut(subscriber) {
             None => Err(NotFound),
             Some(local) => {
-                local.connection = Connection::Up;
+                local.connection = ConnectionState::Up;
                 local.set_plain();
                 let timer = local.detail.grace_timer.take();
                 let (terms, cursor) = (local.terms, local.cursor);

@@ -8,11 +8,11 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
 use crate::engine::action::Action;
-use crate::engine::event::{ChunkFacts, Place};
+use crate::engine::event::{ChunkFacts, SubscriberPlace};
 use crate::engine::execution::Producer;
 use crate::engine::gate::Gate;
 use crate::engine::policy::{Cursor, Log};
-use crate::engine::subscriber::{Connection, Next};
+use crate::engine::subscriber::{ConnectionState, Next};
 use crate::engine::timers::Timer;
 use crate::stream::{DetachReason, End, Gap, GapReason, Policy, Totals};
 use crate::trace::Counters;
@@ -50,7 +50,7 @@ pub struct FanOut {
 }
 
 /// The work for the next execution whose subscribers have something pending.
-enum Begun {
+enum NextScan {
     /// No execution has anything pending.
     Nothing,
     /// All subscribers are given the same chunks: `Engine::fan_out`, `Engine::recipients`.
@@ -63,17 +63,17 @@ enum Begun {
 enum Walk {
     /// Recipients of the same chunks were found: `Engine::fan_out`, `Engine::recipients`.
     Deliver,
-    /// A subscriber has another action queued in `wishes`, or nothing. The walk continues.
+    /// A subscriber has another action queued in `actions`, or nothing. The walk continues.
     Told,
     /// A subscriber gets nothing now, for a reason that has consequences.
-    Rest(SubscriberId, Rest),
+    Rest(SubscriberId, NoDelivery),
     /// All subscribers were asked.
     Done,
 }
 
 /// The reason why a subscriber gets nothing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum NoDelivery {
     Coalesce,
     Disconnect,
     CaughtUp,
@@ -84,7 +84,7 @@ impl Engine {
     pub(super) fn published(&mut self, execution: Handle, chunks: &[ChunkFacts]) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
-        e.heard_at = self.now;
+        e.active_at = self.now;
         let bytes_before = e.log.total_bytes();
         for &facts in chunks {
             e.log.push(facts);
@@ -106,8 +106,8 @@ impl Engine {
     fn trip(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         let derives_progress = e.derives_progress();
-        if !e.heard {
-            self.heard_first(execution);
+        if !e.has_reported {
+            self.note_first_report(execution);
         }
         if derives_progress {
             self.progress_derived(execution);
@@ -150,12 +150,12 @@ impl Engine {
 
     #[inline]
     fn make_up_delivery(&mut self) -> bool {
-        while self.wishes.is_empty() {
+        while self.actions.is_empty() {
             if self.scan.is_none() {
                 match self.begin_scan() {
-                    Begun::Nothing => return false,
-                    Begun::Delivery => return true,
-                    Begun::Walk => {}
+                    NextScan::Nothing => return false,
+                    NextScan::Delivery => return true,
+                    NextScan::Walk => {}
                 }
             }
             match self.walk() {
@@ -169,9 +169,9 @@ impl Engine {
     }
 
     #[inline]
-    fn begin_scan(&mut self) -> Begun {
+    fn begin_scan(&mut self) -> NextScan {
         loop {
-            let Some(execution) = self.dirty.pop_front() else { return Begun::Nothing };
+            let Some(execution) = self.dirty.pop_front() else { return NextScan::Nothing };
             let Some(e) = self.executions.get_mut(execution) else { continue };
             e.dirty = false;
             let count = e.locals.len() as u32;
@@ -189,10 +189,10 @@ impl Engine {
                     e.dirty = true; // The rest follows in a later turn.
                     self.dirty.push_back(execution);
                 }
-                return Begun::Delivery;
+                return NextScan::Delivery;
             }
             self.scan = Some(Scan { execution, at: e.turn, remaining: count });
-            return Begun::Walk;
+            return NextScan::Walk;
         }
     }
 
@@ -206,7 +206,7 @@ impl Engine {
         let count = e.locals.len() as u32;
         let (tail_seq, end_seq) = (e.log.tail_seq(), e.log.head_seq() + 1);
         // The walk may pass a subscriber at once only if nothing else is pending for it.
-        let progress_to_tell = if ended { u64::MAX } else { e.progress_to_tell };
+        let progress_to_report = if ended { u64::MAX } else { e.progress_to_report };
         self.recipients.clear();
         self.abreast_from = None;
         let locals = e.locals.apart();
@@ -232,7 +232,7 @@ impl Engine {
                 local.fresh = false;
                 is_cut = range.1 < end_seq;
                 range
-            } else if local.gone || local.connection == Connection::Lost {
+            } else if local.gone || local.connection == ConnectionState::Lost {
                 scan.advance(count); // It is given nothing now, not even the end.
                 continue;
             } else if !self.recipients.is_empty() {
@@ -245,12 +245,12 @@ impl Engine {
                         (from_seq, until_seq)
                     }
                     // A walk of its own asks the subscriber behind it.
-                    next => return self.tell_otherwise(next),
+                    next => return self.deliver_queued(next),
                 }
             };
             gathered = given;
             self.recipients.push(local.id);
-            let has_more = given.1 < end_seq || local.progress_told < progress_to_tell;
+            let has_more = given.1 < end_seq || local.progress_reported < progress_to_report;
             if has_more && !is_cut {
                 break; // It is asked again after this delivery.
             }
@@ -276,7 +276,7 @@ impl Engine {
     }
 
     /// Queues the action, other than a delivery, for the subscriber that the walk is at.
-    fn tell_otherwise(&mut self, next: Next) -> Walk {
+    fn deliver_queued(&mut self, next: Next) -> Walk {
         let scan = self.scan.as_mut().expect("a walk goes on");
         let execution = scan.execution;
         let e = self.executions.get_mut(execution).expect("it is being walked over");
@@ -284,29 +284,29 @@ impl Engine {
         let subscriber = local.id;
         if let Next::Gap(gap) = next {
             count_gap(&mut self.counters, &gap);
-            self.wishes.push_back(Action::Gap(subscriber, execution, gap));
+            self.actions.push_back(Action::Gap(subscriber, execution, gap));
             return Walk::Told;
         }
-        if local.progress_told < e.progress_to_tell
+        if local.progress_reported < e.progress_to_report
             && let Some(progress) = e.tracker.progress()
         {
-            local.progress_told = progress.report_count; // It may be ahead of the others.
-            self.wishes.push_back(Action::Progress(subscriber, execution, progress));
+            local.progress_reported = progress.report_count; // It may be ahead of the others.
+            self.actions.push_back(Action::Progress(subscriber, execution, progress));
             return Walk::Told;
         }
         scan.advance(e.locals.len() as u32);
         match next {
-            Next::Coalesce => Walk::Rest(subscriber, Rest::Coalesce),
-            Next::Disconnect => Walk::Rest(subscriber, Rest::Disconnect),
-            Next::CaughtUp => Walk::Rest(subscriber, Rest::CaughtUp),
+            Next::Coalesce => Walk::Rest(subscriber, NoDelivery::Coalesce),
+            Next::Disconnect => Walk::Rest(subscriber, NoDelivery::Disconnect),
+            Next::CaughtUp => Walk::Rest(subscriber, NoDelivery::CaughtUp),
             Next::Nothing | Next::Deliver { .. } | Next::Gap(_) => Walk::Told,
         }
     }
 
     /// Handles a subscriber that gets no chunk and no gap now.
-    fn rest(&mut self, subscriber: SubscriberId, rest: Rest) {
+    fn rest(&mut self, subscriber: SubscriberId, rest: NoDelivery) {
         match rest {
-            Rest::Coalesce => {
+            NoDelivery::Coalesce => {
                 let local = self.local_mut(subscriber).expect("it is being walked over");
                 if local.detail.coalesce_timer.is_none() {
                     let delay_max = local.detail.coalesce.expect("it coalesces").delay_max;
@@ -315,8 +315,8 @@ impl Engine {
                     local.detail.coalesce_timer = Some(timer);
                 }
             }
-            Rest::Disconnect => self.detach(subscriber, DetachReason::Lag),
-            Rest::CaughtUp => self.end(subscriber),
+            NoDelivery::Disconnect => self.detach(subscriber, DetachReason::Lag),
+            NoDelivery::CaughtUp => self.end(subscriber),
         }
     }
 
@@ -334,7 +334,7 @@ impl Engine {
         let local = self.local_mut(subscriber).expect("as above");
         let end = End { published, ..local.ended(outcome, exit, now) };
         self.counters.ends_delivered += 1;
-        self.wishes.push_back(Action::End(subscriber, seat.execution, end));
+        self.actions.push_back(Action::End(subscriber, seat.execution, end));
         self.remove(subscriber);
     }
 
@@ -356,7 +356,7 @@ impl Engine {
     /// subscriber continues behind it.
     pub(super) fn overtaken(&mut self, subscriber: SubscriberId, from_seq: u64, to_seq: u64) {
         let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
-        if seat.place != Place::Local {
+        if seat.place != SubscriberPlace::Local {
             return;
         }
         let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
@@ -386,7 +386,7 @@ impl Engine {
             _ => local.cursor.jumped_to(to_seq + 1, seen),
         };
         local.detail.missed = local.detail.missed + missed;
-        local.detail.told_seq = to_seq;
+        local.detail.reported_seq = to_seq;
         if missed.chunks > 0 {
             // Once a `block` subscriber is attached, the gate protects its chunks.
             let reason = match local.terms.policy {
@@ -396,7 +396,7 @@ impl Engine {
             let Totals { chunks: chunk_count, bytes: byte_count } = missed;
             let gap = Gap { from_seq, to_seq, chunk_count, byte_count, reason };
             count_gap(&mut self.counters, &gap);
-            self.wishes.push_front(Action::Gap(subscriber, seat.execution, gap));
+            self.actions.push_front(Action::Gap(subscriber, seat.execution, gap));
         }
         self.mark_dirty(seat.execution);
     }
@@ -414,11 +414,11 @@ impl Engine {
         }
         let e = self.executions.get_mut(execution).expect("as above");
         if !e.is_held_back() {
-            self.asked_in_vain(execution);
+            self.repeat_gate(execution);
             return;
         }
         // A stall deadline that was armed without a gating reader does not count against one.
-        let vain = e.told_again_at.take().and_then(|_| e.timers.stall.take());
+        let vain = e.gate_repeated_at.take().and_then(|_| e.timers.stall.take());
         self.disarm(vain);
         let e = self.executions.get_mut(execution).expect("as above");
         if e.gated_at.is_none() {
@@ -434,11 +434,11 @@ impl Engine {
 
     /// Handles a producer that waits although no reader holds it back: sets its gate again. The
     /// execution fails at the block deadline if the producer still waits behind the same chunk.
-    fn asked_in_vain(&mut self, execution: Handle) {
+    fn repeat_gate(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a living execution");
         let (head_seq, gate) = (e.log.head_seq(), e.gate);
-        if e.told_again_at != Some(head_seq) {
-            e.told_again_at = Some(head_seq);
+        if e.gate_repeated_at != Some(head_seq) {
+            e.gate_repeated_at = Some(head_seq);
             self.set_gate(execution, gate);
         } else if e.timers.stall.is_none() {
             let deadline = e.spec.block_deadline;
@@ -475,7 +475,7 @@ impl Engine {
             return false;
         }
         e.gate = gate;
-        e.told_again_at = None;
+        e.gate_repeated_at = None;
         let closed = e.closed();
         self.stop_waiting(execution);
         if !closed {
@@ -500,7 +500,7 @@ impl Engine {
     }
 
     pub(super) fn set_gate(&mut self, execution: Handle, gate: Gate) {
-        self.wishes.push_back(Action::SetGate(execution, gate));
+        self.actions.push_back(Action::SetGate(execution, gate));
     }
 
     pub(super) fn watch_readers(&mut self, execution: Handle, watch: bool) {
@@ -508,7 +508,7 @@ impl Engine {
             && e.watching != watch
         {
             e.watching = watch;
-            self.wishes.push_back(Action::WatchReaders(execution, watch));
+            self.actions.push_back(Action::WatchReaders(execution, watch));
         }
     }
 }

@@ -15,7 +15,7 @@ const RING: RingFacts = RingFacts {
 };
 
 /// An engine with one execution, and what its subscribers were given.
-struct World {
+struct DeliveryTest {
     engine: Engine,
     id: ExecutionId,
     given: BTreeMap<u32, Vec<u64>>,
@@ -23,14 +23,14 @@ struct World {
     lengths: Vec<u32>,
 }
 
-impl World {
-    fn new() -> World {
+impl DeliveryTest {
+    fn new() -> DeliveryTest {
         let limits = EngineLimits { executions_max: 1, subscribers_max: 8, ..Default::default() };
         let mut engine = Engine::new(limits, Instant::ZERO);
         engine.handle(Event::Open(OpenSpec::new(RING)), Instant::ZERO);
         let Some(Action::Reply(Reply::Opened(Ok(id)))) = engine.next_action() else { panic!() };
         engine.handle(Event::Leased(id.slot, RING), Instant::ZERO);
-        let mut world = World { engine, id, given: BTreeMap::new(), lengths: Vec::new() };
+        let mut world = DeliveryTest { engine, id, given: BTreeMap::new(), lengths: Vec::new() };
         world.deliver_all();
         world
     }
@@ -85,7 +85,7 @@ fn block() -> SubscribeSpec {
 
 #[test]
 fn a_backlog_is_given_in_pieces_and_everybody_has_a_turn_before_the_next_piece() {
-    let mut world = World::new();
+    let mut world = DeliveryTest::new();
     let (one, two) = (world.subscribe(block()), world.subscribe(block()));
     let filters = SubscribeSpec { kinds: Kinds::NONE.with(Kind::Output), ..block() };
     let three = world.subscribe(filters);
@@ -108,7 +108,7 @@ fn a_backlog_is_given_in_pieces_and_everybody_has_a_turn_before_the_next_piece()
 
 #[test]
 fn pieces_for_who_stands_abreast_go_to_all_of_them_at_once() {
-    let mut world = World::new();
+    let mut world = DeliveryTest::new();
     let all: Vec<SubscriberId> = (0..5).map(|_| world.subscribe(block())).collect();
     world.publish(&[8]);
     assert_eq!(world.deliver_all(), 1);
@@ -125,7 +125,7 @@ fn pieces_for_who_stands_abreast_go_to_all_of_them_at_once() {
 
 #[test]
 fn who_is_full_after_one_piece_is_given_no_more_until_it_asks() {
-    let mut world = World::new();
+    let mut world = DeliveryTest::new();
     let (slow, quick) = (world.subscribe(block()), world.subscribe(block()));
     world.publish(&[8]);
     world.deliver_all();
@@ -143,7 +143,7 @@ fn who_is_full_after_one_piece_is_given_no_more_until_it_asks() {
 
 #[test]
 fn long_chunks_are_given_alone_and_short_ones_as_far_as_the_bytes_go() {
-    let mut world = World::new();
+    let mut world = DeliveryTest::new();
     let all = [world.subscribe(block()), world.subscribe(block())];
     world.publish(&[1 << 17; 5]);
     assert_eq!(world.deliver_all(), 5);
@@ -160,7 +160,7 @@ fn long_chunks_are_given_alone_and_short_ones_as_far_as_the_bytes_go() {
 fn whatever_the_lengths_and_whoever_asks_all_is_given_once_and_in_order() {
     let mut random = Random::new(3);
     for _ in 0..20 {
-        let mut world = World::new();
+        let mut world = DeliveryTest::new();
         let mut all = Vec::new();
         for _ in 0..random.between(1, 6) {
             let demand = if random.chance(1, 2) { u32::MAX } else { 0 };

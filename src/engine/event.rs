@@ -59,7 +59,7 @@ pub enum Event<'a> {
     /// The ring no longer holds any chunk before this one that was reported to the engine.
     HeldFrom(Handle, u64),
     /// The producer published its newest chunks at this time; the shard reported them later.
-    HeardAt(Handle, Instant),
+    ActiveAt(Handle, Instant),
     /// The producer says how many chunks it will publish.
     TotalExpected(Handle, u64),
     /// The producer reports its progress.
@@ -276,7 +276,7 @@ pub struct SubscribeSpec {
     /// The bounds within which chunks are coalesced, if they are.
     pub coalesce: Option<Coalesce>,
     /// The thread that the subscriber lives on.
-    pub place: Place,
+    pub place: SubscriberPlace,
     /// Number of chunks that the subscriber can take now (`u32::MAX`: any number).
     pub demand: u32,
     /// True if chunks may be lost on the way to the subscriber and its client comes back for them.
@@ -299,7 +299,7 @@ impl Default for SubscribeSpec {
             from: From::Start,
             ack_window: None,
             coalesce: None,
-            place: Place::Local,
+            place: SubscriberPlace::Local,
             demand: u32::MAX,
             replays: false,
         }
@@ -335,7 +335,7 @@ pub struct Coalesce {
 
 /// The thread that a subscriber lives on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SubscriberPlace {
     /// The engine's thread (a closure, a poll handle, a connection). The engine evaluates the
     /// policy and decides what the subscriber is given.
     Local,

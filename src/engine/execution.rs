@@ -22,7 +22,7 @@ use crate::engine::reserve::{Replay, Reserve};
 use crate::engine::subscriber::{Local, Remote};
 use crate::engine::wheel::TimerId;
 use crate::limits;
-use crate::stream::{Exit, Outcome, Policy, State};
+use crate::stream::{ExecutionState, Exit, Outcome, Policy};
 
 /// The state of the producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(super) struct Execution {
     pub token: Option<ProgressToken>,
     pub spec: OpenSpec,
     pub ring: Option<RingFacts>,
-    pub state: State,
+    pub state: ExecutionState,
     pub producer: Producer,
     pub outcome: Option<Outcome>,
     /// The outcome after the producer, which was told to stop, has stopped.
@@ -70,12 +70,12 @@ pub(super) struct Execution {
     /// The time since which the producer has waited for the gate to move, if it waits.
     pub gated_at: Option<Instant>,
     /// The newest chunk when the gate was set again for a producer that no reader held back.
-    pub told_again_at: Option<u64>,
+    pub gate_repeated_at: Option<u64>,
     /// The time at which the producer started, or last published or reported. It moves forward by
     /// the time for which the producer was held back since then.
-    pub heard_at: Instant,
+    pub active_at: Instant,
     /// True if the producer has published or reported at least once.
-    pub heard: bool,
+    pub has_reported: bool,
     /// The first chunk whose publication has rare consequences: see [`Execution::next_trip_seq`].
     pub trip_seq: u64,
     /// The value of [`crate::engine::Engine::burst_chunks`].
@@ -84,10 +84,10 @@ pub(super) struct Execution {
     pub watching: bool,
     pub chunks_expected: Option<u64>,
     pub tracker: Tracker,
-    pub progress_told_at: Option<Instant>,
+    pub progress_reported_at: Option<Instant>,
     /// Number of the report that local subscribers should have been given. Those below have one
     /// pending.
-    pub progress_to_tell: u64,
+    pub progress_to_report: u64,
     pub opened_at: Instant,
     pub timers: Timers,
     /// The neighbours in the list of ended executions, oldest first.
@@ -117,7 +117,7 @@ impl Execution {
             token: None,
             spec,
             ring: None,
-            state: State::Queued,
+            state: ExecutionState::Queued,
             producer: Producer::Waiting,
             outcome: None,
             stop_outcome: None,
@@ -132,16 +132,16 @@ impl Execution {
             gate: Gate::OPEN,
             reserve: Reserve::default(),
             gated_at: None,
-            told_again_at: None,
-            heard_at: now,
-            heard: false,
+            gate_repeated_at: None,
+            active_at: now,
+            has_reported: false,
             trip_seq: u64::MAX,
             burst_chunks: limits::BURST_CHUNKS_MAX,
             watching: false,
             chunks_expected: None,
             tracker: Tracker::default(),
-            progress_told_at: None,
-            progress_to_tell: 0,
+            progress_reported_at: None,
+            progress_to_report: 0,
             opened_at: now,
             timers: Timers::default(),
             older: None,
@@ -167,14 +167,18 @@ impl Execution {
         if planted(Planted::InactivityWhileGated) {
             return true;
         }
-        let held_from = gated_at.max(self.heard_at);
-        self.heard_at += now.since(held_from);
+        let held_from = gated_at.max(self.active_at);
+        self.active_at += now.since(held_from);
         true
     }
 
     /// The longest silence that the producer is allowed now.
     pub fn silence_max(&self) -> Option<std::time::Duration> {
-        if self.heard { self.spec.timeouts.inactivity } else { self.spec.timeouts.first_chunk }
+        if self.has_reported {
+            self.spec.timeouts.inactivity
+        } else {
+            self.spec.timeouts.first_chunk
+        }
     }
 
     /// True if nothing more will be published.
@@ -307,9 +311,9 @@ impl Execution {
 
     /// Returns the first chunk that will put a local `disconnect` subscriber over its limit in
     /// chunks. It is the next chunk where a limit in bytes makes that hard to foresee. It is 0
-    /// while the producer was not heard of, or while progress is derived.
+    /// while the producer has not reported, or while progress is derived.
     pub fn next_trip_seq(&self) -> u64 {
-        if !self.heard || self.derives_progress() {
+        if !self.has_reported || self.derives_progress() {
             return 0;
         }
         let foreseen = self.locals.positions().filter_map(|(local, next_seq)| {
@@ -330,11 +334,11 @@ impl Execution {
     /// Checks E1 to E6.
     pub fn audit(&self) {
         self.log.audit();
-        if self.state == State::Queued {
+        if self.state == ExecutionState::Queued {
             assert!(self.ring.is_none());
             assert_eq!(self.producer, Producer::Waiting);
         }
-        if let State::Ended(outcome) = self.state {
+        if let ExecutionState::Ended(outcome) = self.state {
             assert_eq!(self.outcome, Some(outcome));
         }
         if self.closed() {
@@ -343,13 +347,13 @@ impl Execution {
             assert!(self.timers.silence.is_none() && self.timers.total.is_none());
             assert!(self.timers.sleep.is_none() && self.timers.start.is_none());
         } else {
-            assert!(matches!(self.state, State::Queued | State::Running));
+            assert!(matches!(self.state, ExecutionState::Queued | ExecutionState::Running));
             assert!(self.timers.retention.is_none());
         }
         assert!(!self.gated() || self.is_held_back()); // E5
         let gate = self.allowed(&mut { self.reserve });
         assert!(self.gate.gate_seq <= gate.gate_seq || self.closed() || self.ring.is_none());
-        self.locals.audit(self.progress_to_tell);
+        self.locals.audit(self.progress_to_report);
         for (local, next_seq) in self.locals.positions() {
             // Unread chunks of a gating reader are still held, unless the reader attached late.
             assert!(!local.gates() || local.fresh || next_seq >= self.log.tail_seq());

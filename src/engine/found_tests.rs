@@ -3,12 +3,12 @@
 use crate::stream::{DetachReason, EndState, GapReason, Kind, Kinds, Outcome, Policy};
 use std::time::Duration;
 
-use super::tests::{RING, World, amount, with};
+use super::tests::{RING, TestEngine, amount, with};
 use super::*;
 
 #[test]
 fn a_burst_is_within_every_limit_also_of_bytes_and_of_who_waits_for_company() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     assert_eq!(world.engine.burst_chunks(id.slot), crate::limits::BURST_CHUNKS_MAX);
     world.subscribe(id, with(Policy::Drop)).unwrap();
@@ -26,7 +26,7 @@ fn a_burst_is_within_every_limit_also_of_bytes_and_of_who_waits_for_company() {
 
 #[test]
 fn a_limit_that_a_smaller_ring_cuts_is_also_the_burst_and_the_trip() {
-    let mut world = World::new(4, 0);
+    let mut world = TestEngine::new(4, 0);
     let expected =
         RingFacts { slot_count: 256, chunks_max: 224, chunk_bytes_max: 512, data_bytes: 2_048 };
     let id = world.open(OpenSpec::new(expected)).unwrap();
@@ -46,7 +46,7 @@ fn a_limit_that_a_smaller_ring_cuts_is_also_the_burst_and_the_trip() {
 /// The subscriber coalesces, or its connection accepts nothing, and the ring continues.
 #[test]
 fn under_disconnect_only_what_was_gone_before_it_came_is_a_gap() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let coalesce = Coalesce { delay_max: Duration::from_millis(50), bytes_max: 1 << 20 };
     let waits = SubscribeSpec { coalesce: Some(coalesce), ..with(Policy::Disconnect) };
     let stands = SubscribeSpec { demand: 0, ..with(Policy::Disconnect) };
@@ -86,7 +86,7 @@ fn under_disconnect_only_what_was_gone_before_it_came_is_a_gap() {
 
 #[test]
 fn what_a_subscriber_does_not_want_costs_it_no_demand() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let kinds = Kinds::NONE.with(Kind::Stderr);
     let spec = SubscribeSpec { kinds, demand: 0, ..with(Policy::Drop) };
@@ -103,7 +103,7 @@ fn what_a_subscriber_does_not_want_costs_it_no_demand() {
 
 #[test]
 fn chunks_that_have_waited_together_do_not_wait_again_one_by_one() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let coalesce = Coalesce { delay_max: Duration::from_millis(5), bytes_max: 100 };
     let spec = SubscribeSpec { coalesce: Some(coalesce), demand: 1, ..with(Policy::Block) };
@@ -122,7 +122,7 @@ fn chunks_that_have_waited_together_do_not_wait_again_one_by_one() {
 
 #[test]
 fn a_window_of_acknowledgements_is_not_filled_by_what_is_filtered_out() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let kinds = Kinds::NONE.with(Kind::Stderr);
     let spec = SubscribeSpec { kinds, ack_window: Some(2), ..with(Policy::Drop) };
@@ -140,7 +140,7 @@ fn a_window_of_acknowledgements_is_not_filled_by_what_is_filtered_out() {
 
 #[test]
 fn an_end_waits_for_a_broken_connection_to_come_back() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let subscriber = world.subscribe(id, with(Policy::Block)).unwrap();
     world.publish(id, 1);
@@ -156,7 +156,7 @@ fn an_end_waits_for_a_broken_connection_to_come_back() {
 
 #[test]
 fn disconnect_ends_who_is_overtaken_by_the_ring_and_gives_it_no_gap() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let spec = SubscribeSpec { demand: 1, ..with(Policy::Disconnect) };
     let subscriber = world.subscribe(id, spec).unwrap();
@@ -180,7 +180,7 @@ fn disconnect_ends_who_is_overtaken_by_the_ring_and_gives_it_no_gap() {
 
 #[test]
 fn a_ring_that_comes_back_late_is_for_who_waits() {
-    let mut world = World::new(4, 0);
+    let mut world = TestEngine::new(4, 0);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     world.take();
     world.leases = 1;
@@ -190,7 +190,7 @@ fn a_ring_that_comes_back_late_is_for_who_waits() {
 
 #[test]
 fn who_comes_between_two_reports_is_told_the_newest_and_told_it_once() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     for progress in [1.0, 2.0] {
         let report = amount(progress, None);
@@ -204,7 +204,7 @@ fn who_comes_between_two_reports_is_told_the_newest_and_told_it_once() {
 
 #[test]
 fn a_held_ring_without_a_reader_is_nobodys_stall() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let hold = Hold::UntilRead { deadline: Duration::from_secs(3_000) };
     let spec = OpenSpec { hold, on_stall: OnStall::Fail, ..OpenSpec::new(RING) };
     let id = world.open(spec).unwrap();
@@ -217,7 +217,7 @@ fn a_held_ring_without_a_reader_is_nobodys_stall() {
 
 #[test]
 fn who_comes_to_where_a_stalled_reader_stands_has_a_deadline_of_its_own() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let spec = SubscribeSpec { demand: 0, ..with(Policy::Block) };
     world.subscribe(id, spec).unwrap();
@@ -237,7 +237,7 @@ fn who_comes_to_where_a_stalled_reader_stands_has_a_deadline_of_its_own() {
 
 #[test]
 fn a_ring_of_an_execution_that_ends_and_is_forgotten_at_once_is_for_who_waits() {
-    let mut world = World::new(4, 1);
+    let mut world = TestEngine::new(4, 1);
     let spec = OpenSpec { retention: Duration::ZERO, ..OpenSpec::new(RING) };
     let first = world.open(spec).unwrap();
     let next = world.open(spec).unwrap();

@@ -15,12 +15,12 @@ use crate::engine::reserve::Reserve;
 use crate::engine::timers::Timer;
 use crate::engine::{Engine, Log};
 use crate::limits;
-use crate::stream::{DetachReason, Exit, Outcome, State};
+use crate::stream::{DetachReason, ExecutionState, Exit, Outcome};
 
 impl Engine {
     /// Queues the answer to a request, before all other actions that follow from it.
     pub(super) fn reply(&mut self, reply: Reply) {
-        self.wishes.push_front(Action::Reply(reply));
+        self.actions.push_front(Action::Reply(reply));
     }
 
     /// Returns the execution of an id that came from outside. Its nonce must match, too.
@@ -103,7 +103,7 @@ impl Engine {
         {
             let fit = if self.can_spare_a_ring() { RingFit::Whole } else { RingFit::Any };
             self.leasing = Some(fit);
-            self.wishes.push_back(Action::Lease(execution, fit));
+            self.actions.push_back(Action::Lease(execution, fit));
         }
     }
 
@@ -111,7 +111,7 @@ impl Engine {
         self.leasing = None;
         if self.queue.front() != Some(&execution) {
             // It was cancelled while the ring was requested.
-            self.wishes.push_back(Action::Release(execution));
+            self.actions.push_back(Action::Release(execution));
             self.request_lease();
             return;
         }
@@ -119,7 +119,7 @@ impl Engine {
         let e = self.executions.get_mut(execution).expect("what is queued lives");
         e.ring = Some(ring);
         e.log = ChunkLog::new(ring.slot_count);
-        e.state = State::Running;
+        e.state = ExecutionState::Running;
         let filters = e.locals.positions().any(|(local, _)| !local.terms.kinds.is_all());
         if filters {
             e.log.keep_kind_totals();
@@ -194,7 +194,7 @@ impl Engine {
             let timer = e.timers.start.take();
             self.disarm(timer);
             self.start_timeouts(execution);
-            self.wishes.push_back(Action::StartProducer(execution));
+            self.actions.push_back(Action::StartProducer(execution));
         }
     }
 
@@ -252,7 +252,7 @@ impl Engine {
                 e.stop_outcome = Some(outcome);
                 let sleep = e.timers.sleep.take();
                 self.disarm(sleep);
-                self.wishes.push_back(Action::StopProducer(execution));
+                self.actions.push_back(Action::StopProducer(execution));
             }
             Producer::Stopping | Producer::Gone => {}
         }
@@ -284,12 +284,12 @@ impl Engine {
         assert!(e.outcome.is_none() || planted(Planted::EndTwiceInCancelRace)); // E3
         e.outcome = Some(outcome);
         e.producer = Producer::Gone;
-        e.state = State::Draining;
+        e.state = ExecutionState::Draining;
         e.gated_at = None;
         e.locals.apart(); // Each of them has its end pending.
         e.derive_progress();
         let progress = e.tracker.progress();
-        e.progress_to_tell = progress.map_or(0, |progress| progress.report_count);
+        e.progress_to_report = progress.map_or(0, |progress| progress.report_count);
         let last_report = progress.filter(|_| !e.remotes.is_empty());
         let verdict = Verdict {
             outcome,
@@ -305,9 +305,9 @@ impl Engine {
             self.disarm(timer);
         }
         if let Some(progress) = last_report {
-            self.wishes.push_back(Action::Report(execution, progress));
+            self.actions.push_back(Action::Report(execution, progress));
         }
-        self.wishes.push_back(Action::Verdict(execution, Box::new(verdict)));
+        self.actions.push_back(Action::Verdict(execution, Box::new(verdict)));
         self.count_outcome(outcome);
         self.mark_dirty(execution);
         self.settle(execution);
@@ -327,7 +327,7 @@ impl Engine {
     /// these readers have a deadline.
     pub(super) fn settle(&mut self, execution: Handle) {
         let Some(e) = self.executions.get_mut(execution) else { return };
-        if e.state != State::Draining {
+        if e.state != ExecutionState::Draining {
             return;
         }
         if !e.drained() {
@@ -335,7 +335,7 @@ impl Engine {
             return;
         }
         let outcome = e.outcome.expect("draining begins with an outcome");
-        e.state = State::Ended(outcome);
+        e.state = ExecutionState::Ended(outcome);
         let stall = e.timers.stall.take();
         let retention = e.spec.retention;
         e.older = self.newest_ended;
@@ -365,7 +365,7 @@ impl Engine {
 
     pub(super) fn forget(&mut self, execution: Handle) {
         let e = self.executions.get(execution).expect("a living execution");
-        assert!(matches!(e.state, State::Ended(_)));
+        assert!(matches!(e.state, ExecutionState::Ended(_)));
         if !planted(Planted::RetentionFreesLeasedRing) {
             self.detach_all(execution, DetachReason::Evicted);
         }
@@ -382,7 +382,7 @@ impl Engine {
             None => self.newest_ended = older,
         }
         self.executions.remove(execution);
-        self.wishes.push_back(Action::Release(execution));
+        self.actions.push_back(Action::Release(execution));
         self.request_lease();
     }
 

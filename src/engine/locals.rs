@@ -122,13 +122,13 @@ impl Locals {
     }
 
     /// Checks L1 and L2.
-    pub fn audit(&self, progress_to_tell: u64) {
+    pub fn audit(&self, progress_to_report: u64) {
         if let Some(abreast) = &self.abreast {
             assert!(abreast.plain_chunks > 0);
             for local in &self.list {
                 assert!(local.plain_chunks >= abreast.plain_chunks);
                 assert!(!local.gone && !local.fresh && local.terms.kinds.is_all());
-                assert!(local.progress_told >= progress_to_tell);
+                assert!(local.progress_reported >= progress_to_report);
             }
         }
     }
@@ -138,8 +138,8 @@ impl Locals {
 mod tests {
     use crate::base::Instant;
     use crate::engine::{
-        Action, ChunkFacts, Engine, EngineLimits, Event, OpenSpec, Place, Reply, RingFacts,
-        SubscribeSpec,
+        Action, ChunkFacts, Engine, EngineLimits, Event, OpenSpec, Reply, RingFacts, SubscribeSpec,
+        SubscriberPlace,
     };
     use crate::stream::{Kind, Policy};
 
@@ -163,7 +163,7 @@ mod tests {
         while engine.next_action().is_some() {}
         let spec = SubscribeSpec {
             policy: Policy::Block,
-            place: Place::Local,
+            place: SubscriberPlace::Local,
             demand: u32::MAX,
             ..Default::default()
         };

@@ -8,7 +8,7 @@
 //!
 //! Read [`Event`] and [`Action`] first, which are its whole behaviour, then [`policy`].
 //! `lifecycle.rs` covers an execution from opening to removal, `attach.rs` a subscriber, and
-//! `afar.rs` a subscriber on another thread. `deliver.rs` is the chunk path, and `timers.rs` the
+//! `remote.rs` a subscriber on another thread. `deliver.rs` is the chunk path, and `timers.rs` the
 //! timers.
 //!
 //! ```
@@ -27,7 +27,6 @@
 #![forbid(unsafe_code)]
 
 mod action;
-mod afar;
 mod attach;
 mod deliver;
 mod event;
@@ -38,6 +37,7 @@ mod locals;
 mod log;
 pub mod policy;
 mod progress;
+mod remote;
 mod reserve;
 mod resume;
 mod status;
@@ -54,7 +54,7 @@ mod resume_tests;
 #[cfg(test)]
 mod tests;
 
-use crate::stream::{KindTotals, State, Terms};
+use crate::stream::{ExecutionState, KindTotals, Terms};
 use std::collections::VecDeque;
 
 pub use action::{
@@ -63,8 +63,8 @@ pub use action::{
 };
 pub use deliver::FanOut;
 pub use event::{
-    ChunkFacts, Coalesce, Event, From, Hold, OnStall, OpenSpec, Place, ProducerEnd, RingFacts,
-    Secret, Start, SubscribeSpec, Timeouts,
+    ChunkFacts, Coalesce, Event, From, Hold, OnStall, OpenSpec, ProducerEnd, RingFacts, Secret,
+    Start, SubscribeSpec, SubscriberPlace, Timeouts,
 };
 pub use gate::Gate;
 pub use policy::{Cursor, Log, Owed};
@@ -112,7 +112,7 @@ impl Default for EngineLimits {
 #[derive(Clone, Copy, Debug)]
 struct Seat {
     execution: Handle,
-    place: Place,
+    place: SubscriberPlace,
     /// The index into the execution's list of that place.
     at: u32,
 }
@@ -125,7 +125,7 @@ pub struct Engine {
     seats: Pool<Seat>,
     wheel: Wheel<Timer>,
     /// Pending actions, oldest first. Deliveries are not among them: each is computed on request.
-    wishes: VecDeque<Action>,
+    actions: VecDeque<Action>,
     /// Executions whose local subscribers may have something pending.
     dirty: VecDeque<Handle>,
     scan: Option<deliver::Scan>,
@@ -166,7 +166,7 @@ impl Engine {
             executions: Pool::new(limits.executions_max),
             seats: Pool::new(limits.subscribers_max),
             wheel: Wheel::new(timer_count, now),
-            wishes: VecDeque::with_capacity(256),
+            actions: VecDeque::with_capacity(256),
             dirty: VecDeque::with_capacity(limits.executions_max as usize),
             scan: None,
             fan_out: FanOut {
@@ -219,7 +219,7 @@ impl Engine {
             Event::HeldFrom(execution, seq) => {
                 self.with(execution, |e| e.log.give_up_before(seq));
             }
-            Event::HeardAt(execution, at) => self.heard_earlier(execution, at),
+            Event::ActiveAt(execution, at) => self.note_earlier_activity(execution, at),
             Event::TotalExpected(execution, count) => self.total_expected(execution, count),
             Event::Progressed(execution, report) => self.progressed(execution, &report),
             Event::Exited(execution, exit) => self.exited(execution, exit),
@@ -245,18 +245,18 @@ impl Engine {
     /// at this moment.
     #[inline]
     pub fn next_action(&mut self) -> Option<Action> {
-        if self.wishes.is_empty() && self.next_fan_out() {
+        if self.actions.is_empty() && self.next_fan_out() {
             let FanOut { execution, from_seq, until_seq, .. } = self.fan_out;
             return Some(Action::Deliver { execution, from_seq, until_seq });
         }
-        self.wishes.pop_front()
+        self.actions.pop_front()
     }
 
     /// Returns the next action that is not a delivery. It is for a caller that has just learned
     /// from [`Engine::next_fan_out`] that no delivery is next.
     #[inline]
-    pub(crate) fn next_wish(&mut self) -> Option<Action> {
-        self.wishes.pop_front()
+    pub(crate) fn next_queued_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
     /// The subscribers that the last [`Action::Deliver`] goes to. The slice is valid until the next
@@ -337,7 +337,7 @@ impl Engine {
     /// does, the shard may report them later, many at once.
     pub fn is_in_a_hurry(&self, execution: Handle) -> bool {
         let Some(e) = self.executions.get(execution) else { return false };
-        !e.heard || e.gated() || e.derives_progress()
+        !e.has_reported || e.gated() || e.derives_progress()
     }
 
     /// Number of executions, queued and ended ones included.
@@ -348,7 +348,7 @@ impl Engine {
     /// Returns a local subscriber, whose cursor may be out of date.
     fn local(&self, subscriber: SubscriberId) -> Option<&Local> {
         let seat = self.seats.get(subscriber.0)?;
-        if seat.place != Place::Local {
+        if seat.place != SubscriberPlace::Local {
             return None;
         }
         Some(&self.executions.get(seat.execution)?.locals.without_cursors()[seat.at as usize])
@@ -356,7 +356,7 @@ impl Engine {
 
     fn local_mut(&mut self, subscriber: SubscriberId) -> Option<&mut Local> {
         let seat = self.seats.get(subscriber.0)?;
-        if seat.place != Place::Local {
+        if seat.place != SubscriberPlace::Local {
             return None;
         }
         Some(&mut self.executions.get_mut(seat.execution)?.locals.apart()[seat.at as usize])
@@ -364,7 +364,7 @@ impl Engine {
 
     fn remote_mut(&mut self, subscriber: SubscriberId) -> Option<&mut Remote> {
         let seat = self.seats.get(subscriber.0)?;
-        if seat.place != Place::Remote {
+        if seat.place != SubscriberPlace::Remote {
             return None;
         }
         Some(&mut self.executions.get_mut(seat.execution)?.remotes[seat.at as usize])
@@ -383,16 +383,16 @@ impl Engine {
                 if !local.gone {
                     let seat = self.seats.get(local.id.0).expect("a subscriber has a seat");
                     assert_eq!((seat.execution, seat.at), (handle, at as u32));
-                    assert_eq!(seat.place, Place::Local);
+                    assert_eq!(seat.place, SubscriberPlace::Local);
                 }
             }
             for (at, remote) in execution.remotes.iter().enumerate() {
                 let seat = self.seats.get(remote.id.0).expect("a subscriber has a seat");
                 assert_eq!((seat.execution, seat.at), (handle, at as u32));
-                assert_eq!(seat.place, Place::Remote);
+                assert_eq!(seat.place, SubscriberPlace::Remote);
             }
             let queued = self.queue.contains(&handle);
-            assert_eq!(queued, execution.state == State::Queued);
+            assert_eq!(queued, execution.state == ExecutionState::Queued);
         }
         for (_, seat) in self.seats.iter() {
             assert!(self.executions.get(seat.execution).is_some());
@@ -401,11 +401,12 @@ impl Engine {
         let mut ended_count = 0;
         while let Some(index) = at {
             let execution = self.executions.at(index).expect("the list holds living executions");
-            assert!(matches!(execution.state, State::Ended(_)));
+            assert!(matches!(execution.state, ExecutionState::Ended(_)));
             at = execution.newer;
             ended_count += 1;
         }
-        let ended = self.executions.iter().filter(|(_, e)| matches!(e.state, State::Ended(_)));
+        let ended =
+            self.executions.iter().filter(|(_, e)| matches!(e.state, ExecutionState::Ended(_)));
         assert_eq!(ended.count(), ended_count);
     }
 }

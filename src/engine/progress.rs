@@ -58,7 +58,7 @@ pub(super) struct Tracker {
 
 /// The news in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Worth {
+pub(super) enum ReportNews {
     /// Nothing new.
     Nothing,
     /// A new number.
@@ -79,16 +79,16 @@ impl Tracker {
 
     /// The message and the context of the last report.
     pub fn texts(&self) -> (Option<&str>, Option<&str>) {
-        (said(&self.message), said(&self.context))
+        (shown_text(&self.message), shown_text(&self.context))
     }
 
     /// Takes a report. Returns the news in it, and true if its number would have gone backwards.
-    pub fn take(&mut self, report: &ProgressReport) -> (Worth, bool) {
+    pub fn take(&mut self, report: &ProgressReport) -> (ReportNews, bool) {
         let measure = sound(report.measure);
         let context = report.context.filter(|c| c.len() <= limits::PROGRESS_CONTEXT_BYTES_MAX);
         let has_words = report.message.is_some() || context.is_some();
         if measure == Measure::None && !has_words {
-            return (Worth::Nothing, false);
+            return (ReportNews::Nothing, false);
         }
         let first = self.axis.is_none();
         let wanted = self.place(measure);
@@ -106,7 +106,7 @@ impl Tracker {
         };
         let next = next.min(self.total.unwrap_or(f64::INFINITY));
         if !first && !has_words && next == self.progress {
-            return (Worth::Nothing, is_backward);
+            return (ReportNews::Nothing, is_backward);
         }
         self.progress = next;
         self.report_count += 1;
@@ -117,7 +117,7 @@ impl Tracker {
         }
         self.context.clear();
         self.context.push_str(context.unwrap_or(""));
-        (if has_words { Worth::Words } else { Worth::Number }, is_backward)
+        (if has_words { ReportNews::Words } else { ReportNews::Number }, is_backward)
     }
 
     /// Returns the place of a measure on the axis, which the first one fixes; `None` for one step
@@ -213,21 +213,21 @@ impl Engine {
         if e.closed() {
             return;
         }
-        e.heard_at = now;
+        e.active_at = now;
         e.tracker.by_tool = true;
         let (worth, is_backward) = e.tracker.take(report);
         self.counters.progress_backward += u64::from(is_backward);
-        if !e.heard {
-            self.heard_first(execution);
+        if !e.has_reported {
+            self.note_first_report(execution);
         }
         match worth {
-            Worth::Nothing => {}
-            Worth::Number => self.conflate_progress(execution),
-            Worth::Words => {
+            ReportNews::Nothing => {}
+            ReportNews::Number => self.conflate_progress(execution),
+            ReportNews::Words => {
                 let e = self.executions.get_mut(execution).expect("as above");
                 let timer = e.timers.progress.take();
                 self.disarm(timer);
-                self.tell_progress(execution);
+                self.report_progress(execution);
             }
         }
     }
@@ -245,14 +245,14 @@ impl Engine {
         if e.timers.progress.is_some() {
             return; // A report is scheduled, and will carry the newest number.
         }
-        let due = e.progress_told_at.map(|told_at| told_at + limits::PROGRESS_INTERVAL);
+        let due = e.progress_reported_at.map(|reported_at| reported_at + limits::PROGRESS_INTERVAL);
         match due {
             Some(due) if due > self.now => {
                 let timer = self.arm_at(due, Timer::Progress(execution));
                 let e = self.executions.get_mut(execution).expect("as above");
                 e.timers.progress = Some(timer);
             }
-            _ => self.tell_progress(execution),
+            _ => self.report_progress(execution),
         }
     }
 
@@ -262,22 +262,22 @@ impl Engine {
         e.timers.progress = None;
         e.derive_progress();
         e.trip_seq = e.next_trip_seq();
-        self.tell_progress(execution);
+        self.report_progress(execution);
     }
 
     /// Marks the newest progress to be reported to all subscribers.
-    fn tell_progress(&mut self, execution: Handle) {
+    fn report_progress(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
-        e.progress_told_at = Some(now);
+        e.progress_reported_at = Some(now);
         let Some(progress) = e.tracker.progress() else { return };
-        if e.progress_to_tell == progress.report_count {
+        if e.progress_to_report == progress.report_count {
             return;
         }
-        e.progress_to_tell = progress.report_count;
+        e.progress_to_report = progress.report_count;
         e.locals.apart();
         if !e.remotes.is_empty() {
-            self.wishes.push_back(Action::Report(execution, progress));
+            self.actions.push_back(Action::Report(execution, progress));
         }
         self.mark_dirty(execution);
     }
@@ -294,7 +294,7 @@ impl Engine {
 }
 
 /// Returns a text unless it is empty.
-fn said(text: &str) -> Option<&str> {
+fn shown_text(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
@@ -368,11 +368,11 @@ mod tests {
     #[test]
     fn what_would_go_backwards_keeps_the_number_and_is_said() {
         let mut tracker = Tracker::default();
-        assert_eq!(tracker.take(&absolute(5.0, Some(10.0))), (Worth::Number, false));
-        assert_eq!(tracker.take(&absolute(4.0, Some(10.0))), (Worth::Nothing, true));
-        assert_eq!(tracker.take(&absolute(5.0, Some(10.0))), (Worth::Nothing, false));
+        assert_eq!(tracker.take(&absolute(5.0, Some(10.0))), (ReportNews::Number, false));
+        assert_eq!(tracker.take(&absolute(4.0, Some(10.0))), (ReportNews::Nothing, true));
+        assert_eq!(tracker.take(&absolute(5.0, Some(10.0))), (ReportNews::Nothing, false));
         let back = ProgressReport { message: Some("again"), ..percentage(10.0) };
-        assert_eq!(tracker.take(&back), (Worth::Words, true));
+        assert_eq!(tracker.take(&back), (ReportNews::Words, true));
         let Progress { progress, total, report_count } = tracker.progress().unwrap();
         assert_eq!((progress, total, report_count), (5.0, Some(10.0), 2));
         assert_eq!(tracker.texts(), (Some("again"), None));
@@ -382,8 +382,8 @@ mod tests {
     fn what_is_no_number_is_no_number() {
         let mut tracker = Tracker::default();
         for bad in [f64::NAN, f64::INFINITY, -1.0] {
-            assert_eq!(tracker.take(&percentage(bad)), (Worth::Nothing, false));
-            assert_eq!(tracker.take(&absolute(bad, None)), (Worth::Nothing, false));
+            assert_eq!(tracker.take(&percentage(bad)), (ReportNews::Nothing, false));
+            assert_eq!(tracker.take(&absolute(bad, None)), (ReportNews::Nothing, false));
         }
         assert_eq!(tracker.progress(), None);
         tracker.take(&absolute(1.0, Some(f64::NAN)));
@@ -404,9 +404,9 @@ mod tests {
         assert!(length <= limits::PROGRESS_MESSAGE_BYTES_MAX && length % 2 == 0);
         let context = "x".repeat(limits::PROGRESS_CONTEXT_BYTES_MAX + 1);
         let report = ProgressReport { context: Some(&context), ..Default::default() };
-        assert_eq!(tracker.take(&report), (Worth::Nothing, false));
+        assert_eq!(tracker.take(&report), (ReportNews::Nothing, false));
         let report = ProgressReport { context: Some("{}"), ..percentage(1.0) };
-        assert_eq!(tracker.take(&report), (Worth::Words, false));
+        assert_eq!(tracker.take(&report), (ReportNews::Words, false));
         assert_eq!(tracker.texts(), (None, Some("{}")));
     }
 }

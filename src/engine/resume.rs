@@ -1,8 +1,8 @@
 //! Resumption: a subscriber that comes back on another connection takes the place of the lost one.
 //!
 //! A client often comes back before the server has noticed that its old connection is broken. The
-//! new subscriber then becomes the *heir* of the old one. The place of the old one is removed as
-//! soon as it is lost. No other client comes back for it, and it would hold the producer for the
+//! new subscriber then becomes the *successor* of the old one. The place of the old one is removed
+//! as soon as it is lost. No other client comes back for it, and it would hold the producer for the
 //! whole grace.
 
 use crate::base::{Handle, Instant, SubscriberId};
@@ -15,38 +15,38 @@ use crate::stream::{Policy, Terms};
 
 /// The claim of a subscriber to the place of an older one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heir {
+pub(super) struct Successor {
     of: SubscriberId,
     /// The time until which the claim holds. Later the older one belongs to another client.
     until: Instant,
 }
 
 /// A subscriber whose client may come back.
-struct Replaying {
+struct ResumableSubscriber {
     id: SubscriberId,
     terms: Terms,
     next_seq: u64,
     is_lost: bool,
-    heir: Option<Heir>,
+    successor: Option<Successor>,
 }
 
 impl Execution {
-    fn replaying(&self) -> impl Iterator<Item = Replaying> {
+    fn replaying(&self) -> impl Iterator<Item = ResumableSubscriber> {
         let locals = self.locals.positions().filter(|(local, _)| local.replays);
-        let locals = locals.map(|(local, next_seq)| Replaying {
+        let locals = locals.map(|(local, next_seq)| ResumableSubscriber {
             id: local.id,
             terms: local.terms,
             next_seq,
             is_lost: local.is_lost(),
-            heir: local.detail.heir,
+            successor: local.detail.successor,
         });
         let remotes = self.remotes.iter().filter(|remote| remote.replays && !remote.gone);
-        let remotes = remotes.map(|remote| Replaying {
+        let remotes = remotes.map(|remote| ResumableSubscriber {
             id: remote.id,
             terms: remote.terms,
             next_seq: remote.next_seq,
             is_lost: remote.is_lost(),
-            heir: remote.heir,
+            successor: remote.successor,
         });
         locals.chain(remotes)
     }
@@ -55,15 +55,16 @@ impl Execution {
 impl Engine {
     /// Gives the new subscriber the place of an old one with the same terms, whose cursor is at or
     /// behind the first chunk. A lost one comes first, then the one with the smallest cursor. A
-    /// lost one is removed at once; otherwise the new one becomes its heir. The new one holds the
-    /// producer already, so nothing is overwritten in between.
+    /// lost one is removed at once; otherwise the new one becomes its successor. The new one holds
+    /// the producer already, so nothing is overwritten in between.
     pub(super) fn take_over(&mut self, new: &Subscribed, spec: &SubscribeSpec) {
         let From::Seq { seq, .. } = spec.from else { return };
         if !spec.replays || spec.policy != Policy::Block {
             return;
         }
         let e = self.executions.get(new.execution).expect("it was just subscribed to");
-        let is_claimed = |id| e.replaying().any(|other| other.heir.is_some_and(|h| h.of == id));
+        let is_claimed =
+            |id| e.replaying().any(|other| other.successor.is_some_and(|h| h.of == id));
         let fits = e.replaying().filter(|old| {
             old.id != new.subscriber && old.terms == new.terms && old.next_seq >= seq
         });
@@ -73,33 +74,34 @@ impl Engine {
             self.resumed(old.id);
         } else {
             let until = self.now + limits::RECONNECT_GRACE;
-            self.set_heir(new.subscriber, Some(Heir { of: old.id, until }));
+            self.set_successor(new.subscriber, Some(Successor { of: old.id, until }));
         }
     }
 
     /// Removes a lost subscriber whose client has come back already. Returns false if it has no
-    /// heir.
-    pub(super) fn leave_to_heir(&mut self, lost: SubscriberId, execution: Handle) -> bool {
+    /// successor.
+    pub(super) fn leave_to_successor(&mut self, lost: SubscriberId, execution: Handle) -> bool {
         let e = self.executions.get(execution).expect("a seat's execution lives");
-        let is_heir = |heir: Heir| heir.of == lost && self.now <= heir.until;
-        let found = e.replaying().find(|new| new.heir.is_some_and(is_heir));
+        let is_successor =
+            |successor: Successor| successor.of == lost && self.now <= successor.until;
+        let found = e.replaying().find(|new| new.successor.is_some_and(is_successor));
         let Some(new) = found else { return false };
-        self.set_heir(new.id, None);
+        self.set_successor(new.id, None);
         self.resumed(lost);
         true
     }
 
     fn resumed(&mut self, lost: SubscriberId) {
         self.counters.subscribers_resumed += 1;
-        self.wishes.push_back(Action::Forget(lost));
+        self.actions.push_back(Action::Forget(lost));
         self.remove(lost);
     }
 
-    fn set_heir(&mut self, subscriber: SubscriberId, heir: Option<Heir>) {
+    fn set_successor(&mut self, subscriber: SubscriberId, successor: Option<Successor>) {
         if let Some(remote) = self.remote_mut(subscriber) {
-            remote.heir = heir;
+            remote.successor = successor;
         } else if let Some(local) = self.local_mut(subscriber) {
-            local.detail.heir = heir;
+            local.detail.successor = successor;
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Subscribers that come back and say what they have seen: right, wrong and hostile.
 
-use super::tests::{RING, World, with};
+use super::tests::{RING, TestEngine, with};
 use super::*;
 use crate::base::{ExecutionId, Random};
 use crate::stream::{DetachReason, Gap, Kind, Kinds, Policy, Totals};
 
 /// Thirty chunks, every third of them on standard error; the last fourteen are held.
-fn written(world: &mut World) -> ExecutionId {
+fn written(world: &mut TestEngine) -> ExecutionId {
     let id = world.open(OpenSpec::new(RING)).unwrap();
     for seq in 1..=30u32 {
         let kind = if seq.is_multiple_of(3) { Kind::Stderr } else { Kind::Output };
@@ -16,7 +16,7 @@ fn written(world: &mut World) -> ExecutionId {
     id
 }
 
-fn gaps(world: &mut World) -> Vec<Gap> {
+fn gaps(world: &mut TestEngine) -> Vec<Gap> {
     let gaps = world.take().into_iter().filter_map(|action| match action {
         Action::Gap(_, _, gap) => Some(gap),
         _ => None,
@@ -52,7 +52,7 @@ fn who_says_what_it_has_seen_is_believed_as_far_as_that_can_be() {
         (stderr, 16, 5, 450, Ok((0, 0))),
     ];
     for (kinds, seq, chunks, bytes, expected) in table {
-        let mut world = World::new(4, 4);
+        let mut world = TestEngine::new(4, 4);
         let id = written(&mut world);
         world.take();
         let from = From::Seq { seq, seen: Some(Totals { chunks, bytes }) };
@@ -78,7 +78,7 @@ fn who_says_what_it_has_seen_is_believed_as_far_as_that_can_be() {
 fn nothing_that_is_said_breaks_anything_later() {
     let mut random = Random::new(7);
     let mut granted_count = 0;
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     for round in 0..300 {
         let id = written(&mut world);
         world.take();
@@ -135,7 +135,7 @@ fn replaying(from: From) -> SubscribeSpec {
     SubscribeSpec { from, replays: true, ..with(Policy::Block) }
 }
 
-fn forgotten(world: &mut World) -> Vec<SubscriberId> {
+fn forgotten(world: &mut TestEngine) -> Vec<SubscriberId> {
     let forgotten = world.take().into_iter().filter_map(|action| match action {
         Action::Forget(subscriber) => Some(subscriber),
         _ => None,
@@ -149,7 +149,7 @@ fn at(seq: u64) -> From {
 
 #[test]
 fn who_comes_back_takes_the_nearest_place_that_is_lost() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let lost: Vec<SubscriberId> = [6, 4, 9]
         .into_iter()
@@ -171,7 +171,7 @@ fn who_comes_back_takes_the_nearest_place_that_is_lost() {
         SubscribeSpec { limit_chunks: Some(3), ..replaying(at(5)) },
         SubscribeSpec { replays: false, ..replaying(at(5)) },
         SubscribeSpec { policy: Policy::Buffer, ..replaying(at(5)) },
-        SubscribeSpec { place: Place::Remote, replays: false, ..replaying(at(5)) },
+        SubscribeSpec { place: SubscriberPlace::Remote, replays: false, ..replaying(at(5)) },
     ];
     for other in others {
         world.subscribe(id, other).unwrap();
@@ -191,7 +191,7 @@ fn who_comes_back_takes_the_nearest_place_that_is_lost() {
 
 #[test]
 fn a_place_that_is_taken_over_is_held_all_the_time() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let lost = world.subscribe(id, replaying(From::Start)).unwrap();
     for _ in 0..10 {
@@ -199,7 +199,7 @@ fn a_place_that_is_taken_over_is_held_all_the_time() {
     }
     world.handle(Event::Lost(lost));
     world.handle(Event::Gated(id.slot));
-    let gates = |world: &mut World| -> Vec<u64> {
+    let gates = |world: &mut TestEngine| -> Vec<u64> {
         let gates = world.take().into_iter().filter_map(|action| match action {
             Action::SetGate(_, gate) => Some(gate.gate_seq),
             _ => None,
@@ -216,7 +216,7 @@ fn a_place_that_is_taken_over_is_held_all_the_time() {
     assert_eq!(world.ends(), []);
 }
 
-fn detached(world: &mut World) -> Vec<(SubscriberId, DetachReason)> {
+fn detached(world: &mut TestEngine) -> Vec<(SubscriberId, DetachReason)> {
     let detached = world.take().into_iter().filter_map(|action| match action {
         Action::DetachReader(subscriber, _, reason) => Some((subscriber, reason)),
         _ => None,
@@ -226,10 +226,10 @@ fn detached(world: &mut World) -> Vec<(SubscriberId, DetachReason)> {
 
 #[test]
 fn a_reader_of_another_thread_is_lost_and_comes_back_as_any_other() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
-    let afar = |from| SubscribeSpec { place: Place::Remote, ..replaying(from) };
-    let first = world.subscribe(id, afar(From::Start)).unwrap();
+    let remote = |from| SubscribeSpec { place: SubscriberPlace::Remote, ..replaying(from) };
+    let first = world.subscribe(id, remote(From::Start)).unwrap();
     for _ in 0..10 {
         world.publish(id, 8);
     }
@@ -244,7 +244,7 @@ fn a_reader_of_another_thread_is_lost_and_comes_back_as_any_other() {
     };
     assert_eq!((gate.gate_seq, gate.read_seq), (3, 11)); // Half of the slots, before chunk 11.
     assert!(world.engine.subscribers(id).unwrap()[0].lost);
-    let second = world.subscribe(id, afar(at(5))).unwrap();
+    let second = world.subscribe(id, remote(at(5))).unwrap();
     assert_eq!(forgotten(&mut world), [first]);
     world.pass(crate::limits::RECONNECT_GRACE * 2);
     assert_eq!(detached(&mut world), []);
@@ -254,15 +254,15 @@ fn a_reader_of_another_thread_is_lost_and_comes_back_as_any_other() {
     let third = world.subscribe(id, replaying(at(9))).unwrap();
     assert_eq!(forgotten(&mut world), [second]);
     world.handle(Event::Lost(third));
-    let fourth = world.subscribe(id, afar(at(9))).unwrap();
+    let fourth = world.subscribe(id, remote(at(9))).unwrap();
     assert_eq!(forgotten(&mut world), [third]);
     world.handle(Event::Lost(fourth));
     world.pass(crate::limits::RECONNECT_GRACE * 2);
     assert_eq!(detached(&mut world), [(fourth, DetachReason::Lost)]);
     // A reader whose client cannot come back loses its place at once.
     for spec in [
-        SubscribeSpec { place: Place::Remote, ..with(Policy::Block) },
-        SubscribeSpec { place: Place::Remote, replays: true, ..with(Policy::Drop) },
+        SubscribeSpec { place: SubscriberPlace::Remote, ..with(Policy::Block) },
+        SubscribeSpec { place: SubscriberPlace::Remote, replays: true, ..with(Policy::Drop) },
     ] {
         let other = world.subscribe(id, spec).unwrap();
         world.handle(Event::Lost(other));
@@ -273,11 +273,11 @@ fn a_reader_of_another_thread_is_lost_and_comes_back_as_any_other() {
 
 #[test]
 fn a_reader_of_another_thread_acknowledges_what_it_has_read() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
-    let afar = SubscribeSpec { place: Place::Remote, ..replaying(From::Start) };
-    let silent = world.subscribe(id, afar).unwrap();
-    let spec = SubscribeSpec { ack_window: Some(20), ..afar };
+    let remote = SubscribeSpec { place: SubscriberPlace::Remote, ..replaying(From::Start) };
+    let silent = world.subscribe(id, remote).unwrap();
+    let spec = SubscribeSpec { ack_window: Some(20), ..remote };
     let subscriber = world.subscribe(id, spec).unwrap();
     for _ in 0..10 {
         world.publish(id, 8);
@@ -306,10 +306,11 @@ fn a_reader_of_another_thread_acknowledges_what_it_has_read() {
 
 #[test]
 fn a_reader_that_stands_where_it_cannot_is_let_go_and_holds_nobody_back() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
-    let afar = SubscribeSpec { place: Place::Remote, ..replaying(From::Start) };
-    let (wild, other) = (world.subscribe(id, afar).unwrap(), world.subscribe(id, afar).unwrap());
+    let remote = SubscribeSpec { place: SubscriberPlace::Remote, ..replaying(From::Start) };
+    let (wild, other) =
+        (world.subscribe(id, remote).unwrap(), world.subscribe(id, remote).unwrap());
     world.publish(id, 8);
     world.handle(Event::ReaderAt(other, 2));
     world.handle(Event::Gated(id.slot));
@@ -327,14 +328,14 @@ fn a_reader_that_stands_where_it_cannot_is_let_go_and_holds_nobody_back() {
 
 #[test]
 fn with_acknowledgements_only_what_is_not_acknowledged_is_kept() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let spec = SubscribeSpec { ack_window: Some(20), ..replaying(From::Start) };
     let subscriber = world.subscribe(id, spec).unwrap();
     for _ in 0..10 {
         world.publish(id, 8);
     }
-    let gate_seq = |world: &mut World| {
+    let gate_seq = |world: &mut TestEngine| {
         world.take();
         world.handle(Event::Gated(id.slot));
         world.take().into_iter().find_map(|action| match action {
@@ -354,7 +355,7 @@ fn with_acknowledgements_only_what_is_not_acknowledged_is_kept() {
 /// The producer's process reports that it waits, but the report is out of date.
 #[test]
 fn a_producer_goes_on_where_an_acknowledgement_leaves_the_gate_to_another_reader() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     world.subscribe(id, replaying(From::Start)).unwrap(); // The newest are kept for it.
     let spec = SubscribeSpec { ack_window: Some(8), ..replaying(From::Start) };
@@ -377,7 +378,7 @@ fn a_producer_goes_on_where_an_acknowledgement_leaves_the_gate_to_another_reader
 fn what_was_given_and_not_acknowledged_is_kept_whatever_its_size() {
     let mut random = Random::new(3);
     for round in 0..200u64 {
-        let mut world = World::new(4, 4);
+        let mut world = TestEngine::new(4, 4);
         let id = world.open(OpenSpec::new(RING)).unwrap();
         let ack_window = Some(random.between(1, 64) as u32);
         let spec = SubscribeSpec { ack_window, ..replaying(From::Start) };
@@ -420,8 +421,8 @@ fn what_was_given_and_not_acknowledged_is_kept_whatever_its_size() {
 
 #[test]
 fn a_client_that_is_back_before_its_loss_is_noticed_takes_its_own_place() {
-    for place in [Place::Local, Place::Remote] {
-        let mut world = World::new(4, 4);
+    for place in [SubscriberPlace::Local, SubscriberPlace::Remote] {
+        let mut world = TestEngine::new(4, 4);
         let id = world.open(OpenSpec::new(RING)).unwrap();
         let spec = SubscribeSpec { place, ..replaying(From::Start) };
         let old = world.subscribe(id, spec).unwrap();
@@ -437,7 +438,7 @@ fn a_client_that_is_back_before_its_loss_is_noticed_takes_its_own_place() {
         let new = world.subscribe(id, back).unwrap();
         assert_eq!(world.engine.counters().subscribers_resumed, 0);
         world.take();
-        // Both old ones fit. The new one is the heir of the first.
+        // Both old ones fit. The new one is the successor of the first.
         world.handle(Event::Lost(old));
         assert!(world.take().contains(&Action::Forget(old)), "{place:?}");
         assert_eq!(world.engine.counters().subscribers_resumed, 1);
@@ -452,7 +453,7 @@ fn a_client_that_is_back_before_its_loss_is_noticed_takes_its_own_place() {
 
 #[test]
 fn who_reads_on_is_no_stalled_reader_also_while_its_reserve_still_grows() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let slow = SubscribeSpec { demand: 0, ..replaying(From::Start) };
     let slow = world.subscribe(id, slow).unwrap();

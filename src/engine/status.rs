@@ -4,10 +4,10 @@
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::Engine;
 use crate::engine::action::{NotFound, Reply};
-use crate::engine::event::{Place, RingFacts};
+use crate::engine::event::{RingFacts, SubscriberPlace};
 use crate::engine::execution::Execution;
 use crate::engine::policy::{Cursor, Log, lag, totals_before};
-use crate::stream::{Exit, Outcome, Progress, State, Terms, Totals};
+use crate::stream::{ExecutionState, Exit, Outcome, Progress, Terms, Totals};
 
 /// The status of an execution.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -17,7 +17,7 @@ pub struct Status {
     /// The token with which the progress can be read, unless it was forgotten.
     pub token: Option<ProgressToken>,
     /// The state in its life cycle.
-    pub state: State,
+    pub state: ExecutionState,
     /// The outcome. While `block` subscribers still read, it is the outcome that the execution will
     /// have.
     pub outcome: Option<Outcome>,
@@ -53,7 +53,7 @@ pub struct SubscriberStatus {
     /// The id of the subscriber.
     pub id: SubscriberId,
     /// The thread that the subscriber lives on.
-    pub place: Place,
+    pub place: SubscriberPlace,
     /// The terms of the subscription.
     pub terms: Terms,
     /// The next chunk for the subscriber. For a reader on another thread, the cursor last reported.
@@ -77,7 +77,7 @@ impl Execution {
         let slowest_seq = self.gated().then(|| self.slowest_gating_seq()).flatten();
         let locals = self.locals.positions().map(|(local, next_seq)| SubscriberStatus {
             id: local.id,
-            place: Place::Local,
+            place: SubscriberPlace::Local,
             terms: local.terms,
             next_seq,
             lag: self.lag_of(&local.terms, next_seq),
@@ -88,7 +88,7 @@ impl Execution {
         });
         let remotes = self.remotes.iter().map(|remote| SubscriberStatus {
             id: remote.id,
-            place: Place::Remote,
+            place: SubscriberPlace::Remote,
             terms: remote.terms,
             next_seq: remote.next_seq,
             lag: self.lag_of(&remote.terms, remote.next_seq),
@@ -139,7 +139,7 @@ impl Engine {
     }
 
     /// The state and the number of subscribers of each execution.
-    pub fn census(&self) -> impl Iterator<Item = (State, u32)> {
+    pub fn census(&self) -> impl Iterator<Item = (ExecutionState, u32)> {
         self.executions.iter().map(|(_, e)| (e.state, e.subscriber_count()))
     }
 

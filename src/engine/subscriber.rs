@@ -10,7 +10,7 @@ use crate::engine::event::{Coalesce, RingFacts, SubscribeSpec};
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log, Owed, owed, pending};
 use crate::engine::reserve::Replay;
-use crate::engine::resume::Heir;
+use crate::engine::resume::Successor;
 use crate::engine::wheel::TimerId;
 use crate::stream::{
     DetachReason, End, EndState, Exit, Gap, GapReason, Outcome, Policy, Terms, Totals,
@@ -27,7 +27,7 @@ pub(super) struct Local {
     pub terms: Terms,
     /// Number of chunks that it can take now. `u32::MAX` is any number, and is not counted down.
     pub demand: u32,
-    pub connection: Connection,
+    pub connection: ConnectionState,
     /// True while nothing was given: a first gap may have the reason `Late`. Under `block` gaps
     /// leave it set.
     pub fresh: bool,
@@ -40,7 +40,7 @@ pub(super) struct Local {
     /// True if it was removed. Its place is reclaimed after the current scan.
     pub gone: bool,
     /// The number of the last progress report that it was given.
-    pub progress_told: u64,
+    pub progress_reported: u64,
     /// With acknowledgements, one past the last chunk that it may be given.
     pub acked_until_seq: u64,
     pub detail: Box<Detail>,
@@ -63,11 +63,11 @@ pub(super) struct Detail {
     /// The last acknowledged chunk.
     pub acked_seq: u64,
     /// The last chunk of its kinds that it was given or told of in a gap.
-    pub told_seq: u64,
+    pub reported_seq: u64,
     pub coalesce: Option<Coalesce>,
     pub coalesce_timer: Option<TimerId>,
     pub grace_timer: Option<TimerId>,
-    pub heir: Option<Heir>,
+    pub successor: Option<Successor>,
 }
 
 /// The maximum of chunks that a subscriber may be given and has not acknowledged. The first one is
@@ -93,7 +93,7 @@ impl Window {
 
 /// The state of a local subscriber's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Connection {
+pub(super) enum ConnectionState {
     Up,
     /// The connection broke. The subscriber keeps its place until the grace timer fires.
     Lost,
@@ -121,7 +121,7 @@ impl Local {
     /// Computes [`Local::plain_chunks`] again after a change.
     pub fn set_plain(&mut self) {
         let looks = self.gone
-            || self.connection == Connection::Lost
+            || self.connection == ConnectionState::Lost
             || self.demand != u32::MAX
             || self.coalesces
             || self.acked_until_seq != u64::MAX
@@ -198,7 +198,7 @@ impl Local {
         if self.acked_until_seq != u64::MAX {
             let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
             let last_seq = (from_seq..until_seq).rev().find(wanted);
-            self.detail.told_seq = last_seq.unwrap_or(self.detail.told_seq);
+            self.detail.reported_seq = last_seq.unwrap_or(self.detail.reported_seq);
         }
         self.cursor.give(self.terms.kinds, until_seq, log);
         self.fresh = false;
@@ -212,14 +212,14 @@ impl Local {
     /// pass.
     fn reach_of_window(&mut self, until_seq: u64, log: &ChunkLog) -> u64 {
         let from_seq = self.cursor.next_seq;
-        let Detail { window, acked_seq, told_seq, .. } = *self.detail;
+        let Detail { window, acked_seq, reported_seq, .. } = *self.detail;
         let Window { chunks, bytes } = window.expect("there is a bound");
         let next_wanted = |seq: u64| {
             let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
             (seq..until_seq).find(wanted).unwrap_or(until_seq)
         };
         let mut first_seq = log.first_unacked(acked_seq, from_seq, self.terms.kinds);
-        if told_seq <= acked_seq {
+        if reported_seq <= acked_seq {
             first_seq = next_wanted(from_seq);
             let bound_seq = first_seq + u64::from(chunks);
             self.acked_until_seq = self.acked_until_seq.max(bound_seq);
@@ -277,7 +277,7 @@ impl Local {
                 self.next(log, ended)
             }
             Some(gap) => {
-                self.detail.told_seq = gap.to_seq;
+                self.detail.reported_seq = gap.to_seq;
                 if self.demand != u32::MAX {
                     self.demand -= 1; // A gap counts as a delivery.
                 }
@@ -324,7 +324,7 @@ impl Local {
 
     /// True if its connection is broken.
     pub fn is_lost(&self) -> bool {
-        self.connection == Connection::Lost
+        self.connection == ConnectionState::Lost
     }
 
     /// Totals of its gaps.
@@ -404,7 +404,7 @@ pub(super) struct Remote {
     /// The grace timer of a broken connection. The subscriber keeps its place until the timer
     /// fires.
     pub grace_timer: Option<TimerId>,
-    pub heir: Option<Heir>,
+    pub successor: Option<Successor>,
 }
 
 impl Remote {
@@ -425,7 +425,7 @@ impl Remote {
             replays: spec.replays && spec.policy == Policy::Block,
             acked_seq: spec.ack_window.map(|_| next_seq - 1),
             grace_timer: None,
-            heir: None,
+            successor: None,
         }
     }
 

@@ -2,8 +2,8 @@
 //! tests states, in one sentence, a behaviour that a reader should be able to rely on.
 
 use crate::stream::{
-    DetachReason, EndState, GapReason, Kind, Measure, Outcome, Policy, ProgressReport, State,
-    Totals,
+    DetachReason, EndState, ExecutionState, GapReason, Kind, Measure, Outcome, Policy,
+    ProgressReport, Totals,
 };
 use std::time::Duration;
 
@@ -13,20 +13,26 @@ use crate::base::ExecutionId;
 pub(super) const RING: RingFacts =
     RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512, data_bytes: 2_048 };
 
-pub(super) struct World {
+pub(super) struct TestEngine {
     pub engine: Engine,
     now: Instant,
-    told: Vec<Action>,
+    actions: Vec<Action>,
     pub leases: u32,
     /// True if no ring that is left is as large as requested.
     has_small_rings: bool,
 }
 
-impl World {
-    pub fn new(executions_max: u32, leases: u32) -> World {
+impl TestEngine {
+    pub fn new(executions_max: u32, leases: u32) -> TestEngine {
         let limits = EngineLimits { executions_max, queued_max: 2, ..Default::default() };
         let engine = Engine::new(limits, Instant::ZERO);
-        World { engine, now: Instant::ZERO, told: Vec::new(), leases, has_small_rings: false }
+        TestEngine {
+            engine,
+            now: Instant::ZERO,
+            actions: Vec::new(),
+            leases,
+            has_small_rings: false,
+        }
     }
 
     pub fn handle(&mut self, event: Event) {
@@ -58,7 +64,7 @@ impl World {
                 }
                 _ => {}
             }
-            self.told.push(action);
+            self.actions.push(action);
         }
         self.engine.audit();
     }
@@ -116,7 +122,7 @@ impl World {
     }
 
     pub fn take(&mut self) -> Vec<Action> {
-        std::mem::take(&mut self.told)
+        std::mem::take(&mut self.actions)
     }
 
     pub fn given(&mut self) -> Vec<(u64, u64)> {
@@ -146,7 +152,7 @@ pub(super) fn with(policy: Policy) -> SubscribeSpec {
 
 #[test]
 fn a_closure_is_given_each_chunk_once_and_then_one_end() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     world.subscribe(id, with(Policy::Drop)).unwrap();
     world.take();
@@ -154,16 +160,16 @@ fn a_closure_is_given_each_chunk_once_and_then_one_end() {
         world.publish(id, 10);
     }
     world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
-    let told = world.take();
+    let actions = world.take();
     let mut next_seq = 1;
-    for action in &told {
+    for action in &actions {
         if let Action::Deliver { from_seq, until_seq, .. } = *action {
             assert_eq!(from_seq, next_seq);
             next_seq = until_seq;
         }
     }
     assert_eq!(next_seq, 41);
-    let ends: Vec<_> = told.iter().filter(|a| matches!(a, Action::End(..))).collect();
+    let ends: Vec<_> = actions.iter().filter(|a| matches!(a, Action::End(..))).collect();
     let [Action::End(_, _, end)] = ends[..] else { panic!("{ends:?}") };
     assert_eq!(end.state, EndState::Ended(Outcome::Completed));
     assert_eq!(end.given, Totals { chunks: 40, bytes: 400 });
@@ -172,7 +178,7 @@ fn a_closure_is_given_each_chunk_once_and_then_one_end() {
 
 #[test]
 fn who_comes_late_is_told_exactly_what_is_gone() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     for _ in 0..20 {
         world.publish(id, 10);
@@ -190,7 +196,7 @@ fn who_comes_late_is_told_exactly_what_is_gone() {
 
 #[test]
 fn a_block_subscriber_holds_the_producer_until_its_deadline() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let slow = SubscribeSpec { demand: 0, ..with(Policy::Block) };
     let slow = world.subscribe(id, slow).unwrap();
@@ -202,36 +208,37 @@ fn a_block_subscriber_holds_the_producer_until_its_deadline() {
     world.pass(crate::limits::BLOCK_DEADLINE - Duration::from_millis(1));
     assert_eq!(world.ends(), []);
     world.pass(Duration::from_millis(2));
-    let told = world.take();
+    let actions = world.take();
     let detached = EndState::Detached { reason: DetachReason::Stall, resume_from: 1 };
-    let end = told.iter().find_map(|action| match action {
+    let end = actions.iter().find_map(|action| match action {
         Action::End(subscriber, _, end) => Some((*subscriber, end.state)),
         _ => None,
     });
     assert_eq!(end, Some((slow, detached)));
-    assert!(told.iter().any(|a| matches!(a, Action::SetGate(_, Gate::OPEN))));
+    assert!(actions.iter().any(|a| matches!(a, Action::SetGate(_, Gate::OPEN))));
 }
 
 #[test]
 fn a_ring_that_is_held_waits_for_its_first_reader_and_no_longer_than_agreed() {
     let hold = Hold::UntilRead { deadline: Duration::from_secs(5) };
     let spec = OpenSpec { hold, ..OpenSpec::new(RING) };
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     world.open(spec).unwrap();
     let held = |a: &Action| matches!(a, Action::SetGate(_, Gate::HELD));
     assert!(world.take().iter().any(held));
     world.pass(Duration::from_secs(6));
-    let told = world.take();
-    assert!(told.iter().any(|a| matches!(a, Action::SetGate(_, Gate::OPEN))));
+    let actions = world.take();
+    assert!(actions.iter().any(|a| matches!(a, Action::SetGate(_, Gate::OPEN))));
 }
 
 #[test]
 fn a_start_waits_for_subscribers() {
     let start = Start::AfterSubscribers { count: 2, deadline: Duration::from_secs(5) };
     let spec = OpenSpec { start, ..OpenSpec::new(RING) };
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(spec).unwrap();
-    let started = |told: &[Action]| told.iter().any(|a| matches!(a, Action::StartProducer(_)));
+    let started =
+        |actions: &[Action]| actions.iter().any(|a| matches!(a, Action::StartProducer(_)));
     world.subscribe(id, with(Policy::Drop)).unwrap();
     assert!(!started(&world.take()));
     world.subscribe(id, with(Policy::Drop)).unwrap();
@@ -243,7 +250,7 @@ fn a_start_waits_for_subscribers() {
 
 #[test]
 fn an_id_that_is_stale_or_guessed_is_not_found() {
-    let mut world = World::new(1, 1);
+    let mut world = TestEngine::new(1, 1);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let guessed = ExecutionId { nonce: id.nonce ^ 1, ..id };
     let reply = world.ask(Event::Subscribe(guessed, SubscribeSpec::default()));
@@ -257,27 +264,27 @@ fn an_id_that_is_stale_or_guessed_is_not_found() {
 
 #[test]
 fn who_finds_no_ring_waits_in_line_and_then_is_told_busy() {
-    let mut world = World::new(8, 1);
+    let mut world = TestEngine::new(8, 1);
     let first = world.open(OpenSpec::new(RING)).unwrap();
     let second = world.open(OpenSpec::new(RING)).unwrap();
     world.open(OpenSpec::new(RING)).unwrap();
     assert!(matches!(world.open(OpenSpec::new(RING)), Err(OpenError::Busy { .. })));
     world.take();
     world.handle(Event::ProducerEnded(first.slot, ProducerEnd::Done));
-    let told = world.take();
-    assert!(told.contains(&Action::Release(first.slot)), "the ended one gives its ring");
-    assert!(told.contains(&Action::StartProducer(second.slot)));
+    let actions = world.take();
+    assert!(actions.contains(&Action::Release(first.slot)), "the ended one gives its ring");
+    assert!(actions.contains(&Action::StartProducer(second.slot)));
 }
 
 #[test]
 fn a_producer_that_leaves_before_its_start_fails_and_leaves_the_line() {
-    let mut world = World::new(8, 1);
+    let mut world = TestEngine::new(8, 1);
     let [first, gone, next] = [(); 3].map(|()| world.open(OpenSpec::new(RING)).unwrap());
     world.handle(Event::ProducerEnded(gone.slot, ProducerEnd::Failed("it is gone")));
     let Reply::Inspected(Ok(status)) = world.ask(Event::Inspect(gone)) else {
         panic!("it is kept")
     };
-    assert_eq!(status.state, State::Ended(Outcome::Failed));
+    assert_eq!(status.state, ExecutionState::Ended(Outcome::Failed));
     assert_eq!(status.error.as_deref(), Some("it is gone"));
     world.take();
     world.handle(Event::ProducerEnded(first.slot, ProducerEnd::Done));
@@ -286,7 +293,7 @@ fn a_producer_that_leaves_before_its_start_fails_and_leaves_the_line() {
 
 #[test]
 fn for_a_whole_ring_only_ended_executions_go_that_nobody_reads() {
-    let mut world = World::new(8, 8);
+    let mut world = TestEngine::new(8, 8);
     let [read, unread] = [(), ()].map(|()| world.open(OpenSpec::new(RING)).unwrap());
     let subscriber = world.subscribe(read, with(Policy::Block)).unwrap();
     world.handle(Event::Lost(subscriber)); // Its client may come back within the grace.
@@ -296,26 +303,26 @@ fn for_a_whole_ring_only_ended_executions_go_that_nobody_reads() {
     world.has_small_rings = true;
     world.take();
     let next = world.open(OpenSpec::new(RING)).unwrap();
-    let told = world.take();
-    let rings = told.iter().filter(|a| matches!(a, Action::Lease(..) | Action::Release(_)));
+    let actions = world.take();
+    let rings = actions.iter().filter(|a| matches!(a, Action::Lease(..) | Action::Release(_)));
     let expected = [
         Action::Lease(next.slot, RingFit::Whole),
         Action::Release(unread.slot),
         Action::Lease(next.slot, RingFit::Any),
     ];
-    assert!(rings.eq(&expected), "{told:?}");
-    assert!(told.contains(&Action::StartProducer(next.slot)));
+    assert!(rings.eq(&expected), "{actions:?}");
+    assert!(actions.contains(&Action::StartProducer(next.slot)));
     // Without any ring the other one is evicted, too.
     world.leases = 0;
     let last = world.open(OpenSpec::new(RING)).unwrap();
-    let told = world.take();
-    assert!(told.contains(&Action::Release(read.slot)));
-    assert!(told.contains(&Action::StartProducer(last.slot)));
+    let actions = world.take();
+    assert!(actions.contains(&Action::Release(read.slot)));
+    assert!(actions.contains(&Action::StartProducer(last.slot)));
 }
 
 #[test]
 fn for_a_place_an_ended_execution_goes_that_nobody_reads_if_there_is_one() {
-    let mut world = World::new(2, 8);
+    let mut world = TestEngine::new(2, 8);
     let [read, unread] = [(), ()].map(|()| world.open(OpenSpec::new(RING)).unwrap());
     let subscriber = world.subscribe(read, with(Policy::Block)).unwrap();
     world.handle(Event::Lost(subscriber));
@@ -341,23 +348,23 @@ fn who_will_never_find_a_ring_fails_with_the_reason_and_the_next_one_has_its_tur
     assert_eq!(engine.next_action(), Some(Action::Lease(first.slot, RingFit::Any)));
     engine.handle(Event::LeaseRefused(first.slot, "no such ring"), Instant::ZERO);
     engine.audit();
-    let told: Vec<Action> = std::iter::from_fn(|| engine.next_action()).collect();
-    assert!(told.iter().any(|action| matches!(action, Action::Verdict(execution, verdict)
+    let actions: Vec<Action> = std::iter::from_fn(|| engine.next_action()).collect();
+    assert!(actions.iter().any(|action| matches!(action, Action::Verdict(execution, verdict)
         if *execution == first.slot && verdict.outcome == Outcome::Failed
             && verdict.error.as_deref() == Some("no such ring"))));
-    assert!(told.contains(&Action::Lease(second.slot, RingFit::Any)));
+    assert!(actions.contains(&Action::Lease(second.slot, RingFit::Any)));
     // Cancelled while it was refused: only the next one asks.
     engine.handle(Event::Cancel(second), Instant::ZERO);
     engine.handle(Event::LeaseRefused(second.slot, "too late"), Instant::ZERO);
     engine.audit();
-    let told: Vec<Action> = std::iter::from_fn(|| engine.next_action()).collect();
-    let count = told.iter().filter(|action| matches!(action, Action::Verdict(..))).count();
-    assert_eq!(count, 1, "{told:?}");
+    let actions: Vec<Action> = std::iter::from_fn(|| engine.next_action()).collect();
+    let count = actions.iter().filter(|action| matches!(action, Action::Verdict(..))).count();
+    assert_eq!(count, 1, "{actions:?}");
 }
 
 #[test]
 fn a_lost_block_subscriber_keeps_its_place_for_the_grace_and_no_longer() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let subscriber = world.subscribe(id, with(Policy::Block)).unwrap();
     world.publish(id, 1);
@@ -376,7 +383,7 @@ fn a_lost_block_subscriber_keeps_its_place_for_the_grace_and_no_longer() {
 
 #[test]
 fn coalesced_chunks_come_together_and_not_later_than_agreed() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let coalesce = Coalesce { delay_max: Duration::from_millis(5), bytes_max: 100 };
     let spec = SubscribeSpec { coalesce: Some(coalesce), ..with(Policy::Block) };
@@ -394,15 +401,15 @@ fn coalesced_chunks_come_together_and_not_later_than_agreed() {
 
 #[test]
 fn acknowledgements_bound_what_is_sent() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     let spec = SubscribeSpec { ack_window: Some(2), ..with(Policy::Block) };
     let subscriber = world.subscribe(id, spec).unwrap();
     for _ in 0..5 {
         world.publish(id, 1);
     }
-    let last = |told: Vec<Action>| {
-        let each = told.into_iter().filter_map(|action| match action {
+    let last = |actions: Vec<Action>| {
+        let each = actions.into_iter().filter_map(|action| match action {
             Action::Deliver { until_seq, .. } => Some(until_seq),
             _ => None,
         });
@@ -418,7 +425,7 @@ fn acknowledgements_bound_what_is_sent() {
 
 #[test]
 fn progress_never_goes_back_is_told_once_an_interval_and_last_before_the_end() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     world.subscribe(id, with(Policy::Drop)).unwrap();
     world.take();
@@ -426,26 +433,26 @@ fn progress_never_goes_back_is_told_once_an_interval_and_last_before_the_end() {
         let report = amount(progress, Some(10.0));
         world.handle(Event::Progressed(id.slot, report));
     }
-    let told = |told: Vec<Action>| -> Vec<f64> {
-        let each = told.into_iter().filter_map(|action| match action {
+    let actions = |actions: Vec<Action>| -> Vec<f64> {
+        let each = actions.into_iter().filter_map(|action| match action {
             Action::Progress(_, _, progress) => Some(progress.progress),
             _ => None,
         });
         each.collect()
     };
-    assert_eq!(told(world.take()), [1.0]);
+    assert_eq!(actions(world.take()), [1.0]);
     world.pass(crate::limits::PROGRESS_INTERVAL + Duration::from_millis(1));
-    assert_eq!(told(world.take()), [3.0]);
+    assert_eq!(actions(world.take()), [3.0]);
     let report = amount(10.0, None);
     world.handle(Event::Progressed(id.slot, report));
     world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
-    assert_eq!(told(world.take()), [10.0]);
+    assert_eq!(actions(world.take()), [10.0]);
     assert_eq!(world.engine.counters().progress_backward, 1);
 }
 
 #[test]
 fn a_shutdown_tells_everybody_and_takes_nothing_more() {
-    let mut world = World::new(4, 4);
+    let mut world = TestEngine::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     world.subscribe(id, with(Policy::Drop)).unwrap();
     world.take();

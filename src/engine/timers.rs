@@ -8,7 +8,7 @@ use crate::engine::action::Action;
 use crate::engine::event::OnStall;
 use crate::engine::execution::Producer;
 use crate::engine::policy::Log;
-use crate::engine::subscriber::{Connection, Local};
+use crate::engine::subscriber::{ConnectionState, Local};
 use crate::engine::wheel::TimerId;
 use crate::engine::{Engine, Execution};
 use crate::limits;
@@ -95,7 +95,7 @@ impl Engine {
                 Timer::Stall(execution) => self.stalled(execution),
                 Timer::Sleep(execution) => {
                     self.with(execution, |e| e.timers.sleep = None);
-                    self.wishes.push_back(Action::WakeProducer(execution));
+                    self.actions.push_back(Action::WakeProducer(execution));
                 }
                 Timer::Silence(execution) => self.silent(execution),
                 Timer::Total(execution) => {
@@ -121,7 +121,7 @@ impl Engine {
     pub(super) fn start_timeouts(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("it is being started");
-        e.heard_at = now;
+        e.active_at = now;
         let total = e.spec.timeouts.total;
         self.listen(execution);
         if let Some(total) = total {
@@ -137,25 +137,25 @@ impl Engine {
             return;
         }
         let Some(silence_max) = e.silence_max() else { return };
-        let deadline = e.heard_at + silence_max;
+        let deadline = e.active_at + silence_max;
         let timer = self.arm_at(deadline, Timer::Silence(execution));
         self.with(execution, |e| e.timers.silence = Some(timer));
     }
 
     /// Notes the first chunk or report of a producer. From now on `inactivity` is its limit.
-    pub(super) fn heard_first(&mut self, execution: Handle) {
+    pub(super) fn note_first_report(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a living execution");
-        e.heard = true;
+        e.has_reported = true;
         let timer = e.timers.silence.take();
         self.disarm(timer);
         self.listen(execution);
     }
 
     /// Notes that the newest chunks were published earlier than they were reported.
-    pub(super) fn heard_earlier(&mut self, execution: Handle, at: Instant) {
+    pub(super) fn note_earlier_activity(&mut self, execution: Handle, at: Instant) {
         let now = self.now;
         if let Some(e) = self.executions.get_mut(execution) {
-            e.heard_at = at.min(now).max(e.opened_at);
+            e.active_at = at.min(now).max(e.opened_at);
         }
     }
 
@@ -165,8 +165,8 @@ impl Engine {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
         e.timers.silence = None;
-        let timeout = if e.heard { Timeout::Inactivity } else { Timeout::FirstChunk };
-        let silent_for = now.since(e.heard_at);
+        let timeout = if e.has_reported { Timeout::Inactivity } else { Timeout::FirstChunk };
+        let silent_for = now.since(e.active_at);
         let is_held = e.gated() && !planted(Planted::InactivityWhileGated);
         if !is_held && e.silence_max().is_some_and(|silence_max| silent_for >= silence_max) {
             self.time_out(execution, timeout);
@@ -204,7 +204,7 @@ impl Engine {
         } else {
             let local = self.local_mut(subscriber).expect("a timer's subscriber lives");
             local.detail.grace_timer = None;
-            assert_eq!(local.connection, Connection::Lost);
+            assert_eq!(local.connection, ConnectionState::Lost);
         }
         self.detach(subscriber, DetachReason::Lost);
     }
@@ -213,7 +213,7 @@ impl Engine {
     /// reader.
     fn fail_if_stuck(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
-        if e.told_again_at == Some(e.log.head_seq()) && e.producer == Producer::Active {
+        if e.gate_repeated_at == Some(e.log.head_seq()) && e.producer == Producer::Active {
             e.error = Some("the producer waited for room, and nobody held it back".into());
             self.counters.producers_stuck += 1;
             self.stop(execution, Outcome::Failed);

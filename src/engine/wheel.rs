@@ -117,7 +117,7 @@ impl Slot {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct TimerPlace {
     level: usize,
     slot: usize,
 }
@@ -291,17 +291,17 @@ impl<T: Copy> Wheel<T> {
     }
 
     /// The place of the timer that is due next. A lower level always comes first.
-    fn first_place(&self) -> Option<Place> {
+    fn first_place(&self) -> Option<TimerPlace> {
         if self.levels_occupied == 0 {
             return None;
         }
         let level = self.levels_occupied.trailing_zeros() as usize;
         let slot = self.slots_occupied[level].trailing_zeros() as usize;
-        Some(Place { level, slot })
+        Some(TimerPlace { level, slot })
     }
 
     /// The earliest due tick in an occupied slot.
-    fn due_tick_min(&self, place: Place) -> u64 {
+    fn due_tick_min(&self, place: TimerPlace) -> u64 {
         let slot = &self.slots[place.level][place.slot];
         if slot.sorted {
             return self.nodes[slot.head as usize].due_tick;
@@ -369,7 +369,7 @@ impl<T: Copy> Wheel<T> {
         self.levels_occupied |= 1 << place.level;
     }
 
-    fn unlink(&mut self, index: u32, place: Place) {
+    fn unlink(&mut self, index: u32, place: TimerPlace) {
         let Node { due_tick, next, prev, .. } = self.nodes[index as usize];
         if due_tick == self.due_tick_first.get() {
             self.due_tick_first.set(STALE);
@@ -393,7 +393,7 @@ impl<T: Copy> Wheel<T> {
     }
 
     /// Empties the list of a slot.
-    fn clear(&mut self, place: Place) {
+    fn clear(&mut self, place: TimerPlace) {
         self.slots[place.level][place.slot] = Slot::empty();
         self.slots_occupied[place.level] &= !(1 << place.slot);
         if self.slots_occupied[place.level] == 0 {
@@ -432,10 +432,10 @@ fn tick_start(tick: u64) -> Instant {
 }
 
 /// The place of a timer that is due at `due_tick`, seen from `elapsed`.
-fn place_of(elapsed: u64, due_tick: u64) -> Place {
+fn place_of(elapsed: u64, due_tick: u64) -> TimerPlace {
     // The lowest digit always counts as different, because level 0 is the lowest.
     let difference = (elapsed ^ due_tick) | (SLOTS_PER_LEVEL as u64 - 1);
     let level = (difference.ilog2() / DIGIT_BITS) as usize;
     let slot = (due_tick >> (DIGIT_BITS * level as u32)) as usize % SLOTS_PER_LEVEL;
-    Place { level, slot }
+    TimerPlace { level, slot }
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::client::TASKS_EXTENSION;
 use super::params::Params;
-use super::{Context, Era, Fault, Level, ServerInfo, Version};
+use super::{Context, Era, Level, McpFault, ServerInfo, Version};
 use crate::base::plain::is_command;
 use crate::limits;
 use crate::wire::jsonrpc::{ErrorObject, Id};
@@ -15,7 +15,7 @@ pub enum Incoming {
     /// A request. It gets exactly one reply.
     Ask(Box<Context>, Ask),
     /// A notification. It never gets a reply.
-    Told(Told),
+    Notification(ClientNotification),
     /// The reply to a request of this server.
     Reply {
         /// The id of that request.
@@ -120,7 +120,7 @@ pub enum Ask {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Complete {
     /// The owner of the argument.
-    pub target: Target,
+    pub target: CompletionTarget,
     /// The name of the argument.
     pub argument: String,
     /// The value as typed so far.
@@ -131,7 +131,7 @@ pub struct Complete {
 
 /// The owner of an argument to complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum CompletionTarget {
     /// The prompt of this name, or the tool of this name if no such prompt exists.
     Prompt(String),
     /// The resource template with exactly this text, or the resource at this address.
@@ -187,7 +187,7 @@ impl Filter {
 
 /// A notification from a client.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum ClientNotification {
     /// The client has read the answer to `initialize`.
     Initialized,
     /// The client no longer waits for the reply to this request.
@@ -205,11 +205,12 @@ pub enum Told {
     Other,
 }
 
-impl Told {
-    /// Parses a notification. Nothing is an error: a malformed one becomes [`Told::Other`] (A31).
-    pub fn parse(method: &str, params: &Map<String, Value>) -> Told {
+impl ClientNotification {
+    /// Parses a notification. Nothing is an error: a malformed one becomes
+    /// [`ClientNotification::Other`] (A31).
+    pub fn parse(method: &str, params: &Map<String, Value>) -> ClientNotification {
         match method {
-            "notifications/initialized" => Told::Initialized,
+            "notifications/initialized" => ClientNotification::Initialized,
             "notifications/cancelled" => match params.get("requestId").and_then(Id::of_value) {
                 Some(id) => {
                     let reason = params.get("reason").and_then(Value::as_str);
@@ -217,13 +218,13 @@ impl Told {
                         let chars = text.chars().filter(|&c| !is_command(c));
                         chars.take(limits::MCP_ID_BYTES_MAX / 4).collect()
                     };
-                    Told::Cancelled { id, reason: reason.map(clean) }
+                    ClientNotification::Cancelled { id, reason: reason.map(clean) }
                 }
-                None => Told::Other,
+                None => ClientNotification::Other,
             },
-            "notifications/roots/list_changed" => Told::RootsChanged,
-            "notifications/progress" => Told::Progress,
-            _ => Told::Other,
+            "notifications/roots/list_changed" => ClientNotification::RootsChanged,
+            "notifications/progress" => ClientNotification::Progress,
+            _ => ClientNotification::Other,
         }
     }
 }
@@ -271,9 +272,9 @@ impl Ask {
         method: &str,
         params: Map<String, Value>,
         context: &Context,
-    ) -> Result<Ask, Fault> {
+    ) -> Result<Ask, McpFault> {
         if !is_method(method, context.version) {
-            return Err(Fault::method_not_found(method, context.version.era()));
+            return Err(McpFault::method_not_found(method, context.version.era()));
         }
         if context.version.era() == Era::Stateless && method.starts_with("tasks/") {
             require_tasks(context)?;
@@ -315,10 +316,10 @@ impl Ask {
 }
 
 /// Refuses a client that has not declared the extension for tasks (B37).
-fn require_tasks(context: &Context) -> Result<(), Fault> {
+fn require_tasks(context: &Context) -> Result<(), McpFault> {
     if context.client.tasks {
         return Ok(());
     }
     let text = format!("the client has not declared the extension {TASKS_EXTENSION}");
-    Err(Fault::missing_capability(text, super::tasks::required_capability()))
+    Err(McpFault::missing_capability(text, super::tasks::required_capability()))
 }

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::testing::{ask, ask_with, context};
 use super::{
-    Ask, Complete, Filter, Level, META_STREAM, ServerInfo, Target, TaskWish, Version, codes,
+    Ask, Complete, CompletionTarget, Filter, Level, META_STREAM, ServerInfo, TaskRequest, Version,
+    codes,
 };
 use crate::limits;
 use crate::tool::Abilities;
@@ -31,7 +32,7 @@ fn each_request_is_read_with_its_parameters() {
         "context": {"arguments": {"b": "c"}},
     });
     let completed = Complete {
-        target: Target::Prompt(text("p")),
+        target: CompletionTarget::Prompt(text("p")),
         argument: text("a"),
         value: text("v"),
         context: map(json!({"b": "c"})),
@@ -158,9 +159,15 @@ fn wrong_parameters_are_invalid_params() {
 fn each_sort_of_reference_is_completed() {
     // A39, B34: completion by the schemas of tools, too, which is an extension of this server.
     for (reference, target) in [
-        (json!({"type": "ref/prompt", "name": "a", "title": "t"}), Target::Prompt(text("a"))),
-        (json!({"type": "ref/resource", "uri": "a://{b}"}), Target::Resource(text("a://{b}"))),
-        (json!({"type": "ref/tool", "name": "a"}), Target::Tool(text("a"))),
+        (
+            json!({"type": "ref/prompt", "name": "a", "title": "t"}),
+            CompletionTarget::Prompt(text("a")),
+        ),
+        (
+            json!({"type": "ref/resource", "uri": "a://{b}"}),
+            CompletionTarget::Resource(text("a://{b}")),
+        ),
+        (json!({"type": "ref/tool", "name": "a"}), CompletionTarget::Tool(text("a"))),
     ] {
         let params = json!({"ref": reference, "argument": {"name": "", "value": ""}});
         let Ok(Ask::Complete(complete)) = ask(OLD, "completion/complete", params) else {
@@ -205,9 +212,9 @@ fn a_call_wishes_to_be_a_task_only_where_there_are_such() {
         assert_eq!(wish(version, json!({"ttl": 1})), None);
         assert_eq!(wish(version, json!("nonsense")), None);
     }
-    assert_eq!(wish(OLD, json!({})), Some(TaskWish { ttl_ms: None }));
-    assert_eq!(wish(OLD, json!({"ttl": null})), Some(TaskWish { ttl_ms: None }));
-    assert_eq!(wish(OLD, json!({"ttl": 5000})), Some(TaskWish { ttl_ms: Some(5_000) }));
+    assert_eq!(wish(OLD, json!({})), Some(TaskRequest { ttl_ms: None }));
+    assert_eq!(wish(OLD, json!({"ttl": null})), Some(TaskRequest { ttl_ms: None }));
+    assert_eq!(wish(OLD, json!({"ttl": 5000})), Some(TaskRequest { ttl_ms: Some(5_000) }));
     assert_eq!(wish(OLD, Value::Null), None);
 }
 

@@ -139,7 +139,7 @@ impl Collected {
 
 /// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End<'a> {
+pub struct ToolCallEnd<'a> {
     /// The outcome of the execution.
     pub outcome: Outcome,
     /// The reason, if the call failed.
@@ -237,7 +237,7 @@ impl Results<'_> {
     pub fn call(
         &self,
         collected: &Collected,
-        end: End<'_>,
+        end: ToolCallEnd<'_>,
         spec: &ToolSpec,
         meta: CallMeta<'_>,
         fits: &dyn Fn(&Value) -> Result<(), String>,
@@ -266,7 +266,7 @@ impl Results<'_> {
     fn call_relayed(
         &self,
         relayed: &Relayed,
-        end: End<'_>,
+        end: ToolCallEnd<'_>,
         meta: CallMeta<'_>,
         fits: &dyn Fn(&Value) -> Result<(), String>,
     ) -> Value {
@@ -369,7 +369,7 @@ fn finish(
 }
 
 /// The failure of a call, as a sentence for a model; `None` if it completed.
-fn problem(end: End<'_>) -> Option<String> {
+fn problem(end: ToolCallEnd<'_>) -> Option<String> {
     let said = end.error.filter(|text| !text.is_empty());
     let text = match end.outcome {
         Outcome::Completed => return None,

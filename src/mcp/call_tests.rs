@@ -6,8 +6,8 @@ use super::results::{Results, output_schema};
 use super::results_tests::{each, full};
 use super::shapes::check;
 use super::{
-    CallMeta, Collected, End, META_EVENTS, META_EXECUTION, META_STREAM, Rest, ServerInfo, Version,
-    text_block,
+    CallMeta, Collected, META_EVENTS, META_EXECUTION, META_STREAM, Rest, ServerInfo, ToolCallEnd,
+    Version, text_block,
 };
 use crate::limits;
 use crate::stream::{Kind, Outcome};
@@ -24,7 +24,7 @@ fn collected(parts: &[(bool, bool, &[u8])]) -> Collected {
     collected
 }
 
-const DONE: End<'static> = End { outcome: Outcome::Completed, error: None };
+const DONE: ToolCallEnd<'static> = ToolCallEnd { outcome: Outcome::Completed, error: None };
 
 pub(super) const META: CallMeta<'static> = CallMeta {
     progress_token: Some("0123456789abcdef0123456789abcdef"),
@@ -134,7 +134,7 @@ fn a_tool_that_failed_is_a_result_that_says_so() {
         (Outcome::Cancelled, None, "cancelled"),
         (Outcome::Cancelled, Some("by a friend"), "cancelled: by a friend"),
     ] {
-        let end = End { outcome, error };
+        let end = ToolCallEnd { outcome, error };
         for (_, document) in
             each("CallToolResult", |results| results.call(&all, end, &full(), META, &fits))
         {
@@ -284,7 +284,7 @@ fn the_result_of_another_server_comes_out_as_it_went_in() {
         let is_error = document["isError"] == true;
         assert_eq!(is_error, version >= Version::V2025_06_18, "{version:?}");
     }
-    let end = End { outcome: Outcome::Failed, error: Some("a\u{2026}") };
+    let end = ToolCallEnd { outcome: Outcome::Failed, error: Some("a\u{2026}") };
     for (_, document) in
         each("CallToolResult", |results| results.call(&all, end, &spec, META, &fits))
     {

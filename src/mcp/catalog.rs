@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use super::{ClientCapabilities, Fault, Version};
+use super::{ClientCapabilities, McpFault, Version};
 use crate::tool::{Asking, Replies};
 use crate::wire::base64;
 
@@ -22,7 +22,7 @@ pub struct Catalog {
 
 /// Makes a prompt from its arguments and from the answers to its questions.
 pub type Render = Box<
-    dyn Fn(&Map<String, Value>, &Replies, &ClientCapabilities) -> Result<Rendered, Fault>
+    dyn Fn(&Map<String, Value>, &Replies, &ClientCapabilities) -> Result<Rendered, McpFault>
         + Send
         + Sync,
 >;
@@ -188,14 +188,14 @@ impl Prompt {
     ///
     /// # Errors
     /// One is missing.
-    pub fn check(&self, arguments: &Map<String, Value>) -> Result<(), Fault> {
+    pub fn check(&self, arguments: &Map<String, Value>) -> Result<(), McpFault> {
         let is_missing = |argument: &&PromptArgument| {
             argument.required && !arguments.contains_key(&argument.name)
         };
         match self.arguments.iter().find(is_missing) {
             None => Ok(()),
             Some(PromptArgument { name, .. }) => {
-                Err(Fault::invalid_params(format!("the argument `{name}` is missing")))
+                Err(McpFault::invalid_params(format!("the argument `{name}` is missing")))
             }
         }
     }

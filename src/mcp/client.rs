@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Fault;
+use super::McpFault;
 use crate::base::plain::is_command;
 use crate::limits;
 use crate::tool::Abilities;
@@ -29,9 +29,9 @@ impl ClientCapabilities {
     ///
     /// # Errors
     /// The value is no object, or a member that must be an object is none.
-    pub fn parse(value: &Value) -> Result<ClientCapabilities, Fault> {
+    pub fn parse(value: &Value) -> Result<ClientCapabilities, McpFault> {
         let Value::Object(members) = value else {
-            return Err(Fault::invalid_params("the client's capabilities are not an object"));
+            return Err(McpFault::invalid_params("the client's capabilities are not an object"));
         };
         let elicitation = part(members, "elicitation")?;
         let sampling = part(members, "sampling")?;
@@ -62,13 +62,13 @@ impl ClientCapabilities {
 fn part<'m>(
     members: &'m Map<String, Value>,
     name: &str,
-) -> Result<Option<&'m Map<String, Value>>, Fault> {
+) -> Result<Option<&'m Map<String, Value>>, McpFault> {
     match member(members, name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Object(part)) => Ok(Some(part)),
-        Some(_) => {
-            Err(Fault::invalid_params(format!("the client's capability `{name}` is not an object")))
-        }
+        Some(_) => Err(McpFault::invalid_params(format!(
+            "the client's capability `{name}` is not an object"
+        ))),
     }
 }
 
@@ -86,10 +86,10 @@ impl ClientInfo {
     ///
     /// # Errors
     /// `name` or `version` is missing or no string.
-    pub fn parse(value: &Value) -> Result<ClientInfo, Fault> {
-        let text = |name: &str| -> Result<String, Fault> {
+    pub fn parse(value: &Value) -> Result<ClientInfo, McpFault> {
+        let text = |name: &str| -> Result<String, McpFault> {
             let text = value.get(name).and_then(Value::as_str).ok_or_else(|| {
-                Fault::invalid_params(format!("`clientInfo.{name}` is not a string"))
+                McpFault::invalid_params(format!("`clientInfo.{name}` is not a string"))
             })?;
             let bytes_max = limits::MCP_ID_BYTES_MAX;
             Ok(text.chars().filter(|&c| !is_command(c)).take(bytes_max / 4).collect())

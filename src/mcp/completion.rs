@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::Fault;
-use super::ask::{Complete, Target};
+use super::McpFault;
+use super::ask::{Complete, CompletionTarget};
 use super::catalog::{Catalog, Prompt, Template};
 use crate::limits;
 use crate::tool::{Completion, ToolSpec};
@@ -28,7 +28,7 @@ pub const OUTPUT_TEMPLATE: &str = "streamdoor://executions/{id}/output";
 
 /// True if the values are ids of executions.
 pub fn asks_for_executions(wanted: &Complete) -> bool {
-    let Target::Resource(uri) = &wanted.target else { return false };
+    let CompletionTarget::Resource(uri) = &wanted.target else { return false };
     [EXECUTION_TEMPLATE, OUTPUT_TEMPLATE].contains(&uri.as_str()) && wanted.argument == "id"
 }
 
@@ -36,28 +36,32 @@ pub fn asks_for_executions(wanted: &Complete) -> bool {
 ///
 /// # Errors
 /// The owner of the argument does not exist, or has no such argument (A39, B34).
-pub fn complete(wanted: &Complete, sources: &Sources<'_>) -> Result<Completion, Fault> {
+pub fn complete(wanted: &Complete, sources: &Sources<'_>) -> Result<Completion, McpFault> {
     let unknown = |sort: &str, name: &str| {
-        Fault::invalid_params(format!("the {sort} `{name}` does not exist"))
+        McpFault::invalid_params(format!("the {sort} `{name}` does not exist"))
     };
     match &wanted.target {
-        Target::Tool(name) => match (sources.tool)(name) {
+        CompletionTarget::Tool(name) => match (sources.tool)(name) {
             Some(spec) => of_schema(&spec.arguments, wanted),
             None => Err(unknown("tool", name)),
         },
-        Target::Prompt(name) => match (sources.catalog.prompt(name), (sources.tool)(name)) {
-            (Some(prompt), _) => of_prompt(prompt, wanted),
-            (None, Some(spec)) => of_schema(&spec.arguments, wanted),
-            (None, None) => Err(unknown("prompt", name)),
-        },
-        Target::Resource(_) if asks_for_executions(wanted) => {
+        CompletionTarget::Prompt(name) => {
+            match (sources.catalog.prompt(name), (sources.tool)(name)) {
+                (Some(prompt), _) => of_prompt(prompt, wanted),
+                (None, Some(spec)) => of_schema(&spec.arguments, wanted),
+                (None, None) => Err(unknown("prompt", name)),
+            }
+        }
+        CompletionTarget::Resource(_) if asks_for_executions(wanted) => {
             Ok(that_begin(&(sources.executions)(), &wanted.value))
         }
-        Target::Resource(uri) if [EXECUTION_TEMPLATE, OUTPUT_TEMPLATE].contains(&uri.as_str()) => {
+        CompletionTarget::Resource(uri)
+            if [EXECUTION_TEMPLATE, OUTPUT_TEMPLATE].contains(&uri.as_str()) =>
+        {
             let text = format!("{uri} has no variable `{}`", wanted.argument);
-            Err(Fault::invalid_params(text))
+            Err(McpFault::invalid_params(text))
         }
-        Target::Resource(uri) => match sources.catalog.template(uri) {
+        CompletionTarget::Resource(uri) => match sources.catalog.template(uri) {
             Some(template) => of_template(template, wanted),
             None if sources.catalog.has(uri) => Ok(Completion::default()),
             None => Err(unknown("resource", uri)),
@@ -67,7 +71,7 @@ pub fn complete(wanted: &Complete, sources: &Sources<'_>) -> Result<Completion, 
 
 /// Completes an argument by a schema, in which other arguments may select a part. Those arrive as
 /// strings. A string that spells a number or a boolean is compared as such.
-fn of_schema(schema: &Value, wanted: &Complete) -> Result<Completion, Fault> {
+fn of_schema(schema: &Value, wanted: &Complete) -> Result<Completion, McpFault> {
     let others: Map<String, Value> =
         wanted.context.iter().map(|(name, value)| (name.clone(), plain(value))).collect();
     let spec = ToolSpec { arguments: schema.clone(), ..ToolSpec::new("schema", "") };
@@ -80,7 +84,7 @@ fn plain(value: &Value) -> Value {
     read.filter(|read| read.is_number() || read.is_boolean()).unwrap_or_else(|| value.clone())
 }
 
-fn of_prompt(prompt: &Prompt, wanted: &Complete) -> Result<Completion, Fault> {
+fn of_prompt(prompt: &Prompt, wanted: &Complete) -> Result<Completion, McpFault> {
     let argument = prompt.arguments.iter().find(|argument| argument.name == wanted.argument);
     match (argument, &prompt.schema) {
         (Some(argument), _) if !argument.values.is_empty() => {
@@ -91,12 +95,12 @@ fn of_prompt(prompt: &Prompt, wanted: &Complete) -> Result<Completion, Fault> {
         (None, None) => {
             let (argument, name) = (&wanted.argument, &prompt.name);
             let text = format!("the prompt `{name}` has no argument `{argument}`");
-            Err(Fault::invalid_params(text))
+            Err(McpFault::invalid_params(text))
         }
     }
 }
 
-fn of_template(template: &Template, wanted: &Complete) -> Result<Completion, Fault> {
+fn of_template(template: &Template, wanted: &Complete) -> Result<Completion, McpFault> {
     let argument = &wanted.argument;
     if let Some((_, values)) = template.values.iter().find(|(name, _)| name == argument) {
         return Ok(that_begin(values, &wanted.value));
@@ -105,7 +109,7 @@ fn of_template(template: &Template, wanted: &Complete) -> Result<Completion, Fau
         true => Ok(Completion::default()),
         false => {
             let uri = &template.uri_template;
-            Err(Fault::invalid_params(format!("{uri} has no variable `{argument}`")))
+            Err(McpFault::invalid_params(format!("{uri} has no variable `{argument}`")))
         }
     }
 }
@@ -176,7 +180,7 @@ mod tests {
     }
 
     fn ask(
-        target: Target,
+        target: CompletionTarget,
         argument: &str,
         value: &str,
         context: Value,
@@ -199,19 +203,19 @@ mod tests {
         Ok(found.values)
     }
 
-    fn values(target: Target, argument: &str, value: &str) -> Vec<String> {
+    fn values(target: CompletionTarget, argument: &str, value: &str) -> Vec<String> {
         ask(target, argument, value, json!({})).unwrap()
     }
 
     #[test]
     fn values_come_from_lists_schemas_templates_and_executions() {
         // A39, B34.
-        let prompt = |name: &str| Target::Prompt(name.to_owned());
-        let resource = |uri: &str| Target::Resource(uri.to_owned());
+        let prompt = |name: &str| CompletionTarget::Prompt(name.to_owned());
+        let resource = |uri: &str| CompletionTarget::Resource(uri.to_owned());
         assert_eq!(values(prompt("list"), "a", "Par"), ["Paris", "Paros", "park"]);
         assert_eq!(values(prompt("list"), "a", "x"), [""; 0]);
         assert_eq!(values(prompt("free"), "a", ""), [""; 0]);
-        assert_eq!(values(Target::Tool("tool".to_owned()), "size", "1"), ["1", "10"]);
+        assert_eq!(values(CompletionTarget::Tool("tool".to_owned()), "size", "1"), ["1", "10"]);
         assert_eq!(values(prompt("tool"), "name", ""), ["ann", "bob"]);
         assert_eq!(values(resource("test://{color}/{free}"), "color", "ro"), ["rose"]);
         assert_eq!(values(resource("test://{color}/{free}"), "free", "ro"), [""; 0]);
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn other_arguments_choose_what_fits_though_they_come_as_texts() {
-        let schema = || Target::Prompt("schema".to_owned());
+        let schema = || CompletionTarget::Prompt("schema".to_owned());
         assert_eq!(ask(schema(), "a", "", json!({"loud": "true"})).unwrap(), ["HEY", "HO"]);
         assert_eq!(ask(schema(), "a", "", json!({"loud": "false"})).unwrap(), ["hey"]);
     }
@@ -232,12 +236,12 @@ mod tests {
     fn what_is_not_there_cannot_be_completed() {
         // A39: −32602.
         for (target, argument) in [
-            (Target::Prompt("none".to_owned()), "a"),
-            (Target::Prompt("list".to_owned()), "b"),
-            (Target::Tool("none".to_owned()), "a"),
-            (Target::Resource("test://none".to_owned()), "a"),
-            (Target::Resource("test://{color}/{free}".to_owned()), "shape"),
-            (Target::Resource(EXECUTION_TEMPLATE.to_owned()), "name"),
+            (CompletionTarget::Prompt("none".to_owned()), "a"),
+            (CompletionTarget::Prompt("list".to_owned()), "b"),
+            (CompletionTarget::Tool("none".to_owned()), "a"),
+            (CompletionTarget::Resource("test://none".to_owned()), "a"),
+            (CompletionTarget::Resource("test://{color}/{free}".to_owned()), "shape"),
+            (CompletionTarget::Resource(EXECUTION_TEMPLATE.to_owned()), "name"),
         ] {
             assert_eq!(ask(target.clone(), argument, "", json!({})), Err(-32_602), "{target:?}");
         }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::client::{ClientCapabilities, ClientInfo};
-use super::{Fault, Version};
+use super::{McpFault, Version};
 use crate::limits;
 use crate::trace::TraceContext;
 use crate::wire::jsonrpc::Id;
@@ -89,17 +89,17 @@ impl Level {
     ///
     /// # Errors
     /// The value is no level.
-    pub(super) fn of(value: &Value) -> Result<Level, Fault> {
+    pub(super) fn of(value: &Value) -> Result<Level, McpFault> {
         value.as_str().and_then(Level::parse).ok_or_else(|| {
             let names = Level::ALL.map(Level::name).join(", ");
-            Fault::invalid_params(format!("the log level must be one of {names}"))
+            McpFault::invalid_params(format!("the log level must be one of {names}"))
         })
     }
 }
 
 /// The request of the handshake era that a call run as a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskWish {
+pub struct TaskRequest {
     /// The retention that the client requests, in ms.
     pub ttl_ms: Option<u64>,
 }
@@ -133,7 +133,7 @@ pub struct Context {
     /// The lowest level of log messages that are sent; `None` if none are.
     pub log_level: Option<Level>,
     /// The options of a task, if the call should be one.
-    pub task: Option<TaskWish>,
+    pub task: Option<TaskRequest>,
     /// True if the result should be a stream at once, and false if it must never be one. `None`
     /// makes it a stream only if it is long.
     pub wants_stream: Option<bool>,
@@ -157,11 +157,11 @@ impl Context {
     ///
     /// # Errors
     /// A member of it is malformed.
-    pub(super) fn take(asker: Asker, params: &mut Map<String, Value>) -> Result<Context, Fault> {
+    pub(super) fn take(asker: Asker, params: &mut Map<String, Value>) -> Result<Context, McpFault> {
         let meta = match take_member(params, "_meta") {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(meta)) => meta,
-            Some(_) => return Err(Fault::invalid_params("`_meta` is not an object")),
+            Some(_) => return Err(McpFault::invalid_params("`_meta` is not an object")),
         };
         let token = |name: &str| match member(&meta, name) {
             None | Some(Value::Null) => Ok(None),
@@ -172,7 +172,7 @@ impl Context {
                     let text = format!(
                         "`_meta.{name}` is not a string of at most {bytes_max} bytes or an integer"
                     );
-                    Err(Fault::invalid_params(text))
+                    Err(McpFault::invalid_params(text))
                 }
             },
         };
@@ -186,7 +186,7 @@ impl Context {
             partial_token,
             client,
             log_level,
-            task: task_wish(version, params)?,
+            task: task_request(version, params)?,
             wants_stream: wants_stream(&meta, params)?,
             trace: trace_of(&meta),
             retry: retry(version, params)?,
@@ -201,7 +201,10 @@ fn trace_of(meta: &Map<String, Value>) -> TraceContext {
 }
 
 /// Takes the `task` of a call. It is ignored in versions without tasks of this form (A45).
-fn task_wish(version: Version, params: &mut Map<String, Value>) -> Result<Option<TaskWish>, Fault> {
+fn task_request(
+    version: Version,
+    params: &mut Map<String, Value>,
+) -> Result<Option<TaskRequest>, McpFault> {
     let wish = take_member(params, "task");
     if version != Version::V2025_11_25 {
         return Ok(None);
@@ -209,13 +212,13 @@ fn task_wish(version: Version, params: &mut Map<String, Value>) -> Result<Option
     match wish {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Object(wish)) => match wish.get("ttl") {
-            None | Some(Value::Null) => Ok(Some(TaskWish { ttl_ms: None })),
+            None | Some(Value::Null) => Ok(Some(TaskRequest { ttl_ms: None })),
             Some(ttl) => match ttl.as_u64() {
-                Some(ttl_ms) => Ok(Some(TaskWish { ttl_ms: Some(ttl_ms) })),
-                None => Err(Fault::invalid_params("`task.ttl` is not a number of milliseconds")),
+                Some(ttl_ms) => Ok(Some(TaskRequest { ttl_ms: Some(ttl_ms) })),
+                None => Err(McpFault::invalid_params("`task.ttl` is not a number of milliseconds")),
             },
         },
-        Some(_) => Err(Fault::invalid_params("`task` is not an object")),
+        Some(_) => Err(McpFault::invalid_params("`task` is not an object")),
     }
 }
 
@@ -223,11 +226,11 @@ fn task_wish(version: Version, params: &mut Map<String, Value>) -> Result<Option
 fn wants_stream(
     meta: &Map<String, Value>,
     params: &mut Map<String, Value>,
-) -> Result<Option<bool>, Fault> {
+) -> Result<Option<bool>, McpFault> {
     let flag = |name: &str, value: Option<&Value>| match value {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Bool(flag)) => Ok(Some(*flag)),
-        Some(_) => Err(Fault::invalid_params(format!("`{name}` must be true or false"))),
+        Some(_) => Err(McpFault::invalid_params(format!("`{name}` must be true or false"))),
     };
     let arguments = params.get_mut("arguments").and_then(Value::as_object_mut);
     let said = arguments.and_then(|arguments| arguments.shift_remove("_stream"));
@@ -238,7 +241,7 @@ fn wants_stream(
 
 /// Takes the answers and the state of a retry. Missing or malformed answers are asked for again
 /// (B16).
-fn retry(version: Version, params: &mut Map<String, Value>) -> Result<Retry, Fault> {
+fn retry(version: Version, params: &mut Map<String, Value>) -> Result<Retry, McpFault> {
     if version < Version::V2026_07_28 {
         return Ok(Retry::default());
     }
@@ -247,12 +250,12 @@ fn retry(version: Version, params: &mut Map<String, Value>) -> Result<Retry, Fau
         Some(Value::Object(answers)) => {
             answers.into_iter().filter(|(_, answer)| answer.is_object()).collect()
         }
-        Some(_) => return Err(Fault::invalid_params("`inputResponses` is not an object")),
+        Some(_) => return Err(McpFault::invalid_params("`inputResponses` is not an object")),
     };
     let request_state = match take_member(params, "requestState") {
         None | Some(Value::Null) => None,
         Some(Value::String(state)) => Some(state),
-        Some(_) => return Err(Fault::invalid_params("`requestState` is not a string")),
+        Some(_) => return Err(McpFault::invalid_params("`requestState` is not a string")),
     };
     Ok(Retry { answers, request_state })
 }

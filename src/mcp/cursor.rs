@@ -1,7 +1,7 @@
 //! Pages of lists. A cursor is the last name of the previous page, encoded. A list may therefore
 //! change between two pages, and no item that was in it all the time is skipped.
 
-use super::Fault;
+use super::McpFault;
 use crate::limits;
 use crate::wire::base64;
 
@@ -51,7 +51,7 @@ pub fn page<T>(
     items: impl IntoIterator<Item = T>,
     key_of: impl Fn(&T) -> String,
     cursor: Option<&str>,
-) -> Result<Page<T>, Fault> {
+) -> Result<Page<T>, McpFault> {
     let after = match cursor {
         None | Some("") => None,
         Some(cursor) => Some(read(list, cursor)?),
@@ -70,11 +70,11 @@ fn write(list: List, key: &str) -> String {
     String::from_utf8(out).expect("base 64 is ASCII")
 }
 
-fn read(list: List, cursor: &str) -> Result<String, Fault> {
+fn read(list: List, cursor: &str) -> Result<String, McpFault> {
     let text = base64::read(cursor).and_then(|bytes| String::from_utf8(bytes).ok());
     let key = text.as_deref().and_then(|text| text.strip_prefix(list.mark()));
     key.map(str::to_owned)
-        .ok_or_else(|| Fault::invalid_params("`cursor` was not issued by this server"))
+        .ok_or_else(|| McpFault::invalid_params("`cursor` was not issued by this server"))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub mod codes {
 
 /// An error reply.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fault {
+pub struct McpFault {
     /// The code for programs: one of [`codes`].
     pub code: i64,
     /// The sentence for people.
@@ -44,83 +44,83 @@ pub struct Fault {
     pub status: u16,
 }
 
-impl Fault {
+impl McpFault {
     /// Returns an error with the HTTP status 200.
-    pub fn new(code: i64, message: impl Into<String>) -> Fault {
-        Fault { code, message: message.into(), data: None, status: 200 }
+    pub fn new(code: i64, message: impl Into<String>) -> McpFault {
+        McpFault { code, message: message.into(), data: None, status: 200 }
     }
 
     /// Sets the HTTP status.
     #[must_use]
-    pub fn status(mut self, status: u16) -> Fault {
+    pub fn status(mut self, status: u16) -> McpFault {
         self.status = status;
         self
     }
 
     /// Sets the further data.
     #[must_use]
-    pub fn data(mut self, data: Value) -> Fault {
+    pub fn data(mut self, data: Value) -> McpFault {
         self.data = Some(data);
         self
     }
 
     /// The message is not valid in its place.
-    pub fn invalid_request(message: impl Into<String>) -> Fault {
-        Fault::new(codes::INVALID_REQUEST, message).status(400)
+    pub fn invalid_request(message: impl Into<String>) -> McpFault {
+        McpFault::new(codes::INVALID_REQUEST, message).status(400)
     }
 
     /// The method does not exist.
-    pub fn method_not_found(method: &str, era: Era) -> Fault {
+    pub fn method_not_found(method: &str, era: Era) -> McpFault {
         let status = if era == Era::Stateless { 404 } else { 200 };
-        Fault::new(codes::METHOD_NOT_FOUND, format!("method not found: {method}")).status(status)
+        McpFault::new(codes::METHOD_NOT_FOUND, format!("method not found: {method}")).status(status)
     }
 
     /// A parameter is wrong, or names an object that does not exist.
-    pub fn invalid_params(message: impl Into<String>) -> Fault {
-        Fault::new(codes::INVALID_PARAMS, message)
+    pub fn invalid_params(message: impl Into<String>) -> McpFault {
+        McpFault::new(codes::INVALID_PARAMS, message)
     }
 
     /// The resource does not exist.
-    pub fn resource_not_found(version: Version, uri: &str) -> Fault {
+    pub fn resource_not_found(version: Version, uri: &str) -> McpFault {
         let code = match version.era() {
             Era::Handshake => codes::RESOURCE_NOT_FOUND,
             Era::Stateless => codes::INVALID_PARAMS,
         };
-        Fault::new(code, "resource not found").data(json!({ "uri": uri }))
+        McpFault::new(code, "resource not found").data(json!({ "uri": uri }))
     }
 
     /// The task does not exist, no longer exists, or belongs to another principal.
-    pub fn task_not_found() -> Fault {
-        Fault::invalid_params("the task does not exist")
+    pub fn task_not_found() -> McpFault {
+        McpFault::invalid_params("the task does not exist")
     }
 
     /// A header contradicts the body.
-    pub fn header_mismatch(message: impl Into<String>) -> Fault {
-        Fault::new(codes::HEADER_MISMATCH, message).status(400)
+    pub fn header_mismatch(message: impl Into<String>) -> McpFault {
+        McpFault::new(codes::HEADER_MISMATCH, message).status(400)
     }
 
     /// The client has not declared a required capability.
-    pub fn missing_capability(message: impl Into<String>, required: Value) -> Fault {
+    pub fn missing_capability(message: impl Into<String>, required: Value) -> McpFault {
         let data = json!({ "requiredCapabilities": required });
-        Fault::new(codes::MISSING_CAPABILITY, message).data(data).status(400)
+        McpFault::new(codes::MISSING_CAPABILITY, message).data(data).status(400)
     }
 
     /// The server does not support this version.
-    pub fn unsupported_version(requested: &str) -> Fault {
+    pub fn unsupported_version(requested: &str) -> McpFault {
         let supported: Vec<&str> = Version::stateless().map(Version::text).collect();
         let data = json!({ "supported": supported, "requested": requested });
         let text = "the protocol version is not supported";
-        Fault::new(codes::UNSUPPORTED_VERSION, text).data(data).status(400)
+        McpFault::new(codes::UNSUPPORTED_VERSION, text).data(data).status(400)
     }
 
     /// The server has no room for more.
-    pub fn busy(message: impl Into<String>) -> Fault {
-        Fault::new(codes::BUSY, message).status(503)
+    pub fn busy(message: impl Into<String>) -> McpFault {
+        McpFault::new(codes::BUSY, message).status(503)
     }
 
     /// An internal error. The message reveals no internals.
-    pub fn internal(message: impl Into<String>) -> Fault {
-        Fault::new(codes::INTERNAL, message)
+    pub fn internal(message: impl Into<String>) -> McpFault {
+        McpFault::new(codes::INTERNAL, message)
     }
 
     /// Appends the error as a message, without an id if the request could not be parsed.
@@ -138,16 +138,16 @@ impl Fault {
     }
 }
 
-impl From<Malformed> for Fault {
-    fn from(malformed: Malformed) -> Fault {
-        Fault::new(malformed.code, malformed.message).status(400)
+impl From<Malformed> for McpFault {
+    fn from(malformed: Malformed) -> McpFault {
+        McpFault::new(malformed.code, malformed.message).status(400)
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for McpFault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: {}", self.code, self.message)
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for McpFault {}

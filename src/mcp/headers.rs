@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::Fault;
+use super::McpFault;
 use super::ask::name_parameter;
 use crate::tool::ToolSpec;
 use crate::wire::base64;
@@ -34,12 +34,12 @@ const PARAM_DEPTH_MAX: usize = 16;
 
 impl Headers<'_> {
     /// Checks the header of the version (B23).
-    pub(super) fn check_version(&self, body: &str) -> Result<(), Fault> {
+    pub(super) fn check_version(&self, body: &str) -> Result<(), McpFault> {
         check("MCP-Protocol-Version", self.version, plain, body)
     }
 
     /// Checks the header of the method (B24).
-    pub(super) fn check_method(&self, body: &str) -> Result<(), Fault> {
+    pub(super) fn check_method(&self, body: &str) -> Result<(), McpFault> {
         check("Mcp-Method", self.method, plain, body)
     }
 
@@ -48,7 +48,7 @@ impl Headers<'_> {
         &self,
         method: &str,
         params: &Map<String, Value>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), McpFault> {
         let Some(parameter) = name_parameter(method) else { return Ok(()) };
         match member(params, parameter).and_then(Value::as_str) {
             Some(body) => check("Mcp-Name", self.name, decode, body),
@@ -62,7 +62,7 @@ impl Headers<'_> {
         &self,
         params: &Map<String, Value>,
         spec_of: &dyn Fn(&str) -> Option<Arc<ToolSpec>>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), McpFault> {
         let Some(name) = member(params, "name").and_then(Value::as_str) else { return Ok(()) };
         let Some(spec) = spec_of(name) else { return Ok(()) };
         // A wrong declaration is ignored, because clients do not use it either.
@@ -86,16 +86,16 @@ impl Headers<'_> {
     }
 }
 
-fn mismatch(header: &str, problem: &str) -> Fault {
-    Fault::header_mismatch(format!("the header `{header}` {problem}"))
+fn mismatch(header: &str, problem: &str) -> McpFault {
+    McpFault::header_mismatch(format!("the header `{header}` {problem}"))
 }
 
 fn check(
     header: &str,
     value: Option<&str>,
-    read: fn(&str, &str) -> Result<String, Fault>,
+    read: fn(&str, &str) -> Result<String, McpFault>,
     body: &str,
-) -> Result<(), Fault> {
+) -> Result<(), McpFault> {
     let value = value.ok_or_else(|| mismatch(header, "is missing"))?;
     match read(header, value)? == body {
         true => Ok(()),
@@ -104,7 +104,7 @@ fn check(
 }
 
 /// Returns a header's value as it is written, without blanks around it.
-fn plain(header: &str, value: &str) -> Result<String, Fault> {
+fn plain(header: &str, value: &str) -> Result<String, McpFault> {
     let value = value.trim_matches([' ', '\t']);
     match value.bytes().all(|byte| matches!(byte, b'\t' | 0x20..0x7F)) {
         true => Ok(value.to_owned()),
@@ -113,7 +113,7 @@ fn plain(header: &str, value: &str) -> Result<String, Fault> {
 }
 
 /// Decodes a header's value: the plain text, or text in base 64.
-fn decode(header: &str, value: &str) -> Result<String, Fault> {
+fn decode(header: &str, value: &str) -> Result<String, McpFault> {
     let value = plain(header, value)?;
     let encoded = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
     let Some(encoded) = encoded else { return Ok(value) };

@@ -6,7 +6,7 @@
 //! tools, keeps sessions and moves bytes.
 //!
 //! The protocol has two eras, on the same address and the same lines: [`era_of`] distinguishes
-//! them. [`Session`] is the era with a handshake (2024-11-05 to 2025-11-25), and [`admit`] the
+//! them. [`McpSession`] is the era with a handshake (2024-11-05 to 2025-11-25), and [`admit`] the
 //! stateless one (2026-07-28). Both return [`Incoming`].
 //!
 //! | file | contents |
@@ -18,7 +18,7 @@
 //! | `results`, `call`, `tasks`, `questions` | documents of results |
 //! | `notify`, `progress` | notifications |
 //! | `catalog`, `completion`, `cursor` | lists, completion and pages |
-//! | `request_state`, `door` | state that a client returns; results that are read piece by piece |
+//! | `request_state`, `streams` | state that a client returns; results that are read in pieces |
 //! | `upstream` | the other side: the requests of a client, and the messages that it receives |
 //!
 //! Absent: any state of an execution, and any wait. Tests: beside each file, named after rules of
@@ -36,7 +36,6 @@ mod client;
 pub mod completion;
 mod context;
 pub mod cursor;
-pub mod door;
 mod fault;
 mod headers;
 pub mod notify;
@@ -59,6 +58,7 @@ mod shapes;
 mod stateless;
 #[cfg(test)]
 mod stateless_tests;
+pub mod streams;
 pub mod tasks;
 #[cfg(test)]
 mod tasks_tests;
@@ -67,18 +67,18 @@ mod testing;
 pub mod upstream;
 mod version;
 
-pub use ask::{Ask, Complete, Filter, Incoming, Target, Told};
-pub use call::{CallMeta, Collected, End, Rest, block, text_block};
+pub use ask::{Ask, ClientNotification, Complete, CompletionTarget, Filter, Incoming};
+pub use call::{CallMeta, Collected, Rest, ToolCallEnd, block, text_block};
 pub use catalog::Catalog;
 pub use client::{ClientCapabilities, ClientInfo, TASKS_EXTENSION};
 pub use context::{
     Context, Level, META_CAPABILITIES, META_CLIENT, META_EVENTS, META_EXECUTION, META_LOG_LEVEL,
-    META_SERVER, META_STREAM, META_SUBSCRIPTION, META_TASK, META_VERSION, Retry, TaskWish,
+    META_SERVER, META_STREAM, META_SUBSCRIPTION, META_TASK, META_VERSION, Retry, TaskRequest,
 };
-pub use fault::{Fault, codes};
+pub use fault::{McpFault, codes};
 pub use headers::{Declared, Headers, declared};
 pub use results::Results;
 pub use server::ServerInfo;
-pub use session::Session;
+pub use session::McpSession;
 pub use stateless::{admit, era_of};
 pub use version::{Era, Version};

@@ -16,7 +16,7 @@ use crate::wire::{base64, json};
 
 /// A piece of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Chunk<'a> {
+pub struct ChunkNotification<'a> {
     /// The number of the chunk: 1, 2, 3 … without holes.
     pub seq: u64,
     /// The kind of the chunk.
@@ -29,7 +29,7 @@ pub struct Chunk<'a> {
 
 /// A run of chunks that will not come.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gap<'a> {
+pub struct GapNotification<'a> {
     /// The first one.
     pub from_seq: u64,
     /// The last one.
@@ -44,7 +44,7 @@ pub struct Gap<'a> {
 
 /// `notifications/progress`, without its chunks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Progress<'a> {
+pub struct ProgressNotification<'a> {
     /// The client's token.
     pub token: &'a Id,
     /// The progress, as [`super::progress::Rising`] returns it.
@@ -58,15 +58,15 @@ pub struct Progress<'a> {
     /// The context that the tool reports, as JSON that was checked.
     pub context: Option<&'a str>,
     /// The gap before this notification.
-    pub gap: Option<Gap<'a>>,
+    pub gap: Option<GapNotification<'a>>,
     /// The task of the handshake era that it belongs to (A49).
     pub task: Option<&'a str>,
 }
 
-impl<'a> Progress<'a> {
+impl<'a> ProgressNotification<'a> {
     /// Returns a progress with no other data.
-    pub fn new(token: &'a Id, progress: f64) -> Progress<'a> {
-        Progress {
+    pub fn new(token: &'a Id, progress: f64) -> ProgressNotification<'a> {
+        ProgressNotification {
             token,
             progress,
             total: None,
@@ -82,8 +82,8 @@ impl<'a> Progress<'a> {
 /// Appends `notifications/progress`.
 pub fn progress<'c>(
     out: &mut Vec<u8>,
-    note: &Progress<'_>,
-    chunks: impl Iterator<Item = Chunk<'c>> + Clone,
+    note: &ProgressNotification<'_>,
+    chunks: impl Iterator<Item = ChunkNotification<'c>> + Clone,
 ) {
     begin(out, "notifications/progress");
     out.extend_from_slice(b"\"progressToken\":");
@@ -144,7 +144,7 @@ impl Texts {
 fn write_message<'c>(
     out: &mut Vec<u8>,
     message: Option<&str>,
-    chunks: impl Iterator<Item = Chunk<'c>>,
+    chunks: impl Iterator<Item = ChunkNotification<'c>>,
 ) -> Texts {
     let before = out.len();
     out.extend_from_slice(b",\"message\":\"");
@@ -175,7 +175,7 @@ fn write_chunks<'c>(
     out: &mut Vec<u8>,
     meta: &mut Meta,
     texts: &Texts,
-    chunks: impl Iterator<Item = Chunk<'c>>,
+    chunks: impl Iterator<Item = ChunkNotification<'c>>,
 ) {
     let mut is_first = true;
     for (index, chunk) in chunks.enumerate() {
@@ -195,7 +195,7 @@ fn write_chunks<'c>(
 }
 
 /// Writes a chunk. `text` is the range of the buffer that holds its data already, escaped.
-fn write_chunk(out: &mut Vec<u8>, chunk: &Chunk<'_>, text: Option<Range<usize>>) {
+fn write_chunk(out: &mut Vec<u8>, chunk: &ChunkNotification<'_>, text: Option<Range<usize>>) {
     out.extend_from_slice(b"{\"seq\":");
     json::write_u64(out, chunk.seq);
     out.extend_from_slice(b",\"kind\":");
@@ -222,7 +222,7 @@ fn write_chunk(out: &mut Vec<u8>, chunk: &Chunk<'_>, text: Option<Range<usize>>)
     out.push(b'}');
 }
 
-fn write_report(out: &mut Vec<u8>, note: &Progress<'_>) {
+fn write_report(out: &mut Vec<u8>, note: &ProgressNotification<'_>) {
     out.push(b'{');
     if let Some(percentage) = note.percentage {
         out.extend_from_slice(b"\"percentage\":");
@@ -241,7 +241,7 @@ fn write_report(out: &mut Vec<u8>, note: &Progress<'_>) {
     out.push(b'}');
 }
 
-fn write_gap(out: &mut Vec<u8>, gap: &Gap<'_>) {
+fn write_gap(out: &mut Vec<u8>, gap: &GapNotification<'_>) {
     let numbers = [
         ("{\"from_seq\":", gap.from_seq),
         (",\"to_seq\":", gap.to_seq),
@@ -264,7 +264,7 @@ pub fn partial_result<'c>(
     version: Version,
     token: &Id,
     seq: u64,
-    chunks: impl Iterator<Item = Chunk<'c>>,
+    chunks: impl Iterator<Item = ChunkNotification<'c>>,
 ) {
     begin(out, "notifications/tools/partial_result");
     out.extend_from_slice(b"\"partialResultToken\":");
@@ -282,7 +282,7 @@ pub fn partial_result<'c>(
     end(out);
 }
 
-fn write_block(out: &mut Vec<u8>, version: Version, chunk: &Chunk<'_>) {
+fn write_block(out: &mut Vec<u8>, version: Version, chunk: &ChunkNotification<'_>) {
     if chunk.kind == "content" {
         json::write_value(out, &call::block(version, chunk.data));
         return;

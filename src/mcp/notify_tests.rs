@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::cursor::List;
-use super::notify::{self, Chunk, Data, Gap, Progress};
+use super::notify::{self, ChunkNotification, Data, GapNotification, ProgressNotification};
 use super::shapes::check_bytes;
 use super::tasks::{Detail, Task, TaskState};
 use super::{Filter, Level, Version};
@@ -23,15 +23,20 @@ fn params(shape: &str, write: impl Fn(&mut Vec<u8>)) -> Value {
     check_bytes(NEW, shape, bytes)["params"].clone()
 }
 
-fn note(token: &Id) -> Progress<'_> {
-    Progress::new(token, 2.5)
+fn note(token: &Id) -> ProgressNotification<'_> {
+    ProgressNotification::new(token, 2.5)
 }
 
-fn chunk(seq: u64, kind: &'static str, offset: u64, data: &'static [u8]) -> Chunk<'static> {
-    Chunk { seq, kind, offset, data }
+fn chunk(
+    seq: u64,
+    kind: &'static str,
+    offset: u64,
+    data: &'static [u8],
+) -> ChunkNotification<'static> {
+    ChunkNotification { seq, kind, offset, data }
 }
 
-fn progress(note: &Progress<'_>, chunks: &[Chunk<'_>]) -> Value {
+fn progress(note: &ProgressNotification<'_>, chunks: &[ChunkNotification<'_>]) -> Value {
     params("ProgressNotification", |out| notify::progress(out, note, chunks.iter().copied()))
 }
 
@@ -43,7 +48,7 @@ fn progress_has_the_clients_token_and_a_number() {
         assert_eq!(got, json!({"progressToken": token.to_value(), "progress": 2.5}));
     }
     let token = Id::of_number(1);
-    let total = |total| progress(&Progress { total: Some(total), ..note(&token) }, &[]);
+    let total = |total| progress(&ProgressNotification { total: Some(total), ..note(&token) }, &[]);
     assert_eq!(total(100.0)["total"], 100);
     assert_eq!(total(f64::INFINITY).get("total"), None);
 }
@@ -73,8 +78,9 @@ fn each_of_many_chunks_has_its_own_data_even_where_it_is_empty_or_escaped() {
         .collect();
     for count in [1, 2, 3, 64, 65, 100] {
         let chunks = (1..).zip(&data[..count]);
-        let chunks = chunks.map(|(seq, data)| Chunk { seq, kind: "output", offset: 0, data });
-        let chunks: Vec<Chunk<'_>> = chunks.collect();
+        let chunks =
+            chunks.map(|(seq, data)| ChunkNotification { seq, kind: "output", offset: 0, data });
+        let chunks: Vec<ChunkNotification<'_>> = chunks.collect();
         let said = progress(&note(&token), &chunks);
         let message: Vec<u8> = data[..count].concat();
         let message = String::from_utf8(message).unwrap();
@@ -104,8 +110,9 @@ fn bytes_that_are_no_text_are_data_and_no_message() {
 #[test]
 fn a_report_of_the_tool_is_told_along() {
     let token = Id::of_text("t");
-    let gap = Gap { from_seq: 2, to_seq: 5, chunk_count: 4, byte_count: 99, reason: "lag" };
-    let note = Progress {
+    let gap =
+        GapNotification { from_seq: 2, to_seq: 5, chunk_count: 4, byte_count: 99, reason: "lag" };
+    let note = ProgressNotification {
         total: Some(10.0),
         message: Some("half\u{7}way"),
         percentage: Some(50.0),
@@ -126,7 +133,8 @@ fn a_report_of_the_tool_is_told_along() {
     // A49.
     assert_eq!(meta["io.modelcontextprotocol/related-task"], json!({"taskId": "k"}));
     assert_eq!(meta.as_object().unwrap().len(), 4);
-    let note = Progress { percentage: None, context: Some("no JSON"), gap: None, ..note };
+    let note =
+        ProgressNotification { percentage: None, context: Some("no JSON"), gap: None, ..note };
     let got = progress(&note, &[]);
     assert_eq!(got["_meta"]["dev.streamdoor/progress"], json!({"context": "no JSON"}));
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::Fault;
-use super::ask::{Complete, Filter, Target};
+use super::McpFault;
+use super::ask::{Complete, CompletionTarget, Filter};
 use crate::limits;
 use crate::wire::members::take_member;
 
@@ -19,66 +19,66 @@ impl Params {
         take_member(&mut self.0, name).unwrap_or(Value::Null)
     }
 
-    fn text(&mut self, name: &str, bytes_max: usize) -> Result<String, Fault> {
+    fn text(&mut self, name: &str, bytes_max: usize) -> Result<String, McpFault> {
         match self.value(name) {
             Value::String(text) if (1..=bytes_max).contains(&text.len()) => Ok(text),
             _ => {
                 let text = format!("`{name}` is not a string of 1 to {bytes_max} bytes");
-                Err(Fault::invalid_params(text))
+                Err(McpFault::invalid_params(text))
             }
         }
     }
 
-    pub fn name(&mut self, name: &str) -> Result<String, Fault> {
+    pub fn name(&mut self, name: &str) -> Result<String, McpFault> {
         self.text(name, limits::MCP_ID_BYTES_MAX)
     }
 
     /// Takes `uri`, which has to be a URI (A42).
-    pub fn uri(&mut self) -> Result<String, Fault> {
+    pub fn uri(&mut self) -> Result<String, McpFault> {
         let uri = self.text("uri", limits::MCP_URI_BYTES_MAX)?;
         match is_uri(&uri) {
             true => Ok(uri),
-            false => Err(Fault::invalid_params("`uri` is not a URI")),
+            false => Err(McpFault::invalid_params("`uri` is not a URI")),
         }
     }
 
-    pub fn cursor(&mut self) -> Result<Option<String>, Fault> {
+    pub fn cursor(&mut self) -> Result<Option<String>, McpFault> {
         match self.value("cursor") {
             Value::Null => Ok(None),
             Value::String(cursor) if cursor.len() <= limits::MCP_URI_BYTES_MAX => Ok(Some(cursor)),
-            _ => Err(Fault::invalid_params("`cursor` was not issued by this server")),
+            _ => Err(McpFault::invalid_params("`cursor` was not issued by this server")),
         }
     }
 
-    pub fn object(&mut self, name: &str) -> Result<Map<String, Value>, Fault> {
+    pub fn object(&mut self, name: &str) -> Result<Map<String, Value>, McpFault> {
         match self.value(name) {
             Value::Null => Ok(Map::new()),
             Value::Object(members) => Ok(members),
-            _ => Err(Fault::invalid_params(format!("`{name}` is not an object"))),
+            _ => Err(McpFault::invalid_params(format!("`{name}` is not an object"))),
         }
     }
 
-    pub fn texts(&mut self, name: &str) -> Result<Map<String, Value>, Fault> {
+    pub fn texts(&mut self, name: &str) -> Result<Map<String, Value>, McpFault> {
         let members = self.object(name)?;
         match members.iter().find(|(_, value)| !value.is_string()) {
             None => Ok(members),
             Some((member, _)) => {
-                Err(Fault::invalid_params(format!("`{name}.{member}` is not a string")))
+                Err(McpFault::invalid_params(format!("`{name}.{member}` is not a string")))
             }
         }
     }
 
-    pub fn complete(mut self) -> Result<Complete, Fault> {
+    pub fn complete(mut self) -> Result<Complete, McpFault> {
         let mut reference = Params(self.object("ref")?);
         let target = match reference.value("type").as_str() {
-            Some("ref/prompt") => Target::Prompt(reference.name("name")?),
-            Some("ref/tool") => Target::Tool(reference.name("name")?),
+            Some("ref/prompt") => CompletionTarget::Prompt(reference.name("name")?),
+            Some("ref/tool") => CompletionTarget::Tool(reference.name("name")?),
             Some("ref/resource") => {
-                Target::Resource(reference.text("uri", limits::MCP_URI_BYTES_MAX)?)
+                CompletionTarget::Resource(reference.text("uri", limits::MCP_URI_BYTES_MAX)?)
             }
             _ => {
                 let text = "`ref.type` must be one of ref/prompt, ref/resource, ref/tool";
-                return Err(Fault::invalid_params(text));
+                return Err(McpFault::invalid_params(text));
             }
         };
         let argument = Params(self.object("argument")?);
@@ -86,29 +86,29 @@ impl Params {
             Some(Value::String(text)) if text.len() <= limits::MCP_URI_BYTES_MAX => {
                 Ok(text.clone())
             }
-            _ => Err(Fault::invalid_params(format!("`argument.{name}` is not a short string"))),
+            _ => Err(McpFault::invalid_params(format!("`argument.{name}` is not a short string"))),
         };
         let (argument, value) = (text("name")?, text("value")?);
         let context = Params(self.object("context")?).texts("arguments")?;
         Ok(Complete { target, argument, value, context })
     }
 
-    pub fn filter(mut self, has_tasks: bool) -> Result<Filter, Fault> {
+    pub fn filter(mut self, has_tasks: bool) -> Result<Filter, McpFault> {
         let Value::Object(wanted) = self.value("notifications") else {
-            return Err(Fault::invalid_params("`notifications` is not an object"));
+            return Err(McpFault::invalid_params("`notifications` is not an object"));
         };
         let flag = |name: &str| match wanted.get(name) {
             None | Some(Value::Null) => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
             Some(_) => {
-                Err(Fault::invalid_params(format!("`notifications.{name}` is not a boolean")))
+                Err(McpFault::invalid_params(format!("`notifications.{name}` is not a boolean")))
             }
         };
         let texts = |name: &str| list_of_texts(&wanted, name);
         let uris = texts("resourceSubscriptions")?;
         if uris.iter().any(|uri| !is_uri(uri)) {
             let text = "`notifications.resourceSubscriptions` has an item that is not a URI";
-            return Err(Fault::invalid_params(text));
+            return Err(McpFault::invalid_params(text));
         }
         let mut tasks = texts("taskIds")?;
         tasks.retain(|_| has_tasks); // A task that cannot exist is not acknowledged.
@@ -122,14 +122,14 @@ impl Params {
     }
 }
 
-fn list_of_texts(wanted: &Map<String, Value>, name: &str) -> Result<Vec<String>, Fault> {
+fn list_of_texts(wanted: &Map<String, Value>, name: &str) -> Result<Vec<String>, McpFault> {
     let error = || {
         let (count_max, bytes_max) = (limits::MCP_SUBSCRIPTIONS_MAX, limits::MCP_URI_BYTES_MAX);
         let text = format!(
             "`notifications.{name}` is not a list of at most {count_max} strings of at most \
              {bytes_max} bytes"
         );
-        Fault::invalid_params(text)
+        McpFault::invalid_params(text)
     };
     let values = match wanted.get(name) {
         None | Some(Value::Null) => return Ok(Vec::new()),

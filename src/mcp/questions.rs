@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ClientCapabilities, Era, Fault, Version};
+use super::{ClientCapabilities, Era, McpFault, Version};
 use crate::limits;
 use crate::tool::{Question, QuestionMethod};
 
@@ -17,13 +17,13 @@ pub fn check(
     version: Version,
     client: &ClientCapabilities,
     questions: &[Question],
-) -> Result<(), Fault> {
+) -> Result<(), McpFault> {
     if questions.len() > limits::MCP_QUESTIONS_MAX {
-        return Err(Fault::internal("the tool asks too many questions at once"));
+        return Err(McpFault::internal("the tool asks too many questions at once"));
     }
     for (at, question) in questions.iter().enumerate() {
         if questions[..at].iter().any(|other| other.key == question.key) {
-            return Err(Fault::internal("the tool asks two questions with the same key"));
+            return Err(McpFault::internal("the tool asks two questions with the same key"));
         }
     }
     let denied: Vec<&Question> =
@@ -44,8 +44,8 @@ pub fn check(
     let names: Vec<&str> = denied.iter().map(|question| question.method.name()).collect();
     let text = format!("the client has not declared that it supports {}", names.join(", "));
     match version.era() {
-        Era::Stateless => Err(Fault::missing_capability(text, required)),
-        Era::Handshake => Err(Fault::invalid_params(text)),
+        Era::Stateless => Err(McpFault::missing_capability(text, required)),
+        Era::Handshake => Err(McpFault::invalid_params(text)),
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use sha2::Sha256;
 
 use super::context::Retry;
-use super::{Context, Fault};
+use super::{Context, McpFault};
 use crate::base::{Instant, Principal};
 use crate::limits;
 use crate::tool::Replies;
@@ -49,13 +49,13 @@ impl Seal {
     ///
     /// # Errors
     /// The state is too long, or is nested too deeply to be parsed again.
-    pub fn seal(&self, bound: Bound<'_>, state: &Value, now: Instant) -> Result<String, Fault> {
+    pub fn seal(&self, bound: Bound<'_>, state: &Value, now: Instant) -> Result<String, McpFault> {
         let state = state.to_string();
         if state.len() > limits::MCP_STATE_BYTES_MAX {
-            return Err(Fault::internal("the state of the tool is too long"));
+            return Err(McpFault::internal("the state of the tool is too long"));
         }
         if serde_json::from_str::<Value>(&state).is_err() {
-            return Err(Fault::internal("the state of the tool is nested too deeply"));
+            return Err(McpFault::internal("the state of the tool is nested too deeply"));
         }
         let expiry_s = (now + limits::MCP_STATE_TTL).nanos().div_ceil(1_000_000_000);
         let tag = self.tag(bound, expiry_s, state.as_bytes()).finalize().into_bytes();
@@ -72,8 +72,8 @@ impl Seal {
     ///
     /// # Errors
     /// The text was not sealed here, was sealed for another principal or call, or has expired.
-    pub fn open(&self, bound: Bound<'_>, text: &str, now: Instant) -> Result<Value, Fault> {
-        let refused = || Fault::invalid_params("`requestState` is invalid or has expired");
+    pub fn open(&self, bound: Bound<'_>, text: &str, now: Instant) -> Result<Value, McpFault> {
+        let refused = || McpFault::invalid_params("`requestState` is invalid or has expired");
         let text = Some(text).filter(|text| text.len() <= 2 * limits::MCP_STATE_BYTES_MAX);
         let bytes = text.and_then(base64::read).ok_or_else(refused)?;
         let (tag, rest) = bytes.split_first_chunk::<TAG_BYTES>().ok_or_else(refused)?;
@@ -96,7 +96,7 @@ impl Seal {
         bound: Bound<'_>,
         context: &Context,
         now: Instant,
-    ) -> Result<Replies, Fault> {
+    ) -> Result<Replies, McpFault> {
         let Retry { answers, request_state } = &context.retry;
         let state = request_state.as_deref().map(|text| self.open(bound, text, now));
         Ok(Replies { answers: answers.clone(), state: state.transpose()? })
@@ -109,7 +109,7 @@ impl Seal {
         mac.update(&expiry_s.to_be_bytes());
         mac.update(&bound.principal.0.to_be_bytes());
         let mut arguments = Vec::new();
-        spell_object(&mut arguments, bound.arguments);
+        write_object(&mut arguments, bound.arguments);
         for part in [bound.method.as_bytes(), bound.name.as_bytes(), &arguments, state] {
             mac.update(&(part.len() as u64).to_be_bytes());
             mac.update(part);
@@ -120,13 +120,13 @@ impl Seal {
 
 /// Spells equal values alike, because the members of an object have no order. The recursion is as
 /// deep as the parsed value.
-fn spell(out: &mut Vec<u8>, value: &Value) {
+fn write_value(out: &mut Vec<u8>, value: &Value) {
     match value {
-        Value::Object(members) => spell_object(out, members),
+        Value::Object(members) => write_object(out, members),
         Value::Array(values) => {
             out.push(b'[');
             for value in values {
-                spell(out, value);
+                write_value(out, value);
                 out.push(b',');
             }
             out.push(b']');
@@ -137,14 +137,14 @@ fn spell(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-fn spell_object(out: &mut Vec<u8>, members: &Map<String, Value>) {
+fn write_object(out: &mut Vec<u8>, members: &Map<String, Value>) {
     let mut members: Vec<(&String, &Value)> = members.iter().collect();
     members.sort_unstable_by_key(|(name, _)| *name);
     out.push(b'{');
     for (name, value) in members {
         write_json(out, &Value::from(name.as_str()));
         out.push(b':');
-        spell(out, value);
+        write_value(out, value);
         out.push(b',');
     }
     out.push(b'}');

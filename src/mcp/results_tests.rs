@@ -6,7 +6,7 @@ use super::cursor::Page;
 use super::results::{ExecutionUri, Results, execution, execution_templates, output_schema, tool};
 use super::shapes::check;
 use super::testing::client;
-use super::{Fault, ServerInfo, Version, codes, door, questions, text_block};
+use super::{McpFault, ServerInfo, Version, codes, questions, streams, text_block};
 use crate::limits;
 use crate::tool::{Completion, Question, TaskSupport, ToolSpec};
 use crate::wire::jsonrpc::Id;
@@ -133,12 +133,12 @@ fn an_output_that_is_no_object_has_a_schema_only_in_the_stateless_era() {
 }
 
 #[test]
-fn the_tools_of_the_door_are_right() {
-    for spec in door::specs() {
+fn the_stream_tools_are_right() {
+    for spec in streams::specs() {
         for version in Version::ALL {
             check(version, "Tool", &tool(&spec, version));
         }
-        assert!(door::is_tool(&spec.name) && spec.title.is_some());
+        assert!(streams::is_tool(&spec.name) && spec.title.is_some());
     }
 }
 
@@ -268,7 +268,7 @@ fn executions_are_resources() {
     for uri in ["streamdoor://executions/", "streamdoor://executions/x", "test://a"] {
         assert_eq!(ExecutionUri::parse(uri), None, "{uri}");
     }
-    let found = |version| Fault::resource_not_found(version, "a:b");
+    let found = |version| McpFault::resource_not_found(version, "a:b");
     assert_eq!((found(OLD).code, found(NEW).code), (-32_002, -32_602)); // C6.
     assert_eq!(found(NEW).data, Some(json!({"uri": "a:b"})));
 }

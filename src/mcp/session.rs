@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::ask::{Ask, Incoming, Told, is_method};
+use super::ask::{Ask, ClientNotification, Incoming, is_method};
 use super::client::{ClientCapabilities, ClientInfo};
 use super::context::{Asker, Context, Level};
-use super::{Era, Fault, ServerInfo, Version};
+use super::{Era, McpFault, ServerInfo, Version};
 use crate::limits;
-use crate::wire::jsonrpc::{Id, Message};
+use crate::wire::jsonrpc::{Id, RpcMessage};
 
 /// The message that the session expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SessionState {
     /// `initialize` was answered; the client has not confirmed that it has read the result.
     ExpectInitialized,
     /// Any message.
@@ -25,8 +25,8 @@ enum State {
 
 /// One client of this era.
 #[derive(Clone, Debug)]
-pub struct Session {
-    state: State,
+pub struct McpSession {
+    state: SessionState,
     version: Version,
     client: ClientCapabilities,
     client_info: ClientInfo,
@@ -36,17 +36,20 @@ pub struct Session {
     subscriptions: BTreeSet<String>,
 }
 
-impl Session {
+impl McpSession {
     /// Opens a session by its first request, and returns the result of that request too.
     ///
     /// # Errors
     /// The request is not `initialize`, or its parameters are wrong.
-    pub fn open(request: &Message, server: &ServerInfo) -> Result<(Session, Value), Fault> {
+    pub fn open(
+        request: &RpcMessage,
+        server: &ServerInfo,
+    ) -> Result<(McpSession, Value), McpFault> {
         let params = match request {
-            Message::Request { method, params, .. } if method == "initialize" => params,
-            _ => return Err(Fault::invalid_request("the first request must be `initialize`")),
+            RpcMessage::Request { method, params, .. } if method == "initialize" => params,
+            _ => return Err(McpFault::invalid_request("the first request must be `initialize`")),
         };
-        let wrong = |problem: &str| Fault::invalid_params(problem.to_owned()).status(400);
+        let wrong = |problem: &str| McpFault::invalid_params(problem.to_owned()).status(400);
         let requested = params.get("protocolVersion").and_then(Value::as_str);
         let requested = requested.ok_or_else(|| wrong("`protocolVersion` is not a string"))?;
         let capabilities = params.get("capabilities");
@@ -54,8 +57,8 @@ impl Session {
         let client_info = params.get("clientInfo");
         let client_info = client_info.ok_or_else(|| wrong("`clientInfo` is missing"))?;
         let version = Version::negotiate(requested);
-        let session = Session {
-            state: State::ExpectInitialized,
+        let session = McpSession {
+            state: SessionState::ExpectInitialized,
             version,
             client: ClientCapabilities::parse(capabilities).map_err(|fault| fault.status(400))?,
             client_info: ClientInfo::parse(client_info).map_err(|fault| fault.status(400))?,
@@ -75,24 +78,27 @@ impl Session {
         Ok((session, result))
     }
 
-    /// Checks a message of this session. An admitted request is active until [`Session::finish`].
+    /// Checks a message of this session. An admitted request is active until
+    /// [`McpSession::finish`].
     ///
     /// # Errors
     /// The error reply to the sender; the session is unchanged.
     pub fn receive(
         &mut self,
-        message: Message,
+        message: RpcMessage,
         version_header: Option<&str>,
-    ) -> Result<Incoming, Fault> {
+    ) -> Result<Incoming, McpFault> {
         check_version(version_header)?;
         match message {
-            Message::Request { id, method, params } => self.request(id, &method, params),
-            Message::Notification { method, params } => {
-                Ok(Incoming::Told(self.told(Told::parse(&method, &params))))
+            RpcMessage::Request { id, method, params } => self.request(id, &method, params),
+            RpcMessage::Notification { method, params } => {
+                Ok(Incoming::Notification(self.told(ClientNotification::parse(&method, &params))))
             }
-            Message::Response { id: Some(id), result } => Ok(Incoming::Reply { id, result }),
+            RpcMessage::Response { id: Some(id), result } => Ok(Incoming::Reply { id, result }),
             // The client could not parse a message of this server. Nothing can be done about it.
-            Message::Response { id: None, .. } => Ok(Incoming::Told(Told::Other)),
+            RpcMessage::Response { id: None, .. } => {
+                Ok(Incoming::Notification(ClientNotification::Other))
+            }
         }
     }
 
@@ -101,22 +107,22 @@ impl Session {
         id: Id,
         method: &str,
         mut params: Map<String, Value>,
-    ) -> Result<Incoming, Fault> {
+    ) -> Result<Incoming, McpFault> {
         if method == "initialize" {
-            return Err(Fault::invalid_request("the session is already initialized"));
+            return Err(McpFault::invalid_request("the session is already initialized"));
         }
         let is_listed = method != "tasks/list" || self.lists_tasks;
         if !is_method(method, self.version) || !is_listed {
-            return Err(Fault::method_not_found(method, Era::Handshake));
+            return Err(McpFault::method_not_found(method, Era::Handshake));
         }
         if self.active.contains(&id) {
-            return Err(Fault::invalid_request("a request with this `id` is still active"));
+            return Err(McpFault::invalid_request("a request with this `id` is still active"));
         }
         let count_max = limits::MCP_REQUESTS_PER_SESSION_MAX;
         if self.active.len() >= count_max {
             let text =
                 format!("{count_max} requests of this session are active, which is the limit");
-            return Err(Fault::busy(text).status(429));
+            return Err(McpFault::busy(text).status(429));
         }
         let asker = Asker {
             id: id.clone(),
@@ -134,14 +140,16 @@ impl Session {
         Ok(Incoming::Ask(Box::new(context), ask))
     }
 
-    fn told(&mut self, told: Told) -> Told {
+    fn told(&mut self, told: ClientNotification) -> ClientNotification {
         match told {
-            Told::Initialized => {
-                self.state = State::Operating;
-                Told::Initialized
+            ClientNotification::Initialized => {
+                self.state = SessionState::Operating;
+                ClientNotification::Initialized
             }
             // The reply may have been sent already (A31).
-            Told::Cancelled { id, .. } if !self.active.contains(&id) => Told::Other,
+            ClientNotification::Cancelled { id, .. } if !self.active.contains(&id) => {
+                ClientNotification::Other
+            }
             told => told,
         }
     }
@@ -155,11 +163,11 @@ impl Session {
     ///
     /// # Errors
     /// The session has too many subscriptions.
-    pub fn subscribe(&mut self, uri: &str) -> Result<(), Fault> {
+    pub fn subscribe(&mut self, uri: &str) -> Result<(), McpFault> {
         let count_max = limits::MCP_SUBSCRIPTIONS_MAX;
         if self.subscriptions.len() >= count_max && !self.subscriptions.contains(uri) {
             let text = format!("this session has {count_max} subscriptions, which is the limit");
-            return Err(Fault::busy(text).status(429));
+            return Err(McpFault::busy(text).status(429));
         }
         self.subscriptions.insert(uri.to_owned());
         Ok(())
@@ -198,7 +206,7 @@ impl Session {
     /// True if the client has read the result of `initialize`. The server sends no request before
     /// that (A3).
     pub fn is_initialized(&self) -> bool {
-        self.state == State::Operating
+        self.state == SessionState::Operating
     }
 
     /// The lowest level of log messages that are sent.
@@ -214,7 +222,7 @@ impl Session {
 
 /// Checks the version header, if one is present (A24). It has to name a version of this era. If it
 /// is not the agreed version, the agreed one still applies.
-fn check_version(header: Option<&str>) -> Result<(), Fault> {
+fn check_version(header: Option<&str>) -> Result<(), McpFault> {
     let Some(header) = header else { return Ok(()) };
     let header = header.trim_matches([' ', '\t']);
     let known = Version::parse(header).filter(|version| version.era() == Era::Handshake);
@@ -223,7 +231,7 @@ fn check_version(header: Option<&str>) -> Result<(), Fault> {
         None => {
             let text =
                 "the header `MCP-Protocol-Version` does not name a version that has sessions";
-            Err(Fault::invalid_request(text))
+            Err(McpFault::invalid_request(text))
         }
     }
 }

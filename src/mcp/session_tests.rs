@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::testing::{message, notification, request, session, session_with};
-use super::{Ask, Incoming, Level, ServerInfo, Session, Told, Version, codes, shapes};
+use super::{
+    Ask, ClientNotification, Incoming, Level, McpSession, ServerInfo, Version, codes, shapes,
+};
 use crate::limits;
 use crate::wire::jsonrpc::Id;
 
@@ -15,8 +17,8 @@ fn initialize(version: &str) -> Value {
     })
 }
 
-fn open(params: Value) -> Result<(Session, Value), super::Fault> {
-    Session::open(&request(0, "initialize", params), &ServerInfo::default())
+fn open(params: Value) -> Result<(McpSession, Value), super::McpFault> {
+    McpSession::open(&request(0, "initialize", params), &ServerInfo::default())
 }
 
 fn handshake_versions() -> impl Iterator<Item = Version> {
@@ -58,7 +60,7 @@ fn what_a_server_does_not_have_it_does_not_declare() {
         ..Default::default()
     };
     let request = request(0, "initialize", initialize("2025-11-25"));
-    let (_, result) = Session::open(&request, &server).unwrap();
+    let (_, result) = McpSession::open(&request, &server).unwrap();
     shapes::check(Version::V2025_11_25, "InitializeResult", &result);
     let capabilities = &result["capabilities"];
     assert_eq!(capabilities["prompts"], json!({}));
@@ -96,12 +98,12 @@ fn the_first_request_is_a_right_initialize() {
         ),
     ];
     for (method, params, code) in wrong {
-        let opened = Session::open(&request(0, method, params.clone()), &ServerInfo::default());
+        let opened = McpSession::open(&request(0, method, params.clone()), &ServerInfo::default());
         let fault = opened.expect_err(&params.to_string());
         assert_eq!((fault.code, fault.status), (code, 400), "{params}");
     }
     let told = notification("initialize", initialize("2025-11-25"));
-    assert!(Session::open(&told, &ServerInfo::default()).is_err());
+    assert!(McpSession::open(&told, &ServerInfo::default()).is_err());
 }
 
 #[test]
@@ -112,7 +114,7 @@ fn a_client_is_asked_nothing_before_it_has_said_that_it_is_ready() {
     assert!(session.receive(request(1, "ping", json!({})), None).is_ok());
     assert!(!session.is_initialized());
     let told = session.receive(notification("notifications/initialized", json!({})), None);
-    assert_eq!(told, Ok(Incoming::Told(Told::Initialized)));
+    assert_eq!(told, Ok(Incoming::Notification(ClientNotification::Initialized)));
     assert!(session.is_initialized());
     assert!(session.client().roots_list_changed && session.client().abilities.roots);
     assert_eq!(session.client_info().name, "c");
@@ -223,12 +225,15 @@ fn a_cancellation_concerns_only_what_is_under_way() {
     };
     for id in [json!(0), json!(5), json!("x"), json!(null), json!(1.5), json!({})] {
         let told = session.receive(cancel(id.clone()), None);
-        assert_eq!(told, Ok(Incoming::Told(Told::Other)), "{id}");
+        assert_eq!(told, Ok(Incoming::Notification(ClientNotification::Other)), "{id}");
     }
     session.receive(request("\u{61}", "ping", json!({})), None).unwrap();
     let told = session.receive(cancel(json!("a")), None);
     let reason = Some("ab".to_owned());
-    assert_eq!(told, Ok(Incoming::Told(Told::Cancelled { id: Id::of_text("a"), reason })));
+    assert_eq!(
+        told,
+        Ok(Incoming::Notification(ClientNotification::Cancelled { id: Id::of_text("a"), reason }))
+    );
     assert_eq!(session.active_count(), 1); // Active until the shard finishes it.
 }
 
@@ -237,20 +242,20 @@ fn what_a_client_tells_and_nobody_knows_is_ignored() {
     // A9; the notes' section 4: an unknown notification or response id gets the status 202.
     let mut session = session(Version::V2025_06_18);
     for (method, told) in [
-        ("notifications/roots/list_changed", Told::RootsChanged),
-        ("notifications/progress", Told::Progress),
-        ("notifications/unknown", Told::Other),
-        ("tools/call", Told::Other),
+        ("notifications/roots/list_changed", ClientNotification::RootsChanged),
+        ("notifications/progress", ClientNotification::Progress),
+        ("notifications/unknown", ClientNotification::Other),
+        ("tools/call", ClientNotification::Other),
     ] {
         let got = session.receive(notification(method, json!({})), None);
-        assert_eq!(got, Ok(Incoming::Told(told)), "{method}");
+        assert_eq!(got, Ok(Incoming::Notification(told)), "{method}");
     }
     let reply = message(&json!({"jsonrpc": "2.0", "id": "ours", "result": {"roots": []}}));
     let id = Id::of_text("ours");
     let result = Ok(json!({"roots": []}));
     assert_eq!(session.receive(reply, None), Ok(Incoming::Reply { id, result }));
     let lost = message(&json!({"jsonrpc": "2.0", "error": {"code": -32700, "message": "?"}}));
-    assert_eq!(session.receive(lost, None), Ok(Incoming::Told(Told::Other)));
+    assert_eq!(session.receive(lost, None), Ok(Incoming::Notification(ClientNotification::Other)));
 }
 
 #[test]

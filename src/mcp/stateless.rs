@@ -8,23 +8,25 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::ask::{Ask, Incoming, Told, is_method};
+use super::ask::{Ask, ClientNotification, Incoming, is_method};
 use super::client::{ClientCapabilities, ClientInfo};
 use super::context::{
     Asker, Context, Level, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION,
 };
 use super::headers::Headers;
-use super::{Era, Fault, Version};
+use super::{Era, McpFault, Version};
 use crate::tool::ToolSpec;
-use crate::wire::jsonrpc::Message;
+use crate::wire::jsonrpc::RpcMessage;
 use crate::wire::members::member;
 
 /// Returns the era of a message (C1 to C3, B14). Its `_meta` decides, or else the version header of
 /// HTTP.
-pub fn era_of(message: &Message, version_header: Option<&str>) -> Era {
+pub fn era_of(message: &RpcMessage, version_header: Option<&str>) -> Era {
     let params = match message {
-        Message::Request { params, .. } | Message::Notification { params, .. } => Some(params),
-        Message::Response { .. } => None,
+        RpcMessage::Request { params, .. } | RpcMessage::Notification { params, .. } => {
+            Some(params)
+        }
+        RpcMessage::Response { .. } => None,
     };
     let meta = params.and_then(meta_of);
     let is_modern = |meta: &Map<String, Value>| {
@@ -54,28 +56,28 @@ fn is_later(header: &str) -> bool {
 /// # Errors
 /// The message is not admitted. The error is the reply to its sender.
 pub fn admit(
-    message: Message,
+    message: RpcMessage,
     headers: Option<&Headers<'_>>,
     spec_of: &dyn Fn(&str) -> Option<Arc<ToolSpec>>,
-) -> Result<Incoming, Fault> {
+) -> Result<Incoming, McpFault> {
     let (id, method, mut params) = match message {
-        Message::Request { id, method, params } => (id, method, params),
-        Message::Notification { method, params } => {
-            return Ok(Incoming::Told(Told::parse(&method, &params)));
+        RpcMessage::Request { id, method, params } => (id, method, params),
+        RpcMessage::Notification { method, params } => {
+            return Ok(Incoming::Notification(ClientNotification::parse(&method, &params)));
         }
-        Message::Response { .. } => {
-            return Err(Fault::invalid_request(
+        RpcMessage::Response { .. } => {
+            return Err(McpFault::invalid_request(
                 "this server sends no requests, so it accepts no responses",
             ));
         }
     };
     let version = version_of(&params, headers)?;
-    let Said { client, client_info, log_level } = Said::of(&params)?;
+    let DeclaredClient { client, client_info, log_level } = DeclaredClient::of(&params)?;
     if let Some(headers) = headers {
         headers.check_method(&method)?;
     }
     if !is_method(&method, version) {
-        return Err(Fault::method_not_found(&method, Era::Stateless));
+        return Err(McpFault::method_not_found(&method, Era::Stateless));
     }
     if let Some(headers) = headers {
         headers.check_name(&method, &params)?;
@@ -84,7 +86,7 @@ pub fn admit(
         }
     }
     if method == "tasks/update" && !params.get("inputResponses").is_some_and(Value::is_object) {
-        return Err(Fault::invalid_params("`inputResponses` is not an object"));
+        return Err(McpFault::invalid_params("`inputResponses` is not an object"));
     }
     let asker = Asker { id, version, client, client_info, log_level };
     let context = Context::take(asker, &mut params)?;
@@ -92,8 +94,8 @@ pub fn admit(
     Ok(Incoming::Ask(Box::new(context), ask))
 }
 
-fn missing(name: &str) -> Fault {
-    Fault::invalid_params(format!("`{name}` of `_meta` is missing or invalid")).status(400)
+fn missing(name: &str) -> McpFault {
+    McpFault::invalid_params(format!("`{name}` of `_meta` is missing or invalid")).status(400)
 }
 
 fn meta_of(params: &Map<String, Value>) -> Option<&Map<String, Value>> {
@@ -105,29 +107,29 @@ fn meta_of(params: &Map<String, Value>) -> Option<&Map<String, Value>> {
 fn version_of(
     params: &Map<String, Value>,
     headers: Option<&Headers<'_>>,
-) -> Result<Version, Fault> {
+) -> Result<Version, McpFault> {
     let said = meta_of(params).and_then(|meta| member(meta, META_VERSION)).and_then(Value::as_str);
     let said = said.ok_or_else(|| missing(META_VERSION))?;
     if let Some(headers) = headers {
         headers.check_version(said)?;
     }
     let version = Version::parse(said).filter(|known| known.era() == Era::Stateless);
-    version.ok_or_else(|| Fault::unsupported_version(said))
+    version.ok_or_else(|| McpFault::unsupported_version(said))
 }
 
 /// The data that a request declares about its client.
-struct Said {
+struct DeclaredClient {
     client: ClientCapabilities,
     client_info: Option<ClientInfo>,
     log_level: Option<Level>,
 }
 
-impl Said {
+impl DeclaredClient {
     /// Reads the data from `_meta`.
     ///
     /// # Errors
     /// A required member is missing or malformed (B3).
-    fn of(params: &Map<String, Value>) -> Result<Said, Fault> {
+    fn of(params: &Map<String, Value>) -> Result<DeclaredClient, McpFault> {
         let meta = meta_of(params).ok_or_else(|| missing(META_CAPABILITIES))?;
         let client = member(meta, META_CAPABILITIES).ok_or_else(|| missing(META_CAPABILITIES))?;
         let client = ClientCapabilities::parse(client).map_err(|fault| fault.status(400))?;
@@ -135,6 +137,6 @@ impl Said {
         let client_info = given(META_CLIENT).map(ClientInfo::parse).transpose();
         let log_level = given(META_LOG_LEVEL).map(Level::of).transpose()?;
         let client_info = client_info.map_err(|fault| fault.status(400))?;
-        Ok(Said { client, client_info, log_level })
+        Ok(DeclaredClient { client, client_info, log_level })
     }
 }

@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use super::headers::declared;
 use super::testing::{message, modern, notification, request};
 use super::{
-    Ask, Era, Fault, Headers, Incoming, Level, META_CAPABILITIES, META_LOG_LEVEL, META_VERSION,
-    Told, Version, admit, codes, era_of, shapes,
+    Ask, ClientNotification, Era, Headers, Incoming, Level, META_CAPABILITIES, META_LOG_LEVEL,
+    META_VERSION, McpFault, Version, admit, codes, era_of, shapes,
 };
 use crate::tool::ToolSpec;
-use crate::wire::jsonrpc::{Id, Message};
+use crate::wire::jsonrpc::{Id, RpcMessage};
 
 const VERSION: &str = "2026-07-28";
 
 /// Admits a request as over HTTP, with these headers.
-fn admit_http(message: Message, headers: &[(&str, &str)]) -> Result<Incoming, Fault> {
+fn admit_http(message: RpcMessage, headers: &[(&str, &str)]) -> Result<Incoming, McpFault> {
     let get = |name: &str| {
         let found = headers.iter().find(|(header, _)| header.eq_ignore_ascii_case(name));
         found.map(|(_, value)| *value)
@@ -49,7 +49,7 @@ fn paint() -> ToolSpec {
 }
 
 /// Writes an error as a message, and checks its shape by the schema.
-fn check_fault(fault: &Fault, shape: &str) -> Value {
+fn check_fault(fault: &McpFault, shape: &str) -> Value {
     let mut out = Vec::new();
     fault.write(&mut out, Some(&Id::of_number(1)));
     shapes::check_bytes(Version::LATEST, shape, &out)
@@ -331,8 +331,8 @@ fn on_lines_there_are_no_headers_to_compare() {
 fn what_is_told_is_told_without_ceremony_and_answers_are_refused() {
     // B15, B17, B20.
     let cancel = notification("notifications/cancelled", json!({"requestId": 3}));
-    let told = Told::Cancelled { id: Id::of_number(3), reason: None };
-    assert_eq!(admit(cancel, None, &|_| None), Ok(Incoming::Told(told)));
+    let told = ClientNotification::Cancelled { id: Id::of_number(3), reason: None };
+    assert_eq!(admit(cancel, None, &|_| None), Ok(Incoming::Notification(told)));
     let reply = message(&json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
     let fault = admit(reply, None, &|_| None).unwrap_err();
     assert_eq!((fault.code, fault.status), (codes::INVALID_REQUEST, 400));

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::client::TASKS_EXTENSION;
-use super::{Context, Era, Fault, Version};
+use super::{Context, Era, McpFault, Version};
 use crate::limits;
 use crate::tool::TaskSupport;
 use crate::trace::rfc3339;
@@ -83,7 +83,7 @@ pub enum Detail<'a> {
     /// The result of the call.
     Result(&'a Value),
     /// The error of the call.
-    Fault(&'a Fault),
+    Fault(&'a McpFault),
 }
 
 impl Task<'_> {
@@ -141,19 +141,19 @@ pub enum Placement {
 ///
 /// # Errors
 /// The tool's support and the client's request are incompatible (A38, B37).
-pub fn placement(context: &Context, support: TaskSupport) -> Result<Placement, Fault> {
+pub fn placement(context: &Context, support: TaskSupport) -> Result<Placement, McpFault> {
     if context.version.era() == Era::Stateless {
         return match (support, context.client.tasks) {
             (TaskSupport::Required, false) => {
                 let text = format!("this tool needs the extension {TASKS_EXTENSION}");
-                Err(Fault::missing_capability(text, required_capability()))
+                Err(McpFault::missing_capability(text, required_capability()))
             }
             (TaskSupport::Required | TaskSupport::Preferred, true) => Ok(Placement::Task),
             _ => Ok(Placement::Direct),
         };
     }
     let has_tasks = context.version == Version::V2025_11_25;
-    let refused = |text: &str| Err(Fault::new(super::codes::METHOD_NOT_FOUND, text));
+    let refused = |text: &str| Err(McpFault::new(super::codes::METHOD_NOT_FOUND, text));
     match (support, context.task.is_some()) {
         (TaskSupport::Required, false) if has_tasks => refused("this tool runs only as a task"),
         (TaskSupport::Forbidden, true) => refused("this tool does not run as a task"),

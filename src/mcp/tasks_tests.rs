@@ -8,7 +8,7 @@ use super::results_tests::{form, page};
 use super::shapes::check;
 use super::tasks::{Detail, Placement, Task, TaskState, placement, ttl_ms};
 use super::testing::context;
-use super::{Fault, META_EXECUTION, ServerInfo, Version, codes, questions};
+use super::{META_EXECUTION, McpFault, ServerInfo, Version, codes, questions};
 use crate::limits;
 use crate::tool::TaskSupport;
 
@@ -44,7 +44,7 @@ fn a_task_is_told_in_the_words_of_each_form() {
     assert_eq!((&created["resultType"], &created["ttlMs"]), (&json!("task"), &Value::Null));
     let asked = questions::requests(&[form()]);
     let result = json!({"content": [], "resultType": "complete"});
-    let fault = Fault::internal("it broke");
+    let fault = McpFault::internal("it broke");
     for (state, detail) in [
         (TaskState::Working, Detail::None),
         (TaskState::InputRequired, Detail::Questions(&asked)),

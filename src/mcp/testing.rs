@@ -3,41 +3,41 @@
 use serde_json::{Value, json};
 
 use super::{
-    Ask, ClientCapabilities, Context, Fault, Incoming, META_CAPABILITIES, META_CLIENT,
-    META_VERSION, ServerInfo, Session, Version, admit,
+    Ask, ClientCapabilities, Context, Incoming, META_CAPABILITIES, META_CLIENT, META_VERSION,
+    McpFault, McpSession, ServerInfo, Version, admit,
 };
-use crate::wire::jsonrpc::{self, Message};
+use crate::wire::jsonrpc::{self, RpcMessage};
 
 /// Parses a message.
-pub fn message(value: &Value) -> Message {
+pub fn message(value: &Value) -> RpcMessage {
     jsonrpc::parse(value.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}: {value}"))
 }
 
 /// Returns a request with this id.
-pub fn request(id: impl Into<Value>, method: &str, params: Value) -> Message {
+pub fn request(id: impl Into<Value>, method: &str, params: Value) -> RpcMessage {
     message(&json!({"jsonrpc": "2.0", "id": id.into(), "method": method, "params": params}))
 }
 
 /// Returns a notification.
-pub fn notification(method: &str, params: Value) -> Message {
+pub fn notification(method: &str, params: Value) -> RpcMessage {
     message(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
 }
 
 /// Opens a session of this version whose client has these capabilities.
-pub fn session_with(version: Version, capabilities: Value, server: &ServerInfo) -> Session {
+pub fn session_with(version: Version, capabilities: Value, server: &ServerInfo) -> McpSession {
     let params = json!({
         "protocolVersion": version.text(),
         "capabilities": capabilities,
         "clientInfo": {"name": "test", "version": "1"},
     });
-    let (mut session, _) = Session::open(&request(0, "initialize", params), server).unwrap();
+    let (mut session, _) = McpSession::open(&request(0, "initialize", params), server).unwrap();
     let told = session.receive(notification("notifications/initialized", json!({})), None);
     assert!(told.is_ok());
     session
 }
 
 /// Opens a session of this version whose client has no capabilities.
-pub fn session(version: Version) -> Session {
+pub fn session(version: Version) -> McpSession {
     session_with(version, json!({}), &ServerInfo::default())
 }
 
@@ -47,7 +47,7 @@ pub fn ask_with(
     capabilities: Value,
     method: &str,
     params: Value,
-) -> Result<(Context, Ask), Fault> {
+) -> Result<(Context, Ask), McpFault> {
     let incoming = match version {
         Version::V2026_07_28 => {
             let request = request(7, method, modern(params, capabilities));
@@ -66,7 +66,7 @@ pub fn ask_with(
 }
 
 /// Parses a request in this version, of a client without capabilities.
-pub fn ask(version: Version, method: &str, params: Value) -> Result<Ask, Fault> {
+pub fn ask(version: Version, method: &str, params: Value) -> Result<Ask, McpFault> {
     ask_with(version, json!({}), method, params).map(|(_, ask)| ask)
 }
 

@@ -38,8 +38,8 @@ impl RingWriter {
         let tail_max = tail_max.min(tail_seq + slot_count / u64::from(CLAIM_PARTS));
         let position_max = needed_position + data_bytes / u64::from(CLAIM_PARTS);
         let tail_seq = self.last_at_or_before(position_max, tail_seq, tail_max);
-        let told_seq = tail_seq - u64::from(planted(Planted::TailOffByOne));
-        self.store_tail(told_seq.max(self.tail_seq));
+        let reported_seq = tail_seq - u64::from(planted(Planted::TailOffByOne));
+        self.store_tail(reported_seq.max(self.tail_seq));
         self.seq_limit = tail_seq + slot_count;
         self.position_limit = self.position_of(tail_seq) + data_bytes;
         Ok(())

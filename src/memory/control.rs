@@ -61,7 +61,7 @@ const MAGIC: usize = 280;
 const VERSION: usize = 281;
 /// Number of words of one page. The data that follows in a file begins on lines of its own.
 pub(super) const CONTROL_WORDS: usize = 288;
-/// The version of everything in this file, in `desk_slot.rs`, `reader_page.rs` and `owner.rs`.
+/// The version of everything in this file, in `signal_slot.rs`, `reader_page.rs` and `owner.rs`.
 pub(super) const PAGE_VERSION: u64 = 1;
 /// The text "sdctrl": the page that a server writes.
 pub(super) const CONTROL_MAGIC: u64 = 0x0102_6c72_7463_6473;
@@ -244,9 +244,10 @@ impl ControlPage {
         self.segment.word(EXIT).store(packed, Ordering::Relaxed);
     }
 
-    /// Stores whether the shard wants to hear when a cursor moves. It then calls `Desk::knock` for
-    /// the readers and looks at their cursors. A reader that moves after that look sees the new
-    /// epoch at its next step, or before it sleeps. In the latter case it has passed a full fence.
+    /// Stores whether the shard wants to hear when a cursor moves. It then calls
+    /// `ReaderSignals::knock` for the readers and looks at their cursors. A reader that moves after
+    /// that look sees the new epoch at its next step, or before it sleeps. In the latter case it
+    /// has passed a full fence.
     pub fn set_attention(&self, is_wanted: bool) {
         self.segment.word(ATTENTION).store(u64::from(is_wanted), Ordering::Relaxed);
         full_fence(); // control:attention
@@ -373,7 +374,8 @@ impl ControlView {
         let _ = futex::wait(self.segment.word(GATE_EPOCH), epoch as u32, READER_SLEEP_MAX);
     }
 
-    /// True if the shard wants to hear that a cursor has moved. Check it after its `Desk::knock`.
+    /// True if the shard wants to hear that a cursor has moved. Check it after its
+    /// `ReaderSignals::knock`.
     #[inline]
     pub fn attention_hint(&self) -> bool {
         self.segment.word(ATTENTION).load(Ordering::Relaxed) != 0

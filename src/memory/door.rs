@@ -15,10 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::layout::{ClockAnchor, Geometry};
 use super::lease::Lease;
-use super::memfd::{DOOR_SEALS, Foreign, Memfd, OpenError};
+use super::memfd::{DOOR_SEALS, ForeignFile, Memfd, OpenError};
 use super::reader::RingReader;
 use super::segment::Segment;
-use super::shared::Guest;
+use super::shared::SharedFile;
 use super::writer::{RingWriter, Start};
 use crate::limits::DOOR_RING_BYTES;
 
@@ -108,7 +108,7 @@ impl DoorRing {
 
 /// A ring that another process writes. The server makes it and reads it as hostile memory.
 pub struct ProducerRing {
-    guest: Guest,
+    shared: SharedFile,
     reader: RingReader,
 }
 
@@ -129,15 +129,15 @@ impl ProducerRing {
         let writer = RingWriter::new(Lease::whole(segment, geometry), anchor);
         let generation = writer.generation();
         drop(writer); // The writable mapping goes with it.
-        let guest = Guest::new(memfd, geometry.window_bytes())?;
-        let segment = guest.segment().clone();
+        let shared = SharedFile::new(memfd, geometry.window_bytes())?;
+        let segment = shared.segment().clone();
         let reader = RingReader::of_writer(segment, geometry, generation, anchor);
-        Ok(ProducerRing { guest, reader })
+        Ok(ProducerRing { shared, reader })
     }
 
     /// The descriptor for the producer, which can write until [`ProducerRing::close`].
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.guest.descriptor()
+        self.shared.descriptor()
     }
 
     /// Seals the ring after the producer has mapped it, so that nobody else maps it for writing.
@@ -147,8 +147,8 @@ impl ProducerRing {
     /// [`OpenError::NotSealed`] if the producer has prevented the seals, or the kernel's error. In
     /// either case no reader may get this ring, and the server must not read it.
     pub fn close(&self) -> Result<OwnedFd, OpenError> {
-        self.guest.close()?;
-        self.guest.reopen_read_only().map_err(OpenError::Os)
+        self.shared.close()?;
+        self.shared.reopen_read_only().map_err(OpenError::Os)
     }
 
     /// The server's reader of the ring, which checks everything it reads. Use it after
@@ -165,7 +165,7 @@ impl RingWriter {
     /// # Errors
     /// [`OpenError`] if the file is not a sealed, empty ring, or the kernel refuses to map it.
     pub fn open(fd: OwnedFd) -> Result<RingWriter, OpenError> {
-        let file = Foreign::check(fd, super::memfd::GUEST_SEALS, &DOOR_RING_BYTES)?;
+        let file = ForeignFile::check(fd, super::memfd::SHARED_SEALS, &DOOR_RING_BYTES)?;
         RingWriter::of_empty(file.map_writable()?)
     }
 

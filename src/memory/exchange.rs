@@ -10,20 +10,20 @@
 //!   reads after the writer has finished is the last one.
 //! - `exchange:sleep`: a reader counts itself as asleep, passes a full fence, then looks once more
 //!   for a chunk. The publisher passes a full fence, then looks for sleepers.
-//! - `exchange:doze`: the same for readers that sleep in a reactor, each with a flag of its own.
-//!   The side that takes the flag decrements the count. A reader is thus woken once for each sleep,
-//!   and costs nothing until it sleeps again.
+//! - `exchange:reactor-sleep`: the same for readers that sleep in a reactor, each with a flag of
+//!   its own. The side that takes the flag decrements the count. A reader is thus woken once for
+//!   each sleep, and costs nothing until it sleeps again.
 //! - `exchange:gated`: a shard that sees the writer wait sees the chunks that it wrote before.
 //!
 //! Tests: below; `loom_tests.rs` for both handshakes.
 
 use super::atomic::{AtomicU32, Ordering, full_fence};
-use super::desk::Flag;
+use super::reader_signals::Flag;
 
 /// A word with a pair of cache lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
-struct Line(AtomicU32);
+struct PaddedWord(AtomicU32);
 
 /// The two counts of sleeping readers, which are loaded together.
 #[repr(align(128))]
@@ -32,16 +32,16 @@ struct Sleepers {
     /// Number of readers that sleep on a futex.
     asleep_count: AtomicU32,
     /// Number of readers that sleep in a reactor.
-    dozing_count: AtomicU32,
+    reactor_asleep_count: AtomicU32,
 }
 
 /// The shared words of one execution.
 #[derive(Default)]
 pub struct Exchange {
     sleepers: Sleepers,
-    closed: Line,
-    writing: Line,
-    gated: Line,
+    closed: PaddedWord,
+    writing: PaddedWord,
+    gated: PaddedWord,
 }
 
 /// The error of a write to a closed ring, which accepts nothing more.
@@ -112,26 +112,26 @@ impl Exchange {
 
     /// Marks a reader as asleep in a reactor. The caller has to look once more for its chunk before
     /// it sleeps.
-    pub fn doze(&self, dozes: &Flag) {
-        self.sleepers.dozing_count.fetch_add(1, Ordering::Relaxed);
-        dozes.set();
-        full_fence(); // exchange:doze
+    pub fn sleep_in_reactor(&self, reactor_sleep: &Flag) {
+        self.sleepers.reactor_asleep_count.fetch_add(1, Ordering::Relaxed);
+        reactor_sleep.set();
+        full_fence(); // exchange:reactor-sleep
     }
 
     /// Ends a sleep in a reactor. The reader and its waker may both call this. Returns `true` for
     /// the call that ended the sleep; the waker then has to wake the reader's reactor.
-    pub fn rouse(&self, dozes: &Flag) -> bool {
-        let is_first = dozes.take();
+    pub fn end_reactor_sleep(&self, reactor_sleep: &Flag) -> bool {
+        let is_first = reactor_sleep.take();
         if is_first {
-            self.sleepers.dozing_count.fetch_sub(1, Ordering::Relaxed);
+            self.sleepers.reactor_asleep_count.fetch_sub(1, Ordering::Relaxed);
         }
         is_first
     }
 
     /// True if any reader sleeps in a reactor. Call it like [`Exchange::has_sleepers`].
     #[inline]
-    pub fn has_dozers(&self) -> bool {
-        self.sleepers.dozing_count.load(Ordering::Relaxed) != 0 // exchange:doze
+    pub fn has_reactor_sleepers(&self) -> bool {
+        self.sleepers.reactor_asleep_count.load(Ordering::Relaxed) != 0 // exchange:reactor-sleep
     }
 
     /// Stores whether the producer waits for the gate to move. After `true` the caller has to look
@@ -166,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn who_dozes_is_roused_once() {
-        let (exchange, dozes) = (Exchange::new(), Flag::default());
-        assert!(!exchange.rouse(&dozes) && !exchange.has_dozers());
-        exchange.doze(&dozes);
-        assert!(exchange.has_dozers() && !exchange.has_sleepers());
-        assert!(exchange.rouse(&dozes));
-        assert!(!exchange.rouse(&dozes) && !exchange.has_dozers());
+    fn a_reader_in_a_reactor_is_woken_once() {
+        let (exchange, reactor_sleep) = (Exchange::new(), Flag::default());
+        assert!(!exchange.end_reactor_sleep(&reactor_sleep) && !exchange.has_reactor_sleepers());
+        exchange.sleep_in_reactor(&reactor_sleep);
+        assert!(exchange.has_reactor_sleepers() && !exchange.has_sleepers());
+        assert!(exchange.end_reactor_sleep(&reactor_sleep));
+        assert!(!exchange.end_reactor_sleep(&reactor_sleep) && !exchange.has_reactor_sleepers());
     }
 }

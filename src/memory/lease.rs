@@ -16,12 +16,12 @@ pub struct Lease {
     /// The generation of the next writer's ring. It is never 0 and never repeats for this window.
     pub(super) generation: u64,
     /// Its place in the pool; `None` if it is not from a pool.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<WindowPosition>,
 }
 
 /// The position of a window in a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct WindowPosition {
     pub(super) class_index: u8,
     pub(super) window_index: u32,
 }

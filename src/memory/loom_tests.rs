@@ -218,27 +218,28 @@ fn a_reader_that_falls_asleep_is_seen_or_sees_the_chunk() {
 }
 
 #[test]
-fn a_reader_that_sleeps_in_a_reactor_is_roused_once_or_sees_the_chunk() {
+fn a_reader_that_sleeps_in_a_reactor_is_woken_once_or_sees_the_chunk() {
     explore(3, || {
         let mut writer = ring(DATA_FIRST, 0);
         let reader = writer.reader();
         let exchange = Arc::new(Exchange::new());
-        let desk = Arc::new(Desk::new());
-        let there = (Arc::clone(&exchange), Arc::clone(&desk));
+        let reader_signals = Arc::new(ReaderSignals::new());
+        let there = (Arc::clone(&exchange), Arc::clone(&reader_signals));
         let thread = loom::thread::spawn(move || {
-            there.0.doze(there.1.dozes());
+            there.0.sleep_in_reactor(there.1.reactor_sleep());
             let is_sleeping = reader.head_seq() == 0;
             // A reader that finds something ends its own sleep, unless the writer was faster.
-            let is_up = !is_sleeping && there.0.rouse(there.1.dozes());
+            let is_up = !is_sleeping && there.0.end_reactor_sleep(there.1.reactor_sleep());
             (is_sleeping, is_up)
         });
         write(&mut writer, 1);
         full_fence();
-        let is_woken = exchange.has_dozers() && exchange.rouse(desk.dozes());
+        let is_woken = exchange.has_reactor_sleepers()
+            && exchange.end_reactor_sleep(reader_signals.reactor_sleep());
         let (is_sleeping, is_up) = thread.join().unwrap();
         assert!(is_woken || !is_sleeping);
         assert!(!(is_woken && is_up));
-        assert_eq!(exchange.has_dozers(), !is_woken && !is_up);
+        assert_eq!(exchange.has_reactor_sleepers(), !is_woken && !is_up);
     });
 }
 
@@ -249,8 +250,8 @@ fn a_cursor_that_moves_before_a_sleep_is_sampled_or_the_knock_is_heard() {
         let control_view = control.view();
         let (page, mut view) = ReaderPage::new(1);
         let exchange = Arc::new(Exchange::new());
-        let desk = Arc::new(Desk::new());
-        let there = (Arc::clone(&exchange), Arc::clone(&desk));
+        let reader_signals = Arc::new(ReaderSignals::new());
+        let there = (Arc::clone(&exchange), Arc::clone(&reader_signals));
         let thread = loom::thread::spawn(move || {
             page.set_cursor(2);
             there.0.fall_asleep();
@@ -258,7 +259,7 @@ fn a_cursor_that_moves_before_a_sleep_is_sampled_or_the_knock_is_heard() {
             is_knocked_for && control_view.attention_hint() // It would wake the shard.
         });
         control.set_attention(true);
-        desk.knock();
+        reader_signals.knock();
         full_fence();
         let is_woken = exchange.has_sleepers();
         let cursor = view.sample(1, 5).unwrap();

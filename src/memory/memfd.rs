@@ -33,7 +33,7 @@ use crate::limits::DOOR_RING_BYTES;
 pub(super) const DOOR_SEALS: i32 =
     libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
 /// The seals of a file that another process may map for writing, until it has done so.
-pub(super) const GUEST_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+pub(super) const SHARED_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 /// The seals of a file that still grows and never leaves the process.
 pub(super) const ARENA_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
@@ -166,20 +166,20 @@ impl RingReader {
     /// [`OpenError`] if the descriptor is not that of a sealed ring, or the kernel refuses to map
     /// it.
     pub fn open(fd: OwnedFd) -> Result<RingReader, OpenError> {
-        let file = Foreign::check(fd, DOOR_SEALS, &DOOR_RING_BYTES)?;
+        let file = ForeignFile::check(fd, DOOR_SEALS, &DOOR_RING_BYTES)?;
         RingReader::attach(file.map_read_only()?).map_err(OpenError::Header)
     }
 }
 
 /// A file that another process handed over, of the right kind and of a fixed size.
-pub(super) struct Foreign {
+pub(super) struct ForeignFile {
     file: File,
     bytes: usize,
 }
 
-impl Foreign {
+impl ForeignFile {
     /// Accepts a descriptor of a memfd that has at least these seals and one of these sizes.
-    pub(super) fn check(fd: OwnedFd, seals: i32, sizes: &[u32]) -> Result<Foreign, OpenError> {
+    pub(super) fn check(fd: OwnedFd, seals: i32, sizes: &[u32]) -> Result<ForeignFile, OpenError> {
         let file = File::from(fd);
         let metadata = file.metadata().map_err(OpenError::Os)?;
         // For a file without seals (a plain file, a pipe, a socket) the kernel answers EINVAL: no
@@ -192,7 +192,7 @@ impl Foreign {
         if !sizes.iter().any(|size| u64::from(*size) == bytes) {
             return Err(OpenError::WrongSize { bytes });
         }
-        Ok(Foreign { file, bytes: bytes as usize })
+        Ok(ForeignFile { file, bytes: bytes as usize })
     }
 
     /// Maps the file for reading, once for all readers in this process. More mappings of the same

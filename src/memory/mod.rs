@@ -33,8 +33,6 @@ pub mod atomic;
 mod claim;
 pub mod control;
 mod copy;
-pub mod desk;
-pub mod desk_slot;
 pub mod door;
 pub mod exchange;
 mod format;
@@ -53,9 +51,11 @@ pub mod pool;
 pub mod pressure;
 pub mod reader;
 pub mod reader_page;
+pub mod reader_signals;
 pub mod readings;
 pub mod segment;
 pub mod shared;
+pub mod signal_slot;
 pub mod writer;
 
 #[cfg(all(test, loom))]
@@ -70,8 +70,6 @@ mod ring_tests;
 mod shared_tests;
 
 pub use control::{ControlPage, ControlView, FinalRecord, ProgressRecord, ShortText};
-pub use desk::{Desk, Flag, Left};
-pub use desk_slot::{DeskSlot, DeskView};
 pub use door::{DoorMemory, DoorRing, ProducerRing};
 pub use exchange::{Closed, Exchange};
 pub use format::HeaderFault;
@@ -84,6 +82,8 @@ pub use pool::{LeaseError, RingPool, RingPoolConfig, RingPoolUsage};
 pub use pressure::{Gauge, Pressure, Readings};
 pub use reader::{Poll, ReadError, RingReader, TailTotals};
 pub use reader_page::{ReaderPage, ReaderPageView, WildCursor};
+pub use reader_signals::{Flag, LeaveReason, ReaderSignals};
 pub use segment::Segment;
 pub use shared::{ControlFile, ProducerPage, ProducerPageFile, ReaderPageFile};
+pub use signal_slot::{SignalSlot, SignalView};
 pub use writer::{RingWriter, Start, WriteError};

@@ -62,17 +62,17 @@ pub enum Owner {
 /// The `struct robust_list` of linux/futex.h. The kernel follows `next` until it is back at the
 /// head.
 #[repr(C)]
-struct Link {
-    next: *mut Link,
+struct RobustList {
+    next: *mut RobustList,
 }
 
 /// The `struct robust_list_head` of linux/futex.h.
 #[repr(C)]
-struct Head {
-    list: Link,
+struct RobustListHead {
+    list: RobustList,
     /// The distance from the link of an entry to its futex.
     futex_offset: libc::c_long,
-    pending: *mut Link,
+    pending: *mut RobustList,
 }
 
 impl OwnerWord {
@@ -90,10 +90,14 @@ impl OwnerWord {
         let word = self.segment.word(OWNER);
         let address = (&raw const *word).cast::<u32>();
         let before = robust_list()?;
-        let mut entry = Link { next: ptr::null_mut() };
+        let mut entry = RobustList { next: ptr::null_mut() };
         let entry = &raw mut entry;
         let futex_offset = (address.addr() as libc::c_long).wrapping_sub(entry.addr() as _);
-        let mut head = Head { list: Link { next: entry }, futex_offset, pending: ptr::null_mut() };
+        let mut head = RobustListHead {
+            list: RobustList { next: entry },
+            futex_offset,
+            pending: ptr::null_mut(),
+        };
         let head = &raw mut head;
         // SAFETY: `entry` is a local of this function, and nothing else refers to it.
         unsafe { (*entry).next = head.cast() };
@@ -116,7 +120,7 @@ impl OwnerWord {
 /// Releases the word, also during a panic.
 struct Release<'a> {
     word: &'a AtomicU64,
-    before: *mut Head,
+    before: *mut RobustListHead,
 }
 
 impl Drop for Release<'_> {
@@ -169,8 +173,8 @@ fn thread_id() -> u32 {
 }
 
 /// Returns the robust list of this thread.
-fn robust_list() -> io::Result<*mut Head> {
-    let mut head: *mut Head = ptr::null_mut();
+fn robust_list() -> io::Result<*mut RobustListHead> {
+    let mut head: *mut RobustListHead = ptr::null_mut();
     let mut bytes = 0usize;
     // SAFETY: the kernel writes a pointer and a length, to two locals of these sizes.
     let result =
@@ -180,9 +184,10 @@ fn robust_list() -> io::Result<*mut Head> {
 
 /// Sets the robust list of this thread. The kernel follows it when the thread ends, with checks of
 /// its own. The list is in this process, and has to exist for as long as it is set.
-fn set_robust_list(head: *mut Head) -> io::Result<()> {
+fn set_robust_list(head: *mut RobustListHead) -> io::Result<()> {
     fence(Ordering::SeqCst); // The content of the list is stored before it is set.
     // SAFETY: the kernel stores the address; it reads the list when this thread ends.
-    let result = unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<RobustListHead>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -40,7 +40,7 @@ use std::{fmt, io};
 
 use super::arena::Arena;
 use super::layout::Geometry;
-use super::lease::{Lease, Place};
+use super::lease::{Lease, WindowPosition};
 use super::pressure::Pressure;
 use crate::limits::{
     RING_CLASS_BYTES, RING_GROWTH_STEP_BYTES, RING_NEED_BYTES_DEFAULT, RING_RELEASE_STEP_BYTES,
@@ -422,7 +422,7 @@ impl RingPool {
             segment: arena.window(window_index),
             geometry: Geometry::of_class(arena.class_bytes),
             generation,
-            place: Some(Place { class_index: arena.class_index, window_index }),
+            place: Some(WindowPosition { class_index: arena.class_index, window_index }),
         };
         self.scarce_class_index = self.is_running_out(class_index).then_some(class_index);
         lease

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  server                          descriptor              other process
-//!  ControlFile   page, desk slots  read-only, sealed    ▶  ControlView + DeskView
+//!  ControlFile   page, signals     read-only, sealed    ▶  ControlView + SignalView
 //!  ReaderPageFile      view        writable, then sealed ▶  ReaderPage
 //!  ProducerPageFile    view        writable, then sealed ▶  ProducerPage
 //! ```
@@ -23,11 +23,11 @@ use super::control::{
     CONTROL_MAGIC, CONTROL_WORDS, ControlPage, ControlView, FinalRecord, PRODUCER_MAGIC,
     ProgressRecord,
 };
-use super::desk_slot::{DeskSlot, DeskView, SLOT_WORDS};
-use super::memfd::{DOOR_SEALS, Foreign, GUEST_SEALS, Memfd, OpenError};
+use super::memfd::{DOOR_SEALS, ForeignFile, Memfd, OpenError, SHARED_SEALS};
 use super::owner::{OWNER_WORDS, OwnerView, OwnerWord};
 use super::reader_page::{ReaderPage, ReaderPageView};
 use super::segment::Segment;
+use super::signal_slot::{SLOT_WORDS, SignalSlot, SignalView};
 use crate::limits::DOOR_READERS_PER_EXECUTION_MAX;
 
 const PAGE_BYTES: usize = 4096;
@@ -37,25 +37,25 @@ const CONTROL_FILE_BYTES: usize =
 const _: () = assert!((CONTROL_WORDS + OWNER_WORDS) * 8 <= PAGE_BYTES);
 
 /// A file that one other process may map for writing.
-pub(super) struct Guest {
+pub(super) struct SharedFile {
     memfd: Memfd,
     segment: Segment,
 }
 
-impl Guest {
+impl SharedFile {
     /// Wraps a file of `bytes` allocated bytes, which this process does not write any more.
-    pub(super) fn new(memfd: Memfd, bytes: usize) -> io::Result<Guest> {
-        memfd.seal(GUEST_SEALS)?;
+    pub(super) fn new(memfd: Memfd, bytes: usize) -> io::Result<SharedFile> {
+        memfd.seal(SHARED_SEALS)?;
         let segment = memfd.map_read_only(bytes)?;
-        Ok(Guest { memfd, segment })
+        Ok(SharedFile { memfd, segment })
     }
 
     /// Creates a page in a file of its own, which begins with these words.
-    fn with_words(name: &std::ffi::CStr, words: &[u64]) -> io::Result<Guest> {
+    fn with_words(name: &std::ffi::CStr, words: &[u64]) -> io::Result<SharedFile> {
         let memfd = Memfd::create(name)?;
         memfd.allocate(0, PAGE_BYTES as u64)?;
         memfd.write_words(words)?;
-        Guest::new(memfd, PAGE_BYTES)
+        SharedFile::new(memfd, PAGE_BYTES)
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -71,7 +71,7 @@ impl Guest {
         let found = self.memfd.seals().map_err(OpenError::Os)?;
         if found & DOOR_SEALS != DOOR_SEALS {
             return Err(match refused {
-                Some(error) if found & GUEST_SEALS == found => OpenError::Os(error),
+                Some(error) if found & SHARED_SEALS == found => OpenError::Os(error),
                 _ => OpenError::NotSealed { found, needed: DOOR_SEALS },
             });
         }
@@ -84,7 +84,7 @@ impl Guest {
     }
 }
 
-/// The control page of an execution, and a desk slot for each of its readers in other processes.
+/// The control page of an execution, and a signal slot for each of its readers in other processes.
 pub struct ControlFile {
     /// The page that all of them read, and the producer.
     pub page: ControlPage,
@@ -122,8 +122,8 @@ impl ControlFile {
     ///
     /// # Panics
     /// If `slot` is not below [`DOOR_READERS_PER_EXECUTION_MAX`].
-    pub fn take_slot(&self, slot: u32) -> DeskSlot {
-        DeskSlot::take(slot_of(&self.segment, slot).expect("a slot that there is"))
+    pub fn take_slot(&self, slot: u32) -> SignalSlot {
+        SignalSlot::take(slot_of(&self.segment, slot).expect("a slot that there is"))
     }
 }
 
@@ -138,18 +138,18 @@ impl ControlView {
     /// # Errors
     /// [`OpenError`] if the file is not a sealed control page; [`OpenError::WrongPage`] also if the
     /// slot does not exist.
-    pub fn open(fd: OwnedFd, slot: u32) -> Result<(ControlView, DeskView), OpenError> {
-        let file = Foreign::check(fd, DOOR_SEALS, &[CONTROL_FILE_BYTES as u32])?;
+    pub fn open(fd: OwnedFd, slot: u32) -> Result<(ControlView, SignalView), OpenError> {
+        let file = ForeignFile::check(fd, DOOR_SEALS, &[CONTROL_FILE_BYTES as u32])?;
         let segment = file.map_read_only()?;
         let view = ControlView::at(&segment, CONTROL_MAGIC).ok_or(OpenError::WrongPage)?;
         let slot = slot_of(&segment, slot).ok_or(OpenError::WrongPage)?;
-        Ok((view, DeskView::at(slot)))
+        Ok((view, SignalView::at(slot)))
     }
 }
 
 /// The page of a reader in another process, on the server's side.
 pub struct ReaderPageFile {
-    guest: Guest,
+    shared: SharedFile,
 }
 
 impl ReaderPageFile {
@@ -159,12 +159,12 @@ impl ReaderPageFile {
     /// The kernel's error: no memory, no descriptors.
     pub fn create(cursor: u64) -> io::Result<ReaderPageFile> {
         let words = ReaderPage::fresh(cursor);
-        Ok(ReaderPageFile { guest: Guest::with_words(c"streamdoor-reader", &words)? })
+        Ok(ReaderPageFile { shared: SharedFile::with_words(c"streamdoor-reader", &words)? })
     }
 
     /// The descriptor for the reader, which can write until [`ReaderPageFile::close`].
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.guest.descriptor()
+        self.shared.descriptor()
     }
 
     /// Seals the page after the reader has mapped it, so that nobody else maps it for writing.
@@ -174,8 +174,8 @@ impl ReaderPageFile {
     /// [`OpenError::NotSealed`] if the reader has prevented the seals, or the kernel's error. In
     /// either case the server must not read the page and has to drop the reader.
     pub fn close(self, cursor: u64) -> Result<ReaderPageView, OpenError> {
-        self.guest.close()?;
-        Ok(ReaderPageView::at(self.guest.segment, cursor))
+        self.shared.close()?;
+        Ok(ReaderPageView::at(self.shared.segment, cursor))
     }
 }
 
@@ -185,14 +185,14 @@ impl ReaderPage {
     /// # Errors
     /// [`OpenError`] if the file is not a sealed reader page, or the kernel refuses to map it.
     pub fn open(fd: OwnedFd) -> Result<ReaderPage, OpenError> {
-        let segment = Foreign::check(fd, GUEST_SEALS, &[PAGE_BYTES as u32])?.map_writable()?;
+        let segment = ForeignFile::check(fd, SHARED_SEALS, &[PAGE_BYTES as u32])?.map_writable()?;
         ReaderPage::at(&segment).ok_or(OpenError::WrongPage)
     }
 }
 
 /// The page of a producer in another process, on the server's side.
 pub struct ProducerPageFile {
-    guest: Guest,
+    shared: SharedFile,
 }
 
 impl ProducerPageFile {
@@ -204,12 +204,14 @@ impl ProducerPageFile {
         let fresh = Segment::heap(CONTROL_WORDS);
         let _ = ControlPage::at(&fresh, PRODUCER_MAGIC);
         let words = fresh.words(CONTROL_WORDS);
-        Ok(ProducerPageFile { guest: Guest::with_words(c"streamdoor-producer-page", &words)? })
+        Ok(ProducerPageFile {
+            shared: SharedFile::with_words(c"streamdoor-producer-page", &words)?,
+        })
     }
 
     /// The descriptor for the producer, which can write until [`ProducerPageFile::close`].
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.guest.descriptor()
+        self.shared.descriptor()
     }
 
     /// Seals the page after the producer has mapped it, so that nobody else maps it for writing.
@@ -221,8 +223,8 @@ impl ProducerPageFile {
     /// if it has already overwritten the header of the page, or the kernel's error. In each case
     /// the server must not read the page.
     pub fn close(self) -> Result<(ControlView, OwnerView), OpenError> {
-        self.guest.close()?;
-        let segment = self.guest.segment;
+        self.shared.close()?;
+        let segment = self.shared.segment;
         let view = ControlView::at(&segment, PRODUCER_MAGIC).ok_or(OpenError::WrongPage)?;
         Ok((view, OwnerView::at(segment.part(CONTROL_WORDS * 8, OWNER_WORDS * 8))))
     }
@@ -240,7 +242,7 @@ impl ProducerPage {
     /// # Errors
     /// [`OpenError`] if the file is not a sealed producer page, or the kernel refuses to map it.
     pub fn open(fd: OwnedFd) -> Result<ProducerPage, OpenError> {
-        let segment = Foreign::check(fd, GUEST_SEALS, &[PAGE_BYTES as u32])?.map_writable()?;
+        let segment = ForeignFile::check(fd, SHARED_SEALS, &[PAGE_BYTES as u32])?.map_writable()?;
         ControlView::at(&segment, PRODUCER_MAGIC).ok_or(OpenError::WrongPage)?;
         let page = ControlPage::at(&segment, PRODUCER_MAGIC);
         let owner = OwnerWord::at(segment.part(CONTROL_WORDS * 8, OWNER_WORDS * 8));

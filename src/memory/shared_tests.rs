@@ -12,7 +12,7 @@ use memmap2::{MmapOptions, UncheckedAdvice};
 use super::atomic::Ordering;
 use super::control::{CONTROL_MAGIC, CONTROL_WORDS};
 use super::layout::{ClockAnchor, Geometry};
-use super::memfd::{DOOR_SEALS, GUEST_SEALS, Memfd};
+use super::memfd::{DOOR_SEALS, Memfd, SHARED_SEALS};
 use super::*;
 use crate::base::{Instant, Random};
 use crate::limits::{DOOR_READERS_PER_EXECUTION_MAX, DOOR_RING_BYTES};
@@ -129,10 +129,10 @@ fn every_class_of_a_door_can_be_opened() {
 fn a_server_tells_through_its_control_file() {
     let mut file = ControlFile::create().unwrap();
     let open = |slot| ControlView::open(copy_of(file.descriptor()), slot);
-    let (view, desk) = open(DOOR_READERS_PER_EXECUTION_MAX - 1).unwrap();
+    let (view, reader_signals) = open(DOOR_READERS_PER_EXECUTION_MAX - 1).unwrap();
     assert!(matches!(open(DOOR_READERS_PER_EXECUTION_MAX), Err(OpenError::WrongPage)));
     assert!(matches!(open(u32::MAX), Err(OpenError::WrongPage)));
-    let (_, other_desk) = open(0).unwrap();
+    let (_, other_signals) = open(0).unwrap();
 
     assert_eq!((view.gate(), view.final_record()), ((0, 0, 0, 0), None)); // The gate is closed.
     file.page.set_gate(3, 4, 5, 6);
@@ -149,14 +149,17 @@ fn a_server_tells_through_its_control_file() {
     file.page.set_progress(&told);
     assert_eq!(view.progress(), Some(told));
 
-    let before = desk.epoch();
+    let before = reader_signals.epoch();
     let slot = file.take_slot(DOOR_READERS_PER_EXECUTION_MAX - 1);
-    assert_eq!(desk.detached(), 0);
-    assert_ne!(desk.epoch(), before);
+    assert_eq!(reader_signals.detached(), 0);
+    assert_ne!(reader_signals.epoch(), before);
     slot.detach(4);
-    assert_eq!((desk.detached(), other_desk.detached(), other_desk.epoch()), (4, 0, 0));
+    assert_eq!(
+        (reader_signals.detached(), other_signals.detached(), other_signals.epoch()),
+        (4, 0, 0)
+    );
     file.take_slot(DOOR_READERS_PER_EXECUTION_MAX - 1);
-    assert_eq!(desk.detached(), 0);
+    assert_eq!(reader_signals.detached(), 0);
 
     let (verdict, totals) = (NonZeroU8::new(2).unwrap(), KindTotals::default());
     file.page.set_exit(1 << 32 | 3);
@@ -381,7 +384,7 @@ fn a_descriptor_that_is_not_what_it_should_be_is_refused() {
     let fake = Memfd::create(c"fake").unwrap();
     fake.allocate(0, 4096).unwrap();
     fake.write_words(&[CONTROL_MAGIC; CONTROL_WORDS]).unwrap();
-    fake.seal(GUEST_SEALS).unwrap();
+    fake.seal(SHARED_SEALS).unwrap();
     let fakes = || copy_of(fake.descriptor());
     assert!(matches!(ReaderPage::open(fakes()), Err(OpenError::WrongPage)));
     assert!(matches!(ProducerPage::open(fakes()), Err(OpenError::WrongPage)));

@@ -13,7 +13,7 @@ use crate::reactor::socket_calls::{self as calls, RawAddress};
 use crate::reactor::{ConnectAddress, ConnectError, IoError, Peer};
 
 /// A connection attempt that has begun.
-pub struct Begun {
+pub struct ConnectAttempt {
     pub fd: OwnedFd,
     /// The outcome, if it is known already. Otherwise the descriptor becomes writable.
     pub outcome: Option<Result<(), IoError>>,
@@ -23,7 +23,7 @@ pub struct Begun {
 ///
 /// # Errors
 /// [`ConnectError`]; nothing is left behind then.
-pub fn begin(address: &ConnectAddress) -> Result<Begun, ConnectError> {
+pub fn begin(address: &ConnectAddress) -> Result<ConnectAttempt, ConnectError> {
     let at = |call| move |error| ConnectError::Failed { address: address.clone(), call, error };
     let (fd, raw) = match address {
         ConnectAddress::Tcp(internet) => {
@@ -49,7 +49,7 @@ pub fn begin(address: &ConnectAddress) -> Result<Begun, ConnectError> {
         Err(IoError(libc::EINPROGRESS | libc::EINTR)) => None,
         outcome => Some(outcome),
     };
-    Ok(Begun { fd, outcome })
+    Ok(ConnectAttempt { fd, outcome })
 }
 
 /// Returns the peer of a connection whose descriptor is writable or has an error.

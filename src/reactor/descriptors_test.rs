@@ -7,11 +7,14 @@ use std::os::unix::net::UnixStream;
 
 use crate::reactor::socket_calls::DESCRIPTORS_SENT_MAX;
 use crate::reactor::testing::for_each_backend;
-use crate::reactor::{ConnectionId, End, Reactor, ReleasedSocket, SendError, SocketEvent};
+use crate::reactor::{
+    ConnectionId, HalfConnection, Reactor, ReleasedSocket, SendError, SocketEvent,
+};
 
 /// A connection, the socket that reads what it sends, and the socket that keeps its input open.
 fn connection(reactor: &mut dyn Reactor) -> (ConnectionId, UnixStream, UnixStream) {
-    let ((input, keeper), (output, reader)) = (End::pair().unwrap(), End::pair().unwrap());
+    let ((input, keeper), (output, reader)) =
+        (HalfConnection::pair().unwrap(), HalfConnection::pair().unwrap());
     let id = reactor.adopt(ReleasedSocket::of_ends(input, output)).unwrap();
     (id, reader, keeper)
 }
@@ -114,8 +117,10 @@ fn where_no_byte_can_be_sent_no_descriptor_is() {
 fn what_carries_none_says_so() {
     for_each_backend(|reactor| {
         let ((_reader, output), (input, _writer)) = (io::pipe().unwrap(), io::pipe().unwrap());
-        let (input, output) =
-            (End::to_read(input.as_fd()).unwrap(), End::to_write(output.as_fd()).unwrap());
+        let (input, output) = (
+            HalfConnection::to_read(input.as_fd()).unwrap(),
+            HalfConnection::to_write(output.as_fd()).unwrap(),
+        );
         let id = reactor.adopt(ReleasedSocket::of_ends(input, output)).unwrap();
         let (pipe, _end) = io::pipe().unwrap();
         let slices = [IoSlice::new(b"x")];

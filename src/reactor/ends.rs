@@ -16,13 +16,13 @@ use super::{IoError, socket_calls as calls};
 
 /// One direction of a connection, made of an existing descriptor.
 #[derive(Debug)]
-pub struct End {
+pub struct HalfConnection {
     fd: OwnedFd,
-    kind: Kind,
+    kind: HalfKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum HalfKind {
     /// A socket that is not shared.
     Socket,
     /// A socket that others may share.
@@ -31,35 +31,35 @@ enum Kind {
     Pipe,
 }
 
-impl End {
+impl HalfConnection {
     /// Makes the read end of a connection from `fd`, which stays as it is and may be closed.
     ///
     /// # Errors
     /// The descriptor cannot be read without waiting: a file, a terminal, a pipe of another user.
-    /// Then let a thread copy the bytes to an end of [`End::pair`].
+    /// Then let a thread copy the bytes to an end of [`HalfConnection::pair`].
     ///
     /// ```
     /// use std::os::fd::AsFd;
-    /// use streamdoor::reactor::End;
+    /// use streamdoor::reactor::HalfConnection;
     /// let (reader, _writer) = std::io::pipe()?;
-    /// assert!(End::to_read(reader.as_fd()).is_ok());
+    /// assert!(HalfConnection::to_read(reader.as_fd()).is_ok());
     /// let file = std::fs::File::open("/dev/null")?;
-    /// assert!(End::to_read(file.as_fd()).is_err());
+    /// assert!(HalfConnection::to_read(file.as_fd()).is_err());
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn to_read(fd: BorrowedFd<'_>) -> io::Result<End> {
-        End::share(fd, OpenOptions::new().read(true))
+    pub fn to_read(fd: BorrowedFd<'_>) -> io::Result<HalfConnection> {
+        HalfConnection::share(fd, OpenOptions::new().read(true))
     }
 
     /// Makes the write end of a connection from `fd`, which stays as it is and may be closed.
     ///
     /// # Errors
-    /// The same as of [`End::to_read`].
-    pub fn to_write(fd: BorrowedFd<'_>) -> io::Result<End> {
-        End::share(fd, OpenOptions::new().write(true))
+    /// The same as of [`HalfConnection::to_read`].
+    pub fn to_write(fd: BorrowedFd<'_>) -> io::Result<HalfConnection> {
+        HalfConnection::share(fd, OpenOptions::new().write(true))
     }
 
-    fn share(fd: BorrowedFd<'_>, options: &mut OpenOptions) -> io::Result<End> {
+    fn share(fd: BorrowedFd<'_>, options: &mut OpenOptions) -> io::Result<HalfConnection> {
         let copy = fd.try_clone_to_owned()?;
         let file = File::from(copy);
         let kind = file.metadata()?.file_type();
@@ -67,7 +67,7 @@ impl End {
             let fd = OwnedFd::from(file);
             let is_stream = calls::is_stream(fd.as_raw_fd());
             return match is_stream.map_err(|error| io::Error::from_raw_os_error(error.0))? {
-                true => Ok(End { fd, kind: Kind::SharedSocket }),
+                true => Ok(HalfConnection { fd, kind: HalfKind::SharedSocket }),
                 false => Err(io::Error::other("a socket that is not a stream")),
             };
         }
@@ -76,25 +76,25 @@ impl End {
         }
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let opened = options.custom_flags(libc::O_NONBLOCK).open(path)?;
-        Ok(End { fd: opened.into(), kind: Kind::Pipe })
+        Ok(HalfConnection { fd: opened.into(), kind: HalfKind::Pipe })
     }
 
     /// Makes a socket pair: an end, and its peer for a thread that copies bytes.
     ///
     /// # Errors
     /// No descriptors, or no memory.
-    pub fn pair() -> io::Result<(End, UnixStream)> {
+    pub fn pair() -> io::Result<(HalfConnection, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
-        Ok((End { fd: ours.into(), kind: Kind::Socket }, theirs))
+        Ok((HalfConnection { fd: ours.into(), kind: HalfKind::Socket }, theirs))
     }
 
     /// True if the connection uses the given socket or pipe itself, without a thread that copies.
     pub fn is_shared(&self) -> bool {
-        self.kind != Kind::Socket
+        self.kind != HalfKind::Socket
     }
 
     fn shutdown(&self, how: libc::c_int) {
-        if self.kind == Kind::Socket {
+        if self.kind == HalfKind::Socket {
             calls::shutdown(&self.fd, how);
         }
     }
@@ -102,20 +102,20 @@ impl End {
 
 /// The descriptor that a connection reads from, and the one that it writes to.
 #[derive(Debug)]
-pub(crate) struct Ends {
-    input: End,
+pub(crate) struct ConnectionEnds {
+    input: HalfConnection,
     /// The descriptor to write to, or `None` if it is the input.
-    output: Option<End>,
+    output: Option<HalfConnection>,
 }
 
-impl Ends {
+impl ConnectionEnds {
     /// The ends of a connection of one socket, accepted or connected.
-    pub fn of_socket(fd: OwnedFd) -> Ends {
-        Ends { input: End { fd, kind: Kind::Socket }, output: None }
+    pub fn of_socket(fd: OwnedFd) -> ConnectionEnds {
+        ConnectionEnds { input: HalfConnection { fd, kind: HalfKind::Socket }, output: None }
     }
 
-    pub fn of(input: End, output: End) -> Ends {
-        Ends { input, output: Some(output) }
+    pub fn of(input: HalfConnection, output: HalfConnection) -> ConnectionEnds {
+        ConnectionEnds { input, output: Some(output) }
     }
 
     pub fn input(&self) -> RawFd {
@@ -130,7 +130,7 @@ impl Ends {
     /// others share stay as they are, and so does a socket whose kernel refuses.
     pub fn bound_sending(&self, bytes: u32) {
         let output = self.output.as_ref().unwrap_or(&self.input);
-        if output.kind == Kind::Socket {
+        if output.kind == HalfKind::Socket {
             let _ = calls::set_send_buffer(output.fd.as_raw_fd(), bytes);
         }
     }
@@ -142,7 +142,7 @@ impl Ends {
 
     /// True if the input is a pipe, which `recv` does not support.
     pub fn is_input_pipe(&self) -> bool {
-        self.input.kind == Kind::Pipe
+        self.input.kind == HalfKind::Pipe
     }
 
     /// Makes reads of a pipe blocking or not. Calls on sockets pass a flag instead.
@@ -155,8 +155,8 @@ impl Ends {
     /// Receives the bytes that are available, from a non-blocking input. `Ok(0)`: the end.
     pub fn receive(&self, into: &mut [u8]) -> Result<usize, IoError> {
         match self.input.kind {
-            Kind::Pipe => calls::read(self.input(), into),
-            Kind::Socket | Kind::SharedSocket => calls::receive(self.input(), into),
+            HalfKind::Pipe => calls::read(self.input(), into),
+            HalfKind::Socket | HalfKind::SharedSocket => calls::receive(self.input(), into),
         }
     }
 
@@ -168,7 +168,7 @@ impl Ends {
     ) -> (usize, Option<IoError>) {
         let output = self.output.as_ref().unwrap_or(&self.input);
         match output.kind {
-            Kind::Socket if !descriptors.is_empty() => {
+            HalfKind::Socket if !descriptors.is_empty() => {
                 let is_first = Cell::new(true);
                 calls::send(output.fd.as_raw_fd(), slices, |fd, slices| match is_first.get() {
                     false => calls::send_once(fd, slices),
@@ -178,8 +178,8 @@ impl Ends {
                 })
             }
             _ if !descriptors.is_empty() => (0, Some(IoError(libc::EOPNOTSUPP))),
-            Kind::Pipe => calls::send(output.fd.as_raw_fd(), slices, calls::write_once),
-            Kind::Socket | Kind::SharedSocket => {
+            HalfKind::Pipe => calls::send(output.fd.as_raw_fd(), slices, calls::write_once),
+            HalfKind::Socket | HalfKind::SharedSocket => {
                 calls::send(output.fd.as_raw_fd(), slices, calls::send_once)
             }
         }

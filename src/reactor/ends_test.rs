@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::reactor::testing::for_each_backend;
 use crate::reactor::{
-    ConnectionId, End, PolledReactor, Reactor, ReleasedSocket, SendError, SocketEvent, UringReactor,
+    ConnectionId, HalfConnection, PolledReactor, Reactor, ReleasedSocket, SendError, SocketEvent,
+    UringReactor,
 };
 
 /// The descriptors that a program is given, and the ends that its parent keeps.
@@ -38,8 +39,8 @@ const KINDS: [fn() -> Given; 2] = [pipes, sockets];
 
 impl Given {
     fn adopt(&self, reactor: &mut dyn Reactor) -> ConnectionId {
-        let input = End::to_read(self.input.as_fd()).unwrap();
-        let output = End::to_write(self.output.as_fd()).unwrap();
+        let input = HalfConnection::to_read(self.input.as_fd()).unwrap();
+        let output = HalfConnection::to_write(self.output.as_fd()).unwrap();
         assert!(input.is_shared() && output.is_shared());
         reactor.adopt(ReleasedSocket::of_ends(input, output)).unwrap()
     }
@@ -172,8 +173,8 @@ fn a_shared_socket_may_be_one_that_does_not_wait() {
     for_each_backend(|reactor| {
         let (near, mut far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
-        let input = End::to_read(near.as_fd()).unwrap();
-        let output = End::to_write(near.as_fd()).unwrap();
+        let input = HalfConnection::to_read(near.as_fd()).unwrap();
+        let output = HalfConnection::to_write(near.as_fd()).unwrap();
         let id = reactor.adopt(ReleasedSocket::of_ends(input, output)).unwrap();
         assert_nothing_comes(reactor); // The socket is not polled again and again either.
         far.write_all(b"ping").unwrap();
@@ -187,7 +188,8 @@ fn a_shared_socket_may_be_one_that_does_not_wait() {
 #[test]
 fn an_end_of_our_own_is_ended_with_the_connection() {
     for_each_backend(|reactor| {
-        let ((input, mut into), (output, mut out)) = (End::pair().unwrap(), End::pair().unwrap());
+        let ((input, mut into), (output, mut out)) =
+            (HalfConnection::pair().unwrap(), HalfConnection::pair().unwrap());
         let id = reactor.adopt(ReleasedSocket::of_ends(input, output)).unwrap();
         into.write_all(b"in").unwrap();
         assert_eq!(next(reactor), Seen::Bytes(b"in".to_vec()));
@@ -202,8 +204,8 @@ fn an_end_of_our_own_is_ended_with_the_connection() {
 #[test]
 fn what_can_not_be_waited_for_is_refused() {
     let refused = |fd: BorrowedFd<'_>| {
-        assert!(End::to_read(fd).is_err());
-        assert!(End::to_write(fd).is_err());
+        assert!(HalfConnection::to_read(fd).is_err());
+        assert!(HalfConnection::to_write(fd).is_err());
     };
     refused(File::open("/dev/null").unwrap().as_fd());
     refused(File::open("/proc/self/status").unwrap().as_fd());

@@ -52,7 +52,7 @@ mod testing;
 
 pub use clock::Clock;
 pub use counters::{Counters, IoError};
-pub use ends::End;
+pub use ends::HalfConnection;
 pub use idle::{Decision, Idle, IdleStrategy};
 pub use inventory::{UringOperation, uring_operations};
 pub use polled::PolledReactor;

@@ -16,10 +16,10 @@ use mio::{Interest, Registry, Token};
 
 use crate::base::{Handle, Instant, Pool};
 use crate::limits::{LISTENER_PAUSE, RECEIVE_SCRATCH_BYTES, SEND_BUFFER_BYTES};
-use crate::reactor::connecting::{self, Begun};
-use crate::reactor::ends::Ends;
+use crate::reactor::connecting::{self, ConnectAttempt};
+use crate::reactor::ends::ConnectionEnds;
 use crate::reactor::listener::{self, Listener};
-use crate::reactor::released::Past;
+use crate::reactor::released::SocketHistory;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
 use crate::reactor::{
     AdoptError, Clock, ConnectAddress, ConnectError, ConnectionId, IoError, ListenAddress,
@@ -46,9 +46,9 @@ struct ListenerSlot {
 }
 
 struct Connection {
-    ends: Ends,
-    past: Past,
-    /// Requested, and not reported yet. `past.broken` has the reason of a failure that is known.
+    ends: ConnectionEnds,
+    history: SocketHistory,
+    /// Requested, and not reported yet. `history.broken` has the reason of a failure that is known.
     is_connecting: bool,
     /// Removed from epoll already; given away when the owner asks for events.
     is_releasing: bool,
@@ -61,10 +61,10 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(ends: Ends, past: Past) -> Connection {
+    fn new(ends: ConnectionEnds, history: SocketHistory) -> Connection {
         Connection {
             ends,
-            past,
+            history,
             is_connecting: false,
             is_releasing: false,
             is_touched: false,
@@ -85,7 +85,7 @@ enum Touched {
     Connection(Handle),
 }
 
-enum Happening {
+enum PendingEvent {
     Accepted(ListenerId, ConnectionId, Peer),
     Connected(ConnectionId, Peer),
     Received(ConnectionId, usize),
@@ -162,7 +162,7 @@ impl PolledNet {
     /// Queues the connection in `touched` if it has something to try.
     fn touch(&mut self, handle: Handle) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
-        let can_receive = slot.may_receive && slot.is_receiving && !slot.past.has_ended;
+        let can_receive = slot.may_receive && slot.is_receiving && !slot.history.has_ended;
         let can_send = slot.is_cut && slot.may_send;
         let is_worth_a_try = match slot.is_connecting {
             true => slot.may_send,
@@ -197,32 +197,32 @@ impl PolledNet {
         &mut self,
         handle: Handle,
         counters: &mut SocketCounters,
-    ) -> Option<Happening> {
+    ) -> Option<PendingEvent> {
         let slot = self.connections.get_mut(handle)?;
         if !std::mem::take(&mut slot.may_send) {
             return None; // It was touched for another reason.
         }
         slot.is_connecting = false;
         let id = ConnectionId(handle);
-        let known = slot.past.broken.map_or(Ok(()), Err);
+        let known = slot.history.broken.map_or(Ok(()), Err);
         match known.and_then(|()| connecting::outcome(slot.ends.input())) {
             Ok(peer) => {
-                slot.past.peer = peer;
+                slot.history.peer = peer;
                 slot.may_receive = true;
                 counters.connected_count += 1;
                 self.touch(handle);
-                Some(Happening::Connected(id, peer))
+                Some(PendingEvent::Connected(id, peer))
             }
             Err(error) => {
-                slot.past.has_ended = true;
-                slot.past.broken = Some(error);
+                slot.history.has_ended = true;
+                slot.history.broken = Some(error);
                 counters.unconnected_count += 1;
-                Some(Happening::Ended(id, Some(error)))
+                Some(PendingEvent::Ended(id, Some(error)))
             }
         }
     }
 
-    fn accept(&mut self, handle: Handle, counters: &mut SocketCounters) -> Option<Happening> {
+    fn accept(&mut self, handle: Handle, counters: &mut SocketCounters) -> Option<PendingEvent> {
         let slot = self.listeners.get_mut(handle)?;
         slot.is_touched = false;
         if self.connections.count() == self.connections.capacity() {
@@ -249,7 +249,7 @@ impl PolledNet {
         match self.settle_in(fd, is_unix) {
             Ok((connection, peer)) => {
                 counters.accepted_count += 1;
-                Some(Happening::Accepted(ListenerId(handle), connection, peer))
+                Some(PendingEvent::Accepted(ListenerId(handle), connection, peer))
             }
             Err(_) => {
                 counters.aborted_count += 1;
@@ -265,7 +265,7 @@ impl PolledNet {
             calls::set_send_buffer(fd.as_raw_fd(), SEND_BUFFER_BYTES)?;
         }
         let connection = self
-            .insert(Connection::new(Ends::of_socket(fd), Past::none(peer)))
+            .insert(Connection::new(ConnectionEnds::of_socket(fd), SocketHistory::none(peer)))
             .map_err(|(_, error)| error)?;
         Ok((connection, peer))
     }
@@ -323,7 +323,7 @@ impl PolledNet {
         &mut self,
         handle: Handle,
         counters: &mut SocketCounters,
-    ) -> Option<Happening> {
+    ) -> Option<PendingEvent> {
         let slot = self.connections.get_mut(handle)?;
         slot.is_touched = false;
         let id = ConnectionId(handle);
@@ -331,7 +331,10 @@ impl PolledNet {
             let slot = self.connections.remove(handle)?;
             counters.released_count += 1;
             self.resume_listeners();
-            return Some(Happening::Released(id, ReleasedSocket::of_kernel(slot.ends, slot.past)));
+            return Some(PendingEvent::Released(
+                id,
+                ReleasedSocket::of_kernel(slot.ends, slot.history),
+            ));
         }
         if slot.is_connecting {
             return self.try_connecting(handle, counters);
@@ -340,9 +343,9 @@ impl PolledNet {
             slot.is_cut = false;
             slot.may_send = false;
             self.touch(handle);
-            return Some(Happening::Writable(id));
+            return Some(PendingEvent::Writable(id));
         }
-        if !slot.may_receive || !slot.is_receiving || slot.past.has_ended {
+        if !slot.may_receive || !slot.is_receiving || slot.history.has_ended {
             return None;
         }
         match slot.ends.receive(&mut self.scratch) {
@@ -351,18 +354,18 @@ impl PolledNet {
                 None
             }
             Ok(0) => {
-                slot.past.has_ended = true;
-                Some(Happening::Ended(id, None))
+                slot.history.has_ended = true;
+                Some(PendingEvent::Ended(id, None))
             }
             Err(error) => {
-                slot.past.has_ended = true;
-                Some(Happening::Ended(id, Some(error)))
+                slot.history.has_ended = true;
+                Some(PendingEvent::Ended(id, Some(error)))
             }
             Ok(size_bytes) => {
                 counters.received_bytes += size_bytes as u64;
                 slot.is_touched = true;
                 self.later.push_back(Touched::Connection(handle)); // One receive a turn.
-                Some(Happening::Received(id, size_bytes))
+                Some(PendingEvent::Received(id, size_bytes))
             }
         }
     }
@@ -402,11 +405,12 @@ impl Net for PolledNet {
         if self.connections.count() == connections_max {
             return Err(ConnectError::TooMany { connections_max });
         }
-        let Begun { fd, outcome } = connecting::begin(address)?;
-        let mut slot = Connection::new(Ends::of_socket(fd), Past::none(Peer::of(address)));
+        let ConnectAttempt { fd, outcome } = connecting::begin(address)?;
+        let mut slot =
+            Connection::new(ConnectionEnds::of_socket(fd), SocketHistory::none(Peer::of(address)));
         slot.is_connecting = true;
         slot.may_send = outcome.is_some();
-        slot.past.broken = outcome.and_then(Result::err);
+        slot.history.broken = outcome.and_then(Result::err);
         self.insert(slot).map_err(|(_, error)| ConnectError::Failed {
             address: address.clone(),
             call: "epoll_ctl",
@@ -438,7 +442,7 @@ impl Net for PolledNet {
         if slot.is_connecting {
             return Ok(0);
         }
-        if let Some(error) = slot.past.broken {
+        if let Some(error) = slot.history.broken {
             return Err(SendError::Broken(error));
         }
         if slot.is_cut {
@@ -446,7 +450,7 @@ impl Net for PolledNet {
         }
         let (sent_bytes, error) = slot.ends.send(slices, descriptors);
         counters.sent_bytes += sent_bytes as u64;
-        slot.past.broken = error;
+        slot.history.broken = error;
         if let (0, Some(error)) = (sent_bytes, error) {
             return Err(SendError::Broken(error));
         }
@@ -490,36 +494,40 @@ impl Net for PolledNet {
         socket: ReleasedSocket,
         counters: &mut SocketCounters,
     ) -> Result<ConnectionId, AdoptError> {
-        let (ends, past) = socket.find_place(&self.connections)?.into_kernel()?;
-        let inserted = self.insert(Connection::new(ends, past));
+        let (ends, history) = socket.find_place(&self.connections)?.into_kernel()?;
+        let inserted = self.insert(Connection::new(ends, history));
         counters.adopted_count += u64::from(inserted.is_ok());
         inserted.map_err(|(slot, error)| {
-            let socket = ReleasedSocket::of_kernel(slot.ends, slot.past);
+            let socket = ReleasedSocket::of_kernel(slot.ends, slot.history);
             AdoptError::Refused { socket, error }
         })
     }
 
     fn next_event(&mut self, counters: &mut SocketCounters) -> Option<SocketEvent<'_>> {
-        let happening = loop {
-            let happening = match self.touched.pop_front()? {
+        let pending = loop {
+            let pending = match self.touched.pop_front()? {
                 Touched::Listener(handle) => self.accept(handle, counters),
                 Touched::Connection(handle) => self.try_connection(handle, counters),
             };
-            if let Some(happening) = happening {
-                break happening;
+            if let Some(pending) = pending {
+                break pending;
             }
         };
-        Some(match happening {
-            Happening::Accepted(listener, connection, peer) => {
+        Some(match pending {
+            PendingEvent::Accepted(listener, connection, peer) => {
                 SocketEvent::Accepted { listener, connection, peer }
             }
-            Happening::Connected(connection, peer) => SocketEvent::Connected { connection, peer },
-            Happening::Received(connection, size_bytes) => {
+            PendingEvent::Connected(connection, peer) => {
+                SocketEvent::Connected { connection, peer }
+            }
+            PendingEvent::Received(connection, size_bytes) => {
                 SocketEvent::Received { connection, bytes: &self.scratch[..size_bytes] }
             }
-            Happening::Ended(connection, error) => SocketEvent::Ended { connection, error },
-            Happening::Writable(connection) => SocketEvent::Writable { connection },
-            Happening::Released(connection, socket) => SocketEvent::Released { connection, socket },
+            PendingEvent::Ended(connection, error) => SocketEvent::Ended { connection, error },
+            PendingEvent::Writable(connection) => SocketEvent::Writable { connection },
+            PendingEvent::Released(connection, socket) => {
+                SocketEvent::Released { connection, socket }
+            }
         })
     }
 

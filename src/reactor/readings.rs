@@ -26,18 +26,18 @@ use crate::memory::readings::{
 };
 
 /// Mounts of v2, and the names of their files.
-const UNIFIED: ([&str; 2], Names) = (
+const UNIFIED: ([&str; 2], FileNames) = (
     ["sys/fs/cgroup", "sys/fs/cgroup/unified"],
-    Names { limits: &["memory.max", "memory.high"], used: "memory.current" },
+    FileNames { limits: &["memory.max", "memory.high"], used: "memory.current" },
 );
 /// Mounts of v1, and the names of their files.
-const MEMORY: ([&str; 1], Names) = (
+const MEMORY: ([&str; 1], FileNames) = (
     ["sys/fs/cgroup/memory"],
-    Names { limits: &["memory.limit_in_bytes"], used: "memory.usage_in_bytes" },
+    FileNames { limits: &["memory.limit_in_bytes"], used: "memory.usage_in_bytes" },
 );
 
 #[derive(Clone, Copy)]
-struct Names {
+struct FileNames {
     limits: &'static [&'static str],
     used: &'static str,
 }
@@ -138,7 +138,7 @@ impl KernelFiles {
 }
 
 /// Adds the cgroup of `path` and all above it, up to `mount`, that have a limit file.
-fn add_levels(levels: &mut Vec<Level>, mount: &Path, path: &str, names: Names) {
+fn add_levels(levels: &mut Vec<Level>, mount: &Path, path: &str, names: FileNames) {
     let names_from_root = path_names(path);
     let depth = names_from_root.clone().count();
     for count in (0..=depth).rev() {

@@ -9,20 +9,20 @@ use std::any::Any;
 use std::fmt;
 
 use crate::base::Pool;
-use crate::reactor::ends::{End, Ends};
+use crate::reactor::ends::{ConnectionEnds, HalfConnection};
 use crate::reactor::{IoError, Peer, socket_calls as calls};
 
 /// A connection that [`crate::reactor::Reactor::release`] gave away, for
 /// [`crate::reactor::Reactor::adopt`].
 #[derive(Debug)]
 pub struct ReleasedSocket {
-    pub(crate) carried: Carried,
-    pub(crate) past: Past,
+    pub(crate) source: SocketSource,
+    pub(crate) history: SocketHistory,
 }
 
 /// The facts that the kernel does not report twice.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Past {
+pub(crate) struct SocketHistory {
     pub peer: Peer,
     /// True if the end was reported.
     pub has_ended: bool,
@@ -30,18 +30,18 @@ pub(crate) struct Past {
     pub broken: Option<IoError>,
 }
 
-impl Past {
+impl SocketHistory {
     /// The past of a new connection.
-    pub fn none(peer: Peer) -> Past {
-        Past { peer, has_ended: false, broken: None }
+    pub fn none(peer: Peer) -> SocketHistory {
+        SocketHistory { peer, has_ended: false, broken: None }
     }
 }
 
 /// The socket itself.
 #[derive(Debug)]
-pub(crate) enum Carried {
+pub(crate) enum SocketSource {
     /// Descriptors with nothing in flight, registered with no epoll. Sockets are blocking.
-    Kernel(Ends),
+    Kernel(ConnectionEnds),
     /// A socket of `sim`, which closes it when it is dropped.
     #[cfg(any(test, fuzzing))]
     Simulated(Box<dyn Any + Send>),
@@ -52,32 +52,36 @@ impl ReleasedSocket {
     /// rights of this process.
     ///
     /// ```
-    /// use streamdoor::reactor::{End, ReleasedSocket};
+    /// use streamdoor::reactor::{HalfConnection, ReleasedSocket};
     /// let ((reader, _out), (_in, writer)) = (std::io::pipe()?, std::io::pipe()?);
     /// use std::os::fd::AsFd;
-    /// let (input, output) = (End::to_read(reader.as_fd())?, End::to_write(writer.as_fd())?);
+    /// let input = HalfConnection::to_read(reader.as_fd())?;
+    /// let output = HalfConnection::to_write(writer.as_fd())?;
     /// let socket = ReleasedSocket::of_ends(input, output);
     /// println!("{}", socket.peer());
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn of_ends(input: End, output: End) -> ReleasedSocket {
-        ReleasedSocket::of_kernel(Ends::of(input, output), Past::none(calls::own_process()))
+    pub fn of_ends(input: HalfConnection, output: HalfConnection) -> ReleasedSocket {
+        ReleasedSocket::of_kernel(
+            ConnectionEnds::of(input, output),
+            SocketHistory::none(calls::own_process()),
+        )
     }
 
     /// The peer, as the kernel reported it at the connect.
     pub fn peer(&self) -> Peer {
-        self.past.peer
+        self.history.peer
     }
 
     /// True if its end was reported. It is not reported again.
     pub fn has_ended(&self) -> bool {
-        self.past.has_ended
+        self.history.has_ended
     }
 }
 
 impl ReleasedSocket {
-    pub(crate) fn of_kernel(ends: Ends, past: Past) -> ReleasedSocket {
-        ReleasedSocket { carried: Carried::Kernel(ends), past }
+    pub(crate) fn of_kernel(ends: ConnectionEnds, history: SocketHistory) -> ReleasedSocket {
+        ReleasedSocket { source: SocketSource::Kernel(ends), history }
     }
 
     /// Returns the socket if `connections` has a free slot for it.
@@ -90,13 +94,13 @@ impl ReleasedSocket {
     }
 
     /// The descriptors, for a real reactor.
-    pub(crate) fn into_kernel(self) -> Result<(Ends, Past), AdoptError> {
-        match self.carried {
-            Carried::Kernel(ends) => Ok((ends, self.past)),
+    pub(crate) fn into_kernel(self) -> Result<(ConnectionEnds, SocketHistory), AdoptError> {
+        match self.source {
+            SocketSource::Kernel(ends) => Ok((ends, self.history)),
             #[cfg(any(test, fuzzing))]
-            carried @ Carried::Simulated(_) => {
-                Err(AdoptError::Foreign { socket: ReleasedSocket { carried, past: self.past } })
-            }
+            source @ SocketSource::Simulated(_) => Err(AdoptError::Foreign {
+                socket: ReleasedSocket { source, history: self.history },
+            }),
         }
     }
 }
@@ -150,14 +154,14 @@ impl fmt::Display for AdoptError {
             AdoptError::Full { socket, connections_max } => write!(
                 f,
                 "the connection of {} was refused: a shard has at most {connections_max}",
-                socket.past.peer
+                socket.history.peer
             ),
             #[cfg(any(test, fuzzing))]
             AdoptError::Foreign { socket } => {
-                write!(f, "the connection of {} is of another world", socket.past.peer)
+                write!(f, "the connection of {} is of another world", socket.history.peer)
             }
             AdoptError::Refused { socket, error } => {
-                write!(f, "the connection of {} cannot be taken: {error}", socket.past.peer)
+                write!(f, "the connection of {} cannot be taken: {error}", socket.history.peer)
             }
         }
     }

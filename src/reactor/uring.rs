@@ -360,7 +360,7 @@ mod tests {
 
     use super::*;
     use crate::reactor::uring_wakes::{NOBODY, Purpose, user_data};
-    use crate::reactor::{End, ReleasedSocket, SocketEvent};
+    use crate::reactor::{HalfConnection, ReleasedSocket, SocketEvent};
 
     fn reactor(submissions: u32, completions: u32) -> Option<UringReactor> {
         match UringReactor::with_queues(submissions, completions, &Flavor::BEST_FIRST) {
@@ -374,7 +374,8 @@ mod tests {
 
     /// A connection that receives from a socket, and the other ends of both directions.
     fn adopt(reactor: &mut UringReactor) -> [UnixStream; 2] {
-        let ((input, writer), (output, reader)) = (End::pair().unwrap(), End::pair().unwrap());
+        let ((input, writer), (output, reader)) =
+            (HalfConnection::pair().unwrap(), HalfConnection::pair().unwrap());
         reactor.adopt(ReleasedSocket::of_ends(input, output)).unwrap();
         [writer, reader]
     }

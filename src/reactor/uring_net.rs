@@ -25,9 +25,9 @@ use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::base::{Handle, Instant, Pool};
 use crate::limits::RECEIVE_BUFFER_BYTES;
-use crate::reactor::ends::Ends;
+use crate::reactor::ends::ConnectionEnds;
 use crate::reactor::listener::{self, Listener};
-use crate::reactor::released::Past;
+use crate::reactor::released::SocketHistory;
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 use crate::reactor::uring_wakes::{PURPOSE_SHIFT, Purpose, user_data};
 use crate::reactor::{
@@ -54,11 +54,11 @@ struct ListenerSlot {
 }
 
 struct Connection {
-    ends: Ends,
-    past: Past,
+    ends: ConnectionEnds,
+    history: SocketHistory,
     receive: Flight,
     writable: Flight,
-    /// Requested, and not reported yet. `past.broken` has the reason of a failure that is known.
+    /// Requested, and not reported yet. `history.broken` has the reason of a failure that is known.
     is_connecting: bool,
     is_receiving: bool,
     is_cut: bool,
@@ -70,10 +70,10 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(ends: Ends, past: Past) -> Connection {
+    fn new(ends: ConnectionEnds, history: SocketHistory) -> Connection {
         Connection {
             ends,
-            past,
+            history,
             receive: Flight::Idle,
             writable: Flight::Idle,
             is_connecting: false,
@@ -90,7 +90,7 @@ impl Connection {
 /// The memory of each of 10,000 idle subscribers here.
 const _: () = assert!(size_of::<Connection>() <= 128);
 
-enum Happening {
+enum PendingEvent {
     Accepted(ListenerId, ConnectionId, Peer),
     /// The outcome of a connection attempt is available.
     Connected(ConnectionId),
@@ -124,7 +124,7 @@ pub struct UringNet {
     connections: Pool<Connection>,
     closing_count: u32,
     pub owed: VecDeque<(Purpose, Handle)>,
-    events: VecDeque<Happening>,
+    events: VecDeque<PendingEvent>,
     /// Accepted while no slot was free, and kept until one is.
     arrivals: VecDeque<(Handle, OwnedFd)>,
     pub buffers: ReceiveBuffers,
@@ -253,9 +253,9 @@ impl UringNet {
         slot.writable = Flight::Idle;
         let is_ours = !slot.is_closing && !slot.is_releasing;
         if is_ours && slot.is_connecting {
-            self.events.push_back(Happening::Connected(ConnectionId(handle)));
+            self.events.push_back(PendingEvent::Connected(ConnectionId(handle)));
         } else if is_ours && std::mem::take(&mut slot.is_cut) {
-            self.events.push_back(Happening::Writable(ConnectionId(handle)));
+            self.events.push_back(PendingEvent::Writable(ConnectionId(handle)));
         }
         self.settle(handle, counters);
     }
@@ -272,7 +272,7 @@ impl UringNet {
             self.closing_count -= 1;
             self.offer_place(counters);
         } else if slot.is_releasing {
-            self.events.push_back(Happening::Released(ConnectionId(handle)));
+            self.events.push_back(PendingEvent::Released(ConnectionId(handle)));
         }
     }
 
@@ -359,10 +359,10 @@ impl Net for UringNet {
             return;
         }
         if !slot.held.is_empty() {
-            self.events.push_back(Happening::Held(id));
+            self.events.push_back(PendingEvent::Held(id));
         }
         if let Some(error) = slot.held_end.take() {
-            self.events.push_back(Happening::Ended(id, error));
+            self.events.push_back(PendingEvent::Ended(id, error));
         }
         self.want_receive(id.0);
     }
@@ -384,7 +384,7 @@ impl Net for UringNet {
         if slot.is_connecting {
             return Ok(0);
         }
-        if let Some(error) = slot.past.broken {
+        if let Some(error) = slot.history.broken {
             return Err(SendError::Broken(error));
         }
         if slot.is_cut {
@@ -392,10 +392,10 @@ impl Net for UringNet {
         }
         let (sent_bytes, error) = slot.ends.send(slices, descriptors);
         counters.sent_bytes += sent_bytes as u64;
-        slot.past.broken = error;
+        slot.history.broken = error;
         match error {
             Some(error) if sent_bytes == 0 => return Err(SendError::Broken(error)),
-            Some(_) => self.events.push_back(Happening::Writable(id)), // A retry returns it.
+            Some(_) => self.events.push_back(PendingEvent::Writable(id)), // A retry returns it.
             None if sent_bytes < slices.iter().map(|slice| slice.len()).sum() => {
                 counters.cut_count += 1;
                 slot.is_cut = true;
@@ -444,10 +444,10 @@ impl Net for UringNet {
         }
         loop {
             match self.events.pop_front()? {
-                Happening::Accepted(listener, connection, peer) => {
+                PendingEvent::Accepted(listener, connection, peer) => {
                     return Some(SocketEvent::Accepted { listener, connection, peer });
                 }
-                Happening::Connected(id) => match self.outcome_of_connect(id, counters) {
+                PendingEvent::Connected(id) => match self.outcome_of_connect(id, counters) {
                     None => {}
                     Some(Ok(peer)) => {
                         return Some(SocketEvent::Connected { connection: id, peer });
@@ -457,26 +457,26 @@ impl Net for UringNet {
                         return Some(SocketEvent::Ended { connection: id, error });
                     }
                 },
-                Happening::Writable(connection) => {
+                PendingEvent::Writable(connection) => {
                     if owned(&mut self.connections, connection).is_some() {
                         return Some(SocketEvent::Writable { connection });
                     }
                 }
-                Happening::Received { id, buffer, size_bytes } => {
+                PendingEvent::Received { id, buffer, size_bytes } => {
                     if self.keep(id, buffer, size_bytes) {
                         self.lent = Lent::Buffer(buffer);
                         let bytes = self.buffers.bytes(buffer, size_bytes);
                         return Some(SocketEvent::Received { connection: id, bytes });
                     }
                 }
-                Happening::Held(id) => {
+                PendingEvent::Held(id) => {
                     if self.lend_held(id) {
                         break;
                     }
                 }
-                Happening::Ended(id, error) => {
+                PendingEvent::Ended(id, error) => {
                     if self.lend_held(id) {
-                        self.events.push_front(Happening::Ended(id, error));
+                        self.events.push_front(PendingEvent::Ended(id, error));
                         break;
                     }
                     let Some(slot) = live(&mut self.connections, id) else { continue };
@@ -485,7 +485,7 @@ impl Net for UringNet {
                     }
                     slot.held_end = Some(error);
                 }
-                Happening::Released(id) => {
+                PendingEvent::Released(id) => {
                     if let Some(socket) = self.let_go(id, counters) {
                         return Some(SocketEvent::Released { connection: id, socket });
                     }

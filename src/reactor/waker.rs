@@ -39,7 +39,7 @@ const BLOCKED: u32 = 1;
 const NOTIFIED: u32 = 2;
 
 #[derive(Debug)]
-struct Shared {
+struct WakerShared {
     state: AtomicU32,
     /// The eventfd, or `None` in the simulator, where no thread blocks.
     doorbell: Option<File>,
@@ -50,7 +50,7 @@ struct Shared {
 /// A handle that wakes one reactor. It may outlive the reactor.
 #[derive(Clone, Debug)]
 pub struct Waker {
-    shared: Arc<Shared>,
+    shared: Arc<WakerShared>,
 }
 
 impl Waker {
@@ -83,7 +83,7 @@ impl Waker {
     }
 }
 
-impl Shared {
+impl WakerShared {
     #[cold]
     fn ring(&self) {
         let mut doorbell = self.doorbell.as_ref().expect("made without a doorbell");
@@ -100,7 +100,7 @@ impl Shared {
 /// The reactor's side of the word.
 #[derive(Debug)]
 pub struct WakeListener {
-    shared: Arc<Shared>,
+    shared: Arc<WakerShared>,
 }
 
 impl WakeListener {
@@ -134,7 +134,7 @@ impl WakeListener {
 
     fn new(doorbell: Option<File>, ring: Option<OwnedFd>) -> WakeListener {
         let state = AtomicU32::new(POLLING);
-        WakeListener { shared: Arc::new(Shared { state, doorbell, ring }) }
+        WakeListener { shared: Arc::new(WakerShared { state, doorbell, ring }) }
     }
 
     /// A handle for other threads.

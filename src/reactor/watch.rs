@@ -93,13 +93,13 @@ struct Post {
 pub struct Watch {
     root: PathBuf,
     interval: Duration,
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     /// Notified when the last member has left.
     deserted: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     posts: Vec<Arc<Post>>,
     is_running: bool,
     gauge: Gauge,
@@ -162,7 +162,7 @@ impl Watch {
     fn run(&self, files: &mut KernelFiles) {
         let mut state = self.lock();
         loop {
-            let is_member = |state: &mut State| !state.posts.is_empty();
+            let is_member = |state: &mut WatchState| !state.posts.is_empty();
             let waited = self.deserted.wait_timeout_while(state, self.interval, is_member);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if state.posts.is_empty() {
@@ -178,12 +178,12 @@ impl Watch {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl WatchState {
     fn take(&mut self, readings: &Readings) {
         self.readings = *readings;
         self.gauge.observe(readings);

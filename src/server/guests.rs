@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::base::{Handle, Instant, Panicked, Principal, SubscriberId};
-use crate::endpoint::{Access, PolicyWish};
+use crate::endpoint::{Access, PolicyChoice};
 use crate::engine::{Engine, Gate, Verdict};
 use crate::limits;
 use crate::memory::{ControlPage, ReaderPageView};
@@ -146,7 +146,7 @@ pub struct Served {
     /// The owner of the execution.
     pub(in crate::server) owner: Principal,
     /// The policy for network subscribers that name none.
-    pub(in crate::server) policy: Option<PolicyWish>,
+    pub(in crate::server) policy: Option<PolicyChoice>,
     /// True if a worker does the work.
     pub(in crate::server) is_remote: bool,
     /// The state of the worker's call, once it has begun. `None` while it is taken out for use.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::limits::{LOG_BATCH_BYTES, LOG_CLOSE_WAIT, LOG_RECORDS_MAX};
 use crate::memory::atomic::{AtomicU64, Ordering};
 use crate::reactor::Clock;
-use crate::trace::log::Line;
+use crate::trace::log::LogLine;
 use crate::trace::{Level, LogFormat, Record};
 
 /// The sending side of a log, for one thread or many. [`Log::off`] writes nothing.
@@ -118,12 +118,12 @@ impl Log {
         wall_us: u64,
         level: Level,
         event: &str,
-        fill: impl FnOnce(&mut Line<'_>),
+        fill: impl FnOnce(&mut LogLine<'_>),
     ) {
         let Some(way) = &self.way else { return };
         if level <= way.level {
             let mut bytes = Vec::new();
-            let mut line = Line::begin(way.format, &mut bytes, wall_us, level, event);
+            let mut line = LogLine::begin(way.format, &mut bytes, wall_us, level, event);
             fill(&mut line);
             line.end();
             self.push(Message::Line(bytes.into_boxed_slice()));

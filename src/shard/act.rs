@@ -46,8 +46,8 @@ pub(super) fn pump_until_done<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Sh
         if shard.fan.is_some() {
             fan_out(shard);
             O::flush_if_due(shard);
-        } else if let Some(wish) = shard.engine.next_wish() {
-            carry_out(shard, wish);
+        } else if let Some(queued) = shard.engine.next_queued_action() {
+            carry_out(shard, queued);
         } else {
             return;
         }

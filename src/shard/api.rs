@@ -19,13 +19,13 @@ use super::memory::Shortage;
 use super::outlet::Outlet;
 use super::run::{Producer, Remote, Ring, Run, Seat, ThreadSeat};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
-use crate::base::{ExecutionId, Foreign, Handle, Principal, ProgressToken, SubscriberId};
+use crate::base::{ExecutionId, Guarded, Handle, Principal, ProgressToken, SubscriberId};
 use crate::engine::{
-    AcknowledgeError, Action, CancelError, Event, Gate, NotFound, OpenError, OpenSpec, Place,
-    ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed, SubscriberStatus,
-    Timeouts,
+    AcknowledgeError, Action, CancelError, Event, Gate, NotFound, OpenError, OpenSpec,
+    ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed, SubscriberPlace,
+    SubscriberStatus, Timeouts,
 };
-use crate::memory::{ControlPage, Desk, Exchange, ReaderPage, RingPoolUsage};
+use crate::memory::{ControlPage, Exchange, ReaderPage, ReaderSignals, RingPoolUsage};
 use crate::reactor::{Reactor, Waker};
 use crate::stream::{End, Progress, Totals};
 use crate::tool::{Job, Prepared, StartError, ToolSpec};
@@ -209,8 +209,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     fn release_before(&mut self, slot: Handle) {
         while let Some(run) = &self.runs[slot.index as usize] {
             assert!(run.handle.generation < slot.generation);
-            let wish = self.engine.next_wish().expect("a forgotten execution is released");
-            act::carry_out(self, wish);
+            let action =
+                self.engine.next_queued_action().expect("a forgotten execution is released");
+            act::carry_out(self, action);
         }
     }
 
@@ -225,9 +226,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         spec: SubscribeSpec,
         closure: impl FnMut(&Delivery<'_>) + 'static,
     ) -> Result<SubscriberId, SubscribeError> {
-        let spec = SubscribeSpec { place: Place::Local, demand: u32::MAX, ..spec };
+        let spec = SubscribeSpec { place: SubscriberPlace::Local, demand: u32::MAX, ..spec };
         let subscribed =
-            self.attach(id, spec, |_| Call::Closure(Foreign::new(Box::new(closure))))?;
+            self.attach(id, spec, |_| Call::Closure(Guarded::new(Box::new(closure))))?;
         self.pump();
         Ok(subscribed.subscriber)
     }
@@ -241,7 +242,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         id: ExecutionId,
         spec: SubscribeSpec,
     ) -> Result<Polled, SubscribeError> {
-        let spec = SubscribeSpec { place: Place::Local, demand: 0, ..spec };
+        let spec = SubscribeSpec { place: SubscriberPlace::Local, demand: 0, ..spec };
         let inbox = Inbox::default();
         let subscribed = self.attach(id, spec, |_| Call::Polled(Rc::clone(&inbox)))?;
         self.pump();
@@ -291,7 +292,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         reactor: Option<Waker>,
     ) -> Result<Subscriber, SubscribeError> {
         O::before_subscribe(self, id.slot.index);
-        let spec = SubscribeSpec { place: Place::Remote, ..spec };
+        let spec = SubscribeSpec { place: SubscriberPlace::Remote, ..spec };
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
             unreachable!("the reply fits the request");
         };
@@ -305,15 +306,15 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             return Err(SubscribeError::NotYet { next_seq: 1 });
         };
         let (page, view) = ReaderPage::new(subscribed.cursor.next_seq);
-        let desk = Arc::new(Desk::new());
-        let (subscriber, theirs) = (subscribed.subscriber, Arc::clone(&desk));
-        let seat = Seat::Thread(ThreadSeat { page: view, desk: theirs, reactor });
+        let reader_signals = Arc::new(ReaderSignals::new());
+        let (subscriber, theirs) = (subscribed.subscriber, Arc::clone(&reader_signals));
+        let seat = Seat::Thread(ThreadSeat { page: view, reader_signals: theirs, reactor });
         run.remotes.push(Remote { subscriber, seat });
         let shared =
             super::reader::link::Shared { id, reader, control: run.control.view(), page, anchor };
         let link = super::reader::link::Near {
             shared,
-            desk,
+            reader_signals,
             bell,
             exchange: Arc::clone(&run.exchange),
             exit: Arc::clone(&run.exit),
@@ -427,7 +428,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             unreachable!("the reply fits the request");
         };
         if result.is_ok()
-            && let Some(execution) = self.engine.followed_from_afar(subscriber)
+            && let Some(execution) = self.engine.followed_by_remote(subscriber)
             && let Some(run) = &self.runs[execution.index as usize]
         {
             run.pass_acknowledgement(subscriber, seq);
@@ -454,7 +455,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// [`NotFound`].
     pub fn subscribers(&mut self, id: ExecutionId) -> Result<Vec<SubscriberStatus>, NotFound> {
         let mut all = self.engine.subscribers(id)?;
-        if all.iter().any(|status| status.place == Place::Remote) {
+        if all.iter().any(|status| status.place == SubscriberPlace::Remote) {
             // Readers on other threads may have moved, even beyond the chunks that the engine was
             // told of.
             self.ingest(id.slot.index);
@@ -543,13 +544,13 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Returns a blocking tool that has to be run on some thread: call `work`, then `done` with the
     /// output's writer.
     pub fn next_job(&mut self) -> Option<Box<Job>> {
-        self.jobs.pop_front().map(Foreign::into_inner)
+        self.jobs.pop_front().map(Guarded::into_inner)
     }
 
     /// Calls `observer` with every action of the engine before the action is carried out, and with
     /// the recipients of a delivery. An observer that panics is not called again.
     pub fn observe(&mut self, observer: impl FnMut(&Action, &[SubscriberId]) + 'static) {
-        self.observer = Some(Foreign::new(Box::new(observer)));
+        self.observer = Some(Guarded::new(Box::new(observer)));
     }
 
     /// Publishes a chunk of an execution that is fed by hand, and gives it to the subscribers of

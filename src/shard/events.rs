@@ -6,7 +6,7 @@ use crate::engine::Replay;
 use crate::limits;
 use crate::stream::{End, EndState, Gap, LagLimit, Terms};
 use crate::tool::ToolSpec;
-use crate::wire::events::{self, Event};
+use crate::wire::events::{self, WireEvent};
 
 /// The names of an execution as text, which its events contain.
 #[derive(Clone, Debug)]
@@ -47,17 +47,17 @@ impl Names {
 
     /// Returns a chunk of this execution as an event.
     #[inline]
-    pub fn event<'a>(&'a self, chunk: &Chunk<'a>) -> Event<'a> {
+    pub fn event<'a>(&'a self, chunk: &Chunk<'a>) -> WireEvent<'a> {
         match self.has_parts {
-            true => Event::Part(events::Part { seq: chunk.seq, json: chunk.data }),
-            false => Event::Chunk(chunk.event(&self.execution)),
+            true => WireEvent::Part(events::PartEvent { seq: chunk.seq, json: chunk.data }),
+            false => WireEvent::Chunk(chunk.event(&self.execution)),
         }
     }
 
     /// Calls `write` with the first event, which says what was agreed with a subscriber.
-    pub fn write_started(&self, tool: &str, agreed: Agreed, write: impl FnOnce(&Event<'_>)) {
+    pub fn write_started(&self, tool: &str, agreed: Agreed, write: impl FnOnce(&WireEvent<'_>)) {
         let Agreed { subscriber, terms, from_seq, replay } = agreed;
-        let started = events::Started {
+        let started = events::StartedEvent {
             execution: &self.execution,
             subscriber: &subscriber.to_string(),
             tool,
@@ -72,19 +72,19 @@ impl Names {
                 grace_ms: limits::RECONNECT_GRACE.as_millis() as u64,
             }),
         };
-        write(&Event::Started(started));
+        write(&WireEvent::Started(started));
     }
 }
 
 impl<'a> Delivery<'a> {
     /// Returns the delivery as an event.
-    pub fn event(&self, names: &'a Names) -> Event<'a> {
+    pub fn event(&self, names: &'a Names) -> WireEvent<'a> {
         let execution = names.execution.as_str();
         match self {
             Delivery::Chunk(chunk) => names.event(chunk),
-            Delivery::Gap(gap) => Event::Gap(of_gap(execution, gap)),
-            Delivery::Progress(reported) => Event::Progress(of_progress(names, reported)),
-            Delivery::End(ended) => Event::End(of_end(execution, &ended.end, ended.error)),
+            Delivery::Gap(gap) => WireEvent::Gap(of_gap(execution, gap)),
+            Delivery::Progress(reported) => WireEvent::Progress(of_progress(names, reported)),
+            Delivery::End(ended) => WireEvent::End(of_end(execution, &ended.end, ended.error)),
         }
     }
 }
@@ -92,8 +92,8 @@ impl<'a> Delivery<'a> {
 impl<'a> Chunk<'a> {
     /// Returns the chunk as an event. `execution` is the id of the execution as text.
     #[inline]
-    pub fn event(&self, execution: &'a str) -> events::Chunk<'a> {
-        events::Chunk {
+    pub fn event(&self, execution: &'a str) -> events::ChunkEvent<'a> {
+        events::ChunkEvent {
             execution,
             seq: self.seq,
             total_chunks: self.chunks_expected,
@@ -112,8 +112,8 @@ pub(crate) fn of_limit(limit: LagLimit) -> events::Limits {
     events::Limits { chunks: limit.chunks, bytes }
 }
 
-pub(crate) fn of_gap<'a>(execution: &'a str, gap: &Gap) -> events::Gap<'a> {
-    events::Gap {
+pub(crate) fn of_gap<'a>(execution: &'a str, gap: &Gap) -> events::GapEvent<'a> {
+    events::GapEvent {
         execution,
         from_seq: gap.from_seq,
         to_seq: gap.to_seq,
@@ -123,8 +123,8 @@ pub(crate) fn of_gap<'a>(execution: &'a str, gap: &Gap) -> events::Gap<'a> {
     }
 }
 
-fn of_progress<'a>(names: &'a Names, reported: &Reported<'a>) -> events::Progress<'a> {
-    events::Progress {
+fn of_progress<'a>(names: &'a Names, reported: &Reported<'a>) -> events::ProgressEvent<'a> {
+    events::ProgressEvent {
         execution: &names.execution,
         token: names.token.as_deref(),
         progress: reported.progress.progress,
@@ -135,8 +135,12 @@ fn of_progress<'a>(names: &'a Names, reported: &Reported<'a>) -> events::Progres
     }
 }
 
-pub(crate) fn of_end<'a>(execution: &'a str, end: &End, error: Option<&'a str>) -> events::End<'a> {
-    events::End {
+pub(crate) fn of_end<'a>(
+    execution: &'a str,
+    end: &End,
+    error: Option<&'a str>,
+) -> events::EndEvent<'a> {
+    events::EndEvent {
         execution,
         state: match end.state {
             EndState::Ended(outcome) => events::EndState::Ended(outcome.name()),

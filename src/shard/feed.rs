@@ -15,7 +15,7 @@ use crate::limits;
 use crate::memory::{CHUNK_MORE, ChunkHeader, RingWriter, WriteError};
 use crate::reactor::Reactor;
 use crate::stream::Kind;
-use crate::tool::{Notes, Report, Work};
+use crate::tool::{Report, ToolUpdate, Work};
 
 /// The reason why a chunk was not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,8 +256,8 @@ pub(super) fn expect_total<R: Reactor + 'static, O: Outlet<R>>(
     id: ExecutionId,
     chunk_count: u64,
 ) -> Result<(), NotFound> {
-    let notes = Notes { chunks_expected: Some(chunk_count), ..Default::default() };
-    note_fed(shard, id, &notes)
+    let updates = ToolUpdate { chunks_expected: Some(chunk_count), ..Default::default() };
+    note_fed(shard, id, &updates)
 }
 
 /// Reports the progress of an execution that is fed by hand.
@@ -266,20 +266,20 @@ pub(super) fn report<R: Reactor + 'static, O: Outlet<R>>(
     id: ExecutionId,
     report: Report,
 ) -> Result<(), NotFound> {
-    let mut notes = Notes::default();
-    notes.push(report);
-    note_fed(shard, id, &notes)
+    let mut updates = ToolUpdate::default();
+    updates.push(report);
+    note_fed(shard, id, &updates)
 }
 
 pub(super) fn note_fed<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     id: ExecutionId,
-    notes: &Notes,
+    updates: &ToolUpdate,
 ) -> Result<(), NotFound> {
     let run = shard.runs.get(id.slot.index as usize).and_then(Option::as_ref);
     run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed)).ok_or(NotFound)?;
     shard.look_at_clock();
-    produce::pass_on(shard, id.slot, notes);
+    produce::pass_on(shard, id.slot, updates);
     act::pump(shard);
     Ok(())
 }

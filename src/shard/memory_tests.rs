@@ -12,7 +12,7 @@ use crate::base::ExecutionId;
 use crate::engine::{OpenError, SubscribeSpec};
 use crate::memory::{Pressure, Readings, RingPoolConfig};
 use crate::reactor::{Clock, Watch};
-use crate::stream::{EndState, Kind, Outcome, Policy, State};
+use crate::stream::{EndState, ExecutionState, Kind, Outcome, Policy};
 use crate::tool::{Need, Prepared, Step, ToolSpec, Work};
 
 const KIB: u32 = 1 << 10;
@@ -193,7 +193,7 @@ fn who_waits_for_a_ring_that_is_no_longer_allowed_fails_and_those_behind_go_on()
     let holder = feed(&mut shard, 1024 * KIB, 0).unwrap();
     let waits = feed(&mut shard, 0, 32 * KIB).unwrap();
     let behind = feed(&mut shard, 0, 0).unwrap();
-    assert_eq!(shard.inspect(waits).unwrap().state, State::Queued);
+    assert_eq!(shard.inspect(waits).unwrap().state, ExecutionState::Queued);
     let ends = Rc::new(RefCell::new(Vec::new()));
     let told = Rc::clone(&ends);
     let spec = SubscribeSpec::default();
@@ -212,10 +212,10 @@ fn who_waits_for_a_ring_that_is_no_longer_allowed_fails_and_those_behind_go_on()
     // Its owner need not wait for its start.
     assert_eq!(shard.publish(waits, Kind::Output, b"late"), Err(PublishError::NotFound));
     assert!(text.contains("memory pressure is survival"), "{text}");
-    assert_eq!(shard.inspect(behind).unwrap().state, State::Queued);
+    assert_eq!(shard.inspect(behind).unwrap().state, ExecutionState::Queued);
     shard.finish(holder, Ok(())).unwrap();
     turn_until_idle(&mut shard);
-    assert_eq!(shard.inspect(behind).unwrap().state, State::Running);
+    assert_eq!(shard.inspect(behind).unwrap().state, ExecutionState::Running);
 }
 
 #[test]
@@ -225,15 +225,15 @@ fn who_waits_gets_its_ring_when_the_limit_rises_and_the_line_has_an_end() {
     assert_eq!(shard.memory().rings_bytes_max, u64::from(16 * KIB));
     let first = feed(&mut shard, 0, 2 * KIB).unwrap();
     let second = feed(&mut shard, 0, 2 * KIB).unwrap();
-    assert_eq!(shard.inspect(first).unwrap().state, State::Running);
-    assert_eq!(shard.inspect(second).unwrap().state, State::Queued);
+    assert_eq!(shard.inspect(first).unwrap().state, ExecutionState::Running);
+    assert_eq!(shard.inspect(second).unwrap().state, ExecutionState::Queued);
     for _ in 1..limits::EXECUTIONS_QUEUED_MAX {
         feed(&mut shard, 0, 2 * KIB).unwrap();
     }
     let busy = feed(&mut shard, 0, 0).unwrap_err();
     assert!(matches!(busy, ExecuteError::Open(OpenError::Busy { .. })));
     shard.set_readings(&limited(320 << 10));
-    assert_eq!(shard.inspect(second).unwrap().state, State::Running);
+    assert_eq!(shard.inspect(second).unwrap().state, ExecutionState::Running);
     shard.audit();
 }
 
@@ -248,7 +248,7 @@ fn a_lowered_limit_takes_nothing_that_is_leased_and_gives_nothing_above_it() {
     assert_eq!((usage.leased_bytes, usage.committed_bytes), (4 * MIB, 4 * MIB));
     let waits = feed(&mut shard, 0, 0).unwrap();
     for id in large {
-        assert_eq!(shard.inspect(waits).unwrap().state, State::Queued);
+        assert_eq!(shard.inspect(waits).unwrap().state, ExecutionState::Queued);
         shard.publish(id, Kind::Output, b"it runs on").unwrap();
         shard.finish(id, Ok(())).unwrap();
         turn_until_idle(&mut shard);
@@ -257,7 +257,7 @@ fn a_lowered_limit_takes_nothing_that_is_leased_and_gives_nothing_above_it() {
         }
     }
     // The ended ones were evicted for it, oldest first.
-    assert_eq!(shard.inspect(waits).unwrap().state, State::Running);
+    assert_eq!(shard.inspect(waits).unwrap().state, ExecutionState::Running);
     turn_until_idle(&mut shard);
     assert!(shard.memory().usage.committed_bytes <= 2 * MIB);
 }

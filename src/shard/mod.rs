@@ -65,7 +65,7 @@ pub use outlet::Outlet;
 pub use reader::Subscriber;
 pub use reader::link::Flaw;
 
-use crate::base::{ExecutionId, Foreign, Handle, Instant, SubscriberId};
+use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId};
 use crate::engine::{Action, Engine, Event};
 use crate::limits;
 use crate::memory::{ClockAnchor, Descriptor, Flag, RingPool};
@@ -135,7 +135,7 @@ pub struct Shard<R: Reactor + 'static = AnyReactor, O: Outlet<R> = ()> {
     last_error: Option<Box<str>>,
     /// The texts of the progress that was polled last.
     last_texts: Texts,
-    jobs: VecDeque<Foreign<Box<Job>>>,
+    jobs: VecDeque<Guarded<Box<Job>>>,
     retention: Duration,
     pub(crate) block_deadline: Duration,
     /// The guests that live in its turn.
@@ -153,7 +153,7 @@ fn room_for_a_chunk() -> Box<[u8]> {
 type Closure = Box<dyn FnMut(&Delivery<'_>)>;
 
 /// The closure of [`Shard::observe`].
-type Observer = Foreign<Box<dyn FnMut(&Action, &[SubscriberId])>>;
+type Observer = Guarded<Box<dyn FnMut(&Action, &[SubscriberId])>>;
 
 /// The progress of a fan-out: chunk after chunk, recipient after recipient.
 #[derive(Debug)]
@@ -184,7 +184,7 @@ pub(crate) struct Sink<K> {
 /// The way in which deliveries are given.
 pub(crate) enum Call<K> {
     Nobody,
-    Closure(Foreign<Closure>),
+    Closure(Guarded<Closure>),
     Polled(Inbox),
     Guest(K),
 }

@@ -1,7 +1,7 @@
 //! Panics of foreign code on the shard's thread: their cost, and their report.
 //!
 //! Every call into such code goes through [`guarded`] (the deliveries of a turn together, in
-//! `act.rs`). Every foreign value that the shard owns is a [`Foreign`] one. A panic costs one start
+//! `act.rs`). Every foreign value that the shard owns is a [`Guarded`] one. A panic costs one start
 //! of a tool, one execution, one subscription, one request or one call of a handle. It is counted,
 //! noted in the flight recorder, and logged.
 //!
@@ -11,7 +11,7 @@
 //!
 //! Tests: `tests/panics.rs`.
 //!
-//! [`Foreign`]: crate::base::Foreign
+//! [`Guarded`]: crate::base::Guarded
 
 use super::act;
 use std::fmt;

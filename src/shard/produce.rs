@@ -11,13 +11,13 @@ use super::outlet::{GuestRun, GuestWork, Notice, Outlet, Reader};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
 use crate::base::planted::{Planted, planted};
-use crate::base::{Foreign, Handle, SubscriberId, guarded};
+use crate::base::{Guarded, Handle, SubscriberId, guarded};
 use crate::engine::{ChunkFacts, Event, Gate, ProducerEnd};
 use crate::limits;
-use crate::memory::{Descriptor, Left, Poll, RingWriter, WildCursor};
+use crate::memory::{Descriptor, LeaveReason, Poll, RingWriter, WildCursor};
 use crate::reactor::Reactor;
 use crate::stream::Kind;
-use crate::tool::{Blocking, Context, Job, Notes, Output, Step, ToolError, Work, panic_error};
+use crate::tool::{Blocking, Context, Job, Output, Step, ToolError, ToolUpdate, Work, panic_error};
 use crate::trace::{Code, Duty};
 
 impl<X: GuestRun> Run<X> {
@@ -111,8 +111,8 @@ pub(super) fn step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
     let (Producer::Steps(tool), Ring::Here(writer)) = (&mut run.producer, &mut run.ring) else {
         return; // It was stopped meanwhile.
     };
-    let mut notes = Notes::default();
-    let mut context = Context::new(shard.now, writer, before, &mut notes, &run.trace);
+    let mut updates = ToolUpdate::default();
+    let mut context = Context::new(shard.now, writer, before, &mut updates, &run.trace);
     let mut has_panicked = false;
     let step = guarded(|| tool.step(&mut context)).unwrap_or_else(|panicked| {
         shard.counters.tools_panicked += 1;
@@ -121,7 +121,7 @@ pub(super) fn step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
     });
     run.has_panicked = has_panicked;
     shard.worked = true;
-    pass_on(shard, handle, &notes);
+    pass_on(shard, handle, &updates);
     ingest(shard, index);
     match step {
         Step::Again => act::make_runnable(shard, index),
@@ -229,19 +229,19 @@ pub(super) fn producer_ended<R: Reactor + 'static, O: Outlet<R>>(
 pub(super) fn pass_on<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     handle: Handle,
-    notes: &Notes,
+    updates: &ToolUpdate,
 ) {
-    if let Some(chunk_count) = notes.chunks_expected {
+    if let Some(chunk_count) = updates.chunks_expected {
         let run = act::run_mut(shard, handle);
         run.chunks_expected = Some(chunk_count);
         run.tell_pages(|page| page.set_chunks_expected(chunk_count));
         shard.tell(Event::TotalExpected(handle, chunk_count));
     }
-    if let Some(exit) = notes.exit {
+    if let Some(exit) = updates.exit {
         let _ = act::run_mut(shard, handle).exit.set(exit); // The first one counts.
         shard.tell(Event::Exited(handle, exit));
     }
-    for report in &notes.reports {
+    for report in &updates.reports {
         shard.counters.progress_reported += 1;
         shard.tell(Event::Progressed(handle, report.as_event()));
         act::pump(shard); // Texts are not conflated: each is delivered before the next.
@@ -315,7 +315,8 @@ pub(super) fn wake_readers_of_published<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
 ) {
     while !shard.published.is_empty() {
-        // exchange:sleep, exchange:doze and page:asleep, once for all of this turn's chunks.
+        // exchange:sleep, exchange:reactor-sleep and page:asleep, once for all of this turn's
+        // chunks.
         crate::memory::atomic::full_fence();
         while let Some(index) = shard.published.pop() {
             let reactor = &mut shard.reactor;
@@ -346,10 +347,10 @@ pub(super) fn start_producer<R: Reactor + 'static, O: Outlet<R>>(
             O::start(shard, handle, GuestWork::Remote(call));
         }
         Work::Steps(tool) => {
-            run.producer = Producer::Steps(Foreign::new(tool));
+            run.producer = Producer::Steps(Guarded::new(tool));
             act::make_runnable(shard, handle.index);
         }
-        Work::Thread(work) => start_thread(shard, handle, Foreign::new(work)),
+        Work::Thread(work) => start_thread(shard, handle, Guarded::new(work)),
         Work::Agent(call) => O::start(shard, handle, GuestWork::Agent(call)),
     }
 }
@@ -357,7 +358,7 @@ pub(super) fn start_producer<R: Reactor + 'static, O: Outlet<R>>(
 pub(super) fn start_thread<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     handle: Handle,
-    work: Foreign<Blocking>,
+    work: Guarded<Blocking>,
 ) {
     let clock = match shard.threads {
         Threads::Pool(_) => ThreadClock::Real,
@@ -386,7 +387,7 @@ pub(super) fn start_thread<R: Reactor + 'static, O: Outlet<R>>(
     let job = Box::new(Job { output, work: work.into_inner(), done });
     let refused = match &shard.threads {
         Threads::ByHand => {
-            shard.jobs.push_back(Foreign::new(job));
+            shard.jobs.push_back(Guarded::new(job));
             None
         }
         Threads::Pool(pool) => pool.submit(job).err(),
@@ -398,7 +399,7 @@ pub(super) fn start_thread<R: Reactor + 'static, O: Outlet<R>>(
              later"
         );
         let Job { output, work, done: _ } = *job;
-        drop(Foreign::new(work));
+        drop(Guarded::new(work));
         let (writer, result) = (output.into_writer(), Err(ToolError::new(text)));
         tool_done(shard, ToolDone { handle, writer, result, panicked: false });
     }
@@ -417,7 +418,7 @@ pub(super) fn tool_done<R: Reactor + 'static, O: Outlet<R>>(
         shard.tell(Event::RingReturned);
         return;
     };
-    let notes = match &run.producer {
+    let updates = match &run.producer {
         Producer::Thread(host) => host.take_notes(),
         _ => None,
     };
@@ -426,8 +427,8 @@ pub(super) fn tool_done<R: Reactor + 'static, O: Outlet<R>>(
     run.stopping = false;
     let index = handle.index;
     shard.away.retain(|&away| away != index);
-    if let Some(notes) = notes {
-        pass_on(shard, handle, &notes);
+    if let Some(updates) = updates {
+        pass_on(shard, handle, &updates);
     }
     if has_ended(shard, handle) {
         return; // It was stopped, and its end was reported before it returned.
@@ -460,8 +461,8 @@ pub(super) fn take_over<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
     // then it may write until it sees that.
     let quiet = run.stopping && run.exchange.is_quiet();
     let is_gated = run.exchange.is_gated();
-    if let Some(notes) = host.take_notes() {
-        pass_on(shard, handle, &notes);
+    if let Some(updates) = host.take_notes() {
+        pass_on(shard, handle, &updates);
     }
     let ingested_before = shard.runs[index as usize].as_ref().map_or(0, |r| r.ingested_seq);
     ingest(shard, index);
@@ -493,8 +494,8 @@ pub(super) fn dismiss_departed<R: Reactor + 'static, O: Outlet<R>>(shard: &mut S
     while let Some((mut remote, how, index)) = take_departed(shard) {
         let subscriber = remote.subscriber;
         match how {
-            Left::Done => shard.tell(Event::ReaderGone(subscriber)),
-            Left::Lost => {
+            LeaveReason::Done => shard.tell(Event::ReaderGone(subscriber)),
+            LeaveReason::Lost => {
                 // It is not sampled again, so this is its final cursor.
                 ingest(shard, index);
                 let run = shard.runs[index as usize].as_ref();
@@ -511,7 +512,7 @@ pub(super) fn dismiss_departed<R: Reactor + 'static, O: Outlet<R>>(shard: &mut S
 
 pub(super) fn take_departed<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
-) -> Option<(Remote<Reader<R, O>>, Left, u32)> {
+) -> Option<(Remote<Reader<R, O>>, LeaveReason, u32)> {
     for run in shard.runs.iter_mut().flatten() {
         for (at, remote) in run.remotes.iter().enumerate() {
             if let Some(how) = remote.left() {

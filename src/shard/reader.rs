@@ -1,7 +1,7 @@
 //! A subscriber on another thread. It reads the ring and evaluates its policy by itself.
 //!
 //! Owned by the thread that holds it. The shard learns about it only through its page, which holds
-//! its cursor, and through its desk. While it keeps up, a chunk costs one cache line that moves
+//! its cursor, and through its signals. While it keeps up, a chunk costs one cache line that moves
 //! between cores, with the descriptor that it polls. The payload is added if it is read.
 //!
 //! It gives out a checked copy of the bytes, also under `block`. A subscriber that stalls is
@@ -32,7 +32,7 @@ use crate::engine::Subscribed;
 use crate::engine::policy::Cursor;
 use crate::limits;
 use crate::memory::atomic::spin_hint;
-use crate::memory::{Descriptor, Left, Poll, ProgressRecord, ReadError, WaitOutcome, futex};
+use crate::memory::{Descriptor, LeaveReason, Poll, ProgressRecord, ReadError, WaitOutcome, futex};
 use crate::reactor::Clock;
 use crate::stream::{
     DetachReason, End, EndState, Gap, Kind, Outcome, Policy, Progress, Terms, Totals,
@@ -86,7 +86,7 @@ pub struct Subscriber<L: Link = Near> {
     /// The time for its end, if that comes from a shard instead of the clock.
     now: Option<Instant>,
     /// The way in which it will leave.
-    leaves: Left,
+    leaves: LeaveReason,
     buffer: Box<[u8]>,
     headers_only: bool,
     error: String,
@@ -163,7 +163,7 @@ impl<L: Link> Subscriber<L> {
                 .map(|count| Window::new(count, subscribed.replay, subscribed.cursor.next_seq)),
             replay: subscribed.replay,
             now: None,
-            leaves: Left::Done,
+            leaves: LeaveReason::Done,
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
             headers_only: false,
             error: String::new(),
@@ -417,8 +417,9 @@ impl<L: Link> Subscriber<L> {
                 break true;
             }
             let head = (self.link.shared().reader.head_word(), head_seq as u32);
-            let desk = (self.link.epoch_word(), epoch as u32);
-            let outcome = futex::wait_either([head, desk], self.link.sleep_until(deadline));
+            let reader_signals = (self.link.epoch_word(), epoch as u32);
+            let outcome =
+                futex::wait_either([head, reader_signals], self.link.sleep_until(deadline));
             if outcome == WaitOutcome::Woken {
                 // If another process wakes before its chunk can be seen, it will be seen soon.
                 let is_news = if L::IS_FOREIGN { self.spin(deadline) } else { self.has_news() };
@@ -597,7 +598,7 @@ impl<L: Link> Subscriber<L> {
 
     fn finish(&mut self, state: EndState) -> Ready {
         self.ended = true;
-        self.leaves = Left::Done;
+        self.leaves = LeaveReason::Done;
         (self.is_plain, self.granted_seq) = (false, 0); // Nothing comes after this.
         let given = self.cursor.seen - self.start - self.missed;
         let now = self.now.unwrap_or_else(Clock::now);

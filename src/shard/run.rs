@@ -7,15 +7,16 @@ use super::delivery::code_of_detach;
 use super::events::Names;
 use super::outlet::{GuestRun, OutsideReader};
 use crate::base::planted::{Planted, planted};
-use crate::base::{ExecutionId, Foreign, Handle, Instant, SubscriberId, guarded};
+use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId, guarded};
 use crate::engine::{Gate, Timeouts};
 use crate::memory::atomic::full_fence;
 use crate::memory::{
-    ControlPage, Desk, Exchange, Flag, Left, ReaderPageView, RingReader, RingWriter, WildCursor,
+    ControlPage, Exchange, Flag, LeaveReason, ReaderPageView, ReaderSignals, RingReader,
+    RingWriter, WildCursor,
 };
 use crate::reactor::{Clock, Waker};
 use crate::stream::{DetachReason, Exit};
-use crate::tool::{Host, Notes, StopHook, Tool, ToolSpec, Work};
+use crate::tool::{Host, StopHook, Tool, ToolSpec, ToolUpdate, Work};
 use crate::trace::TraceContext;
 
 /// The place of the ring's writer.
@@ -33,9 +34,9 @@ pub enum Ring {
 /// The producer of an execution's chunks.
 pub enum Producer {
     /// Work that has not started yet.
-    Waiting(Foreign<Work>),
+    Waiting(Guarded<Work>),
     /// A tool that this thread steps.
-    Steps(Foreign<Box<dyn Tool>>),
+    Steps(Guarded<Box<dyn Tool>>),
     /// The owner, which publishes by hand.
     Feed,
     /// A guest of the shard.
@@ -65,7 +66,7 @@ pub enum Seat<P> {
 /// The shard's side of a reader on another thread.
 pub struct ThreadSeat {
     pub page: ReaderPageView,
-    pub desk: Arc<Desk>,
+    pub reader_signals: Arc<ReaderSignals>,
     /// The waker of the reactor that it sleeps in, if it serves a connection of another shard.
     pub reactor: Option<Waker>,
 }
@@ -101,16 +102,16 @@ impl<P: OutsideReader> Remote<P> {
 
     /// Returns the way in which it left, if it has. A reader in another process leaves by closing
     /// its connection.
-    pub fn left(&self) -> Option<Left> {
+    pub fn left(&self) -> Option<LeaveReason> {
         match &self.seat {
-            Seat::Thread(seat) => seat.desk.left(),
+            Seat::Thread(seat) => seat.reader_signals.left(),
             Seat::Process(_) => None,
         }
     }
 
     fn knock(&self) {
         match &self.seat {
-            Seat::Thread(seat) => seat.desk.knock(),
+            Seat::Thread(seat) => seat.reader_signals.knock(),
             Seat::Process(seat) => seat.knock(),
         }
     }
@@ -119,7 +120,7 @@ impl<P: OutsideReader> Remote<P> {
     /// sleep.
     fn wake(&mut self, has_sleepers: bool) {
         match &mut self.seat {
-            Seat::Thread(seat) if has_sleepers => seat.desk.wake(),
+            Seat::Thread(seat) if has_sleepers => seat.reader_signals.wake(),
             Seat::Thread(_) => {}
             Seat::Process(seat) => seat.wake(),
         }
@@ -127,8 +128,8 @@ impl<P: OutsideReader> Remote<P> {
 
     /// Ends its sleep in a reactor, if it sleeps in one.
     fn rouse(&self, exchange: &Exchange, wake: &mut impl FnMut(&Waker)) {
-        if let Seat::Thread(ThreadSeat { desk, reactor: Some(waker), .. }) = &self.seat
-            && exchange.rouse(desk.dozes())
+        if let Seat::Thread(ThreadSeat { reader_signals, reactor: Some(waker), .. }) = &self.seat
+            && exchange.end_reactor_sleep(reader_signals.reactor_sleep())
         {
             wake(waker);
         }
@@ -238,7 +239,7 @@ impl<X: GuestRun> Run<X> {
         let found = self.remotes.iter().position(|remote| remote.subscriber == subscriber);
         let mut remote = self.remotes.swap_remove(found?);
         match &remote.seat {
-            Seat::Thread(seat) => seat.desk.detach(code_of_detach(reason)),
+            Seat::Thread(seat) => seat.reader_signals.detach(code_of_detach(reason)),
             Seat::Process(seat) => seat.detach(code_of_detach(reason)),
         }
         full_fence(); // exchange:sleep, page:asleep
@@ -283,12 +284,12 @@ impl<X: GuestRun> Run<X> {
     pub fn pass_acknowledgement(&self, subscriber: SubscriberId, seq: u64) {
         let found = self.remotes.iter().find(|remote| remote.subscriber == subscriber);
         if let Some(remote) = found
-            && let Seat::Thread(ThreadSeat { desk, .. }) = &remote.seat
-            && seq > desk.acked_seq()
+            && let Seat::Thread(ThreadSeat { reader_signals, .. }) = &remote.seat
+            && seq > reader_signals.acked_seq()
         {
-            desk.acknowledge(seq);
-            desk.knock();
-            full_fence(); // exchange:doze
+            reader_signals.acknowledge(seq);
+            reader_signals.knock();
+            full_fence(); // exchange:reactor-sleep
             remote.rouse(&self.exchange, &mut Waker::wake);
         }
     }
@@ -313,7 +314,7 @@ impl<X: GuestRun> Run<X> {
     }
 
     fn rouse_readers(&self, wake: &mut impl FnMut(&Waker)) {
-        if self.exchange.has_dozers() {
+        if self.exchange.has_reactor_sleepers() {
             self.remotes.iter().for_each(|remote| remote.rouse(&self.exchange, wake));
         }
     }
@@ -330,9 +331,9 @@ pub struct Bell {
 pub struct ThreadHost {
     bell: Arc<Bell>,
     clock: ThreadClock,
-    notes: Mutex<Notes>,
+    updates: Mutex<ToolUpdate>,
     noted: Flag,
-    stop_hook: Mutex<Option<Foreign<StopHook>>>,
+    stop_hook: Mutex<Option<Guarded<StopHook>>>,
 }
 
 /// The clock that tools' threads read.
@@ -349,19 +350,19 @@ impl ThreadHost {
         ThreadHost {
             bell,
             clock,
-            notes: Mutex::default(),
+            updates: Mutex::default(),
             noted: Flag::default(),
             stop_hook: Mutex::default(),
         }
     }
 
     /// Returns the notes of the tool since the last call.
-    pub fn take_notes(&self) -> Option<Notes> {
+    pub fn take_notes(&self) -> Option<ToolUpdate> {
         if !self.noted.take() {
             return None;
         }
-        let mut notes = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Some(std::mem::take(&mut *notes))
+        let mut updates = self.updates.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Some(std::mem::take(&mut *updates))
     }
 }
 
@@ -373,13 +374,13 @@ impl Host for ThreadHost {
         }
     }
 
-    fn ring(&self) {
+    fn wake_shard(&self) {
         self.bell.waker.wake();
     }
 
-    fn note(&self, notes: Notes) {
-        let mut merged = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        merged.append(notes);
+    fn update(&self, updates: ToolUpdate) {
+        let mut merged = self.updates.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        merged.append(updates);
         drop(merged);
         self.noted.set();
         self.bell.waker.wake();
@@ -387,7 +388,7 @@ impl Host for ThreadHost {
 
     fn keep_stop_hook(&self, hook: Option<StopHook>) {
         let mut kept = self.stop_hook.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let before = std::mem::replace(&mut *kept, hook.map(Foreign::new));
+        let before = std::mem::replace(&mut *kept, hook.map(Guarded::new));
         drop(kept);
         drop(before); // It runs a tool's own code: not under the lock.
     }

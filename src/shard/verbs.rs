@@ -11,7 +11,7 @@ use crate::base::{ExecutionId, Handle, Panicked};
 use crate::engine::{ChunkFacts, RingFacts};
 use crate::reactor::Reactor;
 use crate::stream::Kind;
-use crate::tool::{Notes, StartError, ToolError};
+use crate::tool::{StartError, ToolError, ToolUpdate};
 
 impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Carries out all pending actions of the engine.
@@ -35,8 +35,8 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     }
 
     /// Passes on the notes of a tool: its total, exit status and progress.
-    pub(crate) fn pass_on(&mut self, handle: Handle, notes: &Notes) {
-        produce::pass_on(self, handle, notes)
+    pub(crate) fn pass_on(&mut self, handle: Handle, updates: &ToolUpdate) {
+        produce::pass_on(self, handle, updates)
     }
 
     /// Tells the engine what was published, in bursts that are within every local subscriber's

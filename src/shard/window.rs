@@ -38,7 +38,7 @@ pub(super) struct Window {
     first_seq: u64,
     from: u64,
     /// The last chunk that was given, or told of in a gap.
-    told_seq: u64,
+    reported_seq: u64,
     /// The chunk that waits for an acknowledgement; 0 if none does.
     held_seq: u64,
 }
@@ -56,7 +56,7 @@ impl Window {
             acked_seq: before,
             first_seq: next_seq,
             from: 0,
-            told_seq: before,
+            reported_seq: before,
             held_seq: 0,
         }
     }
@@ -75,13 +75,13 @@ impl Window {
             self.until_seq = self.until_seq.max(acked_seq + 1 + self.chunk_count);
             // The gate keeps it, because it is not acknowledged. A ring that another process writes
             // may not. The window then stays where it was.
-            if self.told_seq > acked_seq
+            if self.reported_seq > acked_seq
                 && let Some(first) = look(acked_seq + 1)
             {
                 (self.first_seq, self.from) = (first.seq, first.from);
             }
         }
-        if self.told_seq <= self.acked_seq {
+        if self.reported_seq <= self.acked_seq {
             // No acknowledgement is due: the window begins here.
             self.until_seq = self.until_seq.max(seq + self.chunk_count);
             (self.first_seq, self.from) = (seq, chunk.from);
@@ -98,7 +98,7 @@ impl Window {
 
     /// Records that this chunk was given, or told of as the last one of a gap.
     pub fn tell(&mut self, seq: u64) {
-        self.told_seq = seq;
+        self.reported_seq = seq;
     }
 
     /// True if chunk `seq` waits for an acknowledgement.

@@ -6,7 +6,7 @@ use crate::sim::run::Sim;
 
 /// The sleep state of a reader on another thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum ReaderSleep {
     #[default]
     Awake,
     /// It has begun to fall asleep.
@@ -18,7 +18,7 @@ pub(super) enum Rest {
 mod looks {
     use std::cell::{Cell, RefCell};
 
-    use super::{Rest, Sim};
+    use super::{ReaderSleep, Sim};
     use crate::memory::interleave;
     use crate::memory::reader::RingReader;
     use crate::sim::model::fill_payload;
@@ -81,13 +81,14 @@ mod looks {
             }
             let woken = interleave::take_woken();
             for watcher in &mut self.watchers {
-                let (Rest::Asleep(words), Seat::Remote(reader)) = (watcher.rest, &mut watcher.seat)
+                let (ReaderSleep::Asleep(words), Seat::Remote(reader)) =
+                    (watcher.rest, &mut watcher.seat)
                 else {
                     continue;
                 };
                 if words.iter().any(|word| woken.contains(word)) {
                     reader.rise();
-                    watcher.rest = Rest::Awake;
+                    watcher.rest = ReaderSleep::Awake;
                 } else if reader.has_news() {
                     return Err(format!("subscriber {} sleeps, and has news", watcher.follower));
                 }
@@ -102,7 +103,7 @@ mod looks {
                 && self.random.chance(1, 4)
                 && reader.lie_down()
             {
-                watcher.rest = Rest::LyingDown;
+                watcher.rest = ReaderSleep::LyingDown;
                 self.shared.lock().coverage.count("reader fell asleep");
             }
         }
@@ -112,11 +113,11 @@ mod looks {
         pub fn sleeps(&mut self, at: usize) -> bool {
             let watcher = &mut self.watchers[at];
             match (watcher.rest, &mut watcher.seat) {
-                (Rest::LyingDown, Seat::Remote(reader)) => {
-                    watcher.rest = reader.doze().map_or(Rest::Awake, Rest::Asleep);
-                    watcher.rest != Rest::Awake
+                (ReaderSleep::LyingDown, Seat::Remote(reader)) => {
+                    watcher.rest = reader.doze().map_or(ReaderSleep::Awake, ReaderSleep::Asleep);
+                    watcher.rest != ReaderSleep::Awake
                 }
-                (rest, _) => rest != Rest::Awake,
+                (rest, _) => rest != ReaderSleep::Awake,
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::shard::{ExecuteError, ExecuteOptions, PublishError};
 #[cfg(feature = "server")]
 use crate::sim::between::note_relay;
 use crate::sim::between::set_writing;
-use crate::sim::model::{ExecutionModel, Producer, Told, fill_payload};
+use crate::sim::model::{ExecutionModel, Producer, ReportedEnd, fill_payload};
 #[cfg(feature = "server")]
 use crate::sim::process::Process;
 use crate::sim::producer::{Script, SimTool};
@@ -18,7 +18,7 @@ use crate::sim::run::{Feed, Sim};
 use crate::sim::scene::Opening;
 #[cfg(feature = "server")]
 use crate::sim::thread::{Hand, ThreadActor};
-use crate::stream::{Kind, Policy, State};
+use crate::stream::{ExecutionState, Kind, Policy};
 use crate::tool::{Need, Prepared, Work};
 
 impl Sim {
@@ -162,7 +162,7 @@ impl Sim {
     /// give its own.
     pub fn check_queue(&mut self) {
         let statuses = self.statuses(); // In the order in which they were opened.
-        let is_queued = |status: &&Status| status.state == State::Queued;
+        let is_queued = |status: &&Status| status.state == ExecutionState::Queued;
         let Some(first) = statuses.iter().find(is_queued).map(|status| status.id) else { return };
         let mut scene = self.shared.lock();
         let model = scene.executions.iter().find(|each| each.id == first).expect("it was opened");
@@ -174,8 +174,9 @@ impl Sim {
         let needed_bytes = allowed.filter(takes).min().expect("it was not refused");
         let free_bytes = memory.rings_bytes_max.saturating_sub(memory.usage.leased_bytes);
         // An execution that ended without ever having had a ring has none to give.
-        let gives =
-            |status: &&Status| matches!(status.state, State::Ended(_)) && status.ring.is_some();
+        let gives = |status: &&Status| {
+            matches!(status.state, ExecutionState::Ended(_)) && status.ring.is_some()
+        };
         let ended = statuses.iter().find(gives);
         if free_bytes >= u64::from(needed_bytes) || ended.is_some() {
             scene.fail(format!(
@@ -187,9 +188,9 @@ impl Sim {
 
     fn check_open_refused(&mut self, error: &ExecuteError, options: &ExecuteOptions, need: Need) {
         let statuses = self.statuses();
-        let is_queued = |state| state == State::Queued;
+        let is_queued = |state| state == ExecutionState::Queued;
         let queued = statuses.iter().filter(|status| is_queued(status.state)).count();
-        let ended = statuses.iter().any(|status| matches!(status.state, State::Ended(_)));
+        let ended = statuses.iter().any(|status| matches!(status.state, ExecutionState::Ended(_)));
         let engine = self.plan.engine;
         let mut scene = self.shared.lock();
         let (name, fits) = match error {
@@ -300,8 +301,10 @@ impl Sim {
     fn finish(&mut self, at: usize) {
         let Feed { execution, id, script } = self.feeds.swap_remove(at);
         let (told, result) = match script.end {
-            Told::Done | Told::Stopped => (Told::Done, Ok(())),
-            Told::Failed | Told::Panicked => (Told::Failed, Err(crate::sim::model::FAILURE_TEXT)),
+            ReportedEnd::Done | ReportedEnd::Stopped => (ReportedEnd::Done, Ok(())),
+            ReportedEnd::Failed | ReportedEnd::Panicked => {
+                (ReportedEnd::Failed, Err(crate::sim::model::FAILURE_TEXT))
+            }
         };
         let verdict_before = {
             let mut scene = self.shared.lock();
@@ -386,8 +389,9 @@ impl Sim {
         let mut wrong = None;
         if let Some(token) = status.as_ref().and_then(|status| status.token) {
             let listed = self.shard.tokens().find(|&(listed, ..)| listed == token);
-            let has_ended = status
-                .is_some_and(|status| matches!(status.state, State::Ended(_) | State::Draining));
+            let has_ended = status.is_some_and(|status| {
+                matches!(status.state, ExecutionState::Ended(_) | ExecutionState::Draining)
+            });
             let forgets = self.random.chance(1, 4);
             let forgot = forgets.then(|| self.shard.forget_token(token).is_ok());
             let found = self.shard.find_token(token).ok();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::base::{ExecutionId, Instant};
 use crate::engine::{SubscribeError, SubscribeSpec};
 use crate::memory::atomic::AtomicU64;
-use crate::memory::{DeskView, Left};
+use crate::memory::{LeaveReason, SignalView};
 use crate::server::{AtDoor, HandLine};
 use crate::shard::delivery::exit_of_code;
 use crate::shard::reader::link::{Link, Shared};
@@ -29,9 +29,9 @@ enum Signal {
 /// Signals of all lines on their way to the shard, oldest first. One thread uses them, behind a
 /// mutex because the scene is.
 #[derive(Clone, Default)]
-pub(super) struct Lines(Arc<Mutex<Vec<Signal>>>);
+pub(super) struct LifeLines(Arc<Mutex<Vec<Signal>>>);
 
-impl Lines {
+impl LifeLines {
     pub fn knock(&self, line: HandLine) {
         self.lock().push(Signal::Knock(line));
     }
@@ -46,17 +46,17 @@ impl Lines {
 }
 
 /// The link of a reader at the door.
-pub(super) struct Far {
+pub(super) struct DoorLink {
     shared: Shared,
-    desk: DeskView,
+    reader_signals: SignalView,
     line: HandLine,
-    lines: Lines,
+    lines: LifeLines,
     has_left: Cell<bool>,
 }
 
-pub(super) type DoorReader = Subscriber<Far>;
+pub(super) type DoorReader = Subscriber<DoorLink>;
 
-impl Link for Far {
+impl Link for DoorLink {
     type Fault = Flaw;
     const IS_FOREIGN: bool = true;
 
@@ -65,15 +65,15 @@ impl Link for Far {
     }
 
     fn epoch(&self) -> u64 {
-        self.desk.epoch()
+        self.reader_signals.epoch()
     }
 
     fn epoch_word(&self) -> &AtomicU64 {
-        self.desk.epoch_word()
+        self.reader_signals.epoch_word()
     }
 
     fn detached(&self) -> u32 {
-        self.desk.detached()
+        self.reader_signals.detached()
     }
 
     fn acked_seq(&self) -> u64 {
@@ -100,7 +100,7 @@ impl Link for Far {
         self.lines.knock(self.line);
     }
 
-    fn leave(&self, _how: Left) {
+    fn leave(&self, _how: LeaveReason) {
         self.shared.page.set_left();
         if !self.has_left.replace(true) {
             self.lines.end(self.line);
@@ -134,9 +134,10 @@ impl Sim {
     ) -> Result<DoorReader, SubscribeError> {
         note_relay(execution);
         let spec = SubscribeSpec { ack_window: None, coalesce: None, ..spec };
-        let AtDoor { subscribed, shared, desk, line } = self.shard.read_by_hand(id, spec)?;
+        let AtDoor { subscribed, shared, reader_signals, line } =
+            self.shard.read_by_hand(id, spec)?;
         let (lines, has_left) = (self.lines.clone(), Cell::new(false));
-        let link = Far { shared, desk, line, lines, has_left };
+        let link = DoorLink { shared, reader_signals, line, lines, has_left };
         link.ring(); // It has mapped everything.
         let mut reader = Subscriber::of_link(link, &subscribed, None, self.now());
         reader.headers_only(headers_only);

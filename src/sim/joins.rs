@@ -4,21 +4,21 @@
 use std::time::Duration;
 
 use crate::base::Instant;
-use crate::engine::{Coalesce, From, Place, Status, SubscribeError, SubscribeSpec};
+use crate::engine::{Coalesce, From, Status, SubscribeError, SubscribeSpec, SubscriberPlace};
 use crate::limits;
 use crate::shard::Delivery;
-use crate::sim::between::Rest;
+use crate::sim::between::ReaderSleep;
 #[cfg(feature = "server")]
 use crate::sim::door::held_for;
 use crate::sim::follower::Habitat;
 use crate::sim::plan::pick;
 use crate::sim::run::Sim;
-use crate::sim::scene::{Joining, Shared};
+use crate::sim::scene::{Joining, SharedScene};
 use crate::sim::watcher::{Seat, Watcher};
 use crate::stream::{Kind, Kinds, Policy};
 
 /// A spec, and its expected outcome.
-struct Wish {
+struct JoinRequest {
     spec: SubscribeSpec,
     habitat: Habitat,
     headers_only: bool,
@@ -42,7 +42,7 @@ impl Sim {
             Some((_, wish)) => wish,
             None => self.draw_wish(execution, status.as_ref().ok()),
         };
-        let Wish { spec, habitat, headers_only, is_promised } = wish;
+        let JoinRequest { spec, habitat, headers_only, is_promised } = wish;
         self.shared.lock().taken_over = None;
         self.shared.lock().joining = Some(Joining {
             execution,
@@ -81,7 +81,7 @@ impl Sim {
                     seat,
                     is_slow,
                     stuck_until,
-                    rest: Rest::Awake,
+                    rest: ReaderSleep::Awake,
                 });
             }
             Err(SubscribeError::NoLongerHeld { tail_seq }) if is_promised => {
@@ -116,7 +116,7 @@ impl Sim {
         }
     }
 
-    fn draw_wish(&mut self, execution: usize, status: Option<&Status>) -> Wish {
+    fn draw_wish(&mut self, execution: usize, status: Option<&Status>) -> JoinRequest {
         let plan = self.plan.clone();
         let random = &mut self.random;
         let habitats = [Habitat::Closure, Habitat::Polled, Habitat::Remote];
@@ -127,7 +127,8 @@ impl Sim {
             habitat => habitat,
         };
         let policy = Policy::ALL[random.below(6) as usize];
-        let mut spec = SubscribeSpec { policy, place: Place::Local, ..Default::default() };
+        let mut spec =
+            SubscribeSpec { policy, place: SubscriberPlace::Local, ..Default::default() };
         spec.replays = random.chance(plan.replays, 1_000);
         if spec.replays && random.chance(1, 2) {
             spec.policy = Policy::Block; // It has no meaning otherwise.
@@ -165,13 +166,13 @@ impl Sim {
             self.spoil(&mut spec, head_seq);
         }
         let headers_only = self.random.chance(plan.headers_only, 1_000);
-        Wish { spec, habitat, headers_only, is_promised: false }
+        JoinRequest { spec, habitat, headers_only, is_promised: false }
     }
 
     /// Now and then makes a subscriber whose connection broke come back on another one, for a part
     /// of its chunks. It requests chunks that must still be held, or more than that with its
     /// totals.
-    fn draw_returning(&mut self) -> Option<(usize, Wish)> {
+    fn draw_returning(&mut self) -> Option<(usize, JoinRequest)> {
         if !self.random.chance(1, 2) {
             return None;
         }
@@ -200,7 +201,7 @@ impl Sim {
             ..Default::default()
         };
         let habitat = [Habitat::Closure, Habitat::Polled][self.random.below(2) as usize];
-        Some((follower.execution, Wish { spec, habitat, headers_only: false, is_promised }))
+        Some((follower.execution, JoinRequest { spec, habitat, headers_only: false, is_promised }))
     }
 
     /// Checks which subscriber took a broken connection's place: a subscriber that came back, and
@@ -365,7 +366,11 @@ impl Sim {
 }
 
 /// A closure that checks every delivery. A thread may run meanwhile, and the closure may panic.
-fn listener(shared: &Shared, follower: usize, panics: u64) -> impl FnMut(&Delivery<'_>) + 'static {
+fn listener(
+    shared: &SharedScene,
+    follower: usize,
+    panics: u64,
+) -> impl FnMut(&Delivery<'_>) + 'static {
     let shared = shared.clone();
     move |delivery| {
         let mut scene = shared.lock();

@@ -60,7 +60,7 @@ impl Producer {
 
 /// The end that a producer reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum ReportedEnd {
     Done,
     Failed,
     Panicked,
@@ -91,7 +91,7 @@ pub(super) struct ExecutionModel {
     pub left_out_count: u64,
     /// The bytes of the ring that these chunks take.
     left_out_bytes: u64,
-    pub told: Option<Told>,
+    pub told: Option<ReportedEnd>,
     /// True if a cancellation was accepted.
     pub is_cancelled: bool,
     pub verdict: Option<(Outcome, Option<Box<str>>)>,
@@ -256,8 +256,8 @@ impl ExecutionModel {
         let stalled = may_stall && text.contains("past its deadline");
         let by_itself = !self.is_cancelled && !shutting_down;
         let fits = match verdict.outcome {
-            Outcome::Completed => by_itself && self.told == Some(Told::Done),
-            Outcome::Cancelled => !by_itself || self.told == Some(Told::Stopped),
+            Outcome::Completed => by_itself && self.told == Some(ReportedEnd::Done),
+            Outcome::Cancelled => !by_itself || self.told == Some(ReportedEnd::Stopped),
             Outcome::Failed if stalled => true,
             Outcome::Failed if text.contains(REFUSED_TEXT) => {
                 self.told.is_none() && head_seq == 0 && self.chunk_bytes > 0
@@ -265,8 +265,8 @@ impl ExecutionModel {
             Outcome::Failed => {
                 by_itself
                     && match self.told {
-                        Some(Told::Failed) => text == FAILURE_TEXT,
-                        Some(Told::Panicked) => {
+                        Some(ReportedEnd::Failed) => text == FAILURE_TEXT,
+                        Some(ReportedEnd::Panicked) => {
                             text.ends_with(PANIC_TEXT) || text == "the producer is gone"
                         }
                         _ => false,

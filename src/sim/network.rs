@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use crate::base::Random;
-use crate::reactor::released::{Carried, Past};
+use crate::reactor::released::{SocketHistory, SocketSource};
 use crate::reactor::{
     ConnectAddress, IoError, ListenAddress, ListenError, ListenOptions, Peer, ReleasedSocket,
 };
@@ -439,8 +439,11 @@ impl SimWorld {
         let index = network.open(peer);
         network.open_count += 1;
         let end = |side| StreamEnd { stream: index, side };
-        let carried = Carried::Simulated(Box::new(network.let_go(end(Side::Server))));
-        (SimClient(end(Side::Client)), ReleasedSocket { carried, past: Past::none(peer) })
+        let source = SocketSource::Simulated(Box::new(network.let_go(end(Side::Server))));
+        (
+            SimClient(end(Side::Client)),
+            ReleasedSocket { source, history: SocketHistory::none(peer) },
+        )
     }
 
     /// Listens on the address, for reactors that connect. [`SimWorld::answer`] takes the

@@ -88,7 +88,7 @@ struct Got {
     is_reading: bool,
 }
 
-struct Run {
+struct OutgoingRun {
     seed: u64,
     random: Random,
     world: SimWorld,
@@ -103,8 +103,8 @@ struct Run {
     buffer: Vec<u8>,
 }
 
-impl Run {
-    fn new(seed: u64) -> Run {
+impl OutgoingRun {
+    fn new(seed: u64) -> OutgoingRun {
         let world = SimWorld::new(seed, SimFaults::ALL);
         let ip = |last| IpAddr::from([10, 0, 0, last]);
         let at = |last| SocketAddr::new(ip(last), PORT);
@@ -133,7 +133,7 @@ impl Run {
             ..ShardConfig::default()
         };
         let shard = ServerShard::over(SimReactor::new(&world), config).unwrap();
-        Run {
+        OutgoingRun {
             seed,
             random: Random::new(seed),
             world,
@@ -382,7 +382,7 @@ impl Peer {
 type History = Vec<(u64, u32, String)>;
 
 fn run(seed: u64) -> (History, BTreeMap<&'static str, u32>, Counters) {
-    let mut run = Run::new(seed);
+    let mut run = OutgoingRun::new(seed);
     for _ in 0..STEPS {
         run.step();
     }

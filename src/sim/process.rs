@@ -6,17 +6,17 @@ use std::cell::Cell;
 
 use crate::base::Instant;
 use crate::door::WriteError;
-use crate::door::pen::{Bell, Pen};
+use crate::door::ring_producer::{ProducerSignal, RingProducer};
 use crate::memory::ChunkHeader;
 use crate::server::{HandLine, ProducerAtDoor};
-use crate::sim::door::Lines;
-use crate::sim::model::{FAILURE_TEXT, Told};
+use crate::sim::door::LifeLines;
+use crate::sim::model::{FAILURE_TEXT, ReportedEnd};
 use crate::stream::Outcome;
 use crate::tool::SendError;
 
 /// The state of such a producer.
 pub(super) struct Process {
-    pen: Pen<Knocks>,
+    producer: RingProducer<Knocks>,
     /// True if it has signalled that everything is mapped.
     has_mapped: bool,
     /// True if it has received the signal to begin.
@@ -30,11 +30,11 @@ pub(super) struct Process {
 /// Its line to the shard.
 struct Knocks {
     line: HandLine,
-    lines: Lines,
+    lines: LifeLines,
     now: Cell<Instant>,
 }
 
-impl Bell for Knocks {
+impl ProducerSignal for Knocks {
     fn knock(&self) {
         self.lines.knock(self.line);
     }
@@ -50,34 +50,41 @@ impl Bell for Knocks {
 
 impl Process {
     /// Maps the memory that was granted.
-    pub fn new(granted: ProducerAtDoor, lines: &Lines) -> Process {
+    pub fn new(granted: ProducerAtDoor, lines: &LifeLines) -> Process {
         let ProducerAtDoor { memory, line } = granted;
-        let bell = Knocks { line, lines: lines.clone(), now: Cell::new(Instant::ZERO) };
-        let pen = Pen::open(memory, bell).expect("a shard grants what can be mapped");
-        Process { pen, has_mapped: false, has_begun: false, waits_from: None, has_finished: false }
+        let signal = Knocks { line, lines: lines.clone(), now: Cell::new(Instant::ZERO) };
+        let producer =
+            RingProducer::open(memory, signal).expect("a shard grants what can be mapped");
+        Process {
+            producer,
+            has_mapped: false,
+            has_begun: false,
+            waits_from: None,
+            has_finished: false,
+        }
     }
 
     /// The time at which it got the processor.
     pub fn now(&self) -> Instant {
-        self.pen.bell().now()
+        self.producer.signal().now()
     }
 
     pub fn chunk_bytes_max(&self) -> u32 {
-        self.pen.chunk_bytes_max()
+        self.producer.chunk_bytes_max()
     }
 
     /// Gives it the processor. Returns false if it waits for the signal to begin.
     pub fn run(&mut self, now: Instant) -> bool {
-        self.pen.bell().now.set(now);
+        self.producer.signal().now.set(now);
         if !std::mem::replace(&mut self.has_mapped, true) {
-            self.pen.bell().knock();
+            self.producer.signal().knock();
         }
-        self.has_begun || self.pen.is_stopped()
+        self.has_begun || self.producer.is_stopped()
     }
 
     /// Its line, until it has received the signal to begin.
     pub fn waits_on(&self) -> Option<HandLine> {
-        (!self.has_begun).then(|| self.pen.bell().line)
+        (!self.has_begun).then(|| self.producer.signal().line)
     }
 
     /// Receives the signal to begin.
@@ -87,31 +94,31 @@ impl Process {
 
     /// Reports the number of chunks published, and the total.
     pub fn progress(&mut self, total: Option<f64>) {
-        self.pen.progress(self.pen.head_seq() as f64, total, "counted");
+        self.producer.progress(self.producer.head_seq() as f64, total, "counted");
         if let Some(total) = total {
-            self.pen.expect_total(total as u64);
+            self.producer.expect_total(total as u64);
         }
     }
 
-    /// Sends a chunk as [`crate::door::Writer::send`] does: without room it waits until the gate
-    /// moves.
+    /// Sends a chunk as [`crate::door::DoorWriter::send`] does: without room it waits until the
+    /// gate moves.
     pub fn try_send(&mut self, header: ChunkHeader, payload: &[u8]) -> Result<u64, SendError> {
-        let epoch = self.pen.gate_epoch();
+        let epoch = self.producer.gate_epoch();
         if let Some(from) = self.waits_from {
-            if self.pen.is_stopped() {
+            if self.producer.is_stopped() {
                 return Err(SendError::Stopped);
             }
             if from == epoch {
                 return Err(SendError::Blocked);
             }
             self.waits_from = None;
-            self.pen.has_room();
+            self.producer.has_room();
         }
-        match self.pen.try_piece(header, payload) {
+        match self.producer.try_piece(header, payload) {
             Ok(Some(seq)) => Ok(seq),
             Ok(None) => {
                 self.waits_from = Some(epoch);
-                self.pen.ask_for_room().expect("its server is there");
+                self.producer.ask_for_room().expect("its server is there");
                 Err(SendError::Blocked)
             }
             Err(WriteError::TooLarge { chunk_bytes_max }) => {
@@ -122,14 +129,14 @@ impl Process {
     }
 
     /// Reports its end. One that panics dies without a report.
-    pub fn finish(&mut self, told: Told) {
+    pub fn finish(&mut self, told: ReportedEnd) {
         if std::mem::replace(&mut self.has_finished, true) {
             return;
         }
         match told {
-            Told::Done => self.pen.finish(Outcome::Completed, ""),
-            Told::Failed => self.pen.finish(Outcome::Failed, FAILURE_TEXT),
-            Told::Panicked | Told::Stopped => self.leave(),
+            ReportedEnd::Done => self.producer.finish(Outcome::Completed, ""),
+            ReportedEnd::Failed => self.producer.finish(Outcome::Failed, FAILURE_TEXT),
+            ReportedEnd::Panicked | ReportedEnd::Stopped => self.leave(),
         }
     }
 
@@ -140,12 +147,12 @@ impl Process {
 
     /// True if the shard takes nothing any more.
     pub fn is_over(&self) -> bool {
-        self.pen.is_stopped()
+        self.producer.is_stopped()
     }
 
     /// Ends its line.
     pub fn leave(&self) {
-        let Knocks { line, lines, .. } = self.pen.bell();
+        let Knocks { line, lines, .. } = self.producer.signal();
         lines.end(*line);
     }
 }

@@ -7,7 +7,7 @@ use crate::engine::{Start, Status};
 use crate::memory::{ChunkHeader, RingPoolConfig};
 use crate::server::{Doors, GuestConfig, HandLine, ServerShard};
 use crate::shard::{ExecuteOptions, MemoryWatch, ShardConfig};
-use crate::sim::door::Lines;
+use crate::sim::door::LifeLines;
 use crate::sim::process::Process;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{SimFaults, SimWorld};
@@ -37,7 +37,7 @@ impl World {
     /// A producer that has mapped its memory, and its line.
     fn produce(&mut self, options: ExecuteOptions) -> (ExecutionId, Process, HandLine) {
         let (id, granted) = self.shard.produce_by_hand(4 << 10, options).unwrap();
-        let mut process = Process::new(granted.unwrap(), &Lines::default());
+        let mut process = Process::new(granted.unwrap(), &LifeLines::default());
         let line = process.waits_on().unwrap();
         assert!(!process.run(self.world.now()));
         self.shard.hear_by_hand(line);

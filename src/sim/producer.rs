@@ -10,9 +10,9 @@ use crate::engine::RingFacts;
 use crate::limits;
 use crate::memory::Geometry;
 use crate::sim::between::set_writing;
-use crate::sim::model::{ChunkModel, FAILURE_TEXT, PANIC_TEXT, Told, fill_payload};
+use crate::sim::model::{ChunkModel, FAILURE_TEXT, PANIC_TEXT, ReportedEnd, fill_payload};
 use crate::sim::plan::Plan;
-use crate::sim::scene::Shared;
+use crate::sim::scene::SharedScene;
 use crate::stream::Kind;
 use crate::tool::{Context, EmitError, Report, Step, Tool, ToolError};
 
@@ -29,7 +29,7 @@ pub(super) struct Script {
     keys: u64,
     pub pause_max: Duration,
     pub progress: u64,
-    pub end: Told,
+    pub end: ReportedEnd,
     done: u64,
 }
 
@@ -47,9 +47,9 @@ impl Script {
         let kind_count = random.between(1, 4);
         let kinds = (0..kind_count).map(|_| Kind::ALL[random.below(12) as usize]).collect();
         let end = match () {
-            () if random.chance(plan.tool_fails, 1_000) => Told::Failed,
-            () if random.chance(plan.tool_panics, 1_000) => Told::Panicked,
-            () => Told::Done,
+            () if random.chance(plan.tool_fails, 1_000) => ReportedEnd::Failed,
+            () if random.chance(plan.tool_panics, 1_000) => ReportedEnd::Panicked,
+            () => ReportedEnd::Done,
         };
         Script {
             left: if is_endless { u64::MAX } else { random.between(0, plan.chunks_max) },
@@ -80,7 +80,7 @@ impl Script {
     /// True if it dies now, while it waits for its start.
     #[cfg(feature = "server")]
     pub fn dies_early(&mut self) -> bool {
-        self.end == Told::Panicked && self.random.chance(1, 16)
+        self.end == ReportedEnd::Panicked && self.random.chance(1, 16)
     }
 
     /// Counts one chunk as published.
@@ -143,7 +143,7 @@ pub(super) struct SimTool {
     pub script: Script,
     /// Its execution's index.
     pub execution: usize,
-    pub shared: Shared,
+    pub shared: SharedScene,
     pub buffer: Vec<u8>,
 }
 
@@ -187,10 +187,10 @@ impl SimTool {
         scene.told(self.execution, self.script.end);
         drop(scene);
         match self.script.end {
-            Told::Failed => Step::Failed(ToolError::new(FAILURE_TEXT)),
+            ReportedEnd::Failed => Step::Failed(ToolError::new(FAILURE_TEXT)),
             // Unlike `panic!`, this prints nothing on standard error.
-            Told::Panicked => std::panic::resume_unwind(Box::new(PANIC_TEXT)),
-            Told::Done | Told::Stopped => Step::Done,
+            ReportedEnd::Panicked => std::panic::resume_unwind(Box::new(PANIC_TEXT)),
+            ReportedEnd::Done | ReportedEnd::Stopped => Step::Done,
         }
     }
 }

@@ -18,7 +18,7 @@ use streamdoor::memory::RingPoolConfig;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
 use streamdoor::sim::reactor::SimReactor;
 use streamdoor::sim::world::{SimFaults, SimWorld};
-use streamdoor::stream::{Kind, Outcome, Policy, State};
+use streamdoor::stream::{ExecutionState, Kind, Outcome, Policy};
 use streamdoor::tool::{Context, Prepared, Report, Step, Tool, ToolSpec, Work};
 
 /// A shard in virtual time.
@@ -77,7 +77,7 @@ impl Stage {
 
     fn outcome(&mut self, id: ExecutionId) -> Option<Outcome> {
         match self.status(id).state {
-            State::Ended(outcome) => Some(outcome),
+            ExecutionState::Ended(outcome) => Some(outcome),
             _ => None,
         }
     }
@@ -165,7 +165,7 @@ fn what_is_known_of_an_execution_is_found_by_its_token() {
     let token = stage.token(id);
     assert_eq!(stage.shard.find_token(token), Ok(id));
     let status = stage.status(id);
-    assert_eq!(status.state, State::Running);
+    assert_eq!(status.state, ExecutionState::Running);
     assert!(status.opened_at >= Instant::ZERO + Duration::from_secs(3));
     assert_eq!(status.progress, None);
     assert_eq!(stage.shard.tool_of(id).unwrap().name, "wait");

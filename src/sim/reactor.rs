@@ -71,8 +71,8 @@ impl SimReactor {
     }
 
     /// The time of the next event, as far as this reactor can know.
-    fn next_happening(&self) -> Option<Instant> {
-        let sockets = self.net.as_ref().and_then(|sockets| sockets.net.next_happening());
+    fn next_pending_event(&self) -> Option<Instant> {
+        let sockets = self.net.as_ref().and_then(|sockets| sockets.net.next_pending_event());
         self.world.world.borrow().next_alarm().into_iter().chain(sockets).min()
     }
 }
@@ -114,7 +114,7 @@ impl Reactor for SimReactor {
                 return;
             }
             let horizon = self.world.world.borrow().horizon;
-            let next = self.next_happening().into_iter().chain(until).chain(horizon).min();
+            let next = self.next_pending_event().into_iter().chain(until).chain(horizon).min();
             let next = next.expect("the wait would never end: no event, deadline or horizon");
             self.world.advance_to(next.max(now));
             if horizon.is_some_and(|horizon| next >= horizon) {

@@ -13,12 +13,12 @@ use crate::memory::RingPoolConfig;
 use crate::shard::ShardConfig;
 use crate::sim::coverage::Coverage;
 #[cfg(feature = "server")]
-use crate::sim::door::Lines;
+use crate::sim::door::LifeLines;
 use crate::sim::model::Producer;
 use crate::sim::plan::{Plan, pick};
 use crate::sim::producer::Script;
 use crate::sim::reactor::SimReactor;
-use crate::sim::scene::{Scene, Shared};
+use crate::sim::scene::{Scene, SharedScene};
 use crate::sim::thread::{Hand, ThreadActor};
 use crate::sim::watcher::Watcher;
 use crate::sim::world::{SimFaults, SimWorld};
@@ -64,14 +64,14 @@ pub(super) struct Sim {
     pub random: Random,
     pub world: SimWorld,
     pub shard: super::SimShard,
-    pub shared: Shared,
+    pub shared: SharedScene,
     pub watchers: Vec<Watcher>,
     pub feeds: Vec<Feed>,
     /// The scripts that will run on threads, by execution.
     pub scripts: Vec<Option<Script>>,
     /// The lines of readers at the door.
     #[cfg(feature = "server")]
-    pub lines: Lines,
+    pub lines: LifeLines,
     pub step_count: u64,
 }
 
@@ -106,7 +106,7 @@ impl Sim {
         let mut shard = super::shard(reactor, config).expect("memory for small rings");
         shard.run_jobs_by_hand();
         let scene = Scene::new(Random::new(random.next_u64()), plan.preempt, verbose);
-        let shared = Shared::new(scene);
+        let shared = SharedScene::new(scene);
         let observer = shared.clone();
         let clock = world.clone();
         shard.observe(move |action, recipients| {
@@ -124,7 +124,7 @@ impl Sim {
             feeds: Vec::new(),
             scripts: Vec::new(),
             #[cfg(feature = "server")]
-            lines: Lines::default(),
+            lines: LifeLines::default(),
             step_count: 0,
         }
     }

@@ -15,7 +15,7 @@ use crate::limits;
 use crate::shard::Delivery;
 use crate::sim::coverage::{Coverage, Fnv};
 use crate::sim::follower::{Follower, Gone, Habitat};
-use crate::sim::model::{ChunkModel, ExecutionModel, Producer, Told};
+use crate::sim::model::{ChunkModel, ExecutionModel, Producer, ReportedEnd};
 use crate::sim::patience::Patience;
 use crate::sim::shortage::REFUSED_TEXT;
 use crate::sim::thread::ThreadActor;
@@ -80,11 +80,11 @@ pub(super) struct Joining {
 
 /// The scene as its actors hold it.
 #[derive(Clone)]
-pub(super) struct Shared(Arc<Mutex<Scene>>);
+pub(super) struct SharedScene(Arc<Mutex<Scene>>);
 
-impl Shared {
-    pub fn new(scene: Scene) -> Shared {
-        Shared(Arc::new(Mutex::new(scene)))
+impl SharedScene {
+    pub fn new(scene: Scene) -> SharedScene {
+        SharedScene(Arc::new(Mutex::new(scene)))
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Scene> {
@@ -405,14 +405,14 @@ impl Scene {
     }
 
     /// Notes the end that a producer reports.
-    pub fn told(&mut self, index: usize, told: Told) {
+    pub fn told(&mut self, index: usize, told: ReportedEnd) {
         self.say(|| format!("execution {index} says {told:?}"));
         self.executions[index].told.get_or_insert(told);
         self.coverage.count(match told {
-            Told::Done => "producer done",
-            Told::Failed => "producer failed",
-            Told::Panicked => "producer panicked",
-            Told::Stopped => "producer stopped",
+            ReportedEnd::Done => "producer done",
+            ReportedEnd::Failed => "producer failed",
+            ReportedEnd::Panicked => "producer panicked",
+            ReportedEnd::Stopped => "producer stopped",
         });
     }
 }

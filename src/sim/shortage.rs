@@ -4,7 +4,7 @@ use crate::base::ExecutionId;
 use crate::limits;
 use crate::memory::{Geometry, Pressure, Readings};
 use crate::sim::run::Sim;
-use crate::stream::State;
+use crate::stream::ExecutionState;
 
 /// The text that only the error of an execution with a refused ring contains.
 pub(super) const REFUSED_TEXT: &str = "this tool declares";
@@ -41,7 +41,8 @@ impl Sim {
 
     /// True if an execution waits for a ring that a smaller one cannot replace.
     fn waits_with_chunks(&mut self) -> bool {
-        let queued = self.statuses().into_iter().filter(|status| status.state == State::Queued);
+        let queued =
+            self.statuses().into_iter().filter(|status| status.state == ExecutionState::Queued);
         let queued: Vec<ExecutionId> = queued.map(|status| status.id).collect();
         let smallest = Geometry::of_class(limits::RING_CLASS_BYTES[0]).length_max();
         let scene = self.shared.lock();

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::base::{Handle, Instant, Pool};
 use crate::limits::LISTENER_PAUSE;
-use crate::reactor::released::{Carried, Past};
+use crate::reactor::released::{SocketHistory, SocketSource};
 use crate::reactor::{
     AdoptError, ConnectAddress, ConnectError, ConnectionId, IoError, ListenAddress, ListenError,
     ListenOptions, ListenerId, Peer, ReleasedSocket, SendError, SocketCounters, SocketEvent,
@@ -39,7 +39,7 @@ struct Listener {
 struct Connection {
     /// The end of the stream, or `None` for an attempt that has not succeeded.
     end: Option<StreamEnd>,
-    past: Past,
+    history: SocketHistory,
     /// The connection attempt, until its outcome is reported.
     connecting: Option<Connecting>,
     receives_at: Option<Instant>,
@@ -50,7 +50,7 @@ struct Connection {
     releases_at: Option<Instant>,
     is_released: bool,
     /// Events that came during a pause of receiving.
-    held: VecDeque<Happening>,
+    held: VecDeque<PendingEvent>,
     /// The time at which a closed connection frees its slot.
     frees_at: Option<Instant>,
 }
@@ -64,7 +64,7 @@ struct Connecting {
 }
 
 #[derive(Debug)]
-enum Happening {
+enum PendingEvent {
     Accepted(ListenerId, ConnectionId, Peer),
     Connected(ConnectionId, Result<Peer, IoError>),
     Received(ConnectionId, Vec<u8>),
@@ -88,7 +88,7 @@ pub(super) struct SimNet {
     listeners: Pool<Listener>,
     connections: Pool<Connection>,
     closing_count: u32,
-    events: VecDeque<Happening>,
+    events: VecDeque<PendingEvent>,
     lent: Vec<u8>,
     retry_at: Option<Instant>,
 }
@@ -140,7 +140,7 @@ impl SimNet {
     }
 
     /// The time of the next event, as far as this reactor can know.
-    pub fn next_happening(&self) -> Option<Instant> {
+    pub fn next_pending_event(&self) -> Option<Instant> {
         let listeners = self.listeners.iter().filter_map(|(_, slot)| slot.looks_at);
         let connections = self.connections.iter().flat_map(|(_, slot)| {
             let connects_at = slot.connects_at();
@@ -212,7 +212,7 @@ impl SimNet {
                 if !is_later {
                     let outcome = slot.call(world, counters);
                     let id = ConnectionId(handle);
-                    self.events.extend(outcome.map(|it| Happening::Connected(id, it)));
+                    self.events.extend(outcome.map(|it| PendingEvent::Connected(id, it)));
                 }
             }
             Due::Receive(handle) => {
@@ -222,8 +222,8 @@ impl SimNet {
                 }
                 slot.receives_at = again;
                 if !is_later {
-                    let happening = slot.receive(world, ConnectionId(handle), counters);
-                    self.events.extend(happening);
+                    let pending = slot.receive(world, ConnectionId(handle), counters);
+                    self.events.extend(pending);
                 }
             }
             Due::Write(handle) => {
@@ -231,7 +231,7 @@ impl SimNet {
                 slot.writes_at = again;
                 if !is_later {
                     slot.is_cut = false;
-                    self.events.push_back(Happening::Writable(ConnectionId(handle)));
+                    self.events.push_back(PendingEvent::Writable(ConnectionId(handle)));
                 }
             }
             Due::Release(handle) => {
@@ -240,7 +240,7 @@ impl SimNet {
                 if !is_later {
                     slot.is_released = true;
                     slot.receives_at = None;
-                    self.events.push_back(Happening::Released(ConnectionId(handle)));
+                    self.events.push_back(PendingEvent::Released(ConnectionId(handle)));
                 }
             }
         }
@@ -256,10 +256,10 @@ impl SimNet {
         match world.network.accept(slot.index) {
             Ok((end, peer)) => {
                 counters.accepted_count += 1;
-                let connection = Connection::new(Some(end), Past::none(peer));
+                let connection = Connection::new(Some(end), SocketHistory::none(peer));
                 let id = self.connections.insert(connection).expect("there is a place");
                 let id = ConnectionId(id);
-                self.events.push_back(Happening::Accepted(ListenerId(handle), id, peer));
+                self.events.push_back(PendingEvent::Accepted(ListenerId(handle), id, peer));
             }
             Err(IoError(libc::EMFILE)) => {
                 slot.is_paused = true;
@@ -321,7 +321,7 @@ impl SimNet {
             return Err(ConnectError::Failed { address, call: "socket", error });
         }
         world.network.take_descriptor();
-        let mut slot = Connection::new(None, Past::none(Peer::of(address)));
+        let mut slot = Connection::new(None, SocketHistory::none(Peer::of(address)));
         let looks_at = Some(world.now + world.delay());
         slot.connecting = Some(Connecting { address: address.clone(), looks_at });
         let handle = self.connections.insert(slot).expect("there is a place");
@@ -360,7 +360,7 @@ impl SimNet {
         if slot.connecting.is_some() {
             return Ok(0);
         }
-        if let Some(error) = slot.past.broken {
+        if let Some(error) = slot.history.broken {
             return Err(SendError::Broken(error));
         }
         if slot.is_cut {
@@ -379,7 +379,7 @@ impl SimNet {
             Ok(sent_bytes) => sent_bytes,
             Err(EAGAIN) => 0,
             Err(error) => {
-                slot.past.broken = Some(error);
+                slot.history.broken = Some(error);
                 return Err(SendError::Broken(error));
             }
         };
@@ -435,9 +435,9 @@ impl SimNet {
         let slot = self.connections.remove(id.0).expect("it is live");
         counters.released_count += 1;
         self.resume_listeners();
-        let carried =
-            Carried::Simulated(Box::new(world.network.let_go(slot.end.expect("it is there"))));
-        ReleasedSocket { carried, past: slot.past }
+        let source =
+            SocketSource::Simulated(Box::new(world.network.let_go(slot.end.expect("it is there"))));
+        ReleasedSocket { source, history: slot.history }
     }
 
     pub fn adopt(
@@ -446,15 +446,15 @@ impl SimNet {
         socket: ReleasedSocket,
         counters: &mut SocketCounters,
     ) -> Result<ConnectionId, AdoptError> {
-        let ReleasedSocket { carried, past } = socket.find_place(&self.connections)?;
-        let foreign = |carried| AdoptError::Foreign { socket: ReleasedSocket { carried, past } };
-        let Carried::Simulated(any) = carried else { return Err(foreign(carried)) };
-        let socket = any.downcast().map_err(|any| foreign(Carried::Simulated(any)))?;
+        let ReleasedSocket { source, history } = socket.find_place(&self.connections)?;
+        let foreign = |source| AdoptError::Foreign { socket: ReleasedSocket { source, history } };
+        let SocketSource::Simulated(any) = source else { return Err(foreign(source)) };
+        let socket = any.downcast().map_err(|any| foreign(SocketSource::Simulated(any)))?;
         if !world.network.knows(&socket) {
-            return Err(foreign(Carried::Simulated(socket)));
+            return Err(foreign(SocketSource::Simulated(socket)));
         }
         let end = world.network.take_in(*socket);
-        let inserted = self.connections.insert(Connection::new(Some(end), past));
+        let inserted = self.connections.insert(Connection::new(Some(end), history));
         counters.adopted_count += 1;
         Ok(ConnectionId(inserted.expect("there is a place")))
     }
@@ -479,12 +479,12 @@ impl SimNet {
     ) -> Option<SocketEvent<'_>> {
         loop {
             let event = self.events.pop_front()?;
-            if let Happening::Accepted(listener, connection, peer) = event {
+            if let PendingEvent::Accepted(listener, connection, peer) = event {
                 return Some(SocketEvent::Accepted { listener, connection, peer });
             }
-            let is_written = matches!(event, Happening::Writable(_));
+            let is_written = matches!(event, PendingEvent::Writable(_));
             let Some(slot) = self.live(event.connection()) else { continue };
-            if let Happening::Connected(connection, outcome) = event {
+            if let PendingEvent::Connected(connection, outcome) = event {
                 slot.connecting = None;
                 return Some(match outcome {
                     Ok(peer) => SocketEvent::Connected { connection, peer },
@@ -499,44 +499,47 @@ impl SimNet {
                 continue;
             }
             return Some(match event {
-                Happening::Received(connection, bytes) => {
+                PendingEvent::Received(connection, bytes) => {
                     self.lent = bytes;
                     SocketEvent::Received { connection, bytes: &self.lent }
                 }
-                Happening::Ended(connection, error) => SocketEvent::Ended { connection, error },
-                Happening::Writable(connection) => SocketEvent::Writable { connection },
-                Happening::Released(connection) => {
+                PendingEvent::Ended(connection, error) => SocketEvent::Ended { connection, error },
+                PendingEvent::Writable(connection) => SocketEvent::Writable { connection },
+                PendingEvent::Released(connection) => {
                     let socket = self.let_go(world, connection, counters);
                     SocketEvent::Released { connection, socket }
                 }
-                Happening::Accepted(..) | Happening::Connected(..) => unreachable!("see above"),
+                PendingEvent::Accepted(..) | PendingEvent::Connected(..) => {
+                    unreachable!("see above")
+                }
             });
         }
     }
 }
 
-impl Happening {
+impl PendingEvent {
     fn connection(&self) -> ConnectionId {
         match self {
-            Happening::Accepted(_, id, _)
-            | Happening::Connected(id, _)
-            | Happening::Received(id, _)
-            | Happening::Ended(id, _)
-            | Happening::Writable(id)
-            | Happening::Released(id) => *id,
+            PendingEvent::Accepted(_, id, _)
+            | PendingEvent::Connected(id, _)
+            | PendingEvent::Received(id, _)
+            | PendingEvent::Ended(id, _)
+            | PendingEvent::Writable(id)
+            | PendingEvent::Released(id) => *id,
         }
     }
 
     fn is_received_by(&self, id: ConnectionId) -> bool {
-        matches!(self, Happening::Received(..) | Happening::Ended(..)) && self.connection() == id
+        matches!(self, PendingEvent::Received(..) | PendingEvent::Ended(..))
+            && self.connection() == id
     }
 }
 
 impl Connection {
-    fn new(end: Option<StreamEnd>, past: Past) -> Connection {
+    fn new(end: Option<StreamEnd>, history: SocketHistory) -> Connection {
         Connection {
             end,
-            past,
+            history,
             connecting: None,
             receives_at: None,
             writes_at: None,
@@ -568,13 +571,13 @@ impl Connection {
         match world.network.call(&connecting.address, &mut world.random) {
             Called::Connected(end, peer) => {
                 self.end = Some(end);
-                self.past.peer = peer;
+                self.history.peer = peer;
                 counters.connected_count += 1;
                 Some(Ok(peer))
             }
             Called::Failed(error) => {
-                self.past.has_ended = true;
-                self.past.broken = Some(error);
+                self.history.has_ended = true;
+                self.history.broken = Some(error);
                 counters.unconnected_count += 1;
                 Some(Err(error))
             }
@@ -592,7 +595,7 @@ impl Connection {
             return;
         }
         let Some(end) = self.end else { return };
-        let is_asked = self.is_receiving && !self.past.has_ended;
+        let is_asked = self.is_receiving && !self.history.has_ended;
         if self.receives_at.is_none() && is_asked && world.network.is_readable(end) {
             self.receives_at = Some(world.now + world.delay());
         }
@@ -606,7 +609,7 @@ impl Connection {
         world: &mut World,
         id: ConnectionId,
         counters: &mut SocketCounters,
-    ) -> Option<Happening> {
+    ) -> Option<PendingEvent> {
         let mut bytes = vec![0; RECEIVE_BYTES_MAX];
         if world.random.chance(world.faults.short_chance, 1_000) {
             let size_bytes = world.random.between(1, RECEIVE_BYTES_MAX as u64) as usize;
@@ -615,17 +618,17 @@ impl Connection {
         match world.network.receive(self.end.expect("it is there"), &mut bytes) {
             Err(EAGAIN) => None,
             Ok(0) => {
-                self.past.has_ended = true;
-                Some(Happening::Ended(id, None))
+                self.history.has_ended = true;
+                Some(PendingEvent::Ended(id, None))
             }
             Ok(count) => {
                 counters.received_bytes += count as u64;
                 bytes.truncate(count);
-                Some(Happening::Received(id, bytes))
+                Some(PendingEvent::Received(id, bytes))
             }
             Err(error) => {
-                self.past.has_ended = true;
-                Some(Happening::Ended(id, Some(error)))
+                self.history.has_ended = true;
+                Some(PendingEvent::Ended(id, Some(error)))
             }
         }
     }

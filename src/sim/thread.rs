@@ -6,7 +6,7 @@ use crate::base::Instant;
 use crate::engine::RingFacts;
 use crate::memory::{ChunkHeader, RingWriter};
 use crate::sim::between::set_writing;
-use crate::sim::model::{FAILURE_TEXT, PANIC_TEXT, Told, fill_payload};
+use crate::sim::model::{FAILURE_TEXT, PANIC_TEXT, ReportedEnd, fill_payload};
 #[cfg(feature = "server")]
 use crate::sim::process::Process;
 use crate::sim::producer::{Script, ring_of};
@@ -98,7 +98,7 @@ impl Scene {
             let (may_begin, has_finished) = (process.run(self.now), process.has_finished());
             if !may_begin && !has_finished {
                 if actor.script.dies_early() {
-                    self.return_thread(at, Told::Panicked);
+                    self.return_thread(at, ReportedEnd::Panicked);
                 }
                 return;
             }
@@ -138,7 +138,7 @@ impl Scene {
                 actor.script.count();
                 self.published(index, seq, draft.model(draft.length, now));
             }
-            Err(SendError::Stopped) => self.return_thread(at, Told::Stopped),
+            Err(SendError::Stopped) => self.return_thread(at, ReportedEnd::Stopped),
             Err(SendError::Blocked) => {
                 self.coverage.count("producer blocked");
                 self.executions[index].patience.hold(self.now);
@@ -148,7 +148,7 @@ impl Scene {
     }
 
     /// Ends a thread: its closure returns, or panics; a process reports its end, or dies.
-    pub fn return_thread(&mut self, at: usize, told: Told) {
+    pub fn return_thread(&mut self, at: usize, told: ReportedEnd) {
         let actor = &mut self.threads[at];
         let execution = actor.execution;
         #[cfg(feature = "server")]
@@ -163,14 +163,16 @@ impl Scene {
         }
         self.told(execution, told);
         let result = match told {
-            Told::Done => Ok(()),
-            Told::Failed => Err(ToolError::new(FAILURE_TEXT)),
-            Told::Panicked => Err(ToolError::new(format!("the tool panicked: {PANIC_TEXT}"))),
-            Told::Stopped => Err(ToolError::Stopped),
+            ReportedEnd::Done => Ok(()),
+            ReportedEnd::Failed => Err(ToolError::new(FAILURE_TEXT)),
+            ReportedEnd::Panicked => {
+                Err(ToolError::new(format!("the tool panicked: {PANIC_TEXT}")))
+            }
+            ReportedEnd::Stopped => Err(ToolError::Stopped),
         };
         match actor.hand {
             Hand::Thread(output, done) => {
-                done(output.into_writer(), result, told == Told::Panicked);
+                done(output.into_writer(), result, told == ReportedEnd::Panicked);
             }
             #[cfg(feature = "server")]
             Hand::Process(_) => unreachable!("it has returned above"),

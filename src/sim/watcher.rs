@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::base::Instant;
 use crate::engine::{AcknowledgeError, Status};
 use crate::shard::{Polled, Subscriber};
-use crate::sim::between::Rest;
+use crate::sim::between::ReaderSleep;
 #[cfg(feature = "server")]
 use crate::sim::door::{DoorReader, held_for};
 use crate::sim::expect::{Expected, Got, Held};
@@ -21,7 +21,7 @@ pub(super) struct Watcher {
     /// True if it polls for one delivery at a time, when it is its turn at all.
     pub is_slow: bool,
     pub stuck_until: Instant,
-    pub rest: Rest,
+    pub rest: ReaderSleep,
 }
 
 /// The owner's handle of its subscription.

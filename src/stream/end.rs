@@ -6,7 +6,7 @@ use crate::stream::{Exit, Totals};
 
 /// The state of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum ExecutionState {
     /// The execution waits for a ring.
     Queued,
     /// The execution has a ring. The tool runs, or waits for subscribers.
@@ -30,14 +30,14 @@ pub enum Outcome {
     TimedOut,
 }
 
-impl State {
+impl ExecutionState {
     /// The name on every wire.
     pub fn name(self) -> &'static str {
         match self {
-            State::Queued => "queued",
-            State::Running => "running",
-            State::Draining => "draining",
-            State::Ended(outcome) => outcome.name(),
+            ExecutionState::Queued => "queued",
+            ExecutionState::Running => "running",
+            ExecutionState::Draining => "draining",
+            ExecutionState::Ended(outcome) => outcome.name(),
         }
     }
 }

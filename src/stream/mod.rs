@@ -12,7 +12,7 @@ mod policy;
 mod progress;
 
 pub use chunk::{Gap, GapReason, Kind, KindTotals, Kinds, Meta, Totals, UnknownKind};
-pub use end::{DetachReason, End, EndState, Outcome, State};
+pub use end::{DetachReason, End, EndState, ExecutionState, Outcome};
 pub use exit::Exit;
 pub use policy::{LagLimit, Policy, Terms, UnknownPolicy};
 pub use progress::{Measure, Progress, ProgressReport};

@@ -1,8 +1,8 @@
 //! Tools as closures on threads of the pool: the output that such a thread writes to.
 //!
 //! The thread owns the writer of the ring, and publishes by itself. Backpressure makes the thread
-//! wait until the gate moves. The thread wakes the shard with [`Host::ring`], which costs nothing
-//! while the shard is awake. No lock is taken per chunk.
+//! wait until the gate moves. The thread wakes the shard with [`Host::wake_shard`], which costs
+//! nothing while the shard is awake. No lock is taken per chunk.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::limits;
 use crate::memory::atomic::full_fence;
 use crate::memory::{CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, WriteError};
 use crate::stream::{Exit, Kind};
-use crate::tool::step::{Notes, Report};
+use crate::tool::step::{Report, ToolUpdate};
 use crate::trace::TraceContext;
 
 /// The services that a tool's thread needs from its shard.
@@ -22,9 +22,9 @@ pub trait Host: Send + Sync {
     /// The current time.
     fn now(&self) -> Instant;
     /// Makes the shard handle this execution soon.
-    fn ring(&self);
+    fn wake_shard(&self);
     /// Passes notes to the shard, after those that it has not handled yet.
-    fn note(&self, notes: Notes);
+    fn update(&self, update: ToolUpdate);
     /// Sets the hook that the shard calls when it stops the execution, in place of the former one.
     /// Once this has returned, the former hook is not called any more.
     fn keep_stop_hook(&self, hook: Option<StopHook>);
@@ -181,7 +181,7 @@ impl Output {
                 Err(SendError::Stopped) => return Err(Stopped),
                 Err(SendError::TooLarge { .. }) => unreachable!("pieces were cut to fit"),
                 Err(SendError::Blocked) => {
-                    self.host.ring();
+                    self.host.wake_shard();
                     self.control.wait_gate(epoch);
                 }
             }
@@ -209,7 +209,7 @@ impl Output {
         if self.exchange.has_sleepers() && !planted(Planted::LostWake) {
             self.writer.wake();
         }
-        self.host.ring();
+        self.host.wake_shard();
         written
     }
 
@@ -228,7 +228,7 @@ impl Output {
             Err(SendError::Stopped) => Err(Stopped),
             Err(SendError::TooLarge { .. }) => unreachable!("pieces were cut to fit"),
             Err(SendError::Blocked) => {
-                self.host.ring();
+                self.host.wake_shard();
                 Ok(false)
             }
         }
@@ -255,7 +255,7 @@ impl Output {
 
     /// States the number of chunks that the tool expects to publish.
     pub fn expect_total(&mut self, chunk_count: u64) {
-        self.host.note(Notes { chunks_expected: Some(chunk_count), ..Default::default() });
+        self.host.update(ToolUpdate { chunks_expected: Some(chunk_count), ..Default::default() });
     }
 
     /// Reports the done amount of work, and the total if it is known.
@@ -265,15 +265,15 @@ impl Output {
 
     /// Reports progress in any form.
     pub fn report(&mut self, report: Report) {
-        let mut notes = Notes::default();
-        notes.push(report);
-        self.host.note(notes);
+        let mut updates = ToolUpdate::default();
+        updates.push(report);
+        self.host.update(updates);
     }
 
     /// States the exit of the process that the tool ran. It is part of the end event. The tool's
     /// own result decides if the execution has failed.
     pub fn exit(&mut self, exit: Exit) {
-        self.host.note(Notes { exit: Some(exit), ..Default::default() });
+        self.host.update(ToolUpdate { exit: Some(exit), ..Default::default() });
     }
 
     /// True if the execution was stopped. A tool that works for long without sending checks this

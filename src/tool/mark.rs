@@ -37,7 +37,7 @@ const LIMITS_BYTES_MAX: usize = 4 << 10;
 pub(crate) struct Mark(Option<u64>);
 
 /// A process with a mark. The pidfd makes sure that a signal reaches no other process.
-struct Bearer {
+struct MarkedProcess {
     pid: Pid,
     pidfd: OwnedFd,
 }
@@ -97,7 +97,7 @@ impl Mark {
     }
 
     /// The marked processes that run.
-    fn bearers(self) -> Vec<Bearer> {
+    fn bearers(self) -> Vec<MarkedProcess> {
         let Mark(Some(value)) = self else { return Vec::new() };
         let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -106,14 +106,14 @@ impl Mark {
             .filter_map(|pid| {
                 let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
                 // The id may belong to another process since the first look.
-                (value_of(pid) == Some(value)).then_some(Bearer { pid, pidfd })
+                (value_of(pid) == Some(value)).then_some(MarkedProcess { pid, pidfd })
             })
             .filter(|bearer| !bearer.is_dead(Timespec { tv_sec: 0, tv_nsec: 0 }))
             .collect()
     }
 }
 
-impl Bearer {
+impl MarkedProcess {
     /// True if the process ends within `wait_max`. Zombies count as dead.
     fn is_dead(&self, wait_max: Timespec) -> bool {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];

@@ -66,7 +66,7 @@ pub use remote::{Gather, RemoteCall, VirtualTool};
 #[cfg(feature = "tools")]
 pub use run_command::CommandPolicy;
 pub use spec::{Need, SubscribeDefaults, TaskSupport, ToolSpec};
-pub use step::{Context, EmitError, Notes, Report, Step, Tool};
+pub use step::{Context, EmitError, Report, Step, Tool, ToolUpdate};
 pub(crate) use threads::panic_error;
 pub use threads::{Done, Job, ThreadPool};
 

@@ -4,10 +4,10 @@
 //!
 //! The command leads a session of its own, with its own id. It is reaped last, after the rest of
 //! its group was killed. Until then it is a zombie, and its id is not reused, so no signal reaches
-//! an unrelated process. If this process dies in any way, the kernel kills the command. [`House`]
-//! makes sure that a shard that ends leaves no group behind. A descendant that starts its own
-//! session has left the group, and may have lost its parents. It is found by its [`Mark`], and
-//! ended with the rest.
+//! an unrelated process. If this process dies in any way, the kernel kills the command.
+//! [`GroupsGuard`] makes sure that a shard that ends leaves no group behind. A descendant that
+//! starts its own session has left the group, and may have lost its parents. It is found by its
+//! [`Mark`], and ended with the rest.
 //!
 //! Limits: those of the mark. If this process is killed outright, the descendants of the command
 //! run until they write to their closed pipes.
@@ -31,29 +31,29 @@ use crate::stream::Exit;
 /// All process groups of one [`crate::tool::Tools`]. When it is dropped, the groups are told to
 /// end, and killed if they do not.
 #[derive(Default)]
-pub(super) struct House(Arc<Groups>);
+pub(super) struct GroupsGuard(Arc<Groups>);
 
 /// The running groups.
 #[derive(Default)]
 pub(super) struct Groups {
-    state: Mutex<State>,
+    state: Mutex<GroupsState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct GroupsState {
     /// The leaders, with the marks of their descendants.
     leaders: Vec<(Pid, Mark)>,
     closing: bool,
 }
 
-impl House {
+impl GroupsGuard {
     pub fn groups(&self) -> Arc<Groups> {
         Arc::clone(&self.0)
     }
 }
 
-impl Drop for House {
+impl Drop for GroupsGuard {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.closing = true;
@@ -72,7 +72,7 @@ impl Drop for House {
 }
 
 impl Groups {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GroupsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

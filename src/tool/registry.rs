@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Map, Value};
 
-use crate::base::{Foreign, Panicked, guarded};
+use crate::base::{Guarded, Panicked, guarded};
 use crate::engine::{ProgressSource, Timeouts};
 use crate::limits;
 #[cfg(feature = "sqlite")]
@@ -29,7 +29,7 @@ pub struct Prepared {
     /// The description of the tool, if it has a name.
     pub tool: Option<Arc<ToolSpec>>,
     /// The work to run.
-    pub work: Foreign<Work>,
+    pub work: Guarded<Work>,
     /// The needs of the work.
     pub need: Need,
     /// The limits for its silence and for its whole duration.
@@ -47,7 +47,7 @@ impl Prepared {
         let timeouts = Timeouts::NONE;
         let progress = ProgressSource::Tool;
         let (need, trace) = (Need::default(), TraceContext::default());
-        let work = Foreign::new(work);
+        let work = Guarded::new(work);
         Prepared { tool: None, work, need, timeouts, progress, trace }
     }
 }
@@ -98,14 +98,15 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 /// The function that plans one run of a tool from its arguments.
-type Prepare = Box<dyn Fn(&Given<'_>, Need) -> Result<Plan, ArgumentError> + Send + Sync>;
+type Prepare =
+    Box<dyn Fn(&RunInputs<'_>, Need) -> Result<PlannedWork, ArgumentError> + Send + Sync>;
 /// The function that decides if a tool has everything that it needs.
 type Asks = Box<dyn Fn(&Value, &Replies, Abilities) -> Asking + Send + Sync>;
 /// The work of a run, and its needs.
-type Plan = (Work, Need);
+type PlannedWork = (Work, Need);
 
 /// The inputs of one run of a tool.
-struct Given<'a> {
+struct RunInputs<'a> {
     arguments: &'a Value,
     replies: &'a Replies,
     files: &'a Files,
@@ -119,8 +120,8 @@ struct Entry {
     /// The schema of the output, if the tool has one.
     output: Option<Schema>,
     /// Set for a tool that asks its caller.
-    asks: Option<Foreign<Asks>>,
-    prepare: Foreign<Prepare>,
+    asks: Option<Guarded<Asks>>,
+    prepare: Guarded<Prepare>,
     /// True if the tool exists only where files may be read.
     reads_files: bool,
 }
@@ -147,15 +148,15 @@ struct Addition {
     patterns: Patterns,
     /// The schemas that are enforced.
     checks: Checks,
-    asks: Option<Foreign<Asks>>,
-    prepare: Foreign<Prepare>,
+    asks: Option<Guarded<Asks>>,
+    prepare: Guarded<Prepare>,
     reads_files: bool,
 }
 
 impl Addition {
     /// A tool of this program that neither asks its caller nor reads files.
     fn new(spec: ToolSpec, prepare: Prepare) -> Addition {
-        let (patterns, checks, prepare) = (Patterns::Any, Checks::ALL, Foreign::new(prepare));
+        let (patterns, checks, prepare) = (Patterns::Any, Checks::ALL, Guarded::new(prepare));
         Addition { spec, patterns, checks, asks: None, prepare, reads_files: false }
     }
 }
@@ -197,7 +198,7 @@ pub struct Tools {
     revision: u64,
     /// The processes that `run_command` has started. They end with this registry.
     #[cfg(feature = "tools")]
-    commands: Option<process::House>,
+    commands: Option<process::GroupsGuard>,
     /// The environment of started commands.
     #[cfg(feature = "tools")]
     environment: Environment,
@@ -242,7 +243,7 @@ impl Tools {
     pub fn allow_commands(&mut self, policy: CommandPolicy) {
         let groups = self.commands.get_or_insert_default().groups();
         let spec = run_command::spec(&policy);
-        let prepare = move |given: &Given<'_>, need| {
+        let prepare = move |given: &RunInputs<'_>, need| {
             let around = (given.files, given.environment);
             run_command::prepare(&policy, &groups, given.arguments, need, around)
         };
@@ -266,7 +267,7 @@ impl Tools {
     where
         F: Fn(&Value, Need) -> Result<(Work, Need), ArgumentError> + Send + Sync + 'static,
     {
-        let prepare = move |given: &Given<'_>, need| prepare(given.arguments, need);
+        let prepare = move |given: &RunInputs<'_>, need| prepare(given.arguments, need);
         self.add(Addition::new(spec, Box::new(prepare)))
     }
 
@@ -274,9 +275,10 @@ impl Tools {
     fn insert_reader(
         &mut self,
         spec: ToolSpec,
-        prepare: fn(&Value, Need, &Files) -> Result<Plan, ArgumentError>,
+        prepare: fn(&Value, Need, &Files) -> Result<PlannedWork, ArgumentError>,
     ) -> Result<(), SpecError> {
-        let prepare = move |given: &Given<'_>, need| prepare(given.arguments, need, given.files);
+        let prepare =
+            move |given: &RunInputs<'_>, need| prepare(given.arguments, need, given.files);
         let addition = Addition::new(spec, Box::new(prepare));
         self.add(Addition { reads_files: true, ..addition })
     }
@@ -319,7 +321,7 @@ impl Tools {
     pub fn insert_virtual(&mut self, tool: VirtualTool) -> Result<(), SpecError> {
         tool.check_cost()?;
         let VirtualTool { spec, gather } = tool;
-        let prepare = move |given: &Given<'_>, need| {
+        let prepare = move |given: &RunInputs<'_>, need| {
             let arguments = given.arguments.clone();
             Ok((Work::Remote(Box::new(RemoteCall { arguments, gather })), need))
         };
@@ -345,7 +347,7 @@ impl Tools {
             output: spec.output_schema.as_ref().is_some_and(is_usable),
         };
         let closure = Arc::new(closure);
-        let prepare = move |given: &Given<'_>, need| {
+        let prepare = move |given: &RunInputs<'_>, need| {
             let (closure, arguments) = (Arc::clone(&closure), given.arguments.clone());
             Ok((Work::Thread(Box::new(move |out| closure(&arguments, out))), need))
         };
@@ -412,13 +414,13 @@ impl Tools {
         F: Fn(&Value, &Replies, &mut Output) -> Result<(), ToolError> + Send + Sync + 'static,
     {
         let closure = Arc::new(closure);
-        let prepare = move |given: &Given<'_>, need| {
+        let prepare = move |given: &RunInputs<'_>, need| {
             let closure = Arc::clone(&closure);
             let (arguments, replies) = (given.arguments.clone(), given.replies.clone());
             Ok((Work::Thread(Box::new(move |out| closure(&arguments, &replies, out))), need))
         };
         let addition = Addition::new(spec, Box::new(prepare));
-        self.add(Addition { asks: Some(Foreign::new(Box::new(asks))), ..addition })
+        self.add(Addition { asks: Some(Guarded::new(Box::new(asks))), ..addition })
     }
 
     /// Removes a tool. Returns false if none has that name. Its running executions continue.
@@ -476,7 +478,7 @@ impl Tools {
     ) -> Result<Prepared, StartError> {
         let entry = self.known(name)?;
         let arguments = entry.checked(arguments)?;
-        let given = Given {
+        let given = RunInputs {
             arguments,
             replies,
             files: &self.files,
@@ -486,7 +488,7 @@ impl Tools {
         let spec = &entry.spec;
         let planned = entry.call(|| (entry.prepare)(&given, spec.need))?;
         let (work, need) = planned.map_err(StartError::Argument)?;
-        let work = Foreign::new(work);
+        let work = Guarded::new(work);
         let (timeouts, progress) = (spec.timeouts, spec.progress);
         let tool = Some(Arc::clone(spec));
         Ok(Prepared { tool, work, need, timeouts, progress, trace: TraceContext::default() })

@@ -103,7 +103,7 @@ pub(super) fn prepare(
     need: Need,
     (files, environment): (&Files, &Environment),
 ) -> Result<(Work, Need), ArgumentError> {
-    let mut plan = Plan::new(policy, files, Arguments::new(arguments)?)?;
+    let mut plan = CommandPlan::new(policy, files, Arguments::new(arguments)?)?;
     plan.environment = (!plan.clears_env).then(|| environment.clone());
     let groups = Arc::clone(groups);
     let work = Work::Thread(Box::new(move |out| plan.run(groups, out)));
@@ -111,7 +111,7 @@ pub(super) fn prepare(
 }
 
 /// The command to run, checked as far as possible before it runs.
-struct Plan {
+struct CommandPlan {
     argv: Vec<String>,
     cwd: Option<PathBuf>,
     /// The files that `cwd` must be among.
@@ -123,12 +123,12 @@ struct Plan {
     stdin: Option<String>,
 }
 
-impl Plan {
+impl CommandPlan {
     fn new(
         policy: &CommandPolicy,
         files: &Files,
         mut arguments: Arguments,
-    ) -> Result<Plan, ArgumentError> {
+    ) -> Result<CommandPlan, ArgumentError> {
         let argv = words(arguments.value("argv"))?;
         if let CommandPolicy::Only(programs) = policy
             && !programs.contains(&argv[0])
@@ -157,7 +157,7 @@ impl Plan {
             CommandPolicy::Any => Files::Anywhere,
             CommandPolicy::Only(_) => files.clone(),
         };
-        Ok(Plan { argv, cwd, files, environment: None, env, clears_env, stdin })
+        Ok(CommandPlan { argv, cwd, files, environment: None, env, clears_env, stdin })
     }
 
     fn run(&self, groups: Arc<Groups>, out: &mut Output) -> Result<(), ToolError> {
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     fn field(policy: &CommandPolicy, arguments: Value) -> String {
-        let plan = Plan::new(policy, &Files::Anywhere, Arguments::new(&arguments).unwrap());
+        let plan = CommandPlan::new(policy, &Files::Anywhere, Arguments::new(&arguments).unwrap());
         plan.map(|_| ()).unwrap_err().field
     }
 
@@ -332,9 +332,13 @@ mod tests {
         assert_eq!(field(only, json!({"argv": ["ls"], "env": {"PATH": "/tmp"}})), "env");
         assert_eq!(field(only, json!({"argv": ["ls"], "clear_env": true})), "clear_env");
         for name in ["ls", "/bin/cat"] {
-            Plan::new(only, &Files::Anywhere, Arguments::new(&json!({"argv": [name]})).unwrap())
-                .map(|_| ())
-                .unwrap();
+            CommandPlan::new(
+                only,
+                &Files::Anywhere,
+                Arguments::new(&json!({"argv": [name]})).unwrap(),
+            )
+            .map(|_| ())
+            .unwrap();
         }
     }
 }

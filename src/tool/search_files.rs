@@ -106,7 +106,7 @@ pub(super) fn prepare(
     arguments.finish()?;
     check_pattern(&pattern, fixed_strings)?;
     globs.iter().try_for_each(|glob| check_glob(glob))?;
-    let plan = Plan { root, pattern, globs, fixed_strings, ignore_case, hidden, no_ignore };
+    let plan = SearchPlan { root, pattern, globs, fixed_strings, ignore_case, hidden, no_ignore };
     let files = files.clone();
     let work = Work::Thread(Box::new(move |out| Search::new(files, plan)?.run(out)));
     Ok((work, Need { ring_bytes: need.ring_bytes.max(RING_BYTES), ..need }))
@@ -164,7 +164,7 @@ fn check_length(field: &str, text: &str) -> Result<(), ArgumentError> {
 }
 
 /// The arguments.
-struct Plan {
+struct SearchPlan {
     root: PathBuf,
     pattern: String,
     globs: Vec<String>,
@@ -188,9 +188,9 @@ struct Search {
 }
 
 /// The folders that the walk did not enter because of their ignore files, where it would hang.
-type Refused = Arc<Mutex<Vec<PathBuf>>>;
+type RefusedFolders = Arc<Mutex<Vec<PathBuf>>>;
 
-impl Plan {
+impl SearchPlan {
     fn matcher(&self) -> Result<RegexMatcher, ArgumentError> {
         RegexMatcherBuilder::new()
             .fixed_strings(self.fixed_strings)
@@ -214,14 +214,14 @@ impl Plan {
 }
 
 impl Search {
-    fn new(files: Files, plan: Plan) -> Result<Search, ToolError> {
+    fn new(files: Files, plan: SearchPlan) -> Result<Search, ToolError> {
         let wrong = |error: ArgumentError| ToolError::new(error.to_string());
         let matcher = plan.matcher().map_err(wrong)?;
         let placed = files.place(&plan.root);
         let root = placed
             .map_err(|error| ToolError::new(format!("`root` {}: {error}", plan.root.display())))?;
         let filter = plan.filter(&root).map_err(wrong)?;
-        let Plan { root: given, hidden, no_ignore, .. } = plan;
+        let SearchPlan { root: given, hidden, no_ignore, .. } = plan;
         Ok(Search { files, given, root, matcher, filter, hidden, no_ignore })
     }
 
@@ -236,7 +236,7 @@ impl Search {
         if !self.no_ignore && has_strange_ignore_file(&self.root) {
             return Err(failed(&STRANGE_IGNORE_FILE));
         }
-        let refused = Refused::default();
+        let refused = RefusedFolders::default();
         let mut searcher = SearcherBuilder::new()
             .line_number(true)
             .heap_limit(Some(limits::SEARCH_LINE_BYTES_MAX))
@@ -251,7 +251,7 @@ impl Search {
             if entry_count % ENTRIES_PER_REPORT == 0 {
                 reporting.progress(); // Also in trees of many folders and few files.
             }
-            tell_refused(&refused, &mut reporting)?;
+            report_refused(&refused, &mut reporting)?;
             match entry {
                 Err(error) => reporting.problem_of_walk(&error)?,
                 Ok(entry) => {
@@ -264,7 +264,7 @@ impl Search {
             }
         }
         let mut reporting = report.borrow_mut();
-        tell_refused(&refused, &mut reporting)?;
+        report_refused(&refused, &mut reporting)?;
         reporting.progress();
         Ok(())
     }
@@ -283,7 +283,7 @@ impl Search {
         Ok(())
     }
 
-    fn walk(&self, refused: &Refused) -> Walk {
+    fn walk(&self, refused: &RefusedFolders) -> Walk {
         let (filter, refused) = (self.filter.clone(), Arc::clone(refused));
         let no_ignore = self.no_ignore;
         // The same check above the root: no ignore file there may be a pipe.
@@ -341,7 +341,7 @@ impl Search {
     }
 }
 
-fn tell_refused(refused: &Refused, report: &mut Report<'_>) -> Result<(), Stopped> {
+fn report_refused(refused: &RefusedFolders, report: &mut Report<'_>) -> Result<(), Stopped> {
     let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
     refused.drain(..).try_for_each(|path| report.problem(Some(&path), &STRANGE_IGNORE_FILE))
 }
@@ -381,7 +381,8 @@ mod tests {
             let (globs, pattern) = (Vec::new(), pattern.to_owned());
             let (root, fixed_strings, ignore_case) = (PathBuf::from("/"), false, false);
             let (hidden, no_ignore) = (false, false);
-            let plan = Plan { root, pattern, globs, fixed_strings, ignore_case, hidden, no_ignore };
+            let plan =
+                SearchPlan { root, pattern, globs, fixed_strings, ignore_case, hidden, no_ignore };
             let error = Search::new(Files::Anywhere, plan).map(|_| ()).unwrap_err().to_string();
             assert!(error.starts_with("argument `pattern`: "), "{error}");
         }

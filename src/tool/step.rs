@@ -54,7 +54,7 @@ pub enum Step {
 
 /// Statements of a tool about its run, which the shard passes to the engine.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub struct ToolUpdate {
     /// Number of chunks that the tool expects to publish.
     pub chunks_expected: Option<u64>,
     /// The progress reports, oldest first.
@@ -63,7 +63,7 @@ pub struct Notes {
     pub exit: Option<Exit>,
 }
 
-impl Notes {
+impl ToolUpdate {
     /// Adds a report. One without message and context replaces another such. If there are more than
     /// [`limits::PROGRESS_PENDING_MAX`], the oldest is dropped.
     pub fn push(&mut self, report: Report) {
@@ -79,7 +79,7 @@ impl Notes {
     }
 
     /// Adds later notes.
-    pub fn append(&mut self, later: Notes) {
+    pub fn append(&mut self, later: ToolUpdate) {
         self.chunks_expected = later.chunks_expected.or(self.chunks_expected);
         self.exit = later.exit.or(self.exit);
         later.reports.into_iter().for_each(|report| self.push(report));
@@ -154,7 +154,7 @@ pub struct Context<'a> {
     now: Instant,
     writer: &'a mut RingWriter,
     gate: Gate,
-    notes: &'a mut Notes,
+    updates: &'a mut ToolUpdate,
     trace: &'a TraceContext,
 }
 
@@ -176,10 +176,10 @@ impl<'a> Context<'a> {
         now: Instant,
         writer: &'a mut RingWriter,
         gate: Gate,
-        notes: &'a mut Notes,
+        updates: &'a mut ToolUpdate,
         trace: &'a TraceContext,
     ) -> Context<'a> {
-        Context { now, writer, gate, notes, trace }
+        Context { now, writer, gate, updates, trace }
     }
 
     /// The trace of the caller.
@@ -246,7 +246,7 @@ impl<'a> Context<'a> {
 
     /// States the number of chunks that the tool expects to publish.
     pub fn expect_total(&mut self, chunk_count: u64) {
-        self.notes.chunks_expected = Some(chunk_count);
+        self.updates.chunks_expected = Some(chunk_count);
     }
 
     /// Reports the done amount of work, and the total if it is known.
@@ -256,7 +256,7 @@ impl<'a> Context<'a> {
 
     /// Reports progress in any form.
     pub fn report(&mut self, report: Report) {
-        self.notes.push(report);
+        self.updates.push(report);
     }
 }
 

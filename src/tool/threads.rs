@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use crate::base::{Foreign, Panicked, guarded};
+use crate::base::{Guarded, Panicked, guarded};
 use crate::limits;
 use crate::memory::RingWriter;
 use crate::tool::{Blocking, Output, ToolError};
@@ -26,25 +26,25 @@ pub struct Job {
 
 /// A pool of threads for tools that block. Dropping it lets running tools finish, detached.
 pub struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct PoolShared {
+    state: Mutex<PoolState>,
     changed: Condvar,
     threads_max: usize,
 }
 
 #[derive(Default)]
-struct State {
-    jobs: VecDeque<Foreign<Box<Job>>>,
+struct PoolState {
+    jobs: VecDeque<Guarded<Box<Job>>>,
     thread_count: usize,
     idle_count: usize,
     closed: bool,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl PoolShared {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         // A tool's panic is caught outside the lock, so the state is always consistent.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -54,7 +54,7 @@ impl ThreadPool {
     /// Returns a pool of at most `threads_max` threads. None is started yet.
     pub fn new(threads_max: usize) -> ThreadPool {
         assert!(threads_max > 0);
-        let shared = Shared { state: Mutex::default(), changed: Condvar::new(), threads_max };
+        let shared = PoolShared { state: Mutex::default(), changed: Condvar::new(), threads_max };
         ThreadPool { shared: Arc::new(shared) }
     }
 
@@ -67,7 +67,7 @@ impl ThreadPool {
         if state.jobs.len() >= limits::TOOL_QUEUE_MAX {
             return Err(job);
         }
-        state.jobs.push_back(Foreign::new(job));
+        state.jobs.push_back(Guarded::new(job));
         if state.jobs.len() > state.idle_count && state.thread_count < self.shared.threads_max {
             let shared = Arc::clone(&self.shared);
             let name = format!("tool-{}", state.thread_count);
@@ -93,7 +93,7 @@ impl Drop for ThreadPool {
     }
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &PoolShared) {
     loop {
         let mut state = shared.state();
         state.idle_count += 1;

@@ -64,24 +64,24 @@ codes! {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Event {
+struct FlightEvent {
     now: Instant,
     a: u64,
     b: u64,
     code: Code,
 }
 
-const NOTHING: Event = Event { now: Instant::ZERO, a: 0, b: 0, code: Code::Nothing };
+const NOTHING: FlightEvent = FlightEvent { now: Instant::ZERO, a: 0, b: 0, code: Code::Nothing };
 
 const _: () = {
     assert!(FLIGHT_EVENTS_MAX.is_power_of_two()); // Number to index is a mask, not a division.
-    assert!(size_of::<Event>() == 32); // Two events share a cache line, none spans two.
+    assert!(size_of::<FlightEvent>() == 32); // Two events share a cache line, none spans two.
 };
 
 /// The last [`FLIGHT_EVENTS_MAX`] events of one shard.
 #[derive(Debug)]
 pub struct FlightRecorder {
-    events: Box<[Event; FLIGHT_EVENTS_MAX]>,
+    events: Box<[FlightEvent; FLIGHT_EVENTS_MAX]>,
     recorded_total: u64,
 }
 
@@ -95,7 +95,7 @@ impl FlightRecorder {
     #[inline]
     pub fn record(&mut self, now: Instant, code: Code, a: u64, b: u64) {
         let place = self.recorded_total as usize & (FLIGHT_EVENTS_MAX - 1);
-        self.events[place] = Event { now, a, b, code };
+        self.events[place] = FlightEvent { now, a, b, code };
         self.recorded_total += 1;
     }
 

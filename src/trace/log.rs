@@ -181,7 +181,7 @@ impl Record {
 
     /// Appends the record as one line.
     pub fn write_line(&self, format: LogFormat, out: &mut Vec<u8>) {
-        let mut line = Line::begin(format, out, self.wall_us, self.level, self.event);
+        let mut line = LogLine::begin(format, out, self.wall_us, self.level, self.event);
         for (name, value) in &self.fields[..usize::from(self.field_count)] {
             match value {
                 Value::Number(number) => line.number(name, *number),
@@ -202,12 +202,12 @@ impl fmt::Debug for Record {
 
 /// A line that is being written. It is for callers whose texts are longer than a [`Record`] takes,
 /// and that may allocate.
-pub struct Line<'a> {
+pub struct LogLine<'a> {
     format: LogFormat,
     out: &'a mut Vec<u8>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> LogLine<'a> {
     /// Begins a line at the end of `out`.
     pub fn begin(
         format: LogFormat,
@@ -215,7 +215,7 @@ impl<'a> Line<'a> {
         wall_us: u64,
         level: Level,
         event: &str,
-    ) -> Line<'a> {
+    ) -> LogLine<'a> {
         match format {
             LogFormat::Text => {
                 write_time(out, wall_us);
@@ -231,7 +231,7 @@ impl<'a> Line<'a> {
                 write_quoted(out, event);
             }
         }
-        Line { format, out }
+        LogLine { format, out }
     }
 
     /// Adds a number.

@@ -5,25 +5,28 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::inbox::{Inbox, Told};
-use super::link::{Ready, Upstream, Way};
+use super::http::{ExchangeError, ExchangeHandler, HttpUpstream, StopExchange};
+use super::inbox::{Inbox, Received};
+use super::link::{ConnectedUpstream, Upstream, UpstreamTransport};
 use super::program::Program;
-use super::site::{Customer, Fail, Stop, Web};
 use crate::limits;
 use crate::mcp::Era;
-use crate::mcp::upstream::{Asked, Call, Note, Offer, Passed, Passing, Piece, cancelled};
+use crate::mcp::upstream::{
+    CallNotification, CallOutput, CallResult, Offer, OutputPiece, UnsentRequest, UpstreamCall,
+    cancelled,
+};
 use crate::server::UpstreamCount;
 use crate::stream::Kind;
 use crate::tool::{OnStop, Output, Report, Stopped, ToolError};
 use crate::wire::jsonrpc::ErrorObject;
 
 /// The state of a call, over either transport.
-struct Caller<'a> {
+struct CallDriver<'a> {
     upstream: &'a Arc<Upstream>,
     offer: &'a Offer,
     arguments: &'a Value,
     out: &'a mut Output,
-    passing: Passing,
+    output: CallOutput,
     hook: Option<OnStop>,
 }
 
@@ -35,8 +38,8 @@ pub(super) fn run(
     out: &mut Output,
 ) -> Result<(), ToolError> {
     upstream.meter.add(UpstreamCount::Calls, 1);
-    let passing = Passing::new(offer.spec.output_schema.is_some());
-    let mut caller = Caller { upstream, offer, arguments, out, passing, hook: None };
+    let output = CallOutput::new(offer.spec.output_schema.is_some());
+    let mut caller = CallDriver { upstream, offer, arguments, out, output, hook: None };
     let result = caller.call();
     if let Err(ToolError::Failed(_)) = result {
         upstream.meter.add(UpstreamCount::Failures, 1);
@@ -44,7 +47,7 @@ pub(super) fn run(
     result
 }
 
-impl Caller<'_> {
+impl CallDriver<'_> {
     fn call(&mut self) -> Result<(), ToolError> {
         // A request to an expired session was not handled: repeat it in a new session.
         for is_last in [false, true] {
@@ -54,13 +57,19 @@ impl Caller<'_> {
                 return Err(ToolError::Stopped);
             }
             let ready = ready.map_err(|why| self.failure(&why))?;
-            match &ready.way {
-                Way::Program(program) => return self.call_program(&ready, program),
-                Way::Web(web) => match self.call_web(&ready, web) {
-                    Err(Fail::SessionGone) if !is_last => self.upstream.lose(&ready),
-                    Err(Fail::SessionGone) => return Err(self.failure("its session is over")),
-                    Err(Fail::Stopped) => return Err(ToolError::Stopped),
-                    Err(Fail::Unreachable(why) | Fail::Refused(why) | Fail::Broken(why)) => {
+            match &ready.transport {
+                UpstreamTransport::Program(program) => return self.call_program(&ready, program),
+                UpstreamTransport::Http(http) => match self.call_http(&ready, http) {
+                    Err(ExchangeError::SessionGone) if !is_last => self.upstream.lose(&ready),
+                    Err(ExchangeError::SessionGone) => {
+                        return Err(self.failure("its session is over"));
+                    }
+                    Err(ExchangeError::Stopped) => return Err(ToolError::Stopped),
+                    Err(
+                        ExchangeError::Unreachable(why)
+                        | ExchangeError::Refused(why)
+                        | ExchangeError::Broken(why),
+                    ) => {
                         return Err(self.failure(&why));
                     }
                     Ok(result) => return result,
@@ -74,8 +83,8 @@ impl Caller<'_> {
         ToolError::Failed(format!("MCP server `{}`: {why}", self.upstream.spec.name))
     }
 
-    fn asked(&self, ready: &Ready, token: u64) -> Asked {
-        ready.dialect.call(&Call {
+    fn request(&self, ready: &ConnectedUpstream, token: u64) -> UnsentRequest {
+        ready.dialect.call(&UpstreamCall {
             name: &self.offer.name,
             arguments: self.arguments,
             schema: &self.offer.spec.arguments,
@@ -86,17 +95,21 @@ impl Caller<'_> {
     }
 
     /// Performs the call over the standard streams of a program.
-    fn call_program(&mut self, ready: &Ready, program: &Arc<Program>) -> Result<(), ToolError> {
-        let call = Begun::new(program, self.out, true, |id| self.asked(ready, id));
+    fn call_program(
+        &mut self,
+        ready: &ConnectedUpstream,
+        program: &Arc<Program>,
+    ) -> Result<(), ToolError> {
+        let call = ProgramRequest::new(program, self.out, true, |id| self.request(ready, id));
         match self.wait_for(&call)? {
-            Passed::Task(task) => {
+            CallResult::Task(task) => {
                 // Its progress still has the token of the call (A30).
-                let asked = ready.dialect.task_result(&task);
-                let result = Begun::new(program, self.out, false, |_| asked);
+                let request = ready.dialect.task_result(&task);
+                let result = ProgramRequest::new(program, self.out, false, |_| request);
                 let passed = self.wait_for(&result);
                 if let Err(ToolError::Stopped) = passed {
                     let cancel = ready.dialect.task_cancel(&task);
-                    Begun::new(program, self.out, false, |_| cancel);
+                    ProgramRequest::new(program, self.out, false, |_| cancel);
                 }
                 self.conclude(passed?)
             }
@@ -105,19 +118,19 @@ impl Caller<'_> {
     }
 
     /// Publishes notes until the answer comes.
-    fn wait_for(&mut self, begun: &Begun) -> Result<Passed, ToolError> {
+    fn wait_for(&mut self, pending: &ProgramRequest) -> Result<CallResult, ToolError> {
         loop {
-            match begun.inbox.take(None) {
-                Told::Note(note) => {
+            match pending.inbox.take(None) {
+                Received::Notification(note) => {
                     if self.publish_note(note).is_err() {
-                        begun.cancel();
+                        pending.cancel();
                         return Err(ToolError::Stopped);
                     }
                 }
-                Told::Answer(answer) => return Ok(self.passing.answered(answer)),
-                Told::Gone(how) => return Err(self.failure(&how)),
-                Told::Stopped | Told::Late => {
-                    begun.cancel();
+                Received::Answer(answer) => return Ok(self.output.answered(answer)),
+                Received::Gone(how) => return Err(self.failure(&how)),
+                Received::Stopped | Received::Late => {
+                    pending.cancel();
                     return Err(ToolError::Stopped);
                 }
             }
@@ -125,21 +138,25 @@ impl Caller<'_> {
     }
 
     /// Performs the call over HTTP.
-    fn call_web(&mut self, ready: &Ready, web: &Arc<Web>) -> Result<Result<(), ToolError>, Fail> {
-        let id = web.new_id();
-        let asked = self.asked(ready, id);
-        let answer = self.conduct(ready, web, &asked, id)?;
-        let passed = match self.passing.answered(answer) {
-            Passed::Task(task) => {
-                let asked = ready.dialect.task_result(&task);
-                let answer = self.conduct(ready, web, &asked, web.new_id());
-                if let Err(Fail::Stopped) = answer {
+    fn call_http(
+        &mut self,
+        ready: &ConnectedUpstream,
+        http: &Arc<HttpUpstream>,
+    ) -> Result<Result<(), ToolError>, ExchangeError> {
+        let id = http.new_id();
+        let request = self.request(ready, id);
+        let answer = self.conduct(ready, http, &request, id)?;
+        let passed = match self.output.answered(answer) {
+            CallResult::Task(task) => {
+                let request = ready.dialect.task_result(&task);
+                let answer = self.conduct(ready, http, &request, http.new_id());
+                if let Err(ExchangeError::Stopped) = answer {
                     self.hook = None;
                     let mut cancel = Vec::new();
-                    ready.dialect.task_cancel(&task).write(&mut cancel, web.new_id());
-                    let _ = web.post(&cancel); // The task ends by itself, too.
+                    ready.dialect.task_cancel(&task).write(&mut cancel, http.new_id());
+                    let _ = http.post(&cancel); // The task ends by itself, too.
                 }
-                self.passing.answered(answer?)
+                self.output.answered(answer?)
             }
             passed => passed,
         };
@@ -148,53 +165,53 @@ impl Caller<'_> {
 
     fn conduct(
         &mut self,
-        ready: &Ready,
-        web: &Arc<Web>,
-        asked: &Asked,
+        ready: &ConnectedUpstream,
+        http: &Arc<HttpUpstream>,
+        request: &UnsentRequest,
         id: u64,
-    ) -> Result<Result<Value, ErrorObject>, Fail> {
+    ) -> Result<Result<Value, ErrorObject>, ExchangeError> {
         let wait = limits::UPSTREAM_SILENCE_MAX;
-        let answer = web.conduct(asked, true, id, wait, self);
+        let answer = http.conduct(request, true, id, wait, self);
         self.hook = None;
-        if let Err(Fail::Stopped) = answer
+        if let Err(ExchangeError::Stopped) = answer
             && ready.dialect.era() == Era::Handshake
         {
             // In the other era the end of the exchange cancels the request (B22).
             let mut message = Vec::new();
             cancelled(&mut message, id);
-            let _ = web.post(&message); // The request ends by itself, too.
+            let _ = http.post(&message); // The request ends by itself, too.
         }
         answer
     }
 
-    fn conclude(&mut self, passed: Passed) -> Result<(), ToolError> {
+    fn conclude(&mut self, passed: CallResult) -> Result<(), ToolError> {
         match passed {
-            Passed::Completed(pieces) => Ok(self.publish_all(pieces)?),
-            Passed::Failed(pieces, why) => {
+            CallResult::Completed(pieces) => Ok(self.publish_all(pieces)?),
+            CallResult::Failed(pieces, why) => {
                 self.publish_all(pieces)?;
                 Err(ToolError::Failed(why))
             }
-            Passed::Task(_) => Err(self.failure("its task has become another task")),
+            CallResult::Task(_) => Err(self.failure("its task has become another task")),
         }
     }
 
-    fn publish_note(&mut self, note: Note) -> Result<(), Stopped> {
-        let pieces = self.passing.hear(note);
+    fn publish_note(&mut self, note: CallNotification) -> Result<(), Stopped> {
+        let pieces = self.output.on_notification(note);
         self.publish_all(pieces)
     }
 
-    fn publish_all(&mut self, pieces: Vec<Piece>) -> Result<(), Stopped> {
+    fn publish_all(&mut self, pieces: Vec<OutputPiece>) -> Result<(), Stopped> {
         pieces.into_iter().try_for_each(|piece| publish(self.out, piece))
     }
 }
 
-impl Customer for Caller<'_> {
-    fn opened(&mut self, stop: Stop) {
+impl ExchangeHandler for CallDriver<'_> {
+    fn opened(&mut self, stop: StopExchange) {
         self.hook = None; // Only one hook at a time.
         self.hook = Some(self.out.on_stop(stop));
     }
 
-    fn take(&mut self, note: Note) -> Result<(), Stopped> {
+    fn take(&mut self, note: CallNotification) -> Result<(), Stopped> {
         self.publish_note(note)
     }
 
@@ -203,17 +220,17 @@ impl Customer for Caller<'_> {
     }
 }
 
-fn publish(out: &mut Output, piece: Piece) -> Result<(), Stopped> {
+fn publish(out: &mut Output, piece: OutputPiece) -> Result<(), Stopped> {
     let mut send = |kind: Kind, bytes: &[u8]| out.send_as(kind, kind as u8, bytes);
     match piece {
-        Piece::Text { text, more: false } => send(Kind::Output, text.as_bytes()),
-        Piece::Text { text, more: true } => {
+        OutputPiece::Text { text, more: false } => send(Kind::Output, text.as_bytes()),
+        OutputPiece::Text { text, more: true } => {
             out.send_part(Kind::Output, Kind::Output as u8, text.as_bytes())
         }
-        Piece::Block(block) => send(Kind::Content, block.to_string().as_bytes()),
-        Piece::Structured(value) => send(Kind::Json, value.to_string().as_bytes()),
-        Piece::Log(line) => send(Kind::Log, line.to_string().as_bytes()),
-        Piece::Progress { progress, total, message } => {
+        OutputPiece::Block(block) => send(Kind::Content, block.to_string().as_bytes()),
+        OutputPiece::Structured(value) => send(Kind::Json, value.to_string().as_bytes()),
+        OutputPiece::Log(line) => send(Kind::Log, line.to_string().as_bytes()),
+        OutputPiece::Progress { progress, total, message } => {
             let report = Report::amount(progress, total);
             out.report(match message {
                 Some(message) => report.with_message(&message),
@@ -228,25 +245,25 @@ fn publish(out: &mut Output, piece: Piece) -> Result<(), Stopped> {
 }
 
 /// A request to a program. Dropping it stops the wait for the answer.
-struct Begun {
+struct ProgramRequest {
     program: Arc<Program>,
     inbox: Arc<Inbox>,
     id: u64,
     _hook: OnStop,
 }
 
-impl Begun {
+impl ProgramRequest {
     fn new(
         program: &Arc<Program>,
         out: &Output,
         is_call: bool,
-        asked: impl FnOnce(u64) -> Asked,
-    ) -> Begun {
+        request: impl FnOnce(u64) -> UnsentRequest,
+    ) -> ProgramRequest {
         let inbox = Arc::new(Inbox::default());
-        let id = program.begin(&inbox, is_call, asked);
+        let id = program.begin(&inbox, is_call, request);
         let stopped = Arc::clone(&inbox);
         let hook = out.on_stop(move || stopped.stop());
-        Begun { program: Arc::clone(program), inbox, id, _hook: hook }
+        ProgramRequest { program: Arc::clone(program), inbox, id, _hook: hook }
     }
 
     fn cancel(&self) {
@@ -254,7 +271,7 @@ impl Begun {
     }
 }
 
-impl Drop for Begun {
+impl Drop for ProgramRequest {
     fn drop(&mut self) {
         self.inbox.close();
         self.program.forget(self.id);

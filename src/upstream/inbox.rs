@@ -7,20 +7,20 @@ use serde_json::Value;
 
 use crate::base::Instant;
 use crate::limits;
-use crate::mcp::upstream::Note;
+use crate::mcp::upstream::CallNotification;
 use crate::reactor::Clock;
 use crate::wire::jsonrpc::ErrorObject;
 
 /// The queue of messages for one request.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    notes: VecDeque<(Note, usize)>,
+struct InboxState {
+    notes: VecDeque<(CallNotification, usize)>,
     waiting_bytes: usize,
     answer: Option<Result<Value, ErrorObject>>,
     gone: Option<String>,
@@ -31,8 +31,8 @@ struct State {
 
 /// The result of a wait for a message.
 #[derive(Debug, PartialEq)]
-pub(super) enum Told {
-    Note(Note),
+pub(super) enum Received {
+    Notification(CallNotification),
     Answer(Result<Value, ErrorObject>),
     /// The upstream has ended, for this reason.
     Gone(String),
@@ -43,14 +43,14 @@ pub(super) enum Told {
 }
 
 impl Inbox {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a note of this size. Waits until there is room (U2).
-    pub fn put(&self, note: Note, bytes: usize) {
+    pub fn put(&self, note: CallNotification, bytes: usize) {
         let bytes_max = limits::UPSTREAM_WAITING_BYTES_MAX;
-        let is_full = |state: &mut State| {
+        let is_full = |state: &mut InboxState| {
             state.waiting_bytes > 0
                 && state.waiting_bytes + bytes > bytes_max
                 && !state.is_closed
@@ -93,30 +93,30 @@ impl Inbox {
     }
 
     /// Waits for the next message, and returns it in order.
-    pub fn take(&self, deadline: Option<Instant>) -> Told {
+    pub fn take(&self, deadline: Option<Instant>) -> Received {
         let mut state = self.state();
         loop {
             if state.is_stopped {
-                return Told::Stopped;
+                return Received::Stopped;
             }
             if let Some((note, bytes)) = state.notes.pop_front() {
                 state.waiting_bytes -= bytes;
                 drop(state);
                 self.changed.notify_all();
-                return Told::Note(note);
+                return Received::Notification(note);
             }
             if let Some(answer) = state.answer.take() {
-                return Told::Answer(answer);
+                return Received::Answer(answer);
             }
             if let Some(how) = &state.gone {
-                return Told::Gone(how.clone());
+                return Received::Gone(how.clone());
             }
             state = match deadline {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.since(Clock::now());
                     if left.is_zero() {
-                        return Told::Late;
+                        return Received::Late;
                     }
                     let waited = self.changed.wait_timeout(state, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
@@ -133,8 +133,8 @@ mod tests {
 
     use super::*;
 
-    fn note(number: u64) -> Note {
-        Note::Partial { seq: Some(number), content: Vec::new() }
+    fn note(number: u64) -> CallNotification {
+        CallNotification::Partial { seq: Some(number), content: Vec::new() }
     }
 
     #[test]
@@ -143,13 +143,13 @@ mod tests {
         inbox.gone("dead");
         inbox.answer(Ok(Value::Null));
         inbox.put(note(1), 1);
-        assert_eq!(inbox.take(None), Told::Note(note(1)));
-        assert_eq!(inbox.take(None), Told::Answer(Ok(Value::Null)));
-        assert_eq!(inbox.take(None), Told::Gone("dead".to_owned()));
+        assert_eq!(inbox.take(None), Received::Notification(note(1)));
+        assert_eq!(inbox.take(None), Received::Answer(Ok(Value::Null)));
+        assert_eq!(inbox.take(None), Received::Gone("dead".to_owned()));
         inbox.stop();
-        assert_eq!(inbox.take(None), Told::Stopped);
+        assert_eq!(inbox.take(None), Received::Stopped);
         let late = Clock::now() + Duration::from_millis(1);
-        assert_eq!(Inbox::default().take(Some(late)), Told::Late);
+        assert_eq!(Inbox::default().take(Some(late)), Received::Late);
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
             }
         });
         assert!(receiver.recv_timeout(Duration::from_millis(20)).is_err());
-        assert_eq!(inbox.take(None), Told::Note(note(0)));
+        assert_eq!(inbox.take(None), Received::Notification(note(0)));
         assert_eq!(receiver.recv(), Ok(1));
         assert!(receiver.recv_timeout(Duration::from_millis(20)).is_err());
         inbox.close();

@@ -4,15 +4,15 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::asks::{Asks, Ungreeted, greet, list};
-use super::program::{Program, Start};
-use super::say::Say;
-use super::site::Web;
-use super::spec::{Place, UpstreamSpec};
+use super::http::HttpUpstream;
+use super::log::UpstreamLog;
+use super::program::{Program, ProgramCommand};
+use super::spec::{UpstreamPlace, UpstreamSpec};
+use super::transport::{GreetError, Transport, greet, list};
 use crate::base::Instant;
 use crate::limits;
 use crate::mcp::Era;
-use crate::mcp::upstream::{Dialect, Greeting, Offer, Turned, shown};
+use crate::mcp::upstream::{Dialect, Greeting, Offer, UnofferedTool, shown};
 use crate::reactor::Clock;
 use crate::server::{Log, UpstreamMeter};
 use crate::trace::Level;
@@ -21,8 +21,8 @@ use crate::trace::Level;
 pub(super) struct Upstream {
     pub spec: UpstreamSpec,
     pub meter: UpstreamMeter,
-    pub say: Arc<Say>,
-    state: Mutex<State>,
+    pub log: Arc<UpstreamLog>,
+    state: Mutex<UpstreamState>,
     changed: Condvar,
     /// The callback for changes of its tools.
     on_change: Mutex<Option<OnChange>>,
@@ -32,8 +32,8 @@ pub(super) struct Upstream {
 /// The callback for changes of an upstream's tools. Its second argument is the former tools.
 pub(super) type OnChange = Arc<dyn Fn(&Arc<Upstream>, &[Offer]) + Send + Sync>;
 
-struct State {
-    link: Link,
+struct UpstreamState {
+    link: LinkState,
     /// The era of the last connection.
     known: Option<Era>,
     offers: Arc<[Offer]>,
@@ -44,29 +44,29 @@ struct State {
     up_since: Option<Instant>,
 }
 
-enum Link {
+enum LinkState {
     Down,
     Starting,
-    Up(Arc<Ready>),
+    Connected(Arc<ConnectedUpstream>),
     /// Ended for good.
     Ended,
 }
 
 /// A connected upstream.
-pub(super) struct Ready {
+pub(super) struct ConnectedUpstream {
     pub dialect: Dialect,
-    pub way: Way,
+    pub transport: UpstreamTransport,
 }
 
 /// The transport to an upstream.
 #[derive(Clone)]
-pub(super) enum Way {
+pub(super) enum UpstreamTransport {
     Program(Arc<Program>),
-    Web(Arc<Web>),
+    Http(Arc<HttpUpstream>),
 }
 
 /// The events that a connection reports to its upstream.
-pub(super) trait News: Send + Sync {
+pub(super) trait ConnectionEvents: Send + Sync {
     /// The server says that its tools have changed.
     fn tools_changed(&self);
     /// The connection has ended.
@@ -75,8 +75,8 @@ pub(super) trait News: Send + Sync {
 
 impl Upstream {
     pub fn new(spec: UpstreamSpec, log: Log) -> Arc<Upstream> {
-        let state = State {
-            link: Link::Down,
+        let state = UpstreamState {
+            link: LinkState::Down,
             known: None,
             offers: Arc::default(),
             failures: 0,
@@ -85,7 +85,7 @@ impl Upstream {
         };
         Arc::new(Upstream {
             meter: UpstreamMeter::new(&spec.name),
-            say: Arc::new(Say::new(log, &spec.name)),
+            log: Arc::new(UpstreamLog::new(log, &spec.name)),
             spec,
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -94,7 +94,7 @@ impl Upstream {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, UpstreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,7 +116,7 @@ impl Upstream {
     pub fn ready(
         self: &Arc<Upstream>,
         is_stopped: &dyn Fn() -> bool,
-    ) -> Result<Arc<Ready>, String> {
+    ) -> Result<Arc<ConnectedUpstream>, String> {
         const LOOK: Duration = Duration::from_millis(20);
         let mut state = self.state();
         loop {
@@ -124,15 +124,15 @@ impl Upstream {
                 return Err("it was stopped before it started".to_owned());
             }
             let wait = match &state.link {
-                Link::Up(ready) => return Ok(Arc::clone(ready)),
-                Link::Ended => return Err("its server was stopped".to_owned()),
-                Link::Starting => LOOK,
-                Link::Down => {
+                LinkState::Connected(ready) => return Ok(Arc::clone(ready)),
+                LinkState::Ended => return Err("its server was stopped".to_owned()),
+                LinkState::Starting => LOOK,
+                LinkState::Down => {
                     let now = Clock::now();
                     match state.not_before.filter(|at| *at > now) {
                         Some(at) => at.since(now).min(LOOK),
                         None => {
-                            state.link = Link::Starting;
+                            state.link = LinkState::Starting;
                             break;
                         }
                     }
@@ -150,25 +150,25 @@ impl Upstream {
     /// Handles the outcome of a start.
     fn take_start(
         self: &Arc<Upstream>,
-        started: Result<(Ready, Vec<Offer>), String>,
-    ) -> Result<Arc<Ready>, String> {
+        started: Result<(ConnectedUpstream, Vec<Offer>), String>,
+    ) -> Result<Arc<ConnectedUpstream>, String> {
         let mut state = self.state();
         let taken = match started {
             Ok((ready, offers)) => {
                 let ready = Arc::new(ready);
-                if matches!(state.link, Link::Ended) {
+                if matches!(state.link, LinkState::Ended) {
                     drop(state);
-                    ready.way.end();
+                    ready.transport.end();
                     return Err("its server was stopped".to_owned());
                 }
                 state.known = Some(ready.dialect.era());
                 state.up_since = Some(Clock::now());
                 // It may have ended already, before the link was up to record that.
-                state.link = match &ready.way {
-                    Way::Program(program) if program.is_over() => Link::Down,
-                    _ => Link::Up(Arc::clone(&ready)),
+                state.link = match &ready.transport {
+                    UpstreamTransport::Program(program) if program.is_over() => LinkState::Down,
+                    _ => LinkState::Connected(Arc::clone(&ready)),
                 };
-                if matches!(state.link, Link::Down) {
+                if matches!(state.link, LinkState::Down) {
                     state.back_off();
                 }
                 drop(state);
@@ -176,8 +176,8 @@ impl Upstream {
                 Ok(ready)
             }
             Err(text) => {
-                if !matches!(state.link, Link::Ended) {
-                    state.link = Link::Down;
+                if !matches!(state.link, LinkState::Ended) {
+                    state.link = LinkState::Down;
                 }
                 state.back_off();
                 drop(state);
@@ -189,54 +189,58 @@ impl Upstream {
     }
 
     /// Starts the upstream, and gets its list of tools.
-    fn start(self: &Arc<Upstream>, known: Option<Era>) -> Result<(Ready, Vec<Offer>), String> {
+    fn start(
+        self: &Arc<Upstream>,
+        known: Option<Era>,
+    ) -> Result<(ConnectedUpstream, Vec<Offer>), String> {
         let deadline = Clock::now() + limits::UPSTREAM_START_DEADLINE;
-        let (dialect, way) = self.connect(known, deadline)?;
-        let listed = list(&*way.asks(), &self.spec.prefix, &dialect, deadline);
-        let (offers, turned) = match listed {
+        let (dialect, transport) = self.connect(known, deadline)?;
+        let listed = list(&*transport.transport(), &self.spec.prefix, &dialect, deadline);
+        let (offers, unoffered) = match listed {
             Ok(listed) => listed,
             Err(text) => {
-                way.end();
+                transport.end();
                 return Err(text);
             }
         };
-        self.say.event(Level::Info, "upstream_ready", |line| {
+        self.log.event(Level::Info, "upstream_ready", |line| {
             line.text("server", &dialect.server);
             line.text("version", dialect.version.text());
             line.number("tools", offers.len() as u64);
         });
-        self.tell_turned(&turned);
-        way.listen(&dialect);
-        Ok((Ready { dialect, way }, offers))
+        self.log_unoffered(&unoffered);
+        transport.listen(&dialect);
+        Ok((ConnectedUpstream { dialect, transport }, offers))
     }
 
     fn connect(
         self: &Arc<Upstream>,
         known: Option<Era>,
         deadline: Instant,
-    ) -> Result<(Dialect, Way), String> {
+    ) -> Result<(Dialect, UpstreamTransport), String> {
         match &self.spec.place {
-            Place::Url { url, key } => {
-                let news = self.news();
-                let (meter, say) = (self.meter.clone(), Arc::clone(&self.say));
-                let web = Web::new(url, key.clone(), meter, say, news)?;
-                let (greeting, asked) = Greeting::begin(known);
-                let dialect = greet(&web, greeting, asked, deadline).map_err(Ungreeted::text)?;
-                web.agree(&dialect);
-                Ok((dialect, Way::Web(web)))
+            UpstreamPlace::Url { url, key } => {
+                let events = self.events();
+                let (meter, log) = (self.meter.clone(), Arc::clone(&self.log));
+                let http = HttpUpstream::new(url, key.clone(), meter, log, events)?;
+                let (greeting, request) = Greeting::begin(known);
+                let dialect =
+                    greet(&http, greeting, request, deadline).map_err(GreetError::text)?;
+                http.agree(&dialect);
+                Ok((dialect, UpstreamTransport::Http(http)))
             }
-            Place::Program { .. } => {
+            UpstreamPlace::Program { .. } => {
                 let program = self.spawn()?;
-                let (greeting, asked) = Greeting::begin(known);
-                match greet(&program, greeting, asked, deadline) {
-                    Ok(dialect) => Ok((dialect, Way::Program(program))),
+                let (greeting, request) = Greeting::begin(known);
+                match greet(&program, greeting, request, deadline) {
+                    Ok(dialect) => Ok((dialect, UpstreamTransport::Program(program))),
                     // Some programs end on an unknown request: try again without it.
-                    Err(Ungreeted::Upset(_)) => {
+                    Err(GreetError::Upset(_)) => {
                         program.end();
                         let program = self.spawn()?;
-                        let (greeting, asked) = Greeting::begin(Some(Era::Handshake));
-                        match greet(&program, greeting, asked, deadline) {
-                            Ok(dialect) => Ok((dialect, Way::Program(program))),
+                        let (greeting, request) = Greeting::begin(Some(Era::Handshake));
+                        match greet(&program, greeting, request, deadline) {
+                            Ok(dialect) => Ok((dialect, UpstreamTransport::Program(program))),
                             Err(error) => {
                                 program.end();
                                 Err(error.text())
@@ -253,22 +257,22 @@ impl Upstream {
     }
 
     fn spawn(self: &Arc<Upstream>) -> Result<Arc<Program>, String> {
-        let Place::Program { words, variables, environment } = &self.spec.place else {
+        let UpstreamPlace::Program { words, variables, environment } = &self.spec.place else {
             unreachable!("the caller has looked")
         };
-        let start = Start { words, variables, environment };
-        let (meter, say) = (self.meter.clone(), Arc::clone(&self.say));
-        let spawned = Program::spawn(&start, meter, say, self.news());
+        let start = ProgramCommand { words, variables, environment };
+        let (meter, log) = (self.meter.clone(), Arc::clone(&self.log));
+        let spawned = Program::spawn(&start, meter, log, self.events());
         spawned.map_err(|error| format!("`{}` cannot be started: {error}", shown(&words[0])))
     }
 
-    fn news(self: &Arc<Upstream>) -> Arc<dyn News> {
-        Arc::new(Teller(Arc::downgrade(self)))
+    fn events(self: &Arc<Upstream>) -> Arc<dyn ConnectionEvents> {
+        Arc::new(WeakReporter(Arc::downgrade(self)))
     }
 
-    fn tell_turned(&self, turned: &[Turned]) {
-        for Turned { name, reason } in turned {
-            self.say.quote(Level::Warn, "upstream_tool_left_out", |line| {
+    fn log_unoffered(&self, unoffered: &[UnofferedTool]) {
+        for UnofferedTool { name, reason } in unoffered {
+            self.log.quote(Level::Warn, "upstream_tool_left_out", |line| {
                 line.text("tool", name);
                 line.text("reason", reason);
             });
@@ -290,21 +294,23 @@ impl Upstream {
     }
 
     /// Drops this connection: the next call starts the upstream or greets it again.
-    pub fn lose(&self, ready: &Arc<Ready>) {
+    pub fn lose(&self, ready: &Arc<ConnectedUpstream>) {
         let mut state = self.state();
-        if matches!(&state.link, Link::Up(up) if Arc::ptr_eq(up, ready)) {
-            state.link = Link::Down;
+        if matches!(&state.link, LinkState::Connected(up) if Arc::ptr_eq(up, ready)) {
+            state.link = LinkState::Down;
         }
     }
 
     fn is_over(&self) {
         let mut state = self.state();
         let is_its_own = match &state.link {
-            Link::Up(ready) => matches!(&ready.way, Way::Program(program) if program.is_over()),
-            Link::Down | Link::Starting | Link::Ended => false,
+            LinkState::Connected(ready) => {
+                matches!(&ready.transport, UpstreamTransport::Program(program) if program.is_over())
+            }
+            LinkState::Down | LinkState::Starting | LinkState::Ended => false,
         };
         if is_its_own {
-            state.link = Link::Down;
+            state.link = LinkState::Down;
             state.back_off();
         }
     }
@@ -323,20 +329,20 @@ impl Upstream {
             std::thread::sleep(limits::UPSTREAM_LOOK); // Frequent changes cause one request.
             *upstream.is_listing.lock().unwrap_or_else(PoisonError::into_inner) = false;
             let ready = match &upstream.state().link {
-                Link::Up(ready) => Arc::clone(ready),
-                Link::Down | Link::Starting | Link::Ended => return,
+                LinkState::Connected(ready) => Arc::clone(ready),
+                LinkState::Down | LinkState::Starting | LinkState::Ended => return,
             };
             let deadline = Clock::now() + limits::UPSTREAM_ANSWER_DEADLINE;
             let prefix = &upstream.spec.prefix;
-            match list(&*ready.way.asks(), prefix, &ready.dialect, deadline) {
-                Ok((offers, turned)) => {
-                    upstream.say.event(Level::Info, "upstream_tools_changed", |line| {
+            match list(&*ready.transport.transport(), prefix, &ready.dialect, deadline) {
+                Ok((offers, unoffered)) => {
+                    upstream.log.event(Level::Info, "upstream_tools_changed", |line| {
                         line.number("tools", offers.len() as u64);
                     });
-                    upstream.tell_turned(&turned);
+                    upstream.log_unoffered(&unoffered);
                     upstream.take_offers(offers);
                 }
-                Err(text) => upstream.say.event(Level::Warn, "upstream_not_listed", |line| {
+                Err(text) => upstream.log.event(Level::Warn, "upstream_not_listed", |line| {
                     line.text("error", &text);
                 }),
             }
@@ -348,15 +354,15 @@ impl Upstream {
 
     /// Ends the upstream for good.
     pub fn end(&self) {
-        let link = std::mem::replace(&mut self.state().link, Link::Ended);
+        let link = std::mem::replace(&mut self.state().link, LinkState::Ended);
         self.changed.notify_all();
-        if let Link::Up(ready) = link {
-            ready.way.end();
+        if let LinkState::Connected(ready) = link {
+            ready.transport.end();
         }
     }
 }
 
-impl State {
+impl UpstreamState {
     /// Delays the next start, longer after each failure.
     fn back_off(&mut self) {
         let now = Clock::now();
@@ -370,41 +376,41 @@ impl State {
     }
 }
 
-impl Way {
-    fn asks(&self) -> Box<dyn Asks> {
+impl UpstreamTransport {
+    fn transport(&self) -> Box<dyn Transport> {
         match self {
-            Way::Program(program) => Box::new(Arc::clone(program)),
-            Way::Web(web) => Box::new(Arc::clone(web)),
+            UpstreamTransport::Program(program) => Box::new(Arc::clone(program)),
+            UpstreamTransport::Http(http) => Box::new(Arc::clone(http)),
         }
     }
 
     /// Requests notifications of changed tools, if the server supports them.
     fn listen(&self, dialect: &Dialect) {
-        if !dialect.tells_changes {
+        if !dialect.notifies_changes {
             return;
         }
         match self {
-            Way::Program(program) if dialect.era() == Era::Stateless => {
+            UpstreamTransport::Program(program) if dialect.era() == Era::Stateless => {
                 let inbox = Arc::default();
                 program.begin(&inbox, false, |_| dialect.listen());
             }
-            Way::Program(_) => {} // It sends them unasked.
-            Way::Web(web) => web.listen(dialect),
+            UpstreamTransport::Program(_) => {} // It sends them unasked.
+            UpstreamTransport::Http(http) => http.listen(dialect),
         }
     }
 
     fn end(&self) {
         match self {
-            Way::Program(program) => program.end(),
-            Way::Web(web) => web.end(),
+            UpstreamTransport::Program(program) => program.end(),
+            UpstreamTransport::Http(http) => http.end(),
         }
     }
 }
 
 /// A reporter that does not keep its upstream alive.
-struct Teller(Weak<Upstream>);
+struct WeakReporter(Weak<Upstream>);
 
-impl News for Teller {
+impl ConnectionEvents for WeakReporter {
     fn tools_changed(&self) {
         if let Some(upstream) = self.0.upgrade() {
             upstream.list_again();

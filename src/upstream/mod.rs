@@ -2,20 +2,20 @@
 //! clients and to agents. Each call has any number of subscribers, with replay and policies.
 //!
 //! Their protocol is implemented in [`crate::mcp::upstream`], which has neither a clock nor a
-//! connection. This module has both. An upstream is a program ([`Place::Program`]), with many
-//! concurrent calls on its standard streams. Or it is a URL ([`Place::Url`]), where each call is an
-//! exchange of its own. Nothing of it runs on a shard. A call waits on a thread for tools that
-//! block, and publishes from there. A program has three threads of its own.
+//! connection. This module has both. An upstream is a program ([`UpstreamPlace::Program`]), with
+//! many concurrent calls on its standard streams. Or it is a URL ([`UpstreamPlace::Url`]), where
+//! each call is an exchange of its own. Nothing of it runs on a shard. A call waits on a thread for
+//! tools that block, and publishes from there. A program has three threads of its own.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `spec` | the description of an upstream |
-//! | `house` | all upstreams: their start, their tools, their end |
-//! | `link`, `asks` | one upstream: its connection state; the greeting and the list of tools |
+//! | `upstreams` | all upstreams: their start, their tools, their end |
+//! | `link`, `transport` | one upstream: its connection state; the greeting and the list of tools |
 //! | `program`, `inbox` | its process; the received messages of one call |
-//! | `site` | its URL: one exchange |
+//! | `http` | its URL: one exchange |
 //! | `call` | one call, from its arguments to its end |
-//! | `say` | its log records, with a rate limit |
+//! | `log` | its log records, with a rate limit |
 //!
 //! Invariants:
 //! - U1: A call ends: with its answer, with the end of its upstream, or when it is stopped.
@@ -28,15 +28,15 @@
 //! [`limits::UPSTREAM_WAITING_BYTES_MAX`]: crate::limits::UPSTREAM_WAITING_BYTES_MAX
 #![forbid(unsafe_code)]
 
-mod asks;
 mod call;
-mod house;
+mod http;
 mod inbox;
 mod link;
+mod log;
 mod program;
-mod say;
-mod site;
 mod spec;
+mod transport;
+mod upstreams;
 
-pub use house::{Upstreams, UpstreamsError};
-pub use spec::{Key, Place, SpecError, UpstreamSpec, words_of};
+pub use spec::{Key, SpecError, UpstreamPlace, UpstreamSpec, words_of};
+pub use upstreams::{Upstreams, UpstreamsError};

@@ -18,13 +18,13 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::Value;
 
-use super::asks::{Asks, NoAnswer};
-use super::inbox::{Inbox, Told};
-use super::link::News;
-use super::say::Say;
+use super::inbox::{Inbox, Received};
+use super::link::ConnectionEvents;
+use super::log::UpstreamLog;
+use super::transport::{RequestError, Transport};
 use crate::base::Instant;
 use crate::limits;
-use crate::mcp::upstream::{Asked, Exchanges, Heard, cancelled, shown};
+use crate::mcp::upstream::{Exchanges, ServerMessage, UnsentRequest, cancelled, shown};
 use crate::reactor::Clock;
 use crate::server::{UpstreamCount, UpstreamMeter};
 use crate::tool::{Environment, Mark, lead_session_while_we_live};
@@ -35,16 +35,16 @@ use crate::wire::{LineSplitter, Split};
 /// A process that runs or has ended.
 pub(super) struct Program {
     mark: Mark,
-    state: Mutex<State>,
+    state: Mutex<ProgramState>,
     ended: Condvar,
     exchanges: Mutex<Exchanges<Arc<Inbox>>>,
     outbox: Outbox,
     meter: UpstreamMeter,
-    say: Arc<Say>,
-    news: Arc<dyn News>,
+    log: Arc<UpstreamLog>,
+    events: Arc<dyn ConnectionEvents>,
 }
 
-struct State {
+struct ProgramState {
     /// `None` before the start, and after it was reaped, when its id may belong to another process.
     child: Option<Child>,
     /// The end of the process as a sentence. Open requests are told the same.
@@ -66,7 +66,7 @@ struct Unsent {
 }
 
 /// The reason why reading has ended.
-enum Why {
+enum ReadEnd {
     /// The standard output has ended.
     Ended,
     Failed(io::Error),
@@ -74,7 +74,7 @@ enum Why {
 }
 
 /// The command of a program.
-pub(super) struct Start<'a> {
+pub(super) struct ProgramCommand<'a> {
     pub words: &'a [String],
     pub variables: &'a [(String, String)],
     pub environment: &'a Environment,
@@ -86,10 +86,10 @@ impl Program {
     /// # Errors
     /// The error of the kernel.
     pub fn spawn(
-        start: &Start<'_>,
+        start: &ProgramCommand<'_>,
         meter: UpstreamMeter,
-        say: Arc<Say>,
-        news: Arc<dyn News>,
+        log: Arc<UpstreamLog>,
+        events: Arc<dyn ConnectionEvents>,
     ) -> io::Result<Arc<Program>> {
         let mut command = Command::new(&start.words[0]);
         command.args(&start.words[1..]);
@@ -100,13 +100,13 @@ impl Program {
         lead_session_while_we_live(&mut command, mark);
         let program = Arc::new(Program {
             mark,
-            state: Mutex::new(State { child: None, over: None }),
+            state: Mutex::new(ProgramState { child: None, over: None }),
             ended: Condvar::new(),
             exchanges: Mutex::default(),
             outbox: Outbox::default(),
             meter,
-            say,
-            news,
+            log,
+            events,
         });
         let (started, starts) = mpsc::sync_channel(1);
         let reading = Arc::clone(&program);
@@ -131,25 +131,25 @@ impl Program {
         let stderr = child.stderr.take().expect("it is piped");
         let pid = child.id();
         self.state().child = Some(child);
-        self.say.event(Level::Info, "upstream_started", |line| {
+        self.log.event(Level::Info, "upstream_started", |line| {
             line.number("pid", u64::from(pid));
         });
         self.meter.add(UpstreamCount::Starts, 1);
         let spawned = self.spawn_threads(stdin, stderr);
         if spawned.is_err() {
-            let how = self.wait_for_end(&Why::Ended);
+            let how = self.wait_for_end(&ReadEnd::Ended);
             self.conclude(how);
         }
         spawned.map(|()| stdout)
     }
 
     fn spawn_threads(self: &Arc<Self>, stdin: ChildStdin, stderr: ChildStderr) -> io::Result<()> {
-        let (writing, say) = (Arc::clone(self), Arc::clone(&self.say));
-        thread("mcp-stderr").spawn(move || hear_complaints(stderr, &say))?;
+        let (writing, log) = (Arc::clone(self), Arc::clone(&self.log));
+        thread("mcp-stderr").spawn(move || log_stderr(stderr, &log))?;
         thread("mcp-write").spawn(move || writing.write(stdin)).map(drop)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProgramState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -162,12 +162,12 @@ impl Program {
         self.state().over.is_some()
     }
 
-    /// Sends a request that `asked` makes from its id. The answer goes to this inbox.
+    /// Sends a request that `request` makes from its id. The answer goes to this inbox.
     pub fn begin(
         &self,
         inbox: &Arc<Inbox>,
         is_call: bool,
-        asked: impl FnOnce(u64) -> Asked,
+        request: impl FnOnce(u64) -> UnsentRequest,
     ) -> u64 {
         let id = self.exchanges().open(Arc::clone(inbox), is_call);
         // The thread that ends all requests has taken it from the table, or finds it there.
@@ -175,7 +175,7 @@ impl Program {
             inbox.gone(how);
         }
         let mut line = Vec::new();
-        asked(id).write(&mut line, id);
+        request(id).write(&mut line, id);
         self.send(line);
         id
     }
@@ -205,7 +205,7 @@ impl Program {
             unsent.is_closed = true;
             drop(unsent);
             self.outbox.changed.notify_all();
-            self.say.event(Level::Warn, "upstream_deaf", |line| {
+            self.log.event(Level::Warn, "upstream_deaf", |line| {
                 line.number("unsent_bytes_max", limits::UPSTREAM_UNSENT_BYTES_MAX as u64);
             });
             self.signal(Signal::KILL);
@@ -244,41 +244,41 @@ impl Program {
         self.conclude(how);
     }
 
-    fn read_lines(&self, stdout: &mut ChildStdout) -> Why {
+    fn read_lines(&self, stdout: &mut ChildStdout) -> ReadEnd {
         let mut splitter = LineSplitter::new(limits::UPSTREAM_MESSAGE_BYTES_MAX);
         let mut buffer = vec![0; 64 << 10];
         loop {
             let count = match stdout.read(&mut buffer) {
-                Ok(0) => return Why::Ended,
+                Ok(0) => return ReadEnd::Ended,
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Why::Failed(error),
+                Err(error) => return ReadEnd::Failed(error),
             };
             self.meter.add(UpstreamCount::ReceivedBytes, count as u64);
             let mut input = &buffer[..count];
             while let Some(split) = splitter.next(&mut input) {
                 match split {
-                    Split::Line(line) => self.hear(line),
-                    Split::TooLong => return Why::TooLong,
+                    Split::Line(line) => self.on_line(line),
+                    Split::TooLong => return ReadEnd::TooLong,
                 }
             }
         }
     }
 
-    fn hear(&self, line: &[u8]) {
-        let heard = self.exchanges().hear(line);
-        match heard {
-            Heard::Answer(inbox, answer) => inbox.answer(answer),
-            Heard::Note(inbox, note) => inbox.put(note, line.len()),
-            Heard::Reply(reply) => self.send(reply),
-            Heard::ToolsChanged => self.news.tools_changed(),
-            Heard::Log(said) => self.say.quote(Level::Info, "upstream_said", |line| {
+    fn on_line(&self, line: &[u8]) {
+        let incoming = self.exchanges().on_message(line);
+        match incoming {
+            ServerMessage::Answer(inbox, answer) => inbox.answer(answer),
+            ServerMessage::Notification(inbox, note) => inbox.put(note, line.len()),
+            ServerMessage::Reply(reply) => self.send(reply),
+            ServerMessage::ToolsChanged => self.events.tools_changed(),
+            ServerMessage::Log(said) => self.log.quote(Level::Info, "upstream_said", |line| {
                 line.text("level", &shown(said["level"].as_str().unwrap_or_default()));
                 line.text("data", &shown(&text_of(&said["data"])));
             }),
-            Heard::Ignored(why) => {
+            ServerMessage::Ignored(why) => {
                 self.meter.add(UpstreamCount::Ignored, 1);
-                self.say.quote(Level::Debug, "upstream_ignored", |record| {
+                self.log.quote(Level::Debug, "upstream_ignored", |record| {
                     record.text("why", &format!("{why:?}"));
                     let beginning = &line[..line.len().min(256)];
                     record.text("message", &shown(&String::from_utf8_lossy(beginning)));
@@ -288,9 +288,9 @@ impl Program {
     }
 
     /// Kills the rest of the group, reaps the process (U3), and returns its end as a sentence.
-    fn wait_for_end(&self, why: &Why) -> String {
+    fn wait_for_end(&self, why: &ReadEnd) -> String {
         self.outbox.close();
-        if let Why::Ended = why {
+        if let ReadEnd::Ended = why {
             self.wait_until_dead(limits::UPSTREAM_LINGER);
         }
         self.signal(Signal::TERM);
@@ -306,9 +306,9 @@ impl Program {
             None => "status unknown".to_owned(),
         };
         match why {
-            Why::Ended => format!("it has ended ({ended})"),
-            Why::Failed(error) => format!("it cannot be read: {error}"),
-            Why::TooLong => {
+            ReadEnd::Ended => format!("it has ended ({ended})"),
+            ReadEnd::Failed(error) => format!("it cannot be read: {error}"),
+            ReadEnd::TooLong => {
                 let bytes_max = limits::UPSTREAM_MESSAGE_BYTES_MAX;
                 format!("it was ended, because it wrote a line longer than {bytes_max} bytes")
             }
@@ -340,11 +340,11 @@ impl Program {
 
     /// Reports the end to the upstream and to all open requests.
     fn conclude(&self, how: String) {
-        self.say.event(Level::Info, "upstream_ended", |line| line.text("how", &how));
+        self.log.event(Level::Info, "upstream_ended", |line| line.text("how", &how));
         self.state().over = Some(how.clone());
         self.ended.notify_all();
         // First the upstream, so that the next calls of the waiting threads find a new program.
-        self.news.is_over();
+        self.events.is_over();
         let waiting: Vec<Arc<Inbox>> = self.exchanges().close_all().collect();
         waiting.iter().for_each(|inbox| inbox.gone(&how));
     }
@@ -369,31 +369,33 @@ impl Program {
     }
 
     fn wait_over(&self, time_max: Duration) -> bool {
-        let is_running = |state: &mut State| state.over.is_none();
+        let is_running = |state: &mut ProgramState| state.over.is_none();
         let waited = self.ended.wait_timeout_while(self.state(), time_max, is_running);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.over.is_some()
     }
 }
 
-impl Asks for Arc<Program> {
+impl Transport for Arc<Program> {
     fn ask(
         &self,
-        asked: &Asked,
+        request: &UnsentRequest,
         deadline: Instant,
-    ) -> Result<Result<Value, ErrorObject>, NoAnswer> {
+    ) -> Result<Result<Value, ErrorObject>, RequestError> {
         let inbox = Arc::new(Inbox::default());
-        let id = self.begin(&inbox, false, |_| asked.clone());
+        let id = self.begin(&inbox, false, |_| request.clone());
         let told = inbox.take(Some(deadline));
         self.forget(id);
         match told {
-            Told::Answer(answer) => Ok(answer),
-            Told::Gone(how) => Err(NoAnswer::Gone(how)),
-            Told::Late | Told::Stopped | Told::Note(_) => Err(NoAnswer::Late),
+            Received::Answer(answer) => Ok(answer),
+            Received::Gone(how) => Err(RequestError::Gone(how)),
+            Received::Late | Received::Stopped | Received::Notification(_) => {
+                Err(RequestError::Late)
+            }
         }
     }
 
-    fn tell(&self, message: Vec<u8>) -> Result<(), String> {
+    fn notify(&self, message: Vec<u8>) -> Result<(), String> {
         self.send(message);
         Ok(())
     }
@@ -411,11 +413,11 @@ fn thread(name: &str) -> std::thread::Builder {
 }
 
 /// The loop of the thread that logs the lines of the standard error.
-fn hear_complaints(mut stderr: ChildStderr, say: &Say) {
+fn log_stderr(mut stderr: ChildStderr, log: &UpstreamLog) {
     let mut splitter = LineSplitter::new(limits::UPSTREAM_STDERR_BYTES_MAX);
     let mut buffer = vec![0; 8 << 10];
     let tell = |text: &[u8]| {
-        say.quote(Level::Info, "upstream_stderr", |line| {
+        log.quote(Level::Info, "upstream_stderr", |line| {
             line.text("text", &shown(&String::from_utf8_lossy(text)));
         });
     };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::client::exchange::Site;
+use crate::client::exchange::ServerUrl;
 use crate::limits;
 use crate::tool::{Environment, is_tool_name};
 
@@ -15,14 +15,14 @@ pub struct UpstreamSpec {
     /// The prefix of its tools' names, joined with `_`. May be empty.
     pub prefix: String,
     /// The program or the URL.
-    pub place: Place,
+    pub place: UpstreamPlace,
     /// The longest duration of one of its calls.
     pub call_deadline: Duration,
 }
 
 /// The place of an upstream.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum UpstreamPlace {
     /// A program that is started here, and speaks on its standard streams.
     Program {
         /// The program and its arguments.
@@ -99,13 +99,13 @@ impl UpstreamSpec {
             return wrong("a prefix is at most 32 letters, digits, `_`, `-` and `.`");
         }
         match &self.place {
-            Place::Program { words, .. } if words.first().is_none_or(String::is_empty) => {
+            UpstreamPlace::Program { words, .. } if words.first().is_none_or(String::is_empty) => {
                 wrong("its command is missing")
             }
-            Place::Program { words, .. } if words.len() > limits::UPSTREAM_WORDS_MAX => {
+            UpstreamPlace::Program { words, .. } if words.len() > limits::UPSTREAM_WORDS_MAX => {
                 wrong("its command has too many words")
             }
-            Place::Program { words, variables, .. } => {
+            UpstreamPlace::Program { words, variables, .. } => {
                 let has_nul = words.iter().any(|word| word.contains('\0'))
                     || variables.iter().any(|(name, value)| {
                         name.is_empty() || name.contains(['\0', '=']) || value.contains('\0')
@@ -118,10 +118,10 @@ impl UpstreamSpec {
                     false => Ok(()),
                 }
             }
-            Place::Url { url, key } => {
-                let site = Site::parse(url);
-                let site = site.map_err(|error| SpecError(format!("its URL: {error}")))?;
-                match key.is_some() && !site.is_private() {
+            UpstreamPlace::Url { url, key } => {
+                let server = ServerUrl::parse(url);
+                let server = server.map_err(|error| SpecError(format!("its URL: {error}")))?;
+                match key.is_some() && !server.is_private() {
                     true => wrong("its key would be sent unencrypted: use https"),
                     false => Ok(()),
                 }
@@ -176,7 +176,7 @@ pub fn words_of(command: &str) -> Result<Vec<String>, SpecError> {
 mod tests {
     use super::*;
 
-    fn spec(place: Place) -> UpstreamSpec {
+    fn spec(place: UpstreamPlace) -> UpstreamSpec {
         let name = "n".to_owned();
         UpstreamSpec { name, prefix: String::new(), place, call_deadline: Duration::from_secs(1) }
     }
@@ -199,12 +199,12 @@ mod tests {
 
     #[test]
     fn a_description_that_cannot_be_is_refused() {
-        let program = |words: &[&str], variables: &[(&str, &str)]| Place::Program {
+        let program = |words: &[&str], variables: &[(&str, &str)]| UpstreamPlace::Program {
             words: words.iter().map(|word| (*word).to_owned()).collect(),
             variables: variables.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect(),
             environment: Environment::default(),
         };
-        let url = |url: &str, key: Option<&str>| Place::Url {
+        let url = |url: &str, key: Option<&str>| UpstreamPlace::Url {
             url: url.to_owned(),
             key: key.map(|key| Key::new(key).unwrap()),
         };

@@ -1,18 +1,18 @@
 //! Events for subscribers, as JSON. Every transport uses the same five shapes and the same names.
-//! Chunks of an agent's run are parts, which are such events by themselves ([`Part`]).
+//! Chunks of an agent's run are parts, which are such events by themselves ([`PartEvent`]).
 //!
-//! On NDJSON an event is one line ([`Event::write_line`]), and its first field, `event`, is its
-//! name. On SSE the `event:` field repeats that name ([`Event::name`]). Durations and wall-clock
-//! times are in µs, `mono_ns` is in ns, as their names say. Unknown values are omitted.
+//! On NDJSON an event is one line ([`WireEvent::write_line`]), and its first field, `event`, is its
+//! name. On SSE the `event:` field repeats that name ([`WireEvent::name`]). Durations and
+//! wall-clock times are in µs, `mono_ns` is in ns, as their names say. Unknown values are omitted.
 //!
 //! ```
-//! use streamdoor::wire::events::{Event, Gap};
+//! use streamdoor::wire::events::{GapEvent, WireEvent};
 //!
 //! let (from_seq, to_seq, chunk_count, byte_count) = (11, 40, 30, 900);
 //! let execution = "0abc";
-//! let gap = Gap { execution, from_seq, to_seq, chunk_count, byte_count, reason: "lag" };
+//! let gap = GapEvent { execution, from_seq, to_seq, chunk_count, byte_count, reason: "lag" };
 //! let mut out = Vec::with_capacity(256);
-//! Event::Gap(gap).write_line(&mut out);
+//! WireEvent::Gap(gap).write_line(&mut out);
 //! assert_eq!(
 //!     String::from_utf8(out)?,
 //!     "{\"event\":\"gap\",\"execution\":\"0abc\",\"from_seq\":11,\"to_seq\":40,\
@@ -26,24 +26,24 @@ use crate::stream::Exit;
 
 /// An event for a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event<'a> {
+pub enum WireEvent<'a> {
     /// The first event: the agreed parameters.
-    Started(Started<'a>),
+    Started(StartedEvent<'a>),
     /// A piece of the result.
-    Chunk(Chunk<'a>),
+    Chunk(ChunkEvent<'a>),
     /// A piece of the result that is an event by itself.
-    Part(Part<'a>),
+    Part(PartEvent<'a>),
     /// A run of missing chunks, in its place in the order.
-    Gap(Gap<'a>),
+    Gap(GapEvent<'a>),
     /// The progress of the tool.
-    Progress(Progress<'a>),
+    Progress(ProgressEvent<'a>),
     /// The last event. A stream has exactly one.
-    End(End<'a>),
+    End(EndEvent<'a>),
 }
 
 /// The agreed parameters of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Started<'a> {
+pub struct StartedEvent<'a> {
     /// The execution that the subscription is for.
     pub execution: &'a str,
     /// The subscriber's name.
@@ -93,7 +93,7 @@ pub struct Limits {
 
 /// A piece of a result. It is encoded as text only if the whole of it is valid UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Chunk<'a> {
+pub struct ChunkEvent<'a> {
     /// The execution that published it.
     pub execution: &'a str,
     /// The number of the chunk: 1, 2, 3 … without gaps.
@@ -117,14 +117,14 @@ pub struct Chunk<'a> {
 /// A part of an agent's run: a chunk whose payload is the event, one JSON object. Its first field,
 /// `type`, is its name. It contains its execution (`agent_id`) and its number (`seq`).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part<'a> {
+pub struct PartEvent<'a> {
     /// The number of its chunk.
     pub seq: u64,
     /// The object, without raw line ends.
     pub json: &'a [u8],
 }
 
-impl<'a> Part<'a> {
+impl<'a> PartEvent<'a> {
     /// The name of the event: its `type`.
     #[inline]
     pub fn name(&self) -> &'a str {
@@ -137,7 +137,7 @@ impl<'a> Part<'a> {
 
 /// A run of chunks that the subscriber will not receive.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gap<'a> {
+pub struct GapEvent<'a> {
     /// The execution that published them.
     pub execution: &'a str,
     /// The first missing chunk.
@@ -154,7 +154,7 @@ pub struct Gap<'a> {
 
 /// The progress of a tool.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Progress<'a> {
+pub struct ProgressEvent<'a> {
     /// The execution of the tool.
     pub execution: &'a str,
     /// The progress token; omitted if the execution has none.
@@ -174,7 +174,7 @@ pub struct Progress<'a> {
 
 /// The last event for a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct End<'a> {
+pub struct EndEvent<'a> {
     /// The execution of the subscription.
     pub execution: &'a str,
     /// The final state.
@@ -214,23 +214,23 @@ pub enum EndState<'a> {
     },
 }
 
-impl<'a> Event<'a> {
+impl<'a> WireEvent<'a> {
     /// The name of the event, on every transport.
     #[inline]
     pub fn name(&self) -> &'a str {
         match self {
-            Event::Started(_) => "started",
-            Event::Chunk(_) => "chunk",
-            Event::Part(part) => part.name(),
-            Event::Gap(_) => "gap",
-            Event::Progress(_) => "progress",
-            Event::End(_) => "end",
+            WireEvent::Started(_) => "started",
+            WireEvent::Chunk(_) => "chunk",
+            WireEvent::Part(part) => part.name(),
+            WireEvent::Gap(_) => "gap",
+            WireEvent::Progress(_) => "progress",
+            WireEvent::End(_) => "end",
         }
     }
 
     /// Appends the event as one JSON object, without raw line ends or other control characters.
     pub fn write_json(&self, out: &mut Vec<u8>) {
-        if let Event::Part(part) = self {
+        if let WireEvent::Part(part) = self {
             out.extend_from_slice(part.json);
             return;
         }
@@ -239,12 +239,12 @@ impl<'a> Event<'a> {
         out.push(b'"');
         let mut fields = Fields(out);
         match self {
-            Event::Started(started) => fields.started(started),
-            Event::Chunk(chunk) => fields.chunk(chunk),
-            Event::Part(_) => unreachable!("parts are written above"),
-            Event::Gap(gap) => fields.gap(gap),
-            Event::Progress(progress) => fields.progress(progress),
-            Event::End(end) => fields.end(end),
+            WireEvent::Started(started) => fields.started(started),
+            WireEvent::Chunk(chunk) => fields.chunk(chunk),
+            WireEvent::Part(_) => unreachable!("parts are written above"),
+            WireEvent::Gap(gap) => fields.gap(gap),
+            WireEvent::Progress(progress) => fields.progress(progress),
+            WireEvent::End(end) => fields.end(end),
         }
         out.push(b'}');
     }
@@ -253,9 +253,12 @@ impl<'a> Event<'a> {
     #[inline]
     pub fn write_payload(&self, out: &mut Vec<u8>) {
         match self {
-            Event::Chunk(chunk) => out.extend_from_slice(chunk.data),
-            Event::Part(_) => self.write_line(out),
-            Event::Started(_) | Event::Gap(_) | Event::Progress(_) | Event::End(_) => {}
+            WireEvent::Chunk(chunk) => out.extend_from_slice(chunk.data),
+            WireEvent::Part(_) => self.write_line(out),
+            WireEvent::Started(_)
+            | WireEvent::Gap(_)
+            | WireEvent::Progress(_)
+            | WireEvent::End(_) => {}
         }
     }
 
@@ -270,7 +273,7 @@ impl<'a> Event<'a> {
 struct Fields<'a>(&'a mut Vec<u8>);
 
 impl Fields<'_> {
-    fn started(&mut self, started: &Started<'_>) {
+    fn started(&mut self, started: &StartedEvent<'_>) {
         self.text("execution", started.execution);
         self.text("subscriber", started.subscriber);
         self.text("tool", started.tool);
@@ -293,7 +296,7 @@ impl Fields<'_> {
         }
     }
 
-    fn chunk(&mut self, chunk: &Chunk<'_>) {
+    fn chunk(&mut self, chunk: &ChunkEvent<'_>) {
         self.text("execution", chunk.execution);
         self.number("seq", chunk.seq);
         self.number_if("total_chunks", chunk.total_chunks);
@@ -317,7 +320,7 @@ impl Fields<'_> {
         self.number("mono_ns", chunk.mono_ns);
     }
 
-    fn gap(&mut self, gap: &Gap<'_>) {
+    fn gap(&mut self, gap: &GapEvent<'_>) {
         self.text("execution", gap.execution);
         self.number("from_seq", gap.from_seq);
         self.number("to_seq", gap.to_seq);
@@ -326,7 +329,7 @@ impl Fields<'_> {
         self.text("reason", gap.reason);
     }
 
-    fn progress(&mut self, progress: &Progress<'_>) {
+    fn progress(&mut self, progress: &ProgressEvent<'_>) {
         self.text("execution", progress.execution);
         self.text_if("token", progress.token);
         self.name("progress");
@@ -344,7 +347,7 @@ impl Fields<'_> {
         }
     }
 
-    fn end(&mut self, end: &End<'_>) {
+    fn end(&mut self, end: &EndEvent<'_>) {
         self.text("execution", end.execution);
         match end.state {
             EndState::Ended(state) => self.text("state", state),

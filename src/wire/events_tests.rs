@@ -3,23 +3,26 @@
 use serde_json::{Value, json};
 
 use super::base64::tests::decoded;
-use super::events::{Chunk, End, EndState, Event, Gap, Limits, Progress, Replay, Started};
+use super::events::{
+    ChunkEvent, EndEvent, EndState, GapEvent, Limits, ProgressEvent, Replay, StartedEvent,
+    WireEvent,
+};
 use crate::base::Random;
 use crate::stream::Exit;
 
-fn line(event: Event<'_>) -> String {
+fn line(event: WireEvent<'_>) -> String {
     let mut out = Vec::new();
     event.write_line(&mut out);
     String::from_utf8(out).expect("JSON is UTF-8")
 }
 
-fn parsed(event: Event<'_>) -> Value {
+fn parsed(event: WireEvent<'_>) -> Value {
     let line = line(event);
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
-fn chunk(data: &[u8]) -> Chunk<'_> {
-    Chunk {
+fn chunk(data: &[u8]) -> ChunkEvent<'_> {
+    ChunkEvent {
         execution: "0abc",
         seq: 3,
         total_chunks: None,
@@ -32,8 +35,8 @@ fn chunk(data: &[u8]) -> Chunk<'_> {
     }
 }
 
-fn end(state: EndState<'_>) -> End<'_> {
-    End {
+fn end(state: EndState<'_>) -> EndEvent<'_> {
+    EndEvent {
         execution: "0abc",
         state,
         chunks: 9,
@@ -48,7 +51,7 @@ fn end(state: EndState<'_>) -> End<'_> {
     }
 }
 
-const PROGRESS: Progress<'_> = Progress {
+const PROGRESS: ProgressEvent<'_> = ProgressEvent {
     execution: "0abc",
     token: None,
     progress: 3.0,
@@ -60,7 +63,7 @@ const PROGRESS: Progress<'_> = Progress {
 
 #[test]
 fn started_is_spelled_so() {
-    let started = Started {
+    let started = StartedEvent {
         execution: "0abc",
         subscriber: "s0.1",
         tool: "process_file",
@@ -71,18 +74,18 @@ fn started_is_spelled_so() {
         replay: None,
     };
     assert_eq!(
-        line(Event::Started(started)),
+        line(WireEvent::Started(started)),
         r#"{"event":"started","execution":"0abc","subscriber":"s0.1","tool":"process_file","#
             .to_owned()
             + r#""token":"t-1","policy":"block","limits":{"chunks":10,"bytes":4096},"from_seq":1}"#
             + "\n"
     );
     let limits = Limits { chunks: 10, bytes: None };
-    let bare = line(Event::Started(Started { token: None, limits, ..started }));
+    let bare = line(WireEvent::Started(StartedEvent { token: None, limits, ..started }));
     assert!(bare.contains(r#""tool":"process_file","policy":"block","limits":{"chunks":10},"#));
     for (until_acknowledged, of) in [(true, "unacknowledged"), (false, "sent")] {
         let replay = Replay { chunks: 8, bytes: 9, until_acknowledged, grace_ms: 10_000 };
-        let kept = line(Event::Started(Started { replay: Some(replay), ..started }));
+        let kept = line(WireEvent::Started(StartedEvent { replay: Some(replay), ..started }));
         let expected = r#""from_seq":1,"replay":{"chunks":8,"bytes":9,"of":"#.to_owned()
             + &format!("\"{of}\",\"grace_ms\":10000}}}}\n");
         assert!(kept.ends_with(&expected), "{kept}");
@@ -92,14 +95,14 @@ fn started_is_spelled_so() {
 #[test]
 fn a_chunk_is_spelled_so() {
     assert_eq!(
-        line(Event::Chunk(chunk("grün\n".as_bytes()))),
+        line(WireEvent::Chunk(chunk("grün\n".as_bytes()))),
         r#"{"event":"chunk","execution":"0abc","seq":3,"kind":"stdout","offset":64,"#.to_owned()
             + r#""encoding":"text","data":"grün\n","timestamp_us":1790000000000000,"#
             + "\"mono_ns\":12345}\n"
     );
-    let full = Chunk { total_chunks: Some(7), key: Some(63), ..chunk(b"\xFF\0") };
+    let full = ChunkEvent { total_chunks: Some(7), key: Some(63), ..chunk(b"\xFF\0") };
     assert_eq!(
-        line(Event::Chunk(full)),
+        line(WireEvent::Chunk(full)),
         r#"{"event":"chunk","execution":"0abc","seq":3,"total_chunks":7,"kind":"stdout","#
             .to_owned()
             + r#""key":63,"offset":64,"encoding":"base64","data":"/wA=","#
@@ -109,7 +112,7 @@ fn a_chunk_is_spelled_so() {
 
 #[test]
 fn a_gap_is_spelled_so() {
-    let gap = Gap {
+    let gap = GapEvent {
         execution: "0abc",
         from_seq: 11,
         to_seq: 40,
@@ -118,7 +121,7 @@ fn a_gap_is_spelled_so() {
         reason: "overtaken",
     };
     assert_eq!(
-        line(Event::Gap(gap)),
+        line(WireEvent::Gap(gap)),
         r#"{"event":"gap","execution":"0abc","from_seq":11,"to_seq":40,"chunk_count":30,"#
             .to_owned()
             + "\"byte_count\":18446744073709551615,\"reason\":\"overtaken\"}\n"
@@ -128,10 +131,10 @@ fn a_gap_is_spelled_so() {
 #[test]
 fn progress_is_spelled_so() {
     assert_eq!(
-        line(Event::Progress(PROGRESS)),
+        line(WireEvent::Progress(PROGRESS)),
         "{\"event\":\"progress\",\"execution\":\"0abc\",\"progress\":3}\n"
     );
-    let full = Progress {
+    let full = ProgressEvent {
         token: Some("t-1"),
         progress: 2.5,
         total: Some(10.0),
@@ -141,14 +144,14 @@ fn progress_is_spelled_so() {
         ..PROGRESS
     };
     assert_eq!(
-        line(Event::Progress(full)),
+        line(WireEvent::Progress(full)),
         r#"{"event":"progress","execution":"0abc","token":"t-1","progress":2.5,"total":10,"#
             .to_owned()
             + r#""percentage":25,"message":"half\nway","context":{"step":2,"of":["\u2028"]}}"#
             + "\n"
     );
     for text in ["not JSON", "{} {}", "1}", "{\"a\":1},\"progress\":9", ""] {
-        let event = parsed(Event::Progress(Progress { context: Some(text), ..PROGRESS }));
+        let event = parsed(WireEvent::Progress(ProgressEvent { context: Some(text), ..PROGRESS }));
         assert_eq!((&event["context"], &event["progress"]), (&text.into(), &3.into()));
     }
 }
@@ -156,24 +159,24 @@ fn progress_is_spelled_so() {
 #[test]
 fn an_end_is_spelled_so() {
     assert_eq!(
-        line(Event::End(end(EndState::Ended("completed")))),
+        line(WireEvent::End(end(EndState::Ended("completed")))),
         r#"{"event":"end","execution":"0abc","state":"completed","chunks":9,"bytes":900,"#
             .to_owned()
             + "\"missed_chunks\":1,\"missed_bytes\":100,\"execution_chunks\":20,\
                \"execution_bytes\":2000,\"duration_us\":2000000}\n"
     );
-    let failed = End {
+    let failed = EndEvent {
         exit: Some(Exit::Code(-3)),
         error: Some("no \"luck\""),
         ..end(EndState::Ended("failed"))
     };
-    assert!(line(Event::End(failed)).ends_with(
+    assert!(line(WireEvent::End(failed)).ends_with(
         "\"duration_us\":2000000,\"exit\":{\"code\":-3},\"error\":\"no \\\"luck\\\"\"}\n"
     ));
-    let killed = End { exit: Some(Exit::Signal(9)), ..end(EndState::Ended("cancelled")) };
-    assert!(line(Event::End(killed)).ends_with("\"exit\":{\"signal\":9}}\n"));
+    let killed = EndEvent { exit: Some(Exit::Signal(9)), ..end(EndState::Ended("cancelled")) };
+    assert!(line(WireEvent::End(killed)).ends_with("\"exit\":{\"signal\":9}}\n"));
     let detached = EndState::Detached { reason: "lag", resume_from: 17 };
-    assert!(line(Event::End(end(detached))).starts_with(
+    assert!(line(WireEvent::End(end(detached))).starts_with(
         "{\"event\":\"end\",\"execution\":\"0abc\",\"state\":\"detached\",\"reason\":\"lag\",\
          \"resume_from\":17,\"chunks\":9,"
     ));
@@ -183,7 +186,7 @@ fn an_end_is_spelled_so() {
 fn a_chunk_is_text_only_if_all_of_it_is_utf_8() {
     let texts: [&[u8]; 4] = [b"", b"plain", "ä€😀".as_bytes(), b"\0\x1b[31m"];
     for data in texts {
-        let event = parsed(Event::Chunk(chunk(data)));
+        let event = parsed(WireEvent::Chunk(chunk(data)));
         assert_eq!(event["encoding"], "text", "{data:?}");
         assert_eq!(event["data"].as_str().unwrap().as_bytes(), data);
     }
@@ -196,7 +199,7 @@ fn a_chunk_is_text_only_if_all_of_it_is_utf_8() {
         &"ä".as_bytes()[..1], // Cut in the middle.
     ];
     for data in others {
-        let event = parsed(Event::Chunk(chunk(data)));
+        let event = parsed(WireEvent::Chunk(chunk(data)));
         assert_eq!(event["encoding"], "base64", "{data:?}");
         assert_eq!(decoded(event["data"].as_str().unwrap()), data);
     }
@@ -204,7 +207,7 @@ fn a_chunk_is_text_only_if_all_of_it_is_utf_8() {
 
 #[test]
 fn what_is_no_number_is_null() {
-    let event = parsed(Event::Progress(Progress { progress: f64::NAN, ..PROGRESS }));
+    let event = parsed(WireEvent::Progress(ProgressEvent { progress: f64::NAN, ..PROGRESS }));
     assert_eq!(event, json!({"event": "progress", "execution": "0abc", "progress": null}));
 }
 
@@ -229,7 +232,7 @@ fn what_is_written_is_read_back_as_it_was() {
         if random.chance(1, 3) {
             data.push(random.next_u64() as u8);
         }
-        let chunk = Chunk {
+        let chunk = ChunkEvent {
             execution: &execution,
             seq: random.next_u64(),
             total_chunks: random.chance(1, 2).then(|| random.next_u64()),
@@ -240,7 +243,7 @@ fn what_is_written_is_read_back_as_it_was() {
             timestamp_us: random.next_u64(),
             mono_ns: random.next_u64(),
         };
-        let line = line(Event::Chunk(chunk));
+        let line = line(WireEvent::Chunk(chunk));
         let ends = |c: char| c.is_control() || "\u{2028}\u{2029}".contains(c);
         assert_eq!(line.find(ends), Some(line.len() - 1), "seed {seed}: {line}");
         let event: Value = serde_json::from_str(&line).unwrap();

@@ -143,7 +143,7 @@ impl fmt::Display for Id {
 
 /// One message.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Message {
+pub enum RpcMessage {
     /// A call that needs a reply.
     Request {
         /// The id for its reply.
@@ -206,7 +206,7 @@ impl std::error::Error for Malformed {}
 ///
 /// # Errors
 /// [`Malformed`] if the bytes are not a valid message.
-pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
+pub fn parse(bytes: &[u8]) -> Result<RpcMessage, Malformed> {
     let unreadable =
         |code, message: String| Malformed { id: None, code, message, is_response: false };
     let Ok(text) = std::str::from_utf8(bytes) else {
@@ -237,7 +237,7 @@ pub fn answered_number(bytes: &[u8]) -> Option<u64> {
     id.get().parse().ok()
 }
 
-fn message(envelope: Envelope<'_>) -> Result<Message, Malformed> {
+fn message(envelope: Envelope<'_>) -> Result<RpcMessage, Malformed> {
     let Envelope { jsonrpc, id, method, params, result, error: problem } = envelope;
     let has_answer = result.is_some() || problem.is_some();
     let is_response = method.is_none() && has_answer;
@@ -265,7 +265,7 @@ fn message(envelope: Envelope<'_>) -> Result<Message, Malformed> {
             let message = "a result has no `id`".to_owned();
             return Err(Malformed { id, code: INVALID_REQUEST, message, is_response });
         }
-        return Ok(Message::Response { id, result });
+        return Ok(RpcMessage::Response { id, result });
     }
     let method = match method {
         Some(Value::String(method)) => method,
@@ -281,8 +281,8 @@ fn message(envelope: Envelope<'_>) -> Result<Message, Malformed> {
         Some(_) => return Err(error("`params` is not an object")),
     };
     Ok(match id.flatten() {
-        Some(id) => Message::Request { id, method, params },
-        None => Message::Notification { method, params },
+        Some(id) => RpcMessage::Request { id, method, params },
+        None => RpcMessage::Notification { method, params },
     })
 }
 

@@ -3,7 +3,7 @@
 //! Encoders take plain values and append bytes to the caller's buffer. They do not allocate, with
 //! two exceptions: a buffer that is too small grows, and a progress context is parsed. Nothing here
 //! reads a clock, makes a system call or knows the engine. The caller turns a delivery into an
-//! [`events::Event`].
+//! [`events::WireEvent`].
 //!
 //! Decoders are state machines: bytes go in as they arrive, cut anywhere, and values come out. Each
 //! consumes the front of its input, and its result does not depend on the cuts. It examines each

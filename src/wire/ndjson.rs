@@ -1,9 +1,9 @@
 //! NDJSON, `application/x-ndjson`: one compact JSON value, then a line feed.
 //!
-//! The encoder is [`crate::wire::events::Event::write_line`]. An event is a line, the same for all
-//! subscribers, without a prefix or suffix. [`Decoder`] finds the lines again. The end of the bytes
-//! does not mean that a stream is complete; only its `end` event does. A client has to check that
-//! it saw one.
+//! The encoder is [`crate::wire::events::WireEvent::write_line`]. An event is a line, the same for
+//! all subscribers, without a prefix or suffix. [`Decoder`] finds the lines again. The end of the
+//! bytes does not mean that a stream is complete; only its `end` event does. A client has to check
+//! that it saw one.
 
 use std::fmt;
 
@@ -131,7 +131,7 @@ impl std::error::Error for DecodeError {}
 mod tests {
     use super::*;
     use crate::base::Random;
-    use crate::wire::events::{Event, Gap};
+    use crate::wire::events::{GapEvent, WireEvent};
 
     /// A stream, its lines, and its end.
     type Case<'a> = (&'a [u8], &'a [&'a [u8]], Result<(), DecodeError>);
@@ -197,8 +197,15 @@ mod tests {
             for reason in &texts {
                 let (from_seq, to_seq, chunk_count, byte_count) = (1, 2, 2, 20);
                 let execution = "";
-                Event::Gap(Gap { execution, from_seq, to_seq, chunk_count, byte_count, reason })
-                    .write_line(&mut bytes);
+                WireEvent::Gap(GapEvent {
+                    execution,
+                    from_seq,
+                    to_seq,
+                    chunk_count,
+                    byte_count,
+                    reason,
+                })
+                .write_line(&mut bytes);
             }
             let mut decoder = Decoder::new();
             let mut reasons = Vec::new();

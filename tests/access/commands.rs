@@ -11,7 +11,7 @@ use streamdoor::reactor::{ListenError, ListenOptions};
 use streamdoor::server::ServerShard;
 use streamdoor::shard::ShardConfig;
 
-use crate::house::{ANN, Asking, BOB, WRONG};
+use crate::test_server::{ANN, Asking, BOB, WRONG};
 
 /// A temporary file that is removed when the value is dropped.
 struct File(PathBuf);

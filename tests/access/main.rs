@@ -4,7 +4,7 @@
 
 #[cfg(feature = "cli")]
 mod commands;
-mod house;
 mod matrix;
 mod owners;
+mod test_server;
 mod workers;

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 use streamdoor::base::{ExecutionId, ProgressToken};
 
-use crate::house::{ANN, Asking, BOB, House, PAGE, WRONG};
+use crate::test_server::{ANN, Asking, BOB, PAGE, TestServer, WRONG};
 
 /// The names in paths, queries and bodies.
 struct Names {
@@ -142,10 +142,10 @@ fn assert_refused(asking: &Asking, address: &str, status: u16, code: &str) {
 #[test]
 fn every_operation_refuses_everybody_who_may_not_come_in() {
     for shard_count in [1, 2] {
-        let house = House::new(shard_count);
-        let address = &house.address;
-        let document = house.get(ANN, "/openapi.json");
-        let created = house.execute(ANN);
+        let server = TestServer::new(shard_count);
+        let address = &server.address;
+        let document = server.get(ANN, "/openapi.json");
+        let created = server.execute(ANN);
         let names = Names::of(&created, "s0.1");
         for (bare, _) in operations(&document, &names) {
             let good = bare.token(ANN);
@@ -167,10 +167,10 @@ fn every_operation_refuses_everybody_who_may_not_come_in() {
             }
         }
         // None of the requests had an effect.
-        let listed = house.get(ANN, "/v1/executions");
+        let listed = server.get(ANN, "/v1/executions");
         assert_eq!(listed["executions"].as_array().unwrap().len(), 1, "{listed}");
         let execution = names.execution.as_str();
-        let status = house.get(ANN, &format!("/v1/executions/{execution}"));
+        let status = server.get(ANN, &format!("/v1/executions/{execution}"));
         assert_eq!((&status["state"], &status["subscribers"]), (&json!("running"), &json!([])));
     }
 }
@@ -178,13 +178,13 @@ fn every_operation_refuses_everybody_who_may_not_come_in() {
 #[test]
 fn what_belongs_to_somebody_else_is_answered_as_what_never_was() {
     for shard_count in [1, 2] {
-        let house = House::new(shard_count);
-        let document = house.get(ANN, "/openapi.json");
-        let created = house.execute(ANN);
+        let server = TestServer::new(shard_count);
+        let document = server.get(ANN, "/openapi.json");
+        let created = server.execute(ANN);
         let this = created["links"]["self"].as_str().unwrap();
-        let stream = Asking::new("GET", &format!("{this}/events")).token(ANN).send(&house.address);
+        let stream = Asking::new("GET", &format!("{this}/events")).token(ANN).send(&server.address);
         let subscriber = loop {
-            let status = house.get(ANN, this);
+            let status = server.get(ANN, this);
             if let Some(subscriber) = status["subscribers"][0]["subscriber"].as_str() {
                 break subscriber.to_owned();
             }
@@ -195,15 +195,15 @@ fn what_belongs_to_somebody_else_is_answered_as_what_never_was() {
         let mut checked = 0;
         for ((foreign, is_about_something), (unknown, _)) in foreign.iter().zip(&unknown) {
             if *is_about_something {
-                let got = foreign.token(BOB).answer(&house.address);
+                let got = foreign.token(BOB).answer(&server.address);
                 assert_eq!(got.0, 404, "{foreign:?}: {}", got.2);
-                assert_eq!(got, unknown.token(BOB).answer(&house.address), "{foreign:?}");
-                assert_eq!(got, unknown.token(ANN).answer(&house.address), "{foreign:?}");
+                assert_eq!(got, unknown.token(BOB).answer(&server.address), "{foreign:?}");
+                assert_eq!(got, unknown.token(ANN).answer(&server.address), "{foreign:?}");
                 checked += 1;
             }
         }
         assert!(checked >= 9, "{checked}");
-        let status = house.get(ANN, this);
+        let status = server.get(ANN, this);
         assert_eq!(status["subscribers"][0]["subscriber"], subscriber, "nothing was done to it");
         drop(stream);
     }
@@ -211,14 +211,14 @@ fn what_belongs_to_somebody_else_is_answered_as_what_never_was() {
 
 #[test]
 fn a_page_of_a_configured_origin_may_ask_and_is_asked_for_a_token_then() {
-    let house = House::new(1);
-    let document = house.get(ANN, "/openapi.json");
-    let names = Names::of(&house.execute(ANN), "s0.1");
+    let server = TestServer::new(1);
+    let document = server.get(ANN, "/openapi.json");
+    let names = Names::of(&server.execute(ANN), "s0.1");
     for (bare, _) in operations(&document, &names) {
         let page = bare.header(&format!("Origin: {PAGE}")).header("Sec-Fetch-Site: cross-site");
         let asked = Asking { method: "OPTIONS".to_owned(), body: None, ..page.clone() };
         let asked = asked.header(&format!("Access-Control-Request-Method: {}", bare.method));
-        let (status, head, _) = asked.answer(&house.address);
+        let (status, head, _) = asked.answer(&server.address);
         assert_eq!(status, 204, "{asked:?}");
         for line in ["access-control-allow-origin: https://app.example", "vary: origin"] {
             assert!(head.lines().any(|other| other == line), "{asked:?}: {head}");
@@ -226,7 +226,7 @@ fn a_page_of_a_configured_origin_may_ask_and_is_asked_for_a_token_then() {
         assert!(!head.contains("credentials") && !head.contains(": *"), "{head}");
         let methods = head.lines().find(|line| line.starts_with("access-control-allow-methods"));
         assert!(methods.unwrap().contains(&bare.method.to_lowercase()), "{asked:?}: {head}");
-        let (status, head, _) = page.answer(&house.address);
+        let (status, head, _) = page.answer(&server.address);
         assert_eq!(status, 401);
         assert!(head.contains("access-control-allow-origin: https://app.example"), "{head}");
     }

@@ -5,9 +5,9 @@ use std::io::{BufRead, BufReader};
 
 use serde_json::{Value, json};
 use streamdoor::base::ExecutionId;
-use streamdoor::client::{Client, Event, FollowOptions};
+use streamdoor::client::{Client, FollowOptions, StreamEvent};
 
-use crate::house::{ANN, Asking, BOB, House, PAGE};
+use crate::test_server::{ANN, Asking, BOB, PAGE, TestServer};
 
 fn names<'v>(list: &'v Value, of: &str) -> Vec<&'v str> {
     let names = list[of].as_array().unwrap().iter();
@@ -17,16 +17,16 @@ fn names<'v>(list: &'v Value, of: &str) -> Vec<&'v str> {
 #[test]
 fn lists_and_progress_are_ones_own_on_every_shard() {
     for shard_count in [1, 2] {
-        let house = House::new(shard_count);
+        let server = TestServer::new(shard_count);
         let mut owned: Vec<(&str, String)> = Vec::new();
         for _ in 0..4 {
             for token in [ANN, BOB] {
-                let created = house.execute(token);
+                let created = server.execute(token);
                 let progress = created["links"]["progress"].as_str().unwrap().to_owned();
-                assert_eq!(house.get(token, &progress)["execution"], created["execution"]);
+                assert_eq!(server.get(token, &progress)["execution"], created["execution"]);
                 let other = if token == ANN { BOB } else { ANN };
                 let (status, ..) =
-                    Asking::new("GET", &progress).token(other).answer(&house.address);
+                    Asking::new("GET", &progress).token(other).answer(&server.address);
                 assert_eq!(status, 404);
                 owned.push((token, created["execution"].as_str().unwrap().to_owned()));
             }
@@ -36,7 +36,7 @@ fn lists_and_progress_are_ones_own_on_every_shard() {
             let mut expected: Vec<&str> = own.map(|(_, id)| id.as_str()).collect();
             expected.sort_unstable();
             for (path, of) in [("/v1/executions", "executions"), ("/v1/progress", "progress")] {
-                let list = house.get(token, path);
+                let list = server.get(token, path);
                 let mut listed = names(&list, of);
                 listed.sort_unstable();
                 assert_eq!(listed, expected, "{path}");
@@ -46,10 +46,10 @@ fn lists_and_progress_are_ones_own_on_every_shard() {
 }
 
 /// Creates an execution of this principal on each shard.
-fn one_on_each(house: &House, token: &str, shard_count: usize) -> Vec<String> {
+fn one_on_each(server: &TestServer, token: &str, shard_count: usize) -> Vec<String> {
     let mut all = vec![None; shard_count];
     while all.contains(&None) {
-        let created = house.execute(token); // The kernel chooses which shard accepts.
+        let created = server.execute(token); // The kernel chooses which shard accepts.
         let id: ExecutionId = created["execution"].as_str().unwrap().parse().unwrap();
         all[usize::from(id.shard)] = Some(id.to_string());
     }
@@ -59,23 +59,23 @@ fn one_on_each(house: &House, token: &str, shard_count: usize) -> Vec<String> {
 #[test]
 fn a_combined_stream_has_ones_own_or_is_not_found() {
     for shard_count in [1, 2] {
-        let house = House::new(shard_count);
-        let anns = one_on_each(&house, ANN, shard_count);
-        let bobs = one_on_each(&house, BOB, shard_count);
+        let server = TestServer::new(shard_count);
+        let anns = one_on_each(&server, ANN, shard_count);
+        let bobs = one_on_each(&server, BOB, shard_count);
         for (ann, bob) in anns.iter().flat_map(|ann| bobs.iter().map(move |bob| (ann, bob))) {
             // The list is refused, too, if the principal owns most of it and parts are on another
             // shard.
             let all = anns.join(",");
             for list in [format!("{ann},{bob}"), format!("{bob},{ann}"), format!("{all},{bob}")] {
                 let asking = Asking::new("GET", &format!("/v1/events?executions={list}"));
-                assert_eq!(asking.token(ANN).status(&house.address), 404, "{list}");
+                assert_eq!(asking.token(ANN).status(&server.address), 404, "{list}");
             }
             let asking = Asking::new("GET", &format!("/v1/events?executions={bob}")).token(ANN);
-            assert_eq!(asking.status(&house.address), 404);
+            assert_eq!(asking.status(&server.address), 404);
         }
         for (token, ids) in [(ANN, &anns), (BOB, &bobs)] {
             for id in ids {
-                let status = house.get(token, &format!("/v1/executions/{id}"));
+                let status = server.get(token, &format!("/v1/executions/{id}"));
                 assert_eq!(status["subscribers"], json!([]), "{id}");
             }
         }
@@ -84,8 +84,8 @@ fn a_combined_stream_has_ones_own_or_is_not_found() {
 
 #[test]
 fn a_client_with_its_token_follows_its_own_and_is_told_no_of_others() {
-    let house = House::new(2);
-    let url = format!("http://{}", house.address);
+    let server = TestServer::new(2);
+    let url = format!("http://{}", server.address);
     let [ann, bob] = [ANN, BOB].map(|token| Client::new(&url).unwrap().with_token(token).unwrap());
     let status_of = |error: streamdoor::client::ClientError| error.refused().unwrap().status.code();
     let stranger = Client::new(&url).unwrap();
@@ -94,7 +94,9 @@ fn a_client_with_its_token_follows_its_own_and_is_told_no_of_others() {
     let arguments = json!({"chunks": 20, "delay_ms": 1});
     let (execute, follow) = Default::default();
     let mut stream = ann.call("slow_data_processor", &arguments, &execute, follow).unwrap();
-    let Some(Ok(Event::Started(started))) = stream.next() else { panic!("it has not started") };
+    let Some(Ok(StreamEvent::Started(started))) = stream.next() else {
+        panic!("it has not started")
+    };
     let error = bob.follow(started.execution, FollowOptions::default()).unwrap_err();
     assert_eq!(status_of(error), 404);
     assert_eq!(status_of(bob.cancel(started.execution).unwrap_err()), 404);
@@ -122,7 +124,7 @@ fn read_until(stream: &mut impl BufRead, beginning: &str) -> String {
 #[test]
 fn event_source_follows_and_comes_back_with_nothing_but_the_ticket_of_the_link() {
     for shard_count in [1, 2] {
-        let house = House::new(shard_count);
+        let server = TestServer::new(shard_count);
         let body = json!({
             "tool": "slow_data_processor",
             "arguments": {"chunks": 30, "delay_ms": 2},
@@ -132,7 +134,7 @@ fn event_source_follows_and_comes_back_with_nothing_but_the_ticket_of_the_link()
             .token(ANN)
             .body(&body)
             .header(&format!("Origin: {PAGE}"))
-            .answer(&house.address);
+            .answer(&server.address);
         let created: Value = serde_json::from_str(&created).unwrap();
         let link = created["links"]["events"].as_str().unwrap();
         assert!(link.contains("/events?ticket="), "{link}");
@@ -144,7 +146,7 @@ fn event_source_follows_and_comes_back_with_nothing_but_the_ticket_of_the_link()
             .header("Sec-Fetch-Site: cross-site")
             .header("Sec-Fetch-Mode: cors")
             .header("Sec-Fetch-Dest: empty");
-        let mut stream = BufReader::new(source.send(&house.address));
+        let mut stream = BufReader::new(source.send(&server.address));
         read_until(&mut stream, "access-control-allow-origin: https://app.example");
         let mut id = String::new();
         for _ in 0..5 {
@@ -152,24 +154,24 @@ fn event_source_follows_and_comes_back_with_nothing_but_the_ticket_of_the_link()
         }
         drop(stream);
         let again = source.header(&format!("Last-Event-ID: {id}"));
-        let (status, head, rest) = again.answer(&house.address);
+        let (status, head, rest) = again.answer(&server.address);
         assert_eq!(status, 200, "{rest}");
         assert!(head.contains("vary: origin"), "{head}");
         assert_eq!(rest.matches("event: chunk\n").count(), 25, "from behind the fifth on");
         assert!(rest.contains("\"state\":\"completed\""), "{rest}");
         // A client without a ticket, or with one of another execution, is refused.
         let (this, _) = link.split_once('?').unwrap();
-        let other = house.execute(ANN);
+        let other = server.execute(ANN);
         let (other, _) = other["links"]["events"].as_str().unwrap().split_once('?').unwrap();
         let foreign = link.replace(this, other);
         for target in [this, &foreign, &link[..link.len() - 1], &link.replace("events", "output")] {
             let stranger = Asking { target: target.to_owned(), ..source.clone() };
-            assert_eq!(stranger.answer(&house.address).0, 401, "{target}");
+            assert_eq!(stranger.answer(&server.address).0, 401, "{target}");
         }
         // The status sent to the owner has a new ticket.
-        let status = house.get(ANN, created["links"]["self"].as_str().unwrap());
+        let status = server.get(ANN, created["links"]["self"].as_str().unwrap());
         let fresh = status["links"]["events"].as_str().unwrap();
         let fresh = Asking { target: fresh.to_owned(), ..source };
-        assert_eq!(fresh.answer(&house.address).0, 200);
+        assert_eq!(fresh.answer(&server.address).0, 200);
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::chromium::Browser;
 use crate::parts::{deltas, places};
-use crate::scripted::Model;
+use crate::scripted::ModelServer;
 use crate::served::Server;
 
 /// The longest time to wait for the browser's report.
@@ -125,7 +125,7 @@ fn answer(stream: TcpStream, page: &str) -> Option<String> {
 
 #[test]
 fn a_browser_sees_each_part_when_it_happens() {
-    let model = Model::following("browser", SCRIPT);
+    let model = ModelServer::following("browser", SCRIPT);
     let pages = Pages::new();
     let described = format!("demo=chat,{},demo", model.base_url);
     let server = Server::start(&["--model", &described, "--allow-origin", &pages.origin]);

@@ -9,7 +9,7 @@ use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 
 use crate::parts::{of_lines, of_sse, read};
 use crate::run::{Folder, agent, check_three_steps, three_steps};
-use crate::scripted::Model;
+use crate::scripted::ModelServer;
 use crate::served::Server;
 use crate::{curl, parts};
 
@@ -42,7 +42,7 @@ fn late_steps(folder: &Folder) -> String {
 #[test]
 fn curl_from_another_terminal_sees_the_same_parts() {
     let folder = Folder::new("agent-follow");
-    let model = Model::following("follow", &late_steps(&folder));
+    let model = ModelServer::following("follow", &late_steps(&folder));
     let mut command = agent(&model, &["--format", "ndjson", "--listen", "127.0.0.1:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut told = BufReader::new(child.stderr.take().unwrap());
@@ -64,7 +64,7 @@ fn curl_from_another_terminal_sees_the_same_parts() {
 #[test]
 fn whoever_has_no_ticket_sees_and_does_nothing() {
     let script = "[[turns]]\nevents = [{ text = 'word ', repeat = 1000000, pace = '5ms' }]";
-    let model = Model::following("ticket", script);
+    let model = ModelServer::following("ticket", script);
     let mut command = agent(&model, &["--listen", "127.0.0.1:0"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -89,7 +89,7 @@ fn whoever_has_no_ticket_sees_and_does_nothing() {
 #[test]
 fn a_run_on_a_server_is_the_same_for_its_client_and_for_others() {
     let folder = Folder::new("agent-server");
-    let model = Model::following("server", &late_steps(&folder));
+    let model = ModelServer::following("server", &late_steps(&folder));
     let described = format!("demo=chat,{},demo", model.base_url);
     let root = folder.0.to_str().unwrap();
     let server = Server::start(&[

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::parts::{deltas, of_lines, places, read};
 use crate::run::asking;
-use crate::scripted::Model;
+use crate::scripted::ModelServer;
 
 /// Runs an agent with this task. Returns its exit code, its parts and its stderr.
-fn run(model: &Model, task: &str) -> (Option<i32>, Vec<Value>, String) {
+fn run(model: &ModelServer, task: &str) -> (Option<i32>, Vec<Value>, String) {
     let arguments = ["--format", "ndjson", "--max-steps", "4"];
     let output = asking(model, &arguments, task).output().unwrap();
     let parts = read(&of_lines(std::str::from_utf8(&output.stdout).unwrap()));
@@ -23,7 +23,7 @@ fn end(parts: &[Value]) -> &Value {
 
 #[test]
 fn what_can_be_tried_again_is() {
-    let model = Model::of("misbehaves.toml");
+    let model = ModelServer::of("misbehaves.toml");
     for task in ["a quota", "an overload"] {
         let (code, parts, told) = run(&model, task);
         assert_eq!(code, Some(0), "{task}: {told}");
@@ -39,7 +39,7 @@ fn what_can_be_tried_again_is() {
 
 #[test]
 fn what_can_not_be_tried_again_fails_once_and_says_why() {
-    let model = Model::of("misbehaves.toml");
+    let model = ModelServer::of("misbehaves.toml");
     for (task, words, is_begun) in [
         ("a key", "that is no key", false),
         ("a sentence", "overloaded", true),
@@ -64,7 +64,7 @@ fn what_can_not_be_tried_again_fails_once_and_says_why() {
 
 #[test]
 fn arguments_that_are_none_reach_no_tool_and_the_model_is_told() {
-    let model = Model::of("misbehaves.toml");
+    let model = ModelServer::of("misbehaves.toml");
     let (code, parts, told) = run(&model, "arguments");
     assert_eq!(code, Some(0), "{told}");
     assert_eq!(places(&parts, "ToolCallFailed").len(), 2);
@@ -78,7 +78,7 @@ fn arguments_that_are_none_reach_no_tool_and_the_model_is_told() {
 
 #[test]
 fn a_call_that_the_models_limit_has_cut_reaches_no_tool() {
-    let model = Model::of("misbehaves.toml");
+    let model = ModelServer::of("misbehaves.toml");
     let (_, parts, _) = run(&model, "a length");
     assert_eq!(places(&parts, "ToolCallFailed").len(), 1);
     assert_eq!(places(&parts, "ToolOutputChunk").len(), 0);
@@ -86,7 +86,7 @@ fn a_call_that_the_models_limit_has_cut_reaches_no_tool() {
 
 #[test]
 fn a_silent_model_is_hung_up_on_when_the_user_has_had_enough() {
-    let model = Model::of("misbehaves.toml");
+    let model = ModelServer::of("misbehaves.toml");
     let mut command = asking(&model, &["--format", "ndjson"], "silence");
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::parts::{deltas, of_lines, of_sse, place_of, places, read};
 use crate::pty::Terminal;
-use crate::scripted::Model;
+use crate::scripted::ModelServer;
 
 /// Number of lines of the file that the search finds, one in ten.
 const FOUND: u64 = 2_000;
@@ -68,12 +68,12 @@ events = [
     )
 }
 
-pub fn agent(model: &Model, arguments: &[&str]) -> Command {
+pub fn agent(model: &ModelServer, arguments: &[&str]) -> Command {
     asking(model, arguments, "find the needles")
 }
 
 /// Returns the command `streamdoor agent` with this task.
-pub fn asking(model: &Model, arguments: &[&str], task: &str) -> Command {
+pub fn asking(model: &ModelServer, arguments: &[&str], task: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
     command.args(["agent", "--model", "demo", "--base-url", &model.base_url]);
     command.args(["--tools", "search_files,run_command", "--allow-commands"]);
@@ -150,7 +150,7 @@ pub fn check_three_steps(parts: &[Value]) {
 #[test]
 fn three_steps_with_two_tools_at_once_are_told_as_they_happen() {
     let folder = Folder::new("agent-steps");
-    let model = Model::following("steps", &three_steps(&folder));
+    let model = ModelServer::following("steps", &three_steps(&folder));
     // All at once, because they mostly wait.
     thread::scope(|scope| {
         for wire in ["chat", "responses", "messages"] {
@@ -176,7 +176,7 @@ fn tools_can_run_before_the_turn_is_over() {
         "{ pause = \"5s\" }, { call = \"run_command\", id = \"command\"",
         1,
     );
-    let model = Model::following("eager", &script);
+    let model = ModelServer::following("eager", &script);
     // Chat completions mark the end of a call only by what follows it.
     thread::scope(|scope| {
         for (wire, strategy, is_eager) in [
@@ -203,7 +203,7 @@ fn tools_can_run_before_the_turn_is_over() {
 #[test]
 fn a_pipe_is_given_what_the_model_says_and_the_rest_is_told_beside_it() {
     let folder = Folder::new("agent-pipe");
-    let model = Model::following("pipe", &three_steps(&folder));
+    let model = ModelServer::following("pipe", &three_steps(&folder));
     let output = agent(&model, &[]).output().unwrap();
     succeeded(&output);
     let said = text(&output.stdout);
@@ -228,7 +228,7 @@ fn a_terminal_has_lines_that_are_drawn_in_their_places() {
     let script = three_steps(&folder);
     assert!(script.contains(&search), "{script}");
     let wait = "call = \"run_command\", id = \"search\", arguments = { argv = [\"sleep\", \"2\"] }";
-    let model = Model::following("terminal", &script.replacen(&search, wait, 1));
+    let model = ModelServer::following("terminal", &script.replacen(&search, wait, 1));
     let terminal = Terminal::open(100, 30);
     let program = terminal.start(&mut agent(&model, &[]));
     assert!(program.end().success());
@@ -241,7 +241,7 @@ fn a_terminal_has_lines_that_are_drawn_in_their_places() {
 #[test]
 fn an_interrupt_cancels_the_run_and_the_sums_are_told() {
     let script = "[[turns]]\nevents = [{ text = 'word ', repeat = 1000000, pace = '5ms' }]";
-    let model = Model::following("interrupt", script);
+    let model = ModelServer::following("interrupt", script);
     let mut command = agent(&model, &["--format", "ndjson"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let asked = model.requests.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -258,7 +258,7 @@ fn an_interrupt_cancels_the_run_and_the_sums_are_told() {
 
 #[test]
 fn what_can_not_be_done_is_said_before_anything_is_asked() {
-    let model = Model::following("wrong", "[[turns]]\nevents = [{ text = 'x' }]");
+    let model = ModelServer::following("wrong", "[[turns]]\nevents = [{ text = 'x' }]");
     let command = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
         command.arg("agent").env_remove("OPENAI_API_KEY").stdin(Stdio::null());

@@ -11,7 +11,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A model on a port that the kernel chose. Its process is killed when the value is dropped.
-pub struct Model {
+pub struct ModelServer {
     child: Child,
     /// The base URL, `http://127.0.0.1:PORT/v1`.
     pub base_url: String,
@@ -19,23 +19,25 @@ pub struct Model {
     pub requests: Receiver<String>,
 }
 
-impl Model {
+impl ModelServer {
     /// Starts a model that follows a script of this repository.
-    pub fn of(name: &str) -> Model {
-        Model::start(format!("{}/tools/model-scripts/{name}", env!("CARGO_MANIFEST_DIR")).into())
+    pub fn of(name: &str) -> ModelServer {
+        ModelServer::start(
+            format!("{}/tools/model-scripts/{name}", env!("CARGO_MANIFEST_DIR")).into(),
+        )
     }
 
     /// Starts a model that follows this script.
-    pub fn following(name: &str, script: &str) -> Model {
+    pub fn following(name: &str, script: &str) -> ModelServer {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let path = folder.join(format!("agents-{name}-{}.toml", std::process::id()));
         fs::write(&path, script).unwrap();
-        let model = Model::start(path.clone());
+        let model = ModelServer::start(path.clone());
         fs::remove_file(path).unwrap();
         model
     }
 
-    fn start(script: PathBuf) -> Model {
+    fn start(script: PathBuf) -> ModelServer {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
         command.args(["model-script", "--listen", "127.0.0.1:0"]).arg(script);
         let mut child =
@@ -48,7 +50,7 @@ impl Model {
         std::thread::spawn(move || {
             log.map_while(Result::ok).for_each(|line| drop(sender.send(line)));
         });
-        Model { child, base_url, requests }
+        ModelServer { child, base_url, requests }
     }
 
     /// Waits for this number of request lines, which arrive apart from the replies.
@@ -67,7 +69,7 @@ impl Model {
     }
 }
 
-impl Drop for Model {
+impl Drop for ModelServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 
 use crate::installed::{self, Missing};
-use crate::scripted::Model;
+use crate::scripted::ModelServer;
 
 fn python() -> Result<PathBuf, Missing> {
     let folder = installed::folder("agent-sdks", "python");
@@ -29,12 +29,12 @@ fn play() -> Option<Value> {
             return None;
         }
     };
-    let turn = Model::following("turn", TURN);
+    let turn = ModelServer::following("turn", TURN);
     // Scenes whose pace is not checked run fast.
-    let quick = Model::following("quick", &TURN.replace("500ms", "1ms"));
+    let quick = ModelServer::following("quick", &TURN.replace("500ms", "1ms"));
     let turns = format!("{},{}", quick.base_url, turn.base_url);
-    let conversation = Model::following("conversation", CONVERSATION);
-    let misbehaves = Model::of("misbehaves.toml");
+    let conversation = ModelServer::following("conversation", CONVERSATION);
+    let misbehaves = ModelServer::of("misbehaves.toml");
     let scenes = [
         ("turns", &turns),
         ("models", &turn.base_url),

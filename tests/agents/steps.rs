@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use serde_json::json;
-use streamdoor::agent::{Config, Fold, State, ToolDescription};
+use streamdoor::agent::{Config, Fold, RunState, ToolDescription};
 use streamdoor::reactor::Clock;
 use streamdoor::server::{AgentRun, ModelSettings, ServerShard};
 use streamdoor::shard::{ExecuteOptions, ShardConfig};
 use streamdoor::tool::ToolSpec;
 
-use crate::scripted::Model;
+use crate::scripted::ModelServer;
 
 /// Number of tokens of each answer.
 const TOKENS: u64 = 2_000;
@@ -56,7 +56,7 @@ fn spec() -> ToolSpec {
     }
 }
 
-fn run(model: &Model) -> AgentRun {
+fn run(model: &ModelServer) -> AgentRun {
     let model = ModelSettings::new("demo", "chat", &model.base_url, "demo", None).unwrap();
     let mut config = Config::new("", model.endpoint);
     let spec = spec();
@@ -69,7 +69,7 @@ fn run(model: &Model) -> AgentRun {
 }
 
 /// Returns the states after each step, and the total time.
-fn by_steps(shard: &mut ServerShard, model: &Model) -> (Vec<State>, Duration) {
+fn by_steps(shard: &mut ServerShard, model: &ModelServer) -> (Vec<RunState>, Duration) {
     let began = Clock::now();
     let mut steps = shard.iterate_agent(run(model), ExecuteOptions::default()).unwrap();
     let mut states = Vec::new();
@@ -80,7 +80,7 @@ fn by_steps(shard: &mut ServerShard, model: &Model) -> (Vec<State>, Duration) {
 }
 
 /// Returns the same, assembled from the parts by hand.
-fn by_parts(shard: &mut ServerShard, model: &Model) -> (Vec<State>, Duration) {
+fn by_parts(shard: &mut ServerShard, model: &ModelServer) -> (Vec<RunState>, Duration) {
     let began = Clock::now();
     let mut stream = shard.stream_agent(run(model), ExecuteOptions::default()).unwrap();
     let (mut fold, mut states) = (Fold::default(), Vec::new());
@@ -94,7 +94,7 @@ fn by_parts(shard: &mut ServerShard, model: &Model) -> (Vec<State>, Duration) {
 }
 
 /// Removes what differs from run to run: ids and times.
-fn comparable(mut states: Vec<State>) -> Vec<State> {
+fn comparable(mut states: Vec<RunState>) -> Vec<RunState> {
     for state in &mut states {
         state.agent_id.clear();
         state.end.iter_mut().for_each(|end| end.duration_us = 0);
@@ -110,8 +110,8 @@ fn comparable(mut states: Vec<State>) -> Vec<State> {
 
 #[test]
 fn states_are_the_same_with_and_without_streaming() {
-    let streaming = Model::following("streaming", &script(false));
-    let plain = Model::following("plain", &script(true));
+    let streaming = ModelServer::following("streaming", &script(false));
+    let plain = ModelServer::following("plain", &script(true));
     let mut shard = shard();
     let (states, _) = by_parts(&mut shard, &streaming);
     let states = comparable(states);

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use streamdoor::base::{ExecutionId, Random};
 
 use reader::{Format, Reader, Received};
-use scripted::Model;
+use scripted::ModelServer;
 use served::{Server, ask};
 
 const CHUNK_BYTES: [usize; 5] = [100, 1_000, 4_096, 7_777, 65_536];
@@ -170,7 +170,7 @@ fn parts_of_agents_come_whole_through_any_cuts() {
         "models = ['demo']\n[[turns]]\n\
          events = [{{ pause = '50ms' }}, {{ text = 'word ', repeat = {WORDS}, pace = '0ms' }}]"
     );
-    let model = Model::following("block", &script);
+    let model = ModelServer::following("block", &script);
     let described = format!("demo=chat,{},demo", model.base_url);
     let server = Server::start(&["--model", &described]);
     for seed in 0..run_count() {

@@ -4,41 +4,41 @@ use std::io::Read;
 
 use serde_json::{Value, json};
 use streamdoor::client::ExecuteOptions;
-use streamdoor::stream::{Outcome, State};
+use streamdoor::stream::{ExecutionState, Outcome};
 
-use super::house::{House, bytes, command, eventually, said, signal};
+use super::test_server::{TestServer, bytes, command, eventually, said, signal};
 
 #[test]
 fn a_tool_is_run_and_every_byte_comes_through() {
-    let house = House::start("tool", &[]);
+    let server = TestServer::start("tool", &[]);
     let content = bytes(3_000_000);
-    house.file("big", &content);
+    server.file("big", &content);
     let words = ["cat", "--tool", "process_file", "--arg", "file_path=big", "--policy", "block"];
-    let read = house.output(&words);
+    let read = server.output(&words);
     assert_eq!(read.status.code(), Some(0), "{}", said(&read));
     assert!(read.stdout == content);
     assert!(said(&read).contains("completed") && said(&read).contains("P99"), "{}", said(&read));
 
-    let hashed = house.output(&[&words[..], &["--hash"]].concat());
+    let hashed = server.output(&[&words[..], &["--hash"]].concat());
     let table = String::from_utf8(hashed.stdout).unwrap();
     assert!(table.contains("3000000 bytes, sha256 "), "{table}");
-    let out = house.folder.join("out");
-    let saved = house.output(&[&words[..], &["--out", out.to_str().unwrap()]].concat());
+    let out = server.folder.join("out");
+    let saved = server.output(&[&words[..], &["--out", out.to_str().unwrap()]].concat());
     assert_eq!(saved.status.code(), Some(0), "{}", said(&saved));
     assert!(std::fs::read(&out).unwrap() == content);
 }
 
 #[test]
 fn an_execution_that_is_there_is_read_from_where_one_wants() {
-    let house = House::start("there", &[]);
+    let server = TestServer::start("there", &[]);
     let arguments = json!({"chunks": 5, "delay_ms": 1});
     let options = ExecuteOptions::default();
-    let client = house.client();
+    let client = server.client();
     let id = client.execute("slow_data_processor", &arguments, &options).unwrap().execution;
-    eventually("it ends", || matches!(client.inspect(id).unwrap().state, State::Ended(_)));
+    eventually("it ends", || matches!(client.inspect(id).unwrap().state, ExecutionState::Ended(_)));
     let id = id.to_string();
     let events = |words: &[&str]| -> Vec<Value> {
-        let read = house.output(&[&["cat", &id, "--format", "ndjson"], words].concat());
+        let read = server.output(&[&["cat", &id, "--format", "ndjson"], words].concat());
         assert_eq!(read.status.code(), Some(0), "{}", said(&read));
         let text = String::from_utf8(read.stdout).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -57,16 +57,16 @@ fn an_execution_that_is_there_is_read_from_where_one_wants() {
     assert_eq!(all.last().unwrap()["state"], "completed");
     assert_eq!(seqs(&events(&["--from", "4"])), [4, 5]);
     assert_eq!(seqs(&events(&["--from", "live"])), [] as [u64; 0]);
-    let table = house.output(&["cat", &id, "--format", "table"]);
+    let table = server.output(&["cat", &id, "--format", "table"]);
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.contains("500 bytes delivered"), "{table}");
 }
 
 #[test]
 fn exit_codes_say_whose_fault_it_was() {
-    let house = House::start("codes", &[]);
+    let server = TestServer::start("codes", &[]);
     let code = |words: &[&str]| {
-        let output = house.output(words);
+        let output = server.output(words);
         (output.status.code(), said(&output))
     };
     let id = "0".repeat(26);
@@ -96,37 +96,37 @@ fn exit_codes_say_whose_fault_it_was() {
 
 #[test]
 fn ctrl_c_and_a_closed_pipe_end_what_was_started() {
-    let house = House::start("ended", &[]);
+    let server = TestServer::start("ended", &[]);
     let slow = ["cat", "--tool", "slow_data_processor", "--arg", "chunks=3600", "--arg"];
     let slow = [&slow[..], &["delay_ms=20", "--format", "raw"]].concat();
-    let mut reader = house.command(&slow).spawn().unwrap();
+    let mut reader = server.command(&slow).spawn().unwrap();
     reader.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap(); // It runs.
     signal(&reader, "INT");
     let read = reader.wait_with_output().unwrap();
     assert_eq!(read.status.code(), Some(1), "{}", said(&read));
     assert!(said(&read).contains("cancelled"), "{}", said(&read));
 
-    let mut reader = house.command(&slow).spawn().unwrap();
+    let mut reader = server.command(&slow).spawn().unwrap();
     reader.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
     drop(reader.stdout.take()); // As `| head -1` does.
     let read = reader.wait_with_output().unwrap();
     assert_eq!(read.status.code(), Some(0), "{}", said(&read));
-    let client = house.client();
+    let client = server.client();
     eventually("both are cancelled", || {
         let all = client.executions().unwrap();
         all.len() == 2
-            && all.iter().all(|summary| summary.state == State::Ended(Outcome::Cancelled))
+            && all.iter().all(|summary| summary.state == ExecutionState::Ended(Outcome::Cancelled))
     });
 }
 
 #[test]
 fn a_server_that_dies_is_noticed() {
-    let mut house = House::start("dies", &[]);
+    let mut server = TestServer::start("dies", &[]);
     let words = ["cat", "--tool", "slow_data_processor", "--arg", "chunks=3600"];
     let words = [&words[..], &["--arg", "delay_ms=20", "--format", "raw"]].concat();
-    let mut reader = house.command(&words).spawn().unwrap();
+    let mut reader = server.command(&words).spawn().unwrap();
     reader.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
-    house.kill();
+    server.kill();
     let read = reader.wait_with_output().unwrap();
     assert_eq!(read.status.code(), Some(1), "{}", said(&read));
     assert!(said(&read).contains("gone"), "{}", said(&read));

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::house::{House, command, said};
+use super::test_server::{TestServer, command, said};
 
 fn findings(command: &mut Command) -> (Option<i32>, Value) {
     let output = command.output().unwrap();
@@ -65,16 +65,16 @@ fn what_hinders_is_told_with_an_exit_code() {
 
 #[test]
 fn sockets_are_told_apart() {
-    let house = House::start("sockets", &[]);
-    let stale = house.folder.join("stale");
+    let server = TestServer::start("sockets", &[]);
+    let stale = server.folder.join("stale");
     drop(UnixListener::bind(&stale).unwrap());
-    let file = house.file("file", b"");
+    let file = server.file("file", b"");
     let look = |path: &str| {
         let (code, document) =
             findings(&mut command(&["doctor", "--json", "--keep", "--door", path]));
         (code == Some(0), levels(&document, "socket").first().map(|level| (*level).to_owned()))
     };
-    assert_eq!(look(&house.door()).1.as_deref(), Some("ok"));
+    assert_eq!(look(&server.door()).1.as_deref(), Some("ok"));
     assert_eq!(look(stale.to_str().unwrap()).1.as_deref(), Some("note"));
     assert_eq!(look(file.to_str().unwrap()), (false, Some("hindrance".to_owned())));
     assert_eq!(look("/nonexistent/socket").1, None);

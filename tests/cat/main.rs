@@ -4,7 +4,7 @@
 
 mod cat;
 mod doctor;
-mod house;
 mod named;
 mod pipe;
 mod runs;
+mod test_server;

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde_json::json;
 use streamdoor::client::ExecuteOptions;
 use streamdoor::memory::named::{FOLDER, name_of};
-use streamdoor::stream::State;
+use streamdoor::stream::ExecutionState;
 
-use super::house::{House, command, eventually, exists, first_line, said};
+use super::test_server::{TestServer, command, eventually, exists, first_line, said};
 
 /// Held by each test, so that they run one at a time. A sweep removes the files that another test
 /// still needs.
@@ -38,8 +38,8 @@ fn an_execution_is_read_by_name_also_from_a_producer_elsewhere() {
     if has_no_folder() {
         return;
     }
-    let house = House::start("byname", &["--named-doors"]);
-    let client = house.client();
+    let server = TestServer::start("byname", &["--named-doors"]);
+    let client = server.client();
     let arguments = json!({"chunks": 20, "delay_ms": 20});
     let created = client.execute("slow_data_processor", &arguments, &ExecuteOptions::default());
     let id = created.unwrap().execution.to_string();
@@ -49,7 +49,7 @@ fn an_execution_is_read_by_name_also_from_a_producer_elsewhere() {
     assert_eq!(read.status.code(), Some(0), "{}", said(&read));
     assert_eq!(read.stdout.len(), 2_000);
 
-    let mut pipe = house.command(&["pipe", "p"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut pipe = server.command(&["pipe", "p"]).stdin(Stdio::piped()).spawn().unwrap();
     let id = first_line(&mut pipe);
     let mut reader = command(&["cat", "--named", &id, "--format", "raw"]).spawn().unwrap();
     let mut input = pipe.stdin.take().unwrap();
@@ -59,7 +59,7 @@ fn an_execution_is_read_by_name_also_from_a_producer_elsewhere() {
     assert_eq!(&bytes, b"from afar");
     drop(input);
     assert_eq!(reader.wait().unwrap().code(), Some(0));
-    drop(house); // Killed: its files remain, and their readers get no more.
+    drop(server); // Killed: its files remain, and their readers get no more.
     assert!(exists(&path_of(&id)));
     // The killed server's io_uring may release the files a moment later.
     eventually("they are swept", || {
@@ -78,8 +78,9 @@ fn names_are_few_go_with_their_executions_and_are_not_asked_for() {
     if has_no_folder() {
         return;
     }
-    let house = House::start("few", &["--named-doors", "--doors-max", "2", "--retention-s", "5"]);
-    let client = house.client();
+    let server =
+        TestServer::start("few", &["--named-doors", "--doors-max", "2", "--retention-s", "5"]);
+    let client = server.client();
     let run = |chunks: u32| {
         let arguments = json!({"chunks": chunks, "delay_ms": 10});
         let created = client.execute("slow_data_processor", &arguments, &ExecuteOptions::default());
@@ -91,11 +92,11 @@ fn names_are_few_go_with_their_executions_and_are_not_asked_for() {
     let third = run(1);
     assert!(!exists(&path(third)), "both places are taken");
     eventually("it goes on without", || {
-        client.inspect(third).is_ok_and(|status| matches!(status.state, State::Ended(_)))
+        client.inspect(third).is_ok_and(|status| matches!(status.state, ExecutionState::Ended(_)))
     });
     client.cancel(long[0]).unwrap();
     eventually("it ends", || {
-        client.inspect(long[0]).is_ok_and(|status| matches!(status.state, State::Ended(_)))
+        client.inspect(long[0]).is_ok_and(|status| matches!(status.state, ExecutionState::Ended(_)))
     });
     let fourth = run(1);
     assert!(exists(&path(fourth)) && !exists(&path(long[0])), "the ended one makes room");
@@ -103,10 +104,10 @@ fn names_are_few_go_with_their_executions_and_are_not_asked_for() {
     eventually("what is forgotten has no name", || !exists(&path(fourth)));
     eventually("nothing is left", || !exists(&path(long[1])));
 
-    let house = House::start("off", &[]);
+    let server = TestServer::start("off", &[]);
     let arguments = json!({"chunks": 1});
     let created =
-        house.client().execute("slow_data_processor", &arguments, &ExecuteOptions::default());
+        server.client().execute("slow_data_processor", &arguments, &ExecuteOptions::default());
     assert!(!exists(&path(created.unwrap().execution)));
 }
 
@@ -116,8 +117,8 @@ fn who_cuts_a_file_off_harms_nobody_but_its_readers() {
     if has_no_folder() {
         return;
     }
-    let house = House::start("cutoff", &["--named-doors"]);
-    let client = house.client();
+    let server = TestServer::start("cutoff", &["--named-doors"]);
+    let client = server.client();
     let arguments = json!({"chunks": 200, "delay_ms": 25});
     let created = client.execute("slow_data_processor", &arguments, &ExecuteOptions::default());
     let id = created.unwrap().execution;
@@ -129,7 +130,7 @@ fn who_cuts_a_file_off_harms_nobody_but_its_readers() {
     let read = reader.wait_with_output().unwrap();
     assert_eq!(read.status.code(), Some(1), "{}", said(&read));
     assert!(said(&read).contains("truncated"), "{}", said(&read));
-    let other = house.output(&["cat", &text, "--policy", "block"]);
+    let other = server.output(&["cat", &text, "--policy", "block"]);
     assert_eq!(other.status.code(), Some(0), "{}", said(&other));
     assert_eq!(other.stdout.len(), 20_000);
     assert!(!exists(&path_of(&text)), "a file that is lost is removed");
@@ -142,15 +143,15 @@ fn a_server_sweeps_what_a_dead_one_has_left() {
     if has_no_folder() {
         return;
     }
-    let mut house = House::start("left", &["--named-doors"]);
+    let mut server = TestServer::start("left", &["--named-doors"]);
     let arguments = json!({"chunks": 10_000, "delay_ms": 10});
-    let created = house.client().execute("slow_data_processor", &arguments, &Default::default());
+    let created = server.client().execute("slow_data_processor", &arguments, &Default::default());
     let path = path_of(&created.unwrap().execution.to_string());
     assert!(exists(&path));
-    house.kill();
+    server.kill();
     // The killed server's io_uring may release the file a moment later.
     eventually("it is swept", || {
-        drop(House::start("next", &["--named-doors"]));
+        drop(TestServer::start("next", &["--named-doors"]));
         !exists(&path)
     });
 }

@@ -18,9 +18,9 @@ use serde_json::json;
 use streamdoor::base::ExecutionId;
 use streamdoor::client::ExecuteOptions;
 use streamdoor::engine::{Hold, Start};
-use streamdoor::stream::{Outcome, Policy, State};
+use streamdoor::stream::{ExecutionState, Outcome, Policy};
 
-use super::house::{House, bytes, eventually};
+use super::test_server::{TestServer, bytes, eventually};
 
 const CHUNK_BYTES: usize = 400;
 const REQUESTS_AT_ONCE: usize = 16;
@@ -62,7 +62,7 @@ fn ask(door: &str, id: ExecutionId, is_over: &AtomicBool, answers: &AtomicU64) {
 }
 
 /// Executes one run from its beginning to its end.
-fn run(house: &House, number: usize, content: &[u8]) {
+fn run(server: &TestServer, number: usize, content: &[u8]) {
     let policy = Policy::ALL[number / 2 % Policy::ALL.len()];
     let mut options = ExecuteOptions::default();
     let deadline = Duration::from_secs(60);
@@ -70,27 +70,27 @@ fn run(house: &House, number: usize, content: &[u8]) {
         true => options.start = Some(Start::AfterSubscribers { count: 1, deadline }),
         false => options.hold = Some(Hold::UntilRead { deadline }),
     }
-    let client = house.client();
+    let client = server.client();
     let arguments = json!({"file_path": "big", "chunk_size": CHUNK_BYTES});
     let id = client.execute("process_file", &arguments, &options).unwrap().execution;
     let (is_over, answers) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (door, out) = (house.door(), house.folder.join("out"));
+    let (door, out) = (server.door(), server.folder.join("out"));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| ask(&door, id, &is_over, &answers));
         }
         let words = [&id.to_string(), "--policy", policy.name(), "--out", out.to_str().unwrap()];
-        let mut cat = house.command(&[&["cat"], &words[..]].concat()).spawn().unwrap();
+        let mut cat = server.command(&[&["cat"], &words[..]].concat()).spawn().unwrap();
         let has_ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             eventually("the reader has its end", || cat.try_wait().unwrap().is_some());
-            let ended = || matches!(client.inspect(id).unwrap().state, State::Ended(_));
+            let ended = || matches!(client.inspect(id).unwrap().state, ExecutionState::Ended(_));
             eventually("the execution ends", ended);
         }));
         is_over.store(true, Ordering::Relaxed);
         let _ = cat.kill(); // If it has not ended.
         let status = client.inspect(id).unwrap();
         assert!(has_ended.is_ok(), "run {number} under {policy} is stuck: {status:?}");
-        assert_eq!(status.state, State::Ended(Outcome::Completed), "run {number}");
+        assert_eq!(status.state, ExecutionState::Ended(Outcome::Completed), "run {number}");
         assert_eq!(status.bytes, content.len() as u64, "run {number}");
     });
     assert!(answers.into_inner() > 0);
@@ -104,8 +104,8 @@ fn every_run_that_a_door_reader_follows_ends() {
     let count = number("DOOR_RUNS", 200);
     let content = bytes(number("DOOR_RUN_BYTES", 2_000_000));
     for reactor in ["auto", "mio"] {
-        let house = House::start(&format!("runs-{reactor}"), &["--reactor", reactor]);
-        house.file("big", &content);
-        (0..count.div_ceil(2)).for_each(|number| run(&house, number, &content));
+        let server = TestServer::start(&format!("runs-{reactor}"), &["--reactor", reactor]);
+        server.file("big", &content);
+        (0..count.div_ceil(2)).for_each(|number| run(&server, number, &content));
     }
 }

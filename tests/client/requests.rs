@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::base::ExecutionId;
 use streamdoor::client::{Awaited, Client, ClientError, Cut, ExecuteOptions};
-use streamdoor::engine::{Place, Timeouts};
-use streamdoor::stream::{Exit, Outcome, Policy, State};
+use streamdoor::engine::{SubscriberPlace, Timeouts};
+use streamdoor::stream::{ExecutionState, Exit, Outcome, Policy};
 
 use crate::server::{ID, Reply, Server, json as answer, response};
 
@@ -49,7 +49,7 @@ fn tools_and_executions_are_listed() {
     );
     let (_server, client) = always(answer(200, &text));
     let all = client.executions().unwrap();
-    assert_eq!((all[0].execution, all[0].state), (id(), State::Draining));
+    assert_eq!((all[0].execution, all[0].state), (id(), ExecutionState::Draining));
     assert_eq!((all[0].chunks, all[0].bytes, all[0].subscribers, all[0].age_ms), (3, 4, 5, 6));
 
     let text = format!(
@@ -79,13 +79,13 @@ fn an_execution_is_inspected() {
     assert_eq!(first_line(&server), format!("GET /v1/executions/{ID} HTTP/1.1"));
     assert_eq!(
         (status.state, status.held_back_by.as_slice()),
-        (State::Running, &["s0.1".into()][..])
+        (ExecutionState::Running, &["s0.1".into()][..])
     );
     assert_eq!((status.head_seq, status.tail_seq, status.total_chunks), (3, 4, None));
     assert_eq!(status.exit, Some(Exit::Signal(9)));
     assert_eq!(status.progress.unwrap().context.as_deref(), Some("[1]"));
     let subscriber = &status.subscribers[0];
-    assert_eq!((subscriber.policy, subscriber.place), (Policy::Block, Place::Local));
+    assert_eq!((subscriber.policy, subscriber.place), (Policy::Block, SubscriberPlace::Local));
     assert_eq!((subscriber.limit.chunks, subscriber.limit.bytes), (6, 7));
     assert_eq!((subscriber.missed_bytes, subscriber.age_ms), (12, 13));
 
@@ -100,17 +100,17 @@ fn an_execution_is_created_cancelled_and_its_result_waited_for() {
         format!(r#"{{"execution": "{ID}", "tool": "t", "state": "queued", "links": {LINKS}}}"#);
     let (server, client) = always(answer(201, &text));
     let created = client.execute("t", &json!({}), &ExecuteOptions::default()).unwrap();
-    assert_eq!((created.execution, created.state), (id(), State::Queued));
+    assert_eq!((created.execution, created.state), (id(), ExecutionState::Queued));
     assert!(server.asked()[0].ends_with("\r\n\r\n{\"tool\":\"t\",\"arguments\":{}}"));
 
     let cancelled = text.replace("queued", "cancelled");
     let (server, client) = always(answer(200, &cancelled));
-    assert_eq!(client.cancel(id()).unwrap(), State::Ended(Outcome::Cancelled));
+    assert_eq!(client.cancel(id()).unwrap(), ExecutionState::Ended(Outcome::Cancelled));
     assert_eq!(first_line(&server), format!("DELETE /v1/executions/{ID} HTTP/1.1"));
 
     let (server, client) = always(answer(202, &text));
     let awaited = client.result(id(), Duration::from_millis(1_001)).unwrap();
-    assert_eq!(awaited, Awaited::Running(State::Queued));
+    assert_eq!(awaited, Awaited::Running(ExecutionState::Queued));
     assert_eq!(first_line(&server), format!("GET /v1/executions/{ID}/result?wait_s=2 HTTP/1.1"));
 
     let text = format!(

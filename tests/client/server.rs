@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 
 use streamdoor::endpoint::StreamFormat;
-use streamdoor::wire::events::{self, Event};
+use streamdoor::wire::events::{self, WireEvent};
 use streamdoor::wire::http1::{
     BODY_END, CHUNK_END, Framing, ResponseHead, Status, http_date, write_chunk_size,
 };
@@ -158,13 +158,13 @@ pub fn body_chunk(out: &mut Vec<u8>, content: &[u8]) {
 }
 
 /// Writes an event as an HTTP chunk, with the cursor after it.
-pub fn tell(out: &mut Vec<u8>, format: StreamFormat, seq: Option<u64>, event: &Event<'_>) {
+pub fn tell(out: &mut Vec<u8>, format: StreamFormat, seq: Option<u64>, event: &WireEvent<'_>) {
     let mut frame = Vec::new();
     match format {
         StreamFormat::Ndjson => event.write_line(&mut frame),
         StreamFormat::Sse | StreamFormat::Front(_) => {
             if let Some(seq) = seq {
-                let is_end = matches!(event, Event::End(_)); // Its cursor has no chunk.
+                let is_end = matches!(event, WireEvent::End(_)); // Its cursor has no chunk.
                 let bytes = bytes_before(if is_end { seq } else { seq + 1 });
                 let cursor = sse::Cursor { execution: ID, seq, bytes, chunks: None };
                 sse::write_cursors(&mut frame, &[cursor]);
@@ -193,12 +193,12 @@ pub fn bytes_before(seq: u64) -> u64 {
 /// The last chunk of the script. Chunks 5 to 7 are a gap.
 pub const HEAD_SEQ: u64 = 9;
 
-pub fn started(from_seq: u64) -> Event<'static> {
+pub fn started(from_seq: u64) -> WireEvent<'static> {
     started_under("drop", from_seq)
 }
 
-pub fn started_under(policy: &'static str, from_seq: u64) -> Event<'static> {
-    Event::Started(events::Started {
+pub fn started_under(policy: &'static str, from_seq: u64) -> WireEvent<'static> {
+    WireEvent::Started(events::StartedEvent {
         execution: ID,
         subscriber: "s0.1",
         tool: "t",
@@ -210,8 +210,8 @@ pub fn started_under(policy: &'static str, from_seq: u64) -> Event<'static> {
     })
 }
 
-pub fn chunk(seq: u64, data: &[u8]) -> Event<'_> {
-    Event::Chunk(events::Chunk {
+pub fn chunk(seq: u64, data: &[u8]) -> WireEvent<'_> {
+    WireEvent::Chunk(events::ChunkEvent {
         execution: ID,
         seq,
         total_chunks: None,
@@ -230,9 +230,9 @@ pub fn end(
     state: events::EndState<'static>,
     given: impl Iterator<Item = u64>,
     last: u64,
-) -> Event<'static> {
+) -> WireEvent<'static> {
     let lengths: Vec<u64> = given.map(|seq| data(seq).len() as u64).collect();
-    Event::End(events::End {
+    WireEvent::End(events::EndEvent {
         execution: ID,
         state,
         chunks: lengths.len() as u64,
@@ -260,7 +260,7 @@ pub fn script_under(policy: &'static str, format: StreamFormat, after: u64) -> V
     let mut told = after;
     for seq in 1..=HEAD_SEQ {
         if seq == 4 && after < 4 {
-            let progress = Event::Progress(events::Progress {
+            let progress = WireEvent::Progress(events::ProgressEvent {
                 execution: ID,
                 token: None,
                 progress: 3.0,
@@ -277,7 +277,7 @@ pub fn script_under(policy: &'static str, format: StreamFormat, after: u64) -> V
         told = if seq == 5 { 7 } else { seq };
         let data = data(seq);
         let event = match seq {
-            5 => Event::Gap(events::Gap {
+            5 => WireEvent::Gap(events::GapEvent {
                 execution: ID,
                 from_seq: 5,
                 to_seq: 7,

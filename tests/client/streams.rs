@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::base::ExecutionId;
 use streamdoor::client::{
-    Client, ClientError, Cut, Event, ExecuteOptions, FollowOptions, Reached, Seen,
+    Client, ClientError, Cut, ExecuteOptions, FollowOptions, Reached, SeenTotals, StreamEvent,
 };
 use streamdoor::endpoint::StreamFormat;
 use streamdoor::limits;
@@ -29,27 +29,29 @@ fn options(format: StreamFormat, reconnects_max: u32) -> FollowOptions {
     FollowOptions { format, reconnects_max, retry, ..FollowOptions::default() }
 }
 
-fn follow(server: &Server, options: FollowOptions) -> Result<Vec<Event>, ClientError> {
+fn follow(server: &Server, options: FollowOptions) -> Result<Vec<StreamEvent>, ClientError> {
     Client::new(&server.url).unwrap().follow(id(), options)?.collect()
 }
 
 /// Asserts that the events are those of the script, each once.
-fn check(events: &[Event]) {
+fn check(events: &[StreamEvent]) {
     let mut told = Vec::new();
     for event in events {
         match event {
-            Event::Started(started) => assert_eq!(started.from_seq, 1),
-            Event::Chunk(chunk) => {
+            StreamEvent::Started(started) => assert_eq!(started.from_seq, 1),
+            StreamEvent::Chunk(chunk) => {
                 assert_eq!(chunk.data, data(chunk.seq));
                 told.push(chunk.seq);
             }
-            Event::Part(part) => panic!("a part of no agent: {part:?}"),
-            Event::Gap(gap) => told.extend([gap.from_seq, gap.to_seq]),
-            Event::Progress(progress) => assert_eq!(progress.progress, 3.0),
-            Event::End(ended) => assert_eq!(ended.end.state, EndState::Ended(Outcome::Completed)),
+            StreamEvent::Part(part) => panic!("a part of no agent: {part:?}"),
+            StreamEvent::Gap(gap) => told.extend([gap.from_seq, gap.to_seq]),
+            StreamEvent::Progress(progress) => assert_eq!(progress.progress, 3.0),
+            StreamEvent::End(ended) => {
+                assert_eq!(ended.end.state, EndState::Ended(Outcome::Completed))
+            }
         }
     }
-    let names: Vec<&str> = events.iter().map(Event::name).collect();
+    let names: Vec<&str> = events.iter().map(StreamEvent::name).collect();
     let expected =
         ["started", "chunk", "chunk", "chunk", "progress", "chunk", "gap", "chunk", "chunk", "end"];
     assert_eq!(names, expected);
@@ -91,7 +93,7 @@ fn a_stream_that_is_cut_at_any_byte_is_whole_and_without_repeats() {
                 Err(ClientError::Cut(Cut::Closed)) if cut_at < head_bytes => return,
                 Err(error) => panic!("cut at {cut_at}: {error}"),
             };
-            let events: Vec<Event> = stream.map(Result::unwrap).collect();
+            let events: Vec<StreamEvent> = stream.map(Result::unwrap).collect();
             check(&events);
             let asked = server.asked();
             assert!(asked.len() <= 2, "cut at {cut_at}");
@@ -103,7 +105,7 @@ fn a_stream_that_is_cut_at_any_byte_is_whole_and_without_repeats() {
                 // The counts of seen data are sent, too: SSE has them in its ids, for NDJSON they
                 // are summed.
                 if let Some(Reached { seq, seen }) = reached {
-                    let seen_expected = Seen { chunks: seq, bytes: bytes_before(seq + 1) };
+                    let seen_expected = SeenTotals { chunks: seq, bytes: bytes_before(seq + 1) };
                     assert_eq!(seen, Some(seen_expected), "cut at {cut_at}");
                 }
             }
@@ -118,7 +120,7 @@ fn a_call_that_is_cut_is_followed_and_never_made_twice() {
     cut_everywhere(format, |server, cut_at| {
         let client = Client::new(&server.url).unwrap();
         let stream = client.call("t", &json!({"a": 1}), &execute, options(format, 3));
-        let events: Result<Vec<Event>, ClientError> = stream.and_then(Iterator::collect);
+        let events: Result<Vec<StreamEvent>, ClientError> = stream.and_then(Iterator::collect);
         let asked = server.asked();
         assert!(asked[0].starts_with("POST /v1/executions?stream=sse HTTP/1.1\r\n"));
         assert!(asked[0].ends_with("\r\n\r\n{\"tool\":\"t\",\"arguments\":{\"a\":1}}"));
@@ -148,10 +150,10 @@ fn a_server_that_begins_again_is_not_heard_twice() {
     });
     let client = Client::new(&server.url).unwrap();
     let mut stream = client.follow(id(), options(StreamFormat::Sse, 3)).unwrap();
-    let events: Vec<Event> = stream.by_ref().map(Result::unwrap).collect();
+    let events: Vec<StreamEvent> = stream.by_ref().map(Result::unwrap).collect();
     check(&events);
-    assert_eq!((stream.reconnects(), stream.told_seq()), (3, Some(HEAD_SEQ)));
-    let seen = Some(Seen { chunks: HEAD_SEQ, bytes: bytes_before(HEAD_SEQ + 1) });
+    assert_eq!((stream.reconnects(), stream.reported_seq()), (3, Some(HEAD_SEQ)));
+    let seen = Some(SeenTotals { chunks: HEAD_SEQ, bytes: bytes_before(HEAD_SEQ + 1) });
     assert_eq!(stream.reached(), Some(Reached { seq: HEAD_SEQ + 1, seen }), "behind the end");
     assert!(stream.next().is_none() && stream.poll().is_none());
 }
@@ -204,7 +206,7 @@ fn attempts_have_an_end_and_start_again_when_something_comes() {
     }
     let error = stream.next().unwrap().unwrap_err();
     assert!(matches!(error, ClientError::Broken { attempts: 2, .. }), "{error}");
-    assert_eq!((stream.told_seq(), stream.reconnects()), (Some(4), 5));
+    assert_eq!((stream.reported_seq(), stream.reconnects()), (Some(4), 5));
     assert_eq!(server.asked().len(), 6);
 }
 
@@ -223,8 +225,8 @@ fn what_an_answer_without_a_stream_means() {
     let server = with(nothing.clone(), nothing.clone());
     for (seq, seen, behind) in [
         (HEAD_SEQ + 1, None, "10"),
-        (HEAD_SEQ + 1, Some(Seen { chunks: HEAD_SEQ, bytes: 70 }), "10:70:9"),
-        (0, Some(Seen { chunks: 0, bytes: 0 }), "0:0"),
+        (HEAD_SEQ + 1, Some(SeenTotals { chunks: HEAD_SEQ, bytes: 70 }), "10:70:9"),
+        (0, Some(SeenTotals { chunks: 0, bytes: 0 }), "0:0"),
     ] {
         let after = Some(Reached { seq, seen });
         let finished = FollowOptions { after, ..FollowOptions::default() };
@@ -285,7 +287,7 @@ fn silence_is_a_cut() {
 }
 
 /// Follows a stream of one connection that `tell_all` writes.
-fn told(tell_all: impl Fn(&mut Vec<u8>)) -> Result<Vec<Event>, ClientError> {
+fn told(tell_all: impl Fn(&mut Vec<u8>)) -> Result<Vec<StreamEvent>, ClientError> {
     let mut bytes = stream_head(StreamFormat::Sse);
     tell_all(&mut bytes);
     bytes.extend_from_slice(b"0\r\n\r\n");
@@ -324,7 +326,7 @@ fn what_is_not_right_is_not_passed_on() {
     });
     assert_eq!(hole(result), (2, 3));
 
-    let protocol = |result: Result<Vec<Event>, ClientError>, word: &str| match result {
+    let protocol = |result: Result<Vec<StreamEvent>, ClientError>, word: &str| match result {
         Err(ClientError::Protocol(text)) if text.contains(word) => {}
         other => panic!("{word}: {other:?}"),
     };
@@ -366,7 +368,7 @@ fn a_closure_can_take_events_and_have_enough_of_them() {
         ControlFlow::Continue(())
     });
     check(&events);
-    assert_eq!(Event::End(ended.unwrap().unwrap()), events.pop().unwrap());
+    assert_eq!(StreamEvent::End(ended.unwrap().unwrap()), events.pop().unwrap());
     let mut count = 0;
     let ended = stream().run(|_| {
         count += 1;

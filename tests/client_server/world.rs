@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use streamdoor::base::ExecutionId;
-use streamdoor::client::{Client, Event, FollowOptions};
-use streamdoor::endpoint::{StreamFormat, Wishes};
+use streamdoor::client::{Client, FollowOptions, StreamEvent};
+use streamdoor::endpoint::{DeliveryOptions, StreamFormat};
 use streamdoor::reactor::Idle;
 use streamdoor::server::{Server, ServerConfig};
 use streamdoor::shard::{MemoryWatch, ShardConfig};
@@ -129,47 +129,47 @@ pub fn kind(seq: u64) -> Kind {
     if seq.is_multiple_of(2) { Kind::Stderr } else { Kind::Stdout }
 }
 
-/// Returns the totals of all chunks that `wishes` selects, up to this one.
-pub fn totals(wishes: &Wishes, up_to: u64) -> Totals {
-    let wanted = (1..=up_to).filter(|seq| wishes.kinds.contains(kind(*seq)));
+/// Returns the totals of all chunks that `delivery_options` selects, up to this one.
+pub fn totals(delivery_options: &DeliveryOptions, up_to: u64) -> Totals {
+    let wanted = (1..=up_to).filter(|seq| delivery_options.kinds.contains(kind(*seq)));
     wanted.fold(Totals::ZERO, |mut totals, seq| {
         totals.count(data(seq).len() as u32);
         totals
     })
 }
 
-pub fn options(format: StreamFormat, wishes: Wishes) -> FollowOptions {
+pub fn options(format: StreamFormat, delivery_options: DeliveryOptions) -> FollowOptions {
     let retry = Duration::from_millis(1);
-    FollowOptions { format, wishes, retry, ..FollowOptions::default() }
+    FollowOptions { format, delivery_options, retry, ..FollowOptions::default() }
 }
 
 /// Asserts that every chunk up to `head_seq` is delivered or missed once, and unchanged. Returns
 /// the missed totals.
-pub fn check(events: &[Event], wishes: &Wishes, head_seq: u64) -> Totals {
-    assert!(matches!(events[0], Event::Started(_)), "{:?}", events[0]);
+pub fn check(events: &[StreamEvent], delivery_options: &DeliveryOptions, head_seq: u64) -> Totals {
+    assert!(matches!(events[0], StreamEvent::Started(_)), "{:?}", events[0]);
     let (mut given, mut missed) = (Totals::ZERO, Totals::ZERO);
     let mut told = 0;
     for event in &events[1..] {
         match event {
-            Event::Started(_) => panic!("it has started twice"),
-            Event::Part(part) => panic!("a part of no agent: {part:?}"),
-            Event::Chunk(chunk) => {
-                assert!(chunk.seq > told && wishes.kinds.contains(chunk.kind));
+            StreamEvent::Started(_) => panic!("it has started twice"),
+            StreamEvent::Part(part) => panic!("a part of no agent: {part:?}"),
+            StreamEvent::Chunk(chunk) => {
+                assert!(chunk.seq > told && delivery_options.kinds.contains(chunk.kind));
                 assert_eq!((chunk.kind, &chunk.data), (kind(chunk.seq), &data(chunk.seq)));
                 told = chunk.seq;
                 given.count(chunk.data.len() as u32);
             }
-            Event::Gap(gap) => {
+            StreamEvent::Gap(gap) => {
                 assert!(gap.from_seq > told);
                 told = gap.to_seq;
                 missed.chunks += gap.chunk_count;
                 missed.bytes += gap.byte_count;
             }
-            Event::Progress(_) | Event::End(_) => {}
+            StreamEvent::Progress(_) | StreamEvent::End(_) => {}
         }
     }
-    assert!(matches!(events.last(), Some(Event::End(_))), "{:?}", events.last());
+    assert!(matches!(events.last(), Some(StreamEvent::End(_))), "{:?}", events.last());
     let all = Totals { chunks: given.chunks + missed.chunks, bytes: given.bytes + missed.bytes };
-    assert_eq!(all, totals(wishes, head_seq));
+    assert_eq!(all, totals(delivery_options, head_seq));
     missed
 }

@@ -21,9 +21,9 @@ use streamdoor::engine::Hold;
 use streamdoor::memory::named::{FOLDER, name_of};
 use streamdoor::stream::{Outcome, Policy};
 
-use crate::house::{FAR, House, Told, slow_bytes, until};
 use crate::raw::{self, Memory};
 use crate::role::{Role, say, wait_for_word};
+use crate::test_server::{FAR, Received, TestServer, slow_bytes, until};
 
 /// The user of the server, and another user.
 const OWNER: u32 = 65_534;
@@ -191,19 +191,19 @@ fn held() -> ExecuteOptions {
 }
 
 /// Runs the attacker as this user, beside an honest reader.
-fn attacked(house: &House, uid: Option<u32>) {
+fn attacked(server: &TestServer, uid: Option<u32>) {
     let arguments = json!({"chunks": 300, "delay_ms": 1, "chunk_size": 100});
-    let execution = house.execute("slow_data_processor", &arguments, &held());
+    let execution = server.execute("slow_data_processor", &arguments, &held());
     std::thread::scope(|scope| {
-        let told = scope.spawn(|| Told::over_http(&house.client, execution, Policy::Block));
-        play_attacker(house, uid, &execution.to_string());
+        let told = scope.spawn(|| Received::over_http(&server.client, execution, Policy::Block));
+        play_attacker(server, uid, &execution.to_string());
         let told = told.join().unwrap();
         assert!(told.bytes == slow_bytes(300, 100) && told.outcome() == Some(Outcome::Completed));
     });
 }
 
-fn play_attacker(house: &House, uid: Option<u32>, execution: &str) {
-    let mut role = Role::play_as(uid, "attacker", &house.path(), execution);
+fn play_attacker(server: &TestServer, uid: Option<u32>, execution: &str) {
+    let mut role = Role::play_as(uid, "attacker", &server.path(), execution);
     let mut said = Vec::new();
     loop {
         let line = role.line();
@@ -226,9 +226,9 @@ fn play_attacker(house: &House, uid: Option<u32>, execution: &str) {
 
 #[test]
 fn who_has_the_descriptors_can_write_nothing_but_what_it_was_given_to_write() {
-    attacked(&House::new(&[]), None);
+    attacked(&TestServer::new(&[]), None);
     if has_others() {
-        attacked(&House::of_user(OWNER, &[]), Some(OWNER));
+        attacked(&TestServer::of_user(OWNER, &[]), Some(OWNER));
     }
 }
 
@@ -247,12 +247,12 @@ fn another_user_gets_at_nothing_that_is_shared() {
     if !has_others() {
         return;
     }
-    let house = House::of_user(OWNER, &["--named-doors"]);
+    let server = TestServer::of_user(OWNER, &["--named-doors"]);
     let arguments = json!({"chunks": 1_000_000, "delay_ms": 20});
-    let execution = house.execute("slow_data_processor", &arguments, &held()).to_string();
-    let mut attacker = Role::play_as(Some(OWNER), "attacker", &house.path(), &execution);
+    let execution = server.execute("slow_data_processor", &arguments, &held()).to_string();
+    let mut attacker = Role::play_as(Some(OWNER), "attacker", &server.path(), &execution);
     while attacker.line().trim() != "over" {}
-    let mut paths = shared_by(house.process_id());
+    let mut paths = shared_by(server.process_id());
     let of_server = paths.len();
     paths.extend(shared_by(attacker.process_id()));
     let of_client = paths.len() - of_server;
@@ -261,7 +261,7 @@ fn another_user_gets_at_nothing_that_is_shared() {
     let named = named.exists().then(|| named.to_str().unwrap().to_owned());
     paths.extend(named);
     let about = paths.join(" ");
-    let mut thief = Role::play_as(Some(OTHER), "thief", &house.path(), &about);
+    let mut thief = Role::play_as(Some(OTHER), "thief", &server.path(), &about);
     let mut successes = Vec::new();
     let count = loop {
         let line = thief.line();
@@ -295,15 +295,15 @@ fn send_descriptors(stream: &UnixStream, bytes: &[u8]) {
 #[test]
 fn descriptors_that_are_sent_to_a_server_are_not_kept() {
     for reactor in ["auto", "mio"] {
-        let house = House::new(&["--reactor", reactor]);
-        let folder = format!("/proc/{}/fd", house.process_id());
+        let server = TestServer::new(&["--reactor", reactor]);
+        let folder = format!("/proc/{}/fd", server.process_id());
         let links = || {
             let all = std::fs::read_dir(&folder).unwrap();
             let targets = all.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
             targets.map(|to| to.to_string_lossy().into_owned()).collect::<Vec<_>>()
         };
         let own = std::env::current_exe().unwrap().to_string_lossy().into_owned();
-        let path = house.path();
+        let path = server.path();
         let body = r#"{"name":"sender","ring_bytes":4096}"#;
         let grant = raw::ask(&path, "/v1/door/executions", body, None).unwrap();
         let before = links().len();

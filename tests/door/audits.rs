@@ -11,7 +11,7 @@ use streamdoor::server::{Doors, GuestConfig, ServerShard};
 use streamdoor::shard::ShardConfig;
 use streamdoor::stream::{Outcome, Policy};
 
-use crate::house::{Told, slow_bytes, until};
+use crate::test_server::{Received, slow_bytes, until};
 
 fn read_and_produce(path: &Path) {
     let door = Door::open(path).unwrap();
@@ -23,9 +23,12 @@ fn read_and_produce(path: &Path) {
         let name = reader.execution().to_string();
         let impatient = door.read(&name, &block).unwrap();
         drop(impatient);
-        let told = Told::of(&mut reader);
+        let told = Received::of(&mut reader);
         assert_eq!(told.counts[0] + told.counts[2], 200, "{policy:?}");
-        assert_eq!(Told::of(&mut door.read(&name, &options).unwrap()).outcome(), told.outcome());
+        assert_eq!(
+            Received::of(&mut door.read(&name, &options).unwrap()).outcome(),
+            told.outcome()
+        );
         if policy == Policy::Block {
             assert_eq!(told.bytes, slow_bytes(200, 300));
         }
@@ -36,7 +39,7 @@ fn read_and_produce(path: &Path) {
         let name = writer.execution().to_string();
         let mut reader = door.read(&name, &block).unwrap();
         let told = std::thread::scope(|scope| {
-            let told = scope.spawn(|| Told::of(&mut reader));
+            let told = scope.spawn(|| Received::of(&mut reader));
             for number in 0..1_000_u32 {
                 writer.send(&number.to_le_bytes()).unwrap();
                 if number % 100 == round {
@@ -54,7 +57,7 @@ fn read_and_produce(path: &Path) {
     let client = door.client().unwrap();
     until("all have ended", || {
         let all = client.executions().unwrap();
-        all.iter().all(|one| matches!(one.state, streamdoor::stream::State::Ended(_)))
+        all.iter().all(|one| matches!(one.state, streamdoor::stream::ExecutionState::Ended(_)))
     });
 }
 

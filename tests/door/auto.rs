@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::Value;
 use streamdoor::door::Door;
 
-use crate::house::{signal, until};
+use crate::test_server::{signal, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 

@@ -10,8 +10,8 @@ use streamdoor::engine::Hold;
 use streamdoor::reactor::Clock;
 use streamdoor::stream::{DetachReason, EndState, Kind, Outcome, Policy};
 
-use crate::house::{FAR, House, Told, signal};
 use crate::role::Role;
+use crate::test_server::{FAR, Received, TestServer, signal};
 
 fn block() -> ReadOptions {
     ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() }
@@ -27,23 +27,24 @@ fn held(block_deadline: Duration) -> ProduceOptions {
 #[test]
 fn a_killed_producer_has_failed_once_for_everybody_behind_its_last_chunk() {
     for idle in ["backoff", "block"] {
-        let house = House::new(&["--idle", idle]);
-        let mut role = Role::play("writer", &house.path(), "40");
+        let server = TestServer::new(&["--idle", idle]);
+        let mut role = Role::play("writer", &server.path(), "40");
         let execution = role.hear("execution ").parse().unwrap();
         role.hear("sent");
         let name: String = streamdoor::base::ExecutionId::to_string(&execution);
-        let door = house.door();
+        let door = server.door();
         let mut readers: Vec<_> = (0..3).map(|_| door.read(&name, &block()).unwrap()).collect();
         let all = std::thread::scope(|scope| {
             let mut threads: Vec<_> =
-                readers.iter_mut().map(|reader| scope.spawn(|| Told::of(reader))).collect();
-            let client = &house.client;
+                readers.iter_mut().map(|reader| scope.spawn(|| Received::of(reader))).collect();
+            let client = &server.client;
             for policy in [Policy::Block, Policy::DropOldest] {
-                threads.push(scope.spawn(move || Told::over_http(client, execution, policy)));
+                threads.push(scope.spawn(move || Received::over_http(client, execution, policy)));
             }
-            house.until("all follow", || client.inspect(execution).unwrap().subscribers.len() == 5);
+            server
+                .until("all follow", || client.inspect(execution).unwrap().subscribers.len() == 5);
             role.kill();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Told>>()
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Received>>()
         });
         for told in &all {
             assert_eq!(told.outcome(), Some(Outcome::Failed));
@@ -51,21 +52,21 @@ fn a_killed_producer_has_failed_once_for_everybody_behind_its_last_chunk() {
             assert_eq!(told.next_seq(), 41);
         }
         assert!(all[..4].iter().all(|told| told.seqs.len() == 40 && told.gaps.is_empty()));
-        assert_eq!(house.metric("streamdoor_executions_failed_total"), 1);
-        house.record("execution_ended"); // Its record may still be on its way.
-        assert_eq!(house.record_count("execution_ended"), 1);
+        assert_eq!(server.metric("streamdoor_executions_failed_total"), 1);
+        server.record("execution_ended"); // Its record may still be on its way.
+        assert_eq!(server.record_count("execution_ended"), 1);
     }
 }
 
 #[test]
 fn what_a_killed_producer_had_published_is_read_however_slowly() {
-    let house = House::new(&[]);
-    let mut role = Role::play("writer", &house.path(), "500");
+    let server = TestServer::new(&[]);
+    let mut role = Role::play("writer", &server.path(), "500");
     let execution: streamdoor::base::ExecutionId = role.hear("execution ").parse().unwrap();
-    let mut reader = house.door().read(&execution.to_string(), &block()).unwrap();
+    let mut reader = server.door().read(&execution.to_string(), &block()).unwrap();
     role.hear("sent");
     role.kill();
-    let mut told = Told::default();
+    let mut told = Received::default();
     while let Some(delivery) = reader.next().unwrap() {
         told.take(&delivery);
         if told.seqs.len().is_multiple_of(100) {
@@ -78,15 +79,15 @@ fn what_a_killed_producer_had_published_is_read_however_slowly() {
 
 #[test]
 fn a_killed_reader_holds_nobody_back() {
-    let house = House::new(&[]);
-    let mut writer = house.door().produce("held", &held(FAR)).unwrap();
+    let server = TestServer::new(&[]);
+    let mut writer = server.door().produce("held", &held(FAR)).unwrap();
     let execution = writer.execution();
-    let mut role = Role::play("reader", &house.path(), &format!("{execution} 2"));
+    let mut role = Role::play("reader", &server.path(), &format!("{execution} 2"));
     writer.send(&[1; 100]).unwrap(); // By now the execution has started.
     while writer.try_send(Kind::Output, 0, &[1; 100]).unwrap().is_some() {}
     role.hear("read");
-    house.until("the reader holds it back", || {
-        let status = house.client.inspect(execution).unwrap();
+    server.until("the reader holds it back", || {
+        let status = server.client.inspect(execution).unwrap();
         writer.try_send(Kind::Output, 0, &[1; 100]).unwrap();
         status.held_back
     });
@@ -94,16 +95,16 @@ fn a_killed_reader_holds_nobody_back() {
     for _ in 0..200 {
         writer.send(&[2; 100]).unwrap(); // It would wait longer than this test may take.
     }
-    house.until("it is gone", || house.client.inspect(execution).unwrap().subscribers.is_empty());
+    server.until("it is gone", || server.client.inspect(execution).unwrap().subscribers.is_empty());
     writer.complete().unwrap();
 }
 
 #[test]
 fn a_frozen_reader_is_let_go_at_the_stall_limit_and_hears_of_it_when_it_wakes() {
-    let house = House::new(&[]);
-    let mut writer = house.door().produce("held", &held(Duration::from_millis(300))).unwrap();
+    let server = TestServer::new(&[]);
+    let mut writer = server.door().produce("held", &held(Duration::from_millis(300))).unwrap();
     let execution = writer.execution();
-    let mut role = Role::play("reader", &house.path(), &format!("{execution} 2"));
+    let mut role = Role::play("reader", &server.path(), &format!("{execution} 2"));
     for _ in 0..3 {
         writer.send(&[1; 100]).unwrap();
     }
@@ -118,33 +119,34 @@ fn a_frozen_reader_is_let_go_at_the_stall_limit_and_hears_of_it_when_it_wakes() 
         "{:?}",
         Clock::now().since(begun)
     );
-    assert_eq!(house.metric("streamdoor_subscribers_detached_stall_total"), 1);
+    assert_eq!(server.metric("streamdoor_subscribers_detached_stall_total"), 1);
     signal(role.process_id(), "CONT");
     role.go_on();
     assert_eq!(role.hear("ended "), "detached: stall");
     role.end();
     writer.complete().unwrap();
-    house.until("its slot is free", || {
-        house.client.inspect(execution).unwrap().subscribers.is_empty()
+    server.until("its slot is free", || {
+        server.client.inspect(execution).unwrap().subscribers.is_empty()
     });
 }
 
 #[test]
 fn readers_and_writers_notice_that_the_server_is_gone_and_another_one_begins_anew() {
-    let mut house = House::new(&[]);
-    let door = house.door();
+    let mut server = TestServer::new(&[]);
+    let door = server.door();
     let mut writer = door.produce("lonely", &held(FAR)).unwrap();
     let name = writer.execution().to_string();
     let mut readers: Vec<_> = (0..2).map(|_| door.read(&name, &block()).unwrap()).collect();
     let mut polled = door.read(&name, &block()).unwrap();
     writer.send(b"last words").unwrap();
-    house.until("they are taken", || house.client.inspect(writer.execution()).unwrap().chunks == 1);
+    server
+        .until("they are taken", || server.client.inspect(writer.execution()).unwrap().chunks == 1);
     std::thread::scope(|scope| {
         let threads: Vec<_> = readers
             .iter_mut()
             .map(|reader| {
                 scope.spawn(|| {
-                    let mut told = Told::default();
+                    let mut told = Received::default();
                     loop {
                         match reader.next() {
                             Ok(Some(delivery)) => told.take(&delivery),
@@ -155,7 +157,7 @@ fn readers_and_writers_notice_that_the_server_is_gone_and_another_one_begins_ane
                 })
             })
             .collect();
-        house.kill();
+        server.kill();
         for thread in threads {
             let (told, error) = thread.join().unwrap();
             assert!(matches!(error, DoorError::ServerGone), "{error}");
@@ -178,11 +180,11 @@ fn readers_and_writers_notice_that_the_server_is_gone_and_another_one_begins_ane
     assert_eq!(refused, WriteError::ServerGone);
     assert!(matches!(writer.complete(), Err(DoorError::ServerGone)));
     // The socket of the dead server still exists, and does not hinder another one.
-    let path = house.path();
+    let path = server.path();
     assert!(path.exists());
     // The listening socket may outlive its process for a moment.
-    house.until("nobody listens", || UnixStream::connect(&path).is_err());
-    let another = House::new(&["--door", path.to_str().unwrap()]);
+    server.until("nobody listens", || UnixStream::connect(&path).is_err());
+    let another = TestServer::new(&["--door", path.to_str().unwrap()]);
     let mut writer = streamdoor::door::Door::open(&path)
         .unwrap()
         .produce("new", &ProduceOptions::default())
@@ -194,17 +196,17 @@ fn readers_and_writers_notice_that_the_server_is_gone_and_another_one_begins_ane
 
 #[test]
 fn a_server_that_stops_in_order_lets_everybody_go() {
-    let house = House::new(&["--drain-deadline-s", "10"]);
-    let door = house.door();
+    let server = TestServer::new(&["--drain-deadline-s", "10"]);
+    let door = server.door();
     let mut writer = door.produce("working", &held(FAR)).unwrap();
     let mut reader = door.read(&writer.execution().to_string(), &block()).unwrap();
     writer.send(b"one").unwrap();
-    house.signal("TERM");
-    let told = Told::of(&mut reader);
+    server.signal("TERM");
+    let told = Received::of(&mut reader);
     let detached =
         |reason| matches!(told.state, Some(EndState::Detached { reason: r, .. }) if r == reason);
     assert!(detached(DetachReason::Shutdown) || told.outcome().is_some(), "{told:?}");
-    house.record("stopped");
-    house.until("the writer hears of it", || writer.send(b"more").is_err());
-    assert!(!house.path().exists());
+    server.record("stopped");
+    server.until("the writer hears of it", || writer.send(b"more").is_err());
+    assert!(!server.path().exists());
 }

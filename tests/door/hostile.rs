@@ -17,12 +17,12 @@ use streamdoor::door::{Door, DoorError, ProduceOptions, ReadOptions};
 use streamdoor::engine::{Hold, Start};
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Delivery;
-use streamdoor::stream::{Outcome, Policy, State};
+use streamdoor::stream::{ExecutionState, Outcome, Policy};
 
-use crate::house::{FAR, House, Told, slow_bytes, until};
 use crate::raw::{self, Memory};
 use crate::role::{Role, say, wait_for_word};
 use crate::scribble::{Forger, Scribbler};
+use crate::test_server::{FAR, Received, TestServer, slow_bytes, until};
 
 /// Returns the time for which the hostile processes write.
 fn duration() -> Duration {
@@ -166,8 +166,8 @@ fn block() -> ReadOptions {
 }
 
 /// Returns the numbers of the server's descriptors and of its mappings of shared memory.
-fn possessions(house: &House) -> (usize, usize) {
-    let place = |name: &str| format!("/proc/{}/{name}", house.process_id());
+fn possessions(server: &TestServer) -> (usize, usize) {
+    let place = |name: &str| format!("/proc/{}/{name}", server.process_id());
     let maps = std::fs::read_to_string(place("maps")).unwrap();
     let is_shared = |line: &&str| line.contains("memfd:streamdoor-");
     (std::fs::read_dir(place("fd")).unwrap().count(), maps.lines().filter(is_shared).count())
@@ -184,7 +184,9 @@ fn read_what_they_write(door: &Door, is_over: &AtomicBool) -> (u64, u64) {
     let (client, (mut count, mut unsound)) = (door.client().unwrap(), (0, 0));
     while !is_over.load(Ordering::Relaxed) {
         let all = client.executions().unwrap();
-        for one in all.iter().filter(|one| one.tool == "hostile" && one.state == State::Running) {
+        for one in
+            all.iter().filter(|one| one.tool == "hostile" && one.state == ExecutionState::Running)
+        {
             let Ok(mut reader) = door.read(&one.execution.to_string(), &block()) else { continue };
             count += 1;
             loop {
@@ -206,21 +208,21 @@ fn read_what_they_write(door: &Door, is_over: &AtomicBool) -> (u64, u64) {
 
 #[test]
 fn a_writer_that_scribbles_harms_itself_alone() {
-    let house = House::new(&["--idle", "block", "--retention-s", "1"]);
-    let mut role = Role::play("hostile writer", &house.path(), "");
+    let server = TestServer::new(&["--idle", "block", "--retention-s", "1"]);
+    let mut role = Role::play("hostile writer", &server.path(), "");
     role.hear("ready");
     let arguments = json!({"chunks": chunk_count(), "delay_ms": 1, "chunk_size": 100});
-    let execution = house.execute("slow_data_processor", &arguments, &held(None));
-    let door = house.door();
+    let execution = server.execute("slow_data_processor", &arguments, &held(None));
+    let door = server.door();
     let mut reader = door.read(&execution.to_string(), &block()).unwrap();
     let execution = ExecuteOptions::default();
     let mut writer = door.produce("honest", &ProduceOptions { execution, ..Default::default() });
     let writer = writer.as_mut().unwrap();
-    let before = possessions(&house);
+    let before = possessions(&server);
     role.go_on();
     let is_over = AtomicBool::new(false);
     let (told, said, (read_count, unsound_count)) = std::thread::scope(|scope| {
-        let told = scope.spawn(|| Told::of(&mut reader));
+        let told = scope.spawn(|| Received::of(&mut reader));
         let seen = scope.spawn(|| read_what_they_write(&door, &is_over));
         while !told.is_finished() {
             writer.send(&[5; 1_000]).unwrap();
@@ -235,50 +237,50 @@ fn a_writer_that_scribbles_harms_itself_alone() {
     let (count, forged) = two_numbers(&said);
     role.end();
     assert!(count > 5, "{count}");
-    let refused = house.metric("streamdoor_door_producers_refused_total");
+    let refused = server.metric("streamdoor_door_producers_refused_total");
     println!(
         "{:?}: {count} producers scribbled, {forged} chunks were forged, {refused} producers broke \
          a rule; {read_count} were read, {unsound_count} readers saw through them",
         duration()
     );
     assert!(refused > 0 && read_count > 0);
-    house.record("door_producer_refused");
+    server.record("door_producer_refused");
     drop(reader);
-    house.until("they are gone", || house.metric("streamdoor_doors") == 1);
-    until("all is given back", || possessions(&house) <= before);
+    server.until("they are gone", || server.metric("streamdoor_doors") == 1);
+    until("all is given back", || possessions(&server) <= before);
 }
 
 #[test]
 fn a_reader_that_scribbles_harms_itself_alone() {
-    let house = House::new(&[]);
+    let server = TestServer::new(&[]);
     let arguments = json!({"chunks": chunk_count(), "delay_ms": 1, "chunk_size": 100});
     // The deadline also binds the honest readers, which may be slow for a moment. It starts when
     // any second reader connects.
     let start = Some(Start::AfterSubscribers { count: 2, deadline: FAR });
     let options = ExecuteOptions { start, ..held(Some(Duration::from_secs(5))) };
-    let execution = house.execute("slow_data_processor", &arguments, &options);
+    let execution = server.execute("slow_data_processor", &arguments, &options);
     let name = execution.to_string();
-    let mut reader = house.door().read(&name, &block()).unwrap();
-    let mut role = Role::play("hostile reader", &house.path(), &name);
+    let mut reader = server.door().read(&name, &block()).unwrap();
+    let mut role = Role::play("hostile reader", &server.path(), &name);
     role.hear("ready");
-    let before = possessions(&house);
+    let before = possessions(&server);
     role.go_on();
     let (told, tcp) = std::thread::scope(|scope| {
-        let tcp = scope.spawn(|| Told::over_http(&house.client, execution, Policy::Block));
-        (Told::of(&mut reader), tcp.join().unwrap())
+        let tcp = scope.spawn(|| Received::over_http(&server.client, execution, Policy::Block));
+        (Received::of(&mut reader), tcp.join().unwrap())
     });
     assert!(told.bytes == slow_bytes(chunk_count(), 100));
     assert_eq!((told.outcome(), told.gaps.len()), (Some(Outcome::Completed), 0));
     assert!(told.bytes.ends_with(&tcp.bytes));
     let (count, written) = two_numbers(&role.hear("scribbled "));
     role.end();
-    let evicted = house.metric("streamdoor_door_readers_evicted_total");
+    let evicted = server.metric("streamdoor_door_readers_evicted_total");
     println!(
         "{:?}: {count} readers scribbled {written} words or more, {evicted} were let go for it",
         duration()
     );
     assert!(count > 5 && evicted > 0, "{count}");
-    let claimed = house.metric("streamdoor_door_chunks_read_total");
+    let claimed = server.metric("streamdoor_door_chunks_read_total");
     assert!(claimed <= (count + 1) * chunk_count(), "{claimed} chunks by {count} readers");
-    until("all is given back", || possessions(&house) <= before);
+    until("all is given back", || possessions(&server) <= before);
 }

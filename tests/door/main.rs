@@ -12,7 +12,6 @@ mod audits;
 mod auto;
 mod deaths;
 mod hostile;
-mod house;
 mod limits;
 mod numbers;
 mod principals;
@@ -26,3 +25,4 @@ mod scribble;
 #[path = "../served/mod.rs"]
 mod served;
 mod shortage;
+mod test_server;

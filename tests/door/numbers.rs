@@ -8,23 +8,23 @@ use streamdoor::door::{ProduceOptions, ReadOptions};
 use streamdoor::engine::Start;
 use streamdoor::stream::Policy;
 
-use crate::house::{FAR, House, Told};
+use crate::test_server::{FAR, Received, TestServer};
 
 #[test]
 fn what_is_read_and_how_long_it_took_is_counted_for_each_transport() {
-    let house = House::new(&[]);
+    let server = TestServer::new(&[]);
     let start = Some(Start::AfterSubscribers { count: 2, deadline: FAR });
     let options = ExecuteOptions { start, ..ExecuteOptions::default() };
     let arguments = json!({"chunks": 50, "delay_ms": 2, "chunk_size": 100});
-    let execution = house.execute("slow_data_processor", &arguments, &options);
+    let execution = server.execute("slow_data_processor", &arguments, &options);
     let block = ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() };
-    let mut reader = house.door().read(&execution.to_string(), &block).unwrap();
-    let over_http = Told::over_http(&house.client, execution, Policy::Block);
-    let at_door = Told::of(&mut reader);
+    let mut reader = server.door().read(&execution.to_string(), &block).unwrap();
+    let over_http = Received::over_http(&server.client, execution, Policy::Block);
+    let at_door = Received::of(&mut reader);
     assert_eq!((over_http.counts[0], at_door.counts[0]), (50, 50));
     drop(reader);
-    house.until("it is gone", || house.metric("streamdoor_doors") == 0);
-    let metrics = house.client.metrics().unwrap();
+    server.until("it is gone", || server.metric("streamdoor_doors") == 0);
+    let metrics = server.client.metrics().unwrap();
     assert_eq!(metrics.sum("door_chunks_read_total"), Some(50.0));
     assert_eq!(metrics.sum("door_read_bytes_total"), Some(5_000.0));
     assert_eq!(metrics.sum("chunks_delivered_total"), Some(100.0));
@@ -41,30 +41,30 @@ fn what_is_read_and_how_long_it_took_is_counted_for_each_transport() {
 
 #[test]
 fn while_it_reads_it_is_counted_and_what_it_missed_is_not() {
-    let house = House::new(&[]);
-    let door = house.door();
+    let server = TestServer::new(&[]);
+    let door = server.door();
     let small = ProduceOptions { ring_bytes: Some(4 << 10), ..ProduceOptions::default() };
     let mut writer = door.produce("fast", &small).unwrap();
     let name = writer.execution().to_string();
     let dropping = ReadOptions { policy: Some(Policy::DropOldest), ..ReadOptions::default() };
     let mut reader = door.read(&name, &dropping).unwrap();
-    let read = || house.metric("streamdoor_door_chunks_read_total");
+    let read = || server.metric("streamdoor_door_chunks_read_total");
     for count in 1..=3 {
         writer.send(b"one").unwrap();
         assert!(reader.next().unwrap().is_some());
         assert!(reader.poll().unwrap().is_none()); // This publishes the reader's position.
-        house.until("it is counted", || read() == count);
+        server.until("it is counted", || read() == count);
     }
     for _ in 0..500 {
         writer.send(&[1; 100]).unwrap(); // More than the ring holds.
     }
     writer.complete().unwrap();
     std::thread::sleep(Duration::from_millis(20));
-    let told = Told::of_rest(&mut reader);
+    let told = Received::of_rest(&mut reader);
     let [given, _, missed, _] = told.counts;
     assert_eq!((given + missed, missed > 0), (503, true));
     drop(reader);
-    house.until("it is gone", || house.metric("streamdoor_subscribers") == 0);
+    server.until("it is gone", || server.metric("streamdoor_subscribers") == 0);
     assert_eq!(read(), given);
-    assert_eq!(house.metric("streamdoor_door_read_bytes_total"), told.counts[1]);
+    assert_eq!(server.metric("streamdoor_door_read_bytes_total"), told.counts[1]);
 }

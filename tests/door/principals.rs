@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use streamdoor::base::ExecutionId;
 use streamdoor::client::{Client, ExecuteOptions};
 use streamdoor::door::{Door, ProduceOptions, ReadOptions};
-use streamdoor::stream::{Outcome, Policy, State};
+use streamdoor::stream::{ExecutionState, Outcome, Policy};
 
-use crate::house::{House, Told, until};
 use crate::raw::{self, Grant, Memory};
+use crate::test_server::{Received, TestServer, until};
 
 const ANN: &str = "ann-0123456789abcdef0123456789abcdef";
 const BOB: &str = "bob-0123456789abcdef0123456789abcdef";
@@ -22,7 +22,7 @@ const EXECUTIONS_OF_BOB: u32 = 1_000;
 
 /// A server with two principals, and a file for each.
 struct Pair {
-    house: House,
+    server: TestServer,
     folder: PathBuf,
 }
 
@@ -38,15 +38,15 @@ impl Pair {
         std::fs::write(folder.join("bob"), OF_BOB.repeat(400)).unwrap();
         let (tokens, files) = (tokens.to_str().unwrap(), folder.to_str().unwrap());
         let arguments = ["--token-file", tokens, "--files-root", files, "--retention-s", "1"];
-        Pair { house: House::new(&arguments), folder }
+        Pair { server: TestServer::new(&arguments), folder }
     }
 
     fn client(&self, token: &str) -> Client {
-        self.house.client.with_token(token).unwrap()
+        self.server.client.with_token(token).unwrap()
     }
 
     fn door(&self, token: &str) -> Door {
-        self.house.door().with_token(token).unwrap()
+        self.server.door().with_token(token).unwrap()
     }
 
     fn file(&self, name: &str) -> Value {
@@ -56,22 +56,23 @@ impl Pair {
     /// Returns a completed execution that has read this principal's whole file.
     fn ended(&self, token: &str, name: &str) -> ExecutionId {
         let client = self.client(token);
-        let options = ExecuteOptions { retention: Some(crate::house::FAR), ..Default::default() };
+        let options =
+            ExecuteOptions { retention: Some(crate::test_server::FAR), ..Default::default() };
         let id = client.execute("process_file", &self.file(name), &options).unwrap().execution;
         until("it has ended", || {
-            client.inspect(id).unwrap().state == State::Ended(Outcome::Completed)
+            client.inspect(id).unwrap().state == ExecutionState::Ended(Outcome::Completed)
         });
         id
     }
 
     fn read(&self, token: &str, id: &str) -> Result<Grant, String> {
         let target = format!("/v1/executions/{id}/door");
-        raw::ask(&self.house.path(), &target, "", Some(token))
+        raw::ask(&self.server.path(), &target, "", Some(token))
     }
 
     fn produce(&self, token: &str, ring_bytes: u32) -> Grant {
         let body = json!({"name": "raw", "ring_bytes": ring_bytes}).to_string();
-        raw::ask(&self.house.path(), "/v1/door/executions", &body, Some(token)).unwrap()
+        raw::ask(&self.server.path(), "/v1/door/executions", &body, Some(token)).unwrap()
     }
 }
 
@@ -147,11 +148,14 @@ fn work_for_bob(pair: &Pair, number: u32) {
         0 => {
             let execute = ExecuteOptions::default();
             let id = client.execute("process_file", &pair.file("bob"), &execute).unwrap();
-            assert!(contains(&Told::over_http(&client, id.execution, Policy::Block).bytes, OF_BOB));
+            assert!(contains(
+                &Received::over_http(&client, id.execution, Policy::Block).bytes,
+                OF_BOB
+            ));
         }
         1 => {
             let mut reader = door.run("process_file", &pair.file("bob"), &options).unwrap();
-            let told = Told::of(&mut reader);
+            let told = Received::of(&mut reader);
             assert!(contains(&told.bytes, OF_BOB), "{number}: {told:?}");
         }
         _ => {
@@ -167,7 +171,7 @@ fn work_for_bob(pair: &Pair, number: u32) {
                 2 => writer.complete().unwrap(),
                 _ => writer.fail(&mark).unwrap(),
             }
-            let told = Told::of(&mut reader);
+            let told = Received::of(&mut reader);
             assert!(contains(&told.bytes, OF_BOB), "{number}: {told:?}");
         }
     }
@@ -227,7 +231,7 @@ fn a_door_of_another_principal_is_not_there() {
     let id = pair.ended(ANN, "ann");
     let mut forged = id;
     forged.nonce ^= 1;
-    let path = pair.house.path();
+    let path = pair.server.path();
     let status = |id: ExecutionId, token: Option<&str>| {
         let target = format!("/v1/executions/{id}/door");
         match raw::ask(&path, &target, "", token) {

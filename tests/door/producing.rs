@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use streamdoor::base::Random;
-use streamdoor::client::{Awaited, Event, ExecuteOptions, FollowOptions};
-use streamdoor::door::{DoorError, ProduceOptions, ReadOptions, WriteError, Writer};
-use streamdoor::endpoint::Wishes;
+use streamdoor::client::{Awaited, ExecuteOptions, FollowOptions, StreamEvent};
+use streamdoor::door::{DoorError, DoorWriter, ProduceOptions, ReadOptions, WriteError};
+use streamdoor::endpoint::DeliveryOptions;
 use streamdoor::engine::{Hold, Start};
-use streamdoor::stream::{Kind, Outcome, Policy, State};
+use streamdoor::stream::{ExecutionState, Kind, Outcome, Policy};
 
-use crate::house::{FAR, House, Told};
+use crate::test_server::{FAR, Received, TestServer};
 
 fn block() -> ReadOptions {
     ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() }
@@ -25,8 +25,8 @@ fn held(ring_bytes: u32) -> ProduceOptions {
 
 #[test]
 fn what_is_published_is_read_in_shared_memory_and_over_tcp_byte_for_byte() {
-    let house = House::new(&[]);
-    let door = house.door();
+    let server = TestServer::new(&[]);
+    let door = server.door();
     let mut writer = door.produce("numbers", &held(64 << 10)).unwrap();
     let execution = writer.execution();
     let mut bytes = vec![0; 3 << 20];
@@ -35,11 +35,11 @@ fn what_is_published_is_read_in_shared_memory_and_over_tcp_byte_for_byte() {
     let mut readers: Vec<_> = (0..2).map(|_| door.read(&name, &block()).unwrap()).collect();
     let all = std::thread::scope(|scope| {
         let mut threads: Vec<_> =
-            readers.iter_mut().map(|reader| scope.spawn(|| Told::of(reader))).collect();
-        let client = house.client.clone();
-        threads.push(scope.spawn(move || Told::over_http(&client, execution, Policy::Block)));
-        house.until("all follow", || {
-            house.client.inspect(execution).unwrap().subscribers.len() == 3
+            readers.iter_mut().map(|reader| scope.spawn(|| Received::of(reader))).collect();
+        let client = server.client.clone();
+        threads.push(scope.spawn(move || Received::over_http(&client, execution, Policy::Block)));
+        server.until("all follow", || {
+            server.client.inspect(execution).unwrap().subscribers.len() == 3
         });
         let mut random = Random::new(6);
         let mut rest = &bytes[..];
@@ -49,7 +49,7 @@ fn what_is_published_is_read_in_shared_memory_and_over_tcp_byte_for_byte() {
             rest = &rest[length..];
         }
         writer.complete().unwrap();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Told>>()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Received>>()
     });
     for told in &all {
         assert_eq!(told.outcome(), Some(Outcome::Completed), "{:?}", told.error);
@@ -57,23 +57,23 @@ fn what_is_published_is_read_in_shared_memory_and_over_tcp_byte_for_byte() {
         assert_eq!(told.seqs, all[0].seqs);
         assert_eq!(told.gaps, []);
     }
-    let status = house.client.inspect(execution).unwrap();
+    let status = server.client.inspect(execution).unwrap();
     assert_eq!((status.tool.as_str(), status.bytes), ("numbers", 3 << 20));
     drop(readers);
-    house.until("who reads has left", || house.metric("streamdoor_subscribers") == 0);
+    server.until("who reads has left", || server.metric("streamdoor_subscribers") == 0);
 }
 
 /// At first the server has no subscriber, then one, then none, and so on. The server copies only
 /// the chunks that it needs. Earlier ones are delivered as far as the ring still holds them.
 #[test]
 fn who_comes_late_and_goes_early_is_given_what_is_held() {
-    let house = House::new(&["--idle", "block"]);
-    let door = house.door();
+    let server = TestServer::new(&["--idle", "block"]);
+    let door = server.door();
     let options = ProduceOptions { ring_bytes: Some(16 << 10), ..ProduceOptions::default() };
     let mut writer = door.produce("lonely", &options).unwrap();
     let execution = writer.execution();
     let mut seq = 0_u64;
-    let mut send = |writer: &mut Writer, count: u64| {
+    let mut send = |writer: &mut DoorWriter, count: u64| {
         for _ in 0..count {
             seq += 1;
             let kind = if seq.is_multiple_of(3) { Kind::Row } else { Kind::Output };
@@ -83,41 +83,43 @@ fn who_comes_late_and_goes_early_is_given_what_is_held() {
     };
     for round in 0..4 {
         let sent = send(&mut writer, 150 + 7 * round); // Several times around the ring.
-        let status = house.client.inspect(execution).unwrap();
+        let status = server.client.inspect(execution).unwrap();
         assert_eq!(status.chunks, sent);
-        let wishes = Wishes { policy: Some(Policy::Buffer), ..Wishes::default() };
-        let options = FollowOptions { wishes, reconnects_max: 0, ..FollowOptions::default() };
-        let stream = house.client.follow(execution, options).unwrap();
-        house.until("it follows", || house.metric("streamdoor_subscribers") == 1);
+        let delivery_options =
+            DeliveryOptions { policy: Some(Policy::Buffer), ..DeliveryOptions::default() };
+        let options =
+            FollowOptions { delivery_options, reconnects_max: 0, ..FollowOptions::default() };
+        let stream = server.client.follow(execution, options).unwrap();
+        server.until("it follows", || server.metric("streamdoor_subscribers") == 1);
         let all = send(&mut writer, 20);
         let (mut next_seq, mut given) = (1, 0);
         for event in stream {
             match event.unwrap() {
-                Event::Gap(gap) => {
+                StreamEvent::Gap(gap) => {
                     let lost = gap.from_seq..=gap.to_seq;
                     let bytes: usize = lost.map(|seq| pattern(seq).len()).sum();
                     assert_eq!(gap.chunk_count, gap.to_seq - gap.from_seq + 1);
                     assert_eq!((gap.from_seq, gap.byte_count), (next_seq, bytes as u64));
                     next_seq = gap.to_seq + 1;
                 }
-                Event::Chunk(chunk) => {
+                StreamEvent::Chunk(chunk) => {
                     assert_eq!((chunk.seq, &chunk.data[..]), (next_seq, &pattern(next_seq)[..]));
                     next_seq += 1;
                     given += 1;
                 }
-                other => assert!(matches!(other, Event::Started(_)), "{other:?}"),
+                other => assert!(matches!(other, StreamEvent::Started(_)), "{other:?}"),
             }
             if next_seq > all {
                 break;
             }
         }
         assert!(given >= 50, "{given}: the ring holds more than that");
-        house.until("it has left", || house.metric("streamdoor_subscribers") == 0);
+        server.until("it has left", || server.metric("streamdoor_subscribers") == 0);
     }
     let all = send(&mut writer, 100);
     writer.complete().unwrap();
-    let late = Told::over_http(&house.client, execution, Policy::Block);
-    let direct = Told::of(&mut door.read(&execution.to_string(), &block()).unwrap());
+    let late = Received::over_http(&server.client, execution, Policy::Block);
+    let direct = Received::of(&mut door.read(&execution.to_string(), &block()).unwrap());
     for told in [&late, &direct] {
         let [(1, until_seq, missed_chunks, missed_bytes)] = told.gaps[..] else {
             panic!("{:?}", told.gaps)
@@ -138,22 +140,22 @@ fn pattern(seq: u64) -> Vec<u8> {
 
 #[test]
 fn what_it_says_beside_its_chunks_is_told_too() {
-    let house = House::new(&[]);
-    let mut writer = house.door().produce("worker", &held(16 << 10)).unwrap();
+    let server = TestServer::new(&[]);
+    let mut writer = server.door().produce("worker", &held(16 << 10)).unwrap();
     let execution = writer.execution();
     writer.expect_total(4);
     for number in 1..=4_u32 {
         writer.send(&number.to_le_bytes()).unwrap();
         writer.progress(f64::from(number), Some(4.0), &format!("step {number}"));
     }
-    house.until("its progress is known", || {
-        let status = house.client.inspect(execution).unwrap();
+    server.until("its progress is known", || {
+        let status = server.client.inspect(execution).unwrap();
         let said = status.progress.as_ref().and_then(|progress| progress.message.clone());
         (status.total_chunks, said.as_deref()) == (Some(4), Some("step 4"))
     });
     assert!(!writer.is_stopped());
     let told = std::thread::scope(|scope| {
-        let told = scope.spawn(|| Told::over_http(&house.client, execution, Policy::Block));
+        let told = scope.spawn(|| Received::over_http(&server.client, execution, Policy::Block));
         writer.fail("it ran out of numbers").unwrap();
         told.join().unwrap()
     });
@@ -161,15 +163,15 @@ fn what_it_says_beside_its_chunks_is_told_too() {
     assert_eq!(told.error.as_deref(), Some("it ran out of numbers"));
     assert_eq!(told.seqs, [1, 2, 3, 4]);
     // A later reader receives the same.
-    let late = Told::of(&mut house.door().read(&execution.to_string(), &block()).unwrap());
+    let late = Received::of(&mut server.door().read(&execution.to_string(), &block()).unwrap());
     assert_eq!((late.outcome(), late.error.as_deref()), (told.outcome(), told.error.as_deref()));
     assert_eq!(late.bytes, told.bytes);
 }
 
 #[test]
 fn a_writer_waits_for_a_reader_and_loses_nothing() {
-    let house = House::new(&["--idle", "block"]);
-    let door = house.door();
+    let server = TestServer::new(&["--idle", "block"]);
+    let door = server.door();
     let mut writer = door.produce("fast", &held(4 << 10)).unwrap();
     let execution = writer.execution();
     let mut reader = door.read(&execution.to_string(), &block()).unwrap();
@@ -181,7 +183,7 @@ fn a_writer_waits_for_a_reader_and_loses_nothing() {
     }
     assert!(sent >= 5, "{sent}");
     let told = std::thread::scope(|scope| {
-        let told = scope.spawn(|| Told::of(&mut reader));
+        let told = scope.spawn(|| Received::of(&mut reader));
         while sent < 5_000 {
             writer.send(&[sent as u8; 100]).unwrap();
             sent += 1;
@@ -196,8 +198,8 @@ fn a_writer_waits_for_a_reader_and_loses_nothing() {
 
 #[test]
 fn it_begins_when_the_execution_does_and_stops_when_that_is_stopped() {
-    let house = House::new(&[]);
-    let door = house.door();
+    let server = TestServer::new(&[]);
+    let door = server.door();
     let start = Some(Start::AfterSubscribers { count: 1, deadline: FAR });
     let execution = ExecuteOptions { start, ..ExecuteOptions::default() };
     let options = ProduceOptions { execution, ..ProduceOptions::default() };
@@ -206,18 +208,18 @@ fn it_begins_when_the_execution_does_and_stops_when_that_is_stopped() {
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(writer.try_send(Kind::Output, 0, b"early"), Ok(None), "nobody reads yet");
     let mut reader = None;
-    house.until("its ring can be had", || {
+    server.until("its ring can be had", || {
         reader = door.read(&execution.to_string(), &block()).ok();
         reader.is_some()
     });
     let mut reader = reader.unwrap();
     writer.send(b"one").unwrap();
-    let mut told = Told::default();
+    let mut told = Received::default();
     while told.seqs.is_empty() {
         let delivery = reader.next_within(FAR).unwrap().expect("a chunk");
         told.take(&delivery);
     }
-    house.client.cancel(execution).unwrap();
+    server.client.cancel(execution).unwrap();
     loop {
         match writer.send(b"more") {
             Ok(_) => std::thread::yield_now(),
@@ -239,21 +241,21 @@ fn it_begins_when_the_execution_does_and_stops_when_that_is_stopped() {
 
 #[test]
 fn a_writer_that_is_dropped_has_failed_and_one_that_never_began_is_forgotten() {
-    let house = House::new(&[]);
-    let mut writer = house.door().produce("absent-minded", &held(4 << 10)).unwrap();
+    let server = TestServer::new(&[]);
+    let mut writer = server.door().produce("absent-minded", &held(4 << 10)).unwrap();
     let execution = writer.execution();
     writer.send(b"something").unwrap();
     drop(writer);
-    let Awaited::Ended(output) = house.client.result(execution, FAR).unwrap() else { panic!() };
-    assert_eq!(output.state, State::Ended(Outcome::Failed));
+    let Awaited::Ended(output) = server.client.result(execution, FAR).unwrap() else { panic!() };
+    assert_eq!(output.state, ExecutionState::Ended(Outcome::Failed));
     assert_eq!(output.error.as_deref(), Some("the producer left"));
     assert_eq!(output.data, b"something");
 }
 
 #[test]
 fn an_end_waits_for_nobody_who_has_left() {
-    let house = House::new(&[]);
-    let mut writer = house.door().produce("plain", &ProduceOptions::default()).unwrap();
+    let server = TestServer::new(&[]);
+    let mut writer = server.door().produce("plain", &ProduceOptions::default()).unwrap();
     for number in 0..10_000_u32 {
         writer.send(&number.to_le_bytes()).unwrap();
     }
@@ -261,9 +263,9 @@ fn an_end_waits_for_nobody_who_has_left() {
         let execution = writer.execution();
         let ended = scope.spawn(|| writer.complete().unwrap());
         ended.join().unwrap();
-        house.client.result(execution, FAR).unwrap()
+        server.client.result(execution, FAR).unwrap()
     });
     let Awaited::Ended(output) = output else { panic!() };
-    assert_eq!((output.state, output.chunks), (State::Ended(Outcome::Completed), 10_000));
+    assert_eq!((output.state, output.chunks), (ExecutionState::Ended(Outcome::Completed), 10_000));
     assert_eq!(output.bytes, 40_000);
 }

@@ -10,7 +10,7 @@ use streamdoor::door::{DoorError, ReadOptions};
 use streamdoor::engine::{From, Hold};
 use streamdoor::stream::{Outcome, Policy};
 
-use crate::house::{FAR, House, Told, slow_bytes};
+use crate::test_server::{FAR, Received, TestServer, slow_bytes};
 
 fn block() -> ReadOptions {
     ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() }
@@ -23,10 +23,10 @@ fn held() -> ExecuteOptions {
 
 #[test]
 fn a_tool_that_is_run_at_the_door_gives_everything_in_order_and_one_end() {
-    let house = House::new(&[]);
+    let server = TestServer::new(&[]);
     let arguments = json!({"chunks": 300, "delay_ms": 1, "chunk_size": 40});
-    let mut reader = house.door().run("slow_data_processor", &arguments, &block()).unwrap();
-    let told = Told::of(&mut reader);
+    let mut reader = server.door().run("slow_data_processor", &arguments, &block()).unwrap();
+    let told = Received::of(&mut reader);
     assert_eq!(told.seqs, (1..=300).collect::<Vec<u64>>());
     assert_eq!(told.bytes, slow_bytes(300, 40));
     assert_eq!(told.outcome(), Some(Outcome::Completed));
@@ -34,8 +34,8 @@ fn a_tool_that_is_run_at_the_door_gives_everything_in_order_and_one_end() {
     assert!(told.progress_count > 0);
     assert!(reader.next().unwrap().is_none());
     drop(reader);
-    house.until("the relay is closed", || house.metric("streamdoor_doors") == 0);
-    assert_eq!(house.metric("streamdoor_doors_opened_total"), 1);
+    server.until("the relay is closed", || server.metric("streamdoor_doors") == 0);
+    assert_eq!(server.metric("streamdoor_doors_opened_total"), 1);
 }
 
 #[test]
@@ -45,17 +45,17 @@ fn a_file_through_a_small_ring_on_a_threads_hands_is_the_same_at_the_other_end()
     let mut bytes = vec![0; 5 << 20];
     Random::new(3).fill(&mut bytes);
     std::fs::write(folder.join("file"), &bytes).unwrap();
-    let house = House::new(&["--files-root", folder.to_str().unwrap()]);
-    let execution = house.execute("process_file", &json!({"file_path": "file"}), &held());
+    let server = TestServer::new(&["--files-root", folder.to_str().unwrap()]);
+    let execution = server.execute("process_file", &json!({"file_path": "file"}), &held());
     let name = execution.to_string();
-    let door = house.door();
+    let door = server.door();
     let mut readers: Vec<_> = (0..3).map(|_| door.read(&name, &block()).unwrap()).collect();
     let (tcp, shared) = std::thread::scope(|scope| {
-        let client = house.client.clone();
-        let tcp = scope.spawn(move || Told::over_http(&client, execution, Policy::Block));
+        let client = server.client.clone();
+        let tcp = scope.spawn(move || Received::over_http(&client, execution, Policy::Block));
         let shared: Vec<_> =
-            readers.iter_mut().map(|reader| scope.spawn(|| Told::of(reader))).collect();
-        let shared: Vec<Told> = shared.into_iter().map(|told| told.join().unwrap()).collect();
+            readers.iter_mut().map(|reader| scope.spawn(|| Received::of(reader))).collect();
+        let shared: Vec<Received> = shared.into_iter().map(|told| told.join().unwrap()).collect();
         (tcp.join().unwrap(), shared)
     });
     std::fs::remove_dir_all(&folder).unwrap();
@@ -71,18 +71,18 @@ fn a_file_through_a_small_ring_on_a_threads_hands_is_the_same_at_the_other_end()
 
 #[test]
 fn a_reader_that_lags_under_drop_is_told_exactly_what_it_missed() {
-    let house = House::new(&[]);
+    let server = TestServer::new(&[]);
     let arguments = json!({"chunks": 2_000, "delay_ms": 0, "chunk_size": 100});
-    let execution = house.execute("slow_data_processor", &arguments, &held());
+    let execution = server.execute("slow_data_processor", &arguments, &held());
     let options = ReadOptions {
         policy: Some(Policy::Drop),
         limit_chunks: Some(20),
         ..ReadOptions::default()
     };
-    let mut reader = house.door().read(&execution.to_string(), &options).unwrap();
+    let mut reader = server.door().read(&execution.to_string(), &options).unwrap();
     assert_eq!((reader.terms().policy, reader.terms().limit.chunks), (Policy::Drop, 20));
-    house.until("all is published", || house.client.inspect(execution).unwrap().chunks == 2_000);
-    let told = Told::of(&mut reader);
+    server.until("all is published", || server.client.inspect(execution).unwrap().chunks == 2_000);
+    let told = Received::of(&mut reader);
     assert_eq!(told.outcome(), Some(Outcome::Completed));
     let [given, given_bytes, missed, missed_bytes] = told.counts;
     assert_eq!((given + missed, given_bytes + missed_bytes), (2_000, 200_000));
@@ -102,19 +102,19 @@ fn a_reader_that_lags_under_drop_is_told_exactly_what_it_missed() {
 
 #[test]
 fn it_begins_where_it_is_told_to_and_an_ended_execution_is_read_again() {
-    let house = House::new(&[]);
+    let server = TestServer::new(&[]);
     let arguments = json!({"chunks": 100, "delay_ms": 0, "chunk_size": 50});
-    let execution = house.execute("slow_data_processor", &arguments, &held());
-    let (door, name) = (house.door(), execution.to_string());
-    let first = Told::of(&mut door.read(&name, &block()).unwrap());
+    let execution = server.execute("slow_data_processor", &arguments, &held());
+    let (door, name) = (server.door(), execution.to_string());
+    let first = Received::of(&mut door.read(&name, &block()).unwrap());
     assert_eq!(first.bytes, slow_bytes(100, 50));
     for _ in 0..3 {
-        let again = Told::of(&mut door.read(&name, &block()).unwrap());
+        let again = Received::of(&mut door.read(&name, &block()).unwrap());
         assert_eq!(again.bytes, first.bytes);
         assert_eq!((again.outcome(), again.counts), (first.outcome(), first.counts));
     }
     let options = ReadOptions { from: From::Seq { seq: 91, seen: None }, ..block() };
-    let tail = Told::of(&mut door.read(&name, &options).unwrap());
+    let tail = Received::of(&mut door.read(&name, &options).unwrap());
     assert_eq!((tail.seqs[0], tail.seqs.len()), (91, 10));
     assert!(tail.bytes == first.bytes[90 * 50..]);
     let beyond = ReadOptions { from: From::Seq { seq: 999, seen: None }, ..block() };
@@ -124,13 +124,13 @@ fn it_begins_where_it_is_told_to_and_an_ended_execution_is_read_again() {
 
 #[test]
 fn who_comes_live_is_given_what_comes_from_then_on() {
-    let house = House::new(&[]);
+    let server = TestServer::new(&[]);
     let arguments = json!({"chunks": 400, "delay_ms": 10, "chunk_size": 10});
-    let execution = house.execute("slow_data_processor", &arguments, &ExecuteOptions::default());
-    house.until("it runs", || house.client.inspect(execution).unwrap().chunks > 20);
+    let execution = server.execute("slow_data_processor", &arguments, &ExecuteOptions::default());
+    server.until("it runs", || server.client.inspect(execution).unwrap().chunks > 20);
     let options = ReadOptions { from: From::Live, ..block() };
-    let mut reader = house.door().read(&execution.to_string(), &options).unwrap();
-    let told = Told::of(&mut reader);
+    let mut reader = server.door().read(&execution.to_string(), &options).unwrap();
+    let told = Received::of(&mut reader);
     assert!(told.seqs[0] > 20, "{:?}", told.seqs[0]);
     assert_eq!(told.seqs.last(), Some(&400));
     assert!(told.gaps.is_empty());
@@ -139,10 +139,10 @@ fn who_comes_live_is_given_what_comes_from_then_on() {
 
 #[test]
 fn who_sleeps_on_the_descriptor_is_woken_for_everything() {
-    let house = House::new(&["--idle", "block"]);
+    let server = TestServer::new(&["--idle", "block"]);
     let arguments = json!({"chunks": 200, "delay_ms": 3, "chunk_size": 10});
-    let mut reader = house.door().run("slow_data_processor", &arguments, &block()).unwrap();
-    let (mut told, mut slept_count) = (Told::default(), 0);
+    let mut reader = server.door().run("slow_data_processor", &arguments, &block()).unwrap();
+    let (mut told, mut slept_count) = (Received::default(), 0);
     while told.state.is_none() {
         while let Some(delivery) = reader.poll().unwrap() {
             told.take(&delivery);
@@ -164,13 +164,13 @@ fn an_execution_of_any_shard_is_read_at_the_one_door() {
         println!("not run: there is only one core");
         return;
     }
-    let house = House::new(&["--cpus", "0,1", "--idle", "block"]);
+    let server = TestServer::new(&["--cpus", "0,1", "--idle", "block"]);
     let arguments = json!({"chunks": 50, "delay_ms": 1, "chunk_size": 30});
     let mut shards = Vec::new();
     for _ in 0..12 {
-        let execution = house.execute("slow_data_processor", &arguments, &held());
+        let execution = server.execute("slow_data_processor", &arguments, &held());
         shards.push(execution.shard);
-        let told = Told::of(&mut house.door().read(&execution.to_string(), &block()).unwrap());
+        let told = Received::of(&mut server.door().read(&execution.to_string(), &block()).unwrap());
         assert_eq!(told.bytes, slow_bytes(50, 30), "shard {}", execution.shard);
     }
     shards.sort_unstable();

@@ -7,8 +7,8 @@ use streamdoor::door::{Door, ProduceOptions, ReadOptions};
 use streamdoor::shard::Delivery;
 use streamdoor::stream::Policy;
 
-use crate::house::Told;
 use crate::role::{say, told, wait_for_word};
+use crate::test_server::Received;
 use crate::{attacks, hostile};
 
 /// The other process's entry point. It is no test of its own.
@@ -49,7 +49,7 @@ fn read(door: &Door, about: &str) {
     let (execution, count) = about.split_once(' ').unwrap();
     let options = ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() };
     let mut reader = door.read(execution, &options).unwrap();
-    let mut told = Told::default();
+    let mut told = Received::default();
     for _ in 0..count.parse::<usize>().unwrap() {
         let delivery = reader.next().unwrap().unwrap();
         told.take(&delivery);

@@ -18,12 +18,12 @@ use streamdoor::engine::Hold;
 use streamdoor::memory::named::name_of;
 use streamdoor::stream::{Outcome, Policy};
 
-use crate::house::{FAR, House, Told, slow_bytes};
 use crate::raw;
+use crate::test_server::{FAR, Received, TestServer, slow_bytes};
 
 /// Starts a server with its own /dev/shm of this size. Returns `None` if this process cannot mount
 /// one.
-fn with_own_shm(bytes: u32, arguments: &[&str]) -> Option<House> {
+fn with_own_shm(bytes: u32, arguments: &[&str]) -> Option<TestServer> {
     let script = format!("mount -t tmpfs -o size={bytes} tmpfs /dev/shm || exit 99; exec \"$@\"");
     let launcher = ["unshare", "-m", "sh", "-c", &script, "sh"].map(str::to_owned);
     let tried = Command::new(&launcher[0]).args(&launcher[1..]).arg("true").output();
@@ -31,18 +31,18 @@ fn with_own_shm(bytes: u32, arguments: &[&str]) -> Option<House> {
         println!("not run: no file system can be mounted here (that takes unshare, and root)");
         return None;
     }
-    Some(House::within(&launcher, arguments))
+    Some(TestServer::within(&launcher, arguments))
 }
 
 /// Returns the path of a file in that server's /dev/shm.
-fn in_shm(house: &House, name: &str) -> PathBuf {
-    let its_root = Path::new("/proc").join(house.process_id().to_string()).join("root");
+fn in_shm(server: &TestServer, name: &str) -> PathBuf {
+    let its_root = Path::new("/proc").join(server.process_id().to_string()).join("root");
     its_root.join("dev").join("shm").join(name)
 }
 
 /// Fills the rest of the server's /dev/shm.
-fn fill(house: &House) {
-    let mut filler = File::create(in_shm(house, "filler")).unwrap();
+fn fill(server: &TestServer) {
+    let mut filler = File::create(in_shm(server, "filler")).unwrap();
     for piece in [&[7; 4_096][..], &[7; 1]] {
         while filler.write_all(piece).is_ok() {}
     }
@@ -52,69 +52,69 @@ fn endless(delay_ms: u32) -> Value {
     json!({"chunks": 400, "delay_ms": delay_ms, "chunk_size": 300})
 }
 
-fn execute(house: &House) -> ExecutionId {
-    execute_at(house, 1)
+fn execute(server: &TestServer) -> ExecutionId {
+    execute_at(server, 1)
 }
 
-fn execute_at(house: &House, delay_ms: u32) -> ExecutionId {
+fn execute_at(server: &TestServer, delay_ms: u32) -> ExecutionId {
     let hold = Some(Hold::UntilRead { deadline: FAR });
     let options = ExecuteOptions { hold, ..ExecuteOptions::default() };
-    house.execute("slow_data_processor", &endless(delay_ms), &options)
+    server.execute("slow_data_processor", &endless(delay_ms), &options)
 }
 
-fn is_all(told: &Told) -> bool {
+fn is_all(told: &Received) -> bool {
     told.bytes == slow_bytes(400, 300) && told.outcome() == Some(Outcome::Completed)
 }
 
 /// Asserts that other clients can still read and produce.
-fn goes_on(house: &House) {
-    let over_http = Told::over_http(&house.client, execute(house), Policy::Block);
+fn goes_on(server: &TestServer) {
+    let over_http = Received::over_http(&server.client, execute(server), Policy::Block);
     assert!(is_all(&over_http), "{:?}", over_http.state);
     let block = ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() };
-    let door = house.door();
+    let door = server.door();
     let mut reader = door.run("slow_data_processor", &endless(1), &block).unwrap();
-    assert!(is_all(&Told::of(&mut reader)));
+    assert!(is_all(&Received::of(&mut reader)));
     let mut writer = door.produce("another", &ProduceOptions::default()).unwrap();
     let mut reader = door.read(&writer.execution().to_string(), &block).unwrap();
     writer.send(b"as ever").unwrap();
     writer.complete().unwrap();
-    assert_eq!(Told::of(&mut reader).bytes, b"as ever");
+    assert_eq!(Received::of(&mut reader).bytes, b"as ever");
 }
 
 #[test]
 fn on_a_full_dev_shm_there_are_no_names_and_all_else_goes_on() {
-    let Some(house) = with_own_shm(512 << 10, &["--named-doors"]) else { return };
-    fill(&house);
-    goes_on(&house);
-    let record = house.record("named_door_refused");
+    let Some(server) = with_own_shm(512 << 10, &["--named-doors"]) else { return };
+    fill(&server);
+    goes_on(&server);
+    let record = server.record("named_door_refused");
     let reason = record["reason"].as_str().unwrap();
     println!("{reason}");
     assert!(reason.contains("No space left"), "{reason}");
-    assert_eq!(house.metric("streamdoor_named_doors_refused_total"), 3);
-    std::fs::remove_file(in_shm(&house, "filler")).unwrap();
-    let id = execute(&house);
-    assert!(in_shm(&house, &name_of(id)).exists(), "there is room again");
-    assert!(is_all(&Told::over_http(&house.client, id, Policy::Block)));
+    assert_eq!(server.metric("streamdoor_named_doors_refused_total"), 3);
+    std::fs::remove_file(in_shm(&server, "filler")).unwrap();
+    let id = execute(&server);
+    assert!(in_shm(&server, &name_of(id)).exists(), "there is room again");
+    assert!(is_all(&Received::over_http(&server.client, id, Policy::Block)));
 }
 
 #[test]
 fn who_takes_the_pages_of_a_named_ring_on_a_full_dev_shm_kills_nobody() {
-    let Some(house) = with_own_shm(1 << 20, &["--named-doors"]) else { return };
-    let id = execute_at(&house, 10); // It must not end before its pages are taken.
-    let file = File::options().write(true).open(in_shm(&house, &name_of(id))).unwrap();
+    let Some(server) = with_own_shm(1 << 20, &["--named-doors"]) else { return };
+    let id = execute_at(&server, 10); // It must not end before its pages are taken.
+    let file = File::options().write(true).open(in_shm(&server, &name_of(id))).unwrap();
     let bytes = file.metadata().unwrap().len();
     let told = std::thread::scope(|scope| {
-        let told = scope.spawn(|| Told::over_http(&house.client, id, Policy::Block));
-        house.until("it runs", || house.metric("streamdoor_chunks_published_total") > 5);
+        let told = scope.spawn(|| Received::over_http(&server.client, id, Policy::Block));
+        server.until("it runs", || server.metric("streamdoor_chunks_published_total") > 5);
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&file, hole, 0, bytes).unwrap();
-        fill(&house); // Writes to the hole now find no page: SIGBUS.
+        fill(&server); // Writes to the hole now find no page: SIGBUS.
         told.join().unwrap()
     });
     assert!(is_all(&told), "{:?}", told.state);
-    house.record("named_door_lost");
-    assert_eq!(house.metric("streamdoor_named_doors_lost_total"), 1);
-    goes_on(&house);
+    server.record("named_door_lost");
+    assert_eq!(server.metric("streamdoor_named_doors_lost_total"), 1);
+    goes_on(&server);
 }
 
 /// A resource limit of a process. The previous limit is restored when the value is dropped.
@@ -125,8 +125,8 @@ struct Limit {
 }
 
 impl Limit {
-    fn set(house: &House, resource: Resource, value: u64) -> Limit {
-        let pid = Pid::from_raw(house.process_id() as i32).unwrap();
+    fn set(server: &TestServer, resource: Resource, value: u64) -> Limit {
+        let pid = Pid::from_raw(server.process_id() as i32).unwrap();
         let maximum = getrlimit(resource).maximum; // The child inherited our maximum.
         let before = prlimit(Some(pid), resource, Rlimit { current: Some(value), maximum });
         Limit { pid, resource, before: before.unwrap() }
@@ -139,40 +139,40 @@ impl Drop for Limit {
     }
 }
 
-fn descriptors(house: &House) -> Vec<u64> {
-    let links = std::fs::read_dir(format!("/proc/{}/fd", house.process_id())).unwrap();
+fn descriptors(server: &TestServer) -> Vec<u64> {
+    let links = std::fs::read_dir(format!("/proc/{}/fd", server.process_id())).unwrap();
     links.map(|link| link.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
 /// Returns the number of the descriptor that the server opens after `count` more. Waits first until
 /// the server has closed those of old connections.
-fn descriptor_behind(house: &House, count: usize) -> u64 {
-    let (mut taken, mut same_count) = (descriptors(house), 0);
+fn descriptor_behind(server: &TestServer, count: usize) -> u64 {
+    let (mut taken, mut same_count) = (descriptors(server), 0);
     // Two equal looks are not enough: the server may just not be scheduled.
-    house.until("it closes no more", || {
+    server.until("it closes no more", || {
         std::thread::sleep(Duration::from_millis(100));
-        let before = std::mem::replace(&mut taken, descriptors(house));
+        let before = std::mem::replace(&mut taken, descriptors(server));
         same_count = if before == taken { same_count + 1 } else { 0 };
         same_count == 20
     });
     (0..).filter(|number| !taken.contains(number)).nth(count).unwrap()
 }
 
-fn address_space(house: &House) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", house.process_id())).unwrap();
+fn address_space(server: &TestServer) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process_id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmSize:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
 #[test]
 fn where_the_kernel_gives_no_memory_a_door_is_refused_and_all_else_goes_on() {
-    let house = House::new(&["--doors-max", "64"]);
-    goes_on(&house);
-    let path = house.path();
-    let running = execute(&house).to_string();
+    let server = TestServer::new(&["--doors-max", "64"]);
+    goes_on(&server);
+    let path = server.path();
+    let running = execute(&server).to_string();
     let produce = ("/v1/door/executions".to_owned(), r#"{"name":"x","ring_bytes":1048576}"#);
     let read = (format!("/v1/executions/{running}/door"), "");
-    let mut refused_count = house.metric("streamdoor_doors_refused_total");
+    let mut refused_count = server.metric("streamdoor_doors_refused_total");
     for (target, body) in [&produce, &read] {
         let ask = || raw::ask(&path, target, body, None).map(|_| ());
         let refused = |limit: Limit, why: &str| {
@@ -187,16 +187,16 @@ fn where_the_kernel_gives_no_memory_a_door_is_refused_and_all_else_goes_on() {
             assert!(message.contains(why) && head.to_lowercase().contains("retry-after:"));
         };
         // Room for its connection, and one more.
-        let descriptors = descriptor_behind(&house, 2);
-        refused(Limit::set(&house, Resource::Nofile, descriptors), "Too many open files");
+        let descriptors = descriptor_behind(&server, 2);
+        refused(Limit::set(&server, Resource::Nofile, descriptors), "Too many open files");
         // Files may have the size of a page, but not of a ring.
-        refused(Limit::set(&house, Resource::Fsize, 8 << 10), "File too large");
+        refused(Limit::set(&server, Resource::Fsize, 8 << 10), "File too large");
         // Room for a page or two, but for no ring.
-        let space = address_space(&house) + (24 << 10);
-        refused(Limit::set(&house, Resource::As, space), "Cannot allocate memory");
+        let space = address_space(&server) + (24 << 10);
+        refused(Limit::set(&server, Resource::As, space), "Cannot allocate memory");
         refused_count += 3;
-        assert_eq!(house.metric("streamdoor_doors_refused_total"), refused_count);
+        assert_eq!(server.metric("streamdoor_doors_refused_total"), refused_count);
         ask().expect("there is enough again");
-        goes_on(&house);
+        goes_on(&server);
     }
 }

@@ -6,7 +6,7 @@ use streamdoor::stream::Outcome;
 
 use crate::role::Role;
 use crate::step::{At, Missing, Stepper};
-use crate::world::{Heard, World};
+use crate::world::{Received, World};
 
 /// An operation that a role executes step by step, and is killed in the middle of.
 struct Scene<'a> {
@@ -75,7 +75,7 @@ fn publishing(name: &str, before: u64) {
             let execution = role.hear("execution ");
             let mut readers = [world.read(&execution), world.read(&execution)];
             // Under `block` a small ring only takes them all if they are read.
-            let mut heard = [Heard::default(), Heard::default()];
+            let mut heard = [Received::default(), Received::default()];
             for (reader, heard) in readers.iter_mut().zip(&mut heard) {
                 while heard.chunk_count < before.min(5) {
                     heard.take(&reader.next().unwrap().unwrap());
@@ -128,7 +128,7 @@ fn a_producer_dies_between_any_two_steps_of_its_last_word() {
             (role, reader)
         },
         |mut reader, is_end| {
-            let heard = Heard::all(&mut reader);
+            let heard = Received::all(&mut reader);
             assert_eq!(heard.chunk_count, 3);
             let outcome = heard.outcome();
             let is_right =
@@ -168,7 +168,7 @@ fn reading(name: &str, role: &str, by_instruction: bool) {
         },
         |(mut writer, mut reader), _| {
             std::thread::scope(|scope| {
-                let reading = scope.spawn(|| Heard::all(&mut reader));
+                let reading = scope.spawn(|| Received::all(&mut reader));
                 let mut buffer = [0; crate::world::LENGTH_MAX];
                 // Many times what the ring holds: a dead reader would block it.
                 for seq in 6..=400 {

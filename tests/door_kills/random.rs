@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use streamdoor::base::Random;
-use streamdoor::client::{Event, FollowOptions};
+use streamdoor::client::{FollowOptions, StreamEvent};
 use streamdoor::door::ProduceOptions;
-use streamdoor::endpoint::Wishes;
+use streamdoor::endpoint::DeliveryOptions;
 use streamdoor::reactor::Clock;
 use streamdoor::stream::{EndState, Outcome, Policy};
 
 use crate::role::Role;
 use crate::roles::RING_BYTES;
-use crate::world::{FAR, Heard, LENGTH_MAX, World, pattern};
+use crate::world::{FAR, LENGTH_MAX, Received, World, pattern};
 
 const KILLS: u32 = 500;
 /// The time after which kills end, unless `STREAMDOOR_KILLS` is set.
@@ -119,22 +119,23 @@ fn kill_producer(world: &World, random: &mut Random, found: &mut Found) {
     let mut role = Role::play("streams", &world.path(), "");
     let execution = role.hear("execution ");
     let mut reader = world.read(&execution);
-    let wishes = Wishes { policy: Some(Policy::Block), ..Wishes::default() };
-    let options = FollowOptions { wishes, reconnects_max: 0, ..FollowOptions::default() };
+    let delivery_options =
+        DeliveryOptions { policy: Some(Policy::Block), ..DeliveryOptions::default() };
+    let options = FollowOptions { delivery_options, reconnects_max: 0, ..FollowOptions::default() };
     let stream = world.client.follow(execution.parse().unwrap(), options).unwrap();
     std::thread::scope(|scope| {
-        let reading = scope.spawn(|| Heard::all(&mut reader));
+        let reading = scope.spawn(|| Received::all(&mut reader));
         let following = scope.spawn(|| {
             let (mut count, mut expected) = (0, [0; LENGTH_MAX]);
             for event in stream {
                 match event.unwrap() {
-                    Event::Chunk(chunk) => {
+                    StreamEvent::Chunk(chunk) => {
                         count += 1;
                         let length = pattern(count, &mut expected);
                         assert!(chunk.seq == count && chunk.data == expected[..length]);
                     }
-                    Event::Gap(gap) => panic!("a gap under `block`: {gap:?}"),
-                    Event::End(ended) => return (count, ended.end.state, Clock::now()),
+                    StreamEvent::Gap(gap) => panic!("a gap under `block`: {gap:?}"),
+                    StreamEvent::End(ended) => return (count, ended.end.state, Clock::now()),
                     _ => {}
                 }
             }
@@ -160,7 +161,7 @@ fn kill_resting_producer(world: &World, random: &mut Random, found: &mut Found) 
     let execution = role.hear("execution ");
     let mut reader = world.read(&execution);
     std::thread::scope(|scope| {
-        let reading = scope.spawn(|| Heard::all(&mut reader));
+        let reading = scope.spawn(|| Received::all(&mut reader));
         role.go_on();
         role.hear("rests");
         std::thread::sleep(RESTING + Duration::from_micros(random.below(WAIT_US_MAX / 4)));
@@ -181,7 +182,7 @@ fn kill_reader(world: &World, random: &mut Random, found: &mut Found) {
     let mut reader = world.read(&execution);
     let mut role = Role::play("reads", &world.path(), &execution);
     std::thread::scope(|scope| {
-        let reading = scope.spawn(|| Heard::all(&mut reader));
+        let reading = scope.spawn(|| Received::all(&mut reader));
         let mut seq = 0;
         let mut send = || {
             seq += 1;

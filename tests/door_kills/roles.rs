@@ -1,7 +1,7 @@
 //! The roles of the killed processes: this test binary, run again for one of these jobs.
 
 use streamdoor::client::ExecuteOptions;
-use streamdoor::door::{Door, ProduceOptions, Writer};
+use streamdoor::door::{Door, DoorWriter, ProduceOptions};
 use streamdoor::engine::Hold;
 
 use crate::role::{say, told, wait_for_word};
@@ -29,7 +29,7 @@ fn plays_its_role() {
     }
 }
 
-fn writer(door: &Door) -> Writer {
+fn writer(door: &Door) -> DoorWriter {
     let hold = Some(Hold::UntilRead { deadline: FAR });
     let execution = ExecuteOptions { hold, ..ExecuteOptions::default() };
     let options = ProduceOptions { ring_bytes: Some(RING_BYTES), execution, ..Default::default() };
@@ -38,7 +38,7 @@ fn writer(door: &Door) -> Writer {
     writer
 }
 
-fn send(writer: &mut Writer, seq: u64) {
+fn send(writer: &mut DoorWriter, seq: u64) {
     let mut buffer = [0; LENGTH_MAX];
     let length = pattern(seq, &mut buffer);
     assert_eq!(writer.send(&buffer[..length]).unwrap(), seq);

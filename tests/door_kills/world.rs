@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use streamdoor::base::{Instant, Random};
 use streamdoor::client::Client;
-use streamdoor::door::{Door, ReadOptions, Reader};
+use streamdoor::door::{Door, DoorReader, ReadOptions};
 use streamdoor::reactor::Clock;
 use streamdoor::server::{Server, ServerConfig};
 use streamdoor::shard::{Delivery, ShardConfig};
@@ -49,7 +49,7 @@ impl World {
         Door::open(self.path()).unwrap()
     }
 
-    pub fn read(&self, execution: &str) -> Reader {
+    pub fn read(&self, execution: &str) -> DoorReader {
         self.door().read(execution, &block()).unwrap()
     }
 
@@ -64,7 +64,7 @@ impl World {
             writer.send(&buffer[..length]).unwrap();
         }
         std::thread::scope(|scope| {
-            let reading = scope.spawn(|| Heard::all(&mut reader));
+            let reading = scope.spawn(|| Received::all(&mut reader));
             writer.complete().unwrap();
             let heard = reading.join().unwrap();
             assert_eq!((heard.chunk_count, heard.outcome()), (20, Some(Outcome::Completed)));
@@ -93,22 +93,22 @@ pub fn pattern(seq: u64, buffer: &mut [u8; LENGTH_MAX]) -> usize {
 /// The deliveries to a `block` reader: every chunk from the first on, with the expected data, and
 /// an end.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct Received {
     pub chunk_count: u64,
     pub end: Option<End>,
     /// The time when the end was received.
     pub at: Instant,
 }
 
-impl Heard {
-    pub fn all(reader: &mut Reader) -> Heard {
-        let mut heard = Heard::default();
+impl Received {
+    pub fn all(reader: &mut DoorReader) -> Received {
+        let mut heard = Received::default();
         heard.rest(reader);
         heard
     }
 
     /// Takes everything up to the end.
-    pub fn rest(&mut self, reader: &mut Reader) {
+    pub fn rest(&mut self, reader: &mut DoorReader) {
         while self.end.is_none() {
             match reader.next_within(FAR).unwrap() {
                 Some(delivery) => self.take(&delivery),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::installed::{self, Missing};
 use crate::real::SCRIPT;
-use crate::scripted::Model;
+use crate::scripted::ModelServer;
 use crate::served::Server;
 use crate::{chromium, driver, or_say};
 
@@ -77,7 +77,7 @@ fn answer(connection: TcpStream, folder: &Path) -> std::io::Result<()> {
 fn the_page_shows_text_and_a_growing_output_before_the_run_is_over() {
     let Some(program) = chromium::find() else { return };
     or_say(built(), |folder| {
-        let model = Model::following("page", SCRIPT);
+        let model = ModelServer::following("page", SCRIPT);
         let origin = serve(folder);
         let described = format!("demo=chat,{},demo", model.base_url);
         let server = Server::start(&[

@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::scripted::Model;
+use crate::scripted::ModelServer;
 use crate::served::Server;
 use crate::{AI_SDKS, driver, node, or_say, python};
 
@@ -75,12 +75,12 @@ events = [{ text = "That was much." }]
 /// A model, and a server that uses it.
 struct House {
     server: Server,
-    _model: Model,
+    _model: ModelServer,
 }
 
 impl House {
     fn new(name: &str) -> House {
-        let model = Model::following(name, SCRIPT);
+        let model = ModelServer::following(name, SCRIPT);
         let described = format!("demo=chat,{},demo", model.base_url);
         let server = Server::start(&["--model", &described, "--allow-commands", "seq"]);
         House { server, _model: model }

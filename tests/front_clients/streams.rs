@@ -1,9 +1,11 @@
 //! Streams for clients to read: runs as parts, with their expected contents.
 
 use serde_json::{Value, json};
-use streamdoor::agent::Part;
-use streamdoor::endpoint::front::{Format, Front, Item, Names, Reader, Source};
-use streamdoor::wire::events::{Chunk, End, EndState, Gap};
+use streamdoor::agent::RunPart;
+use streamdoor::endpoint::front::{
+    Front, FrontFormat, FrontItem, FrontNames, FrontReader, StreamSource,
+};
+use streamdoor::wire::events::{ChunkEvent, EndEvent, EndState, GapEvent};
 
 /// The scenes that exist in every format.
 pub const SCENES: [&str; 7] =
@@ -18,49 +20,49 @@ pub fn output() -> String {
 pub const TEXT: [&str; 2] = ["I look for \"it\".\n", "It is there: 😀 data: [DONE]"];
 
 /// Returns the scene in this format.
-pub fn scene(name: &str, format: Format) -> Vec<u8> {
+pub fn scene(name: &str, format: FrontFormat) -> Vec<u8> {
     let mut out = Vec::new();
     if let Some(state) = name.strip_prefix("tool") {
         tool(format, if state.is_empty() { "completed" } else { "failed" }, &mut out);
         return out;
     }
-    let names = Names { run_id: "run-1".into(), ..Names::new("0abc", "agent") };
-    let mut front = Front::new(format, names, Source::Agent);
+    let names = FrontNames { run_id: "run-1".into(), ..FrontNames::new("0abc", "agent") };
+    let mut front = Front::new(format, names, StreamSource::Agent);
     let parts = match name {
         "failed" | "cancelled" => broken(name),
         _ => whole(),
     };
-    let outputs = |part: &Part| part.name() == "ToolOutputChunk";
+    let outputs = |part: &RunPart| part.name() == "ToolOutputChunk";
     let middle = parts.iter().position(outputs).expect("a tool puts something out") + 20;
     for (at, part) in parts.iter().enumerate() {
         match name {
-            "reopened" if at < middle => front.prime(Item::Part(part)),
+            "reopened" if at < middle => front.prime(FrontItem::Part(part)),
             "gap" if (middle..middle + 10).contains(&at) => {
                 if at == middle {
-                    front.write(Item::Gap(&gap(part.seq)), &mut out);
+                    front.write(FrontItem::Gap(&gap(part.seq)), &mut out);
                 }
             }
             _ => {
                 if name == "reopened" && at == middle {
-                    front.reopen(Reader::New, &mut out);
+                    front.reopen(FrontReader::New, &mut out);
                 }
-                front.write(Item::Part(part), &mut out);
+                front.write(FrontItem::Part(part), &mut out);
             }
         }
     }
-    front.write(Item::End(&end("completed")), &mut out);
+    front.write(FrontItem::End(&end("completed")), &mut out);
     out
 }
 
-fn tool(format: Format, state: &'static str, out: &mut Vec<u8>) {
-    let names = Names { arguments: json!({"to": 900}), ..Names::new("0abc", "seq") };
-    let mut front = Front::new(format, names, Source::Tool);
+fn tool(format: FrontFormat, state: &'static str, out: &mut Vec<u8>) {
+    let names = FrontNames { arguments: json!({"to": 900}), ..FrontNames::new("0abc", "seq") };
+    let mut front = Front::new(format, names, StreamSource::Tool);
     let text = output();
     let (mut seq, mut offset) = (0, 0);
     // Characters are cut.
     for data in text.as_bytes().chunks(101) {
         seq += 1;
-        let chunk = Chunk {
+        let chunk = ChunkEvent {
             execution: "0abc",
             seq,
             total_chunks: None,
@@ -72,13 +74,13 @@ fn tool(format: Format, state: &'static str, out: &mut Vec<u8>) {
             mono_ns: 1,
         };
         offset += data.len() as u64;
-        front.write(Item::Chunk(&chunk), out);
+        front.write(FrontItem::Chunk(&chunk), out);
     }
-    front.write(Item::End(&end(state)), out);
+    front.write(FrontItem::End(&end(state)), out);
 }
 
-fn end(state: &'static str) -> End<'static> {
-    End {
+fn end(state: &'static str) -> EndEvent<'static> {
+    EndEvent {
         execution: "0abc",
         state: EndState::Ended(state),
         chunks: 1,
@@ -93,13 +95,13 @@ fn end(state: &'static str) -> End<'static> {
     }
 }
 
-fn gap(from_seq: u64) -> Gap<'static> {
+fn gap(from_seq: u64) -> GapEvent<'static> {
     let (to_seq, chunk_count, byte_count) = (from_seq + 9, 10, 1_000);
-    Gap { execution: "0abc", from_seq, to_seq, chunk_count, byte_count, reason: "lag" }
+    GapEvent { execution: "0abc", from_seq, to_seq, chunk_count, byte_count, reason: "lag" }
 }
 
 /// Numbers the parts, and adds the fields that all have.
-fn parts(documents: Vec<(u32, Value)>) -> Vec<Part> {
+fn parts(documents: Vec<(u32, Value)>) -> Vec<RunPart> {
     let numbered = (1_u64..).zip(documents);
     let part = |(seq, (step, mut document)): (u64, (u32, Value))| {
         document["seq"] = seq.into();
@@ -107,7 +109,7 @@ fn parts(documents: Vec<(u32, Value)>) -> Vec<Part> {
         document["step_number"] = step.into();
         document["timestamp_us"] = (1_700_000_000_000_000 + seq).into();
         let line = document.to_string();
-        Part::parse(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}"))
+        RunPart::parse(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}"))
     };
     numbered.map(part).collect()
 }
@@ -193,7 +195,7 @@ fn final_state(reason: &str) -> Value {
     })
 }
 
-fn whole() -> Vec<Part> {
+fn whole() -> Vec<RunPart> {
     let mut run = begin();
     run.push(call_end("ToolCallCompleted", "call_1", execution("seq", "line 0 …", "completed")));
     let mut failed = execution("rm", "", "failed");
@@ -209,7 +211,7 @@ fn whole() -> Vec<Part> {
     parts(run)
 }
 
-fn broken(how: &str) -> Vec<Part> {
+fn broken(how: &str) -> Vec<RunPart> {
     let mut run = begin();
     for (id, name) in [("call_1", "seq"), ("call_2", "rm")] {
         let mut execution = execution(name, "", "cancelled");

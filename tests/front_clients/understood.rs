@@ -8,20 +8,20 @@ use streamdoor::agent::Message;
 use streamdoor::endpoint::front::ask::{
     Command as Asked, Follow, read_ag_ui, read_ai_sdk, read_command, read_follow,
 };
-use streamdoor::endpoint::front::{Channels, Format, SdkVersion, Spelling};
+use streamdoor::endpoint::front::{Channels, FrontFormat, SdkVersion, Spelling};
 
 use crate::server::{Recorded, serve};
 use crate::streams::{SCENES, TEXT, output, scene};
 use crate::{AI_SDKS, driver, node, or_say, python};
 
 /// A client's report on each scene, and the requests that it has sent.
-struct Told {
+struct ClientReport {
     scenes: Vec<(String, Value)>,
     bodies: Vec<(String, Vec<u8>)>,
 }
 
 /// Runs a client that reads all scenes.
-fn read(format: Format, client: impl FnOnce(&str, &[String]) -> Command) -> Told {
+fn read(format: FrontFormat, client: impl FnOnce(&str, &[String]) -> Command) -> ClientReport {
     let recorded = |name: &&str| Recorded {
         path: format!("/{name}"),
         headers: format.headers(),
@@ -38,7 +38,7 @@ fn read(format: Format, client: impl FnOnce(&str, &[String]) -> Command) -> Told
     assert_eq!(lines.len(), SCENES.len(), "{said}\n{trouble}");
     let scenes = SCENES.iter().map(|name| (*name).to_owned()).zip(lines).collect();
     let bodies = bodies.lock().unwrap().clone();
-    Told { scenes, bodies }
+    ClientReport { scenes, bodies }
 }
 
 /// Asserts that the next question carries the messages of the first scene.
@@ -68,15 +68,15 @@ fn parts<'a>(message: &'a Value, kind: &str) -> Vec<&'a Value> {
 }
 
 fn ai_sdk(package: &str, sdk: SdkVersion, folder: &Path) {
-    let told = read(Format::AiSdk { sdk }, |base, paths| {
+    let told = read(FrontFormat::AiSdk { sdk }, |base, paths| {
         let mut command = Command::new("node");
         command.arg(driver("ai_sdk.mjs")).arg(folder).arg(package);
         command.args(paths.iter().map(|path| format!("{base}{path}")));
         command
     });
-    let asked = read_ai_sdk(&told.bodies[0].1).unwrap();
-    assert_eq!(asked.messages, [Message::User("find it".to_owned())], "{package}");
-    assert_eq!(asked.thread_id.as_deref(), Some("chat"), "{package}");
+    let request = read_ai_sdk(&told.bodies[0].1).unwrap();
+    assert_eq!(request.messages, [Message::User("find it".to_owned())], "{package}");
+    assert_eq!(request.thread_id.as_deref(), Some("chat"), "{package}");
     let again = read_ai_sdk(&told.bodies.last().unwrap().1).unwrap();
     check_conversation(&again.messages, true, package);
     let output = output();
@@ -148,16 +148,16 @@ fn ai_sdk_understands_what_every_generation_of_it_is_told() {
 #[test]
 fn ag_ui_understands_what_it_is_told() {
     or_say(node(), |folder| {
-        let told = read(Format::AgUi, |base, paths| {
+        let told = read(FrontFormat::AgUi, |base, paths| {
             let mut command = Command::new("node");
             command.arg(driver("ag_ui.mjs")).arg(folder);
             command.args(paths.iter().map(|path| format!("{base}{path}")));
             command
         });
-        let asked = read_ag_ui(&told.bodies[0].1).unwrap();
-        assert_eq!(asked.messages, [Message::User("find it".to_owned())]);
-        assert_eq!(asked.thread_id.as_deref(), Some("thread-1"));
-        assert_eq!(asked.run_id.as_deref(), Some("run-1"));
+        let request = read_ag_ui(&told.bodies[0].1).unwrap();
+        assert_eq!(request.messages, [Message::User("find it".to_owned())]);
+        assert_eq!(request.thread_id.as_deref(), Some("thread-1"));
+        assert_eq!(request.run_id.as_deref(), Some("run-1"));
         let again = read_ag_ui(&told.bodies.last().unwrap().1).unwrap();
         check_conversation(&again.messages, false, "ag-ui");
         for (scene, said) in told.scenes {
@@ -211,18 +211,21 @@ fn ag_ui_scene(scene: &str, said: &Value) {
 #[test]
 fn langgraph_understands_what_it_is_told() {
     or_say(python(), |python| {
-        let format = Format::LangGraph { spelling: Spelling::Snake };
+        let format = FrontFormat::LangGraph { spelling: Spelling::Snake };
         let told = read(format, |base, paths| {
             let mut command = Command::new(python);
             command.arg(driver("langgraph.py")).arg(base).args(paths);
             command
         });
         let (_, body) = told.bodies.last().unwrap();
-        let Asked::Start { id: 1, assistant, asked } = read_command(body, "thread-1").unwrap()
+        let Asked::Start { id: 1, assistant, request } = read_command(body, "thread-1").unwrap()
         else {
             panic!("{}", String::from_utf8_lossy(body));
         };
-        assert_eq!((&*assistant, asked.messages), ("agent", vec![Message::User("find it".into())]));
+        assert_eq!(
+            (&*assistant, request.messages),
+            ("agent", vec![Message::User("find it".into())])
+        );
         let follow = read_follow(&told.bodies[0].1).unwrap();
         let channels = Channels::new(["messages", "tools", "lifecycle", "custom"]);
         assert_eq!(follow, Follow { channels, since: None, has_root: true });

@@ -10,7 +10,7 @@ mod program;
 mod table;
 
 use peer::{Exchange, Peer, exchange};
-use streamdoor::endpoint::Call;
+use streamdoor::endpoint::ApiCall;
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use table::{Fate, Hostile, requests};
 
@@ -64,7 +64,7 @@ impl Hostile {
         let is_over = ended || self.fate != Fate::Waits;
         let expected = if is_over { self.all_statuses(204) } else { Vec::new() };
         let is_closed = ended || self.fate == Fate::Closed;
-        let calls = if self.fate == Fate::Open { vec![Call::Tools] } else { Vec::new() };
+        let calls = if self.fate == Fate::Open { vec![ApiCall::Tools] } else { Vec::new() };
         let is_right = statuses == expected && got.is_closed == is_closed && got.calls == calls;
         let said = || format!("{statuses:?}, closed: {}, {:?}", got.is_closed, got.calls);
         if is_right { Ok(()) } else { Err(said()) }

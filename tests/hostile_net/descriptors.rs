@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::ALONE;
-use crate::normal::{Client, Follower};
+use crate::normal::{Follower, NormalClient};
 use crate::served::Server;
 
 const DESCRIPTORS: u64 = 64;
@@ -26,7 +26,7 @@ fn allow(server: &Server, descriptors: u64) {
 
 fn survive(reactor: &str) {
     let server = Server::start(&["--reactor", reactor]);
-    let mut client = Client::new(&server);
+    let mut client = NormalClient::new(&server);
     let mut follower = Follower::new(&server);
     follower.read(5);
     allow(&server, DESCRIPTORS);
@@ -35,7 +35,7 @@ fn survive(reactor: &str) {
     for visitor in &mut visitors {
         visitor.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
     }
-    let exhaustions = |client: &mut Client| {
+    let exhaustions = |client: &mut NormalClient| {
         let body = client.ask_text("/metrics");
         let line =
             body.lines().find(|line| line.starts_with("streamdoor_listener_exhaustions_total"));
@@ -69,7 +69,7 @@ fn survive(reactor: &str) {
         visitors = waiting;
     }
     assert_eq!(answered, VISITORS);
-    Client::new(&server).check();
+    NormalClient::new(&server).check();
     follower.read(5);
 }
 
@@ -106,7 +106,7 @@ fn a_server_with_few_descriptors_tells_others_that_it_is_full() {
         println!("{reactor}: {turned_away} of {VISITORS} told that it is full; {ticks} ticks");
         assert!(turned_away > 0 && ticks <= TICKS_MAX, "{turned_away} told, {ticks} ticks");
         drop(visitors);
-        Client::patient(&server).check();
+        NormalClient::patient(&server).check();
         follower.read(5);
     }
 }

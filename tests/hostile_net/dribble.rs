@@ -11,7 +11,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::ALONE;
-use crate::normal::{Client, Follower};
+use crate::normal::{Follower, NormalClient};
 use crate::served::Server;
 use streamdoor::base::Instant;
 use streamdoor::limits;
@@ -181,7 +181,7 @@ fn withstand(reactor: &str, count: u64) {
             .chain(["--connections-max", "20000"])
             .collect::<Vec<_>>(),
     );
-    let (mut client, mut idle) = (Client::new(&server), Client::new(&server));
+    let (mut client, mut idle) = (NormalClient::new(&server), NormalClient::new(&server));
     let mut follower = Follower::new(&server);
     idle.check();
     client.check(); // A connection with one finished request may be idle for longer.

@@ -6,14 +6,14 @@ use serde_json::json;
 
 use crate::ALONE;
 use crate::limited::{Cgroup, LIMIT_BYTES};
-use crate::normal::{Client, Follower};
+use crate::normal::{Follower, NormalClient};
 use crate::served::Server;
 
 /// Maximum number of executions until memory runs out. Each has a ring and no subscriber.
 const EXECUTIONS_MAX: usize = 5_000;
 
 fn survive(name: &str, server: &Server) {
-    let mut client = Client::new(server);
+    let mut client = NormalClient::new(server);
     let mut follower = Follower::new(server);
     follower.read(5);
     let order = json!({
@@ -38,7 +38,7 @@ fn survive(name: &str, server: &Server) {
     assert!(!error["message"].as_str().unwrap().is_empty());
     // Running executions go on, and new clients are served.
     follower.read(20);
-    Client::new(server).check();
+    NormalClient::new(server).check();
     for (at, execution) in executions.into_iter().enumerate() {
         let deleted = client.ask("DELETE", &format!("/v1/executions/{execution}"), "");
         assert!(

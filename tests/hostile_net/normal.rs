@@ -11,7 +11,7 @@ use crate::served::Server;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A client that sends all its requests over one connection.
-pub struct Client {
+pub struct NormalClient {
     reader: BufReader<TcpStream>,
 }
 
@@ -21,17 +21,17 @@ pub struct Answer {
     pub body: Value,
 }
 
-impl Client {
-    pub fn new(server: &Server) -> Client {
+impl NormalClient {
+    pub fn new(server: &Server) -> NormalClient {
         let stream = server.connect();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Client { reader: BufReader::new(stream) }
+        NormalClient { reader: BufReader::new(stream) }
     }
 
     /// Connects until the server accepts a request. Retries while it answers 503.
-    pub fn patient(server: &Server) -> Client {
+    pub fn patient(server: &Server) -> NormalClient {
         loop {
-            let mut client = Client::new(server);
+            let mut client = NormalClient::new(server);
             match client.ask("GET", "/healthz", "").status {
                 200 => return client,
                 status => assert_eq!(status, 503),

@@ -28,7 +28,7 @@ const HANDSHAKE: &str = "2025-11-25";
 const STATELESS: &str = "2026-07-28";
 
 /// A kept connection and the state of the client's session.
-pub struct Client {
+pub struct McpClient {
     stream: TcpStream,
     era: Era,
     session: Option<String>,
@@ -37,11 +37,11 @@ pub struct Client {
     unread: Vec<u8>,
 }
 
-impl Client {
-    pub fn connect(address: &str, era: Era) -> Client {
+impl McpClient {
+    pub fn connect(address: &str, era: Era) -> McpClient {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        let mut client = Client { stream, era, session: None, id_next: 0, unread: Vec::new() };
+        let mut client = McpClient { stream, era, session: None, id_next: 0, unread: Vec::new() };
         if era == Era::Handshake {
             client.open_session();
         }

@@ -10,7 +10,7 @@ use streamdoor::base::Random;
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::sse::Decoder;
 
-use crate::client::{Client, Era};
+use crate::client::{Era, McpClient};
 use crate::served::{Server, connect_with_small_buffer};
 
 const FILE_BYTES: usize = 1 << 20;
@@ -18,7 +18,7 @@ const CUTS_MAX: u32 = 40;
 
 /// Messages of one connection.
 #[derive(Default)]
-struct Heard {
+struct ReceivedMessages {
     status: u16,
     messages: Vec<Value>,
     /// True if the stream came to its end.
@@ -34,7 +34,7 @@ struct Caller<'s> {
 
 impl Caller<'_> {
     /// Sends a request and reads until `message_count` messages have come or the stream has ended.
-    fn hear(&mut self, head: &str, body: &str, message_count: usize) -> Heard {
+    fn hear(&mut self, head: &str, body: &str, message_count: usize) -> ReceivedMessages {
         let mut stream = connect_with_small_buffer(self.server.address());
         let id = self.decoder.last_id();
         let last = if id.is_empty() { String::new() } else { format!("Last-Event-ID: {id}\r\n") };
@@ -49,7 +49,7 @@ impl Caller<'_> {
         self.decoder.reconnect();
         let mut reader = ResponseReader::new();
         reader.expect(if head == "GET" { Method::Get } else { Method::Post });
-        let mut heard = Heard::default();
+        let mut heard = ReceivedMessages::default();
         let mut piece = [0; 4_096];
         loop {
             let count = stream.read(&mut piece).unwrap();
@@ -122,7 +122,7 @@ fn a_call_that_is_cut_again_and_again_is_told_to_its_end() {
     let path = text_file();
     let root = path.parent().unwrap().to_str().unwrap();
     let server = Server::start(&["--files-root", root]);
-    let session = Client::connect(server.address(), Era::Handshake).session().to_owned();
+    let session = McpClient::connect(server.address(), Era::Handshake).session().to_owned();
     let mut random = Random::new(9);
     for (id, chunk_size) in [100, 1_000, 4_096, 7_777, 65_536].into_iter().enumerate() {
         let decoder = Decoder::new();

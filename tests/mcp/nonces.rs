@@ -9,7 +9,7 @@ use streamdoor::base::Random;
 use streamdoor::server::{Server, ServerConfig};
 use streamdoor::shard::ShardConfig;
 
-use crate::client::{Answer, Client, Era};
+use crate::client::{Answer, Era, McpClient};
 use crate::echo::{CHUNKS, set_up};
 
 const CLIENTS: usize = 64;
@@ -58,7 +58,7 @@ fn nobody_is_given_a_byte_of_anybody_else() {
     let executions: Vec<String> = std::thread::scope(|scope| {
         let client = |number: usize| {
             let era = if number.is_multiple_of(2) { Era::Handshake } else { Era::Stateless };
-            let mut client = Client::connect(address, era);
+            let mut client = McpClient::connect(address, era);
             let mut random = Random::new(number as u64);
             let first = u64::from(era == Era::Handshake); // 0 was `initialize`.
             let calls = CALLS / CLIENTS + usize::from(number < CALLS % CLIENTS);

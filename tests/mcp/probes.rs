@@ -22,9 +22,9 @@ const JSON: (&str, &str) = ("Content-Type", "application/json");
 const MODERN: (&str, &str) = ("MCP-Protocol-Version", "2026-07-28");
 
 /// A response: the status, the head in lower case, and the body.
-struct Said(u16, String, String);
+struct ProbeAnswer(u16, String, String);
 
-impl Said {
+impl ProbeAnswer {
     fn json(&self) -> Value {
         let text = match self.1.contains("content-type: text/event-stream") {
             true => {
@@ -60,7 +60,13 @@ impl House {
     }
 
     /// Sends a request with exactly these headers and returns the response.
-    fn ask(&self, method: &str, host: Option<&str>, headers: Headers<'_>, body: &str) -> Said {
+    fn ask(
+        &self,
+        method: &str,
+        host: Option<&str>,
+        headers: Headers<'_>,
+        body: &str,
+    ) -> ProbeAnswer {
         let address = self.server.addresses()[0].to_string();
         let address = address.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).unwrap();
@@ -78,15 +84,15 @@ impl House {
             true => unchunked(body),
             false => body.to_owned(),
         };
-        Said(status, head.to_ascii_lowercase(), body)
+        ProbeAnswer(status, head.to_ascii_lowercase(), body)
     }
 
-    fn post(&self, headers: Headers<'_>, message: &Value) -> Said {
+    fn post(&self, headers: Headers<'_>, message: &Value) -> ProbeAnswer {
         let headers = [&[ACCEPT, JSON], headers].concat();
         self.ask("POST", None, &headers, &message.to_string())
     }
 
-    fn initialize(&self, version: &str) -> Said {
+    fn initialize(&self, version: &str) -> ProbeAnswer {
         let client = json!({"name": "probe", "version": "0"});
         let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": client});
         self.post(&[], &request(0, "initialize", params))

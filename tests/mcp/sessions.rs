@@ -1,6 +1,6 @@
 //! Abandoned sessions: they make room for others, and memory stays flat.
 
-use crate::client::{Client, Era};
+use crate::client::{Era, McpClient};
 use crate::served::Server;
 
 /// Number of sessions. `STREAMDOOR_SESSIONS=1000000` runs a million of them.
@@ -15,7 +15,7 @@ fn abandoned_sessions_leave_nothing_behind() {
         let mut first = None;
         for _ in 0..count {
             // The client is dropped: its connection closes, and its session stays open.
-            let client = Client::connect(server.address(), Era::Handshake);
+            let client = McpClient::connect(server.address(), Era::Handshake);
             first.get_or_insert_with(|| client.session().to_owned());
         }
         first.unwrap()
@@ -29,7 +29,7 @@ fn abandoned_sessions_leave_nothing_behind() {
     // bytes.
     assert!(after < before + (4 << 20), "{before} bytes, then {after}");
     // The first session was evicted.
-    let mut client = Client::connect(server.address(), Era::Handshake);
+    let mut client = McpClient::connect(server.address(), Era::Handshake);
     assert_eq!(client.ping(), 200);
     client.pretend(first);
     assert_eq!(client.ping(), 404);

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 use streamdoor::agent::ToolDescription;
-use streamdoor::agent::model::{Decoder, Endpoint, ModelEvent, ModelFault, Secret, Wire};
+use streamdoor::agent::model::{AnswerDecoder, Endpoint, ModelEvent, ModelFault, Secret, Wire};
 use streamdoor::base::Random;
 
 const WIRES: [Wire; 3] = [Wire::ChatCompletions, Wire::Responses, Wire::Messages];
@@ -36,7 +36,8 @@ fn read<'a>(
     wire: Wire,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<ModelEvent>, Result<(), ModelFault>) {
-    let (mut decoder, mut events) = (Decoder::new(&endpoint(wire), &tools()), VecDeque::new());
+    let (mut decoder, mut events) =
+        (AnswerDecoder::new(&endpoint(wire), &tools()), VecDeque::new());
     let mut pieces = pieces.into_iter();
     let result = pieces
         .try_for_each(|piece| decoder.feed(piece, &mut events))

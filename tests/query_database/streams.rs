@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use streamdoor::engine::Timeouts;
 use streamdoor::limits;
 use streamdoor::shard::{Delivery, ExecuteOptions, ShardThread, Subscriber};
-use streamdoor::stream::{Outcome, State};
+use streamdoor::stream::{ExecutionState, Outcome};
 
 use crate::{File, ask, held, read_all, shard, start, start_with};
 
@@ -86,7 +86,7 @@ fn a_cancellation_stops_a_query_whose_rows_nobody_reads() {
     while !shard.inspect(id).unwrap().gated {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(shard.inspect(id).unwrap().state, State::Running);
+    assert_eq!(shard.inspect(id).unwrap().state, ExecutionState::Running);
     shard.cancel(id).unwrap();
     assert_unlocked(&file);
     assert_eq!(end_of(&mut subscriber), Outcome::Cancelled);

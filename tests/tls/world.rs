@@ -58,7 +58,7 @@ impl Identity {
         Server::start(&arguments)
     }
 
-    pub fn connect(&self, server: &Server) -> Client {
+    pub fn connect(&self, server: &Server) -> TlsClient {
         let text = std::fs::read(self.certificate()).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(&text).unwrap()).unwrap();
@@ -69,7 +69,7 @@ impl Identity {
         let tls = ClientConnection::new(Arc::new(config), name).unwrap();
         let socket = TcpStream::connect(server.address()).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        Client { stream: StreamOwned::new(tls, socket), kept: Vec::new() }
+        TlsClient { stream: StreamOwned::new(tls, socket), kept: Vec::new() }
     }
 }
 
@@ -80,12 +80,12 @@ impl Drop for Identity {
 }
 
 /// A client with one connection.
-pub struct Client {
+pub struct TlsClient {
     pub stream: StreamOwned<ClientConnection, TcpStream>,
     kept: Vec<u8>,
 }
 
-impl Client {
+impl TlsClient {
     pub fn send(&mut self, method: &str, path: &str, body: &str) {
         let length = body.len();
         let request = format!(

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use serde_json::json;
-use streamdoor::client::{Event, ExecuteOptions, FollowOptions};
+use streamdoor::client::{ExecuteOptions, FollowOptions, StreamEvent};
 use streamdoor::engine::Timeouts;
 use streamdoor::reactor::Clock;
 
-use crate::house::{Folder, House, scripted};
 use crate::served::ask;
+use crate::test_server::{Folder, TestServer, scripted};
 
 /// Time limit for a process to die.
 const FAR: Duration = Duration::from_secs(60);
@@ -17,19 +17,19 @@ const FAR: Duration = Duration::from_secs(60);
 #[test]
 fn good_tools_work_in_both_eras_under_names_that_can_be_had_here() {
     for script in ["handshake", "stateless", "upset"] {
-        let house = House::scripted(script);
+        let test_server = TestServer::scripted(script);
         let names: Vec<String> =
-            house.client.tools().unwrap().into_iter().map(|tool| tool.name).collect();
+            test_server.client.tools().unwrap().into_iter().map(|tool| tool.name).collect();
         for name in ["echo", "partial", "with_slash_and_blanks"] {
             assert!(names.iter().any(|other| other == name), "{script}: no {name} in {names:?}");
         }
         assert!(!names.iter().any(|name| name.contains("schema")), "{script}: {names:?}");
-        let called = house.call("with_slash_and_blanks", json!({"text": "hé\n"}));
+        let called = test_server.call("with_slash_and_blanks", json!({"text": "hé\n"}));
         called.assert_ended("completed", "");
         assert_eq!(called.text, "hé\n", "{script}");
         // Arguments that violate the schema are refused before the call.
         let body = json!({"tool": "echo", "arguments": {"text": 1}}).to_string();
-        let (status, answer) = ask(house.server.address(), "POST", "/v1/executions", &body);
+        let (status, answer) = ask(test_server.server.address(), "POST", "/v1/executions", &body);
         assert_eq!(status, 400, "{answer}");
         assert!(answer.contains("text"), "{answer}");
     }
@@ -37,15 +37,15 @@ fn good_tools_work_in_both_eras_under_names_that_can_be_had_here() {
 
 #[test]
 fn what_was_streamed_is_not_said_again() {
-    let house = House::scripted("handshake");
-    let called = house.call("partial", json!({}));
+    let test_server = TestServer::scripted("handshake");
+    let called = test_server.call("partial", json!({}));
     called.assert_ended("completed", "");
     assert_eq!(called.text, "one two three");
 }
 
 #[test]
 fn a_call_that_goes_wrong_fails_once_and_says_how() {
-    let house = House::scripted("stateless");
+    let test_server = TestServer::scripted("stateless");
     for (tool, words) in [
         ("fail", "it cannot be done"),
         ("refuse", "these arguments are wrong"),
@@ -56,60 +56,61 @@ fn a_call_that_goes_wrong_fails_once_and_says_how() {
         ("huge", "a line longer than 16777216 bytes"),
         ("crash", "exit status: 3"), // The server was restarted for this call.
     ] {
-        house.call(tool, json!({})).assert_ended("failed", words);
-        let called = house.call("echo", json!({"text": tool}));
+        test_server.call(tool, json!({})).assert_ended("failed", words);
+        let called = test_server.call("echo", json!({"text": tool}));
         called.assert_ended("completed", "");
         assert_eq!(called.text, tool);
     }
-    let crashed = house.call("crash", json!({}));
+    let crashed = test_server.call("crash", json!({}));
     assert_eq!(
         (&*crashed.text, &*crashed.messages),
         ("half of a resu", &["about to crash".into()][..])
     );
-    assert_eq!(house.metric("starts"), 4); // The first, and one after each crash but the last.
-    house.call("echo", json!({})).assert_ended("completed", "");
-    assert_eq!((house.metric("calls"), house.metric("failures")), (18, 9));
+    assert_eq!(test_server.metric("starts"), 4); // The first, and one per crash but the last.
+    test_server.call("echo", json!({})).assert_ended("completed", "");
+    assert_eq!((test_server.metric("calls"), test_server.metric("failures")), (18, 9));
 }
 
 #[test]
 fn lies_are_ignored_and_counted() {
-    let house = House::scripted("handshake");
-    let before = house.metric("ignored");
-    let called = house.call("double", json!({}));
+    let test_server = TestServer::scripted("handshake");
+    let before = test_server.metric("ignored");
+    let called = test_server.call("double", json!({}));
     called.assert_ended("completed", "");
     assert_eq!((&*called.text, called.messages.len()), ("the first", 0));
     // Before the result: two lines that are not messages, two wrong ids, a wrong token, three
     // notifications without sense. Behind it: a second result and two notifications, which may come
     // late.
-    let ignored = || house.metric("ignored") - before;
+    let ignored = || test_server.metric("ignored") - before;
     while ignored() < 11 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    house.call("echo", json!({})).assert_ended("completed", "");
+    test_server.call("echo", json!({})).assert_ended("completed", "");
     assert_eq!(ignored(), 11);
 }
 
 #[test]
 fn a_call_that_hangs_has_its_time_and_can_be_cancelled() {
-    let house = House::scripted("handshake");
+    let test_server = TestServer::scripted("handshake");
     let total = Some(Duration::from_secs(3));
-    let hung = house.call_within("hang", Timeouts { total, ..Timeouts::NONE });
+    let hung = test_server.call_within("hang", Timeouts { total, ..Timeouts::NONE });
     hung.assert_ended("timed_out", "");
     assert_eq!(hung.messages, ["hanging"]);
     // The upstream server received the cancellation.
-    let cancelled = || house.call("cancelled", json!({})).text;
+    let cancelled = || test_server.call("cancelled", json!({})).text;
     while cancelled() != "1" {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let created = house.client.execute("slow", &json!({}), &ExecuteOptions::default()).unwrap();
+    let created =
+        test_server.client.execute("slow", &json!({}), &ExecuteOptions::default()).unwrap();
     let follow = FollowOptions::default();
-    let mut stream = house.client.follow(created.execution, follow).unwrap();
-    let is_chunk = |event: &Event| matches!(event, Event::Chunk(_));
+    let mut stream = test_server.client.follow(created.execution, follow).unwrap();
+    let is_chunk = |event: &StreamEvent| matches!(event, StreamEvent::Chunk(_));
     assert!(stream.any(|event| is_chunk(&event.unwrap())));
-    house.client.cancel(created.execution).unwrap();
+    test_server.client.cancel(created.execution).unwrap();
     let last = stream.last().unwrap().unwrap();
     assert!(
-        matches!(&last, Event::End(end) if end.end.state.to_string() == "cancelled"),
+        matches!(&last, StreamEvent::End(end) if end.end.state.to_string() == "cancelled"),
         "{last:?}"
     );
     while cancelled() != "2" {
@@ -119,47 +120,48 @@ fn a_call_that_hangs_has_its_time_and_can_be_cancelled() {
 
 #[test]
 fn a_flood_is_held_back_takes_no_memory_and_disturbs_nobody() {
-    let house = House::with(
+    let test_server = TestServer::with(
         "flood",
         &(scripted("up", "stateless")
             + &scripted("calm", "handshake").replace("prefix = ''", "prefix = 'calm'")),
         &[],
     );
     let total = Some(Duration::from_secs(1));
-    let before = house.server.memory_bytes("VmHWM");
+    let before = test_server.server.memory_bytes("VmHWM");
     std::thread::scope(|scope| {
         let timeouts = Timeouts { total, ..Timeouts::NONE };
         let options = ExecuteOptions { timeouts: Some(timeouts), ..ExecuteOptions::default() };
-        let house = &house;
+        let test_server = &test_server;
         let flood = scope.spawn(move || {
             // A subscriber under `block` that reads nothing for a while.
-            let wishes = streamdoor::endpoint::Wishes {
+            let delivery_options = streamdoor::endpoint::DeliveryOptions {
                 policy: Some(streamdoor::stream::Policy::Block),
                 ..Default::default()
             };
-            let follow = FollowOptions { wishes, ..FollowOptions::default() };
-            let mut stream = house.client.call("flood", &json!({}), &options, follow).unwrap();
+            let follow = FollowOptions { delivery_options, ..FollowOptions::default() };
+            let mut stream =
+                test_server.client.call("flood", &json!({}), &options, follow).unwrap();
             stream.next().unwrap().unwrap();
             std::thread::sleep(Duration::from_millis(700));
             let last = stream.last().unwrap().unwrap();
-            assert!(matches!(&last, Event::End(_)), "{last:?}");
+            assert!(matches!(&last, StreamEvent::End(_)), "{last:?}");
         });
         for number in 0..50 {
-            let called = house.call("calm_echo", json!({"text": number.to_string()}));
+            let called = test_server.call("calm_echo", json!({"text": number.to_string()}));
             assert_eq!(called.text, number.to_string());
         }
         flood.join().unwrap();
     });
-    let grown = house.server.memory_bytes("VmHWM") - before;
+    let grown = test_server.server.memory_bytes("VmHWM") - before;
     assert!(grown < 128 << 20, "{grown} bytes");
-    house.call("echo", json!({"text": "x"})).assert_ended("completed", "");
+    test_server.call("echo", json!({"text": "x"})).assert_ended("completed", "");
 }
 
 #[test]
 fn what_it_asks_is_refused_and_a_ping_answered() {
     for script in ["handshake", "stateless"] {
-        let house = House::scripted(script);
-        assert_eq!(house.call("ask", json!({})).text, "{} -32601 -32601", "{script}");
+        let test_server = TestServer::scripted(script);
+        assert_eq!(test_server.call("ask", json!({})).text, "{} -32601 -32601", "{script}");
     }
 }
 
@@ -167,15 +169,16 @@ fn what_it_asks_is_refused_and_a_ping_answered() {
 fn tools_that_come_later_are_offered_on_every_shard() {
     let cores = std::thread::available_parallelism().unwrap().get();
     let cpus = if cores > 1 { "0,1" } else { "0" };
-    let house = House::with("change", &scripted("up", "handshake"), &["--cpus", cpus]);
-    let has_added = || house.client.tools().unwrap().iter().any(|tool| tool.name == "added");
+    let test_server = TestServer::with("change", &scripted("up", "handshake"), &["--cpus", cpus]);
+    let has_added = || test_server.client.tools().unwrap().iter().any(|tool| tool.name == "added");
     assert!(!has_added());
-    house.call("change", json!({})).assert_ended("completed", "");
+    test_server.call("change", json!({})).assert_ended("completed", "");
     // Each connection can come to any shard. All shards must know the tool, but not at the same
     // time.
     let mut seen = 0;
     while seen < 16 {
-        let client = streamdoor::client::Client::new(&format!("http://{}", house.server.address()));
+        let client =
+            streamdoor::client::Client::new(&format!("http://{}", test_server.server.address()));
         let tools = client.unwrap().tools().unwrap();
         match tools.iter().any(|tool| tool.name == "added") {
             true => seen += 1,
@@ -185,7 +188,7 @@ fn tools_that_come_later_are_offered_on_every_shard() {
             }
         }
     }
-    assert_eq!(house.call("added", json!({"text": "x"})).text, "x");
+    assert_eq!(test_server.call("added", json!({"text": "x"})).text, "x");
 }
 
 #[test]
@@ -224,10 +227,10 @@ fn children(parent: u32) -> Vec<u32> {
 
 #[test]
 fn nothing_of_it_is_left_when_the_server_ends() {
-    let mut house = House::scripted("handshake");
-    let before = children(house.server.process_id());
+    let mut test_server = TestServer::scripted("handshake");
+    let before = children(test_server.server.process_id());
     assert_eq!(before.len(), 1, "{before:?}");
-    house.server.stop();
+    test_server.server.stop();
     let lives = std::path::Path::new(&format!("/proc/{}", before[0])).exists();
     assert!(!lives, "it has outlived the server");
 }
@@ -235,12 +238,12 @@ fn nothing_of_it_is_left_when_the_server_ends() {
 /// The stubborn server goes on after its standard input has ended.
 #[test]
 fn nothing_of_it_is_left_when_the_server_is_killed() {
-    let house = House::scripted("stubborn");
-    house.call("echo", json!({})).assert_ended("completed", "");
-    let before = children(house.server.process_id());
+    let test_server = TestServer::scripted("stubborn");
+    test_server.call("echo", json!({})).assert_ended("completed", "");
+    let before = children(test_server.server.process_id());
     assert_eq!(before.len(), 1, "{before:?}");
     let folder = format!("/proc/{}", before[0]);
-    drop(house); // Sends SIGKILL to the server.
+    drop(test_server); // Sends SIGKILL to the server.
     let is_dead = || {
         let stat = std::fs::read_to_string(format!("{folder}/stat")).unwrap_or_default();
         // A zombie still waits for the process that reaps orphans here.

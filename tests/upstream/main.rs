@@ -6,7 +6,6 @@
 #[path = "../mcp_clients/driver.rs"]
 mod driver;
 mod hostile;
-mod house;
 #[path = "../mcp_clients/install.rs"]
 mod install;
 #[path = "../installed/mod.rs"]
@@ -17,5 +16,6 @@ mod roles;
 mod scripted;
 #[path = "../served/mod.rs"]
 mod served;
+mod test_server;
 mod web;
 mod web_tests;

@@ -6,11 +6,11 @@ use std::net::TcpStream;
 use std::sync::mpsc::channel;
 
 use serde_json::{Value, json};
-use streamdoor::client::{Client, Event, FollowOptions};
+use streamdoor::client::{Client, FollowOptions, StreamEvent};
 use streamdoor::endpoint::StreamFormat;
 
-use crate::house::{Called, House, waited_for};
 use crate::served::{Server, ask};
+use crate::test_server::{Called, TestServer, waited_for};
 
 const VERSION: &str = "2026-07-28";
 
@@ -57,8 +57,8 @@ pub fn result(address: &str, tool: &str, arguments: Value) -> Value {
     result
 }
 
-fn behind(settings: &str) -> House {
-    House::with("ours", settings, &[])
+fn behind(settings: &str) -> TestServer {
+    TestServer::with("ours", settings, &[])
 }
 
 #[test]
@@ -80,16 +80,16 @@ fn what_comes_through_is_what_came_out_over_both_transports() {
         ("slow_data_processor", json!({"chunks": 20, "delay_ms": 1})),
     ] {
         let expected = result(direct.address(), tool, arguments.clone());
-        for house in [&over_http, &over_lines] {
+        for test_server in [&over_http, &over_lines] {
             let name = format!("far_{tool}");
-            let through = result(house.server.address(), &name, arguments.clone());
+            let through = result(test_server.server.address(), &name, arguments.clone());
             assert_eq!(through, expected, "{tool}");
         }
     }
-    for house in [&over_http, &over_lines] {
+    for test_server in [&over_http, &over_lines] {
         // Chunks of the upstream server come as chunks, one by one, while the call runs.
         let arguments = json!({"chunks": 20, "delay_ms": 2});
-        let stream = house.client.call(
+        let stream = test_server.client.call(
             "far_slow_data_processor",
             &arguments,
             &Default::default(),
@@ -99,7 +99,7 @@ fn what_comes_through_is_what_came_out_over_both_transports() {
         let mut called = Called::default();
         for event in stream.unwrap() {
             let event = event.unwrap();
-            chunk_count += u32::from(matches!(event, Event::Chunk(_)));
+            chunk_count += u32::from(matches!(event, StreamEvent::Chunk(_)));
             called.take(event);
         }
         called.assert_ended("completed", "");
@@ -110,26 +110,26 @@ fn what_comes_through_is_what_came_out_over_both_transports() {
 #[test]
 fn a_tool_that_asks_first_fails_and_says_what_for() {
     let direct = Server::start(&["--conformance"]);
-    let house = behind(&format!("[mcp.far]\nurl = 'http://{}/mcp'\n", direct.address()));
-    let called = house.call("far_test_elicitation", json!({"message": "x"}));
+    let test_server = behind(&format!("[mcp.far]\nurl = 'http://{}/mcp'\n", direct.address()));
+    let called = test_server.call("far_test_elicitation", json!({"message": "x"}));
     assert_eq!((called.ends, &*called.state), (1, "failed"), "{called:?}");
     assert!(!called.error.is_empty());
 }
 
 /// Reads a stream to its end on a thread. Sends to `seen` for each chunk.
 fn follow(
-    house: &House,
+    test_server: &TestServer,
     format: StreamFormat,
     id: streamdoor::base::ExecutionId,
     seen: std::sync::mpsc::Sender<()>,
 ) -> std::thread::JoinHandle<Called> {
-    let client = Client::new(&format!("http://{}", house.server.address())).unwrap();
+    let client = Client::new(&format!("http://{}", test_server.server.address())).unwrap();
     let stream = client.follow(id, FollowOptions { format, ..waited_for() }).unwrap();
     std::thread::spawn(move || {
         let mut called = Called::default();
         for event in stream {
             let event = event.unwrap();
-            if let Event::Chunk(_) = event {
+            if let StreamEvent::Chunk(_) = event {
                 let _ = seen.send(()); // The test waits for the first one.
             }
             called.take(event);
@@ -141,21 +141,22 @@ fn follow(
 #[test]
 fn three_follow_one_call_and_each_is_told_once_when_its_server_is_killed() {
     for is_killed in [false, true] {
-        let house = House::scripted("stateless");
-        let address = house.server.address().to_owned();
+        let test_server = TestServer::scripted("stateless");
+        let address = test_server.server.address().to_owned();
         let caller = std::thread::spawn(move || call(&address, "slow", json!({}), Some(5)));
         let id = loop {
-            let all = house.client.executions().unwrap();
+            let all = test_server.client.executions().unwrap();
             match all.iter().find(|one| one.tool == "slow") {
                 Some(found) => break found.execution,
                 None => std::thread::sleep(std::time::Duration::from_millis(2)),
             }
         };
         let (sender, receiver) = channel();
-        let followers = [StreamFormat::Sse, StreamFormat::Ndjson]
-            .map(|format| (follow(&house, format, id, sender.clone()), receiver.recv().unwrap()).0);
+        let followers = [StreamFormat::Sse, StreamFormat::Ndjson].map(|format| {
+            (follow(&test_server, format, id, sender.clone()), receiver.recv().unwrap()).0
+        });
         if is_killed {
-            kill_child_of(house.server.process_id());
+            kill_child_of(test_server.server.process_id());
         }
         let texts = followers.map(|follower| {
             let called = follower.join().unwrap();
@@ -184,7 +185,7 @@ fn three_follow_one_call_and_each_is_told_once_when_its_server_is_killed() {
             }
         }
         // The upstream server has been restarted for the next call.
-        house.call("echo", json!({"text": "again"})).assert_ended("completed", "");
+        test_server.call("echo", json!({"text": "again"})).assert_ended("completed", "");
     }
 }
 
@@ -252,7 +253,7 @@ fn an_upstream_leaves_nothing_behind_and_gets_what_was_chosen() {
         "command_env = ['ASKED=1', 'CARGO_PKG_NAME']\n[mcp.far]\ncommand = 'sh'\n\
          args = ['-c', \"\"\"{script}\"\"\"]\nenv = {{ OWN = '2' }}\n"
     );
-    let mut house = behind(&settings);
+    let mut test_server = behind(&settings);
     let read = |what: &str| std::fs::read_to_string(format!("{place}.{what}")).unwrap();
     let pid = read("pid").trim().to_owned();
     let is_alive = || {
@@ -265,7 +266,7 @@ fn an_upstream_leaves_nothing_behind_and_gets_what_was_chosen() {
         assert!(has(given), "{given}: {variables}");
     }
     assert!(!has("CARGO_MANIFEST_DIR="), "{variables}");
-    house.server.stop();
+    test_server.server.stop();
     assert!(!is_alive());
     for what in ["pid", "env"] {
         std::fs::remove_file(format!("{place}.{what}")).unwrap();

@@ -11,10 +11,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::driver::Driver;
-use crate::house::House;
 use crate::install::{self, Missing};
 use crate::installed;
 use crate::ours::result;
+use crate::test_server::TestServer;
 
 /// The program of `@modelcontextprotocol/server-everything`.
 fn everything() -> Result<PathBuf, Missing> {
@@ -76,8 +76,8 @@ fn types(result: &Value) -> Vec<&str> {
 }
 
 /// Checks the results of all tools of server-everything, over any transport.
-fn check_everything(house: &House) {
-    let call = |tool: &str, arguments: Value| result(house.server.address(), tool, arguments);
+fn check_everything(test_server: &TestServer) {
+    let call = |tool: &str, arguments: Value| result(test_server.server.address(), tool, arguments);
     assert_eq!(call("echo", json!({"message": "é"}))["content"][0]["text"], "Echo: é");
     let sum = call("get-sum", json!({"a": 2, "b": 3}));
     assert_eq!(sum["content"], json!([{"type": "text", "text": "The sum of 2 and 3 is 5."}]));
@@ -109,16 +109,16 @@ fn check_everything(house: &House) {
     assert_eq!(call("get-sum", json!({"a": "x"}))["isError"], true);
 
     let long = json!({"duration": 0.5, "steps": 4});
-    let called = house.call("trigger-long-running-operation", long);
+    let called = test_server.call("trigger-long-running-operation", long);
     called.assert_ended("completed", "");
     assert!(called.text.contains("Long running operation completed"), "{called:?}");
 }
 
 /// Waits for the tool of server-everything that runs as a task only. It is announced after the
 /// start.
-fn wait_for_research(house: &House) {
+fn wait_for_research(test_server: &TestServer) {
     let has_it = || {
-        let tools = house.client.tools().unwrap();
+        let tools = test_server.client.tools().unwrap();
         tools.iter().any(|tool| tool.name == "simulate-research-query")
     };
     while !has_it() {
@@ -129,11 +129,14 @@ fn wait_for_research(house: &House) {
 #[test]
 fn all_of_server_everything_is_there_over_standard_streams() {
     let Some(program) = or_say(everything()) else { return };
-    let house =
-        House::with("every", &lines_settings(Path::new("node"), &[program.to_str().unwrap()]), &[]);
-    check_everything(&house);
-    wait_for_research(&house);
-    let called = house.call("simulate-research-query", json!({"topic": "rings"}));
+    let test_server = TestServer::with(
+        "every",
+        &lines_settings(Path::new("node"), &[program.to_str().unwrap()]),
+        &[],
+    );
+    check_everything(&test_server);
+    wait_for_research(&test_server);
+    let called = test_server.call("simulate-research-query", json!({"topic": "rings"}));
     called.assert_ended("completed", "");
     assert!(called.text.contains("rings"), "{called:?}");
 }
@@ -146,11 +149,11 @@ fn all_of_server_everything_is_there_over_http() {
         command.arg(&program).arg("streamableHttp").env("PORT", port.to_string());
         command
     });
-    check_everything(&House::with("every-http", &web.settings(), &[]));
+    check_everything(&TestServer::with("every-http", &web.settings(), &[]));
 }
 
-fn check_python(house: &House) {
-    let call = |tool: &str, arguments: Value| result(house.server.address(), tool, arguments);
+fn check_python(test_server: &TestServer) {
+    let call = |tool: &str, arguments: Value| result(test_server.server.address(), tool, arguments);
     let greeted = call("greet", json!({"name": "Ada"}));
     assert_eq!(greeted["content"][0]["text"], "Hello, Ada!");
     assert_eq!(greeted["structuredContent"], json!({"result": "Hello, Ada!"}));
@@ -158,21 +161,24 @@ fn check_python(house: &House) {
     let picture = call("picture", json!({}));
     assert_eq!(types(&picture), ["text", "image", "text"]);
     assert_eq!(picture["content"][2]["text"], "behind");
-    let counted = house.call("count", json!({"up_to": 5}));
+    let counted = test_server.call("count", json!({"up_to": 5}));
     counted.assert_ended("completed", "");
     assert_eq!(counted.text, "counted to 5");
     assert_eq!(counted.messages.last().map(String::as_str), Some("number 5"));
     // The Python SDK does not reveal the reason.
-    house.call("fail", json!({"reason": "x"})).assert_ended("failed", "Error executing tool fail");
+    test_server
+        .call("fail", json!({"reason": "x"}))
+        .assert_ended("failed", "Error executing tool fail");
 }
 
 #[test]
 fn a_python_server_is_there_over_standard_streams_and_comes_back() {
     let Some(python) = or_say(install::python()) else { return };
-    let house = House::with("python", &lines_settings(&python, &[&python_server(), "stdio"]), &[]);
-    check_python(&house);
-    house.call("die", json!({})).assert_ended("failed", "it has ended (exit status: 9)");
-    assert_eq!(house.call("greet", json!({"name": "again"})).text, "Hello, again!");
+    let test_server =
+        TestServer::with("python", &lines_settings(&python, &[&python_server(), "stdio"]), &[]);
+    check_python(&test_server);
+    test_server.call("die", json!({})).assert_ended("failed", "it has ended (exit status: 9)");
+    assert_eq!(test_server.call("greet", json!({"name": "again"})).text, "Hello, again!");
 }
 
 #[test]
@@ -184,11 +190,11 @@ fn a_python_server_is_there_over_http_and_its_end_fails_the_call() {
         command
     };
     let mut web = Web::start(start);
-    let house = House::with("python-http", &web.settings(), &[]);
-    check_python(&house);
-    house.call("die", json!({})).assert_ended("failed", "MCP server `it`: ");
+    let test_server = TestServer::with("python-http", &web.settings(), &[]);
+    check_python(&test_server);
+    test_server.call("die", json!({})).assert_ended("failed", "MCP server `it`: ");
     web.child.wait().unwrap(); // Until then its port may still accept.
-    house.call("greet", json!({"name": "x"})).assert_ended("failed", "cannot be reached");
+    test_server.call("greet", json!({"name": "x"})).assert_ended("failed", "cannot be reached");
 }
 
 /// One client of each kind.
@@ -229,16 +235,16 @@ fn every_client_calls_every_tool() {
     };
     let settings = lines_settings(Path::new("node"), &[program.to_str().unwrap()])
         + &lines_settings(&python, &[&python_server(), "stdio"]).replace("[mcp.it]", "[mcp.py]");
-    let house = House::with("clients", &settings, &[]);
-    wait_for_research(&house);
-    let names = |house: &House| -> BTreeSet<String> {
-        house.client.tools().unwrap().into_iter().map(|tool| tool.name).collect()
+    let test_server = TestServer::with("clients", &settings, &[]);
+    wait_for_research(&test_server);
+    let names = |test_server: &TestServer| -> BTreeSet<String> {
+        test_server.client.tools().unwrap().into_iter().map(|tool| tool.name).collect()
     };
-    let plain = House::with("plain", "", &[]);
-    let theirs: BTreeSet<String> = &names(&house) - &names(&plain);
+    let plain = TestServer::with("plain", "", &[]);
+    let theirs: BTreeSet<String> = &names(&test_server) - &names(&plain);
     let location = json!({"location": "Chicago"});
     for (name, mut command) in clients() {
-        command.arg(format!("http://{}/mcp", house.server.address()));
+        command.arg(format!("http://{}/mcp", test_server.server.address()));
         let mut driver = Driver::start(name, &mut command);
         driver.connect();
         let tools = driver.tools();

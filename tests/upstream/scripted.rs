@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// The state of the server.
 #[derive(Default)]
-struct Heard {
+struct ServerState {
     /// Replies to the server's own requests, by request id.
     answers: BTreeMap<String, Value>,
     /// Ids of the requests that were cancelled.
@@ -19,10 +19,10 @@ struct Heard {
     has_more: bool,
 }
 
-static HEARD: Mutex<Heard> =
-    Mutex::new(Heard { answers: BTreeMap::new(), cancelled: Vec::new(), has_more: false });
+static HEARD: Mutex<ServerState> =
+    Mutex::new(ServerState { answers: BTreeMap::new(), cancelled: Vec::new(), has_more: false });
 
-fn heard() -> std::sync::MutexGuard<'static, Heard> {
+fn heard() -> std::sync::MutexGuard<'static, ServerState> {
     HEARD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -13,7 +13,7 @@ pub const KEY: &str = "sesame";
 
 /// The state of the server.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct ServerState {
     /// Number of sessions that were opened.
     pub sessions: u64,
     /// The id of the open session.
@@ -32,7 +32,7 @@ pub struct Heard {
 
 /// A server. It runs until the test process ends.
 pub struct Web {
-    heard: Arc<Mutex<Heard>>,
+    heard: Arc<Mutex<ServerState>>,
     pub port: u16,
 }
 
@@ -76,7 +76,7 @@ impl Web {
     pub fn start() -> Web {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let heard: Arc<Mutex<Heard>> = Arc::default();
+        let heard: Arc<Mutex<ServerState>> = Arc::default();
         let for_all = Arc::clone(&heard);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -91,12 +91,12 @@ impl Web {
         Web { heard, port }
     }
 
-    pub fn heard(&self) -> MutexGuard<'_, Heard> {
+    pub fn heard(&self) -> MutexGuard<'_, ServerState> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the state satisfies `what`.
-    pub fn wait(&self, what: impl Fn(&Heard) -> bool) {
+    pub fn wait(&self, what: impl Fn(&ServerState) -> bool) {
         while !what(&self.heard()) {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -105,11 +105,11 @@ impl Web {
 
 struct Answering {
     stream: TcpStream,
-    heard: Arc<Mutex<Heard>>,
+    heard: Arc<Mutex<ServerState>>,
 }
 
 impl Answering {
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn heard(&self) -> MutexGuard<'_, ServerState> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use streamdoor::wire::events::{Chunk, End, EndState, Event};
+use streamdoor::wire::events::{ChunkEvent, EndEvent, EndState, WireEvent};
 use streamdoor::wire::sse;
 
 /// The format of events.
@@ -45,8 +45,8 @@ pub fn timestamp_us(planned_ns: u64) -> u64 {
 }
 
 /// Returns a chunk that was due at `planned_ns`. This is also its time of publication.
-pub fn chunk<'a>(execution: &'a str, seq: u64, data: &'a [u8], planned_ns: u64) -> Event<'a> {
-    Event::Chunk(Chunk {
+pub fn chunk<'a>(execution: &'a str, seq: u64, data: &'a [u8], planned_ns: u64) -> WireEvent<'a> {
+    WireEvent::Chunk(ChunkEvent {
         execution,
         seq,
         total_chunks: None,
@@ -60,8 +60,8 @@ pub fn chunk<'a>(execution: &'a str, seq: u64, data: &'a [u8], planned_ns: u64) 
 }
 
 /// Returns the end of an execution with `chunks` chunks.
-pub fn end(execution: &str, chunks: u64, size_bytes: usize) -> Event<'_> {
-    Event::End(End {
+pub fn end(execution: &str, chunks: u64, size_bytes: usize) -> WireEvent<'_> {
+    WireEvent::End(EndEvent {
         execution,
         state: EndState::Ended("completed"),
         chunks,
@@ -82,7 +82,7 @@ pub fn id(execution: &str, seq: u64, size_bytes: usize) -> String {
 }
 
 /// Appends `event`, framed for a stream of `format`.
-pub fn write(out: &mut Vec<u8>, format: Format, id: &str, event: &Event<'_>) {
+pub fn write(out: &mut Vec<u8>, format: Format, id: &str, event: &WireEvent<'_>) {
     match format {
         Format::Sse => {
             for part in ["id: ", id, "\n"] {

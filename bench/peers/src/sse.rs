@@ -211,7 +211,7 @@ async fn produce(load: &Load, app: &App) -> io::Result<()> {
     Ok(())
 }
 
-fn to_json(event: &streamdoor::wire::events::Event<'_>) -> String {
+fn to_json(event: &streamdoor::wire::events::WireEvent<'_>) -> String {
     let mut json = Vec::with_capacity(512);
     event.write_json(&mut json);
     String::from_utf8(json).expect("JSON is UTF-8")

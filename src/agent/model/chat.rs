@@ -7,8 +7,8 @@
 use serde_json::{Map, Value};
 
 use crate::agent::message::Usage;
+use crate::agent::model::answer_builder::{AnswerBuilder, CallNumber, NoArguments};
 use crate::agent::model::decode::malformed;
-use crate::agent::model::speaker::{CallNumber, Empty, Speaker};
 use crate::agent::model::value::{each, number, place, text, whole};
 use crate::agent::model::{FinishReason, ModelFault};
 use crate::limits;
@@ -31,7 +31,7 @@ pub(super) struct Chat {
 }
 
 /// The information in a fragment about its call.
-struct Part<'a> {
+struct CallFragment<'a> {
     index: Option<u64>,
     id: &'a str,
     name: &'a str,
@@ -39,48 +39,52 @@ struct Part<'a> {
 }
 
 impl Chat {
-    pub fn frame(&mut self, frame: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    pub fn frame(&mut self, frame: &Value, builder: &mut AnswerBuilder) -> Result<(), ModelFault> {
         for choice in each(&frame["choices"]) {
             if number(&choice["index"]).unwrap_or(0) == 0 {
-                self.choice(choice, speaker)?;
+                self.choice(choice, builder)?;
             }
         }
         let counted = [&frame["usage"], &frame["x_groq"]["usage"]];
         if let Some(usage) = counted.into_iter().find_map(usage_of) {
-            speaker.usage(usage);
+            builder.usage(usage);
         }
         Ok(())
     }
 
     /// Reads an answer in one piece, which has messages where frames have deltas.
-    pub fn document(&mut self, value: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    pub fn document(
+        &mut self,
+        value: &Value,
+        builder: &mut AnswerBuilder,
+    ) -> Result<(), ModelFault> {
         self.is_document = true;
-        self.frame(value, speaker)?;
-        self.done(speaker)
+        self.frame(value, builder)?;
+        self.done(builder)
     }
 
     /// Ends the answer. Without a finish reason it was cut off.
-    pub fn done(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    pub fn done(&mut self, builder: &mut AnswerBuilder) -> Result<(), ModelFault> {
         let finish = self.finish.take().ok_or(ModelFault::Truncated)?;
         let mut back = Map::new();
-        if let (Some((field, reasoning)), true) = (self.reasoning.take(), speaker.has_calls()) {
+        if let (Some((field, reasoning)), true) = (self.reasoning.take(), builder.has_calls()) {
             back.insert(field.to_owned(), Value::String(reasoning));
         }
         if let Some(extra) = self.extra.take() {
             back.insert("extra_content".to_owned(), extra);
         }
         if !back.is_empty() {
-            speaker.block(Value::Object(back))?;
+            builder.block(Value::Object(back))?;
         }
-        speaker.finish(match finish {
+        builder.finish(match finish {
             FinishReason::Stop if self.has_refusal => FinishReason::Refusal,
             finish => finish,
         })
     }
 
-    fn choice(&mut self, choice: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn choice(&mut self, choice: &Value, builder: &mut AnswerBuilder) -> Result<(), ModelFault> {
         let delta = if choice["delta"].is_object() { &choice["delta"] } else { &choice["message"] };
-        self.delta(delta, speaker)?;
+        self.delta(delta, builder)?;
         let reason = text(&choice["finish_reason"]);
         if reason.is_empty() {
             return Ok(()); // `null` or an empty text, until the reason is known.
@@ -93,24 +97,24 @@ impl Chat {
             other => FinishReason::Other(other.chars().take(64).collect()),
         });
         let is_cut = matches!(reason, "length" | "content_filter");
-        speaker.complete_all(if is_cut { Empty::IsCut } else { Empty::IsObject })
+        builder.complete_all(if is_cut { NoArguments::IsCut } else { NoArguments::IsObject })
     }
 
-    fn delta(&mut self, delta: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn delta(&mut self, delta: &Value, builder: &mut AnswerBuilder) -> Result<(), ModelFault> {
         // Servers that send both fields send the same text in both.
         let fields = ["reasoning_content", "reasoning"];
         if let Some(field) = fields.into_iter().find(|field| !text(&delta[*field]).is_empty()) {
-            self.reason(field, text(&delta[field]), speaker)?;
+            self.reason(field, text(&delta[field]), builder)?;
         }
-        self.content(&delta["content"], speaker)?;
+        self.content(&delta["content"], builder)?;
         let refusal = text(&delta["refusal"]);
         self.has_refusal |= !refusal.is_empty();
-        speaker.text(refusal)?;
+        builder.text(refusal)?;
         for fragment in each(&delta["tool_calls"]) {
-            self.fragment(fragment, speaker)?;
+            self.fragment(fragment, builder)?;
         }
         if delta["function_call"].is_object() {
-            self.old_fragment(&delta["function_call"], speaker)?;
+            self.old_fragment(&delta["function_call"], builder)?;
         }
         if delta["extra_content"].is_object() {
             self.extra = Some(delta["extra_content"].clone());
@@ -122,71 +126,76 @@ impl Chat {
         &mut self,
         field: &'static str,
         piece: &str,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
     ) -> Result<(), ModelFault> {
-        speaker.reasoning(piece)?;
+        builder.reasoning(piece)?;
         let (_, all) = self.reasoning.get_or_insert_with(|| (field, String::new()));
         all.push_str(piece);
         Ok(())
     }
 
     /// Reads content, which is a text or an array of parts.
-    fn content(&mut self, content: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
-        speaker.text(text(content))?;
+    fn content(&mut self, content: &Value, builder: &mut AnswerBuilder) -> Result<(), ModelFault> {
+        builder.text(text(content))?;
         for part in each(content) {
             match text(&part["type"]) {
-                _ if part.is_string() => speaker.text(text(part))?,
+                _ if part.is_string() => builder.text(text(part))?,
                 "thinking" => {
-                    speaker.reasoning(text(&part["thinking"]))?;
+                    builder.reasoning(text(&part["thinking"]))?;
                     each(&part["thinking"])
                         .iter()
-                        .try_for_each(|inner| speaker.reasoning(text(&inner["text"])))?;
+                        .try_for_each(|inner| builder.reasoning(text(&inner["text"])))?;
                 }
                 "refusal" => {
                     self.has_refusal = true;
-                    speaker.text(text(&part["refusal"]))?;
+                    builder.text(text(&part["refusal"]))?;
                 }
-                _ => speaker.text(text(&part["text"]))?,
+                _ => builder.text(text(&part["text"]))?,
             }
         }
         Ok(())
     }
 
-    fn fragment(&mut self, fragment: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn fragment(
+        &mut self,
+        fragment: &Value,
+        builder: &mut AnswerBuilder,
+    ) -> Result<(), ModelFault> {
         let function = &fragment["function"];
         let (id, name) = (text(&fragment["id"]), text(&function["name"]));
         let arguments = whole(&function["arguments"]);
         let index = place(&fragment["index"], "calls", limits::MODEL_CALLS_MAX)?;
         let is_nameless = index.is_none() && id.is_empty() && name.is_empty();
-        let part = Part { index, id, name, has_arguments: !arguments.trim_ascii().is_empty() };
-        let call = match self.find(&part, speaker).filter(|_| !self.is_document) {
+        let part =
+            CallFragment { index, id, name, has_arguments: !arguments.trim_ascii().is_empty() };
+        let call = match self.find(&part, builder).filter(|_| !self.is_document) {
             Some(call) => call,
             None if is_nameless && arguments.is_empty() => return Ok(()),
             None if is_nameless => return Err(malformed("has arguments without a call")),
-            None => self.open(index, speaker)?,
+            None => self.open(index, builder)?,
         };
         if !id.is_empty() {
-            speaker.identify(call, id)?;
+            builder.identify(call, id)?;
         }
-        speaker.name(call, name)?;
+        builder.name(call, name)?;
         let extra = &fragment["extra_content"];
-        if extra.is_object() && !speaker.is_complete(call) {
-            speaker.extra(call, extra.clone())?;
+        if extra.is_object() && !builder.is_complete(call) {
+            builder.extra(call, extra.clone())?;
         }
-        speaker.arguments(call, &arguments)
+        builder.arguments(call, &arguments)
     }
 
     /// Returns the call that a fragment belongs to; `None` for a new call.
-    fn find(&self, part: &Part<'_>, speaker: &Speaker) -> Option<CallNumber> {
-        let Part { index, id, name, has_arguments } = *part;
-        let has_id = |call: CallNumber| !id.is_empty() && speaker.id_of(call) == Some(id);
+    fn find(&self, part: &CallFragment<'_>, builder: &AnswerBuilder) -> Option<CallNumber> {
+        let CallFragment { index, id, name, has_arguments } = *part;
+        let has_id = |call: CallNumber| !id.is_empty() && builder.id_of(call) == Some(id);
         if index.is_some() {
             let is_it = |(known, call): &&(Option<u64>, CallNumber)| {
                 *known == index || (known.is_none() && has_id(*call))
             };
             let (_, call) = *self.calls.iter().rev().find(is_it)?;
             // Several calls with the same index: a name with another id begins the next one.
-            let known = speaker.id_of(call);
+            let known = builder.id_of(call);
             let is_other =
                 !name.is_empty() && !id.is_empty() && known.is_some_and(|known| known != id);
             return (!is_other).then_some(call);
@@ -194,7 +203,7 @@ impl Chat {
         // A name with more arguments after a whole object begins another call, even with the same
         // id.
         let goes_on =
-            |call: CallNumber| name.is_empty() || !has_arguments || !speaker.has_whole_object(call);
+            |call: CallNumber| name.is_empty() || !has_arguments || !builder.has_whole_object(call);
         if let Some((_, call)) = self.calls.iter().rev().find(|(_, call)| has_id(*call)) {
             return goes_on(*call).then_some(*call);
         }
@@ -203,11 +212,11 @@ impl Chat {
             (true, true) => true,
             // A late name, or one that is repeated until the arguments are whole.
             (true, false) => {
-                let known = speaker.name_of(last);
-                let is_repeated = known == name && speaker.has_arguments(last);
-                known.is_empty() || (is_repeated && goes_on(last) && !speaker.is_complete(last))
+                let known = builder.name_of(last);
+                let is_repeated = known == name && builder.has_arguments(last);
+                known.is_empty() || (is_repeated && goes_on(last) && !builder.is_complete(last))
             }
-            (false, true) => speaker.id_of(last).is_none(),
+            (false, true) => builder.id_of(last).is_none(),
             (false, false) => false,
         };
         belongs.then_some(last)
@@ -216,22 +225,26 @@ impl Chat {
     fn open(
         &mut self,
         index: Option<u64>,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
     ) -> Result<CallNumber, ModelFault> {
-        speaker.complete_whole_ones()?;
-        let call = speaker.open_call()?;
+        builder.complete_whole_ones()?;
+        let call = builder.open_call()?;
         self.calls.push((index, call));
         self.finish = None; // More follows.
         Ok(call)
     }
 
-    fn old_fragment(&mut self, function: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn old_fragment(
+        &mut self,
+        function: &Value,
+        builder: &mut AnswerBuilder,
+    ) -> Result<(), ModelFault> {
         let call = match self.function_call {
             Some(call) => call,
-            None => *self.function_call.insert(speaker.open_call()?),
+            None => *self.function_call.insert(builder.open_call()?),
         };
-        speaker.name(call, text(&function["name"]))?;
-        speaker.arguments(call, &whole(&function["arguments"]))
+        builder.name(call, text(&function["name"]))?;
+        builder.arguments(call, &whole(&function["arguments"]))
     }
 }
 

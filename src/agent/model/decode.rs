@@ -6,11 +6,11 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::agent::message::ToolDescription;
+use crate::agent::model::answer_builder::AnswerBuilder;
 use crate::agent::model::chat::Chat;
 use crate::agent::model::messages::Messages;
+use crate::agent::model::reported_error::{ReportedError, is_error};
 use crate::agent::model::responses::Responses;
-use crate::agent::model::said::{SaidError, is_error};
-use crate::agent::model::speaker::Speaker;
 use crate::agent::model::{Endpoint, ModelEvent, ModelFault, Secret, Wire};
 use crate::limits;
 use crate::wire::sse;
@@ -20,12 +20,12 @@ use crate::wire::sse;
 ///
 /// ```
 /// use std::collections::VecDeque;
-/// use streamdoor::agent::model::{Decoder, Endpoint, FinishReason, ModelEvent, Wire};
+/// use streamdoor::agent::model::{AnswerDecoder, Endpoint, FinishReason, ModelEvent, Wire};
 ///
 /// let base_url = "http://127.0.0.1:8080/v1".parse()?;
 /// let model = "any".to_owned();
 /// let endpoint = Endpoint { wire: Wire::ChatCompletions, base_url, model, key: None };
-/// let (mut decoder, mut events) = (Decoder::new(&endpoint, &[]), VecDeque::new());
+/// let (mut decoder, mut events) = (AnswerDecoder::new(&endpoint, &[]), VecDeque::new());
 /// decoder.feed(b"data: {\"choices\":[{\"delta\":{\"content\":\"Hi", &mut events)?;
 /// assert!(events.is_empty()); // No event is whole yet.
 /// decoder.feed(b"\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n", &mut events)?;
@@ -34,10 +34,10 @@ use crate::wire::sse;
 /// assert_eq!(events, expected);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Decoder {
+pub struct AnswerDecoder {
     form: Form,
     machine: Machine,
-    speaker: Speaker,
+    builder: AnswerBuilder,
     key: Option<Secret>,
     failed: Option<ModelFault>,
 }
@@ -57,13 +57,13 @@ enum Machine {
     Messages(Messages),
 }
 
-impl Decoder {
+impl AnswerDecoder {
     /// Creates a decoder for an answer of `endpoint` to a request with `tools`.
-    pub fn new(endpoint: &Endpoint, tools: &[ToolDescription]) -> Decoder {
-        Decoder {
+    pub fn new(endpoint: &Endpoint, tools: &[ToolDescription]) -> AnswerDecoder {
+        AnswerDecoder {
             form: Form::new(),
             machine: Machine::new(endpoint.wire),
-            speaker: Speaker::new(endpoint.wire, tools),
+            builder: AnswerBuilder::new(endpoint.wire, tools),
             key: endpoint.key.clone(),
             failed: None,
         }
@@ -72,8 +72,8 @@ impl Decoder {
     /// Restarts the decoder for another answer to the same request.
     pub(super) fn restart(&mut self) {
         self.form = Form::new();
-        self.machine = Machine::new(self.speaker.wire());
-        self.speaker.restart();
+        self.machine = Machine::new(self.builder.wire());
+        self.builder.restart();
         self.failed = None;
     }
 
@@ -89,20 +89,21 @@ impl Decoder {
     /// Ends the body, whether it is complete or its connection broke.
     ///
     /// # Errors
-    /// [`ModelFault::Truncated`] if the answer is not complete; otherwise as [`Decoder::feed`].
+    /// [`ModelFault::Truncated`] if the answer is not complete; otherwise as
+    /// [`AnswerDecoder::feed`].
     pub fn end(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelFault> {
-        self.step(out, Decoder::read_end)
+        self.step(out, AnswerDecoder::read_end)
     }
 
     /// True if [`ModelEvent::Finished`] was emitted. The rest of the body is then irrelevant.
     pub fn is_finished(&self) -> bool {
-        self.speaker.is_finished()
+        self.builder.is_finished()
     }
 
     fn step(
         &mut self,
         out: &mut VecDeque<ModelEvent>,
-        read: impl FnOnce(&mut Decoder) -> Result<(), ModelFault>,
+        read: impl FnOnce(&mut AnswerDecoder) -> Result<(), ModelFault>,
     ) -> Result<(), ModelFault> {
         if let Some(fault) = &self.failed {
             return Err(fault.clone());
@@ -111,7 +112,7 @@ impl Decoder {
             return Ok(());
         }
         let result = read(self);
-        out.append(&mut self.speaker.events);
+        out.append(&mut self.builder.events);
         self.failed = result.as_ref().err().cloned();
         result
     }
@@ -155,7 +156,8 @@ impl Decoder {
         mut input: &[u8],
         on_bad_json: impl Fn() -> ModelFault,
     ) -> Result<(), ModelFault> {
-        let Decoder { form: Form::Unknown(decoder) | Form::Stream(decoder), .. } = self else {
+        let AnswerDecoder { form: Form::Unknown(decoder) | Form::Stream(decoder), .. } = self
+        else {
             unreachable!("a document has no frames");
         };
         let limit = limits::MODEL_FRAME_BYTES_MAX;
@@ -164,16 +166,16 @@ impl Decoder {
             let data = message.data();
             let data = data.trim_ascii();
             if data.starts_with("[DONE]") {
-                self.machine.done(&mut self.speaker)?;
+                self.machine.done(&mut self.builder)?;
             } else if !data.is_empty() {
                 let frame: Value = serde_json::from_str(data).map_err(|_| on_bad_json())?;
                 let name = message.name();
                 if is_error(&name, &frame) {
-                    return Err(SaidError::of(&frame).into_fault(self.key.as_ref()));
+                    return Err(ReportedError::of(&frame).into_fault(self.key.as_ref()));
                 }
-                self.machine.frame(&name, &frame, &mut self.speaker, self.key.as_ref())?;
+                self.machine.frame(&name, &frame, &mut self.builder, self.key.as_ref())?;
             }
-            if self.speaker.is_finished() {
+            if self.builder.is_finished() {
                 break;
             }
         }
@@ -191,7 +193,7 @@ impl Decoder {
             Form::Unknown(_) | Form::Stream(_) => {
                 self.read_frames(b"\n\n", || ModelFault::Truncated)?;
                 if !self.is_finished() {
-                    self.machine.end(&mut self.speaker)?;
+                    self.machine.end(&mut self.builder)?;
                 }
             }
         }
@@ -206,9 +208,9 @@ impl Decoder {
         })?;
         let document = value.get(0).unwrap_or(&value); // Google puts its errors into an array.
         if is_error("", document) {
-            return Err(SaidError::of(document).into_fault(self.key.as_ref()));
+            return Err(ReportedError::of(document).into_fault(self.key.as_ref()));
         }
-        self.machine.document(document, &mut self.speaker, self.key.as_ref())
+        self.machine.document(document, &mut self.builder, self.key.as_ref())
     }
 }
 
@@ -232,20 +234,20 @@ impl Machine {
         &mut self,
         name: &str,
         frame: &Value,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
         key: Option<&Secret>,
     ) -> Result<(), ModelFault> {
         match self {
-            Machine::Chat(chat) => chat.frame(frame, speaker),
-            Machine::Responses(responses) => responses.frame(name, frame, speaker, key),
-            Machine::Messages(messages) => messages.frame(name, frame, speaker),
+            Machine::Chat(chat) => chat.frame(frame, builder),
+            Machine::Responses(responses) => responses.frame(name, frame, builder, key),
+            Machine::Messages(messages) => messages.frame(name, frame, builder),
         }
     }
 
     /// Handles `[DONE]`. The other two wires end with frames of their own.
-    fn done(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn done(&mut self, builder: &mut AnswerBuilder) -> Result<(), ModelFault> {
         match self {
-            Machine::Chat(chat) => chat.done(speaker),
+            Machine::Chat(chat) => chat.done(builder),
             Machine::Responses(_) | Machine::Messages(_) => Ok(()),
         }
     }
@@ -253,19 +255,19 @@ impl Machine {
     fn document(
         &mut self,
         document: &Value,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
         key: Option<&Secret>,
     ) -> Result<(), ModelFault> {
         match self {
-            Machine::Chat(chat) => chat.document(document, speaker),
-            Machine::Responses(responses) => responses.document(document, speaker, key),
-            Machine::Messages(messages) => messages.document(document, speaker),
+            Machine::Chat(chat) => chat.document(document, builder),
+            Machine::Responses(responses) => responses.document(document, builder, key),
+            Machine::Messages(messages) => messages.document(document, builder),
         }
     }
 
-    fn end(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn end(&mut self, builder: &mut AnswerBuilder) -> Result<(), ModelFault> {
         match self {
-            Machine::Chat(chat) => chat.done(speaker),
+            Machine::Chat(chat) => chat.done(builder),
             Machine::Responses(_) | Machine::Messages(_) => Ok(()),
         }
     }
@@ -276,7 +278,7 @@ pub(super) fn malformed(problem: &str) -> ModelFault {
     ModelFault::Malformed(problem.to_owned())
 }
 
-impl fmt::Debug for Decoder {
+impl fmt::Debug for AnswerDecoder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let form = match &self.form {
             Form::Unknown(_) => "unknown",

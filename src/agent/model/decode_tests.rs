@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use crate::agent::model::{Decoder, Endpoint, ModelEvent, ModelFault, Wire};
+use crate::agent::model::{AnswerDecoder, Endpoint, ModelEvent, ModelFault, Wire};
 use crate::limits;
 
-fn decoder(wire: Wire) -> Decoder {
+fn decoder(wire: Wire) -> AnswerDecoder {
     let base_url = "http://localhost".parse().unwrap();
-    Decoder::new(&Endpoint { wire, base_url, model: "m".to_owned(), key: None }, &[])
+    AnswerDecoder::new(&Endpoint { wire, base_url, model: "m".to_owned(), key: None }, &[])
 }
 
 /// Feeds frames until one is refused.

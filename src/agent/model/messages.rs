@@ -9,7 +9,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::agent::message::Usage;
-use crate::agent::model::speaker::{CallNumber, Empty, Speaker};
+use crate::agent::model::answer_builder::{AnswerBuilder, CallNumber, NoArguments};
 use crate::agent::model::value::{each, number, place, text};
 use crate::agent::model::{FinishReason, ModelFault};
 use crate::limits;
@@ -53,7 +53,7 @@ impl Messages {
         &mut self,
         name: &str,
         frame: &Value,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
     ) -> Result<(), ModelFault> {
         let kind = match text(&frame["type"]) {
             "" => name,
@@ -61,36 +61,40 @@ impl Messages {
         };
         let index = place(&frame["index"], "blocks", limits::MODEL_ITEMS_MAX)?;
         match kind {
-            "message_start" => self.count(&frame["message"]["usage"], speaker),
-            "content_block_start" => return self.begin(index, &frame["content_block"], speaker),
-            "content_block_delta" => return self.go_on(index, &frame["delta"], speaker),
-            "content_block_stop" => return self.end(index, speaker),
+            "message_start" => self.count(&frame["message"]["usage"], builder),
+            "content_block_start" => return self.begin(index, &frame["content_block"], builder),
+            "content_block_delta" => return self.go_on(index, &frame["delta"], builder),
+            "content_block_stop" => return self.end(index, builder),
             "message_delta" => {
-                self.count(&frame["usage"], speaker);
+                self.count(&frame["usage"], builder);
                 self.stop(text(&frame["delta"]["stop_reason"]));
             }
-            "message_stop" => return self.finish(speaker),
+            "message_stop" => return self.finish(builder),
             _ => {} // `ping`, and events of later versions.
         }
         Ok(())
     }
 
     /// Reads a whole message.
-    pub fn document(&mut self, message: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    pub fn document(
+        &mut self,
+        message: &Value,
+        builder: &mut AnswerBuilder,
+    ) -> Result<(), ModelFault> {
         for block in each(&message["content"]) {
-            self.begin(None, block, speaker)?;
-            self.end(None, speaker)?;
+            self.begin(None, block, builder)?;
+            self.end(None, builder)?;
         }
-        self.count(&message["usage"], speaker);
+        self.count(&message["usage"], builder);
         self.stop(text(&message["stop_reason"]));
-        self.finish(speaker)
+        self.finish(builder)
     }
 
     fn begin(
         &mut self,
         index: Option<u64>,
         block: &Value,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
     ) -> Result<(), ModelFault> {
         // End the blocks whose ends got lost. Open calls can go on: some servers make several at
         // once.
@@ -98,28 +102,28 @@ impl Messages {
             *known == index || matches!(block, Block::Kept { .. })
         };
         while let Some(at) = self.blocks.iter().position(is_over) {
-            self.end_at(at, speaker)?;
+            self.end_at(at, builder)?;
         }
-        self.settle_empty(Empty::IsObject, speaker)?;
+        self.settle_empty(NoArguments::IsObject, builder)?;
         let limit = limits::MODEL_CALLS_MAX;
         if self.blocks.len() == limit {
             return Err(ModelFault::TooLong { what: "blocks", limit });
         }
         let begun = match text(&block["type"]) {
             "text" => {
-                speaker.text(text(&block["text"]))?;
+                builder.text(text(&block["text"]))?;
                 Block::Text
             }
             "tool_use" => {
-                let call = speaker.open_call()?;
-                speaker.identify(call, text(&block["id"]))?;
-                speaker.name(call, text(&block["name"]))?;
+                let call = builder.open_call()?;
+                builder.identify(call, text(&block["id"]))?;
+                builder.name(call, text(&block["name"]))?;
                 let input = &block["input"];
-                speaker.count(if input.is_null() { 0 } else { input.to_string().len() })?;
+                builder.count(if input.is_null() { 0 } else { input.to_string().len() })?;
                 Block::Call(call, input.clone())
             }
             "thinking" => {
-                speaker.reasoning(text(&block["thinking"]))?;
+                builder.reasoning(text(&block["thinking"]))?;
                 Block::kept(block)
             }
             // Tools on the vendor's side: their calls and their results.
@@ -139,7 +143,7 @@ impl Messages {
         &mut self,
         index: Option<u64>,
         delta: &Value,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
     ) -> Result<(), ModelFault> {
         let at = match index {
             Some(_) => self.blocks.iter().position(|(known, _)| *known == index),
@@ -152,9 +156,9 @@ impl Messages {
         };
         match (text(&delta["type"]), block) {
             (_, Block::Unknown) => Ok(()),
-            ("text_delta", _) => speaker.text(text(&delta["text"])),
+            ("text_delta", _) => builder.text(text(&delta["text"])),
             ("input_json_delta", Block::Call(call, _)) => {
-                speaker.arguments(*call, text(&delta["partial_json"]))
+                builder.arguments(*call, text(&delta["partial_json"]))
             }
             ("input_json_delta", Block::Kept { input, .. }) => {
                 let piece = text(&delta["partial_json"]);
@@ -163,17 +167,17 @@ impl Messages {
                     return Err(ModelFault::TooLong { what: "arguments", limit });
                 }
                 input.push_str(piece);
-                speaker.count(piece.len())
+                builder.count(piece.len())
             }
             ("thinking_delta", block) => {
                 let piece = text(&delta["thinking"]);
-                speaker.reasoning(piece)?; // The bytes are counted there.
+                builder.reasoning(piece)?; // The bytes are counted there.
                 block.grow("thinking", piece);
                 Ok(())
             }
             ("signature_delta", block) => {
                 let piece = text(&delta["signature"]);
-                speaker.count(piece.len())?;
+                builder.count(piece.len())?;
                 block.grow("signature", piece);
                 Ok(())
             }
@@ -182,26 +186,26 @@ impl Messages {
     }
 
     /// Ends a block. A block that has ended already, or never began, is ignored.
-    fn end(&mut self, index: Option<u64>, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn end(&mut self, index: Option<u64>, builder: &mut AnswerBuilder) -> Result<(), ModelFault> {
         let at = match index {
             Some(_) => self.blocks.iter().position(|(known, _)| *known == index),
             None => self.blocks.len().checked_sub(1),
         };
-        at.map_or(Ok(()), |at| self.end_at(at, speaker))
+        at.map_or(Ok(()), |at| self.end_at(at, builder))
     }
 
-    fn end_at(&mut self, at: usize, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn end_at(&mut self, at: usize, builder: &mut AnswerBuilder) -> Result<(), ModelFault> {
         match self.blocks.remove(at).1 {
             Block::Text | Block::Unknown => Ok(()),
             Block::Call(call, input) => {
                 let has_input = input.as_object().is_some_and(|input| !input.is_empty());
-                if !speaker.has_arguments(call) && has_input {
-                    speaker.arguments(call, &input.to_string())?;
+                if !builder.has_arguments(call) && has_input {
+                    builder.arguments(call, &input.to_string())?;
                 }
-                if speaker.has_arguments(call) {
-                    return speaker.complete(call, Empty::IsCut);
+                if builder.has_arguments(call) {
+                    return builder.complete(call, NoArguments::IsCut);
                 }
-                self.settle_empty(Empty::IsObject, speaker)?;
+                self.settle_empty(NoArguments::IsObject, builder)?;
                 self.empty_call = Some(call);
                 Ok(())
             }
@@ -209,14 +213,18 @@ impl Messages {
                 if let Ok(input @ Value::Object(_)) = serde_json::from_str(&input) {
                     block.insert("input".to_owned(), input);
                 }
-                speaker.block(Value::Object(block))
+                builder.block(Value::Object(block))
             }
         }
     }
 
-    fn settle_empty(&mut self, empty: Empty, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn settle_empty(
+        &mut self,
+        empty: NoArguments,
+        builder: &mut AnswerBuilder,
+    ) -> Result<(), ModelFault> {
         match self.empty_call.take() {
-            Some(call) => speaker.complete(call, empty),
+            Some(call) => builder.complete(call, empty),
             None => Ok(()),
         }
     }
@@ -235,18 +243,21 @@ impl Messages {
     }
 
     /// Ends the message. An end without a reason is a truncation.
-    fn finish(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn finish(&mut self, builder: &mut AnswerBuilder) -> Result<(), ModelFault> {
         let reason = self.finish.take().ok_or(ModelFault::Truncated)?;
         while !self.blocks.is_empty() {
-            self.end(None, speaker)?;
+            self.end(None, builder)?;
         }
         let is_cut = matches!(reason, FinishReason::Length | FinishReason::Refusal);
-        self.settle_empty(if is_cut { Empty::IsCut } else { Empty::IsObject }, speaker)?;
-        speaker.finish(reason)
+        self.settle_empty(
+            if is_cut { NoArguments::IsCut } else { NoArguments::IsObject },
+            builder,
+        )?;
+        builder.finish(reason)
     }
 
     /// Updates the counts, each of which is a total: a newer one replaces the one before.
-    fn count(&mut self, usage: &Value, speaker: &mut Speaker) {
+    fn count(&mut self, usage: &Value, builder: &mut AnswerBuilder) {
         if !usage.is_object() {
             return;
         }
@@ -271,7 +282,7 @@ impl Messages {
         }
         let Counts { input, cache_created, cache_read, output, reasoning } = self.counts;
         let all_input = [input, cache_created, cache_read].into_iter().flatten();
-        speaker.usage(Usage {
+        builder.usage(Usage {
             input_tokens: all_input.fold(0, u64::saturating_add),
             output_tokens: output.unwrap_or(0),
             reasoning_tokens: reasoning,

@@ -1,5 +1,5 @@
-//! Models over three wires. [`write_request`] writes a request, a [`Decoder`] reads the answer
-//! while it comes, and [`fault_of_response`] interprets a refusal.
+//! Models over three wires. [`write_request`] writes a request, a [`AnswerDecoder`] reads the
+//! answer while it comes, and [`fault_of_response`] interprets a refusal.
 //!
 //! Chat Completions is the wire of most servers, and most of them differ from it in details.
 //! Responses is OpenAI's newer wire, and Messages is Anthropic's. All three yield [`ModelEvent`]s
@@ -11,6 +11,7 @@
 //! - The events are the same however the bytes are split.
 //! - Unknown fields, events and kinds of content are ignored.
 
+mod answer_builder;
 mod assembly;
 mod chat;
 mod decode;
@@ -22,21 +23,20 @@ mod fault;
 mod messages;
 mod names;
 mod outline;
-mod refused;
+mod refusal;
+mod reported_error;
 mod request;
 mod responses;
-mod said;
-mod speaker;
 mod turn;
 #[cfg(test)]
 mod turn_tests;
 mod value;
 
 pub use assembly::Assembly;
-pub use decode::Decoder;
+pub use decode::AnswerDecoder;
 pub use endpoint::{BaseUrl, Endpoint, EndpointError, Secret, Wire};
 pub use event::{FinishReason, ModelEvent};
 pub use fault::ModelFault;
-pub use refused::{Answered, Refused, fault_of_response};
+pub use refusal::{ModelRefusal, RefusalBody, fault_of_response};
 pub use request::{Ask, Effort, write_request};
-pub use turn::{Heard, Turn, TurnAction, TurnFailure, TurnOptions};
+pub use turn::{Turn, TurnAction, TurnFailure, TurnInput, TurnOptions};

@@ -11,15 +11,15 @@ use crate::limits;
 
 /// The names of a list of tools, in both directions.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct ToolNames {
     to_wire: BTreeMap<String, String>,
     from_wire: BTreeMap<String, String>,
 }
 
-impl Names {
+impl ToolNames {
     /// Derives the names of a list of tools. Equal lists give equal names.
-    pub fn of(tools: &[ToolDescription]) -> Names {
-        let mut names = Names::default();
+    pub fn of(tools: &[ToolDescription]) -> ToolNames {
+        let mut names = ToolNames::default();
         // Names that the wire accepts stay as they are, whatever comes before them.
         let (plain, other): (Vec<_>, Vec<_>) =
             tools.iter().map(|tool| tool.name.as_str()).partition(|name| is_plain(name));
@@ -73,13 +73,13 @@ fn plain_name(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn names(list: &[&str]) -> Names {
+    fn names(list: &[&str]) -> ToolNames {
         let tool = |name: &&str| ToolDescription {
             name: (*name).to_owned(),
             description: String::new(),
             schema: serde_json::json!({}),
         };
-        Names::of(&list.iter().map(tool).collect::<Vec<_>>())
+        ToolNames::of(&list.iter().map(tool).collect::<Vec<_>>())
     }
 
     #[test]

@@ -3,7 +3,7 @@
 /// The state of an object's text that was read so far.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ObjectOutline {
-    state: State,
+    state: OutlineState,
     depth: u32,
     is_in_string: bool,
     is_after_backslash: bool,
@@ -12,7 +12,7 @@ pub(super) struct ObjectOutline {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum State {
+enum OutlineState {
     /// Only white space was read.
     #[default]
     Blank,
@@ -30,25 +30,27 @@ impl ObjectOutline {
 
     /// True if only white space was read.
     pub fn is_blank(&self) -> bool {
-        self.state == State::Blank
+        self.state == OutlineState::Blank
     }
 
     /// True if the text is an object with content whose last brace was read. An empty object does
     /// not count as whole: some servers send `{}` first, as a placeholder.
     pub fn is_whole(&self) -> bool {
-        self.state == State::Whole && self.has_content
+        self.state == OutlineState::Whole && self.has_content
     }
 
     fn read_byte(&mut self, byte: u8) {
         let is_space = byte.is_ascii_whitespace();
         match self.state {
-            State::Blank | State::Whole if is_space => {}
-            State::Blank if byte == b'{' => {
-                self.state = State::Inside;
+            OutlineState::Blank | OutlineState::Whole if is_space => {}
+            OutlineState::Blank if byte == b'{' => {
+                self.state = OutlineState::Inside;
                 self.depth = 1;
             }
-            State::Inside => self.read_inside(byte, is_space),
-            State::Blank | State::Whole | State::Other => self.state = State::Other,
+            OutlineState::Inside => self.read_inside(byte, is_space),
+            OutlineState::Blank | OutlineState::Whole | OutlineState::Other => {
+                self.state = OutlineState::Other
+            }
         }
     }
 
@@ -70,7 +72,7 @@ impl ObjectOutline {
             b'}' | b']' => {
                 self.depth -= 1;
                 if self.depth == 0 {
-                    self.state = State::Whole;
+                    self.state = OutlineState::Whole;
                 }
             }
             _ => {}

@@ -6,21 +6,21 @@
 use serde_json::Value;
 
 use crate::agent::message::Usage;
-use crate::agent::model::said::SaidError;
-use crate::agent::model::speaker::{CallNumber, Empty, Speaker};
+use crate::agent::model::answer_builder::{AnswerBuilder, CallNumber, NoArguments};
+use crate::agent::model::reported_error::ReportedError;
 use crate::agent::model::value::{self, each, number, text, whole};
 use crate::agent::model::{FinishReason, ModelFault, Secret};
 use crate::limits;
 
 #[derive(Debug, Default)]
 pub(super) struct Responses {
-    items: Vec<Item>,
+    items: Vec<OutputItem>,
     numbering: Numbering,
     has_refusal: bool,
 }
 
 #[derive(Debug, Default)]
-struct Item {
+struct OutputItem {
     /// Its index in the output.
     index: Option<u64>,
     /// Its id.
@@ -62,7 +62,7 @@ impl Responses {
         &mut self,
         name: &str,
         frame: &Value,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
         key: Option<&Secret>,
     ) -> Result<(), ModelFault> {
         if self.numbering.is_repeated(number(&frame["sequence_number"])) {
@@ -75,39 +75,39 @@ impl Responses {
         match kind {
             "response.output_item.added" => {
                 let at = self.place(frame, &frame["item"])?;
-                self.begin(at, &frame["item"], speaker)
+                self.begin(at, &frame["item"], builder)
             }
             "response.output_item.done" => {
                 let at = self.place(frame, &frame["item"])?;
-                self.end(at, &frame["item"], speaker)
+                self.end(at, &frame["item"], builder)
             }
             "response.output_text.delta" => {
                 self.stream(frame)?;
-                speaker.text(text(&frame["delta"]))
+                builder.text(text(&frame["delta"]))
             }
             "response.refusal.delta" => {
                 self.stream(frame)?;
                 self.has_refusal = true;
-                speaker.text(text(&frame["delta"]))
+                builder.text(text(&frame["delta"]))
             }
             "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
                 self.stream(frame)?;
-                speaker.reasoning(text(&frame["delta"]))
+                builder.reasoning(text(&frame["delta"]))
             }
             "response.function_call_arguments.delta" => {
                 let at = self.stream(frame)?;
-                self.arguments(at, text(&frame["delta"]), speaker)
+                self.arguments(at, text(&frame["delta"]), builder)
             }
             "response.function_call_arguments.done" => {
                 let at = self.place(frame, &Value::Null)?;
-                self.last_arguments(at, &frame["arguments"], speaker)
+                self.last_arguments(at, &frame["arguments"], builder)
             }
             "response.completed"
             | "response.incomplete"
             | "response.failed"
             | "response.cancelled" => {
                 let status = kind.trim_start_matches("response.");
-                self.finish(status, &frame["response"], speaker, key)
+                self.finish(status, &frame["response"], builder, key)
             }
             _ => Ok(()), // Other families, and events of later versions.
         }
@@ -117,10 +117,10 @@ impl Responses {
     pub fn document(
         &mut self,
         response: &Value,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
         key: Option<&Secret>,
     ) -> Result<(), ModelFault> {
-        self.finish(text(&response["status"]), response, speaker, key)
+        self.finish(text(&response["status"]), response, builder, key)
     }
 
     /// Returns the position of the item that a frame belongs to. An unknown item is added.
@@ -136,7 +136,7 @@ impl Responses {
     /// Finds or adds an item. Servers give its index, its id, or both; without either it is the
     /// last item.
     fn find_or_add(&mut self, index: Option<u64>, id: &str) -> Result<usize, ModelFault> {
-        let is_it = |item: &Item| match (index, item.index) {
+        let is_it = |item: &OutputItem| match (index, item.index) {
             (Some(index), Some(known)) => index == known,
             _ => !id.is_empty() && item.id == id,
         };
@@ -150,7 +150,7 @@ impl Responses {
         if self.items.len() == limit {
             return Err(ModelFault::TooLong { what: "items", limit });
         }
-        self.items.push(Item {
+        self.items.push(OutputItem {
             index,
             id: id.chars().take(limits::MODEL_NAME_BYTES_MAX).collect(),
             ..Default::default()
@@ -164,24 +164,29 @@ impl Responses {
         Ok(at)
     }
 
-    fn begin(&mut self, at: usize, item: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn begin(
+        &mut self,
+        at: usize,
+        item: &Value,
+        builder: &mut AnswerBuilder,
+    ) -> Result<(), ModelFault> {
         if text(&item["type"]) != "function_call" || self.items[at].is_done {
             return Ok(());
         }
         let call = match self.items[at].call {
             Some(call) => call,
-            None => *self.items[at].call.insert(speaker.open_call()?),
+            None => *self.items[at].call.insert(builder.open_call()?),
         };
         let id = if text(&item["call_id"]).is_empty() { &item["id"] } else { &item["call_id"] };
-        speaker.identify(call, text(id))?;
-        speaker.name(call, text(&item["name"]))
+        builder.identify(call, text(id))?;
+        builder.name(call, text(&item["name"]))
     }
 
     fn arguments(
         &mut self,
         at: usize,
         piece: &str,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
     ) -> Result<(), ModelFault> {
         let item = &mut self.items[at];
         if item.is_done {
@@ -189,9 +194,9 @@ impl Responses {
         }
         let call = match item.call {
             Some(call) => call,
-            None => *item.call.insert(speaker.open_call()?), // The item begins late.
+            None => *item.call.insert(builder.open_call()?), // The item begins late.
         };
-        speaker.arguments(call, piece)
+        builder.arguments(call, piece)
     }
 
     /// Takes the complete arguments and passes on those that were not streamed.
@@ -199,41 +204,46 @@ impl Responses {
         &mut self,
         at: usize,
         arguments: &Value,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
     ) -> Result<(), ModelFault> {
         let all = whole(arguments);
-        let said_bytes = self.items[at].call.map_or(0, |call| speaker.arguments_bytes(call));
-        self.arguments(at, all.get(said_bytes..).unwrap_or(""), speaker)
+        let answer_bytes = self.items[at].call.map_or(0, |call| builder.arguments_bytes(call));
+        self.arguments(at, all.get(answer_bytes..).unwrap_or(""), builder)
     }
 
     /// Ends an item; a repeated end is ignored.
-    fn end(&mut self, at: usize, item: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+    fn end(
+        &mut self,
+        at: usize,
+        item: &Value,
+        builder: &mut AnswerBuilder,
+    ) -> Result<(), ModelFault> {
         if self.items[at].is_done {
             return Ok(());
         }
         match text(&item["type"]) {
             "function_call" => {
-                self.begin(at, item, speaker)?;
-                self.last_arguments(at, &item["arguments"], speaker)?;
+                self.begin(at, item, builder)?;
+                self.last_arguments(at, &item["arguments"], builder)?;
                 let is_cut = item["status"] == "incomplete";
-                let empty = if is_cut { Empty::IsCut } else { Empty::IsObject };
-                self.items[at].call.map_or(Ok(()), |call| speaker.complete(call, empty))?;
+                let empty = if is_cut { NoArguments::IsCut } else { NoArguments::IsObject };
+                self.items[at].call.map_or(Ok(()), |call| builder.complete(call, empty))?;
             }
             "reasoning" => {
                 if !self.items[at].is_streamed {
                     let parts = each(&item["summary"]).iter().chain(each(&item["content"]));
                     parts
                         .into_iter()
-                        .try_for_each(|part| speaker.reasoning(text(&part["text"])))?;
+                        .try_for_each(|part| builder.reasoning(text(&part["text"])))?;
                 }
-                speaker.block(item.clone())?;
+                builder.block(item.clone())?;
             }
             "message" => {
                 for part in each(&item["content"]) {
                     self.has_refusal |= part["type"] == "refusal";
                     if !self.items[at].is_streamed {
-                        speaker.text(text(&part["text"]))?;
-                        speaker.text(text(&part["refusal"]))?;
+                        builder.text(text(&part["text"]))?;
+                        builder.text(text(&part["refusal"]))?;
                     }
                 }
             }
@@ -247,7 +257,7 @@ impl Responses {
         &mut self,
         status: &str,
         response: &Value,
-        speaker: &mut Speaker,
+        builder: &mut AnswerBuilder,
         key: Option<&Secret>,
     ) -> Result<(), ModelFault> {
         let reason = match status {
@@ -257,7 +267,7 @@ impl Responses {
                 "max_output_tokens" | "" => FinishReason::Length,
                 other => FinishReason::Other(other.chars().take(64).collect()),
             },
-            "failed" => return Err(SaidError::of(response).into_fault(key)),
+            "failed" => return Err(ReportedError::of(response).into_fault(key)),
             "cancelled" => {
                 let message = "the response was cancelled".to_owned();
                 let code = "cancelled".to_owned();
@@ -267,15 +277,15 @@ impl Responses {
         };
         for (index, item) in each(&response["output"]).iter().enumerate() {
             let at = self.find_or_add(Some(index as u64), text(&item["id"]))?;
-            self.end(at, item, speaker)?;
+            self.end(at, item, builder)?;
         }
         if let Some(usage) = usage_of(&response["usage"]) {
-            speaker.usage(usage);
+            builder.usage(usage);
         }
         let is_whole = status == "completed";
-        speaker.complete_all(if is_whole { Empty::IsObject } else { Empty::IsCut })?;
+        builder.complete_all(if is_whole { NoArguments::IsObject } else { NoArguments::IsCut })?;
         let is_refusal = self.has_refusal && is_whole;
-        speaker.finish(if is_refusal { FinishReason::Refusal } else { reason })
+        builder.finish(if is_refusal { FinishReason::Refusal } else { reason })
     }
 }
 

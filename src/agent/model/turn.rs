@@ -1,6 +1,6 @@
 //! One turn of a model with all its attempts, shared by `llm_generate` and by runs.
 //!
-//! It is a state machine: [`TurnAction`]s go out and [`Heard`] comes in. An attempt that fails
+//! It is a state machine: [`TurnAction`]s go out and [`TurnInput`] comes in. An attempt that fails
 //! before any of its answer was passed on is retried, if a retry can help. The retry waits for a
 //! random delay whose bound doubles each time. It never comes before the time that the server asked
 //! for.
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::agent::message::ToolDescription;
 use crate::agent::model::{
-    Answered, Decoder, Endpoint, ModelEvent, ModelFault, Secret, fault_of_response,
+    AnswerDecoder, Endpoint, ModelEvent, ModelFault, RefusalBody, Secret, fault_of_response,
 };
 use crate::base::{Instant, Random};
 use crate::limits;
@@ -34,37 +34,37 @@ use crate::limits;
 /// let mut turn = Turn::new(&endpoint, &[], request, TurnOptions::default());
 /// let Some(TurnAction::Ask { attempt, request }) = turn.next_action() else { unreachable!() };
 /// assert!(request.starts_with(b"POST /chat/completions HTTP/1.1\r\n"));
-/// let head = Heard::Head { status: 200, retry_after: None, retry_after_ms: None };
+/// let head = TurnInput::Head { status: 200, retry_after: None, retry_after_ms: None };
 /// turn.handle(attempt, head, now, wall_us);
 /// let choice = r#"{"delta":{"content":"Yes."},"finish_reason":"stop"}"#;
 /// let body = format!("data: {{\"choices\":[{choice}]}}\n\n");
-/// turn.handle(attempt, Heard::Body(body.as_bytes()), now, wall_us);
+/// turn.handle(attempt, TurnInput::Body(body.as_bytes()), now, wall_us);
 /// assert_eq!(turn.next_event(), Some(ModelEvent::Text("Yes.".into())));
-/// turn.handle(attempt, Heard::End, now, wall_us);
+/// turn.handle(attempt, TurnInput::End, now, wall_us);
 /// assert_eq!(turn.next_event(), Some(ModelEvent::Finished(FinishReason::Stop)));
 /// assert!(turn.is_over() && turn.failure().is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Turn {
-    state: State,
+    state: TurnState,
     attempt: u32,
-    request: Request,
-    decoder: Decoder,
+    request: RequestBytes,
+    decoder: AnswerDecoder,
     key: Option<Secret>,
     events: VecDeque<ModelEvent>,
     actions: VecDeque<TurnAction>,
     /// True if an event was passed on that cannot be taken back.
-    has_said: bool,
+    has_emitted: bool,
     retries_max: u32,
     random: Random,
 }
 
 /// A request. `Debug` prints its length only, because it contains the key.
-struct Request(Vec<u8>);
+struct RequestBytes(Vec<u8>);
 
 #[derive(Debug)]
-enum State {
+enum TurnState {
     ExpectHead,
     ExpectBody,
     ExpectRefusal {
@@ -119,7 +119,7 @@ pub enum TurnAction {
 
 /// An event of an attempt, reported by the driver.
 #[derive(Clone, Copy, Debug)]
-pub enum Heard<'a> {
+pub enum TurnInput<'a> {
     /// The head of the answer was received.
     Head {
         /// The HTTP status.
@@ -167,14 +167,14 @@ impl Turn {
         options: TurnOptions,
     ) -> Turn {
         let mut turn = Turn {
-            state: State::ExpectHead,
+            state: TurnState::ExpectHead,
             attempt: 0,
-            request: Request(request),
-            decoder: Decoder::new(endpoint, tools),
+            request: RequestBytes(request),
+            decoder: AnswerDecoder::new(endpoint, tools),
             key: endpoint.key.clone(),
             events: VecDeque::new(),
             actions: VecDeque::new(),
-            has_said: false,
+            has_emitted: false,
             retries_max: options.retries_max.min(limits::MODEL_RETRIES_MAX),
             random: Random::new(options.seed),
         };
@@ -187,22 +187,22 @@ impl Turn {
     ///
     /// # Panics
     /// Panics if the head of an answer comes twice, or after its body.
-    pub fn handle(&mut self, attempt: u32, heard: Heard<'_>, now: Instant, wall_us: u64) {
+    pub fn handle(&mut self, attempt: u32, input: TurnInput<'_>, now: Instant, wall_us: u64) {
         if attempt != self.attempt {
             return;
         }
-        match (&mut self.state, heard) {
-            (State::Over(_) | State::ExpectTime { .. }, _) => {}
-            (_, Heard::Broken { code, text, is_retryable }) => {
+        match (&mut self.state, input) {
+            (TurnState::Over(_) | TurnState::ExpectTime { .. }, _) => {}
+            (_, TurnInput::Broken { code, text, is_retryable }) => {
                 let (code, message) = (code.to_owned(), text.to_owned());
                 let failure = TurnFailure { code, message, is_retryable, retry_after: None };
                 self.end_broken(failure, now, wall_us);
             }
-            (State::ExpectHead, Heard::Head { status, retry_after, retry_after_ms }) => {
+            (TurnState::ExpectHead, TurnInput::Head { status, retry_after, retry_after_ms }) => {
                 let owned = |text: Option<&str>| text.map(str::to_owned);
                 self.state = match status {
-                    200..=299 => State::ExpectBody,
-                    _ => State::ExpectRefusal {
+                    200..=299 => TurnState::ExpectBody,
+                    _ => TurnState::ExpectRefusal {
                         status,
                         retry_after: owned(retry_after),
                         retry_after_ms: owned(retry_after_ms),
@@ -210,24 +210,26 @@ impl Turn {
                     },
                 };
             }
-            (State::ExpectBody, Heard::Body(bytes)) => {
+            (TurnState::ExpectBody, TurnInput::Body(bytes)) => {
                 let result = self.decode(|decoder, events| decoder.feed(bytes, events));
                 self.judge(result, false, now);
             }
-            (State::ExpectBody, Heard::End) => {
-                let result = self.decode(Decoder::end);
+            (TurnState::ExpectBody, TurnInput::End) => {
+                let result = self.decode(AnswerDecoder::end);
                 self.judge(result, true, now);
             }
-            (State::ExpectRefusal { body, .. }, Heard::Body(bytes)) => {
+            (TurnState::ExpectRefusal { body, .. }, TurnInput::Body(bytes)) => {
                 let room = limits::MODEL_ERROR_BYTES_MAX - body.len();
                 body.extend_from_slice(&bytes[..bytes.len().min(room)]);
                 if body.len() == limits::MODEL_ERROR_BYTES_MAX {
                     self.end_refusal(false, now, wall_us);
                 }
             }
-            (State::ExpectRefusal { .. }, Heard::End) => self.end_refusal(true, now, wall_us),
-            (State::ExpectHead, Heard::Body(_) | Heard::End)
-            | (State::ExpectBody | State::ExpectRefusal { .. }, Heard::Head { .. }) => {
+            (TurnState::ExpectRefusal { .. }, TurnInput::End) => {
+                self.end_refusal(true, now, wall_us)
+            }
+            (TurnState::ExpectHead, TurnInput::Body(_) | TurnInput::End)
+            | (TurnState::ExpectBody | TurnState::ExpectRefusal { .. }, TurnInput::Head { .. }) => {
                 unreachable!("a head comes once, and before its body")
             }
         }
@@ -251,10 +253,10 @@ impl Turn {
         if self.is_over() {
             return;
         }
-        if was_asked && !matches!(self.state, State::ExpectTime { .. }) {
+        if was_asked && !matches!(self.state, TurnState::ExpectTime { .. }) {
             self.actions.push_back(TurnAction::HangUp { attempt: self.attempt });
         }
-        self.state = State::Over(None);
+        self.state = TurnState::Over(None);
     }
 
     /// Returns the next action.
@@ -270,7 +272,7 @@ impl Turn {
     /// Returns the time at which [`Turn::tick`] is due.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.state {
-            State::ExpectTime { until } => Some(until),
+            TurnState::ExpectTime { until } => Some(until),
             _ => None,
         }
     }
@@ -278,14 +280,14 @@ impl Turn {
     /// Returns the failure, if the turn failed. Its events may hold the answer up to that point.
     pub fn failure(&self) -> Option<&TurnFailure> {
         match &self.state {
-            State::Over(failure) => failure.as_ref(),
+            TurnState::Over(failure) => failure.as_ref(),
             _ => None,
         }
     }
 
     /// True if the turn is over, successfully or not. Events may be left.
     pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Over(_))
+        matches!(self.state, TurnState::Over(_))
     }
 
     /// Number of attempts so far.
@@ -294,21 +296,21 @@ impl Turn {
     }
 
     fn ask(&mut self) {
-        let Request(request) = &self.request;
+        let RequestBytes(request) = &self.request;
         let request = request.clone();
         self.actions.push_back(TurnAction::Ask { attempt: self.attempt, request });
-        self.state = State::ExpectHead;
+        self.state = TurnState::ExpectHead;
     }
 
     fn decode(
         &mut self,
-        read: impl FnOnce(&mut Decoder, &mut VecDeque<ModelEvent>) -> Result<(), ModelFault>,
+        read: impl FnOnce(&mut AnswerDecoder, &mut VecDeque<ModelEvent>) -> Result<(), ModelFault>,
     ) -> Result<(), ModelFault> {
         let known = self.events.len();
         let result = read(&mut self.decoder, &mut self.events);
         // The next attempt replaces the counts of a failed one.
         let is_said = |event: &ModelEvent| !matches!(event, ModelEvent::Usage(_));
-        self.has_said |= self.events.range(known..).any(is_said);
+        self.has_emitted |= self.events.range(known..).any(is_said);
         result
     }
 
@@ -316,7 +318,7 @@ impl Turn {
     fn judge(&mut self, result: Result<(), ModelFault>, is_ended: bool, now: Instant) {
         match result {
             Ok(()) if self.decoder.is_finished() => {
-                self.state = State::Over(None);
+                self.state = TurnState::Over(None);
                 if !is_ended {
                     self.actions.push_back(TurnAction::Release { attempt: self.attempt });
                 }
@@ -335,8 +337,8 @@ impl Turn {
     /// be enough to interpret it.
     fn end_broken(&mut self, failure: TurnFailure, now: Instant, wall_us: u64) {
         match &self.state {
-            State::ExpectRefusal { .. } => self.end_refusal(true, now, wall_us),
-            State::ExpectBody => match self.decode(Decoder::end) {
+            TurnState::ExpectRefusal { .. } => self.end_refusal(true, now, wall_us),
+            TurnState::ExpectBody => match self.decode(AnswerDecoder::end) {
                 Err(ModelFault::Truncated) => self.fail(failure, now),
                 result => self.judge(result, true, now),
             },
@@ -345,10 +347,11 @@ impl Turn {
     }
 
     fn end_refusal(&mut self, is_ended: bool, now: Instant, wall_us: u64) {
-        let State::ExpectRefusal { status, retry_after, retry_after_ms, body } = &self.state else {
+        let TurnState::ExpectRefusal { status, retry_after, retry_after_ms, body } = &self.state
+        else {
             unreachable!("only what is a refusal ends as one");
         };
-        let answered = Answered {
+        let answered = RefusalBody {
             status: *status,
             retry_after: retry_after.as_deref(),
             retry_after_ms: retry_after_ms.as_deref(),
@@ -367,17 +370,17 @@ impl Turn {
     fn fail(&mut self, failure: TurnFailure, now: Instant) {
         let asked_for = failure.retry_after.unwrap_or(Duration::ZERO);
         let may_retry = failure.is_retryable
-            && !self.has_said
+            && !self.has_emitted
             && self.attempt < self.retries_max
             && asked_for <= limits::MODEL_RETRY_AFTER_MAX;
         if !may_retry {
-            self.state = State::Over(Some(failure));
+            self.state = TurnState::Over(Some(failure));
             return;
         }
         let bound = limits::MODEL_RETRY_DELAY * (1 << self.attempt);
         let bound = bound.min(limits::MODEL_RETRY_DELAY_MAX);
         let delay = bound.mul_f64(self.random.unit());
-        self.state = State::ExpectTime { until: now + delay.max(asked_for) };
+        self.state = TurnState::ExpectTime { until: now + delay.max(asked_for) };
     }
 }
 
@@ -402,7 +405,7 @@ impl fmt::Debug for TurnAction {
     }
 }
 
-impl fmt::Debug for Request {
+impl fmt::Debug for RequestBytes {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Request({} bytes)", self.0.len())
     }

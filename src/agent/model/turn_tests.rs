@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::agent::model::{
-    Endpoint, FinishReason, Heard, ModelEvent, Secret, Turn, TurnAction, TurnOptions, Wire,
+    Endpoint, FinishReason, ModelEvent, Secret, Turn, TurnAction, TurnInput, TurnOptions, Wire,
 };
 use crate::base::Instant;
 use crate::limits;
@@ -13,9 +13,12 @@ const FINISH: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop
 const DONE: &str = "data: [DONE]\n\n";
 const OVERLOADED: &str =
     "data: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"Full.\"}}\n\n";
-const OK: Heard<'_> = Heard::Head { status: 200, retry_after: None, retry_after_ms: None };
-const RESET: Heard<'_> =
-    Heard::Broken { code: "connection_reset", text: "the connection broke", is_retryable: true };
+const OK: TurnInput<'_> = TurnInput::Head { status: 200, retry_after: None, retry_after_ms: None };
+const RESET: TurnInput<'_> = TurnInput::Broken {
+    code: "connection_reset",
+    text: "the connection broke",
+    is_retryable: true,
+};
 
 fn turn(retries_max: u32, seed: u64) -> Turn {
     let base_url = "http://localhost".parse().unwrap();
@@ -24,8 +27,8 @@ fn turn(retries_max: u32, seed: u64) -> Turn {
     Turn::new(&endpoint, &[], b"request with sk-1".to_vec(), TurnOptions { retries_max, seed })
 }
 
-fn head(status: u16, retry_after: Option<&str>) -> Heard<'_> {
-    Heard::Head { status, retry_after, retry_after_ms: None }
+fn head(status: u16, retry_after: Option<&str>) -> TurnInput<'_> {
+    TurnInput::Head { status, retry_after, retry_after_ms: None }
 }
 
 /// A turn and its current time.
@@ -48,9 +51,9 @@ impl Driven {
         assert_eq!(self.turn.next_action(), None);
     }
 
-    fn hear(&mut self, attempt: u32, all: &[Heard<'_>]) {
-        for heard in all {
-            self.turn.handle(attempt, *heard, self.now, 0);
+    fn feed(&mut self, attempt: u32, all: &[TurnInput<'_>]) {
+        for input in all {
+            self.turn.handle(attempt, *input, self.now, 0);
         }
     }
 
@@ -75,22 +78,22 @@ impl Driven {
 #[test]
 fn an_answer_is_passed_on_and_its_connection_kept() {
     let mut driven = Driven::new(3, 1);
-    driven.hear(0, &[OK, Heard::Body(TEXT.as_bytes())]);
+    driven.feed(0, &[OK, TurnInput::Body(TEXT.as_bytes())]);
     assert_eq!(driven.events(), [ModelEvent::Text("a".to_owned())]);
     assert!(!driven.turn.is_over());
-    driven.hear(0, &[Heard::Body(FINISH.as_bytes()), Heard::Body(DONE.as_bytes())]);
+    driven.feed(0, &[TurnInput::Body(FINISH.as_bytes()), TurnInput::Body(DONE.as_bytes())]);
     assert_eq!(driven.events(), [ModelEvent::Finished(FinishReason::Stop)]);
     assert!(driven.turn.is_over() && driven.turn.failure().is_none());
     assert_eq!(driven.turn.next_action(), Some(TurnAction::Release { attempt: 0 }));
-    driven.hear(0, &[Heard::End, RESET]); // Events after the end.
+    driven.feed(0, &[TurnInput::End, RESET]); // Events after the end.
     assert!(driven.turn.failure().is_none() && driven.turn.next_action().is_none());
 }
 
 #[test]
 fn an_answer_without_its_last_frame_is_complete_where_the_body_ends() {
-    for end in [Heard::End, RESET] {
+    for end in [TurnInput::End, RESET] {
         let mut driven = Driven::new(3, 1);
-        driven.hear(0, &[OK, Heard::Body(FINISH.as_bytes()), end]);
+        driven.feed(0, &[OK, TurnInput::Body(FINISH.as_bytes()), end]);
         assert!(driven.turn.is_over() && driven.turn.failure().is_none());
         assert_eq!(driven.turn.next_action(), None); // No connection is left to keep.
     }
@@ -98,30 +101,34 @@ fn an_answer_without_its_last_frame_is_complete_where_the_body_ends() {
 
 #[test]
 fn what_failed_before_anything_was_said_is_tried_again() {
-    let failures: [&[Heard<'_>]; 7] = [
+    let failures: [&[TurnInput<'_>]; 7] = [
         &[RESET],
         &[OK, RESET],
-        &[OK, Heard::End],
-        &[OK, Heard::Body(OVERLOADED.as_bytes())],
-        &[OK, Heard::Body(b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\n"), RESET],
-        &[head(503, None), Heard::End],
-        &[head(429, None), Heard::Body(b"{\"error\":{\"mess"), RESET],
+        &[OK, TurnInput::End],
+        &[OK, TurnInput::Body(OVERLOADED.as_bytes())],
+        &[
+            OK,
+            TurnInput::Body(b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\n"),
+            RESET,
+        ],
+        &[head(503, None), TurnInput::End],
+        &[head(429, None), TurnInput::Body(b"{\"error\":{\"mess"), RESET],
     ];
     for failure in failures {
         for seed in 0..50 {
             let mut driven = Driven::new(2, seed);
             for attempt in 0..2 {
-                driven.hear(attempt, failure);
+                driven.feed(attempt, failure);
                 assert!(!driven.turn.is_over(), "{failure:?}");
                 if let Some(action) = driven.turn.next_action() {
                     assert_eq!(action, TurnAction::HangUp { attempt });
                 }
                 assert!(driven.wait() <= limits::MODEL_RETRY_DELAY * (1 << attempt));
                 driven.expect_ask(attempt + 1);
-                driven.hear(attempt, &[OK, Heard::Body(TEXT.as_bytes())]); // Ignored.
+                driven.feed(attempt, &[OK, TurnInput::Body(TEXT.as_bytes())]); // Ignored.
             }
             driven.events();
-            driven.hear(2, failure);
+            driven.feed(2, failure);
             let is_retryable = driven.turn.failure().map(|failure| failure.is_retryable);
             assert_eq!(is_retryable, Some(true));
             assert_eq!(driven.turn.attempt_count(), 3);
@@ -141,11 +148,11 @@ fn what_failed_before_anything_was_said_is_tried_again() {
 fn the_second_attempt_is_heard_as_the_first_would_have_been() {
     let mut driven = Driven::new(1, 7);
     let cut = &TEXT[..TEXT.len() - 9];
-    driven.hear(0, &[OK, Heard::Body(cut.as_bytes()), RESET]);
+    driven.feed(0, &[OK, TurnInput::Body(cut.as_bytes()), RESET]);
     driven.wait();
     driven.expect_ask(1);
     let whole = [TEXT, FINISH, DONE].concat();
-    driven.hear(1, &[OK, Heard::Body(whole.as_bytes()), Heard::End]);
+    driven.feed(1, &[OK, TurnInput::Body(whole.as_bytes()), TurnInput::End]);
     let expected = [ModelEvent::Text("a".to_owned()), ModelEvent::Finished(FinishReason::Stop)];
     assert_eq!(driven.events(), expected);
 }
@@ -153,14 +160,14 @@ fn the_second_attempt_is_heard_as_the_first_would_have_been() {
 #[test]
 fn what_was_said_is_not_asked_for_again() {
     let mut driven = Driven::new(3, 1);
-    driven.hear(0, &[OK, Heard::Body(TEXT.as_bytes()), Heard::Body(OVERLOADED.as_bytes())]);
+    driven.feed(0, &[OK, TurnInput::Body(TEXT.as_bytes()), TurnInput::Body(OVERLOADED.as_bytes())]);
     assert_eq!(driven.events(), [ModelEvent::Text("a".to_owned())]);
     let failure = driven.turn.failure().expect("it is not tried again");
     assert_eq!((failure.code.as_str(), failure.is_retryable), ("overloaded_error", true));
     assert_eq!(failure.message, "the model's server failed: overloaded_error: Full.");
     assert_eq!(driven.turn.next_action(), Some(TurnAction::HangUp { attempt: 0 }));
     let mut driven = Driven::new(3, 1);
-    driven.hear(0, &[OK, Heard::Body(TEXT.as_bytes()), RESET]);
+    driven.feed(0, &[OK, TurnInput::Body(TEXT.as_bytes()), RESET]);
     assert_eq!(
         driven.turn.failure().map(|failure| failure.code.as_str()),
         Some("connection_reset")
@@ -172,14 +179,14 @@ fn what_was_said_is_not_asked_for_again() {
 fn what_cannot_succeed_later_is_not_tried_again() {
     let bad = b"{\"error\":{\"code\":\"invalid_api_key\",\"message\":\"Not sk-1!\"}}";
     let mut driven = Driven::new(3, 1);
-    driven.hear(0, &[head(401, Some("1")), Heard::Body(bad), Heard::End]);
+    driven.feed(0, &[head(401, Some("1")), TurnInput::Body(bad), TurnInput::End]);
     let failure = driven.turn.failure().expect("it is over");
     assert_eq!((failure.code.as_str(), failure.is_retryable), ("invalid_api_key", false));
     assert_eq!(failure.message, "the model's server refuses with 401: Not [key]!");
     let mut driven = Driven::new(3, 1);
     let unknown =
-        Heard::Broken { code: "unknown_host", text: "there is none", is_retryable: false };
-    driven.hear(0, &[unknown]);
+        TurnInput::Broken { code: "unknown_host", text: "there is none", is_retryable: false };
+    driven.feed(0, &[unknown]);
     assert_eq!(driven.turn.failure().map(|failure| failure.code.as_str()), Some("unknown_host"));
 }
 
@@ -187,13 +194,13 @@ fn what_cannot_succeed_later_is_not_tried_again() {
 fn a_server_that_says_when_is_asked_then_and_not_before() {
     for seed in 0..20 {
         let mut driven = Driven::new(3, seed);
-        driven.hear(0, &[head(429, Some("7")), Heard::End]);
+        driven.feed(0, &[head(429, Some("7")), TurnInput::End]);
         assert_eq!(driven.wait(), Duration::from_secs(7));
     }
     // A server that asks for a longer delay than the limit is not asked again.
     let long = (limits::MODEL_RETRY_AFTER_MAX.as_secs() + 1).to_string();
     let mut driven = Driven::new(3, 1);
-    driven.hear(0, &[head(429, Some(&long)), Heard::End]);
+    driven.feed(0, &[head(429, Some(&long)), TurnInput::End]);
     let after = driven.turn.failure().and_then(|failure| failure.retry_after);
     assert_eq!(after, Some(limits::MODEL_RETRY_AFTER_MAX + Duration::from_secs(1)));
 }
@@ -201,11 +208,11 @@ fn a_server_that_says_when_is_asked_then_and_not_before() {
 #[test]
 fn of_a_long_refusal_only_the_beginning_is_read() {
     let mut driven = Driven::new(0, 1);
-    driven.hear(0, &[head(400, None)]);
+    driven.feed(0, &[head(400, None)]);
     let piece = vec![b'x'; limits::MODEL_ERROR_BYTES_MAX - 1];
-    driven.hear(0, &[Heard::Body(&piece)]);
+    driven.feed(0, &[TurnInput::Body(&piece)]);
     assert!(!driven.turn.is_over());
-    driven.hear(0, &[Heard::Body(&piece)]);
+    driven.feed(0, &[TurnInput::Body(&piece)]);
     assert!(driven.turn.is_over());
     assert_eq!(driven.turn.next_action(), Some(TurnAction::HangUp { attempt: 0 }));
     let message = &driven.turn.failure().expect("it is over").message;
@@ -215,15 +222,15 @@ fn of_a_long_refusal_only_the_beginning_is_read() {
 #[test]
 fn a_cancelled_turn_hangs_up_and_says_nothing_more() {
     let mut driven = Driven::new(3, 1);
-    driven.hear(0, &[OK, Heard::Body(TEXT.as_bytes())]);
+    driven.feed(0, &[OK, TurnInput::Body(TEXT.as_bytes())]);
     driven.turn.cancel();
     assert!(driven.turn.is_over() && driven.turn.failure().is_none());
     assert_eq!(driven.turn.next_action(), Some(TurnAction::HangUp { attempt: 0 }));
-    driven.hear(0, &[Heard::Body(TEXT.as_bytes()), Heard::End]);
+    driven.feed(0, &[TurnInput::Body(TEXT.as_bytes()), TurnInput::End]);
     assert_eq!(driven.events(), []);
     // While it waits for the next attempt, no connection is open.
     let mut driven = Driven::new(3, 1);
-    driven.hear(0, &[RESET]);
+    driven.feed(0, &[RESET]);
     driven.turn.cancel();
     assert!(driven.turn.is_over() && driven.turn.next_action().is_none());
     assert_eq!(driven.turn.next_deadline(), None);

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Run;
-use super::out::Chunk;
-use super::output::Output;
+use super::RunMachine;
+use super::out::OutputChunk;
+use super::output::KeptOutput;
 use super::step::OpenStep;
 use crate::agent::config::{Config, Strategy};
-use crate::agent::event::{Action, Event, ToolProgress};
+use crate::agent::event::{RunAction, RunEvent, ToolProgress};
 use crate::agent::fit::{front, words};
 use crate::agent::message::ToolResult;
 use crate::agent::model::FinishReason;
-use crate::agent::part::{Arguments, Final, Partial, ProgressSaid};
+use crate::agent::part::{Arguments, Final, PartProgress, Partial};
 use crate::agent::state::{ToolExecution, micros};
 use crate::base::{ExecutionId, Instant};
 use crate::limits;
@@ -21,7 +21,7 @@ use crate::stream::{Exit, Gap, Outcome};
 
 /// One call of the open step.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct RunCall {
     pub number: u32,
     pub id: Arc<str>,
     /// The name as shown in parts. It may be the name of no tool.
@@ -31,7 +31,7 @@ pub(super) struct Call {
     pub arguments_bytes: u64,
     pub state: CallState,
     execution: Option<ExecutionId>,
-    output: Output,
+    output: KeptOutput,
     begun: Instant,
     begun_us: u64,
 }
@@ -50,11 +50,11 @@ pub(super) enum CallState {
     Over { outcome: Outcome, result: Option<ToolResult> },
 }
 
-impl Call {
-    pub fn new(number: u32, id: Arc<str>, name: &str, now: Instant, wall_us: u64) -> Call {
+impl RunCall {
+    pub fn new(number: u32, id: Arc<str>, name: &str, now: Instant, wall_us: u64) -> RunCall {
         let shown = shown_name(name);
         let raw_name = (shown != name).then(|| words(name, limits::AGENT_WORDS_BYTES_MAX));
-        Call {
+        RunCall {
             number,
             id,
             name: shown.into(),
@@ -62,7 +62,7 @@ impl Call {
             arguments_bytes: 0,
             state: CallState::Writing,
             execution: None,
-            output: Output::new(0),
+            output: KeptOutput::new(0),
             begun: now,
             begun_us: wall_us,
         }
@@ -134,8 +134,8 @@ fn parse_arguments(text: &str) -> Result<Value, String> {
     }
 }
 
-impl Run {
-    fn call_at(&mut self, at: usize) -> &mut Call {
+impl RunMachine {
+    fn call_at(&mut self, at: usize) -> &mut RunCall {
         &mut self.step.as_mut().expect("a call is part of a step").calls[at]
     }
 
@@ -158,11 +158,11 @@ impl Run {
             (Err(problem), None) => self.call_at(at).state = CallState::Broken { problem },
             (_, Some(problem)) => self.refuse_arguments(at, &problem),
             (Ok(value), None) => {
-                self.say_arguments(at, Arguments::Valid(value.clone()));
+                self.emit_arguments(at, Arguments::Valid(value.clone()));
                 let output_bytes_max = self.config.output_bytes_max;
                 let call = self.call_at(at);
                 call.state = CallState::Ready(value);
-                call.output = Output::new(output_bytes_max);
+                call.output = KeptOutput::new(output_bytes_max);
                 self.step.as_mut().expect("a call is part of a step").accepted_count += 1;
             }
         }
@@ -209,7 +209,7 @@ impl Run {
     /// Fails a call because of its arguments. No tool is started for it.
     fn refuse_arguments(&mut self, at: usize, problem: &str) {
         let arguments = self.invalid_arguments(at, problem);
-        self.say_arguments(at, arguments.clone());
+        self.emit_arguments(at, arguments.clone());
         let mut end = CallEnd::new(Outcome::Failed, Some(problem));
         end.arguments = Some(arguments);
         self.end_call(at, end);
@@ -225,7 +225,7 @@ impl Run {
         }
     }
 
-    fn say_arguments(&mut self, at: usize, arguments: Arguments) {
+    fn emit_arguments(&mut self, at: usize, arguments: Arguments) {
         let call = self.call_at(at);
         let (tool_call_id, tool_name) = (Arc::clone(&call.id), Arc::clone(&call.name));
         self.out.push_final(Final::ToolCallArgsCompleted { tool_call_id, tool_name, arguments });
@@ -239,14 +239,14 @@ impl Run {
         }
         let running_count = step.calls.iter().filter(|call| call.is_running()).count();
         let room = (self.config.parallel_calls_max as usize).saturating_sub(running_count);
-        let is_ready = |call: &&mut Call| matches!(call.state, CallState::Ready(_));
+        let is_ready = |call: &&mut RunCall| matches!(call.state, CallState::Ready(_));
         for call in step.calls.iter_mut().filter(is_ready).take(room) {
             let CallState::Ready(arguments) = &mut call.state else { unreachable!("it is") };
             let arguments = arguments.take();
             let (number, tool) = (call.number, call.name.to_string());
             (call.begun, call.begun_us) = (self.now, self.out.wall_us);
             call.state = CallState::Running(arguments.clone());
-            self.actions.push_back(Action::Start { call: number, tool, arguments });
+            self.actions.push_back(RunAction::Start { call: number, tool, arguments });
         }
     }
 
@@ -262,8 +262,8 @@ impl Run {
         }
     }
 
-    pub(super) fn tool_chunk(&mut self, event: &Event<'_>) {
-        let Event::ToolChunk { call, seq, offset, kind, bytes, more } = *event else {
+    pub(super) fn tool_chunk(&mut self, event: &RunEvent<'_>) {
+        let RunEvent::ToolChunk { call, seq, offset, kind, bytes, more } = *event else {
             unreachable!("the caller has looked");
         };
         let Some(at) = self.running(call) else { return };
@@ -271,7 +271,7 @@ impl Run {
         call.output.push(bytes);
         let tool_call_id = &Arc::clone(&call.id);
         let execution = call.execution;
-        self.out.push_output(&Chunk {
+        self.out.push_output(&OutputChunk {
             tool_call_id,
             execution,
             output_seq: seq,
@@ -288,7 +288,7 @@ impl Run {
         let finite = |number: Option<f64>| number.filter(|number| number.is_finite());
         let Some(progress) = finite(Some(said.progress)) else { return };
         let message = said.message.map(|text| words(text, limits::AGENT_WORDS_BYTES_MAX));
-        let progress = ProgressSaid {
+        let progress = PartProgress {
             progress,
             total: finite(said.total),
             percentage: finite(said.percentage),
@@ -334,7 +334,7 @@ impl Run {
             let mut end = CallEnd::new(Outcome::Cancelled, Some(why));
             if call.is_running() {
                 let number = call.number;
-                self.actions.push_back(Action::Stop { call: number });
+                self.actions.push_back(RunAction::Stop { call: number });
             } else if !matches!(call.state, CallState::Ready(_)) {
                 end.arguments = Some(self.invalid_arguments(at, why));
             }
@@ -360,15 +360,15 @@ impl Run {
         };
         let call_id = call.id.to_string();
         let is_error = end.outcome != Outcome::Completed;
-        let result = Some(ToolResult { call_id, output: told(text, &end), is_error });
+        let result = Some(ToolResult { call_id, output: result_text(text, &end), is_error });
         call.state = CallState::Over { outcome: end.outcome, result };
-        call.output = Output::new(0);
+        call.output = KeptOutput::new(0);
         self.out.push_final(last);
     }
 }
 
 /// Returns the text for the model: the output, followed by the error or an unsuccessful exit.
-fn told(mut output: String, end: &CallEnd<'_>) -> String {
+fn result_text(mut output: String, end: &CallEnd<'_>) -> String {
     let mut tell = |text: &str| {
         if !output.is_empty() {
             output.push_str(if output.ends_with('\n') { "\n" } else { "\n\n" });

@@ -1,12 +1,12 @@
-//! A run as a state machine: [`Event`]s go in, [`Action`]s and [`Part`]s come out.
+//! A run as a state machine: [`RunEvent`]s go in, [`RunAction`]s and [`RunPart`]s come out.
 //!
 //! A run is a sequence of steps. A step is one turn of the model and the calls that it makes. A
 //! step ends when its turn and all its calls have ended, and a [`Reason`] says whether another one
 //! follows.
 //!
 //! The driver of a run passes events to it, then takes actions and parts until none are left. It
-//! passes [`Event::Tick`] at [`Run::next_deadline`]. A run reads no clock and depends on its events
-//! alone: equal events give equal actions and equal parts.
+//! passes [`RunEvent::Tick`] at [`RunMachine::next_deadline`]. A run reads no clock and depends on
+//! its events alone: equal events give equal actions and equal parts.
 //!
 //! Failures are handled as follows:
 //! - A turn that fails before any of it was streamed is retried; [`crate::agent::model::Turn`] has
@@ -19,20 +19,22 @@
 //!   closed as cancelled and the step with `decision: "stop"`, and the end follows.
 //! - A turn that was filtered or refused carries out no calls.
 //!
-//! Invariants, checked by [`Run::audit`], and P1 to P8 of `order.rs`, checked with every part:
-//! - R1 At most one exchange is open, and only while its turn continues. Each [`Action::Ask`] is
-//!   closed once: by [`Event::BodyEnded`], [`Event::Broken`], [`Action::HangUp`] or
-//!   [`Action::Release`].
+//! Invariants, checked by [`RunMachine::audit`], and P1 to P8 of `order.rs`, checked with every
+//! part:
+//! - R1 At most one exchange is open, and only while its turn continues. Each [`RunAction::Ask`] is
+//!   closed once: by [`RunEvent::BodyEnded`], [`RunEvent::Broken`], [`RunAction::HangUp`] or
+//!   [`RunAction::Release`].
 //! - R2 At most `parallel_calls_max` tools run, and at most `calls_per_step_max` are started in one
-//!   step. Each [`Action::Start`] is closed once: by [`Event::ToolRefused`], [`Event::ToolEnded`]
-//!   or [`Action::Stop`].
+//!   step. Each [`RunAction::Start`] is closed once: by [`RunEvent::ToolRefused`],
+//!   [`RunEvent::ToolEnded`] or [`RunAction::Stop`].
 //! - R3 A tool is started with a complete object, and only if the run knows the tool. With
 //!   [`Strategy::AfterTurn`](crate::agent::Strategy) no tool is started while the turn continues.
 //! - R4 After the end nothing runs, nothing is open, and no part is made.
 //! - R5 Memory is bounded. Messages are bounded by `conversation_bytes_max` before each turn, a
-//!   turn by the limits of [`crate::agent::model::Decoder`], and the output of each call by
+//!   turn by the limits of [`crate::agent::model::AnswerDecoder`], and the output of each call by
 //!   `output_bytes_max`. Waiting parts are bounded by [`limits::AGENT_PARTS_WAITING`] and the parts
-//!   of one event, if the driver respects [`Run::wants_body`] and [`Run::wants_output`].
+//!   of one event, if the driver respects [`RunMachine::wants_body`] and
+//!   [`RunMachine::wants_output`].
 //!
 //! Tests: `tests.rs` has one behaviour each; `world_tests.rs` has seeded worlds of models, tools
 //! and faults.
@@ -53,14 +55,14 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::agent::config::{Config, ConfigError};
-use crate::agent::event::{Action, Event};
+use crate::agent::event::{RunAction, RunEvent};
 use crate::agent::fit::words;
 use crate::agent::hooks::Hooks;
 use crate::agent::message::Message;
-use crate::agent::model::Heard;
-use crate::agent::part::{Part, Partial};
-use crate::agent::state::{End, Ended, Reason, State};
-use crate::base::{Foreign, Instant, Random};
+use crate::agent::model::TurnInput;
+use crate::agent::part::{Partial, RunPart};
+use crate::agent::state::{Ended, Reason, RunEnd, RunState};
+use crate::base::{Guarded, Instant, Random};
 use crate::limits;
 use out::Out;
 use step::OpenStep;
@@ -69,7 +71,8 @@ use step::OpenStep;
 ///
 /// ```
 /// use streamdoor::agent::model::{Endpoint, Wire};
-/// use streamdoor::agent::{Action, CancelReason, Config, Event, Hooks, Message, NoHooks, Run};
+/// use streamdoor::agent::{CancelReason, Config, Hooks, Message, NoHooks};
+/// use streamdoor::agent::{RunAction, RunEvent, RunMachine};
 /// use streamdoor::base::Instant;
 ///
 /// let base_url = "http://127.0.0.1:8000/v1".parse()?;
@@ -79,14 +82,14 @@ use step::OpenStep;
 /// let (now, wall_us) = (Instant::ZERO, 1_700_000_000_000_000);
 /// let config = Config::new("agent-1", endpoint);
 /// let hooks: Box<dyn Hooks + Send> = Box::new(NoHooks);
-/// let mut run = Run::new(config, conversation, hooks)?;
+/// let mut run = RunMachine::new(config, conversation, hooks)?;
 ///
-/// run.handle(Event::Started, now, wall_us);
-/// let Some(Action::Ask { turn, request }) = run.next_action() else { panic!("it asks first") };
+/// run.handle(RunEvent::Started, now, wall_us);
+/// let Some(RunAction::Ask { exchange, request }) = run.next_action() else { panic!() };
 /// assert!(request.starts_with(b"POST /v1/chat/completions HTTP/1.1\r\n"));
 ///
-/// run.handle(Event::Cancel(CancelReason::Cancelled), now, wall_us);
-/// assert_eq!(run.next_action(), Some(Action::HangUp { turn }));
+/// run.handle(RunEvent::Cancel(CancelReason::Cancelled), now, wall_us);
+/// assert_eq!(run.next_action(), Some(RunAction::HangUp { exchange }));
 /// let parts: Vec<_> = std::iter::from_fn(|| run.next_part()).collect();
 /// let names: Vec<_> = parts.iter().map(|part| part.name()).collect();
 /// let expected = ["ExecutionStarted", "StepStarted", "StepCompleted", "ExecutionCancelled"];
@@ -94,13 +97,13 @@ use step::OpenStep;
 /// assert!(run.is_over().is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Run {
+pub struct RunMachine {
     config: Config,
     messages: Vec<Message>,
     /// The size of `messages`.
     conversation_bytes: usize,
     out: Out,
-    actions: VecDeque<Action>,
+    actions: VecDeque<RunAction>,
     random: Random,
     now: Instant,
     started: Option<Instant>,
@@ -112,23 +115,23 @@ pub struct Run {
     call_ids: BTreeSet<Arc<str>>,
 }
 
-impl Run {
-    /// Creates a run that begins with [`Event::Started`]. `conversation` holds the messages so far;
-    /// the last message of the user in it is the task.
+impl RunMachine {
+    /// Creates a run that begins with [`RunEvent::Started`]. `conversation` holds the messages so
+    /// far; the last message of the user in it is the task.
     ///
     /// # Errors
     /// [`ConfigError`], as from [`Config::check`].
     pub fn new(
         config: Config,
         conversation: Vec<Message>,
-        hooks: impl Into<Foreign<Box<dyn Hooks + Send>>>,
-    ) -> Result<Run, ConfigError> {
+        hooks: impl Into<Guarded<Box<dyn Hooks + Send>>>,
+    ) -> Result<RunMachine, ConfigError> {
         config.check()?;
         let system = config.system.clone().map(Message::System);
         let messages: Vec<Message> = system.into_iter().chain(conversation).collect();
         let hooks = hooks.into();
         let out = Out::new(&config.agent_id, config.part_bytes_max, config.accumulate, hooks);
-        Ok(Run {
+        Ok(RunMachine {
             conversation_bytes: step::messages_bytes(&messages),
             messages,
             out,
@@ -149,15 +152,15 @@ impl Run {
     /// backwards. After the end, events are ignored.
     ///
     /// # Panics
-    /// Panics if a hook panics, or if [`Event::Started`] comes twice. Panics if the head of an
+    /// Panics if a hook panics, or if [`RunEvent::Started`] comes twice. Panics if the head of an
     /// answer comes twice, or after its body.
-    pub fn handle(&mut self, event: Event<'_>, now: Instant, wall_us: u64) {
+    pub fn handle(&mut self, event: RunEvent<'_>, now: Instant, wall_us: u64) {
         self.now = self.now.max(now);
         self.out.wall_us = wall_us;
         if self.is_over().is_some() {
             return;
         }
-        if self.now >= self.deadline && !matches!(event, Event::Cancel(_)) {
+        if self.now >= self.deadline && !matches!(event, RunEvent::Cancel(_)) {
             self.stop(Ended::Completed, Reason::DurationMax);
             return;
         }
@@ -165,33 +168,40 @@ impl Run {
         self.drive();
     }
 
-    fn take(&mut self, event: Event<'_>) {
+    fn take(&mut self, event: RunEvent<'_>) {
         match event {
-            Event::Started => {
+            RunEvent::Started => {
                 assert!(self.started.is_none());
                 self.start();
                 self.begin_step();
             }
-            Event::Answered { turn, status, retry_after, retry_after_ms } => {
-                self.hear(turn, Heard::Head { status, retry_after, retry_after_ms });
+            RunEvent::Answered { exchange, status, retry_after, retry_after_ms } => {
+                self.on_turn_input(
+                    exchange,
+                    TurnInput::Head { status, retry_after, retry_after_ms },
+                );
             }
-            Event::Body { turn, bytes } => self.hear(turn, Heard::Body(bytes)),
-            Event::BodyEnded { turn } => self.hear(turn, Heard::End),
-            Event::Broken { turn, fault } => {
+            RunEvent::Body { exchange, bytes } => {
+                self.on_turn_input(exchange, TurnInput::Body(bytes))
+            }
+            RunEvent::BodyEnded { exchange } => self.on_turn_input(exchange, TurnInput::End),
+            RunEvent::Broken { exchange, fault } => {
                 let is_retryable = fault.kind.is_retryable();
                 let (code, text) = (fault.kind.code(), fault.text.as_str());
-                self.hear(turn, Heard::Broken { code, text, is_retryable });
+                self.on_turn_input(exchange, TurnInput::Broken { code, text, is_retryable });
             }
-            Event::ToolStarted { call, execution } => self.tool_started(call, execution),
-            Event::ToolRefused { call, text } => self.tool_refused(call, text),
-            Event::ToolChunk { .. } => self.tool_chunk(&event),
-            Event::ToolProgress { call, progress } => self.tool_progress(call, &progress),
-            Event::ToolGap { call, gap } => self.tool_gap(call, gap),
-            Event::ToolEnded { call, outcome, exit, error } => {
+            RunEvent::ToolStarted { call, execution } => self.tool_started(call, execution),
+            RunEvent::ToolRefused { call, text } => self.tool_refused(call, text),
+            RunEvent::ToolChunk { .. } => self.tool_chunk(&event),
+            RunEvent::ToolProgress { call, progress } => self.tool_progress(call, &progress),
+            RunEvent::ToolGap { call, gap } => self.tool_gap(call, gap),
+            RunEvent::ToolEnded { call, outcome, exit, error } => {
                 self.tool_ended(call, outcome, exit, error);
             }
-            Event::Cancel(reason) => self.stop(Ended::Cancelled(reason), Reason::Cancelled(reason)),
-            Event::Tick => {
+            RunEvent::Cancel(reason) => {
+                self.stop(Ended::Cancelled(reason), Reason::Cancelled(reason))
+            }
+            RunEvent::Tick => {
                 if let Some(step) = &mut self.step {
                     step.turn.tick(self.now);
                 }
@@ -240,16 +250,16 @@ impl Run {
 
     /// Returns the next action. Actions may follow the end, because running tools have to be
     /// stopped.
-    pub fn next_action(&mut self) -> Option<Action> {
+    pub fn next_action(&mut self) -> Option<RunAction> {
         self.actions.pop_front()
     }
 
     /// Returns the next part.
-    pub fn next_part(&mut self) -> Option<Part> {
+    pub fn next_part(&mut self) -> Option<RunPart> {
         self.out.pop()
     }
 
-    /// Returns the time at which [`Event::Tick`] is due.
+    /// Returns the time at which [`RunEvent::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.started.is_none() || self.is_over().is_some() {
             return None;
@@ -258,24 +268,25 @@ impl Run {
         Some(retry.map_or(self.deadline, |retry| retry.min(self.deadline)))
     }
 
-    /// True if [`Event::Body`] may come: not too many parts wait to be taken. An event that comes
-    /// anyway is processed, and exceeds only the memory bound.
+    /// True if [`RunEvent::Body`] may come: not too many parts wait to be taken. An event that
+    /// comes anyway is processed, and exceeds only the memory bound.
     pub fn wants_body(&self) -> bool {
         self.out.waiting() < limits::AGENT_PARTS_WAITING
     }
 
-    /// True if [`Event::ToolChunk`] may come, under the same condition as [`Run::wants_body`].
+    /// True if [`RunEvent::ToolChunk`] may come, under the same condition as
+    /// [`RunMachine::wants_body`].
     pub fn wants_output(&self) -> bool {
         self.wants_body()
     }
 
     /// Returns the end of the run, if it has ended. The last part has then been made.
-    pub fn is_over(&self) -> Option<&End> {
+    pub fn is_over(&self) -> Option<&RunEnd> {
         self.state().end.as_ref()
     }
 
     /// Returns the state of the run, from the parts made so far.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &RunState {
         self.out.fold.state()
     }
 
@@ -306,10 +317,10 @@ impl Run {
 /// Checks that a run can be created on one thread and driven on another.
 const _: fn() = || {
     fn is_send<T: Send>() {}
-    is_send::<Run>();
+    is_send::<RunMachine>();
 };
 
-impl std::fmt::Debug for Run {
+impl std::fmt::Debug for RunMachine {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Run")
             .field("agent_id", &self.config.agent_id)

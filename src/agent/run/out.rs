@@ -7,9 +7,9 @@ use crate::agent::fit::front_within;
 use crate::agent::fold::Fold;
 use crate::agent::hooks::Hooks;
 use crate::agent::order::Order;
-use crate::agent::part::{Body, Data, Final, Part, Partial};
+use crate::agent::part::{Body, Data, Final, Partial, RunPart};
 use crate::agent::state::StepState;
-use crate::base::{ExecutionId, Foreign};
+use crate::base::{ExecutionId, Guarded};
 use crate::limits;
 use crate::stream::Kind;
 
@@ -20,7 +20,7 @@ const _: () = assert!(2 * ENVELOPE_BYTES_MAX < limits::AGENT_PART_BYTES_MIN);
 
 /// The parts of a run that wait to be taken, and the state that they fold into.
 pub(super) struct Out {
-    pub hooks: Foreign<Box<dyn Hooks + Send>>,
+    pub hooks: Guarded<Box<dyn Hooks + Send>>,
     pub fold: Fold,
     pub wall_us: u64,
     pub step_number: u32,
@@ -29,13 +29,13 @@ pub(super) struct Out {
     agent_id: Arc<str>,
     part_bytes_max: usize,
     accumulates: bool,
-    queue: VecDeque<Part>,
+    queue: VecDeque<RunPart>,
     order: Order,
     scratch: Vec<u8>,
 }
 
 /// A chunk of a tool's output, for [`Out::push_output`].
-pub(super) struct Chunk<'a> {
+pub(super) struct OutputChunk<'a> {
     pub tool_call_id: &'a Arc<str>,
     pub execution: Option<ExecutionId>,
     pub output_seq: u64,
@@ -50,7 +50,7 @@ impl Out {
         agent_id: &str,
         part_bytes_max: usize,
         accumulates: bool,
-        hooks: Foreign<Box<dyn Hooks + Send>>,
+        hooks: Guarded<Box<dyn Hooks + Send>>,
     ) -> Out {
         Out {
             hooks,
@@ -67,7 +67,7 @@ impl Out {
         }
     }
 
-    pub fn pop(&mut self) -> Option<Part> {
+    pub fn pop(&mut self) -> Option<RunPart> {
         self.queue.pop_front()
     }
 
@@ -103,14 +103,14 @@ impl Out {
     }
 
     /// Returns the next part, cut until it fits.
-    pub fn fitted(&mut self, body: Body) -> Part {
+    pub fn fitted(&mut self, body: Body) -> RunPart {
         let mut part = self.part(body);
         part.fit(self.part_bytes_max, &mut self.scratch);
         part
     }
 
-    fn part(&self, body: Body) -> Part {
-        Part {
+    fn part(&self, body: Body) -> RunPart {
+        RunPart {
             seq: self.order.seq() + 1,
             agent_id: Arc::clone(&self.agent_id),
             step_number: self.step_number,
@@ -119,7 +119,7 @@ impl Out {
         }
     }
 
-    fn enqueue(&mut self, part: Part) {
+    fn enqueue(&mut self, part: RunPart) {
         if let Err(broken) = self.order.take(&part) {
             panic!("part {} ({}) breaks {broken}", part.seq, part.name());
         }
@@ -168,7 +168,7 @@ impl Out {
     }
 
     /// Pushes a chunk of a tool's output in as many parts as necessary.
-    pub fn push_output(&mut self, chunk: &Chunk<'_>) {
+    pub fn push_output(&mut self, chunk: &OutputChunk<'_>) {
         self.streamed_bytes += chunk.bytes.len() as u64;
         let room = self.part_bytes_max - ENVELOPE_BYTES_MAX;
         let text = std::str::from_utf8(chunk.bytes).ok();
@@ -220,7 +220,7 @@ mod tests {
     fn what_a_delta_takes_beside_its_text_is_bounded() {
         let id: Arc<str> = "i".repeat(limits::AGENT_CALL_ID_BYTES_MAX).into();
         let slot = Handle { index: 0xFF_FFFF, generation: u32::MAX };
-        let part = Part {
+        let part = RunPart {
             seq: u64::MAX,
             agent_id: "a".repeat(limits::AGENT_ID_BYTES_MAX).into(),
             step_number: u32::MAX,

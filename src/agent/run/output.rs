@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 /// The output of a tool, of which at most `bytes_max` bytes are kept.
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(super) struct KeptOutput {
     front: Vec<u8>,
     back: VecDeque<u8>,
     bytes_max: usize,
@@ -15,9 +15,9 @@ pub(super) struct Output {
     missed_bytes: u64,
 }
 
-impl Output {
-    pub fn new(bytes_max: usize) -> Output {
-        Output { bytes_max, ..Output::default() }
+impl KeptOutput {
+    pub fn new(bytes_max: usize) -> KeptOutput {
+        KeptOutput { bytes_max, ..KeptOutput::default() }
     }
 
     /// Number of all bytes of the output, missed ones included.
@@ -94,8 +94,8 @@ mod tests {
     use super::*;
     use crate::base::Random;
 
-    fn kept(bytes_max: usize, pieces: &[&[u8]]) -> Output {
-        let mut output = Output::new(bytes_max);
+    fn kept(bytes_max: usize, pieces: &[&[u8]]) -> KeptOutput {
+        let mut output = KeptOutput::new(bytes_max);
         pieces.iter().for_each(|piece| output.push(piece));
         output
     }
@@ -139,7 +139,7 @@ mod tests {
             random.fill(&mut bytes);
             let bytes_max = random.below(40) as usize;
             let at_once = kept(bytes_max, &[&bytes]);
-            let (mut rest, mut output) = (&bytes[..], Output::new(bytes_max));
+            let (mut rest, mut output) = (&bytes[..], KeptOutput::new(bytes_max));
             while !rest.is_empty() {
                 let (piece, behind) = rest.split_at(random.between(1, rest.len() as u64) as usize);
                 output.push(piece);

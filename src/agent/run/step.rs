@@ -1,7 +1,7 @@
 //! Steps: their begin, their end, and the decision whether another one follows.
 
-use super::Run;
-use super::calls::{self, Call, CallState};
+use super::RunMachine;
+use super::calls::{self, CallState, RunCall};
 use crate::agent::config::Config;
 use crate::agent::fit::{front, words};
 use crate::agent::hooks::StepChoice;
@@ -9,7 +9,7 @@ use crate::agent::message::Message;
 use crate::agent::model::{Ask, Assembly, FinishReason, Turn, TurnOptions, write_request};
 use crate::agent::part::{Body, Final, Partial};
 use crate::agent::state::{
-    Continuation, Decision, Ended, FinalState, Reason, Step, StepCall, micros,
+    Continuation, Decision, Ended, FinalState, Reason, StepCall, StepSummary, micros,
 };
 use crate::base::Instant;
 use crate::limits;
@@ -19,19 +19,19 @@ use crate::limits;
 pub(super) struct OpenStep {
     begun: Instant,
     pub turn: Turn,
-    pub exchange: Option<Exchange>,
+    pub exchange: Option<OpenExchange>,
     /// The model's message so far.
     pub assembly: Assembly,
     pub text_bytes: u64,
     pub reasoning_bytes: u64,
-    pub calls: Vec<Call>,
+    pub calls: Vec<RunCall>,
     /// Number of calls whose arguments were accepted.
     pub accepted_count: u32,
 }
 
 /// The open exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Exchange {
+pub(super) struct OpenExchange {
     /// Its number in the run.
     pub number: u32,
     /// Its attempt in the turn.
@@ -44,7 +44,7 @@ impl OpenStep {
     }
 
     pub fn is_done(&self) -> bool {
-        self.is_turn_over() && self.calls.iter().all(Call::is_over)
+        self.is_turn_over() && self.calls.iter().all(RunCall::is_over)
     }
 
     /// Checks R1 to R3.
@@ -54,7 +54,7 @@ impl OpenStep {
     }
 }
 
-impl Run {
+impl RunMachine {
     /// Asks the model for the next step, unless a hook or a limit prevents it.
     pub(super) fn begin_step(&mut self) {
         let state = self.out.fold.state();
@@ -173,7 +173,7 @@ impl Run {
             };
             StepCall { id: call.id.to_string(), name: call.name.to_string(), outcome: *outcome }
         });
-        let last = Step {
+        let last = StepSummary {
             number: self.out.step_number,
             text_truncated: shown.len() < text.len(),
             text: shown.to_owned(),

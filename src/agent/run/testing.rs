@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::agent::model::{Endpoint, Wire};
 use crate::agent::order::Order;
 use crate::agent::{
-    Action, Config, Event, Fold, Hooks, Message, NoHooks, Part, Run, State, Strategy,
-    ToolDescription,
+    Config, Fold, Hooks, Message, NoHooks, RunAction, RunEvent, RunMachine, RunPart, RunState,
+    Strategy, ToolDescription,
 };
 use crate::base::{Instant, Random};
 
@@ -17,42 +17,42 @@ pub const WALL_US: u64 = 1_700_000_000_000_000;
 
 /// One scripted turn of a model.
 #[derive(Clone, Debug, Default)]
-pub struct Said {
+pub struct ScriptedTurn {
     pub reasoning: String,
     pub text: String,
-    pub calls: Vec<CallSaid>,
+    pub calls: Vec<ScriptedCall>,
     /// The finish reason, as Chat Completions spells it.
     pub finish: &'static str,
     pub tokens: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
-pub struct CallSaid {
+pub struct ScriptedCall {
     pub id: Option<String>,
     pub name: String,
     pub arguments: String,
 }
 
-impl Said {
-    pub fn text(text: &str) -> Said {
-        Said { text: text.to_owned(), finish: "stop", ..Said::default() }
+impl ScriptedTurn {
+    pub fn text(text: &str) -> ScriptedTurn {
+        ScriptedTurn { text: text.to_owned(), finish: "stop", ..ScriptedTurn::default() }
     }
 
-    pub fn calls(calls: &[(&str, &str, &str)]) -> Said {
-        let calls = calls.iter().map(|&(id, name, arguments)| CallSaid {
+    pub fn calls(calls: &[(&str, &str, &str)]) -> ScriptedTurn {
+        let calls = calls.iter().map(|&(id, name, arguments)| ScriptedCall {
             id: Some(id.to_owned()),
             name: name.to_owned(),
             arguments: arguments.to_owned(),
         });
-        Said { calls: calls.collect(), finish: "tool_calls", ..Said::default() }
+        ScriptedTurn { calls: calls.collect(), finish: "tool_calls", ..ScriptedTurn::default() }
     }
 
-    pub fn finish(mut self, finish: &'static str) -> Said {
+    pub fn finish(mut self, finish: &'static str) -> ScriptedTurn {
         self.finish = finish;
         self
     }
 
-    pub fn tokens(mut self, input: u64, output: u64) -> Said {
+    pub fn tokens(mut self, input: u64, output: u64) -> ScriptedTurn {
         self.tokens = Some((input, output));
         self
     }
@@ -147,10 +147,10 @@ pub fn tool(name: &str) -> ToolDescription {
 
 /// Drives a run, checks its output and keeps it.
 pub struct Driver {
-    pub run: Run,
+    pub run: RunMachine,
     pub now: Instant,
-    pub parts: Vec<Part>,
-    pub actions: Vec<Action>,
+    pub parts: Vec<RunPart>,
+    pub actions: Vec<RunAction>,
     /// The bodies of all requests.
     pub asked: Vec<Value>,
     /// The open exchange.
@@ -171,7 +171,7 @@ impl Driver {
     }
 
     pub fn with(config: Config, messages: Vec<Message>, hooks: Box<dyn Hooks + Send>) -> Driver {
-        let run = Run::new(config.clone(), messages, hooks).unwrap();
+        let run = RunMachine::new(config.clone(), messages, hooks).unwrap();
         Driver {
             run,
             now: Instant::ZERO,
@@ -192,7 +192,7 @@ impl Driver {
     /// Creates a driver whose run has started.
     pub fn begun(config: Config) -> Driver {
         let mut driver = Driver::new(config);
-        driver.tell(Event::Started);
+        driver.feed(RunEvent::Started);
         driver
     }
 
@@ -201,19 +201,21 @@ impl Driver {
     }
 
     /// Passes an event to the run and takes all actions and parts.
-    pub fn tell(&mut self, event: Event<'_>) {
-        self.tell_only(event);
+    pub fn feed(&mut self, event: RunEvent<'_>) {
+        self.feed_only(event);
         self.take_parts();
     }
 
     /// Passes an event to the run and takes all actions. Its parts wait.
-    pub fn tell_only(&mut self, event: Event<'_>) {
+    pub fn feed_only(&mut self, event: RunEvent<'_>) {
         let wall_us = self.wall_us();
         match &event {
-            Event::BodyEnded { turn } | Event::Broken { turn, .. } if self.open == Some(*turn) => {
+            RunEvent::BodyEnded { exchange } | RunEvent::Broken { exchange, .. }
+                if self.open == Some(*exchange) =>
+            {
                 self.open = None;
             }
-            Event::ToolEnded { call, .. } | Event::ToolRefused { call, .. } => {
+            RunEvent::ToolEnded { call, .. } | RunEvent::ToolRefused { call, .. } => {
                 self.running.remove(call);
             }
             _ => {}
@@ -235,32 +237,32 @@ impl Driver {
         }
     }
 
-    pub fn take_part(&mut self, part: Part) {
+    pub fn take_part(&mut self, part: RunPart) {
         self.order.take(&part).unwrap();
         self.scratch.clear();
         part.write_json(&mut self.scratch);
         assert!(self.scratch.len() <= self.config.part_bytes_max, "{} is too long", part.name());
         let is_line = !self.scratch.iter().any(|byte| *byte < b' ');
         assert!(is_line, "{} is not one line", part.name());
-        let read = Part::parse(&self.scratch).unwrap();
+        let read = RunPart::parse(&self.scratch).unwrap();
         assert_eq!(read, part);
         self.fold.take(&read);
         self.parts.push(part);
     }
 
-    fn check(&mut self, action: &Action) {
+    fn check(&mut self, action: &RunAction) {
         match action {
-            Action::Ask { turn, request } => {
+            RunAction::Ask { exchange, request } => {
                 assert_eq!(self.open, None, "two turns are open");
-                assert!(self.exchanges.insert(*turn), "a turn's number twice");
-                self.open = Some(*turn);
+                assert!(self.exchanges.insert(*exchange), "a turn's number twice");
+                self.open = Some(*exchange);
                 let body = request.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
                 self.asked.push(serde_json::from_slice(&request[body..]).unwrap());
             }
-            Action::HangUp { turn } | Action::Release { turn } => {
-                assert_eq!(self.open.take(), Some(*turn), "it is not open");
+            RunAction::HangUp { exchange } | RunAction::Release { exchange } => {
+                assert_eq!(self.open.take(), Some(*exchange), "it is not open");
             }
-            Action::Start { call, tool, arguments } => {
+            RunAction::Start { call, tool, arguments } => {
                 assert!(self.calls.insert(*call), "a call's number twice");
                 assert!(arguments.is_object());
                 assert!(self.config.tools.iter().any(|known| known.name == *tool));
@@ -270,54 +272,54 @@ impl Driver {
                 self.running.insert(*call, tool.clone());
                 assert!(self.running.len() <= self.config.parallel_calls_max as usize);
             }
-            Action::Stop { call } => {
+            RunAction::Stop { call } => {
                 assert!(self.running.remove(call).is_some(), "it does not run");
             }
         }
     }
 
     pub fn head(&mut self, status: u16, retry_after: Option<&str>) {
-        let turn = self.open.unwrap();
-        self.tell(Event::Answered { turn, status, retry_after, retry_after_ms: None });
+        let exchange = self.open.unwrap();
+        self.feed(RunEvent::Answered { exchange, status, retry_after, retry_after_ms: None });
     }
 
     /// Delivers the model's whole answer, and the end of the body if that is still expected.
-    pub fn answer(&mut self, said: &Said) {
-        let turn = self.open.unwrap();
+    pub fn answer(&mut self, said: &ScriptedTurn) {
+        let exchange = self.open.unwrap();
         self.head(200, None);
         let body = said.stream(&mut Random::new(1));
-        self.tell(Event::Body { turn, bytes: &body });
-        if self.open == Some(turn) {
-            self.tell(Event::BodyEnded { turn });
+        self.feed(RunEvent::Body { exchange, bytes: &body });
+        if self.open == Some(exchange) {
+            self.feed(RunEvent::BodyEnded { exchange });
         }
     }
 
     pub fn wait(&mut self, duration: std::time::Duration) {
         self.now += duration;
-        self.tell(Event::Tick);
+        self.feed(RunEvent::Tick);
     }
 
     pub fn names(&self) -> Vec<&'static str> {
-        self.parts.iter().map(Part::name).collect()
+        self.parts.iter().map(RunPart::name).collect()
     }
 
     /// Returns the state that a client folds from the parts. It equals the state of the run.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &RunState {
         assert_eq!(self.fold.state(), self.run.state());
         self.fold.state()
     }
 
     /// The calls that were started, in order.
     pub fn started(&self) -> Vec<u32> {
-        let started = |action: &Action| match action {
-            Action::Start { call, .. } => Some(*call),
+        let started = |action: &RunAction| match action {
+            RunAction::Start { call, .. } => Some(*call),
             _ => None,
         };
         self.actions.iter().filter_map(started).collect()
     }
 
     /// The parts of this type.
-    pub fn all(&self, name: &str) -> Vec<&Part> {
+    pub fn all(&self, name: &str) -> Vec<&RunPart> {
         self.parts.iter().filter(|part| part.name() == name).collect()
     }
 

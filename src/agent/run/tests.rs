@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::testing::{Driver, Said, config};
+use super::testing::{Driver, ScriptedTurn, config};
 use crate::agent::{
-    Action, Arguments, Body, CancelReason, Config, Ended, Event, Final, Hooks, Message, NetFault,
-    NetFaultKind, NoHooks, Part, Partial, Reason, State, StepChoice, StepState, Strategy,
+    Arguments, Body, CancelReason, Config, Ended, Final, Hooks, Message, NetFault, NetFaultKind,
+    NoHooks, Partial, Reason, RunAction, RunEvent, RunPart, RunState, StepChoice, StepState,
+    Strategy,
 };
 use crate::base::{ExecutionId, Handle};
 use crate::stream::{Gap, GapReason, Kind, Outcome};
@@ -21,12 +22,12 @@ fn execution(number: u64) -> ExecutionId {
     ExecutionId { shard: 0, slot: Handle { index: 1, generation: 1 }, nonce: number }
 }
 
-fn done(call: u32) -> Event<'static> {
-    Event::ToolEnded { call, outcome: Outcome::Completed, exit: None, error: None }
+fn done(call: u32) -> RunEvent<'static> {
+    RunEvent::ToolEnded { call, outcome: Outcome::Completed, exit: None, error: None }
 }
 
-fn chunk(call: u32, offset: u64, bytes: &[u8]) -> Event<'_> {
-    Event::ToolChunk { call, seq: 1, offset, kind: Kind::Output, bytes, more: false }
+fn chunk(call: u32, offset: u64, bytes: &[u8]) -> RunEvent<'_> {
+    RunEvent::ToolChunk { call, seq: 1, offset, kind: Kind::Output, bytes, more: false }
 }
 
 fn reason(driver: &Driver) -> Reason {
@@ -36,14 +37,17 @@ fn reason(driver: &Driver) -> Reason {
 /// A run whose model has called `read` and whose tool waits to be started.
 fn after_one_call(config: Config) -> Driver {
     let mut driver = Driver::begun(config);
-    driver.answer(&Said::calls(&[("c1", "read", r#"{"path":"a"}"#)]));
+    driver.answer(&ScriptedTurn::calls(&[("c1", "read", r#"{"path":"a"}"#)]));
     driver
 }
 
 #[test]
 fn an_answer_in_words_is_one_step() {
     let mut driver = Driver::begun(config());
-    driver.answer(&Said { reasoning: "Hm.".to_owned(), ..Said::text("Hello, you.") }.tokens(7, 3));
+    driver.answer(
+        &ScriptedTurn { reasoning: "Hm.".to_owned(), ..ScriptedTurn::text("Hello, you.") }
+            .tokens(7, 3),
+    );
     let names = driver.names();
     assert_eq!(names[..2], ["ExecutionStarted", "StepStarted"]);
     assert_eq!(names[names.len() - 2..], ["StepCompleted", "ExecutionCompleted"]);
@@ -59,15 +63,16 @@ fn an_answer_in_words_is_one_step() {
 #[test]
 fn what_a_tool_says_is_streamed_and_told_the_model() {
     let mut driver = after_one_call(config());
-    let [Action::Start { call: 1, tool, arguments }] = &driver.actions[driver.actions.len() - 1..]
+    let [RunAction::Start { call: 1, tool, arguments }] =
+        &driver.actions[driver.actions.len() - 1..]
     else {
         panic!("{:?}", driver.actions)
     };
     assert_eq!((tool.as_str(), arguments), ("read", &json!({"path": "a"})));
-    driver.tell(Event::ToolStarted { call: 1, execution: execution(1) });
-    driver.tell(chunk(1, 0, b"line 1\n"));
-    driver.tell(chunk(1, 7, b"\xFF\n"));
-    driver.tell(done(1));
+    driver.feed(RunEvent::ToolStarted { call: 1, execution: execution(1) });
+    driver.feed(chunk(1, 0, b"line 1\n"));
+    driver.feed(chunk(1, 7, b"\xFF\n"));
+    driver.feed(done(1));
     let [result] = driver.all("ToolCallCompleted")[..] else { panic!() };
     let Body::Final(Final::ToolCallCompleted { execution: result, .. }) = &result.body else {
         panic!()
@@ -78,7 +83,7 @@ fn what_a_tool_says_is_streamed_and_told_the_model() {
     assert_eq!(called["tool_calls"][0]["id"], "c1");
     assert_eq!(told["tool_call_id"], "c1");
     assert_eq!(told["content"], "line 1\n\u{fffd}\n");
-    driver.answer(&Said::text("Done."));
+    driver.answer(&ScriptedTurn::text("Done."));
     assert_eq!(reason(&driver), Reason::Stop);
     assert_eq!(driver.state().steps.len(), 2);
     assert_eq!(driver.state().tool_call_count(), 1);
@@ -86,7 +91,8 @@ fn what_a_tool_says_is_streamed_and_told_the_model() {
 
 #[test]
 fn after_turn_waits_for_the_turn_and_eager_does_not() {
-    let said = Said::calls(&[("c1", "read", r#"{"a":1}"#), ("c2", "list", r#"{"a":[1,2]}"#)]);
+    let said =
+        ScriptedTurn::calls(&[("c1", "read", r#"{"a":1}"#), ("c2", "list", r#"{"a":[1,2]}"#)]);
     let body = said.stream(&mut crate::base::Random::new(3));
     let text = String::from_utf8(body.clone()).unwrap();
     let second = text.find("c2").unwrap(); // Then the first call's arguments are complete.
@@ -94,9 +100,9 @@ fn after_turn_waits_for_the_turn_and_eager_does_not() {
     for (config, started) in [(config(), 0), (eager(), 1)] {
         let mut driver = Driver::begun(config);
         driver.head(200, None);
-        driver.tell(Event::Body { turn: 1, bytes: &body[..second_end] });
+        driver.feed(RunEvent::Body { exchange: 1, bytes: &body[..second_end] });
         assert_eq!(driver.started().len(), started);
-        driver.tell(Event::Body { turn: 1, bytes: &body[second_end..] });
+        driver.feed(RunEvent::Body { exchange: 1, bytes: &body[second_end..] });
         assert_eq!(driver.started(), [1, 2]);
         assert_eq!(driver.open, None);
     }
@@ -117,7 +123,7 @@ fn bad_calls_reach_no_tool_and_are_told_the_model() {
         for (name, arguments, finish, expected) in table {
             let mut driver = Driver::begun(Config { strategy, ..config() });
             let finish = if finish == "finish" { "tool_calls" } else { finish };
-            driver.answer(&Said::calls(&[("c1", name, arguments)]).finish(finish));
+            driver.answer(&ScriptedTurn::calls(&[("c1", name, arguments)]).finish(finish));
             if name.is_empty() && driver.all("ToolCallStarted").is_empty() {
                 continue; // The decoder of the wire found no call in it.
             }
@@ -133,7 +139,7 @@ fn bad_calls_reach_no_tool_and_are_told_the_model() {
             assert_eq!(driver.all("ToolCallFailed").len(), 1);
             let told = driver.last_asked().last().unwrap()["content"].as_str().unwrap().to_owned();
             assert!(told.contains(expected), "{told}");
-            driver.answer(&Said::text("I see."));
+            driver.answer(&ScriptedTurn::text("I see."));
             assert_eq!(reason(&driver), Reason::Stop);
             let call = &driver.state().steps[0].tool_calls[0];
             assert_eq!((call.outcome, call.execution), (Outcome::Failed, None));
@@ -144,10 +150,10 @@ fn bad_calls_reach_no_tool_and_are_told_the_model() {
 #[test]
 fn a_whole_call_of_a_turn_that_was_cut_is_carried_out() {
     let mut driver = Driver::begun(config());
-    let said = Said::calls(&[("c1", "read", r#"{"a":1}"#), ("c2", "read", r#"{"a":"#)]);
+    let said = ScriptedTurn::calls(&[("c1", "read", r#"{"a":1}"#), ("c2", "read", r#"{"a":"#)]);
     driver.answer(&said.finish("length"));
     assert_eq!(driver.started(), [1]);
-    driver.tell(done(1));
+    driver.feed(done(1));
     assert_eq!(driver.asked.len(), 2);
 }
 
@@ -156,15 +162,15 @@ fn tools_run_in_parallel_up_to_the_limit_and_results_keep_the_models_order() {
     for config in [config(), eager()] {
         let mut driver = Driver::begun(Config { parallel_calls_max: 2, ..config });
         let calls = ["c1", "c2", "c3", "c4"].map(|id| (id, "read", "{}"));
-        driver.answer(&Said::calls(&calls));
+        driver.answer(&ScriptedTurn::calls(&calls));
         assert_eq!(driver.started(), [1, 2]);
-        driver.tell(done(2));
-        driver.tell(chunk(3, 0, b"three"));
-        driver.tell(done(3));
-        driver.tell(done(4));
+        driver.feed(done(2));
+        driver.feed(chunk(3, 0, b"three"));
+        driver.feed(done(3));
+        driver.feed(done(4));
         assert_eq!(driver.started(), [1, 2, 3, 4]);
         assert_eq!(driver.asked.len(), 1);
-        driver.tell(done(1));
+        driver.feed(done(1));
         let ids: Vec<_> = driver.last_asked()[2..].iter().map(|m| &m["tool_call_id"]).collect();
         assert_eq!(ids, ["c1", "c2", "c3", "c4"]);
     }
@@ -174,7 +180,7 @@ fn tools_run_in_parallel_up_to_the_limit_and_results_keep_the_models_order() {
 fn ids_that_are_missing_twice_or_unfit_are_replaced() {
     let mut driver = Driver::begun(config());
     let long = "x".repeat(200);
-    let mut said = Said::calls(&[
+    let mut said = ScriptedTurn::calls(&[
         ("same", "read", "{}"),
         ("same", "read", "{}"),
         ("call_4", "read", "{}"),
@@ -187,18 +193,18 @@ fn ids_that_are_missing_twice_or_unfit_are_replaced() {
     assert_eq!(ids, ["same", "call_2", "call_4", "call_4_2", "call_5"]);
 }
 
-fn id_of(part: &Part) -> String {
+fn id_of(part: &RunPart) -> String {
     part.tool_call_id().unwrap().to_string()
 }
 
 #[test]
 fn too_many_calls_of_a_step_fail_and_the_others_are_carried_out() {
     let mut driver = Driver::begun(Config { calls_per_step_max: 2, ..config() });
-    driver.answer(&Said::calls(&["a", "b", "c", "d"].map(|id| (id, "read", "{}"))));
+    driver.answer(&ScriptedTurn::calls(&["a", "b", "c", "d"].map(|id| (id, "read", "{}"))));
     assert_eq!(driver.started(), [1, 2]);
     assert_eq!(driver.all("ToolCallFailed").len(), 2);
-    driver.tell(done(1));
-    driver.tell(done(2));
+    driver.feed(done(1));
+    driver.feed(done(2));
     let told = driver.last_asked().last().unwrap()["content"].as_str().unwrap();
     assert!(told.contains("only 2 calls"), "{told}");
 }
@@ -206,15 +212,15 @@ fn too_many_calls_of_a_step_fail_and_the_others_are_carried_out() {
 #[test]
 fn a_tool_that_refuses_or_fails_is_told_the_model() {
     let mut driver = Driver::begun(config());
-    driver.answer(&Said::calls(&["a", "b", "c", "d"].map(|id| (id, "read", "{}"))));
-    driver.tell(Event::ToolRefused { call: 1, text: "`path` is missing" });
-    driver.tell(chunk(2, 0, b"so far"));
+    driver.answer(&ScriptedTurn::calls(&["a", "b", "c", "d"].map(|id| (id, "read", "{}"))));
+    driver.feed(RunEvent::ToolRefused { call: 1, text: "`path` is missing" });
+    driver.feed(chunk(2, 0, b"so far"));
     let outcome = Outcome::Failed;
-    driver.tell(Event::ToolEnded { call: 2, outcome, exit: None, error: Some("no such file") });
+    driver.feed(RunEvent::ToolEnded { call: 2, outcome, exit: None, error: Some("no such file") });
     let outcome = Outcome::TimedOut;
-    driver.tell(Event::ToolEnded { call: 3, outcome, exit: None, error: None });
+    driver.feed(RunEvent::ToolEnded { call: 3, outcome, exit: None, error: None });
     let outcome = Outcome::Cancelled;
-    driver.tell(Event::ToolEnded { call: 4, outcome, exit: None, error: None });
+    driver.feed(RunEvent::ToolEnded { call: 4, outcome, exit: None, error: None });
     let told: Vec<_> = driver.last_asked()[2..]
         .iter()
         .map(|message| message["content"].as_str().unwrap())
@@ -234,15 +240,15 @@ fn a_tool_that_refuses_or_fails_is_told_the_model() {
 fn a_refused_turn_is_asked_again_as_late_as_the_server_wants() {
     let mut driver = Driver::begun(config());
     driver.head(429, Some("7"));
-    driver.tell(Event::BodyEnded { turn: 1 });
+    driver.feed(RunEvent::BodyEnded { exchange: 1 });
     let until = driver.run.next_deadline().unwrap();
     assert!(until >= driver.now + Duration::from_secs(7));
     driver.wait(Duration::from_secs(6));
     assert_eq!(driver.open, None);
     driver.now = until;
-    driver.tell(Event::Tick);
+    driver.feed(RunEvent::Tick);
     assert_eq!(driver.open, Some(2));
-    driver.answer(&Said::text("Now."));
+    driver.answer(&ScriptedTurn::text("Now."));
     assert_eq!(reason(&driver), Reason::Stop);
     assert_eq!(driver.asked[0], driver.asked[1]);
 }
@@ -251,39 +257,42 @@ fn a_refused_turn_is_asked_again_as_late_as_the_server_wants() {
 fn a_turn_is_not_asked_for_again_that_nobody_can_give_or_that_was_streamed() {
     let mut driver = Driver::begun(config());
     driver.head(401, None);
-    driver.tell(Event::BodyEnded { turn: 1 });
+    driver.feed(RunEvent::BodyEnded { exchange: 1 });
     assert!(matches!(driver.run.is_over().unwrap().how, Ended::Failed(_)));
 
     let mut driver = Driver::begun(config());
     driver.head(429, Some("86400"));
-    driver.tell(Event::BodyEnded { turn: 1 });
+    driver.feed(RunEvent::BodyEnded { exchange: 1 });
     let Ended::Failed(failure) = &driver.run.is_over().unwrap().how else { panic!() };
     assert!(failure.is_retryable);
 
     let mut driver = Driver::begun(config());
     driver.head(200, None);
-    let body = Said::text("Half of").stream(&mut crate::base::Random::new(1));
-    driver.tell(Event::Body { turn: 1, bytes: &body[..body.len() / 2] });
+    let body = ScriptedTurn::text("Half of").stream(&mut crate::base::Random::new(1));
+    driver.feed(RunEvent::Body { exchange: 1, bytes: &body[..body.len() / 2] });
     assert!(!driver.all("TextDelta").is_empty());
-    driver.tell(broken(1));
+    driver.feed(broken(1));
     assert_eq!(reason(&driver), Reason::Failed);
     let names = driver.names();
     assert_eq!(names[names.len() - 2..], ["StepCompleted", "ExecutionFailed"]);
 }
 
-fn broken(turn: u32) -> Event<'static> {
+fn broken(exchange: u32) -> RunEvent<'static> {
     let (kind, text) = (NetFaultKind::Broken, "connection reset".to_owned());
-    Event::Broken { turn, fault: NetFault { kind, text, was_sent: true, was_received: true } }
+    RunEvent::Broken {
+        exchange,
+        fault: NetFault { kind, text, was_sent: true, was_received: true },
+    }
 }
 
 #[test]
 fn retries_have_an_end() {
     let mut driver = Driver::begun(Config { retries_max: 3, ..config() });
-    for turn in 1..=4 {
-        driver.tell(broken(turn));
-        if turn < 4 {
+    for exchange in 1..=4 {
+        driver.feed(broken(exchange));
+        if exchange < 4 {
             driver.now = driver.run.next_deadline().unwrap();
-            driver.tell(Event::Tick);
+            driver.feed(RunEvent::Tick);
         }
     }
     assert_eq!((driver.asked.len(), reason(&driver)), (4, Reason::Failed));
@@ -295,17 +304,18 @@ fn retries_have_an_end() {
 fn a_turn_that_breaks_takes_along_what_it_started() {
     let mut driver = Driver::begun(eager());
     let whole = r#"{"n":1}"#;
-    let body = Said::calls(&[("a", "read", whole), ("b", "read", whole), ("c", "read", "{")])
-        .stream(&mut crate::base::Random::new(1));
+    let body =
+        ScriptedTurn::calls(&[("a", "read", whole), ("b", "read", whole), ("c", "read", "{")])
+            .stream(&mut crate::base::Random::new(1));
     let text = String::from_utf8(body.clone()).unwrap();
     let cut = text.find(r#""id":"c""#).unwrap();
     let cut = cut + text[cut..].find("\n\n").unwrap() + 2;
     driver.head(200, None);
-    driver.tell(Event::Body { turn: 1, bytes: &body[..cut] });
+    driver.feed(RunEvent::Body { exchange: 1, bytes: &body[..cut] });
     assert_eq!(driver.started(), [1, 2]);
-    driver.tell(done(1));
-    driver.tell(broken(1));
-    assert_eq!(driver.actions.last(), Some(&Action::Stop { call: 2 }));
+    driver.feed(done(1));
+    driver.feed(broken(1));
+    assert_eq!(driver.actions.last(), Some(&RunAction::Stop { call: 2 }));
     assert_eq!(driver.all("ToolCallCompleted").len(), 1);
     assert_eq!(driver.all("ToolCallCancelled").len(), 2);
     assert_eq!(reason(&driver), Reason::Failed);
@@ -320,9 +330,9 @@ fn steps_tokens_and_conversation_have_limits_that_complete_the_run() {
     ];
     for (config, expected) in table {
         let mut driver = Driver::begun(config);
-        driver.answer(&Said::calls(&[("a", "read", "{}")]).tokens(6, 4));
-        driver.tell(chunk(1, 0, &[b'x'; 200]));
-        driver.tell(done(1));
+        driver.answer(&ScriptedTurn::calls(&[("a", "read", "{}")]).tokens(6, 4));
+        driver.feed(chunk(1, 0, &[b'x'; 200]));
+        driver.feed(done(1));
         let end = driver.run.is_over().expect("it is over");
         assert_eq!((&end.how, &end.reason), (&Ended::Completed, &expected));
         assert_eq!(driver.asked.len(), 1);
@@ -338,14 +348,14 @@ fn time_and_bytes_stop_everything_where_it_is() {
     assert_eq!(driver.run.next_deadline().unwrap().nanos(), 5_000_000_000);
     driver.wait(Duration::from_secs(1));
     assert_eq!(reason(&driver), Reason::DurationMax);
-    assert_eq!(driver.actions.last(), Some(&Action::Stop { call: 1 }));
+    assert_eq!(driver.actions.last(), Some(&RunAction::Stop { call: 1 }));
 
     let mut driver = after_one_call(Config { bytes_max: 1_000, ..config() });
-    driver.tell(chunk(1, 0, &[b'x'; 900]));
+    driver.feed(chunk(1, 0, &[b'x'; 900]));
     assert!(driver.run.is_over().is_none());
-    driver.tell(chunk(1, 900, &[b'x'; 900]));
+    driver.feed(chunk(1, 900, &[b'x'; 900]));
     assert_eq!(reason(&driver), Reason::BytesMax);
-    assert_eq!(driver.actions.last(), Some(&Action::Stop { call: 1 }));
+    assert_eq!(driver.actions.last(), Some(&RunAction::Stop { call: 1 }));
     assert_eq!(driver.run.is_over().unwrap().how, Ended::Completed);
 }
 
@@ -359,7 +369,7 @@ fn other_ends_of_a_turn_are_told_as_reasons() {
     ];
     for (finish, expected) in table {
         let mut driver = Driver::begun(config());
-        driver.answer(&Said::text("So").finish(finish));
+        driver.answer(&ScriptedTurn::text("So").finish(finish));
         assert_eq!(reason(&driver), expected, "{finish}");
     }
 }
@@ -369,7 +379,7 @@ fn a_filtered_turn_carries_out_no_calls() {
     for config in [config(), eager()] {
         let mut driver = Driver::begun(config);
         let calls = [("a", "read", "{}"), ("b", "read", "{}")];
-        driver.answer(&Said::calls(&calls).finish("content_filter"));
+        driver.answer(&ScriptedTurn::calls(&calls).finish("content_filter"));
         assert_eq!(reason(&driver), Reason::ContentFilter);
         assert_eq!(driver.all("ToolCallCancelled").len() + driver.all("ToolCallFailed").len(), 2);
         assert!(driver.running.is_empty());
@@ -386,13 +396,13 @@ fn a_run_can_be_stopped_at_any_time() {
         || {
             let mut driver = Driver::begun(config());
             driver.head(200, None);
-            let body = Said::text("Half of it").stream(&mut crate::base::Random::new(1));
-            driver.tell(Event::Body { turn: 1, bytes: &body[..body.len() / 2] });
+            let body = ScriptedTurn::text("Half of it").stream(&mut crate::base::Random::new(1));
+            driver.feed(RunEvent::Body { exchange: 1, bytes: &body[..body.len() / 2] });
             driver
         },
         || {
             let mut driver = Driver::begun(config());
-            driver.tell(broken(1));
+            driver.feed(broken(1));
             driver
         },
         || after_one_call(config()),
@@ -400,16 +410,16 @@ fn a_run_can_be_stopped_at_any_time() {
     for (at, moment) in moments.into_iter().enumerate() {
         for reason in CancelReason::ALL {
             let mut driver = moment();
-            driver.tell(Event::Cancel(reason));
+            driver.feed(RunEvent::Cancel(reason));
             assert_eq!(driver.run.is_over().unwrap().how, Ended::Cancelled(reason), "{at}");
             assert!(driver.parts.last().unwrap().is_end());
             assert_eq!(driver.run.next_deadline(), None);
             let parts = driver.parts.len();
-            driver.tell(Event::Cancel(reason)); // Late events of all kinds.
-            driver.tell(Event::Body { turn: 1, bytes: b"data: x\n\n" });
-            driver.tell(chunk(1, 0, b"late"));
-            driver.tell(done(1));
-            driver.tell(Event::Tick);
+            driver.feed(RunEvent::Cancel(reason)); // Late events of all kinds.
+            driver.feed(RunEvent::Body { exchange: 1, bytes: b"data: x\n\n" });
+            driver.feed(chunk(1, 0, b"late"));
+            driver.feed(done(1));
+            driver.feed(RunEvent::Tick);
             assert_eq!(driver.parts.len(), parts);
             assert_eq!(driver.state().steps.len(), usize::from(at > 0));
         }
@@ -419,15 +429,20 @@ fn a_run_can_be_stopped_at_any_time() {
 #[test]
 fn what_comes_late_is_passed_over() {
     let mut driver = after_one_call(config());
-    driver.tell(Event::Body { turn: 1, bytes: b"data: x\n\n" }); // The exchange was released.
-    driver.tell(Event::BodyEnded { turn: 1 });
-    driver.tell(done(1));
+    driver.feed(RunEvent::Body { exchange: 1, bytes: b"data: x\n\n" }); // It was released.
+    driver.feed(RunEvent::BodyEnded { exchange: 1 });
+    driver.feed(done(1));
     let parts = driver.parts.len();
-    driver.tell(chunk(1, 0, b"late"));
-    driver.tell(Event::Answered { turn: 1, status: 500, retry_after: None, retry_after_ms: None });
-    driver.tell(broken(1));
+    driver.feed(chunk(1, 0, b"late"));
+    driver.feed(RunEvent::Answered {
+        exchange: 1,
+        status: 500,
+        retry_after: None,
+        retry_after_ms: None,
+    });
+    driver.feed(broken(1));
     assert_eq!(driver.parts.len(), parts);
-    driver.answer(&Said::text("Good."));
+    driver.answer(&ScriptedTurn::text("Good."));
     assert_eq!(reason(&driver), Reason::Stop);
 }
 
@@ -440,25 +455,25 @@ fn everything_fits_the_smallest_parts_whatever_is_in_it() {
         vec![Message::User(hostile.clone())],
         Box::new(NoHooks),
     );
-    driver.tell(Event::Started);
+    driver.feed(RunEvent::Started);
     let arguments = json!({ "path": hostile }).to_string();
-    let mut said = Said::calls(&[("a", "read", &arguments), ("b", "list", &hostile)]);
+    let mut said = ScriptedTurn::calls(&[("a", "read", &arguments), ("b", "list", &hostile)]);
     (said.text, said.reasoning) = (hostile.clone(), hostile.clone());
     driver.answer(&said);
-    driver.tell(Event::ToolStarted { call: 1, execution: execution(1) });
-    driver.tell(chunk(1, 0, hostile.as_bytes()));
+    driver.feed(RunEvent::ToolStarted { call: 1, execution: execution(1) });
+    driver.feed(chunk(1, 0, hostile.as_bytes()));
     let binary = [0xFF; 10_000];
-    driver.tell(chunk(1, hostile.len() as u64, &binary));
+    driver.feed(chunk(1, hostile.len() as u64, &binary));
     let progress = crate::agent::ToolProgress {
         progress: 1.0,
         message: Some(&hostile),
         context: Some(&arguments),
         ..Default::default()
     };
-    driver.tell(Event::ToolProgress { call: 1, progress });
+    driver.feed(RunEvent::ToolProgress { call: 1, progress });
     let error = Some(hostile.as_str());
-    driver.tell(Event::ToolEnded { call: 1, outcome: Outcome::Failed, exit: None, error });
-    driver.answer(&Said::text(&hostile));
+    driver.feed(RunEvent::ToolEnded { call: 1, outcome: Outcome::Failed, exit: None, error });
+    driver.answer(&ScriptedTurn::text(&hostile));
 
     let output: Vec<u8> = driver.parts.iter().flat_map(output_of).collect();
     assert_eq!(output, [hostile.as_bytes(), &binary].concat());
@@ -474,7 +489,7 @@ fn everything_fits_the_smallest_parts_whatever_is_in_it() {
     assert_eq!(driver.state().text(), hostile);
 }
 
-fn output_of(part: &Part) -> Vec<u8> {
+fn output_of(part: &RunPart) -> Vec<u8> {
     match &part.body {
         Body::Partial(Partial::ToolOutputChunk { data, .. }) => data.as_bytes().to_vec(),
         _ => Vec::new(),
@@ -484,7 +499,7 @@ fn output_of(part: &Part) -> Vec<u8> {
 #[test]
 fn pieces_of_a_chunk_have_offsets_of_their_own() {
     let mut driver = after_one_call(Config { part_bytes_max: 2 << 10, ..config() });
-    driver.tell(chunk(1, 100, &[b'x'; 5_000]));
+    driver.feed(chunk(1, 100, &[b'x'; 5_000]));
     let mut at = 100;
     let pieces = driver.all("ToolOutputChunk");
     for (number, piece) in pieces.iter().enumerate() {
@@ -505,7 +520,7 @@ fn text_is_accumulated_on_request_while_it_fits() {
     let text = "ab ".repeat(1_000);
     for (accumulate, part_bytes_max) in [(true, 2 << 10), (false, 2 << 10)] {
         let mut driver = Driver::begun(Config { accumulate, part_bytes_max, ..config() });
-        driver.answer(&Said::text(&text));
+        driver.answer(&ScriptedTurn::text(&text));
         let mut so_far = String::new();
         let mut fit_count = 0;
         for part in driver.all("TextDelta") {
@@ -536,7 +551,7 @@ fn nothing_more_is_wanted_while_parts_wait() {
     assert!(driver.run.wants_body() && driver.run.wants_output());
     for seq in 0..crate::limits::AGENT_PARTS_WAITING as u64 {
         assert!(driver.run.wants_output(), "{seq}");
-        driver.tell_only(chunk(1, seq, b"x"));
+        driver.feed_only(chunk(1, seq, b"x"));
     }
     assert!(!driver.run.wants_body() && !driver.run.wants_output());
     let part = driver.run.next_part().unwrap();
@@ -554,12 +569,12 @@ fn progress_and_gaps_are_told() {
         message: Some("half"),
         context: Some(r#"{"a":1}"#),
     };
-    driver.tell(Event::ToolProgress { call: 1, progress });
+    driver.feed(RunEvent::ToolProgress { call: 1, progress });
     let reason = GapReason::Lag;
     let gap = Gap { from_seq: 1, to_seq: 3, chunk_count: 3, byte_count: 30, reason };
-    driver.tell(Event::ToolGap { call: 1, gap });
-    driver.tell(chunk(1, 30, b"end"));
-    driver.tell(done(1));
+    driver.feed(RunEvent::ToolGap { call: 1, gap });
+    driver.feed(chunk(1, 30, b"end"));
+    driver.feed(done(1));
     let names = driver.names();
     let expected = ["ToolProgress", "Gap", "ToolOutputChunk", "ToolCallCompleted"];
     assert!(names.windows(4).any(|four| four == expected), "{names:?}");
@@ -568,44 +583,44 @@ fn progress_and_gaps_are_told() {
 }
 
 /// Records what it is shown, and decides as the test says.
-struct Watcher {
+struct RecordingHooks {
     seen: Arc<Mutex<Vec<String>>>,
-    before: fn(&State, &[Message]) -> StepChoice,
-    after: fn(&State, &StepState) -> StepChoice,
+    before: fn(&RunState, &[Message]) -> StepChoice,
+    after: fn(&RunState, &StepState) -> StepChoice,
 }
 
-impl Hooks for Watcher {
-    fn before_step(&mut self, state: &State, messages: &[Message]) -> StepChoice {
+impl Hooks for RecordingHooks {
+    fn before_step(&mut self, state: &RunState, messages: &[Message]) -> StepChoice {
         self.seen.lock().unwrap().push(format!("before {}", state.steps.len()));
         (self.before)(state, messages)
     }
-    fn after_part(&mut self, part: &Part) {
+    fn after_part(&mut self, part: &RunPart) {
         self.seen.lock().unwrap().push(part.name().to_owned());
     }
-    fn after_step(&mut self, state: &State, step: &StepState) -> StepChoice {
+    fn after_step(&mut self, state: &RunState, step: &StepState) -> StepChoice {
         self.seen.lock().unwrap().push(format!("after {}", step.number));
         (self.after)(state, step)
     }
 }
 
 fn watched(
-    before: fn(&State, &[Message]) -> StepChoice,
-    after: fn(&State, &StepState) -> StepChoice,
+    before: fn(&RunState, &[Message]) -> StepChoice,
+    after: fn(&RunState, &StepState) -> StepChoice,
 ) -> (Driver, Arc<Mutex<Vec<String>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let hooks = Watcher { seen: Arc::clone(&seen), before, after };
+    let hooks = RecordingHooks { seen: Arc::clone(&seen), before, after };
     let messages = vec![Message::User("Do it.".to_owned())];
     let mut driver = Driver::with(config(), messages, Box::new(hooks));
-    driver.tell(Event::Started);
+    driver.feed(RunEvent::Started);
     (driver, seen)
 }
 
 #[test]
 fn hooks_see_every_part_in_order_and_the_steps_between() {
     let (mut driver, seen) = watched(|_, _| StepChoice::Go, |_, _| StepChoice::Go);
-    driver.answer(&Said::calls(&[("a", "read", "{}")]));
-    driver.tell(done(1));
-    driver.answer(&Said::text("Done."));
+    driver.answer(&ScriptedTurn::calls(&[("a", "read", "{}")]));
+    driver.feed(done(1));
+    driver.answer(&ScriptedTurn::text("Done."));
     let seen = seen.lock().unwrap();
     let parts: Vec<&String> = seen.iter().filter(|name| !name.contains(' ')).collect();
     assert_eq!(parts, driver.names());
@@ -615,27 +630,27 @@ fn hooks_see_every_part_in_order_and_the_steps_between() {
 
 #[test]
 fn hooks_can_stop_a_run_before_and_after_a_step() {
-    let stop = |_: &State, _: &[Message]| StepChoice::Stop("not today".to_owned());
+    let stop = |_: &RunState, _: &[Message]| StepChoice::Stop("not today".to_owned());
     let (driver, _) = watched(stop, |_, _| StepChoice::Go);
     assert_eq!(driver.names(), ["ExecutionStarted", "ExecutionCompleted"]);
     assert_eq!(reason(&driver), Reason::Hook("not today".to_owned()));
 
-    let stop = |_: &State, _: &StepState| StepChoice::Stop("enough".to_owned());
+    let stop = |_: &RunState, _: &StepState| StepChoice::Stop("enough".to_owned());
     let (mut driver, _) = watched(|_, _| StepChoice::Go, stop);
-    driver.answer(&Said::calls(&[("a", "read", "{}")]));
-    driver.tell(done(1));
+    driver.answer(&ScriptedTurn::calls(&[("a", "read", "{}")]));
+    driver.feed(done(1));
     assert_eq!(reason(&driver), Reason::Hook("enough".to_owned()));
     let outcome = &driver.state().steps[0].outcome;
     assert_eq!(outcome.reason.detail(), Some("enough"));
 
     let (mut driver, _) = watched(|_, _| StepChoice::Go, stop);
-    driver.answer(&Said::text("Done."));
+    driver.answer(&ScriptedTurn::text("Done."));
     assert_eq!(reason(&driver), Reason::Stop);
 }
 
 #[test]
 fn hooks_can_replace_what_the_model_is_told() {
-    let replace = |_: &State, messages: &[Message]| {
+    let replace = |_: &RunState, messages: &[Message]| {
         assert!(!messages.is_empty());
         StepChoice::ReplaceMessages(vec![Message::User("Something else.".to_owned())])
     };
@@ -647,9 +662,9 @@ fn hooks_can_replace_what_the_model_is_told() {
 #[test]
 fn iterate_gives_a_state_for_each_step_and_one_for_the_end() {
     let mut driver = after_one_call(config());
-    driver.tell(done(1));
-    driver.answer(&Said::text("Done."));
-    let states: Vec<State> = crate::agent::Iterate::new(driver.parts.iter().cloned()).collect();
+    driver.feed(done(1));
+    driver.answer(&ScriptedTurn::text("Done."));
+    let states: Vec<RunState> = crate::agent::Iterate::new(driver.parts.iter().cloned()).collect();
     let steps: Vec<usize> = states.iter().map(|state| state.steps.len()).collect();
     assert_eq!(steps, [1, 2, 2]);
     assert_eq!(states.last(), Some(driver.state()));

@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use super::Run;
-use super::calls::{Call, CallState};
-use super::step::Exchange;
-use crate::agent::event::Action;
+use super::RunMachine;
+use super::calls::{CallState, RunCall};
+use super::step::OpenExchange;
+use crate::agent::event::RunAction;
 use crate::agent::fit::words;
-use crate::agent::model::{FinishReason, Heard, ModelEvent, TurnAction};
+use crate::agent::model::{FinishReason, ModelEvent, TurnAction, TurnInput};
 use crate::agent::part::Partial;
 use crate::agent::state::{Ended, Failure, Reason};
 use crate::limits;
 
-impl Run {
+impl RunMachine {
     /// Passes received data of an exchange to the turn. Data of a closed exchange is ignored.
-    pub(super) fn hear(&mut self, number: u32, heard: Heard<'_>) {
+    pub(super) fn on_turn_input(&mut self, number: u32, input: TurnInput<'_>) {
         let Some(step) = &mut self.step else { return };
         let Some(exchange) = step.exchange.filter(|exchange| exchange.number == number) else {
             return;
         };
-        if matches!(heard, Heard::End | Heard::Broken { .. }) {
+        if matches!(input, TurnInput::End | TurnInput::Broken { .. }) {
             step.exchange = None;
         }
-        step.turn.handle(exchange.attempt, heard, self.now, self.out.wall_us);
+        step.turn.handle(exchange.attempt, input, self.now, self.out.wall_us);
     }
 
     /// Takes all events and actions of the turn.
@@ -51,12 +51,12 @@ impl Run {
                 let number = self.exchange_count;
                 let step = self.step.as_mut().expect("a turn is part of a step");
                 assert!(step.exchange.is_none());
-                step.exchange = Some(Exchange { number, attempt });
-                self.actions.push_back(Action::Ask { turn: number, request });
+                step.exchange = Some(OpenExchange { number, attempt });
+                self.actions.push_back(RunAction::Ask { exchange: number, request });
             }
             TurnAction::Release { attempt } => {
-                if let Some(turn) = self.close_exchange(Some(attempt)) {
-                    self.actions.push_back(Action::Release { turn });
+                if let Some(exchange) = self.close_exchange(Some(attempt)) {
+                    self.actions.push_back(RunAction::Release { exchange });
                 }
             }
             TurnAction::HangUp { attempt } => self.hang_up(Some(attempt)),
@@ -67,14 +67,15 @@ impl Run {
     /// number.
     fn close_exchange(&mut self, attempt: Option<u32>) -> Option<u32> {
         let step = self.step.as_mut()?;
-        let is_meant = |open: &mut Exchange| attempt.is_none_or(|attempt| open.attempt == attempt);
+        let is_meant =
+            |open: &mut OpenExchange| attempt.is_none_or(|attempt| open.attempt == attempt);
         step.exchange.take_if(is_meant).map(|exchange| exchange.number)
     }
 
     /// Closes the open exchange immediately, if it belongs to this attempt (`None`: to any).
     pub(super) fn hang_up(&mut self, attempt: Option<u32>) {
-        if let Some(turn) = self.close_exchange(attempt) {
-            self.actions.push_back(Action::HangUp { turn });
+        if let Some(exchange) = self.close_exchange(attempt) {
+            self.actions.push_back(RunAction::HangUp { exchange });
         }
     }
 
@@ -126,7 +127,7 @@ impl Run {
         let number = self.call_count;
         let id = self.id_for_call(id, number);
         self.call_ids.insert(Arc::clone(&id));
-        let call = Call::new(number, id, name, self.now, self.out.wall_us);
+        let call = RunCall::new(number, id, name, self.now, self.out.wall_us);
         self.out.push_partial(Partial::ToolCallStarted {
             tool_call_id: Arc::clone(&call.id),
             tool_name: Arc::clone(&call.name),

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::testing::{CallSaid, Driver, Said, config};
+use super::testing::{Driver, ScriptedCall, ScriptedTurn, config};
 use crate::agent::{
-    Action, CancelReason, Config, Ended, Event, Fold, Iterate, NetFault, NetFaultKind, State,
-    Strategy, ToolProgress,
+    CancelReason, Config, Ended, Fold, Iterate, NetFault, NetFaultKind, RunAction, RunEvent,
+    RunState, Strategy, ToolProgress,
 };
 use crate::base::{ExecutionId, Handle, Random};
 use crate::stream::{Exit, Gap, GapReason, Kind, Outcome};
@@ -18,7 +18,7 @@ const SEEDS: u64 = 1_000;
 
 /// A fault of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum ExchangeFault {
     None,
     /// A refusal with this status and a body of its own.
     Refused(u16),
@@ -36,12 +36,12 @@ enum Fault {
 
 /// An exchange, as seen by the model's server.
 struct Answer {
-    turn: u32,
+    exchange: u32,
     status: u16,
     has_head: bool,
     body: VecDeque<u8>,
     /// The fault behind the body.
-    end: Fault,
+    end: ExchangeFault,
 }
 
 /// A running tool.
@@ -53,14 +53,14 @@ struct Tool {
 }
 
 /// A run and its environment.
-struct World {
+struct RunWorld {
     seed: u64,
     random: Random,
     driver: Driver,
     answer: Option<Answer>,
     tools: BTreeMap<u32, Tool>,
     /// The highest numbers of exchanges and calls so far, for late events.
-    old_turns: u32,
+    old_exchanges: u32,
     old_calls: u32,
     actions_seen: usize,
     /// The step of the world at which the run is cancelled.
@@ -70,27 +70,27 @@ struct World {
     step: u64,
 }
 
-impl World {
+impl RunWorld {
     /// Creates a world. In half of the worlds the run is cancelled.
-    fn new(seed: u64) -> World {
+    fn new(seed: u64) -> RunWorld {
         let mut random = Random::new(!seed);
-        World::stopped_at(seed, random.chance(1, 2).then(|| random.below(120)))
+        RunWorld::stopped_at(seed, random.chance(1, 2).then(|| random.below(120)))
     }
 
-    fn stopped_at(seed: u64, cancel_at: Option<u64>) -> World {
+    fn stopped_at(seed: u64, cancel_at: Option<u64>) -> RunWorld {
         let mut random = Random::new(seed);
         let config = random_config(&mut random, seed);
         let mut driver = Driver::new(config);
         if cancel_at != Some(0) {
-            driver.tell_only(Event::Started);
+            driver.feed_only(RunEvent::Started);
         }
-        World {
+        RunWorld {
             seed,
             random,
             driver,
             answer: None,
             tools: BTreeMap::new(),
-            old_turns: 0,
+            old_exchanges: 0,
             old_calls: 0,
             actions_seen: 0,
             cancel_at,
@@ -101,13 +101,13 @@ impl World {
     }
 
     /// Creates the world of this seed without faults, with a provider that streams or does not.
-    fn without_faults(seed: u64, is_streaming: bool) -> World {
+    fn without_faults(seed: u64, is_streaming: bool) -> RunWorld {
         let mut random = Random::new(seed);
         let mut config = random_config(&mut random, seed);
         (config.duration_max, config.bytes_max) = (Duration::from_secs(3_600), u64::MAX);
         let mut driver = Driver::new(config);
-        driver.tell_only(Event::Started);
-        let mut world = World::stopped_at(seed, None);
+        driver.feed_only(RunEvent::Started);
+        let mut world = RunWorld::stopped_at(seed, None);
         world.driver = driver;
         (world.has_faults, world.is_streaming) = (false, is_streaming);
         world
@@ -138,12 +138,12 @@ impl World {
 
     /// Cancels the run. All that is open is closed at once, and no other action follows.
     fn cancel(&mut self) {
-        let hang_up = self.driver.open.map(|turn| Action::HangUp { turn });
-        let stops = self.driver.running.keys().map(|&call| Action::Stop { call });
-        let expected: Vec<Action> = hang_up.into_iter().chain(stops).collect();
+        let hang_up = self.driver.open.map(|exchange| RunAction::HangUp { exchange });
+        let stops = self.driver.running.keys().map(|&call| RunAction::Stop { call });
+        let expected: Vec<RunAction> = hang_up.into_iter().chain(stops).collect();
         let actions_before = self.driver.actions.len();
         let reason = CancelReason::ALL[self.random.below(3) as usize];
-        self.driver.tell_only(Event::Cancel(reason));
+        self.driver.feed_only(RunEvent::Cancel(reason));
         assert_eq!(self.driver.actions[actions_before..], expected);
         assert_eq!(self.driver.run.is_over().unwrap().how, Ended::Cancelled(reason));
     }
@@ -158,12 +158,12 @@ impl World {
     /// Carries out the actions of the run.
     fn carry_out(&mut self) {
         let open = self.driver.open;
-        if self.answer.as_ref().is_some_and(|answer| Some(answer.turn) != open) {
+        if self.answer.as_ref().is_some_and(|answer| Some(answer.exchange) != open) {
             self.answer = None;
         }
-        if let (None, Some(turn)) = (&self.answer, open) {
-            self.old_turns = self.old_turns.max(turn);
-            self.answer = Some(self.new_answer(turn));
+        if let (None, Some(exchange)) = (&self.answer, open) {
+            self.old_exchanges = self.old_exchanges.max(exchange);
+            self.answer = Some(self.new_answer(exchange));
         }
         let running = &self.driver.running;
         self.tools.retain(|call, _| running.contains_key(call));
@@ -178,7 +178,7 @@ impl World {
         self.actions_seen = self.driver.actions.len();
     }
 
-    fn new_answer(&mut self, turn: u32) -> Answer {
+    fn new_answer(&mut self, exchange: u32) -> Answer {
         // The answer depends on the step alone, so another attempt gets the same one.
         let step = self.driver.run.state().steps.len() as u64;
         let mut words = Random::new(self.seed << 8 | step);
@@ -193,58 +193,65 @@ impl World {
         let fault = self.random_fault();
         let cut = |at: u64| body[..(body.len() as u64 * at / 1_000) as usize].to_vec();
         let (status, body) = match fault {
-            Fault::None => (200, body),
-            Fault::Refused(status) => (status, br#"{"error":{"message":"no"}}"#.to_vec()),
-            Fault::Broken(at) | Fault::Cut(at) | Fault::Silent(at) => (200, cut(at)),
-            Fault::Said(at) => {
+            ExchangeFault::None => (200, body),
+            ExchangeFault::Refused(status) => (status, br#"{"error":{"message":"no"}}"#.to_vec()),
+            ExchangeFault::Broken(at) | ExchangeFault::Cut(at) | ExchangeFault::Silent(at) => {
+                (200, cut(at))
+            }
+            ExchangeFault::Said(at) => {
                 let error = b"\n\ndata: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\n";
                 (200, [&cut(at)[..], error].concat())
             }
-            Fault::Garbage(at) => (200, [&cut(at)[..], b"\n\ndata: }{\n\n"].concat()),
+            ExchangeFault::Garbage(at) => (200, [&cut(at)[..], b"\n\ndata: }{\n\n"].concat()),
         };
-        Answer { turn, status, has_head: false, body: body.into(), end: fault }
+        Answer { exchange, status, has_head: false, body: body.into(), end: fault }
     }
 
-    fn random_fault(&mut self) -> Fault {
+    fn random_fault(&mut self) -> ExchangeFault {
         if !self.has_faults || self.random.chance(2, 3) {
-            return Fault::None;
+            return ExchangeFault::None;
         }
         let at = self.random.below(1_000);
         match self.random.below(6) {
-            0 => Fault::Refused([400, 401, 404, 408, 429, 500, 503, 529][at as usize % 8]),
-            1 => Fault::Broken(at),
-            2 => Fault::Cut(at),
-            3 => Fault::Said(at),
-            4 => Fault::Garbage(at),
-            _ => Fault::Silent(at),
+            0 => ExchangeFault::Refused([400, 401, 404, 408, 429, 500, 503, 529][at as usize % 8]),
+            1 => ExchangeFault::Broken(at),
+            2 => ExchangeFault::Cut(at),
+            3 => ExchangeFault::Said(at),
+            4 => ExchangeFault::Garbage(at),
+            _ => ExchangeFault::Silent(at),
         }
     }
 
     fn model_speaks(&mut self) {
         let Some(answer) = &mut self.answer else { return };
-        let turn = answer.turn;
+        let exchange = answer.exchange;
         if !answer.has_head {
             answer.has_head = true;
             let retry_after = (answer.status == 429).then_some("2");
             let (status, retry_after_ms) = (answer.status, None);
-            self.driver.tell_only(Event::Answered { turn, status, retry_after, retry_after_ms });
+            self.driver.feed_only(RunEvent::Answered {
+                exchange,
+                status,
+                retry_after,
+                retry_after_ms,
+            });
         } else if !answer.body.is_empty() {
             if !self.driver.run.wants_body() {
                 return;
             }
             let length = self.random.between(1, answer.body.len().min(4_000) as u64) as usize;
             let bytes: Vec<u8> = answer.body.drain(..length).collect();
-            self.driver.tell_only(Event::Body { turn, bytes: &bytes });
+            self.driver.feed_only(RunEvent::Body { exchange, bytes: &bytes });
         } else {
             match answer.end {
-                Fault::Silent(_) => {}
-                Fault::Broken(_) => self.break_off(turn),
-                _ => self.driver.tell_only(Event::BodyEnded { turn }),
+                ExchangeFault::Silent(_) => {}
+                ExchangeFault::Broken(_) => self.break_off(exchange),
+                _ => self.driver.feed_only(RunEvent::BodyEnded { exchange }),
             }
         }
     }
 
-    fn break_off(&mut self, turn: u32) {
+    fn break_off(&mut self, exchange: u32) {
         let kind = match self.random.below(4) {
             0 => NetFaultKind::Tls,
             1 => NetFaultKind::Silent,
@@ -252,7 +259,7 @@ impl World {
         };
         let text = "it broke".to_owned();
         let fault = NetFault { kind, text, was_sent: true, was_received: true };
-        self.driver.tell_only(Event::Broken { turn, fault });
+        self.driver.feed_only(RunEvent::Broken { exchange, fault });
     }
 
     fn tool_works(&mut self) {
@@ -280,7 +287,7 @@ impl World {
             let progress = tool.seq as f64;
             let message = Some("so far");
             let progress = ToolProgress { progress, message, ..ToolProgress::default() };
-            return self.driver.tell_only(Event::ToolProgress { call, progress });
+            return self.driver.feed_only(RunEvent::ToolProgress { call, progress });
         }
         let bytes = match words.chance(1, 3) {
             true => {
@@ -295,21 +302,21 @@ impl World {
         if words.chance(1, 10) {
             let (byte_count, reason) = (bytes.len() as u64, GapReason::Overtaken);
             let gap = Gap { from_seq: seq, to_seq: seq, chunk_count: 1, byte_count, reason };
-            return self.driver.tell_only(Event::ToolGap { call, gap });
+            return self.driver.feed_only(RunEvent::ToolGap { call, gap });
         }
         let (kind, more) = (Kind::Stdout, false);
-        self.driver.tell_only(Event::ToolChunk { call, seq, offset, kind, bytes: &bytes, more });
+        self.driver.feed_only(RunEvent::ToolChunk { call, seq, offset, kind, bytes: &bytes, more });
     }
 
     fn tool_starts(&mut self, call: u32) {
         if Random::new(u64::from(call)).chance(1, 10) {
             self.tools.remove(&call);
-            self.driver.tell_only(Event::ToolRefused { call, text: "`path` is missing" });
+            self.driver.feed_only(RunEvent::ToolRefused { call, text: "`path` is missing" });
             return;
         }
         let slot = Handle { index: call, generation: 1 };
         let execution = ExecutionId { shard: 0, slot, nonce: self.random.next_u64() };
-        self.driver.tell_only(Event::ToolStarted { call, execution });
+        self.driver.feed_only(RunEvent::ToolStarted { call, execution });
     }
 
     fn tool_ends(&mut self, call: u32) {
@@ -321,7 +328,7 @@ impl World {
             3 => (Outcome::Completed, Some(Exit::Code(1)), None),
             _ => (Outcome::Completed, None, None),
         };
-        self.driver.tell_only(Event::ToolEnded { call, outcome, exit, error });
+        self.driver.feed_only(RunEvent::ToolEnded { call, outcome, exit, error });
     }
 
     fn reader_reads(&mut self) {
@@ -334,7 +341,9 @@ impl World {
     fn time_passes(&mut self) {
         let deadline = self.driver.run.next_deadline().expect("it is not over");
         let is_idle = self.answer.as_ref().is_none_or(|answer| {
-            answer.has_head && answer.body.is_empty() && matches!(answer.end, Fault::Silent(_))
+            answer.has_head
+                && answer.body.is_empty()
+                && matches!(answer.end, ExchangeFault::Silent(_))
         });
         let is_stuck = is_idle && self.tools.is_empty();
         if is_stuck || (self.has_faults && self.random.chance(1, 20)) {
@@ -342,26 +351,26 @@ impl World {
         } else if self.has_faults {
             self.driver.now += Duration::from_millis(self.random.below(20));
         }
-        self.driver.tell_only(Event::Tick);
+        self.driver.feed_only(RunEvent::Tick);
     }
 
     /// Delivers events that were in flight when the run gave up their exchange or call.
     fn come_late(&mut self) {
         let before = self.driver.run.wants_body();
         let open = self.driver.open;
-        for turn in 1..=self.old_turns {
-            if open != Some(turn) {
-                self.driver.tell_only(Event::Body { turn, bytes: b"data: {}\n\n" });
-                self.driver.tell_only(Event::BodyEnded { turn });
+        for exchange in 1..=self.old_exchanges {
+            if open != Some(exchange) {
+                self.driver.feed_only(RunEvent::Body { exchange, bytes: b"data: {}\n\n" });
+                self.driver.feed_only(RunEvent::BodyEnded { exchange });
             }
         }
         for call in 1..=self.old_calls {
             if !self.driver.running.contains_key(&call) {
                 let (seq, offset, kind, more) = (1, 0, Kind::Output, false);
                 let bytes = b"late";
-                self.driver.tell_only(Event::ToolChunk { call, seq, offset, kind, bytes, more });
+                self.driver.feed_only(RunEvent::ToolChunk { call, seq, offset, kind, bytes, more });
                 let (outcome, exit, error) = (Outcome::Completed, None, None);
-                self.driver.tell_only(Event::ToolEnded { call, outcome, exit, error });
+                self.driver.feed_only(RunEvent::ToolEnded { call, outcome, exit, error });
             }
         }
         assert_eq!(self.driver.run.wants_body(), before, "something late made parts");
@@ -423,8 +432,8 @@ fn random_text(random: &mut Random, chars_max: u64) -> String {
 }
 
 /// Returns a random turn of a model. It calls fewer tools in later steps.
-fn random_turn(random: &mut Random, step: u64) -> Said {
-    let mut said = Said { finish: "stop", ..Said::default() };
+fn random_turn(random: &mut Random, step: u64) -> ScriptedTurn {
+    let mut said = ScriptedTurn { finish: "stop", ..ScriptedTurn::default() };
     if random.chance(1, 3) {
         said.reasoning = random_text(random, 500);
     }
@@ -447,7 +456,7 @@ fn random_turn(random: &mut Random, step: u64) -> Said {
     said
 }
 
-fn random_call(random: &mut Random) -> CallSaid {
+fn random_call(random: &mut Random) -> ScriptedCall {
     let name = match random.below(8) {
         0 => "unknown".to_owned(),
         1 => format!("x{}", random_text(random, 20)),
@@ -473,7 +482,7 @@ fn random_call(random: &mut Random) -> CallSaid {
         2 => Some("same".to_owned()),
         _ => Some(format!("call-{:x}", random.next_u64())),
     };
-    CallSaid { id, name, arguments }
+    ScriptedCall { id, name, arguments }
 }
 
 fn seeds() -> std::ops::Range<u64> {
@@ -491,7 +500,7 @@ fn whatever_happens_all_that_is_open_is_closed_and_there_is_one_end() {
     let mut reasons = BTreeMap::new();
     for seed in seeds() {
         let outcome = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed);
+            let mut world = RunWorld::new(seed);
             world.run();
             let driver = &world.driver;
             assert_eq!(driver.parts.iter().filter(|part| part.is_end()).count(), 1);
@@ -511,10 +520,10 @@ fn wherever_a_run_is_stopped_the_model_and_all_tools_are_and_every_part_is_close
     let mut moments = BTreeMap::new();
     for seed in seeds() {
         let outcome = std::panic::catch_unwind(|| {
-            let mut world = World::stopped_at(seed, None);
+            let mut world = RunWorld::stopped_at(seed, None);
             world.run();
             let cancel_at = world.random.below(world.step);
-            let mut world = World::stopped_at(seed, Some(cancel_at));
+            let mut world = RunWorld::stopped_at(seed, Some(cancel_at));
             while world.driver.run.is_over().is_none() {
                 let driver = &world.driver;
                 let open = (driver.open.is_some(), driver.running.len().min(2));
@@ -538,7 +547,7 @@ fn wherever_a_run_is_stopped_the_model_and_all_tools_are_and_every_part_is_close
 fn equal_seeds_give_equal_actions_and_equal_parts() {
     for seed in seeds().step_by(5) {
         let record = || {
-            let mut world = World::new(seed);
+            let mut world = RunWorld::new(seed);
             world.run();
             world.record()
         };
@@ -548,7 +557,7 @@ fn equal_seeds_give_equal_actions_and_equal_parts() {
 
 #[test]
 fn a_thousand_runs_at_once_are_each_as_if_they_were_alone() {
-    let mut worlds: Vec<World> = seeds().map(World::new).collect();
+    let mut worlds: Vec<RunWorld> = seeds().map(RunWorld::new).collect();
     let mut order = Random::new(1);
     let mut going: Vec<usize> = (0..worlds.len()).collect();
     while !going.is_empty() {
@@ -558,14 +567,14 @@ fn a_thousand_runs_at_once_are_each_as_if_they_were_alone() {
         }
     }
     for (seed, together) in seeds().zip(&worlds).step_by(5) {
-        let mut alone = World::new(seed);
+        let mut alone = RunWorld::new(seed);
         alone.run();
         assert!(together.record() == alone.record(), "SEED={seed}");
     }
 }
 
 /// The first lines that are not the same.
-fn difference(one: &State, other: &State) -> String {
+fn difference(one: &RunState, other: &RunState) -> String {
     let (one, other) = (format!("{one:#?}"), format!("{other:#?}"));
     let mut lines = one.lines().zip(other.lines());
     match lines.find(|(one, other)| one != other) {
@@ -578,11 +587,11 @@ fn difference(one: &State, other: &State) -> String {
 fn states_are_equal_whether_the_provider_streams_or_not() {
     for seed in seeds().step_by(3) {
         let states = |is_streaming| {
-            let mut world = World::without_faults(seed, is_streaming);
+            let mut world = RunWorld::without_faults(seed, is_streaming);
             world.run();
             let parts = world.driver.parts.clone();
             let states = Iterate::new(parts.into_iter()).map(|state| state.without_times());
-            (world.driver.parts.len(), states.collect::<Vec<State>>())
+            (world.driver.parts.len(), states.collect::<Vec<RunState>>())
         };
         let (streamed_count, streamed) = states(true);
         let (plain_count, plain) = states(false);
@@ -597,7 +606,7 @@ fn states_are_equal_whether_the_provider_streams_or_not() {
 #[test]
 fn whoever_misses_parts_is_told_less_and_nothing_wrong() {
     for seed in seeds().step_by(10) {
-        let mut world = World::new(seed);
+        let mut world = RunWorld::new(seed);
         world.run();
         let mut random = Random::new(seed);
         let mut fold = Fold::default();

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::answer::{Answer, Step};
-use super::asked::Asked;
-use super::spell::{models, refused};
-use super::{Script, StatusSaid};
+use super::answer::{AnswerStep, ScriptedAnswer};
+use super::encode::{models, refused};
+use super::request::ModelRequest;
+use super::{Script, ScriptedStatus};
 use crate::agent::model::Wire;
 use crate::base::Instant;
 use crate::limits;
@@ -17,7 +17,7 @@ use crate::wire::sse;
 
 /// The common state of all connections: the script and the counts of requests.
 #[derive(Debug)]
-pub struct Model {
+pub struct ScriptedModel {
     script: Script,
     request_count: u64,
     /// Number of times that each request has come, by a digest of its body. The oldest is forgotten
@@ -34,22 +34,22 @@ const NOTES_MAX: usize = 1_024;
 
 /// The connection of one client.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ScriptConnection {
     reader: RequestReader,
-    request: Option<Request>,
+    request: Option<PartialRequest>,
     /// The bytes received behind the request that is being answered.
     ahead: Vec<u8>,
-    answer: Option<Answer>,
+    answer: Option<ScriptedAnswer>,
     /// True if the head of the stream was written.
     is_streaming: bool,
     keeps_alive: bool,
     out: Vec<u8>,
     sent_bytes: usize,
-    state: State,
+    state: SendState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SendState {
     /// A request is expected or being answered.
     Open,
     /// The answer has stopped: nothing more is sent.
@@ -60,15 +60,15 @@ enum State {
 
 /// A request whose body is being received.
 #[derive(Debug)]
-struct Request {
-    what: What,
+struct PartialRequest {
+    what: RequestedResource,
     is_head: bool,
     key: Option<String>,
     body: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum RequestedResource {
     Ask(Wire),
     Models {
         is_anthropic: bool,
@@ -78,10 +78,10 @@ enum What {
     WrongMethod,
 }
 
-impl Model {
+impl ScriptedModel {
     /// Creates a model that follows `script`.
-    pub fn new(script: Script) -> Model {
-        Model {
+    pub fn new(script: Script) -> ScriptedModel {
+        ScriptedModel {
             script,
             request_count: 0,
             attempts: BTreeMap::new(),
@@ -124,21 +124,26 @@ impl Model {
     }
 
     /// Returns the turn of the script for `request`, or the refusal.
-    fn choose(&mut self, wire: Wire, request: &Request) -> Result<(Asked, usize), Problem> {
+    fn choose(
+        &mut self,
+        wire: Wire,
+        request: &PartialRequest,
+    ) -> Result<(ModelRequest, usize), Problem> {
         if self.script.key.is_some() && self.script.key != request.key {
             return Err(Problem { status: 401, message: "invalid API key".to_owned() });
         }
         let problem = |message| Problem { status: 400, message };
-        let mut asked = Asked::read(wire, &request.body).map_err(problem)?;
-        let is_known = |names: &[String]| names.is_empty() || names.contains(&asked.model);
+        let mut model_request = ModelRequest::read(wire, &request.body).map_err(problem)?;
+        let is_known = |names: &[String]| names.is_empty() || names.contains(&model_request.model);
         if !is_known(&self.script.models) {
-            let message = format!("the model {:?} does not exist", asked.model);
+            let message = format!("the model {:?} does not exist", model_request.model);
             return Err(Problem { status: 404, message });
         }
-        (asked.request, asked.attempt) = self.count(&request.body);
-        let turn = self.script.turn_for(&asked);
-        let turn = turn.ok_or_else(|| problem(format!("no turn for step {}", asked.step)))?;
-        Ok((asked, turn))
+        (model_request.request, model_request.attempt) = self.count(&request.body);
+        let turn = self.script.turn_for(&model_request);
+        let turn =
+            turn.ok_or_else(|| problem(format!("no turn for step {}", model_request.step)))?;
+        Ok((model_request, turn))
     }
 }
 
@@ -155,16 +160,16 @@ fn digest(bytes: &[u8]) -> u64 {
     })
 }
 
-impl Default for Connection {
-    fn default() -> Connection {
-        Connection::new()
+impl Default for ScriptConnection {
+    fn default() -> ScriptConnection {
+        ScriptConnection::new()
     }
 }
 
-impl Connection {
+impl ScriptConnection {
     /// Creates a connection that has received nothing.
-    pub fn new() -> Connection {
-        Connection {
+    pub fn new() -> ScriptConnection {
+        ScriptConnection {
             reader: RequestReader::new(),
             request: None,
             ahead: Vec::new(),
@@ -173,22 +178,27 @@ impl Connection {
             keeps_alive: true,
             out: Vec::new(),
             sent_bytes: 0,
-            state: State::Open,
+            state: SendState::Open,
         }
     }
 
     /// Takes bytes that the client has sent.
-    pub fn receive(&mut self, model: &mut Model, bytes: &[u8], (now, wall_us): (Instant, u64)) {
-        if self.answer.is_some() || self.state != State::Open {
+    pub fn receive(
+        &mut self,
+        model: &mut ScriptedModel,
+        bytes: &[u8],
+        (now, wall_us): (Instant, u64),
+    ) {
+        if self.answer.is_some() || self.state != SendState::Open {
             if self.ahead.len() + bytes.len() > limits::SCRIPT_AHEAD_BYTES {
-                self.state = State::Closing;
+                self.state = SendState::Closing;
                 return;
             }
             self.ahead.extend_from_slice(bytes);
             return;
         }
         let mut rest = bytes;
-        while self.answer.is_none() && self.state == State::Open {
+        while self.answer.is_none() && self.state == SendState::Open {
             match self.read(model, &mut rest, (now, wall_us)) {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -200,7 +210,7 @@ impl Connection {
 
     fn read(
         &mut self,
-        model: &mut Model,
+        model: &mut ScriptedModel,
         rest: &mut &[u8],
         now: (Instant, u64),
     ) -> Result<bool, Refusal> {
@@ -208,7 +218,7 @@ impl Connection {
             None => return Ok(false),
             Some(RequestPart::Head(head)) => {
                 let expects_continue = head.expects_continue;
-                self.request = Some(Request::of(&head));
+                self.request = Some(PartialRequest::of(&head));
                 self.reader.limit_body(limits::SCRIPT_BODY_BYTES_MAX)?;
                 if expects_continue {
                     self.out.extend_from_slice(CONTINUE);
@@ -235,20 +245,30 @@ impl Connection {
         Ok(true)
     }
 
-    fn begin(&mut self, model: &mut Model, request: &Request, (now, wall_us): (Instant, u64)) {
+    fn begin(
+        &mut self,
+        model: &mut ScriptedModel,
+        request: &PartialRequest,
+        (now, wall_us): (Instant, u64),
+    ) {
         match request.what {
-            What::Ask(wire) => match model.choose(wire, request) {
-                Ok((asked, turn)) => {
+            RequestedResource::Ask(wire) => match model.choose(wire, request) {
+                Ok((model_request, turn)) => {
                     model.note(format!(
                         "request {}: {} {:?}, step {}, attempt {}: turn {}",
-                        asked.request,
+                        model_request.request,
                         wire,
-                        asked.model,
-                        asked.step,
-                        asked.attempt,
+                        model_request.model,
+                        model_request.step,
+                        model_request.attempt,
                         turn + 1
                     ));
-                    self.answer = Some(Answer::new(&model.script, turn, asked, (now, wall_us)));
+                    self.answer = Some(ScriptedAnswer::new(
+                        &model.script,
+                        turn,
+                        model_request,
+                        (now, wall_us),
+                    ));
                 }
                 Err(Problem { status, message }) => {
                     model.note(format!("{} refused: {status}: {message}", wire));
@@ -256,21 +276,21 @@ impl Connection {
                     self.document(status, &[], (body.as_bytes(), None), wall_us);
                 }
             },
-            What::Models { is_anthropic } => {
+            RequestedResource::Models { is_anthropic } => {
                 let body = models(is_anthropic, &model.script.models).to_string();
                 let shown = if request.is_head { 0 } else { body.len() };
                 self.head(200, &[JSON], Framing::Length(body.len() as u64), wall_us);
                 self.out.extend_from_slice(&body.as_bytes()[..shown]);
             }
-            What::Nothing | What::WrongMethod => {
-                let status = if request.what == What::Nothing { 404 } else { 405 };
+            RequestedResource::Nothing | RequestedResource::WrongMethod => {
+                let status = if request.what == RequestedResource::Nothing { 404 } else { 405 };
                 let message = "this server knows POST /v1/chat/completions, /v1/responses and \
                                /v1/messages, and GET /v1/models";
                 let body = refused(Wire::ChatCompletions, status, None, message).to_string();
                 let cut_at = request.is_head.then_some(0);
                 self.document(status, &[], (body.as_bytes(), cut_at), wall_us);
                 if request.is_head && self.keeps_alive {
-                    self.state = State::Open; // A reply to HEAD has no body, so nothing is missing.
+                    self.state = SendState::Open; // A reply to HEAD has no body.
                 }
             }
         }
@@ -283,12 +303,12 @@ impl Connection {
         let status = refusal.status().code();
         let body = refused(Wire::ChatCompletions, status, None, &message).to_string();
         self.document(status, &[], (body.as_bytes(), None), wall_us);
-        self.state = State::Closing;
+        self.state = SendState::Closing;
     }
 
     /// Writes what is due by now, as far as the client takes it.
-    pub fn turn(&mut self, model: &mut Model, (now, wall_us): (Instant, u64)) {
-        while self.state == State::Open && self.unsent().len() < limits::SCRIPT_SEND_BYTES {
+    pub fn turn(&mut self, model: &mut ScriptedModel, (now, wall_us): (Instant, u64)) {
+        while self.state == SendState::Open && self.unsent().len() < limits::SCRIPT_SEND_BYTES {
             let Some(answer) = &self.answer else {
                 let ahead = std::mem::take(&mut self.ahead);
                 if ahead.is_empty() {
@@ -307,11 +327,11 @@ impl Connection {
         }
     }
 
-    fn step(&mut self, model: &Model, wall_us: u64) {
+    fn step(&mut self, model: &ScriptedModel, wall_us: u64) {
         let mut answer = self.answer.take().expect("the caller has looked");
         let mut body = Vec::new();
         let step = answer.step(&model.script, wall_us, &mut body);
-        let begins = !body.is_empty() || matches!(step, Step::End { .. });
+        let begins = !body.is_empty() || matches!(step, AnswerStep::End { .. });
         if answer.is_stream() && begins && !std::mem::replace(&mut self.is_streaming, true) {
             let headers = [("content-type", sse::MEDIA_TYPE), ("cache-control", "no-cache")];
             self.head(200, &headers, Framing::Chunked, wall_us);
@@ -322,18 +342,22 @@ impl Connection {
             end_chunk(&mut self.out, chunk);
         }
         match step {
-            Step::On => self.answer = Some(answer),
-            Step::Hang => self.state = State::Hanging,
-            Step::End { is_whole } => {
+            AnswerStep::On => self.answer = Some(answer),
+            AnswerStep::Hang => self.state = SendState::Hanging,
+            AnswerStep::End { is_whole } => {
                 if is_whole && answer.is_stream() {
                     self.out.extend_from_slice(BODY_END);
                 }
                 self.is_streaming = false;
                 if !is_whole || !answer.is_stream() || !self.keeps_alive {
-                    self.state = State::Closing;
+                    self.state = SendState::Closing;
                 }
             }
-            Step::Document { status: StatusSaid { status, headers, .. }, body, cut_at } => {
+            AnswerStep::Document {
+                status: ScriptedStatus { status, headers, .. },
+                body,
+                cut_at,
+            } => {
                 let headers: Vec<(&str, &str)> =
                     headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
                 self.document(status, &headers, (&body, cut_at), wall_us);
@@ -355,7 +379,7 @@ impl Connection {
         let shown = if is_bodiless { 0 } else { cut_at.unwrap_or(body.len()) };
         self.out.extend_from_slice(&body[..shown]);
         if cut_at.is_some() || !self.keeps_alive {
-            self.state = State::Closing;
+            self.state = SendState::Closing;
         }
     }
 
@@ -387,17 +411,17 @@ impl Connection {
     /// Returns the time at which more can be written; `None` until bytes are received or sent.
     pub fn next_deadline(&self) -> Option<Instant> {
         let is_full = self.unsent().len() >= limits::SCRIPT_SEND_BYTES;
-        let answer = self.answer.as_ref().filter(|_| self.state == State::Open && !is_full);
-        answer.map(Answer::ready_at)
+        let answer = self.answer.as_ref().filter(|_| self.state == SendState::Open && !is_full);
+        answer.map(ScriptedAnswer::ready_at)
     }
 
     /// True if everything was sent and the connection has to be closed.
     pub fn is_over(&self) -> bool {
-        self.state == State::Closing && self.unsent().is_empty()
+        self.state == SendState::Closing && self.unsent().is_empty()
     }
 
     /// Ends a connection whose client has disconnected.
-    pub fn end(self, model: &mut Model) {
+    pub fn end(self, model: &mut ScriptedModel) {
         if let Some(request) = &self.request {
             model.bodies_bytes -= request.body.len() as u64;
         }
@@ -406,28 +430,30 @@ impl Connection {
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-impl Request {
-    fn of(head: &RequestHead<'_>) -> Request {
+impl PartialRequest {
+    fn of(head: &RequestHead<'_>) -> PartialRequest {
         let path = head.target.path.trim_end_matches('/');
         let is_get = matches!(head.method, Method::Get | Method::Head);
         let is_anthropic = head.headers.texts("anthropic-version").next().is_some();
         let (what, is_allowed) = match path {
             path if path.ends_with("/chat/completions") => {
-                (What::Ask(Wire::ChatCompletions), head.method == Method::Post)
+                (RequestedResource::Ask(Wire::ChatCompletions), head.method == Method::Post)
             }
             path if path.ends_with("/responses") => {
-                (What::Ask(Wire::Responses), head.method == Method::Post)
+                (RequestedResource::Ask(Wire::Responses), head.method == Method::Post)
             }
             path if path.ends_with("/messages") => {
-                (What::Ask(Wire::Messages), head.method == Method::Post)
+                (RequestedResource::Ask(Wire::Messages), head.method == Method::Post)
             }
-            path if path.ends_with("/models") => (What::Models { is_anthropic }, is_get),
-            _ => (What::Nothing, true),
+            path if path.ends_with("/models") => {
+                (RequestedResource::Models { is_anthropic }, is_get)
+            }
+            _ => (RequestedResource::Nothing, true),
         };
         let bearer = head.headers.texts("authorization").find_map(|v| v.strip_prefix("Bearer "));
         let key = bearer.or_else(|| head.headers.texts("x-api-key").next());
-        Request {
-            what: if is_allowed { what } else { What::WrongMethod },
+        PartialRequest {
+            what: if is_allowed { what } else { RequestedResource::WrongMethod },
             is_head: head.method == Method::Head,
             key: key.map(|key| key.trim().to_owned()),
             body: Vec::new(),

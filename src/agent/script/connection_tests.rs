@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Connection, Model, Script};
+use super::{Script, ScriptConnection, ScriptedModel};
 use crate::base::Instant;
 use crate::limits;
 use crate::wire::http1::{Method, ResponseError, ResponsePart, ResponseReader};
 
 const WALL_US: u64 = 1_795_000_000_000_000;
 
-fn model(script: &str) -> Model {
-    Model::new(Script::from_toml(script).unwrap())
+fn model(script: &str) -> ScriptedModel {
+    ScriptedModel::new(Script::from_toml(script).unwrap())
 }
 
 fn at(ms: u64) -> (Instant, u64) {
@@ -31,7 +31,7 @@ fn chat(user: &str, stream: bool) -> Vec<u8> {
 }
 
 /// Sends everything, and returns it with the time at which nothing more was due.
-fn heard(connection: &mut Connection, model: &mut Model) -> (Vec<u8>, Instant) {
+fn heard(connection: &mut ScriptConnection, model: &mut ScriptedModel) -> (Vec<u8>, Instant) {
     let (mut bytes, mut now) = (Vec::new(), Instant::ZERO);
     loop {
         connection.turn(model, (now, WALL_US));
@@ -61,8 +61,8 @@ fn answer(bytes: &[u8]) -> Result<(u16, String), ResponseError> {
     Ok((status, String::from_utf8(body).unwrap()))
 }
 
-fn asked(script: &str, request: &[u8]) -> (Vec<u8>, Instant, Connection) {
-    let (mut model, mut connection) = (model(script), Connection::new());
+fn asked(script: &str, request: &[u8]) -> (Vec<u8>, Instant, ScriptConnection) {
+    let (mut model, mut connection) = (model(script), ScriptConnection::new());
     connection.receive(&mut model, request, at(0));
     let (bytes, now) = heard(&mut connection, &mut model);
     (bytes, now, connection)
@@ -72,7 +72,7 @@ const SLOW: &str = "pace = '10ms'\n[[turns]]\nevents = [{pause = '1s'}, {text = 
 
 #[test]
 fn a_stream_has_a_token_when_its_time_has_come() {
-    let (mut model, mut connection) = (model(SLOW), Connection::new());
+    let (mut model, mut connection) = (model(SLOW), ScriptConnection::new());
     connection.receive(&mut model, &chat("hi", true), at(0));
     connection.turn(&mut model, at(0));
     assert_eq!(connection.next_deadline(), Some(at(1_000).0));
@@ -115,7 +115,7 @@ fn the_answer_is_the_same_however_the_request_is_cut() {
     let request = chat("hi", true);
     let (whole, _, _) = asked(SLOW, &request);
     for cut in 0..request.len() {
-        let (mut model, mut connection) = (model(SLOW), Connection::new());
+        let (mut model, mut connection) = (model(SLOW), ScriptConnection::new());
         connection.receive(&mut model, &request[..cut], at(0));
         connection.receive(&mut model, &request[cut..], at(0));
         assert_eq!(heard(&mut connection, &mut model).0, whole, "cut at {cut}");
@@ -169,7 +169,7 @@ fn the_same_request_has_attempts_and_another_has_its_own() {
     let script = "[[turns]]\nwhen = {attempt = 1}\n\
                   events = [{status = 429, retry_after = '2', message = 'slowly'}]\n\
                   [[turns]]\nevents = [{text = 'attempt ${attempt}'}]";
-    let (mut model, mut connection) = (model(script), Connection::new());
+    let (mut model, mut connection) = (model(script), ScriptConnection::new());
     let mut ask = |request: &[u8]| {
         connection.receive(&mut model, request, at(0));
         heard(&mut connection, &mut model).0
@@ -218,7 +218,7 @@ fn strangers_are_refused_in_words_of_their_wire() {
 #[test]
 fn a_client_that_reads_nothing_has_the_script_stand_still() {
     let script = "[[turns]]\nevents = [{text = 'word ', repeat = 1000000}]";
-    let (mut model, mut connection) = (model(script), Connection::new());
+    let (mut model, mut connection) = (model(script), ScriptConnection::new());
     connection.receive(&mut model, &chat("hi", true), at(0));
     for ms in 0..10 {
         connection.turn(&mut model, at(ms));
@@ -235,7 +235,7 @@ fn a_client_that_reads_nothing_has_the_script_stand_still() {
 fn who_leaves_in_the_middle_of_a_body_is_no_longer_counted() {
     let mut model = model(SLOW);
     for _ in 0..100 {
-        let mut connection = Connection::new();
+        let mut connection = ScriptConnection::new();
         let body_bytes = limits::SCRIPT_BODY_BYTES_MAX;
         let head = format!(
             "POST /v1/responses HTTP/1.1\r\nHost: h\r\n\

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::{Cut, Event, Finish, Script, Speech, StatusSaid, Tokens, Turn, UsageSaid, When};
+use super::{
+    Cut, Finish, Script, ScriptEvent, ScriptedStatus, ScriptedUsage, Speech, Tokens, Turn, When,
+};
 use crate::agent::model::Wire;
 use crate::limits::{SCRIPT_PAUSE_MAX, SCRIPT_TURNS_MAX};
 use crate::wire;
@@ -52,12 +54,12 @@ impl Script {
     }
 
     fn from_value(value: Value) -> Result<Script, ScriptError> {
-        let mut fields = Fields::of(value).map_err(ScriptError)?;
+        let mut fields = TableFields::of(value).map_err(ScriptError)?;
         script(&mut fields).and_then(|script| fields.end(script)).map_err(ScriptError)
     }
 }
 
-fn script(fields: &mut Fields) -> Checked<Script> {
+fn script(fields: &mut TableFields) -> Checked<Script> {
     let models = fields.take("models", |value| items(value, text))?.unwrap_or_default();
     let key = fields.take("key", text)?;
     let plain = fields.take("plain", flag)?.unwrap_or(false);
@@ -71,7 +73,7 @@ fn script(fields: &mut Fields) -> Checked<Script> {
 }
 
 fn turn(value: Value, pace_of_script: Pace) -> Checked<Turn> {
-    let mut fields = Fields::of(value)?;
+    let mut fields = TableFields::of(value)?;
     let when = fields.take("when", when)?;
     let cut_after_bytes = fields.take("cut_after_bytes", number)?;
     let pace = pace(&mut fields, pace_of_script)?;
@@ -79,19 +81,19 @@ fn turn(value: Value, pace_of_script: Pace) -> Checked<Turn> {
     let events = events.ok_or("events: is missing")?;
     let mut is_begun = false;
     for (at, event) in events.iter().enumerate() {
-        if matches!(event, Event::Status(_)) && is_begun {
+        if matches!(event, ScriptEvent::Status(_)) && is_begun {
             return Err(format!(
                 "events[{}]: status: must come before all other events except pauses",
                 at + 1
             ));
         }
-        is_begun |= !matches!(event, Event::Pause(_));
+        is_begun |= !matches!(event, ScriptEvent::Pause(_));
     }
     fields.end(Turn { when, events, cut_after_bytes })
 }
 
 fn when(value: Value) -> Checked<When> {
-    let mut fields = Fields::of(value)?;
+    let mut fields = TableFields::of(value)?;
     let when = When {
         step: fields.take("step", number)?,
         tool_results: fields.take("tool_results", number)?,
@@ -119,56 +121,56 @@ const ARGUMENTS_TOKEN_CHARACTERS: usize = 8;
 const EVENTS: &str = "text, reasoning, refusal, call, pause, ping, usage, finish, error, status, \
                       raw, raw_base64, cut, hang";
 
-fn event(value: Value, pace: Pace) -> Checked<Event> {
-    let mut fields = Fields::of(value)?;
+fn event(value: Value, pace: Pace) -> Checked<ScriptEvent> {
+    let mut fields = TableFields::of(value)?;
     let event = one_event(&mut fields, pace)?;
     let event = event.ok_or_else(|| format!("must be one of {EVENTS}"))?;
     fields.end(event)
 }
 
-fn one_event(fields: &mut Fields, pace: Pace) -> Checked<Option<Event>> {
+fn one_event(fields: &mut TableFields, pace: Pace) -> Checked<Option<ScriptEvent>> {
     if let Some(said) = fields.take("text", text)? {
-        return Ok(Some(Event::Text(speech(fields, said, pace)?)));
+        return Ok(Some(ScriptEvent::Text(speech(fields, said, pace)?)));
     }
     if let Some(said) = fields.take("reasoning", text)? {
-        return Ok(Some(Event::Reasoning(speech(fields, said, pace)?)));
+        return Ok(Some(ScriptEvent::Reasoning(speech(fields, said, pace)?)));
     }
     if let Some(said) = fields.take("refusal", text)? {
-        return Ok(Some(Event::Refusal(speech(fields, said, pace)?)));
+        return Ok(Some(ScriptEvent::Refusal(speech(fields, said, pace)?)));
     }
     if let Some(name) = fields.take("call", text)? {
         return call(fields, name, pace).map(Some);
     }
     if let Some(pause) = fields.take("pause", duration)? {
-        return Ok(Some(Event::Pause(pause)));
+        return Ok(Some(ScriptEvent::Pause(pause)));
     }
     if let Some(true) = fields.take("ping", flag)? {
-        return Ok(Some(Event::Ping));
+        return Ok(Some(ScriptEvent::Ping));
     }
     if let Some(usage) = fields.take("usage", usage)? {
-        return Ok(Some(Event::Usage(usage)));
+        return Ok(Some(ScriptEvent::Usage(usage)));
     }
     if let Some(finish) = fields.take("finish", |value| one_of(value, FINISHES))? {
-        return Ok(Some(Event::Finish(finish)));
+        return Ok(Some(ScriptEvent::Finish(finish)));
     }
     if let Some(kind) = fields.take("error", text)? {
         let message = fields.take("message", text)?.unwrap_or_else(|| kind.clone());
-        return Ok(Some(Event::Error { kind, message }));
+        return Ok(Some(ScriptEvent::Error { kind, message }));
     }
     if let Some(code) = fields.take("status", number)? {
         return status(fields, code).map(Some);
     }
     if let Some(raw) = fields.take("raw", text)? {
-        return Ok(Some(Event::Raw(raw.into_bytes())));
+        return Ok(Some(ScriptEvent::Raw(raw.into_bytes())));
     }
     if let Some(raw) = fields.take("raw_base64", base64)? {
-        return Ok(Some(Event::Raw(raw)));
+        return Ok(Some(ScriptEvent::Raw(raw)));
     }
     if let Some(cut) = fields.take("cut", |value| one_of(value, CUTS))? {
-        return Ok(Some(Event::Cut(cut)));
+        return Ok(Some(ScriptEvent::Cut(cut)));
     }
     let hangs = fields.take("hang", flag)?;
-    Ok(hangs.filter(|hangs| *hangs).map(|_| Event::Hang))
+    Ok(hangs.filter(|hangs| *hangs).map(|_| ScriptEvent::Hang))
 }
 
 const FINISHES: &[(&str, Finish)] = &[
@@ -182,13 +184,13 @@ const FINISHES: &[(&str, Finish)] = &[
 const CUTS: &[(&str, Cut)] =
     &[("connection", Cut::Connection), ("frame", Cut::Frame), ("answer", Cut::Answer)];
 
-fn speech(fields: &mut Fields, text: String, pace_of_turn: Pace) -> Checked<Speech> {
+fn speech(fields: &mut TableFields, text: String, pace_of_turn: Pace) -> Checked<Speech> {
     let Pace { tokens, pace } = pace(fields, pace_of_turn)?;
     let repeat = fields.take("repeat", number)?.unwrap_or(1);
     Ok(Speech { text, tokens, pace, repeat })
 }
 
-fn call(fields: &mut Fields, name: String, pace: Pace) -> Checked<Event> {
+fn call(fields: &mut TableFields, name: String, pace: Pace) -> Checked<ScriptEvent> {
     let id = fields.take("id", text)?;
     let spelled = fields.take("arguments_text", text)?;
     let arguments = fields.take("arguments", |value| match value {
@@ -202,12 +204,12 @@ fn call(fields: &mut Fields, name: String, pace: Pace) -> Checked<Event> {
     // JSON has few words, so arguments are cut into characters.
     let tokens = Tokens::Characters(ARGUMENTS_TOKEN_CHARACTERS);
     let arguments = speech(fields, arguments, Pace { tokens, ..pace })?;
-    Ok(Event::Call { id, name, arguments })
+    Ok(ScriptEvent::Call { id, name, arguments })
 }
 
-fn usage(value: Value) -> Checked<UsageSaid> {
-    let mut fields = Fields::of(value)?;
-    let usage = UsageSaid {
+fn usage(value: Value) -> Checked<ScriptedUsage> {
+    let mut fields = TableFields::of(value)?;
+    let usage = ScriptedUsage {
         input_tokens: fields.take("input_tokens", number)?.unwrap_or(0),
         output_tokens: fields.take("output_tokens", number)?.unwrap_or(0),
         reasoning_tokens: fields.take("reasoning_tokens", number)?,
@@ -216,7 +218,7 @@ fn usage(value: Value) -> Checked<UsageSaid> {
     fields.end(usage)
 }
 
-fn status(fields: &mut Fields, code: u64) -> Checked<Event> {
+fn status(fields: &mut TableFields, code: u64) -> Checked<ScriptEvent> {
     let status = u16::try_from(code).ok().filter(|code| (200..1_000).contains(code));
     let status = status.ok_or("status: must be from 200 to 999")?;
     let mut headers = fields.take("headers", headers)?.unwrap_or_default();
@@ -230,7 +232,7 @@ fn status(fields: &mut Fields, code: u64) -> Checked<Event> {
     let message = fields.take("message", text)?;
     let message = message.unwrap_or_else(|| format!("the script says {status}"));
     let body = fields.take("body", text)?;
-    Ok(Event::Status(StatusSaid { status, headers, kind, message, body }))
+    Ok(ScriptEvent::Status(ScriptedStatus { status, headers, kind, message, body }))
 }
 
 /// Headers that the connection sets itself, because they say where the body ends.
@@ -249,7 +251,7 @@ fn headers(value: Value) -> Checked<Vec<(String, String)>> {
     members.into_iter().map(header).collect()
 }
 
-fn pace(fields: &mut Fields, or: Pace) -> Checked<Pace> {
+fn pace(fields: &mut TableFields, or: Pace) -> Checked<Pace> {
     let tokens = fields.take("tokens", |value| match value {
         Value::Number(_) => match number(value)? {
             0 => Err("must be at least 1".to_owned()),
@@ -265,12 +267,12 @@ const TOKENS: &[(&str, Tokens)] =
     &[("words", Tokens::Words), ("characters", Tokens::Characters(1)), ("whole", Tokens::Whole)];
 
 /// A table whose fields are taken one by one. A field that is left at the end is an error.
-struct Fields(Map<String, Value>);
+struct TableFields(Map<String, Value>);
 
-impl Fields {
-    fn of(value: Value) -> Checked<Fields> {
+impl TableFields {
+    fn of(value: Value) -> Checked<TableFields> {
         match value {
-            Value::Object(members) => Ok(Fields(members)),
+            Value::Object(members) => Ok(TableFields(members)),
             _ => Err("must be a table".to_owned()),
         }
     }

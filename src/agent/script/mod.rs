@@ -2,8 +2,8 @@
 //! speaks OpenAI's Chat Completions, OpenAI's Responses and Anthropic's Messages, as streams and as
 //! documents.
 //!
-//! [`Script`] is the parsed file. [`Model`] counts the requests. Each connection is a
-//! [`Connection`]: bytes go in, bytes come out, and a deadline says when it has more to send.
+//! [`Script`] is the parsed file. [`ScriptedModel`] counts the requests. Each connection is a
+//! [`ScriptConnection`]: bytes go in, bytes come out, and a deadline says when it has more to send.
 //! Nothing here uses a socket or a clock; `streamdoor model-script`, the simulator and tests
 //! provide them. The turn depends on the request's content alone, so conversations need no memory.
 //! Only `attempt` and `request` are counted.
@@ -15,21 +15,21 @@
 #![doc = include_str!("format.md")]
 
 mod answer;
-mod asked;
 mod connection;
 #[cfg(test)]
 mod connection_tests;
+mod encode;
+#[cfg(test)]
+mod encode_tests;
 mod file;
 mod pieces;
-mod spell;
-#[cfg(test)]
-mod spell_tests;
+mod request;
 
 use std::time::Duration;
 
-pub use asked::Asked;
-pub use connection::{Connection, Model};
+pub use connection::{ScriptConnection, ScriptedModel};
 pub use file::ScriptError;
+pub use request::ModelRequest;
 
 use super::model::Wire;
 
@@ -56,7 +56,7 @@ pub struct Turn {
     /// order.
     pub when: Option<When>,
     /// The events of the answer, in order.
-    pub events: Vec<Event>,
+    pub events: Vec<ScriptEvent>,
     /// Number of bytes of the body after which the connection is closed.
     pub cut_after_bytes: Option<u64>,
 }
@@ -79,7 +79,7 @@ pub struct When {
 
 /// An event of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum ScriptEvent {
     /// The model writes text.
     Text(Speech),
     /// The model reasons.
@@ -100,7 +100,7 @@ pub enum Event {
     /// A keep-alive frame.
     Ping,
     /// The token counts, sent instead of counted ones.
-    Usage(UsageSaid),
+    Usage(ScriptedUsage),
     /// The end of the answer, for this reason.
     Finish(Finish),
     /// The end of the answer by an error, in the middle of the stream.
@@ -111,7 +111,7 @@ pub enum Event {
         message: String,
     },
     /// A document with a status instead of a stream.
-    Status(StatusSaid),
+    Status(ScriptedStatus),
     /// Bytes that are sent as they are.
     Raw(Vec<u8>),
     /// A broken end.
@@ -147,7 +147,7 @@ pub enum Tokens {
 /// The token counts that a model reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the field")]
-pub struct UsageSaid {
+pub struct ScriptedUsage {
     pub input_tokens: u64,
     pub output_tokens: u64,
     pub reasoning_tokens: Option<u64>,
@@ -168,7 +168,7 @@ pub enum Finish {
 
 /// An answer with another status than 200, or with a body given by the script.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StatusSaid {
+pub struct ScriptedStatus {
     /// The HTTP status, from 200 to 999.
     pub status: u16,
     /// Additional headers, sent as they are.
@@ -194,7 +194,7 @@ pub enum Cut {
 
 impl Script {
     /// Returns the index of the turn for a request; `None` if the script has none.
-    pub fn turn_for(&self, asked: &Asked) -> Option<usize> {
+    pub fn turn_for(&self, asked: &ModelRequest) -> Option<usize> {
         let turns = || self.turns.iter().enumerate();
         let meant = turns().find(|(_, turn)| turn.when.as_ref().is_some_and(|w| w.holds(asked)));
         let place = usize::try_from(asked.step.saturating_sub(1)).unwrap_or(usize::MAX);
@@ -204,7 +204,7 @@ impl Script {
 }
 
 impl When {
-    fn holds(&self, asked: &Asked) -> bool {
+    fn holds(&self, asked: &ModelRequest) -> bool {
         let equal = |wanted: Option<u64>, is: u64| wanted.is_none_or(|wanted| wanted == is);
         let within = |wanted: &Option<String>, text: &str| {
             wanted.as_ref().is_none_or(|wanted| text.contains(wanted.as_str()))

@@ -1,11 +1,11 @@
 //! `streamdoor agent`: a model that calls tools until its task is done, shown while it happens.
 
-mod here;
+mod local;
+mod remote;
 mod screen;
 #[cfg(test)]
 mod screen_tests;
 mod show;
-mod there;
 
 use std::io::Read;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use serde_json::{Map, Value, json};
 use streamdoor::agent::model::Wire;
 use streamdoor::limits;
 
-use super::console::say;
+use super::console::print_out;
 use super::options::{Common, TimeLimit};
 use super::remote::FollowArguments;
 use super::{CliError, parsed};
-use here::Here;
-use show::{Format, Show};
+use local::LocalRun;
+use show::{Show, ShowFormat};
 
 const HELP: &str = "\
 streamdoor agent: run a model that calls tools until its task is done, and show its progress
@@ -85,13 +85,13 @@ something, or the server cannot be reached.
 
 /// The options of the command.
 #[derive(Default)]
-struct Options {
+struct AgentOptions {
     task: Option<String>,
     /// The arguments of the run, except its task.
     arguments: Map<String, Value>,
-    format: Format,
+    format: ShowFormat,
     model: Option<String>,
-    here: Here,
+    here: LocalRun,
     /// True if options were given that are only for a run in this process.
     is_here: bool,
     server: Option<String>,
@@ -99,8 +99,8 @@ struct Options {
     is_there: bool,
 }
 
-fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
-    let mut options = Options::default();
+fn options(mut parser: lexopt::Parser) -> Result<Option<AgentOptions>, CliError> {
+    let mut options = AgentOptions::default();
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(None),
@@ -128,7 +128,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
     Ok(Some(options))
 }
 
-impl Options {
+impl AgentOptions {
     fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         match name {
             "format" => self.format = parsed(name, parser)?,
@@ -185,10 +185,10 @@ fn ms(duration: Duration) -> u64 {
 /// Carries out `streamdoor agent`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(options) = options(parser)? else {
-        say!("{}", HELP.trim_end());
+        print_out!("{}", HELP.trim_end());
         return Ok(());
     };
-    let Options { task, mut arguments, format, model, here, server, follow, .. } = options;
+    let AgentOptions { task, mut arguments, format, model, here, server, follow, .. } = options;
     let task = match task.as_deref() {
         None => {
             return Err(CliError::Usage(
@@ -205,7 +205,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
             if let Some(model) = model {
                 arguments.insert("model".to_owned(), model.into());
             }
-            there::run(&url, &follow, &Value::Object(arguments), show)
+            remote::run(&url, &follow, &Value::Object(arguments), show)
         }
         None => {
             let model = model

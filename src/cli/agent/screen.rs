@@ -11,7 +11,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use streamdoor::agent::{Arguments, Body, Data, Final, Part, Partial, ProgressSaid, ToolExecution};
+use streamdoor::agent::{
+    Arguments, Body, Data, Final, PartProgress, Partial, RunPart, ToolExecution,
+};
 use streamdoor::base::Instant;
 use streamdoor::base::plain::is_command;
 
@@ -30,7 +32,7 @@ pub struct Style {
     /// True if standard output is a terminal.
     pub answer_is_terminal: bool,
     /// True if standard error is a terminal, so that lines can be redrawn.
-    pub told_is_terminal: bool,
+    pub status_is_terminal: bool,
     /// True if standard error shows colours.
     pub has_colours: bool,
     /// Number of characters in a line of standard error.
@@ -39,36 +41,36 @@ pub struct Style {
 
 /// Text to be written. Pieces are written in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum ScreenText {
     /// Text for standard output.
     Answer(String),
     /// Text for standard error.
-    Told(String),
+    Status(String),
 }
 
 /// The state of the view.
 pub struct Screen {
     style: Style,
     /// The calls that have not ended.
-    calls: VecDeque<Call>,
+    calls: VecDeque<ScreenCall>,
     /// Number of their lines on the terminal, above the cursor.
     drawn_lines: usize,
     drawn_at: Option<Instant>,
     /// The kind of text on the current line.
-    open: Open,
+    open: OpenText,
     totals: Totals,
 }
 
 /// The kind of text on a line without a line end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum OpenText {
     Nothing,
     Answer,
     Reasoning,
 }
 
 /// The state of a call.
-struct Call {
+struct ScreenCall {
     id: String,
     name: String,
     arguments: String,
@@ -77,7 +79,7 @@ struct Call {
     progress: String,
     /// The last line of its output.
     said: String,
-    told_at: Option<Instant>,
+    shown_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,13 +96,13 @@ impl Screen {
             calls: VecDeque::new(),
             drawn_lines: 0,
             drawn_at: None,
-            open: Open::Nothing,
+            open: OpenText::Nothing,
             totals: Totals::default(),
         }
     }
 
     /// Appends the pieces for a part.
-    pub fn take(&mut self, part: &Part, now: Instant, out: &mut Vec<Piece>) {
+    pub fn take(&mut self, part: &RunPart, now: Instant, out: &mut Vec<ScreenText>) {
         match &part.body {
             Body::Partial(partial) => self.partial(partial, now, out),
             Body::Final(last) => self.last(last, now, out),
@@ -108,18 +110,18 @@ impl Screen {
     }
 
     /// Appends a line about missing parts.
-    pub fn gap(&mut self, chunks: u64, out: &mut Vec<Piece>) {
+    pub fn gap(&mut self, chunks: u64, out: &mut Vec<ScreenText>) {
         self.line(&format!("[missed {chunks} parts]"), out);
         self.draw(out);
     }
 
-    fn partial(&mut self, partial: &Partial, now: Instant, out: &mut Vec<Piece>) {
+    fn partial(&mut self, partial: &Partial, now: Instant, out: &mut Vec<ScreenText>) {
         match partial {
             Partial::TextDelta { delta, .. } => self.answer(delta, out),
             Partial::ReasoningDelta { delta, .. } => self.reasoning(delta, out),
             Partial::ToolCallStarted { tool_call_id, tool_name } => {
                 self.totals.calls += 1;
-                self.calls.push_back(Call {
+                self.calls.push_back(ScreenCall {
                     id: tool_call_id.to_string(),
                     name: one_line(tool_name),
                     arguments: String::new(),
@@ -127,7 +129,7 @@ impl Screen {
                     bytes: 0,
                     progress: String::new(),
                     said: String::new(),
-                    told_at: None,
+                    shown_at: None,
                 });
                 self.changed(now, out);
             }
@@ -156,7 +158,7 @@ impl Screen {
         }
     }
 
-    fn last(&mut self, last: &Final, now: Instant, out: &mut Vec<Piece>) {
+    fn last(&mut self, last: &Final, now: Instant, out: &mut Vec<ScreenText>) {
         match last {
             Final::ToolCallArgsCompleted { tool_call_id, arguments, .. } => {
                 let text = match arguments {
@@ -166,7 +168,7 @@ impl Screen {
                 let Some(call) = self.call(tool_call_id) else { return };
                 call.arguments = text;
                 let line = call.line('*', "");
-                match self.style.told_is_terminal {
+                match self.style.status_is_terminal {
                     true => self.changed(now, out),
                     false => self.line(&line, out),
                 }
@@ -203,9 +205,9 @@ impl Screen {
         }
     }
 
-    fn answer(&mut self, text: &str, out: &mut Vec<Piece>) {
+    fn answer(&mut self, text: &str, out: &mut Vec<ScreenText>) {
         self.erase(out);
-        if self.open == Open::Reasoning {
+        if self.open == OpenText::Reasoning {
             self.end_line(out);
         }
         let text = match self.style.answer_is_terminal {
@@ -213,47 +215,53 @@ impl Screen {
             false => text.to_owned(),
         };
         if !text.is_empty() {
-            self.open = if text.ends_with('\n') { Open::Nothing } else { Open::Answer };
-            out.push(Piece::Answer(text));
+            self.open = if text.ends_with('\n') { OpenText::Nothing } else { OpenText::Answer };
+            out.push(ScreenText::Answer(text));
         }
     }
 
     /// Appends the reasoning of the model, on a terminal only.
-    fn reasoning(&mut self, text: &str, out: &mut Vec<Piece>) {
-        if !self.style.told_is_terminal {
+    fn reasoning(&mut self, text: &str, out: &mut Vec<ScreenText>) {
+        if !self.style.status_is_terminal {
             return;
         }
         self.erase(out);
-        if self.open == Open::Answer {
+        if self.open == OpenText::Answer {
             self.end_line(out);
         }
         let text = printable(text);
         if !text.is_empty() {
-            self.open = if text.ends_with('\n') { Open::Nothing } else { Open::Reasoning };
-            out.push(Piece::Told(self.dim(&text)));
+            self.open = if text.ends_with('\n') { OpenText::Nothing } else { OpenText::Reasoning };
+            out.push(ScreenText::Status(self.dim(&text)));
         }
     }
 
-    fn call(&mut self, id: &str) -> Option<&mut Call> {
+    fn call(&mut self, id: &str) -> Option<&mut ScreenCall> {
         self.calls.iter_mut().find(|call| call.id == id)
     }
 
     /// Shows that a call has made progress: redraws on a terminal, elsewhere adds a line if the
     /// last one is old enough.
-    fn going_on(&mut self, id: &str, now: Instant, out: &mut Vec<Piece>) {
-        if self.style.told_is_terminal {
+    fn going_on(&mut self, id: &str, now: Instant, out: &mut Vec<ScreenText>) {
+        if self.style.status_is_terminal {
             return self.changed(now, out);
         }
         let Some(call) = self.call(id) else { return };
-        let began = *call.told_at.get_or_insert(now);
+        let began = *call.shown_at.get_or_insert(now);
         if now >= began + LINE_INTERVAL {
-            call.told_at = Some(now);
+            call.shown_at = Some(now);
             let line = call.line('*', &call.so_far());
             self.line(&line, out);
         }
     }
 
-    fn call_over(&mut self, id: &str, mark: char, execution: &ToolExecution, out: &mut Vec<Piece>) {
+    fn call_over(
+        &mut self,
+        id: &str,
+        mark: char,
+        execution: &ToolExecution,
+        out: &mut Vec<ScreenText>,
+    ) {
         let Some(at) = self.calls.iter().position(|call| call.id == *id) else { return };
         let call = self.calls.remove(at).expect("it was just found");
         let mut words = call.counts();
@@ -271,32 +279,32 @@ impl Screen {
     }
 
     /// Appends a line that stays.
-    fn line(&mut self, text: &str, out: &mut Vec<Piece>) {
+    fn line(&mut self, text: &str, out: &mut Vec<ScreenText>) {
         self.erase(out);
         self.end_line(out);
-        out.push(Piece::Told(format!("{text}\n")));
+        out.push(ScreenText::Status(format!("{text}\n")));
     }
 
     /// Ends the current line if it has text on it.
-    fn end_line(&mut self, out: &mut Vec<Piece>) {
-        match std::mem::replace(&mut self.open, Open::Nothing) {
-            Open::Nothing => {}
-            Open::Answer => out.push(Piece::Answer("\n".to_owned())),
-            Open::Reasoning => out.push(Piece::Told("\n".to_owned())),
+    fn end_line(&mut self, out: &mut Vec<ScreenText>) {
+        match std::mem::replace(&mut self.open, OpenText::Nothing) {
+            OpenText::Nothing => {}
+            OpenText::Answer => out.push(ScreenText::Answer("\n".to_owned())),
+            OpenText::Reasoning => out.push(ScreenText::Status("\n".to_owned())),
         }
     }
 
-    fn changed(&mut self, now: Instant, out: &mut Vec<Piece>) {
+    fn changed(&mut self, now: Instant, out: &mut Vec<ScreenText>) {
         let is_due = self.drawn_at.is_none_or(|drawn_at| now >= drawn_at + DRAW_INTERVAL);
-        if self.style.told_is_terminal && (is_due || self.drawn_lines != self.calls.len()) {
+        if self.style.status_is_terminal && (is_due || self.drawn_lines != self.calls.len()) {
             self.drawn_at = Some(now);
             self.draw(out);
         }
     }
 
     /// Draws a line for each call that has not ended.
-    fn draw(&mut self, out: &mut Vec<Piece>) {
-        if !self.style.told_is_terminal {
+    fn draw(&mut self, out: &mut Vec<ScreenText>) {
+        if !self.style.status_is_terminal {
             return;
         }
         self.erase(out);
@@ -311,14 +319,14 @@ impl Screen {
         });
         let text: String = lines.collect();
         self.drawn_lines = self.calls.len();
-        out.push(Piece::Told(text));
+        out.push(ScreenText::Status(text));
     }
 
     /// Erases the lines of the calls.
-    fn erase(&mut self, out: &mut Vec<Piece>) {
+    fn erase(&mut self, out: &mut Vec<ScreenText>) {
         let lines = std::mem::take(&mut self.drawn_lines);
         if lines > 0 {
-            out.push(Piece::Told(format!("\x1b[{lines}A\r\x1b[J")));
+            out.push(ScreenText::Status(format!("\x1b[{lines}A\r\x1b[J")));
         }
     }
 
@@ -327,7 +335,7 @@ impl Screen {
     }
 }
 
-impl Call {
+impl ScreenCall {
     /// Returns a line such as `* NAME ARGUMENTS: WORDS`.
     fn line(&self, mark: char, words: &str) -> String {
         let arguments = cut(&self.arguments, ARGUMENTS_CHARS_MAX);
@@ -371,7 +379,7 @@ impl Call {
     }
 }
 
-fn how_far(said: &ProgressSaid) -> String {
+fn how_far(said: &PartProgress) -> String {
     let mut words = match (said.percentage, said.total) {
         (Some(percentage), _) => format!("{percentage:.0} %"),
         (None, Some(total)) => format!("{} of {total}", said.progress),

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use serde_json::json;
 use streamdoor::agent::{
-    Arguments, Body, Continuation, Data, Decision, Final, FinalState, Part, Partial, ProgressSaid,
-    Reason, Step, ToolExecution, Usage,
+    Arguments, Body, Continuation, Data, Decision, Final, FinalState, PartProgress, Partial,
+    Reason, RunPart, StepSummary, ToolExecution, Usage,
 };
 use streamdoor::base::Instant;
 use streamdoor::stream::{Kind, Outcome};
 
-use super::screen::{Piece, Screen, Style};
+use super::screen::{Screen, ScreenText, Style};
 
 const TERMINAL: Style =
-    Style { answer_is_terminal: true, told_is_terminal: true, has_colours: true, columns: 60 };
+    Style { answer_is_terminal: true, status_is_terminal: true, has_colours: true, columns: 60 };
 const PIPE: Style =
-    Style { answer_is_terminal: false, told_is_terminal: false, has_colours: false, columns: 60 };
+    Style { answer_is_terminal: false, status_is_terminal: false, has_colours: false, columns: 60 };
 
 fn id(call: &str) -> Arc<str> {
     call.into()
@@ -58,7 +58,7 @@ fn output(call: &str, said: &str) -> Body {
 }
 
 fn progress(call: &str, percentage: f64) -> Body {
-    let progress = ProgressSaid { percentage: Some(percentage), ..Default::default() };
+    let progress = PartProgress { percentage: Some(percentage), ..Default::default() };
     Body::Partial(Partial::ToolProgress { tool_call_id: id(call), progress })
 }
 
@@ -86,7 +86,7 @@ fn over(call: &str, outcome: Outcome, error: Option<&str>) -> Body {
 
 fn step_over() -> Body {
     let outcome = Continuation { decision: Decision::Stop, reason: Reason::Stop };
-    let step = Step {
+    let step = StepSummary {
         number: 1,
         text: String::new(),
         text_truncated: false,
@@ -114,34 +114,34 @@ fn run_over() -> Body {
 }
 
 /// Returns the pieces for these parts, which arrive at the interval `apart`.
-fn shown(style: Style, apart: Duration, bodies: &[Body]) -> Vec<Piece> {
+fn shown(style: Style, apart: Duration, bodies: &[Body]) -> Vec<ScreenText> {
     let (mut screen, mut now, mut out) = (Screen::new(style), Instant::ZERO, Vec::new());
     for body in bodies {
         let (agent_id, body) = ("a".into(), body.clone());
-        let part = Part { seq: 1, agent_id, step_number: 1, timestamp_us: 0, body };
+        let part = RunPart { seq: 1, agent_id, step_number: 1, timestamp_us: 0, body };
         now += apart;
         screen.take(&part, now, &mut out);
     }
     out
 }
 
-fn joined(pieces: &[Piece]) -> (String, String) {
-    let (mut answer, mut told) = (String::new(), String::new());
+fn joined(pieces: &[ScreenText]) -> (String, String) {
+    let (mut answer, mut status) = (String::new(), String::new());
     for piece in pieces {
         match piece {
-            Piece::Answer(text) => answer += text,
-            Piece::Told(text) => told += text,
+            ScreenText::Answer(text) => answer += text,
+            ScreenText::Status(text) => status += text,
         }
     }
-    (answer, told)
+    (answer, status)
 }
 
 /// Returns the final state of a terminal that shows both outputs. It supports line ends, cursor up
 /// and erasing.
-fn screen_of(pieces: &[Piece]) -> Vec<String> {
+fn screen_of(pieces: &[ScreenText]) -> Vec<String> {
     let (mut lines, mut row) = (vec![String::new()], 0);
     for piece in pieces {
-        let (Piece::Answer(text) | Piece::Told(text)) = piece;
+        let (ScreenText::Answer(text) | ScreenText::Status(text)) = piece;
         let mut rest = text.as_str();
         while let Some(c) = rest.chars().next() {
             if let Some(code) = rest.strip_prefix("\x1b[") {
@@ -189,11 +189,11 @@ fn a_pipe_gets_the_text_of_the_model_and_nothing_else() {
         step_over(),
         run_over(),
     ];
-    let (answer, told) = joined(&shown(PIPE, Duration::ZERO, &parts));
+    let (answer, status) = joined(&shown(PIPE, Duration::ZERO, &parts));
     assert_eq!(answer, "Let me look.\nDone.\n");
     let expected = "* tool {\"x\":1}\n+ tool {\"x\":1}: 1 chunk, 5 bytes, in 1.23 s\n\
                     3 steps, 1 call, 1,834 tokens in, 96 out, 4.21 s\n";
-    assert_eq!(told, expected);
+    assert_eq!(status, expected);
 }
 
 #[test]
@@ -233,10 +233,10 @@ fn what_comes_fast_is_not_drawn_each_time() {
     let begin = [started("a", "tool"), arguments("a", json!({}))];
     let many = vec![output("a", "x"); 10_000];
     let parts = [&begin[..], &many].concat();
-    let (_, told) = joined(&shown(TERMINAL, Duration::from_micros(10), &parts));
-    assert!(told.matches('\n').count() <= 5, "{told}"); // The run takes 100 ms.
-    let (_, told) = joined(&shown(PIPE, Duration::from_micros(300), &parts));
-    assert_eq!(told.lines().count(), 1 + 2, "{told}"); // The run takes 3 s, with one line a second.
+    let (_, status) = joined(&shown(TERMINAL, Duration::from_micros(10), &parts));
+    assert!(status.matches('\n').count() <= 5, "{status}"); // The run takes 100 ms.
+    let (_, status) = joined(&shown(PIPE, Duration::from_micros(300), &parts));
+    assert_eq!(status.lines().count(), 1 + 2, "{status}"); // 3 s, one line a second.
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn text_behind_lines_of_tools_begins_a_line() {
     let parts = [reasoning("hm"), text("Yes."), reasoning("well")];
     let pieces = shown(TERMINAL, Duration::ZERO, &parts);
     assert_eq!(screen_of(&pieces), ["hm", "Yes.", "well"]);
-    assert_eq!(pieces[0], Piece::Told("\x1b[2mhm\x1b[0m".to_owned()));
+    assert_eq!(pieces[0], ScreenText::Status("\x1b[2mhm\x1b[0m".to_owned()));
 }
 
 #[test]
@@ -262,16 +262,16 @@ fn nobody_commands_the_terminal() {
         over("a", Outcome::Failed, Some(evil)),
     ];
     for style in [TERMINAL, Style { has_colours: false, ..TERMINAL }] {
-        let (answer, told) = joined(&shown(style, Duration::from_secs(1), &parts));
+        let (answer, status) = joined(&shown(style, Duration::from_secs(1), &parts));
         assert!(answer.starts_with("^[[2J^G\u{fffd}31m^M"), "{answer:?}");
         // The view uses only these sequences: up, erase, dim.
-        let mut rest = told.as_str();
+        let mut rest = status.as_str();
         while let Some((_, behind)) = rest.split_once('\x1b') {
             let is_ours = ["[2m", "[0m", "[J", "[1A"].iter().any(|code| behind.starts_with(code));
-            assert!(is_ours, "{told:?}");
+            assert!(is_ours, "{status:?}");
             rest = behind;
         }
-        assert!(!told.contains(['\x07', '\u{9b}']), "{told:?}");
+        assert!(!status.contains(['\x07', '\u{9b}']), "{status:?}");
     }
     // Without a terminal, the text is unchanged.
     assert_eq!(joined(&shown(PIPE, Duration::ZERO, &[text(evil)])).0, evil);

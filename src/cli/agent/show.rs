@@ -3,16 +3,16 @@
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use rustix::termios::tcgetwinsize;
-use streamdoor::agent::{Body, Final, Part};
+use streamdoor::agent::{Body, Final, RunPart};
 use streamdoor::base::Instant;
-use streamdoor::wire::events::Event;
+use streamdoor::wire::events::WireEvent;
 use streamdoor::wire::sse::{self, Cursor};
 
-use super::screen::{Piece, Screen, Style};
+use super::screen::{Screen, ScreenText, Style};
 
 /// The format in which a run is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum ShowFormat {
     /// Text for a person.
     #[default]
     Text,
@@ -22,13 +22,13 @@ pub enum Format {
     Sse,
 }
 
-impl std::str::FromStr for Format {
+impl std::str::FromStr for ShowFormat {
     type Err = &'static str;
-    fn from_str(text: &str) -> Result<Format, &'static str> {
+    fn from_str(text: &str) -> Result<ShowFormat, &'static str> {
         match text {
-            "text" => Ok(Format::Text),
-            "ndjson" | "json" => Ok(Format::Ndjson),
-            "sse" => Ok(Format::Sse),
+            "text" => Ok(ShowFormat::Text),
+            "ndjson" | "json" => Ok(ShowFormat::Ndjson),
+            "sse" => Ok(ShowFormat::Sse),
             _ => Err("must be text, ndjson (or json) or sse"),
         }
     }
@@ -36,14 +36,14 @@ impl std::str::FromStr for Format {
 
 /// Shows events. After the first error it shows nothing.
 pub struct Show {
-    format: Format,
+    format: ShowFormat,
     screen: Screen,
     /// The position in the stream, for the ids of server-sent events.
     execution: String,
     bytes: u64,
     seq: u64,
     scratch: Vec<u8>,
-    pieces: Vec<Piece>,
+    pieces: Vec<ScreenText>,
     error: Option<io::Error>,
     /// The reason of the failure, if the last part contained one.
     failure: Option<String>,
@@ -51,7 +51,7 @@ pub struct Show {
 
 impl Show {
     /// Returns an output on the standard streams.
-    pub fn new(format: Format) -> Show {
+    pub fn new(format: ShowFormat) -> Show {
         Show {
             format,
             screen: Screen::new(style()),
@@ -85,27 +85,27 @@ impl Show {
     }
 
     /// Shows an event.
-    pub fn take(&mut self, event: &Event<'_>, now: Instant) {
-        if let Event::Part(part) = event
-            && let Ok(part) = Part::parse(part.json)
+    pub fn take(&mut self, event: &WireEvent<'_>, now: Instant) {
+        if let WireEvent::Part(part) = event
+            && let Ok(part) = RunPart::parse(part.json)
         {
             if let Body::Final(Final::ExecutionFailed { error, .. }) = &part.body {
                 self.failure = Some(format!("{}: {}", error.code, error.message));
             }
-            if self.format == Format::Text {
+            if self.format == ShowFormat::Text {
                 self.screen.take(&part, now, &mut self.pieces);
             }
         }
-        if let (Format::Text, Event::Gap(gap)) = (self.format, event) {
+        if let (ShowFormat::Text, WireEvent::Gap(gap)) = (self.format, event) {
             self.screen.gap(gap.chunk_count, &mut self.pieces);
         }
         match self.format {
-            Format::Text => self.write_pieces(),
-            Format::Ndjson => {
+            ShowFormat::Text => self.write_pieces(),
+            ShowFormat::Ndjson => {
                 event.write_line(&mut self.scratch);
                 self.write_scratch();
             }
-            Format::Sse => {
+            ShowFormat::Sse => {
                 self.spell(event);
                 self.write_scratch();
             }
@@ -113,15 +113,17 @@ impl Show {
     }
 
     /// Writes a server-sent event as the server does, with the same ids.
-    fn spell(&mut self, event: &Event<'_>) {
+    fn spell(&mut self, event: &WireEvent<'_>) {
         match event {
-            Event::Started(started) => self.execution = started.execution.to_owned(),
-            Event::Part(part) => {
+            WireEvent::Started(started) => self.execution = started.execution.to_owned(),
+            WireEvent::Part(part) => {
                 (self.seq, self.bytes) = (part.seq, self.bytes + part.json.len() as u64);
             }
-            Event::Gap(gap) => (self.seq, self.bytes) = (gap.to_seq, self.bytes + gap.byte_count),
-            Event::End(_) => self.seq += 1,
-            Event::Chunk(_) | Event::Progress(_) => {}
+            WireEvent::Gap(gap) => {
+                (self.seq, self.bytes) = (gap.to_seq, self.bytes + gap.byte_count)
+            }
+            WireEvent::End(_) => self.seq += 1,
+            WireEvent::Chunk(_) | WireEvent::Progress(_) => {}
         }
         let (execution, seq, bytes) = (&self.execution, self.seq, self.bytes);
         sse::write_cursors(&mut self.scratch, &[Cursor { execution, seq, bytes, chunks: None }]);
@@ -139,11 +141,11 @@ impl Show {
     fn write_pieces(&mut self) {
         for piece in std::mem::take(&mut self.pieces) {
             let written = match &piece {
-                Piece::Answer(text) => {
+                ScreenText::Answer(text) => {
                     let mut out = io::stdout().lock();
                     out.write_all(text.as_bytes()).and_then(|()| out.flush())
                 }
-                Piece::Told(text) => {
+                ScreenText::Status(text) => {
                     let _ = io::stderr().write_all(text.as_bytes()); // The error is ignored.
                     Ok(())
                 }
@@ -160,14 +162,14 @@ impl Show {
 }
 
 fn style() -> Style {
-    let told_is_terminal = io::stderr().is_terminal();
+    let status_is_terminal = io::stderr().is_terminal();
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let columns = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     Style {
         answer_is_terminal: io::stdout().is_terminal(),
-        told_is_terminal: told_is_terminal && !is_dumb,
-        has_colours: told_is_terminal && !is_dumb && !no_colours,
+        status_is_terminal: status_is_terminal && !is_dumb,
+        has_colours: status_is_terminal && !is_dumb && !no_colours,
         columns: if columns == 0 { 80 } else { columns },
     }
 }

@@ -11,7 +11,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 use streamdoor::limits;
 use streamdoor::memory::named::FOLDER;
 
-use super::super::serve::{Allowance, Bill};
+use super::super::serve::{DescriptorLimit, ResourceBudget};
 use super::super::settings::Settings;
 use super::finding::Finding;
 
@@ -34,20 +34,20 @@ fn descriptors() -> Finding {
     const SUBJECT: &str = "descriptors";
     let advice = "Raise the limit: `ulimit -n` for a shell, LimitNOFILE= for a service of systemd, \
                   `--ulimit nofile=` for a container.";
-    match Bill::new(&Settings::default(), Allowance::raise()) {
+    match ResourceBudget::new(&Settings::default(), DescriptorLimit::raise()) {
         Err(error) => Finding::bad(
             SUBJECT,
             error.to_string(),
             "The server does not start with so few descriptors.",
         )
         .advise(advice),
-        Ok(bill) => {
-            let found = format!("{} may be open at once (RLIMIT_NOFILE)", bill.allowance.allowed);
-            let means = format!("That is enough for {} connections.", bill.connections_max);
-            match bill.is_shrunk() {
+        Ok(budget) => {
+            let found = format!("{} may be open at once (RLIMIT_NOFILE)", budget.allowance.allowed);
+            let means = format!("That is enough for {} connections.", budget.connections_max);
+            match budget.is_shrunk() {
                 false => Finding::good(SUBJECT, found, means),
                 true => {
-                    let wanted = bill.connections_wanted;
+                    let wanted = budget.connections_wanted;
                     let means = format!("{means} The settings ask for {wanted}.");
                     Finding::note(SUBJECT, found, means).advise(advice)
                 }

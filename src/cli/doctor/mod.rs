@@ -13,7 +13,7 @@ use rustix::termios::tcgetwinsize;
 use streamdoor::memory::named::FOLDER;
 
 use super::CliError;
-use super::console::say;
+use super::console::print_out;
 
 const HELP: &str = "\
 streamdoor doctor: check what this machine offers streamdoor, and suggest improvements
@@ -36,14 +36,14 @@ Exit codes: 0 nothing hinders, 1 something hinders (marked BAD), 2 bad usage.
 const COLUMNS: usize = 100;
 
 #[derive(Debug, Default)]
-struct Options {
+struct DoctorOptions {
     sockets: Vec<PathBuf>,
     as_json: bool,
     keeps: bool,
 }
 
-fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
-    let mut options = Options::default();
+fn options(mut parser: lexopt::Parser) -> Result<Option<DoctorOptions>, CliError> {
+    let mut options = DoctorOptions::default();
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(None),
@@ -59,21 +59,21 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
 /// Carries out `streamdoor doctor`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(options) = options(parser)? else {
-        say!("{}", HELP.trim_end());
+        print_out!("{}", HELP.trim_end());
         return Ok(());
     };
     let mut findings = kernel::findings();
     findings.extend(machine::findings(&options.sockets));
     findings.extend(leftovers::findings(Path::new(FOLDER), !options.keeps));
     if options.as_json {
-        say!("{:#}", finding::to_json(&findings));
+        print_out!("{:#}", finding::to_json(&findings));
     } else {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
         let release = release.as_deref().map_or("?", str::trim);
         let columns = tcgetwinsize(io::stdout()).map_or(COLUMNS, |size| size.ws_col.into());
         let columns = columns.min(COLUMNS);
-        say!("streamdoor {} on Linux {release}\n", env!("CARGO_PKG_VERSION"));
-        say!("{}", finding::to_text(&findings, columns));
+        print_out!("streamdoor {} on Linux {release}\n", env!("CARGO_PKG_VERSION"));
+        print_out!("{}", finding::to_text(&findings, columns));
     }
     match finding::is_hindered(&findings) {
         false => Ok(()),

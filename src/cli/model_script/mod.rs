@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 use lexopt::prelude::*;
-use streamdoor::agent::script::{FORMAT, Model, Script};
+use streamdoor::agent::script::{FORMAT, Script, ScriptedModel};
 use streamdoor::limits::SCRIPT_BYTES_MAX;
 use streamdoor::reactor::{Choice, ListenAddress, ListenError};
 
-use super::console::say;
+use super::console::print_out;
 use super::signals::stop_on_interrupt;
 use super::{CliError, parsed};
 use serve::Serving;
@@ -43,7 +43,7 @@ Exit codes: 0 stopped, 1 failed, 2 bad usage or a wrong script, 3 the environmen
 
 const LISTEN: &str = "127.0.0.1:8809";
 
-struct Options {
+struct ModelScriptOptions {
     file: Option<PathBuf>,
     listen: ListenAddress,
     is_quiet: bool,
@@ -51,10 +51,11 @@ struct Options {
     reactor: Choice,
 }
 
-fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
+fn options(mut parser: lexopt::Parser) -> Result<Option<ModelScriptOptions>, CliError> {
     let listen = LISTEN.parse().expect("it is one");
     let (file, reactor) = (None, Choice::Auto);
-    let mut options = Options { file, listen, is_quiet: false, is_check: false, reactor };
+    let mut options =
+        ModelScriptOptions { file, listen, is_quiet: false, is_check: false, reactor };
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(None),
@@ -72,21 +73,21 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
 /// Carries out `streamdoor model-script`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(options) = options(parser)? else {
-        say!("{HELP}{}", FORMAT.trim_end());
+        print_out!("{HELP}{}", FORMAT.trim_end());
         return Ok(());
     };
     let file =
         options.file.ok_or_else(|| CliError::Usage("no script is given: add FILE".to_owned()))?;
     let script = read(&file)?;
     if options.is_check {
-        say!("{}: {} turns", file.display(), script.turns.len());
+        print_out!("{}: {} turns", file.display(), script.turns.len());
         return Ok(());
     }
     if is_reachable(&options.listen) && script.key.is_none() {
         let error = ListenError::Unguarded { address: options.listen };
         return Err(CliError::Usage(error.to_string()));
     }
-    let model = Model::new(script);
+    let model = ScriptedModel::new(script);
     let mut serving = Serving::open(options.reactor, &options.listen, model, options.is_quiet)?;
     let (stop, stopped) = mpsc::channel();
     let waker = serving.waker();
@@ -95,8 +96,8 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         waker.wake();
     })?;
     match serving.address() {
-        ListenAddress::Tcp(address) => say!("{} at http://{address}/v1", file.display()),
-        address @ ListenAddress::Unix(_) => say!("{} at {address}", file.display()),
+        ListenAddress::Tcp(address) => print_out!("{} at http://{address}/v1", file.display()),
+        address @ ListenAddress::Unix(_) => print_out!("{} at {address}", file.display()),
     }
     serving.run(&stopped);
     Ok(())

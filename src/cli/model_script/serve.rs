@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use streamdoor::agent::script::{Connection, Model};
+use streamdoor::agent::script::{ScriptConnection, ScriptedModel};
 use streamdoor::base::Instant;
 use streamdoor::reactor::{
     AnyReactor, Choice, Clock, ConnectionId, ListenAddress, ListenOptions, Reactor, SocketEvent,
@@ -13,7 +13,7 @@ use streamdoor::reactor::{
 };
 
 use super::CliError;
-use crate::cli::console::note;
+use crate::cli::console::print_err;
 
 /// Time that a client has to close its connection after the last byte of the reply.
 const LINGER: Duration = Duration::from_secs(1);
@@ -22,17 +22,17 @@ const LINGER: Duration = Duration::from_secs(1);
 pub struct Serving {
     reactor: AnyReactor,
     address: ListenAddress,
-    model: Model,
+    model: ScriptedModel,
     is_quiet: bool,
-    clients: BTreeMap<ConnectionId, Client>,
+    clients: BTreeMap<ConnectionId, ScriptClient>,
     /// The deadlines of the connections, and the connections to be served in this turn.
     due: BTreeSet<(Instant, ConnectionId)>,
     touched: BTreeSet<ConnectionId>,
 }
 
 #[derive(Default)]
-struct Client {
-    connection: Connection,
+struct ScriptClient {
+    connection: ScriptConnection,
     /// The deadline of this connection in `due`.
     due_at: Option<Instant>,
     /// True once the whole reply was sent.
@@ -44,7 +44,7 @@ impl Serving {
     pub fn open(
         choice: Choice,
         listen: &ListenAddress,
-        model: Model,
+        model: ScriptedModel,
         is_quiet: bool,
     ) -> Result<Serving, CliError> {
         let opened = open(choice).map_err(|error| CliError::Environment(error.to_string()));
@@ -82,7 +82,7 @@ impl Serving {
         while let Some(event) = self.reactor.next_socket_event() {
             let connection = match event {
                 SocketEvent::Accepted { connection, .. } => {
-                    self.clients.insert(connection, Client::default());
+                    self.clients.insert(connection, ScriptClient::default());
                     continue;
                 }
                 SocketEvent::Received { connection, bytes } => {
@@ -122,7 +122,7 @@ impl Serving {
         }
         while let Some(text) = self.model.next_note() {
             if !self.is_quiet {
-                note!("{text}");
+                print_err!("{text}");
             }
         }
     }

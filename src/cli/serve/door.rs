@@ -9,14 +9,14 @@ use streamdoor::server::Server;
 use streamdoor::trace::Level;
 
 use super::super::settings::{DoorPath, Settings};
-use super::{CliError, Ground, tell};
+use super::{CliError, ServerSetup, log_event};
 
 /// Opens the door of the settings. If the default door cannot be opened, the server runs without
 /// one, and the log says why.
 ///
 /// # Errors
 /// If a door was requested by path and cannot be opened.
-pub fn open(settings: &Settings, ground: &Ground, server: &Server) -> Result<(), CliError> {
+pub fn open(settings: &Settings, setup: &ServerSetup, server: &Server) -> Result<(), CliError> {
     let (path, is_wanted) = match &settings.door {
         DoorPath::Off => return Ok(()),
         DoorPath::At(path) => (path.clone(), true),
@@ -32,7 +32,7 @@ pub fn open(settings: &Settings, ground: &Ground, server: &Server) -> Result<(),
     };
     match opened {
         Ok(()) => {
-            tell(&ground.log, Level::Info, "door", |line| {
+            log_event(&setup.log, Level::Info, "door", |line| {
                 line.text("path", &path.display().to_string());
                 line.number("doors_max", settings.doors_max.0);
             });
@@ -40,7 +40,7 @@ pub fn open(settings: &Settings, ground: &Ground, server: &Server) -> Result<(),
         }
         Err(error) if is_wanted => Err(CliError::Failed(format!("the door: {error}"))),
         Err(error) => {
-            tell(&ground.log, Level::Warn, "door_not_opened", |line| {
+            log_event(&setup.log, Level::Warn, "door_not_opened", |line| {
                 line.text("path", &path.display().to_string());
                 line.text("reason", &error);
             });

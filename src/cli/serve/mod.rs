@@ -4,7 +4,7 @@
 //! it listens, and how it ended. Only `--print-config` and `--help` use standard output.
 
 mod access;
-mod bill;
+mod budget;
 mod conformance;
 mod door;
 
@@ -31,10 +31,10 @@ use streamdoor::server::{
 use streamdoor::shard::ShardConfig;
 use streamdoor::tool::{Environment, Files, Tools};
 use streamdoor::trace::Level;
-use streamdoor::trace::log::Line;
+use streamdoor::trace::log::LogLine;
 use streamdoor::upstream::Upstreams;
 
-use super::console::say;
+use super::console::print_out;
 use super::settings::{self, McpServer, Settings, find_flag};
 use super::signals::on_interrupt;
 use super::telemetry::Exporter;
@@ -42,7 +42,7 @@ use super::{CliError, upstreams};
 use access::is_open;
 
 use access::access;
-pub use bill::{Allowance, Bill};
+pub use budget::{DescriptorLimit, ResourceBudget};
 pub use conformance::Fixtures;
 
 const HELP_HEAD: &str = "\
@@ -102,18 +102,22 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     match command(parser)? {
         Command::Help => {
-            say!("{HELP_HEAD}{}{}", settings::help(&Settings::default()), HELP_TAIL.trim_end())
+            print_out!(
+                "{HELP_HEAD}{}{}",
+                settings::help(&Settings::default()),
+                HELP_TAIL.trim_end()
+            )
         }
-        Command::PrintConfig(settings) => say!("{}", settings.to_toml()),
+        Command::PrintConfig(settings) => print_out!("{}", settings.to_toml()),
         Command::Serve(settings, fixtures) => serve(&settings, fixtures)?,
     }
     Ok(())
 }
 
 /// The parts that exist before the server starts, over HTTP and over standard streams alike.
-pub struct Ground {
+pub struct ServerSetup {
     pub access: Arc<Access>,
-    pub bill: Bill,
+    pub budget: ResourceBudget,
     pub log: Log,
     /// Held while the server runs.
     poll_idle: Option<PollIdle>,
@@ -122,14 +126,14 @@ pub struct Ground {
     pub ender: Sender<()>,
 }
 
-impl Ground {
-    pub fn lay(settings: &Settings) -> Result<Ground, CliError> {
+impl ServerSetup {
+    pub fn prepare(settings: &Settings) -> Result<ServerSetup, CliError> {
         // Core dumps must not contain streamed data, and other processes of this user must not
         // attach.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
         let access = access(settings)?;
-        let bill = Bill::new(settings, Allowance::raise())?;
+        let budget = ResourceBudget::new(settings, DescriptorLimit::raise())?;
         let poll_idle = match settings.poll_idle.0 {
             true => Some(
                 PollIdle::hold()
@@ -146,41 +150,45 @@ impl Ground {
                 let _ = by_signal.send(()); // If nobody receives it, the server is ending.
             },
             move || {
-                tell(&at_once, Level::Warn, "stopped_at_once", |_| {});
+                log_event(&at_once, Level::Warn, "stopped_at_once", |_| {});
                 at_once.close();
                 exit(0);
             },
         )?;
-        Ok(Ground { access, bill, log, poll_idle, stop, ender })
+        Ok(ServerSetup { access, budget, log, poll_idle, stop, ender })
     }
 }
 
 fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError> {
-    let ground = Ground::lay(settings)?;
-    let served = start(settings, &ground, fixtures).and_then(|started| {
-        let Started { server, exporter, upstreams } = started;
-        let served = serve_until_told(settings, &ground, server);
+    let setup = ServerSetup::prepare(settings)?;
+    let served = start(settings, &setup, fixtures).and_then(|started| {
+        let RunningServer { server, exporter, upstreams } = started;
+        let served = serve_until_stopped(settings, &setup, server);
         upstreams.end();
         exporter.finish();
         served
     });
-    ground.log.close();
+    setup.log.close();
     served
 }
 
 /// Serves until told to stop, and then ends in order.
-fn serve_until_told(settings: &Settings, ground: &Ground, server: Server) -> Result<(), CliError> {
-    announce(settings, ground, &server);
-    door::open(settings, ground, &server)?;
+fn serve_until_stopped(
+    settings: &Settings,
+    setup: &ServerSetup,
+    server: Server,
+) -> Result<(), CliError> {
+    announce(settings, setup, &server);
+    door::open(settings, setup, &server)?;
     let (ends, shard_count) = (server.ends(), server.handles().count());
-    watch_shards(server.ends(), shard_count, ground)?;
-    let _ = ground.stop.recv();
-    let log = &ground.log;
+    watch_shards(server.ends(), shard_count, setup)?;
+    let _ = setup.stop.recv();
+    let log = &setup.log;
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
-    tell(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
+    log_event(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
     let is_drained = server.drain(deadline);
     let level = if is_drained { Level::Info } else { Level::Warn };
-    tell(log, level, "stopped", |line| {
+    log_event(log, level, "stopped", |line| {
         line.text("drained", if is_drained { "all" } else { "in part" });
     });
     match ends.has_death() {
@@ -192,8 +200,12 @@ fn serve_until_told(settings: &Settings, ground: &Ground, server: Server) -> Res
 }
 
 /// Ends the server once its last shard has died.
-fn watch_shards(mut ends: ShardEnds, shard_count: usize, ground: &Ground) -> Result<(), CliError> {
-    let ender = ground.ender.clone();
+fn watch_shards(
+    mut ends: ShardEnds,
+    shard_count: usize,
+    setup: &ServerSetup,
+) -> Result<(), CliError> {
+    let ender = setup.ender.clone();
     let watch = move || {
         (0..shard_count).for_each(|_| _ = ends.wait()); // Each has logged the reason.
         let _ = ender.send(()); // If nobody receives it, the server is ending.
@@ -203,7 +215,7 @@ fn watch_shards(mut ends: ShardEnds, shard_count: usize, ground: &Ground) -> Res
 }
 
 /// A running server, and the parts that belong to it.
-pub struct Started {
+pub struct RunningServer {
     pub server: Server,
     pub exporter: Exporter,
     /// Ended after the server.
@@ -213,10 +225,10 @@ pub struct Started {
 /// Starts the server. This is the only place that turns settings into its configuration.
 pub fn start(
     settings: &Settings,
-    ground: &Ground,
+    setup: &ServerSetup,
     fixtures: Option<Fixtures>,
-) -> Result<Started, CliError> {
-    let Ground { access, bill, log, .. } = ground;
+) -> Result<RunningServer, CliError> {
+    let ServerSetup { access, budget, log, .. } = setup;
     let upstreams = upstreams(settings, log)?;
     if settings.named_doors.0 {
         sweep(log);
@@ -249,7 +261,7 @@ pub fn start(
     let config = ServerConfig {
         shards,
         listen: settings.listen.clone(),
-        connections_max: bill.connections_max,
+        connections_max: budget.connections_max,
     };
     let commands = settings.commands();
     let virtual_tools = settings.virtual_tools.all();
@@ -282,7 +294,7 @@ pub fn start(
         }
     })?;
     upstreams.follow(server.handles().cloned().collect());
-    Ok(Started { server, exporter, upstreams })
+    Ok(RunningServer { server, exporter, upstreams })
 }
 
 /// Returns the variables that hold keys. Neither commands nor other servers get them.
@@ -328,7 +340,7 @@ fn sweep(log: &Log) {
         Ok(found) => found,
         Err(error) => {
             let error = error.to_string();
-            return tell(log, Level::Warn, "named_doors_not_swept", |line| {
+            return log_event(log, Level::Warn, "named_doors_not_swept", |line| {
                 line.text("error", &error);
             });
         }
@@ -337,15 +349,17 @@ fn sweep(log: &Log) {
         match verdict {
             named::Verdict::Held | named::Verdict::Stale { .. } => {}
             named::Verdict::Removed { bytes } => {
-                tell(log, Level::Info, "named_door_swept", |line| {
+                log_event(log, Level::Info, "named_door_swept", |line| {
                     line.text("name", &name);
                     line.number("bytes", bytes);
                 });
             }
-            named::Verdict::Foreign(why) => tell(log, Level::Warn, "named_door_foreign", |line| {
-                line.text("name", &name);
-                line.text("error", &why.to_string());
-            }),
+            named::Verdict::Foreign(why) => {
+                log_event(log, Level::Warn, "named_door_foreign", |line| {
+                    line.text("name", &name);
+                    line.text("error", &why.to_string());
+                })
+            }
         }
     }
 }
@@ -394,14 +408,14 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ServerSha
 }
 
 /// Logs what was found, the resources, and finally the addresses.
-pub fn announce(settings: &Settings, ground: &Ground, server: &Server) {
-    let Ground { bill, log, poll_idle, .. } = ground;
-    tell(log, Level::Info, "started", |line| {
+pub fn announce(settings: &Settings, setup: &ServerSetup, server: &Server) {
+    let ServerSetup { budget, log, poll_idle, .. } = setup;
+    log_event(log, Level::Info, "started", |line| {
         line.text("version", env!("CARGO_PKG_VERSION"));
         line.number("pid", u64::from(std::process::id()));
     });
     for (shard, report) in server.reports().iter().enumerate() {
-        tell(log, Level::Info, "shard", |line| {
+        log_event(log, Level::Info, "shard", |line| {
             line.number("shard", shard as u64);
             match settings.cpus.0.get(shard) {
                 Some(cpu) => line.number("cpu", *cpu as u64),
@@ -412,26 +426,28 @@ pub fn announce(settings: &Settings, ground: &Ground, server: &Server) {
         });
     }
     if poll_idle.is_some() {
-        tell(log, Level::Info, "poll_idle", |line| {
+        log_event(log, Level::Info, "poll_idle", |line| {
             line.text("report", "no processor may enter deep sleep");
         });
     }
-    let level = if bill.is_shrunk() { Level::Warn } else { Level::Info };
-    tell(log, level, "bill", |line| {
-        line.number("connections_max", u64::from(bill.connections_max));
-        line.text("report", &bill.to_string());
+    let level = if budget.is_shrunk() { Level::Warn } else { Level::Info };
+    log_event(log, level, "bill", |line| {
+        line.number("connections_max", u64::from(budget.connections_max));
+        line.text("report", &budget.to_string());
     });
     let is_tls = settings.tls_cert.0.is_some();
     for address in server.addresses() {
         if is_open(address) && !is_tls {
             let report = "other machines can reach this address, and tokens and results are sent \
                           unencrypted";
-            tell(log, Level::Warn, "open_to_others", |line| {
+            log_event(log, Level::Warn, "open_to_others", |line| {
                 line.text("address", &address.to_string());
                 line.text("report", report);
             });
         }
-        tell(log, Level::Info, "listening", |line| line.text("address", &shown(address, is_tls)));
+        log_event(log, Level::Info, "listening", |line| {
+            line.text("address", &shown(address, is_tls))
+        });
     }
 }
 
@@ -444,6 +460,6 @@ fn shown(address: &ListenAddress, is_tls: bool) -> String {
     }
 }
 
-pub fn tell(log: &Log, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {
+pub fn log_event(log: &Log, level: Level, event: &str, fill: impl FnOnce(&mut LogLine<'_>)) {
     log.announce(Clock::wall_us(), level, event, fill);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use streamdoor::limits::{UPSTREAM_CALL_DEADLINE, UPSTREAM_CALL_DEADLINE_MAX, UPSTREAMS_MAX};
 use streamdoor::tool::Environment;
-use streamdoor::upstream::{Key, Place, UpstreamSpec, words_of};
+use streamdoor::upstream::{Key, UpstreamPlace, UpstreamSpec, words_of};
 use toml::de::DeValue;
 
 use super::kinds::{Setting, quoted};
@@ -45,9 +45,9 @@ impl McpServer {
         let place = match self.url.as_str() {
             "" => {
                 let (words, variables) = (self.words.clone(), self.env.clone());
-                Place::Program { words, variables, environment }
+                UpstreamPlace::Program { words, variables, environment }
             }
-            url => Place::Url { url: url.to_owned(), key },
+            url => UpstreamPlace::Url { url: url.to_owned(), key },
         };
         UpstreamSpec {
             name: self.name.clone(),

@@ -11,11 +11,11 @@ use super::named::{Named, push, read_tables};
 
 /// The models, in their order. The first is the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Models(pub Vec<Model>);
+pub struct Models(pub Vec<ModelEntry>);
 
 /// The description of one model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Model {
+pub struct ModelEntry {
     /// The name in the settings.
     pub name: String,
     /// The protocol: chat, responses or messages.
@@ -30,7 +30,7 @@ pub struct Model {
 
 const FIELDS: [&str; 4] = ["wire", "base_url", "model", "key_env"];
 
-impl Model {
+impl ModelEntry {
     fn field(&mut self, name: &str) -> Option<&mut String> {
         match name {
             "wire" => Some(&mut self.wire),
@@ -47,7 +47,7 @@ impl Model {
 
     /// Returns the settings of the model for a shard.
     pub fn with_key(&self, key: Option<&str>) -> Result<streamdoor::server::ModelSettings, String> {
-        let Model { name, wire, base_url, model, .. } = self;
+        let ModelEntry { name, wire, base_url, model, .. } = self;
         let settings = streamdoor::server::ModelSettings::new(name, wire, base_url, model, key);
         settings.map_err(|error| error.to_string())
     }
@@ -61,12 +61,12 @@ impl Models {
     }
 }
 
-impl Named for Model {
+impl Named for ModelEntry {
     const TABLES: &'static str = "models by name: [models.NAME]";
     const COUNT_MAX: usize = MODELS_MAX;
 
-    fn of_name(name: &str) -> Model {
-        Model { name: name.to_owned(), ..Model::default() }
+    fn of_name(name: &str) -> ModelEntry {
+        ModelEntry { name: name.to_owned(), ..ModelEntry::default() }
     }
 
     fn name(&self) -> &str {
@@ -82,7 +82,7 @@ impl Named for Model {
 
     // The key is not known yet.
     fn check(&self) -> Result<(), String> {
-        let Model { name, key_env, .. } = self;
+        let ModelEntry { name, key_env, .. } = self;
         let is_variable = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if !key_env.chars().all(is_variable) {
             return Err(format!("{name}: key_env must be the name of a variable, not a key"));
@@ -108,7 +108,7 @@ impl Setting for Models {
         };
         let [name, wire, base_url, model, key_env] =
             [name, wire, base_url, model, key_env].map(str::to_owned);
-        push(&mut self.0, Model { name, wire, base_url, model, key_env })
+        push(&mut self.0, ModelEntry { name, wire, base_url, model, key_env })
     }
 
     fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {

@@ -15,8 +15,8 @@ use streamdoor::reactor::ReleasedSocket;
 use streamdoor::server::{LineOptions, Log, Server};
 use streamdoor::trace::Level;
 
-use super::console::say;
-use super::serve::{Fixtures, Ground, Started, announce, start, tell};
+use super::console::print_out;
+use super::serve::{Fixtures, RunningServer, ServerSetup, announce, log_event, start};
 use super::settings::{self, Bytes, Number, Settings, find_flag};
 use super::{CliError, parsed};
 use streams::{Carriers, open};
@@ -101,7 +101,7 @@ fn settle_time(parser: &mut lexopt::Parser) -> Result<Duration, CliError> {
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     match command(parser)? {
         Command::Help => {
-            say!("{HELP_HEAD}{}{}", settings::help(&defaults()), HELP_TAIL.trim_end());
+            print_out!("{HELP_HEAD}{}{}", settings::help(&defaults()), HELP_TAIL.trim_end());
             Ok(())
         }
         Command::Serve { settings, settle, fixtures } => serve(&settings, settle, fixtures),
@@ -113,18 +113,18 @@ fn serve(
     settle: Duration,
     fixtures: Option<Fixtures>,
 ) -> Result<(), CliError> {
-    // This comes first: after `Ground::lay`, /proc shows nothing of this process.
+    // This comes first: after `ServerSetup::prepare`, /proc shows nothing of this process.
     let streams =
         open().map_err(|error| CliError::Environment(format!("the standard streams: {error}")))?;
-    let ground = Ground::lay(settings)?;
-    let spoken = start(settings, &ground, fixtures).and_then(|started| {
-        let Started { server, exporter, upstreams } = started;
-        let spoken = speak(settings, settle, &ground, server, streams);
+    let setup = ServerSetup::prepare(settings)?;
+    let spoken = start(settings, &setup, fixtures).and_then(|started| {
+        let RunningServer { server, exporter, upstreams } = started;
+        let spoken = speak(settings, settle, &setup, server, streams);
         upstreams.end();
         exporter.finish();
         spoken
     });
-    ground.log.close();
+    setup.log.close();
     spoken
 }
 
@@ -132,11 +132,11 @@ fn serve(
 fn speak(
     settings: &Settings,
     settle: Duration,
-    ground: &Ground,
+    setup: &ServerSetup,
     server: Server,
     (socket, carriers): (ReleasedSocket, Carriers),
 ) -> Result<(), CliError> {
-    let ended = ground.ender.clone();
+    let ended = setup.ender.clone();
     let on_end: Box<dyn FnOnce() + Send> = Box::new(move || {
         let _ = ended.send(()); // If nobody receives it, the server is already ending.
     });
@@ -147,19 +147,19 @@ fn speak(
         Ok(Err(error)) => return Err(CliError::Failed(format!("the standard streams: {error}"))),
         Err(error) => return Err(CliError::Failed(format!("the shard ended: {error:?}"))),
     }
-    announce(settings, ground, &server);
+    announce(settings, setup, &server);
     let streams = carriers.to_string();
-    tell(&ground.log, Level::Info, "speaking", |line| line.text("streams", &streams));
-    let _ = ground.stop.recv();
-    end(settings, server, carriers, &ground.log)
+    log_event(&setup.log, Level::Info, "speaking", |line| line.text("streams", &streams));
+    let _ = setup.stop.recv();
+    end(settings, server, carriers, &setup.log)
 }
 
 /// Ends in order: replies are still sent and written, until the deadline passes.
 fn end(settings: &Settings, server: Server, carriers: Carriers, log: &Log) -> Result<(), CliError> {
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
-    tell(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
+    log_event(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
     server.drain(deadline);
     let written = carriers.finish(deadline);
-    tell(log, Level::Info, "stopped", |_| {});
+    log_event(log, Level::Info, "stopped", |_| {});
     written.map_err(|error| CliError::Failed(format!("standard output: {error}")))
 }

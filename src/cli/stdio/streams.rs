@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use streamdoor::limits;
-use streamdoor::reactor::{End, ReleasedSocket};
+use streamdoor::reactor::{HalfConnection, ReleasedSocket};
 
 /// The threads that copy bytes, if any are needed.
 pub struct Carriers {
@@ -32,20 +32,20 @@ pub struct Carriers {
 pub fn open() -> io::Result<(ReleasedSocket, Carriers)> {
     let (stdin, stdout) = (io::stdin(), io::stdout());
     let mut carriers = Carriers { is_reading: false, written: None };
-    let input = match End::to_read(stdin.as_fd()) {
+    let input = match HalfConnection::to_read(stdin.as_fd()) {
         Ok(end) => end,
         Err(_) => {
-            let (end, socket) = End::pair()?;
+            let (end, socket) = HalfConnection::pair()?;
             let from = File::from(stdin.as_fd().try_clone_to_owned()?);
             Builder::new().name("stdin".to_owned()).spawn(move || carry_in(from, socket))?;
             carriers.is_reading = true;
             end
         }
     };
-    let output = match End::to_write(stdout.as_fd()) {
+    let output = match HalfConnection::to_write(stdout.as_fd()) {
         Ok(end) => end,
         Err(_) => {
-            let (end, socket) = End::pair()?;
+            let (end, socket) = HalfConnection::pair()?;
             let to = File::from(stdout.as_fd().try_clone_to_owned()?);
             let (sender, receiver) = channel();
             Builder::new().name("stdout".to_owned()).spawn(move || {

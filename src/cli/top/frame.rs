@@ -6,10 +6,10 @@ use streamdoor::client::{Progress, Status, Summary};
 use streamdoor::limits::STALL_THRESHOLD;
 use streamdoor::memory::Pressure;
 use streamdoor::memory::pressure::THRESHOLDS;
-use streamdoor::stream::State;
+use streamdoor::stream::ExecutionState;
 use streamdoor::trace::Duty;
 
-use super::sample::{Between, Sample, has_ended, percentile};
+use super::sample::{Between, TopSample, has_ended, percentile};
 
 /// Number of duties of stalled turns that are shown. The rest is in `/metrics`.
 const STALL_DUTIES_SHOWN: usize = 4;
@@ -17,8 +17,8 @@ const STALL_DUTIES_SHOWN: usize = 4;
 /// The input of a frame.
 pub struct Frame<'a> {
     pub address: &'a str,
-    pub before: Option<&'a Sample>,
-    pub now: &'a Sample,
+    pub before: Option<&'a TopSample>,
+    pub now: &'a TopSample,
     /// The error since the last sample, if any.
     pub trouble: Option<&'a str>,
 }
@@ -31,7 +31,7 @@ pub struct Room {
 }
 
 /// The lines of a frame, and the index of the table's head.
-pub struct Lines {
+pub struct FrameLines {
     pub lines: Vec<String>,
     pub table_head: usize,
     /// Number of rows by which the table can be scrolled.
@@ -40,7 +40,7 @@ pub struct Lines {
 
 impl Frame<'_> {
     /// Returns the lines, with the table from its row `scroll` on.
-    pub fn lines(&self, room: Room, scroll: usize) -> Lines {
+    pub fn lines(&self, room: Room, scroll: usize) -> FrameLines {
         let mut lines = self.summary();
         lines.extend(self.distributions());
         lines.push(self.stalls());
@@ -59,7 +59,7 @@ impl Frame<'_> {
             cut(line, room.columns);
         }
         lines.truncate(room.lines.unwrap_or(usize::MAX));
-        Lines { lines, table_head, scroll_max }
+        FrameLines { lines, table_head, scroll_max }
     }
 
     fn summary(&self) -> Vec<String> {
@@ -70,9 +70,9 @@ impl Frame<'_> {
         if let Some(trouble) = self.trouble {
             head = format!("{head}  ** {} **", printable(trouble));
         }
-        let running = now.count(|state| state == State::Running);
-        let queued = now.count(|state| state == State::Queued);
-        let draining = now.count(|state| state == State::Draining);
+        let running = now.count(|state| state == ExecutionState::Running);
+        let queued = now.count(|state| state == ExecutionState::Queued);
+        let draining = now.count(|state| state == ExecutionState::Draining);
         let (connections, allowed) = (total("connections"), total("connections_allowed"));
         vec![
             head,

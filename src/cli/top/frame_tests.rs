@@ -3,7 +3,7 @@
 use streamdoor::api::Links;
 use streamdoor::base::Instant;
 use streamdoor::client::{ProgressOf, SubscriberStatus};
-use streamdoor::engine::Place;
+use streamdoor::engine::SubscriberPlace;
 use streamdoor::stream::{LagLimit, Outcome, Policy};
 
 use super::*;
@@ -14,7 +14,7 @@ fn id(digit: &str) -> streamdoor::base::ExecutionId {
     digit.repeat(26).parse().unwrap()
 }
 
-fn summary(digit: &str, tool: &str, state: State, chunks: u64) -> Summary {
+fn summary(digit: &str, tool: &str, state: ExecutionState, chunks: u64) -> Summary {
     let (bytes, subscribers, age_ms) = (1_000 * chunks, 2, 61_000);
     let (execution, tool) = (id(digit), tool.to_owned());
     Summary { execution, tool, state, chunks, bytes, subscribers, age_ms }
@@ -23,7 +23,7 @@ fn summary(digit: &str, tool: &str, state: State, chunks: u64) -> Summary {
 fn subscriber(lag_chunks: u64, missed_chunks: u64) -> SubscriberStatus {
     SubscriberStatus {
         subscriber: "s".to_owned(),
-        place: Place::Local,
+        place: SubscriberPlace::Local,
         policy: Policy::Drop,
         limit: LagLimit { chunks: 10, bytes: u64::MAX },
         next_seq: 1,
@@ -42,7 +42,7 @@ fn status(digit: &str, held_back_by: &[&str]) -> Status {
         execution: id(digit),
         tool: "t".to_owned(),
         token: None,
-        state: State::Running,
+        state: ExecutionState::Running,
         progress: None,
         chunks: 3,
         bytes: 3_000,
@@ -65,7 +65,7 @@ fn status(digit: &str, held_back_by: &[&str]) -> Status {
     }
 }
 
-fn sample(at_s: u64, chunks: u64) -> Sample {
+fn sample(at_s: u64, chunks: u64) -> TopSample {
     let (token, message) = ("0".repeat(39).parse().unwrap(), Some(HOSTILE.to_owned()));
     let progress = Progress {
         progress: 3.0,
@@ -74,19 +74,24 @@ fn sample(at_s: u64, chunks: u64) -> Sample {
         message,
         context: None,
     };
-    Sample {
+    TopSample {
         at: Instant::from_nanos(at_s * 1_000_000_000),
         metrics: Default::default(),
         executions: vec![
-            summary("0", HOSTILE, State::Running, chunks),
-            summary("1", "plain", State::Ended(Outcome::TimedOut), 12),
+            summary("0", HOSTILE, ExecutionState::Running, chunks),
+            summary("1", "plain", ExecutionState::Ended(Outcome::TimedOut), 12),
         ],
         progress: vec![ProgressOf { token, execution: id("0"), progress: Some(progress) }],
         statuses: vec![status("0", &["x"])],
     }
 }
 
-fn lines(before: Option<&Sample>, now: &Sample, columns: usize, lines: Option<usize>) -> Lines {
+fn lines(
+    before: Option<&TopSample>,
+    now: &TopSample,
+    columns: usize,
+    lines: Option<usize>,
+) -> FrameLines {
     let frame = Frame { address: HOSTILE, before, now, trouble: Some(HOSTILE) };
     frame.lines(Room { columns, lines }, 0)
 }
@@ -137,8 +142,9 @@ fn what_there_is_no_room_for_goes_in_a_sensible_order() {
 #[test]
 fn the_table_scrolls_to_its_last_row_and_no_further() {
     let mut now = sample(1, 1);
-    now.executions =
-        (0..30).map(|number| summary("0", &format!("tool{number}"), State::Running, 1)).collect();
+    now.executions = (0..30)
+        .map(|number| summary("0", &format!("tool{number}"), ExecutionState::Running, 1))
+        .collect();
     let frame = Frame { address: "a", before: None, now: &now, trouble: None };
     let room = Room { columns: 200, lines: Some(20) };
     let first = frame.lines(room, 0);

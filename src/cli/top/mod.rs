@@ -18,12 +18,12 @@ use std::time::Duration;
 use lexopt::prelude::*;
 use streamdoor::client::{Client, ClientError};
 
-use super::console::say;
+use super::console::print_out;
 use super::options::TimeLimit;
 use super::remote::{self, FollowArguments};
 use super::{CliError, parsed};
 use frame::{Frame, Room};
-use sample::Sample;
+use sample::TopSample;
 use screen::{Input, Screen};
 
 const HELP: &str = "\
@@ -65,15 +65,15 @@ const URL_DEFAULT: &str = "http://127.0.0.1:8808";
 const COLUMNS_WITHOUT_TERMINAL: usize = 1_000;
 
 #[derive(Debug)]
-struct Options {
+struct TopOptions {
     url: Option<String>,
     interval: Duration,
     once: bool,
     follow: FollowArguments,
 }
 
-fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
-    let mut options = Options {
+fn options(mut parser: lexopt::Parser) -> Result<Option<TopOptions>, CliError> {
+    let mut options = TopOptions {
         url: None,
         interval: INTERVAL_DEFAULT,
         once: false,
@@ -105,12 +105,12 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
 /// Carries out `streamdoor top`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(options) = options(parser)? else {
-        say!("{}", HELP.trim_end());
+        print_out!("{}", HELP.trim_end());
         return Ok(());
     };
     let url = options.url.clone().unwrap_or_else(default_url);
     let client = options.follow.client(&url)?;
-    let first = Sample::take(&client).map_err(remote::failure)?;
+    let first = TopSample::take(&client).map_err(remote::failure)?;
     match options.once || !io::stdout().is_terminal() {
         true => once(&client, &first, options.interval),
         false => view(&client, first, options.interval),
@@ -127,17 +127,17 @@ fn default_url() -> String {
     }
 }
 
-fn once(client: &Client, first: &Sample, interval: Duration) -> Result<(), CliError> {
+fn once(client: &Client, first: &TopSample, interval: Duration) -> Result<(), CliError> {
     std::thread::sleep(interval);
-    let now = Sample::take(client).map_err(remote::failure)?;
+    let now = TopSample::take(client).map_err(remote::failure)?;
     let address = client.address().to_string();
     let frame = Frame { address: &address, before: Some(first), now: &now, trouble: None };
     let room = Room { columns: COLUMNS_WITHOUT_TERMINAL, lines: None };
-    say!("{}", frame.lines(room, 0).lines.join("\n"));
+    print_out!("{}", frame.lines(room, 0).lines.join("\n"));
     Ok(())
 }
 
-type Looks = Receiver<Result<Sample, ClientError>>;
+type Looks = Receiver<Result<TopSample, ClientError>>;
 
 /// Starts the thread that takes samples. Each sample makes the stream readable.
 fn look(client: &Client, interval: Duration) -> io::Result<(Looks, UnixStream)> {
@@ -147,7 +147,7 @@ fn look(client: &Client, interval: Duration) -> io::Result<(Looks, UnixStream)> 
     let looking = move || {
         loop {
             std::thread::sleep(interval);
-            let seen = Sample::take(&client);
+            let seen = TopSample::take(&client);
             if sender.send(seen).is_err() || teller.write_all(&[0]).is_err() {
                 return; // The view has ended.
             }
@@ -157,7 +157,7 @@ fn look(client: &Client, interval: Duration) -> io::Result<(Looks, UnixStream)> 
     Ok((looks, news))
 }
 
-fn view(client: &Client, first: Sample, interval: Duration) -> Result<(), CliError> {
+fn view(client: &Client, first: TopSample, interval: Duration) -> Result<(), CliError> {
     let (looks, news) = look(client, interval).map_err(|error| {
         CliError::Environment(format!("no thread can be started to read the server: {error}"))
     })?;
@@ -174,8 +174,8 @@ fn view(client: &Client, first: Sample, interval: Duration) -> Result<(), CliErr
 
 struct View {
     address: String,
-    before: Option<Sample>,
-    now: Sample,
+    before: Option<TopSample>,
+    now: TopSample,
 }
 
 impl View {

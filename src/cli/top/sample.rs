@@ -5,7 +5,7 @@ use std::time::Duration;
 use streamdoor::base::{ExecutionId, Instant};
 use streamdoor::client::{Client, ClientError, Metrics, ProgressOf, Status, Summary};
 use streamdoor::reactor::Clock;
-use streamdoor::stream::State;
+use streamdoor::stream::ExecutionState;
 
 /// Maximum number of executions whose subscribers are inspected in each sample.
 const INSPECTED_MAX: usize = 64;
@@ -15,7 +15,7 @@ const STALLS: &str = "stall_duration_seconds";
 
 /// The state of a server at one moment.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct TopSample {
     pub at: Instant,
     pub metrics: Metrics,
     /// Running executions come first. Within each group, the youngest comes first.
@@ -25,12 +25,12 @@ pub struct Sample {
     pub statuses: Vec<Status>,
 }
 
-impl Sample {
+impl TopSample {
     /// Takes a sample.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn take(client: &Client) -> Result<Sample, ClientError> {
+    pub fn take(client: &Client) -> Result<TopSample, ClientError> {
         let metrics = client.metrics()?;
         let at = Clock::now();
         let mut executions = client.executions()?;
@@ -45,7 +45,7 @@ impl Sample {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Sample { at, metrics, executions, progress, statuses })
+        Ok(TopSample { at, metrics, executions, progress, statuses })
     }
 
     /// Returns the status of an execution, if it was inspected.
@@ -54,7 +54,7 @@ impl Sample {
     }
 
     /// Returns the number of executions whose state is wanted.
-    pub fn count(&self, is_wanted: impl Fn(State) -> bool) -> usize {
+    pub fn count(&self, is_wanted: impl Fn(ExecutionState) -> bool) -> usize {
         self.executions.iter().filter(|summary| is_wanted(summary.state)).count()
     }
 
@@ -71,13 +71,13 @@ impl Sample {
 
 /// The change between two samples.
 pub struct Between<'a> {
-    before: Option<&'a Sample>,
-    now: &'a Sample,
+    before: Option<&'a TopSample>,
+    now: &'a TopSample,
 }
 
 impl<'a> Between<'a> {
     /// Compares `now` with an earlier sample, if one exists.
-    pub fn new(before: Option<&'a Sample>, now: &'a Sample) -> Between<'a> {
+    pub fn new(before: Option<&'a TopSample>, now: &'a TopSample) -> Between<'a> {
         Between { before, now }
     }
 
@@ -170,8 +170,8 @@ pub fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
 }
 
 /// True if the execution has ended.
-pub fn has_ended(state: State) -> bool {
-    matches!(state, State::Ended(_))
+pub fn has_ended(state: ExecutionState) -> bool {
+    matches!(state, ExecutionState::Ended(_))
 }
 
 #[cfg(test)]

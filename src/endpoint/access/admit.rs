@@ -3,7 +3,7 @@
 use super::hosts::is_same_origin;
 use super::{Access, Guard, OriginPlace};
 use crate::base::{ExecutionId, Instant, Principal};
-use crate::endpoint::answer::{Answer, Words};
+use crate::endpoint::answer::{Answer, ErrorFormat};
 use crate::endpoint::{ApiError, ask};
 use crate::wire::http1::{Header, HeaderFault, Method, Query, RequestHead, Status};
 
@@ -19,12 +19,12 @@ pub(in crate::endpoint) struct Admission {
 impl Access {
     /// Decides about a request by its head. Nothing else was examined before.
     pub(in crate::endpoint) fn admit(&self, head: &RequestHead<'_>, now: Instant) -> Admission {
-        let shown = Shown::by(head);
-        let words = Words::at(head.target.path);
+        let shown = AdmissionHeaders::by(head);
+        let error_format = ErrorFormat::at(head.target.path);
         let origin = match self.check_source(head, &shown) {
             Ok(origin) => origin,
             Err(error) => {
-                let verdict = Err(Answer::error_in(words, &error));
+                let verdict = Err(Answer::error_in(error_format, &error));
                 return Admission { origin: None, verdict };
             }
         };
@@ -42,7 +42,7 @@ impl Access {
     fn check_source(
         &self,
         head: &RequestHead<'_>,
-        shown: &Shown<'_>,
+        shown: &AdmissionHeaders<'_>,
     ) -> Result<Option<OriginPlace>, ApiError> {
         // Only HTTP/1.0 can omit it, which no browser speaks.
         if let Some(host) = head.host
@@ -76,22 +76,22 @@ impl Access {
     fn identify(
         &self,
         head: &RequestHead<'_>,
-        shown: &Shown<'_>,
+        shown: &AdmissionHeaders<'_>,
         now: Instant,
     ) -> Result<Principal, Answer> {
         let authorization = shown.authorization.text("authorization");
-        let words = Words::at(head.target.path);
+        let error_format = ErrorFormat::at(head.target.path);
         let authorization =
-            authorization.map_err(|fault| Answer::error_in(words, &fault.into()))?;
+            authorization.map_err(|fault| Answer::error_in(error_format, &fault.into()))?;
         let Some(guard) = &self.guard else { return Ok(Principal::ANYONE) };
         match authorization {
             Some(credentials) => {
                 let owner = bearer(credentials).and_then(|token| guard.tokens.owner_of(token));
-                owner.ok_or_else(|| Answer::unauthorized(words, WRONG_TOKEN))
+                owner.ok_or_else(|| Answer::unauthorized(error_format, WRONG_TOKEN))
             }
             None => guard.holder_of(head, now).ok_or_else(|| match has_ticket(head) {
-                true => Answer::unauthorized(words, WRONG_TOKEN),
-                false => Answer::unauthorized(words, NO_TOKEN),
+                true => Answer::unauthorized(error_format, WRONG_TOKEN),
+                false => Answer::unauthorized(error_format, NO_TOKEN),
             }),
         }
     }
@@ -131,23 +131,23 @@ fn bearer(credentials: &str) -> Option<&[u8]> {
 
 /// The headers that admission depends on, found in one pass.
 #[derive(Debug, Default)]
-struct Shown<'a> {
-    origin: Once<'a>,
-    authorization: Once<'a>,
+struct AdmissionHeaders<'a> {
+    origin: SingleHeader<'a>,
+    authorization: SingleHeader<'a>,
     is_cross_site: bool,
     asks_for_method: bool,
 }
 
 /// The value of a header that may occur at most once.
 #[derive(Clone, Copy, Debug, Default)]
-struct Once<'a> {
+struct SingleHeader<'a> {
     value: Option<&'a [u8]>,
     is_repeated: bool,
 }
 
-impl<'a> Shown<'a> {
-    fn by(head: &RequestHead<'a>) -> Shown<'a> {
-        let mut shown = Shown::default();
+impl<'a> AdmissionHeaders<'a> {
+    fn by(head: &RequestHead<'a>) -> AdmissionHeaders<'a> {
+        let mut shown = AdmissionHeaders::default();
         for Header { name, value } in head.headers.iter() {
             let is = |other: &str| name.eq_ignore_ascii_case(other);
             let once = match name.len() {
@@ -169,7 +169,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-impl<'a> Once<'a> {
+impl<'a> SingleHeader<'a> {
     fn text(self, name: &'static str) -> Result<Option<&'a str>, HeaderFault> {
         let Some(value) = self.value else { return Ok(None) };
         let text = std::str::from_utf8(value).ok().filter(|text| text.is_ascii());

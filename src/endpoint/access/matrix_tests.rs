@@ -10,7 +10,7 @@ use crate::endpoint::call_tests::{id, token as progress_token};
 use crate::endpoint::exchange::{DATE, Response, responses};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::routes::{PATH_FIELDS, ROUTES, Route};
-use crate::endpoint::{Answer, Call, HttpConnection, Step, StreamBody, Surroundings};
+use crate::endpoint::{Answer, ApiCall, ConnectionStep, HttpConnection, StreamBody, Surroundings};
 use crate::wire::http1::{Method, Status};
 
 const ANN: &str = "Authorization: Bearer ann-0123456789abcdef0123456789abcdef";
@@ -112,11 +112,11 @@ impl Asking {
     }
 
     /// Returns the calls that the request becomes, each with its principal, and the answer.
-    fn ask(&self, access: &Access) -> (Vec<(Call, Principal)>, Response) {
+    fn ask(&self, access: &Access) -> (Vec<(ApiCall, Principal)>, Response) {
         self.ask_at(access, Instant::from_nanos(0))
     }
 
-    fn ask_at(&self, access: &Access, now: Instant) -> (Vec<(Call, Principal)>, Response) {
+    fn ask_at(&self, access: &Access, now: Instant) -> (Vec<(ApiCall, Principal)>, Response) {
         let around = Surroundings { date: DATE, now, access };
         let last = Asking::new(Method::Get, "/v1/tools");
         let bytes = [self.bytes(), last.bytes()].concat();
@@ -125,7 +125,7 @@ impl Asking {
         assert_eq!(converse(&around, &each), (calls.clone(), out.clone()), "{self:?}");
         // The request that follows is neither lost nor taken for another one.
         let asks = if access.is_guarded() { Principal(1) } else { Principal::ANYONE };
-        assert_eq!(calls.pop(), Some((Call::Tools, asks)), "{self:?}");
+        assert_eq!(calls.pop(), Some((ApiCall::Tools, asks)), "{self:?}");
         let response = responses(&[self.method, Method::Get], &out, false).remove(0);
         (calls, response)
     }
@@ -146,13 +146,13 @@ impl Asking {
     }
 }
 
-fn converse(around: &Surroundings<'_>, pieces: &[&[u8]]) -> (Vec<(Call, Principal)>, Vec<u8>) {
+fn converse(around: &Surroundings<'_>, pieces: &[&[u8]]) -> (Vec<(ApiCall, Principal)>, Vec<u8>) {
     let (mut connection, mut calls, mut out) = (HttpConnection::new(), Vec::new(), Vec::new());
     for piece in pieces {
         let mut step = connection.receive(piece, around, &mut out);
-        while let Step::Call(call) = step {
+        while let ConnectionStep::Call(call) = step {
             match call {
-                Call::Follow(_) | Call::Output(..) => {
+                ApiCall::Follow(_) | ApiCall::Output(..) => {
                     let body = connection.begin_stream("text/event-stream", around, &mut out);
                     if body != StreamBody::None {
                         connection.end_stream(&mut out);
@@ -369,7 +369,7 @@ fn a_ticket_opens_the_stream_of_its_execution_and_nothing_else() {
         for now in [begin, begin + TTL / 2] {
             let (calls, response) = asking.ask_at(&access, now);
             assert!(
-                matches!(calls[..], [(Call::Follow(_), Principal(2))]),
+                matches!(calls[..], [(ApiCall::Follow(_), Principal(2))]),
                 "{asking:?}: {calls:?}"
             );
             assert_eq!(response.status, 200);
@@ -397,7 +397,7 @@ fn a_ticket_opens_the_stream_of_its_execution_and_nothing_else() {
     events(id(1), &shown).with("Origin: null").is_refused(&access, 403, "origin_not_allowed");
     // A token takes precedence over a ticket.
     let (calls, _) = events(id(2), &shown).with(ANN).ask(&access);
-    assert!(matches!(calls[..], [(Call::Follow(_), Principal(1))]));
+    assert!(matches!(calls[..], [(ApiCall::Follow(_), Principal(1))]));
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn where_nobody_is_asked_for_a_token_there_are_no_tickets_and_everybody_is_the_s
     let tools = Asking::new(Method::Get, "/v1/tools");
     for asking in [tools.clone(), tools.without_token()] {
         let (calls, _) = converse(&around, &[&asking.bytes()]);
-        assert_eq!(calls, [(Call::Tools, Principal::ANYONE)]);
+        assert_eq!(calls, [(ApiCall::Tools, Principal::ANYONE)]);
     }
     let (calls, out) = converse(&around, &[&tools.with(BOB).bytes()]);
     assert_eq!((calls.len(), responses(&[Method::Get], &out, false)[0].status), (0, 400));

@@ -15,10 +15,10 @@
 use std::sync::Arc;
 
 use super::ai_sdk::write_usage;
-use super::call::Call;
+use super::call::FrontCall;
 use super::json::{Object, frame, object};
-use super::op::{Block, CallEnd, Ending, How, Input, Op, Prose};
-use super::{Names, Reader};
+use super::op::{Block, CallEnd, Ending, Input, Op, Prose, RunOutcome};
+use super::{FrontNames, FrontReader};
 use crate::agent::Usage;
 use crate::wire::json;
 
@@ -32,11 +32,11 @@ pub(super) struct AgUi {
 }
 
 impl AgUi {
-    pub fn set_reader(&mut self, reader: Reader) {
-        self.is_returning = reader == Reader::Returning;
+    pub fn set_reader(&mut self, reader: FrontReader) {
+        self.is_returning = reader == FrontReader::Returning;
     }
 
-    pub fn write(&mut self, op: &Op<'_>, names: &Names, time_us: u64, out: &mut Vec<u8>) {
+    pub fn write(&mut self, op: &Op<'_>, names: &FrontNames, time_us: u64, out: &mut Vec<u8>) {
         let mut event = |name: &str, fill: &mut dyn FnMut(&mut Object<'_>)| {
             write_event(out, name, time_us, fill);
         };
@@ -66,8 +66,8 @@ impl AgUi {
                 event.text("parentMessageId", &format!("{}-{step}", names.message_id));
             }),
             Op::CallArguments { call, text } => arguments(call, text, &mut event),
-            Op::CallReady { call, input, is_told } => {
-                ready(call, input, *is_told, &mut event);
+            Op::CallReady { call, input, is_sent } => {
+                ready(call, input, *is_sent, &mut event);
             }
             Op::Output { call, output } => {
                 self.activity(call, &mut event);
@@ -103,7 +103,7 @@ impl AgUi {
     }
 
     /// Ensures that the output of a call has an activity.
-    fn activity(&mut self, call: &Call, event: &mut Event<'_>) {
+    fn activity(&mut self, call: &FrontCall, event: &mut WriteEvent<'_>) {
         if self.active.contains(&call.id) {
             return;
         }
@@ -122,7 +122,7 @@ impl AgUi {
         });
     }
 
-    fn call_end(&mut self, call: &Call, end: &CallEnd<'_>, event: &mut Event<'_>) {
+    fn call_end(&mut self, call: &FrontCall, end: &CallEnd<'_>, event: &mut WriteEvent<'_>) {
         if let Some(at) = self.active.iter().position(|id| *id == call.id) {
             self.active.swap_remove(at);
             let write = |out: &mut Vec<u8>| object(out, |value| end.write(value));
@@ -152,7 +152,7 @@ pub(super) fn write_passed_over(tools: &[String], out: &mut Vec<u8>) {
 }
 
 /// A function that writes an event of this name, with fields added by its argument.
-type Event<'e> = dyn FnMut(&str, &mut dyn FnMut(&mut Object<'_>)) + 'e;
+type WriteEvent<'e> = dyn FnMut(&str, &mut dyn FnMut(&mut Object<'_>)) + 'e;
 /// A function that writes a value.
 type Write<'w> = &'w dyn Fn(&mut Vec<u8>);
 
@@ -166,7 +166,7 @@ fn write_event(out: &mut Vec<u8>, name: &str, time_us: u64, fill: &mut dyn FnMut
     });
 }
 
-fn run(names: &Names, event: &mut Object<'_>) {
+fn run(names: &FrontNames, event: &mut Object<'_>) {
     event.text("threadId", &names.thread_id);
     event.text("runId", &names.run_id);
 }
@@ -175,12 +175,12 @@ fn step_name(number: u32, event: &mut Object<'_>) {
     event.text("stepName", &format!("step-{number}"));
 }
 
-fn activity_id(call: &Call, event: &mut Object<'_>) {
+fn activity_id(call: &FrontCall, event: &mut Object<'_>) {
     event.texts("messageId", &[&call.id, "-output"]);
     event.text("activityType", "TOOL_OUTPUT");
 }
 
-fn message_id(block: Block, names: &Names, event: &mut Object<'_>) {
+fn message_id(block: Block, names: &FrontNames, event: &mut Object<'_>) {
     let message = &names.message_id;
     let Block { prose, step, offset } = block;
     match prose {
@@ -198,7 +198,7 @@ fn delta_event(block: Block) -> &'static str {
     }
 }
 
-fn open(block: Block, names: &Names, event: &mut Event<'_>) {
+fn open(block: Block, names: &FrontNames, event: &mut WriteEvent<'_>) {
     let (start, role) = match block.prose {
         Prose::Text => ("TEXT_MESSAGE_START", "assistant"),
         Prose::Reasoning => {
@@ -212,7 +212,7 @@ fn open(block: Block, names: &Names, event: &mut Event<'_>) {
     });
 }
 
-fn shut(block: Block, names: &Names, event: &mut Event<'_>) {
+fn shut(block: Block, names: &FrontNames, event: &mut WriteEvent<'_>) {
     let ends: &[&str] = match block.prose {
         Prose::Text => &["TEXT_MESSAGE_END"],
         Prose::Reasoning => &["REASONING_MESSAGE_END", "REASONING_END"],
@@ -222,7 +222,7 @@ fn shut(block: Block, names: &Names, event: &mut Event<'_>) {
     }
 }
 
-fn arguments(call: &Call, text: &str, event: &mut Event<'_>) {
+fn arguments(call: &FrontCall, text: &str, event: &mut WriteEvent<'_>) {
     if text.is_empty() {
         return;
     }
@@ -232,8 +232,8 @@ fn arguments(call: &Call, text: &str, event: &mut Event<'_>) {
     });
 }
 
-fn ready(call: &Call, input: &Input<'_>, is_told: bool, event: &mut Event<'_>) {
-    if !is_told {
+fn ready(call: &FrontCall, input: &Input<'_>, is_sent: bool, event: &mut WriteEvent<'_>) {
+    if !is_sent {
         let text = match input {
             Input::Valid(value) => {
                 let mut text = Vec::new();
@@ -253,7 +253,7 @@ fn ready(call: &Call, input: &Input<'_>, is_told: bool, event: &mut Event<'_>) {
 }
 
 /// Changes an activity: adds a value at this path of it.
-fn patch(call: &Call, event: &mut Event<'_>, path: &str, write: Write<'_>) {
+fn patch(call: &FrontCall, event: &mut WriteEvent<'_>, path: &str, write: Write<'_>) {
     event("ACTIVITY_DELTA", &mut |event| {
         activity_id(call, event);
         let out = event.name("patch");
@@ -267,10 +267,10 @@ fn patch(call: &Call, event: &mut Event<'_>, path: &str, write: Write<'_>) {
     });
 }
 
-fn end_of_run(ending: &Ending, names: &Names, event: &mut Event<'_>) {
+fn end_of_run(ending: &Ending, names: &FrontNames, event: &mut WriteEvent<'_>) {
     let usage = ending.usage.map(|usage| (usage, ending.model.as_str()));
     match &ending.how {
-        How::Completed => event("RUN_FINISHED", &mut |event| {
+        RunOutcome::Completed => event("RUN_FINISHED", &mut |event| {
             run(names, event);
             event.object("result", |result| {
                 result.text("reason", &ending.reason);
@@ -279,13 +279,13 @@ fn end_of_run(ending: &Ending, names: &Names, event: &mut Event<'_>) {
             event.object("outcome", |outcome| outcome.text("type", "success"));
             usage_list(usage, event);
         }),
-        How::Cancelled => error("cancelled", &["the run was cancelled"], usage, event),
-        How::Failed { code, message } => error(code, &[message], usage, event),
-        How::Stopped { code, message } => error(code, &[message], usage, event),
+        RunOutcome::Cancelled => error("cancelled", &["the run was cancelled"], usage, event),
+        RunOutcome::Failed { code, message } => error(code, &[message], usage, event),
+        RunOutcome::Stopped { code, message } => error(code, &[message], usage, event),
     }
 }
 
-fn error(code: &str, message: &[&str], usage: Option<(Usage, &str)>, event: &mut Event<'_>) {
+fn error(code: &str, message: &[&str], usage: Option<(Usage, &str)>, event: &mut WriteEvent<'_>) {
     event("RUN_ERROR", &mut |event| {
         event.texts("message", message);
         event.text("code", code);

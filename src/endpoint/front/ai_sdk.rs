@@ -22,10 +22,10 @@
 use std::sync::Arc;
 
 use super::json::{Object, frame};
-use super::op::{Block, CallEnd, Ending, How, Input, Op, Prose, StepEnd};
-use super::{Names, SdkVersion};
+use super::op::{Block, CallEnd, Ending, Input, Op, Prose, RunOutcome, StepEnd};
+use super::{FrontNames, SdkVersion};
 use crate::agent::Usage;
-use crate::endpoint::front::call::Call;
+use crate::endpoint::front::call::FrontCall;
 use crate::limits;
 use crate::stream::Exit;
 
@@ -55,7 +55,7 @@ impl AiSdk {
         AiSdk { sdk, shown: Vec::new() }
     }
 
-    pub fn write(&mut self, op: &Op<'_>, names: &Names, out: &mut Vec<u8>) {
+    pub fn write(&mut self, op: &Op<'_>, names: &FrontNames, out: &mut Vec<u8>) {
         match op {
             Op::Start => {
                 chunk(out, "start", |chunk| chunk.text("messageId", &names.message_id));
@@ -125,7 +125,7 @@ impl AiSdk {
         });
     }
 
-    fn call_open(&mut self, call: &Call, out: &mut Vec<u8>) {
+    fn call_open(&mut self, call: &FrontCall, out: &mut Vec<u8>) {
         // The first piece is sent as a whole at once, so that a page has something to show.
         self.shown.push(Shown { id: Arc::clone(&call.id), next_bytes: 1, problem: None });
         chunk(out, "tool-input-start", |chunk| {
@@ -135,7 +135,7 @@ impl AiSdk {
         });
     }
 
-    fn call_ready(&mut self, call: &Call, input: &Input<'_>, out: &mut Vec<u8>) {
+    fn call_ready(&mut self, call: &FrontCall, input: &Input<'_>, out: &mut Vec<u8>) {
         let what = match input {
             Input::Invalid { .. } => "tool-input-error",
             _ => "tool-input-available",
@@ -159,7 +159,7 @@ impl AiSdk {
     }
 
     /// Sends the output as a whole if it has grown enough.
-    fn snapshot(&mut self, call: &Call, out: &mut Vec<u8>) {
+    fn snapshot(&mut self, call: &FrontCall, out: &mut Vec<u8>) {
         let bytes = call.output.len();
         let Some(shown) = self.shown(&call.id).filter(|shown| bytes >= shown.next_bytes) else {
             return;
@@ -174,7 +174,7 @@ impl AiSdk {
         output(call, &call.output, true, out);
     }
 
-    fn call_end(&mut self, call: &Call, end: &CallEnd<'_>, out: &mut Vec<u8>) {
+    fn call_end(&mut self, call: &FrontCall, end: &CallEnd<'_>, out: &mut Vec<u8>) {
         let at = self.shown.iter().position(|shown| shown.id == call.id);
         let told = at.and_then(|at| self.shown.swap_remove(at).problem);
         let problem = end.problem();
@@ -210,16 +210,16 @@ impl AiSdk {
 
     fn end(&self, ending: &Ending, out: &mut Vec<u8>) {
         let failed = match &ending.how {
-            How::Completed => None,
-            How::Cancelled => {
+            RunOutcome::Completed => None,
+            RunOutcome::Cancelled => {
                 return chunk(out, "abort", |chunk| {
                     if self.sdk >= SdkVersion::V7 {
                         chunk.text("reason", &ending.reason);
                     }
                 });
             }
-            How::Failed { code, message } => Some((code.as_str(), message.as_str())),
-            How::Stopped { code, message } => Some((*code, *message)),
+            RunOutcome::Failed { code, message } => Some((code.as_str(), message.as_str())),
+            RunOutcome::Stopped { code, message } => Some((*code, *message)),
         };
         if let Some((code, message)) = failed {
             chunk(out, "error", |chunk| chunk.texts("errorText", &[code, ": ", message]));
@@ -263,7 +263,7 @@ fn transient(out: &mut Vec<u8>, name: &str, fill: impl FnOnce(&mut Object<'_>)) 
     });
 }
 
-fn output(call: &Call, text: &str, is_preliminary: bool, out: &mut Vec<u8>) {
+fn output(call: &FrontCall, text: &str, is_preliminary: bool, out: &mut Vec<u8>) {
     chunk(out, "tool-output-available", |chunk| {
         chunk.text("toolCallId", &call.id);
         chunk.text("output", text);
@@ -297,7 +297,7 @@ pub(super) fn write_usage(usage: &Usage, out: &mut Object<'_>) {
     out.number_if("cachedInputTokens", usage.cached_input_tokens);
 }
 
-impl super::op::Progress<'_> {
+impl super::op::ProgressOp<'_> {
     pub(super) fn write(&self, out: &mut Object<'_>) {
         out.float("progress", self.progress);
         out.float_if("total", self.total);
@@ -309,7 +309,7 @@ impl super::op::Progress<'_> {
     }
 }
 
-impl super::op::Gap<'_> {
+impl super::op::GapOp<'_> {
     pub(super) fn write(&self, out: &mut Object<'_>) {
         out.number("fromSeq", self.from_seq);
         out.number("toSeq", self.to_seq);

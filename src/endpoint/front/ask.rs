@@ -27,7 +27,7 @@ use crate::agent::{AssistantMessage, CallMade, Message, ToolDescription, ToolRes
 
 /// The content of a client's request.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Asked {
+pub struct FrontRequest {
     /// The conversation so far, including the task.
     pub messages: Vec<Message>,
     /// The client's name of the conversation.
@@ -61,7 +61,7 @@ impl fmt::Display for AskError {
 impl std::error::Error for AskError {}
 
 /// Returns a conversation as the member `messages` of a request.
-pub(in crate::endpoint) fn spelled(messages: &[Message]) -> Value {
+pub(in crate::endpoint) fn messages_json(messages: &[Message]) -> Value {
     let spelled = |message: &Message| match message {
         Message::System(text) => json!({"role": "system", "content": text}),
         Message::User(text) => json!({"role": "user", "content": text}),

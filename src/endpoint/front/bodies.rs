@@ -8,10 +8,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::ask::{self, AskError, Asked};
-use super::{Format, SdkVersion};
+use super::ask::{self, AskError, FrontRequest};
+use super::{FrontFormat, SdkVersion};
 use crate::endpoint::{
-    Answer, ApiError, Call, Execute, FrontRun, FrontWish, ThreadAsk, ThreadCall, agent,
+    Answer, ApiCall, ApiError, Execute, FrontOptions, FrontRun, ThreadAsk, ThreadCall, agent,
 };
 use crate::limits;
 use crate::tool::AGENT;
@@ -19,7 +19,7 @@ use crate::wire::http1::Status;
 
 /// A request for a run.
 #[derive(Debug)]
-pub(in crate::endpoint) enum Run {
+pub(in crate::endpoint) enum RunRequest {
     /// A request in the server's own form.
     Own(Value),
     /// A request of a front end's client.
@@ -27,40 +27,44 @@ pub(in crate::endpoint) enum Run {
         /// The request translated to the server's own form.
         members: Value,
         /// The format that the client reads.
-        format: Format,
+        format: FrontFormat,
         /// The client's names and tools.
         front: FrontRun,
     },
 }
 
 /// Reads a request for a run. Members that only one client sends show where it comes from.
-pub(in crate::endpoint) fn run_of(body: Value) -> Result<Run, ApiError> {
-    let Value::Object(members) = body else { return Ok(Run::Own(body)) };
+pub(in crate::endpoint) fn run_of(body: Value) -> Result<RunRequest, ApiError> {
+    let Value::Object(members) = body else { return Ok(RunRequest::Own(body)) };
     let has_parts = |message: &Value| message.get("parts").is_some();
     let mut messages = members.get("messages").and_then(Value::as_array).into_iter().flatten();
     let is_ai_sdk = members.contains_key("trigger") || messages.any(has_parts);
     let is_ag_ui = members.contains_key("threadId") && members.contains_key("runId");
-    let (asked, format) = match (is_ai_sdk, is_ag_ui) {
-        (true, _) => (ask::of_ai_sdk(members), Format::AiSdk { sdk: SdkVersion::default() }),
-        (false, true) => (ask::of_ag_ui(members), Format::AgUi),
-        (false, false) => return Ok(Run::Own(members.into())),
+    let (request, format) = match (is_ai_sdk, is_ag_ui) {
+        (true, _) => (ask::of_ai_sdk(members), FrontFormat::AiSdk { sdk: SdkVersion::default() }),
+        (false, true) => (ask::of_ag_ui(members), FrontFormat::AgUi),
+        (false, false) => return Ok(RunRequest::Own(members.into())),
     };
-    let asked = asked.map_err(refused)?;
+    let request = request.map_err(refused)?;
     let thread_field = if is_ai_sdk { "id" } else { "threadId" };
     let front = FrontRun {
-        thread_id: asked.thread_id.as_deref().map(|name| named(thread_field, name)).transpose()?,
-        run_id: asked.run_id.as_deref().map(|name| named("runId", name)).transpose()?,
-        passed_over: asked.client_tools.iter().map(|tool| tool.name.clone()).collect(),
+        thread_id: request
+            .thread_id
+            .as_deref()
+            .map(|name| named(thread_field, name))
+            .transpose()?,
+        run_id: request.run_id.as_deref().map(|name| named("runId", name)).transpose()?,
+        passed_over: request.client_tools.iter().map(|tool| tool.name.clone()).collect(),
         command: None,
     };
-    Ok(Run::Front { members: members_of(asked), format, front })
+    Ok(RunRequest::Front { members: members_of(request), format, front })
 }
 
 /// Translates a request to the server's own form.
-fn members_of(asked: Asked) -> Value {
+fn members_of(request: FrontRequest) -> Value {
     let mut members: Map<String, Value> =
-        asked.options.into_iter().filter(|(name, _)| agent::is_member(name)).collect();
-    members.insert("messages".to_owned(), ask::spelled(&asked.messages));
+        request.options.into_iter().filter(|(name, _)| agent::is_member(name)).collect();
+    members.insert("messages".to_owned(), ask::messages_json(&request.messages));
     members.into()
 }
 
@@ -85,16 +89,16 @@ fn refused(error: AskError) -> ApiError {
 
 /// Reads a LangGraph command for this thread. A refusal has status 200, because clients read its
 /// reason only then.
-pub(in crate::endpoint) fn command(body: &[u8], thread: Box<str>) -> Result<Call, Answer> {
+pub(in crate::endpoint) fn command(body: &[u8], thread: Box<str>) -> Result<ApiCall, Answer> {
     match ask::read_command(body, &thread) {
         Err(error) => Err(command_refused(None, "invalid_argument", &error.to_string())),
         Ok(ask::Command::Refused { id, reason }) => {
             Err(command_refused(Some(id), reason, "this server does not support this command"))
         }
-        Ok(ask::Command::Start { id, assistant, asked }) => {
+        Ok(ask::Command::Start { id, assistant, request }) => {
             let front =
                 FrontRun { thread_id: Some(thread), command: Some(id), ..FrontRun::default() };
-            let mut members = members_of(*asked);
+            let mut members = members_of(*request);
             if assistant != AGENT && members.get("model").is_none() {
                 members["model"] = assistant.into(); // The assistant names a model.
             }
@@ -104,7 +108,7 @@ pub(in crate::endpoint) fn command(body: &[u8], thread: Box<str>) -> Result<Call
             }
             match agent::run(&members, None) {
                 Ok(execute) => {
-                    Ok(Call::Execute(Execute { front: Some(front.into()), ..execute }.into()))
+                    Ok(ApiCall::Execute(Execute { front: Some(front.into()), ..execute }.into()))
                 }
                 Err(error) => Err(command_refused(Some(id), "invalid_argument", &error.message)),
             }
@@ -128,17 +132,17 @@ pub(crate) fn command_carried_out(id: u64, run_id: &str) -> Answer {
 pub(in crate::endpoint) fn follow(
     body: &[u8],
     thread: Box<str>,
-    format: Format,
-) -> Result<Call, ApiError> {
+    format: FrontFormat,
+) -> Result<ApiCall, ApiError> {
     let ask::Follow { channels, since, has_root } = ask::read_follow(body).map_err(refused)?;
     // All events happen at the root.
     let channels = if has_root { channels } else { super::Channels::new([]) };
-    let wish = FrontWish { since, channels, passed_over: Vec::new() };
-    Ok(Call::Thread(ThreadCall { thread, ask: ThreadAsk::Follow(format, wish) }.into()))
+    let front_options = FrontOptions { since, channels, passed_over: Vec::new() };
+    Ok(ApiCall::Thread(ThreadCall { thread, ask: ThreadAsk::Follow(format, front_options) }.into()))
 }
 
 /// Reads a LangGraph request to create a thread. A thread comes into being only with its first run.
-pub(in crate::endpoint) fn create(body: &[u8]) -> Result<Call, ApiError> {
+pub(in crate::endpoint) fn create(body: &[u8]) -> Result<ApiCall, ApiError> {
     let body = crate::endpoint::body::parse(body)?;
     let thread = match body.get("thread_id") {
         None | Some(Value::Null) => Box::default(),
@@ -149,7 +153,7 @@ pub(in crate::endpoint) fn create(body: &[u8]) -> Result<Call, ApiError> {
             return Err(error.field("thread_id"));
         }
     };
-    Ok(Call::Thread(ThreadCall { thread, ask: ThreadAsk::Describe }.into()))
+    Ok(ApiCall::Thread(ThreadCall { thread, ask: ThreadAsk::Describe }.into()))
 }
 
 /// Returns information about this server for LangGraph clients.

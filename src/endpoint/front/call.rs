@@ -12,7 +12,7 @@ use crate::stream::Kind;
 
 /// The state of an open call.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct FrontCall {
     pub id: Arc<str>,
     pub name: Arc<str>,
     /// The id of the tool's own execution, if it is known.
@@ -27,7 +27,7 @@ pub(super) struct Call {
     pub is_whole: bool,
     /// The arguments as they were sent, for readers that come later.
     pub input: Option<Arguments>,
-    /// Output that is kept, from the first piece that came; see [`Call::keep`].
+    /// Output that is kept, from the first piece that came; see [`FrontCall::keep`].
     pub output: String,
     /// True if some output was lost, or is not kept.
     pub is_cut: bool,
@@ -43,9 +43,9 @@ struct Tail {
     kind: Kind,
 }
 
-impl Call {
-    pub fn new(id: &Arc<str>, name: &Arc<str>) -> Call {
-        Call {
+impl FrontCall {
+    pub fn new(id: &Arc<str>, name: &Arc<str>) -> FrontCall {
+        FrontCall {
             id: Arc::clone(id),
             name: Arc::clone(name),
             execution: None,
@@ -161,8 +161,8 @@ impl Tail {
 mod tests {
     use super::*;
 
-    fn call() -> Call {
-        Call::new(&"call_1".into(), &"search".into())
+    fn call() -> FrontCall {
+        FrontCall::new(&"call_1".into(), &"search".into())
     }
 
     #[test]

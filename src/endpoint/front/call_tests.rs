@@ -2,34 +2,35 @@
 
 use serde_json::{Value, json};
 
-use super::{Channels, Format, SdkVersion, Spelling};
+use super::{Channels, FrontFormat, SdkVersion, Spelling};
 use crate::endpoint::call_tests::id;
 use crate::endpoint::exchange::{answered, called, get, post, with};
 use crate::endpoint::{
-    Call, Execute, Follow, FrontRun, FrontWish, StreamFormat, ThreadAsk, ThreadCall, Wishes,
+    ApiCall, DeliveryOptions, Execute, Follow, FrontOptions, FrontRun, StreamFormat, ThreadAsk,
+    ThreadCall,
 };
 use crate::engine::Hold;
 
-const V5: StreamFormat = StreamFormat::Front(Format::AiSdk { sdk: SdkVersion::V5 });
-const LANGGRAPH: Format = Format::LangGraph { spelling: Spelling::Snake };
+const V5: StreamFormat = StreamFormat::Front(FrontFormat::AiSdk { sdk: SdkVersion::V5 });
+const LANGGRAPH: FrontFormat = FrontFormat::LangGraph { spelling: Spelling::Snake };
 
 fn followed(request: &str) -> Follow {
     match called(request) {
-        Call::Follow(follow) => *follow,
+        ApiCall::Follow(follow) => *follow,
         other => panic!("{other:?}"),
     }
 }
 
 fn executed(request: &str) -> Execute {
     match called(request) {
-        Call::Execute(execute) => *execute,
+        ApiCall::Execute(execute) => *execute,
         other => panic!("{other:?}"),
     }
 }
 
 fn asked(request: &str) -> ThreadCall {
     match called(request) {
-        Call::Thread(call) => *call,
+        ApiCall::Thread(call) => *call,
         other => panic!("{other:?}"),
     }
 }
@@ -44,12 +45,12 @@ fn refused(request: &str) -> (u16, String, Option<String>) {
 #[test]
 fn a_stream_is_told_in_the_words_that_were_asked_for() {
     let events = format!("/v1/executions/{}/events", id(1));
-    let ai_sdk = |sdk| Format::AiSdk { sdk };
-    let camel = Format::LangGraph { spelling: Spelling::Camel };
+    let ai_sdk = |sdk| FrontFormat::AiSdk { sdk };
+    let camel = FrontFormat::LangGraph { spelling: Spelling::Camel };
     for (query, format) in [
         ("format=ai-sdk", ai_sdk(SdkVersion::V5)),
         ("format=ai-sdk&sdk_version=7", ai_sdk(SdkVersion::V7)),
-        ("format=ag-ui", Format::AgUi),
+        ("format=ag-ui", FrontFormat::AgUi),
         ("format=langgraph", LANGGRAPH),
         ("spelling=camel&format=langgraph", camel),
     ] {
@@ -57,7 +58,7 @@ fn a_stream_is_told_in_the_words_that_were_asked_for() {
         assert_eq!(follow.format, StreamFormat::Front(format), "{query}");
         let stream = query.replace("format", "stream");
         let execute = executed(&post(&format!("/v1/executions?{stream}"), "{\"tool\":\"t\"}"));
-        assert_eq!(execute.stream, Some((StreamFormat::Front(format), Wishes::default())));
+        assert_eq!(execute.stream, Some((StreamFormat::Front(format), DeliveryOptions::default())));
     }
     let wrong = |query: &str| {
         let (status, code, field) = refused(&get(&format!("{events}?{query}")));
@@ -140,7 +141,7 @@ fn who_asks_for_a_run_is_known_by_what_he_says() {
     let run = executed(&post(path, &body.to_string()));
     let messages = json!([{"role": "user", "content": "count"}]);
     assert_eq!(run.arguments, json!({"model": "fast", "messages": messages}));
-    assert_eq!(run.stream.unwrap().0, StreamFormat::Front(Format::AgUi));
+    assert_eq!(run.stream.unwrap().0, StreamFormat::Front(FrontFormat::AgUi));
     let front = FrontRun {
         thread_id: Some("t".into()),
         run_id: Some("r".into()),
@@ -167,7 +168,7 @@ fn who_asks_for_a_run_is_known_by_what_he_says() {
 #[test]
 fn threads_are_asked_for_by_their_names() {
     let thread = |thread: &str, ask| ThreadCall { thread: thread.into(), ask };
-    let rejoin = |format| ThreadAsk::Rejoin(format, Wishes::default());
+    let rejoin = |format| ThreadAsk::Rejoin(format, DeliveryOptions::default());
     let path = "/v1/agent/stream/a%20chat";
     assert_eq!(asked(&get(&format!("{path}/stream"))), thread("a chat", rejoin(V5)));
     let other = asked(&get(&format!("{path}/stream?format=sse")));
@@ -184,10 +185,10 @@ fn threads_are_asked_for_by_their_names() {
     assert_eq!(named, thread("t", ThreadAsk::Describe));
     assert_eq!(refused(&post(path, "{\"thread_id\":7}")).2.as_deref(), Some("thread_id"));
     let cancel = with("POST", &format!("{path}/t/runs/{}/cancel?wait=0", id(1)), "");
-    assert_eq!(called(&cancel), Call::Cancel(id(1)));
+    assert_eq!(called(&cancel), ApiCall::Cancel(id(1)));
 
-    let wish = |channels, since| FrontWish { since, channels, passed_over: Vec::new() };
-    let all = wish(Channels::new(["tools", "lifecycle"]), Some(7));
+    let front_options = |channels, since| FrontOptions { since, channels, passed_over: Vec::new() };
+    let all = front_options(Channels::new(["tools", "lifecycle"]), Some(7));
     let body = r#"{"channels":["tools","lifecycle"],"since":7}"#;
     for end in ["stream", "stream/events"] {
         let follow = asked(&post(&format!("{path}/t/{end}"), body));
@@ -195,8 +196,8 @@ fn threads_are_asked_for_by_their_names() {
     }
     let child = r#"{"channels":["tools"],"namespaces":[["child"]]}"#;
     let follow = asked(&post(&format!("{path}/t/stream?spelling=camel"), child));
-    let camel = Format::LangGraph { spelling: Spelling::Camel };
-    let nothing = ThreadAsk::Follow(camel, wish(Channels::new([]), None));
+    let camel = FrontFormat::LangGraph { spelling: Spelling::Camel };
+    let nothing = ThreadAsk::Follow(camel, front_options(Channels::new([]), None));
     assert_eq!(follow, thread("t", nothing));
     let (status, _, field) = refused(&post(&format!("{path}/t/stream"), "{}"));
     assert_eq!((status, field.as_deref()), (400, Some("channels")));

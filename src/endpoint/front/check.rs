@@ -1,6 +1,6 @@
 //! Clients of the three formats, as strict as the real ones. Each reads a stream as it comes, and
-//! refuses what the real client refuses. The result is a [`Seen`], which is the same type for all
-//! formats.
+//! refuses what the real client refuses. The result is a [`SeenStream`], which is the same type for
+//! all formats.
 //!
 //! The rules are those of `ai` 5.0.0, 6.0.0 and 7.0.0 (strict objects, known chunks only), of
 //! `@ag-ui/client` 1.0.0 (`verify`), and of `langchain-protocol` 0.0.20. Additional rules: nothing
@@ -12,13 +12,13 @@ mod langgraph;
 
 use serde_json::Value;
 
-use super::{Format, Spelling};
+use super::{FrontFormat, Spelling};
 use crate::base::Random;
 use crate::wire::sse::Decoder;
 
 /// The content of a stream as a client read it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct SeenStream {
     pub steps: Vec<SeenStep>,
     pub end: SeenEnd,
     /// Number of gaps that the client received.
@@ -55,9 +55,9 @@ pub enum SeenEnd {
     Detached,
 }
 
-impl Seen {
+impl SeenStream {
     /// Removes empty steps, because not every format has them.
-    pub fn without_silence(mut self) -> Seen {
+    pub fn without_silence(mut self) -> SeenStream {
         self.steps.retain(|step| *step != SeenStep::default());
         self
     }
@@ -76,22 +76,22 @@ impl Seen {
 /// A client of one format.
 pub struct Checker {
     decoder: Decoder,
-    client: Client,
+    client: FrontClient,
 }
 
-enum Client {
-    AiSdk(ai_sdk::Client),
-    AgUi(ag_ui::Client),
-    LangGraph(langgraph::Client),
+enum FrontClient {
+    AiSdk(ai_sdk::AiSdkClient),
+    AgUi(ag_ui::AgUiClient),
+    LangGraph(langgraph::LangGraphClient),
 }
 
 impl Checker {
-    pub fn new(format: Format) -> Checker {
+    pub fn new(format: FrontFormat) -> Checker {
         let client = match format {
-            Format::AiSdk { sdk } => Client::AiSdk(ai_sdk::Client::new(sdk)),
-            Format::AgUi => Client::AgUi(ag_ui::Client::default()),
-            Format::LangGraph { spelling } => {
-                Client::LangGraph(langgraph::Client::new(spelling == Spelling::Camel))
+            FrontFormat::AiSdk { sdk } => FrontClient::AiSdk(ai_sdk::AiSdkClient::new(sdk)),
+            FrontFormat::AgUi => FrontClient::AgUi(ag_ui::AgUiClient::default()),
+            FrontFormat::LangGraph { spelling } => {
+                FrontClient::LangGraph(langgraph::LangGraphClient::new(spelling == Spelling::Camel))
             }
         };
         Checker { decoder: Decoder::new(), client }
@@ -118,7 +118,7 @@ impl Checker {
     }
 
     fn message(&mut self, name: &str, id: &str, data: &str) -> Result<(), String> {
-        if let Client::AiSdk(client) = &mut self.client
+        if let FrontClient::AiSdk(client) = &mut self.client
             && data == "[DONE]"
         {
             return client.done();
@@ -128,9 +128,9 @@ impl Checker {
             return Err("the data is not an object".to_owned());
         }
         match &mut self.client {
-            Client::AiSdk(client) => client.chunk(&json),
-            Client::AgUi(client) => client.event(&json),
-            Client::LangGraph(client) => client.event(name, id, &json),
+            FrontClient::AiSdk(client) => client.chunk(&json),
+            FrontClient::AgUi(client) => client.event(&json),
+            FrontClient::LangGraph(client) => client.event(name, id, &json),
         }
     }
 
@@ -138,18 +138,18 @@ impl Checker {
     pub fn reconnect(&mut self) {
         self.decoder = Decoder::new();
         match &mut self.client {
-            Client::AiSdk(client) => client.reconnect(),
-            Client::AgUi(client) => client.reconnect(),
-            Client::LangGraph(_) => {} // Its state outlives connections.
+            FrontClient::AiSdk(client) => client.reconnect(),
+            FrontClient::AgUi(client) => client.reconnect(),
+            FrontClient::LangGraph(_) => {} // Its state outlives connections.
         }
     }
 
     /// Ends the stream.
-    pub fn finish(self) -> Result<Seen, String> {
+    pub fn finish(self) -> Result<SeenStream, String> {
         match self.client {
-            Client::AiSdk(client) => client.finish(),
-            Client::AgUi(client) => client.finish(),
-            Client::LangGraph(client) => client.finish(),
+            FrontClient::AiSdk(client) => client.finish(),
+            FrontClient::AgUi(client) => client.finish(),
+            FrontClient::LangGraph(client) => client.finish(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// The format in which a front end receives a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
+pub enum FrontFormat {
     /// The UI message stream, version 1, of Vercel's AI SDK.
     AiSdk {
         /// The generation of the client.
@@ -51,7 +51,7 @@ pub struct FormatError {
     pub allowed: &'static str,
 }
 
-impl Format {
+impl FrontFormat {
     /// Returns the format of this name, with `sdk_version` and `spelling` if they belong to it.
     ///
     /// # Errors
@@ -60,22 +60,22 @@ impl Format {
         format: &str,
         sdk_version: Option<&str>,
         spelling: Option<&str>,
-    ) -> Result<Format, FormatError> {
-        let parsed: Format = format.parse()?;
+    ) -> Result<FrontFormat, FormatError> {
+        let parsed: FrontFormat = format.parse()?;
         let misplaced = |parameter, allowed| Err(FormatError { parameter, allowed });
         match parsed {
-            Format::AgUi | Format::LangGraph { .. } if sdk_version.is_some() => {
+            FrontFormat::AgUi | FrontFormat::LangGraph { .. } if sdk_version.is_some() => {
                 misplaced("sdk_version", "absent: it belongs to format=ai-sdk")
             }
-            Format::AgUi | Format::AiSdk { .. } if spelling.is_some() => {
+            FrontFormat::AgUi | FrontFormat::AiSdk { .. } if spelling.is_some() => {
                 misplaced("spelling", "absent: it belongs to format=langgraph")
             }
-            Format::AiSdk { sdk } => {
-                Ok(Format::AiSdk { sdk: sdk_version.map_or(Ok(sdk), str::parse)? })
+            FrontFormat::AiSdk { sdk } => {
+                Ok(FrontFormat::AiSdk { sdk: sdk_version.map_or(Ok(sdk), str::parse)? })
             }
-            Format::AgUi => Ok(Format::AgUi),
-            Format::LangGraph { spelling: default } => {
-                Ok(Format::LangGraph { spelling: spelling.map_or(Ok(default), str::parse)? })
+            FrontFormat::AgUi => Ok(FrontFormat::AgUi),
+            FrontFormat::LangGraph { spelling: default } => {
+                Ok(FrontFormat::LangGraph { spelling: spelling.map_or(Ok(default), str::parse)? })
             }
         }
     }
@@ -84,8 +84,8 @@ impl Format {
     pub fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {
             // The value has never changed.
-            Format::AiSdk { .. } => &[("x-vercel-ai-ui-message-stream", "v1")],
-            Format::AgUi | Format::LangGraph { .. } => &[],
+            FrontFormat::AiSdk { .. } => &[("x-vercel-ai-ui-message-stream", "v1")],
+            FrontFormat::AgUi | FrontFormat::LangGraph { .. } => &[],
         }
     }
 
@@ -93,8 +93,8 @@ impl Format {
     /// has event ids.
     pub fn event_of(self, id: &str, execution: &str) -> Option<u64> {
         match self {
-            Format::AiSdk { .. } | Format::AgUi => None,
-            Format::LangGraph { .. } => {
+            FrontFormat::AiSdk { .. } | FrontFormat::AgUi => None,
+            FrontFormat::LangGraph { .. } => {
                 let (of, number) = id.split_once(':')?;
                 number.parse().ok().filter(|_| of == execution)
             }
@@ -102,14 +102,14 @@ impl Format {
     }
 }
 
-impl FromStr for Format {
+impl FromStr for FrontFormat {
     type Err = FormatError;
 
-    fn from_str(text: &str) -> Result<Format, FormatError> {
+    fn from_str(text: &str) -> Result<FrontFormat, FormatError> {
         match text {
-            "ai-sdk" => Ok(Format::AiSdk { sdk: SdkVersion::default() }),
-            "ag-ui" => Ok(Format::AgUi),
-            "langgraph" => Ok(Format::LangGraph { spelling: Spelling::default() }),
+            "ai-sdk" => Ok(FrontFormat::AiSdk { sdk: SdkVersion::default() }),
+            "ag-ui" => Ok(FrontFormat::AgUi),
+            "langgraph" => Ok(FrontFormat::LangGraph { spelling: Spelling::default() }),
             _ => Err(FormatError {
                 parameter: "format",
                 allowed: "`ai-sdk`, `ag-ui` or `langgraph`",
@@ -215,11 +215,11 @@ mod tests {
 
     #[test]
     fn a_format_is_asked_for_by_its_name_and_by_what_belongs_to_it() {
-        let ask = Format::from_parameters;
-        assert_eq!(ask("ai-sdk", None, None), Ok(Format::AiSdk { sdk: SdkVersion::V5 }));
-        assert_eq!(ask("ai-sdk", Some("7"), None), Ok(Format::AiSdk { sdk: SdkVersion::V7 }));
-        assert_eq!(ask("ag-ui", None, None), Ok(Format::AgUi));
-        let camel = Format::LangGraph { spelling: Spelling::Camel };
+        let ask = FrontFormat::from_parameters;
+        assert_eq!(ask("ai-sdk", None, None), Ok(FrontFormat::AiSdk { sdk: SdkVersion::V5 }));
+        assert_eq!(ask("ai-sdk", Some("7"), None), Ok(FrontFormat::AiSdk { sdk: SdkVersion::V7 }));
+        assert_eq!(ask("ag-ui", None, None), Ok(FrontFormat::AgUi));
+        let camel = FrontFormat::LangGraph { spelling: Spelling::Camel };
         assert_eq!(ask("langgraph", None, Some("camel")), Ok(camel));
         let wrong = |format, sdk, spelling| ask(format, sdk, spelling).unwrap_err().parameter;
         assert_eq!(wrong("vercel", None, None), "format");

@@ -19,10 +19,10 @@ mod blocks;
 
 use std::sync::Arc;
 
-use super::call::Call;
+use super::call::FrontCall;
 use super::json::{Object, object};
-use super::op::{CallEnd, Ending, How, Input, Op, StepEnd};
-use super::{Channels, Item, Names, Since, Spelling};
+use super::op::{CallEnd, Ending, Input, Op, RunOutcome, StepEnd};
+use super::{Channels, FrontItem, FrontNames, Since, Spelling};
 use crate::agent::Usage;
 use blocks::Blocks;
 
@@ -89,10 +89,10 @@ impl LangGraph {
     }
 
     /// Sets the item from which the next events come.
-    pub fn begin(&mut self, item: Item<'_>) {
+    pub fn begin(&mut self, item: FrontItem<'_>) {
         let seq = match item {
-            Item::Part(part) => part.seq,
-            Item::Chunk(chunk) => chunk.seq,
+            FrontItem::Part(part) => part.seq,
+            FrontItem::Chunk(chunk) => chunk.seq,
             _ => return, // Numbered after the last part's events.
         };
         self.next_event = self.next_event.max(seq << EVENT_BITS);
@@ -113,54 +113,57 @@ impl LangGraph {
         self.message.as_ref().map_or(0, Blocks::kept_bytes)
     }
 
-    pub fn write(&mut self, op: &Op<'_>, names: &Names, time_us: u64, out: &mut Vec<u8>) {
+    pub fn write(&mut self, op: &Op<'_>, names: &FrontNames, time_us: u64, out: &mut Vec<u8>) {
         let LangGraph { spelling, channels, base, since, next_event, message, started } = self;
         let (style, base, since) = (Style(*spelling), *base, *since);
-        let mut pen = Pen { style, channels, base, since, next_event, names, time_us, out };
+        let mut events =
+            EventWriter { style, channels, base, since, next_event, names, time_us, out };
         match op {
-            Op::Start => pen.lifecycle("started", None),
+            Op::Start => events.lifecycle("started", None),
             Op::StepStart { number, model } => {
                 let id = format!("{}-{number}", names.message_id);
                 *message = Some(Blocks::new(id, (*model).to_owned()));
             }
-            Op::Open(block) => each(message, |blocks| blocks.open(*block, &mut pen)),
-            Op::Delta { text, .. } => each(message, |blocks| blocks.prose(text, &mut pen)),
-            Op::Shut(_) => each(message, |blocks| blocks.shut(&mut pen)),
-            Op::CallOpen { call, .. } => each(message, |blocks| blocks.call(call, &mut pen)),
+            Op::Open(block) => each(message, |blocks| blocks.open(*block, &mut events)),
+            Op::Delta { text, .. } => each(message, |blocks| blocks.prose(text, &mut events)),
+            Op::Shut(_) => each(message, |blocks| blocks.shut(&mut events)),
+            Op::CallOpen { call, .. } => each(message, |blocks| blocks.call(call, &mut events)),
             Op::CallArguments { call, text } => {
-                each(message, |blocks| blocks.arguments(call, text, &mut pen));
+                each(message, |blocks| blocks.arguments(call, text, &mut events));
             }
             Op::CallReady { call, input, .. } => {
-                each(message, |blocks| blocks.ready(call, input, &mut pen));
+                each(message, |blocks| blocks.ready(call, input, &mut events));
                 if !matches!(input, Input::Invalid { .. }) {
                     started.push(Arc::clone(&call.id));
-                    pen.tool_started(call, Some(input));
+                    events.tool_started(call, Some(input));
                 }
             }
-            Op::Output { call, output } => pen.tool("tool-output-delta", call, |data, _| {
+            Op::Output { call, output } => events.tool("tool-output-delta", call, |data, _| {
                 data.text("delta", output.text);
             }),
-            Op::Progress { call, progress } => pen.custom("progress", *call, |payload| {
+            Op::Progress { call, progress } => events.custom("progress", *call, |payload| {
                 progress.write(payload);
             }),
-            Op::Gap { call, gap } => pen.custom("gap", *call, |payload| gap.write(payload)),
+            Op::Gap { call, gap } => events.custom("gap", *call, |payload| gap.write(payload)),
             Op::CallEnd { call, end } => {
                 match started.iter().position(|id| *id == call.id) {
                     Some(at) => drop(started.swap_remove(at)),
-                    None => pen.tool_started(call, None), // Its arguments were invalid.
+                    None => events.tool_started(call, None), // Its arguments were invalid.
                 }
-                pen.tool_end(call, end);
+                events.tool_end(call, end);
             }
             Op::StepEnd(end) => {
                 if !end.is_broken {
-                    finish(message, end, &mut pen);
+                    finish(message, end, &mut events);
                 }
             }
-            Op::End(ending) => end_of_run(message, ending, &mut pen),
-            Op::Detached { reason, resume_from, .. } => pen.custom("detached", None, |payload| {
-                payload.text("reason", reason);
-                payload.number("resumeFrom", *resume_from);
-            }),
+            Op::End(ending) => end_of_run(message, ending, &mut events),
+            Op::Detached { reason, resume_from, .. } => {
+                events.custom("detached", None, |payload| {
+                    payload.text("reason", reason);
+                    payload.number("resumeFrom", *resume_from);
+                })
+            }
             Op::Close => {}
         }
     }
@@ -173,10 +176,10 @@ fn each(message: &mut Option<Blocks>, act: impl FnOnce(&mut Blocks)) {
     }
 }
 
-fn finish(message: &mut Option<Blocks>, end: &StepEnd<'_>, pen: &mut Pen<'_>) {
+fn finish(message: &mut Option<Blocks>, end: &StepEnd<'_>, events: &mut EventWriter<'_>) {
     let Some(blocks) = message.take() else { return };
     if blocks.has_begun() {
-        pen.message("message-finish", |data, style| {
+        events.message("message-finish", |data, style| {
             if let Some(usage) = &end.usage {
                 data.object("usage", |data| write_usage(usage, style, data));
             }
@@ -184,23 +187,23 @@ fn finish(message: &mut Option<Blocks>, end: &StepEnd<'_>, pen: &mut Pen<'_>) {
     }
 }
 
-fn end_of_run(message: &mut Option<Blocks>, ending: &Ending, pen: &mut Pen<'_>) {
+fn end_of_run(message: &mut Option<Blocks>, ending: &Ending, events: &mut EventWriter<'_>) {
     let (code, said) = match &ending.how {
-        How::Completed => {
-            finish(message, &StepEnd::default(), pen);
-            return pen.lifecycle("completed", None);
+        RunOutcome::Completed => {
+            finish(message, &StepEnd::default(), events);
+            return events.lifecycle("completed", None);
         }
-        How::Cancelled => ("cancelled", "the run was cancelled"),
-        How::Failed { code, message } => (code.as_str(), message.as_str()),
-        How::Stopped { code, message } => (*code, *message),
+        RunOutcome::Cancelled => ("cancelled", "the run was cancelled"),
+        RunOutcome::Failed { code, message } => (code.as_str(), message.as_str()),
+        RunOutcome::Stopped { code, message } => (*code, *message),
     };
     if message.take().is_some_and(|blocks| blocks.has_begun()) {
-        pen.message("error", |data, _| {
+        events.message("error", |data, _| {
             data.text("message", said);
             data.text("code", code);
         });
     }
-    pen.lifecycle("failed", Some(said));
+    events.lifecycle("failed", Some(said));
 }
 
 fn write_usage(usage: &Usage, style: Style, out: &mut Object<'_>) {
@@ -232,18 +235,18 @@ impl Style {
 }
 
 /// Writes and numbers events.
-struct Pen<'a> {
+struct EventWriter<'a> {
     style: Style,
     channels: &'a Channels,
     base: u64,
     since: Option<u64>,
     next_event: &'a mut u64,
-    names: &'a Names,
+    names: &'a FrontNames,
     time_us: u64,
     out: &'a mut Vec<u8>,
 }
 
-impl Pen<'_> {
+impl EventWriter<'_> {
     fn event(
         &mut self,
         method: &str,
@@ -293,7 +296,7 @@ impl Pen<'_> {
         });
     }
 
-    fn tool(&mut self, event: &str, call: &Call, fill: impl FnOnce(&mut Object<'_>, Style)) {
+    fn tool(&mut self, event: &str, call: &FrontCall, fill: impl FnOnce(&mut Object<'_>, Style)) {
         self.event("tools", None, |data, style| {
             data.text("event", event);
             data.text(style.name("tool_call_id", "toolCallId"), &call.id);
@@ -301,7 +304,7 @@ impl Pen<'_> {
         });
     }
 
-    fn tool_started(&mut self, call: &Call, input: Option<&Input<'_>>) {
+    fn tool_started(&mut self, call: &FrontCall, input: Option<&Input<'_>>) {
         self.tool("tool-started", call, |data, style| {
             data.text(style.name("tool_name", "toolName"), &call.name);
             match input {
@@ -312,7 +315,7 @@ impl Pen<'_> {
         });
     }
 
-    fn tool_end(&mut self, call: &Call, end: &CallEnd<'_>) {
+    fn tool_end(&mut self, call: &FrontCall, end: &CallEnd<'_>) {
         match end.problem() {
             None => self.tool("tool-finished", call, |data, _| data.text("output", end.output)),
             Some(problem) => self.tool("tool-error", call, |data, _| {
@@ -322,7 +325,7 @@ impl Pen<'_> {
         }
     }
 
-    fn custom(&mut self, name: &str, call: Option<&Call>, fill: impl FnOnce(&mut Object<'_>)) {
+    fn custom(&mut self, name: &str, call: Option<&FrontCall>, fill: impl FnOnce(&mut Object<'_>)) {
         self.event("custom", Some(name), |data, _| {
             data.text("name", name);
             data.object("payload", |payload| {

@@ -2,8 +2,8 @@
 //! log.
 //!
 //! A [`Front`] takes the items of a subscriber one by one, and writes what the client of one format
-//! reads. `story.rs` turns items into operations whose order is valid whatever was lost before;
-//! `op.rs` defines that order. A speller for each format writes them. Thus one place avoids
+//! reads. `sequencer.rs` turns items into operations whose order is valid whatever was lost before;
+//! `op.rs` defines that order. Each format has a writer for them. Thus one place avoids
 //! everything that clients refuse, and a format is a table of names.
 //!
 //! A stream may start in the middle. The items before its start that are still held are given to
@@ -42,20 +42,20 @@ mod random_tests;
 mod rules_tests;
 #[cfg(test)]
 mod runs;
-mod story;
+mod sequencer;
 
 use serde_json::Value;
 
-pub use format::{Channels, Format, FormatError, SdkVersion, Spelling};
+pub use format::{Channels, FormatError, FrontFormat, SdkVersion, Spelling};
 
 use crate::agent;
 use crate::wire::events;
 use op::Op;
-use story::Story;
+use sequencer::Sequencer;
 
 /// The names by which a front end knows an execution and what belongs to it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Names {
+pub struct FrontNames {
     /// The id of the execution.
     pub execution: String,
     /// The conversation: the client's name of it, or the id of the execution.
@@ -70,10 +70,10 @@ pub struct Names {
     pub arguments: Value,
 }
 
-impl Names {
+impl FrontNames {
     /// Derives all names from the id of the execution.
-    pub fn new(execution: &str, tool: &str) -> Names {
-        Names {
+    pub fn new(execution: &str, tool: &str) -> FrontNames {
+        FrontNames {
             execution: execution.to_owned(),
             thread_id: execution.to_owned(),
             run_id: execution.to_owned(),
@@ -86,7 +86,7 @@ impl Names {
 
 /// The source of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum StreamSource {
     /// A run of an agent: chunks are parts.
     Agent,
     /// Any other tool: a message with one call, whose output grows.
@@ -95,24 +95,24 @@ pub enum Source {
 
 /// An item that a subscriber receives.
 #[derive(Clone, Copy, Debug)]
-pub enum Item<'a> {
+pub enum FrontItem<'a> {
     /// The agreed terms.
-    Started(&'a events::Started<'a>),
+    Started(&'a events::StartedEvent<'a>),
     /// A part of a run.
-    Part(&'a agent::Part),
+    Part(&'a agent::RunPart),
     /// A piece of a result. In a run of an agent it is read as a part.
-    Chunk(&'a events::Chunk<'a>),
+    Chunk(&'a events::ChunkEvent<'a>),
     /// Chunks that will not be delivered.
-    Gap(&'a events::Gap<'a>),
+    Gap(&'a events::GapEvent<'a>),
     /// The progress of the tool.
-    Progress(&'a events::Progress<'a>),
+    Progress(&'a events::ProgressEvent<'a>),
     /// The end of the stream.
-    End(&'a events::End<'a>),
+    End(&'a events::EndEvent<'a>),
 }
 
 /// The reader of a stream that starts in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub enum FrontReader {
     /// A reader that has nothing: what is open is sent in full.
     New,
     /// A reader that has everything before the start: what is open is only opened. Clients of AI
@@ -123,9 +123,9 @@ pub enum Reader {
 /// Writes a log in one format. See the module's text.
 #[derive(Debug)]
 pub struct Front {
-    names: Names,
-    story: Story,
-    speller: Speller,
+    names: FrontNames,
+    sequencer: Sequencer,
+    writer: FormatWriter,
 }
 
 /// The origin of the last event that a client has.
@@ -140,7 +140,7 @@ pub struct Since {
 }
 
 #[derive(Debug)]
-enum Speller {
+enum FormatWriter {
     AiSdk(ai_sdk::AiSdk),
     AgUi(ag_ui::AgUi),
     LangGraph(langgraph::LangGraph),
@@ -148,31 +148,32 @@ enum Speller {
 
 impl Front {
     /// Creates a front for a stream of `source`.
-    pub fn new(format: Format, names: Names, source: Source) -> Front {
-        let speller = match format {
-            Format::AiSdk { sdk } => Speller::AiSdk(ai_sdk::AiSdk::new(sdk)),
-            Format::AgUi => Speller::AgUi(ag_ui::AgUi::default()),
-            Format::LangGraph { spelling } => {
-                Speller::LangGraph(langgraph::LangGraph::new(spelling))
+    pub fn new(format: FrontFormat, names: FrontNames, source: StreamSource) -> Front {
+        let writer = match format {
+            FrontFormat::AiSdk { sdk } => FormatWriter::AiSdk(ai_sdk::AiSdk::new(sdk)),
+            FrontFormat::AgUi => FormatWriter::AgUi(ag_ui::AgUi::default()),
+            FrontFormat::LangGraph { spelling } => {
+                FormatWriter::LangGraph(langgraph::LangGraph::new(spelling))
             }
         };
         // A call's output is kept if the format sends it again as a whole.
-        let keeps_outputs = matches!(format, Format::AiSdk { .. }) || source == Source::Tool;
-        Front { story: Story::new(source, keeps_outputs), names, speller }
+        let keeps_outputs =
+            matches!(format, FrontFormat::AiSdk { .. }) || source == StreamSource::Tool;
+        Front { sequencer: Sequencer::new(source, keeps_outputs), names, writer }
     }
 
     /// LangGraph: sets the number of the run in its thread. Event numbers grow from run to run,
     /// because a client keeps one number for all runs.
     pub fn set_run(&mut self, ordinal: u32) {
-        if let Speller::LangGraph(speller) = &mut self.speller {
-            speller.set_run(ordinal);
+        if let FormatWriter::LangGraph(writer) = &mut self.writer {
+            writer.set_run(ordinal);
         }
     }
 
     /// LangGraph: writes only these channels. The numbers of events do not depend on the channels.
     pub fn set_channels(&mut self, channels: Channels) {
-        if let Speller::LangGraph(speller) = &mut self.speller {
-            speller.set_channels(channels);
+        if let FormatWriter::LangGraph(writer) = &mut self.writer {
+            writer.set_channels(channels);
         }
     }
 
@@ -180,9 +181,9 @@ impl Front {
     /// again. Returns the origin of that event if it belongs to this run; the caller must replay
     /// the log from there.
     pub fn set_since(&mut self, since: u64) -> Option<Since> {
-        match &mut self.speller {
-            Speller::LangGraph(speller) => speller.set_since(since),
-            Speller::AiSdk(_) | Speller::AgUi(_) => None,
+        match &mut self.writer {
+            FormatWriter::LangGraph(writer) => writer.set_since(since),
+            FormatWriter::AiSdk(_) | FormatWriter::AgUi(_) => None,
         }
     }
 
@@ -192,74 +193,74 @@ impl Front {
     }
 
     /// Appends the events of `item`, if it has any in this format.
-    pub fn write(&mut self, item: Item<'_>, out: &mut Vec<u8>) {
-        if let Speller::LangGraph(speller) = &mut self.speller {
-            speller.begin(item);
+    pub fn write(&mut self, item: FrontItem<'_>, out: &mut Vec<u8>) {
+        if let FormatWriter::LangGraph(writer) = &mut self.writer {
+            writer.begin(item);
         }
-        let Front { names, story, speller } = self;
-        story.take(item, names, &mut |op, time_us| speller.write(op, names, time_us, out));
+        let Front { names, sequencer, writer } = self;
+        sequencer.take(item, names, &mut |op, time_us| writer.write(op, names, time_us, out));
     }
 
     /// AG-UI: appends the names of the page's own tools, which the server does not call.
     pub fn write_passed_over(&mut self, tools: &[String], out: &mut Vec<u8>) {
-        if let Speller::AgUi(_) = &self.speller {
+        if let FormatWriter::AgUi(_) = &self.writer {
             ag_ui::write_passed_over(tools, out);
         }
     }
 
     /// Takes an item that is before the start of the stream.
-    pub fn prime(&mut self, item: Item<'_>) {
-        self.story.set_priming(true);
-        if matches!(self.speller, Speller::LangGraph(_)) {
+    pub fn prime(&mut self, item: FrontItem<'_>) {
+        self.sequencer.set_priming(true);
+        if matches!(self.writer, FormatWriter::LangGraph(_)) {
             self.write(item, &mut Vec::new());
         } else {
-            self.story.take(item, &self.names, &mut |_, _| ());
+            self.sequencer.take(item, &self.names, &mut |_, _| ());
         }
     }
 
     /// Appends the beginning of a stream whose start was primed.
-    pub fn reopen(&mut self, reader: Reader, out: &mut Vec<u8>) {
-        let Front { names, story, speller } = self;
-        match speller {
+    pub fn reopen(&mut self, reader: FrontReader, out: &mut Vec<u8>) {
+        let Front { names, sequencer, writer } = self;
+        match writer {
             // The client's state has outlived the connection. The blocks of its message are counted
             // from the primed items. If the beginning of the message is lost, that count may be
             // wrong.
-            Speller::LangGraph(speller) if reader == Reader::Returning => speller.go_on(),
+            FormatWriter::LangGraph(writer) if reader == FrontReader::Returning => writer.go_on(),
             _ => {
-                if let Speller::LangGraph(speller) = speller {
-                    speller.reset();
+                if let FormatWriter::LangGraph(writer) = writer {
+                    writer.reset();
                 }
-                if let Speller::AgUi(speller) = speller {
-                    speller.set_reader(reader);
+                if let FormatWriter::AgUi(writer) = writer {
+                    writer.set_reader(reader);
                 }
                 // A client of AI SDK creates its message anew whenever a stream starts.
-                let reader = match speller {
-                    Speller::AiSdk(_) => Reader::New,
-                    Speller::AgUi(_) | Speller::LangGraph(_) => reader,
+                let reader = match writer {
+                    FormatWriter::AiSdk(_) => FrontReader::New,
+                    FormatWriter::AgUi(_) | FormatWriter::LangGraph(_) => reader,
                 };
-                let mut tell = |op: &Op<'_>, time_us: u64| speller.write(op, names, time_us, out);
-                story.reopen(reader, &mut tell);
+                let mut emit = |op: &Op<'_>, time_us: u64| writer.write(op, names, time_us, out);
+                sequencer.reopen(reader, &mut emit);
             }
         }
-        self.story.set_priming(false);
+        self.sequencer.set_priming(false);
     }
 
     /// Returns the number of bytes kept of earlier items.
     pub fn kept_bytes(&self) -> usize {
-        let speller_bytes = match &self.speller {
-            Speller::LangGraph(speller) => speller.kept_bytes(),
-            Speller::AiSdk(_) | Speller::AgUi(_) => 0,
+        let writer_bytes = match &self.writer {
+            FormatWriter::LangGraph(writer) => writer.kept_bytes(),
+            FormatWriter::AiSdk(_) | FormatWriter::AgUi(_) => 0,
         };
-        self.story.kept_bytes() + speller_bytes
+        self.sequencer.kept_bytes() + writer_bytes
     }
 }
 
-impl Speller {
-    fn write(&mut self, op: &Op<'_>, names: &Names, time_us: u64, out: &mut Vec<u8>) {
+impl FormatWriter {
+    fn write(&mut self, op: &Op<'_>, names: &FrontNames, time_us: u64, out: &mut Vec<u8>) {
         match self {
-            Speller::AiSdk(speller) => speller.write(op, names, out),
-            Speller::AgUi(speller) => speller.write(op, names, time_us, out),
-            Speller::LangGraph(speller) => speller.write(op, names, time_us, out),
+            FormatWriter::AiSdk(writer) => writer.write(op, names, out),
+            FormatWriter::AgUi(writer) => writer.write(op, names, time_us, out),
+            FormatWriter::LangGraph(writer) => writer.write(op, names, time_us, out),
         }
     }
 }

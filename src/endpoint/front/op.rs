@@ -5,12 +5,12 @@
 //! - One step is open at a time. All steps end before `End`.
 //! - A step has one open block of prose at a time, and any number of open calls. All of them are
 //!   closed before `StepEnd`.
-//! - A call is `CallOpen`, any number of `CallArguments`, `CallReady`, any number of `Output`,
-//!   `Progress` and `Gap`, and `CallEnd`.
+//! - A call is `CallOpen`, any number of `CallArguments`, `CallReady`, any number of `OutputOp`,
+//!   `ProgressOp` and `GapOp`, and `CallEnd`.
 
 use serde_json::Value;
 
-use super::call::Call;
+use super::call::FrontCall;
 use crate::agent::Usage;
 use crate::stream::{Exit, Outcome};
 
@@ -28,20 +28,20 @@ pub(super) enum Op<'a> {
     /// The block ends.
     Shut(Block),
     /// A call begins.
-    CallOpen { call: &'a Call, step: u32 },
+    CallOpen { call: &'a FrontCall, step: u32 },
     /// More of the arguments of a call; never empty.
-    CallArguments { call: &'a Call, text: &'a str },
-    /// The arguments of a call are complete. If `is_told`, all of them came as
+    CallArguments { call: &'a FrontCall, text: &'a str },
+    /// The arguments of a call are complete. If `is_sent`, all of them came as
     /// [`Op::CallArguments`].
-    CallReady { call: &'a Call, input: Input<'a>, is_told: bool },
+    CallReady { call: &'a FrontCall, input: Input<'a>, is_sent: bool },
     /// More output of a call.
-    Output { call: &'a Call, output: Output<'a> },
+    Output { call: &'a FrontCall, output: OutputOp<'a> },
     /// The progress of a call or, without one, of the run.
-    Progress { call: Option<&'a Call>, progress: Progress<'a> },
+    Progress { call: Option<&'a FrontCall>, progress: ProgressOp<'a> },
     /// Output of a call that will not come or, without a call, items of the stream.
-    Gap { call: Option<&'a Call>, gap: Gap<'a> },
+    Gap { call: Option<&'a FrontCall>, gap: GapOp<'a> },
     /// A call ends.
-    CallEnd { call: &'a Call, end: CallEnd<'a> },
+    CallEnd { call: &'a FrontCall, end: CallEnd<'a> },
     /// The step ends.
     StepEnd(StepEnd<'a>),
     /// The run ends.
@@ -84,7 +84,7 @@ pub(super) enum Input<'a> {
 
 /// A piece of a call's output.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Output<'a> {
+pub(super) struct OutputOp<'a> {
     /// The text; never empty. Bytes that are not UTF-8 were replaced.
     pub text: &'a str,
     /// The kind of the output, by its name on the wire.
@@ -94,7 +94,7 @@ pub(super) struct Output<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Progress<'a> {
+pub(super) struct ProgressOp<'a> {
     pub progress: f64,
     pub total: Option<f64>,
     pub percentage: Option<f64>,
@@ -103,7 +103,7 @@ pub(super) struct Progress<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gap<'a> {
+pub(super) struct GapOp<'a> {
     pub from_seq: u64,
     pub to_seq: u64,
     pub chunk_count: u64,
@@ -156,7 +156,7 @@ pub(super) struct StepEnd<'a> {
 /// The end of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ending {
-    pub how: How,
+    pub how: RunOutcome,
     /// The name of the reason.
     pub reason: String,
     pub usage: Option<Usage>,
@@ -165,7 +165,7 @@ pub(super) struct Ending {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum How {
+pub(super) enum RunOutcome {
     Completed,
     Failed {
         code: String,

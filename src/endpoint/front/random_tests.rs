@@ -1,18 +1,20 @@
 //! Random logs in every format, however they are cut.
 
-use super::check::{Checker, Seen, SeenCall, SeenEnd, arguments};
-use super::runs::{Run, Size};
-use super::{Format, Front, Item, Names, Reader, SdkVersion, Source, Spelling};
+use super::check::{Checker, SeenCall, SeenEnd, SeenStream, arguments};
+use super::runs::{RandomRun, Size};
+use super::{
+    Front, FrontFormat, FrontItem, FrontNames, FrontReader, SdkVersion, Spelling, StreamSource,
+};
 use crate::base::Random;
-use crate::wire::events::{Chunk, End, EndState, Gap, Limits, Started};
+use crate::wire::events::{ChunkEvent, EndEvent, EndState, GapEvent, Limits, StartedEvent};
 
-pub const FORMATS: [Format; 6] = [
-    Format::AiSdk { sdk: SdkVersion::V5 },
-    Format::AiSdk { sdk: SdkVersion::V6 },
-    Format::AiSdk { sdk: SdkVersion::V7 },
-    Format::AgUi,
-    Format::LangGraph { spelling: Spelling::Snake },
-    Format::LangGraph { spelling: Spelling::Camel },
+pub const FORMATS: [FrontFormat; 6] = [
+    FrontFormat::AiSdk { sdk: SdkVersion::V5 },
+    FrontFormat::AiSdk { sdk: SdkVersion::V6 },
+    FrontFormat::AiSdk { sdk: SdkVersion::V7 },
+    FrontFormat::AgUi,
+    FrontFormat::LangGraph { spelling: Spelling::Snake },
+    FrontFormat::LangGraph { spelling: Spelling::Camel },
 ];
 const ROUNDS: u64 = 300;
 
@@ -20,7 +22,7 @@ fn seed() -> u64 {
     std::env::var("SEED").map_or(1, |text| text.parse().unwrap())
 }
 
-pub const STARTED: Started<'static> = Started {
+pub const STARTED: StartedEvent<'static> = StartedEvent {
     execution: "0abc",
     subscriber: "1",
     tool: "agent",
@@ -31,8 +33,8 @@ pub const STARTED: Started<'static> = Started {
     replay: None,
 };
 
-pub fn end(state: EndState<'static>) -> End<'static> {
-    End {
+pub fn end(state: EndState<'static>) -> EndEvent<'static> {
+    EndEvent {
         execution: "0abc",
         state,
         chunks: 0,
@@ -47,27 +49,27 @@ pub fn end(state: EndState<'static>) -> End<'static> {
     }
 }
 
-pub fn gap() -> Gap<'static> {
+pub fn gap() -> GapEvent<'static> {
     let (from_seq, to_seq, chunk_count, byte_count) = (3, 5, 3, 100);
-    Gap { execution: "0abc", from_seq, to_seq, chunk_count, byte_count, reason: "lag" }
+    GapEvent { execution: "0abc", from_seq, to_seq, chunk_count, byte_count, reason: "lag" }
 }
 
-pub fn front(format: Format) -> Front {
-    Front::new(format, Names::new("0abc", "agent"), Source::Agent)
+pub fn front(format: FrontFormat) -> Front {
+    Front::new(format, FrontNames::new("0abc", "agent"), StreamSource::Agent)
 }
 
 /// Returns what a client of `format` should read from the generated run.
-fn expected(format: Format, seen: &Seen) -> Seen {
+fn expected(format: FrontFormat, seen: &SeenStream) -> SeenStream {
     let mut seen = seen.clone();
     for call in seen.steps.iter_mut().flat_map(|step| &mut step.calls) {
         call.result = call.result.take().map(|result| match (format, result) {
             // All output that came is sent.
-            (Format::AiSdk { .. }, Ok(_)) => Ok(call.pieces.clone()),
-            (Format::AgUi, Err(problem)) => Ok(problem),
+            (FrontFormat::AiSdk { .. }, Ok(_)) => Ok(call.pieces.clone()),
+            (FrontFormat::AgUi, Err(problem)) => Ok(problem),
             (_, result) => result,
         });
     }
-    if let (SeenEnd::Failed(_), Format::AiSdk { .. }) = (&seen.end, format) {
+    if let (SeenEnd::Failed(_), FrontFormat::AiSdk { .. }) = (&seen.end, format) {
         seen.end = SeenEnd::Failed(String::new());
     }
     seen.without_silence()
@@ -75,7 +77,7 @@ fn expected(format: Format, seen: &Seen) -> Seen {
 
 /// Normalizes what a client has read. The texts of errors are compared here, where the format has
 /// them.
-fn understood(format: Format, mut seen: Seen, meant: &Seen) -> Seen {
+fn understood(format: FrontFormat, mut seen: SeenStream, meant: &SeenStream) -> SeenStream {
     for call in seen.steps.iter_mut().flat_map(|step| &mut step.calls) {
         if let Some(text) = call.arguments.as_str() {
             call.arguments = arguments(text);
@@ -83,11 +85,11 @@ fn understood(format: Format, mut seen: Seen, meant: &Seen) -> Seen {
         let problem = meant.call(&call.id).and_then(|call| call.result.clone()?.err());
         call.result = call.result.take().map(|result| match (format, result, problem) {
             // The error follows the output.
-            (Format::AgUi, Ok(text), Some(problem)) if text.ends_with(&problem) => Ok(problem),
+            (FrontFormat::AgUi, Ok(text), Some(problem)) if text.ends_with(&problem) => Ok(problem),
             (_, result, _) => result,
         });
     }
-    if let (SeenEnd::Failed(text), Format::AiSdk { .. }, SeenEnd::Failed(said)) =
+    if let (SeenEnd::Failed(text), FrontFormat::AiSdk { .. }, SeenEnd::Failed(said)) =
         (&mut seen.end, format, &meant.end)
     {
         assert!(text.ends_with(said), "{text:?} {said:?}");
@@ -96,17 +98,17 @@ fn understood(format: Format, mut seen: Seen, meant: &Seen) -> Seen {
     seen.without_silence()
 }
 
-fn whole(format: Format, run: &Run) -> Vec<u8> {
+fn whole(format: FrontFormat, run: &RandomRun) -> Vec<u8> {
     let (mut front, mut out) = (front(format), Vec::new());
-    front.write(Item::Started(&STARTED), &mut out);
+    front.write(FrontItem::Started(&STARTED), &mut out);
     for part in &run.parts {
-        front.write(Item::Part(part), &mut out);
+        front.write(FrontItem::Part(part), &mut out);
     }
-    front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+    front.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
     out
 }
 
-fn read(format: Format, bytes: &[u8], random: &mut Random) -> Seen {
+fn read(format: FrontFormat, bytes: &[u8], random: &mut Random) -> SeenStream {
     let mut checker = Checker::new(format);
     let read = checker.read(bytes, random).and_then(|()| checker.finish());
     read.unwrap_or_else(|error| panic!("{format:?}: {error}\n{}", String::from_utf8_lossy(bytes)))
@@ -116,7 +118,7 @@ fn read(format: Format, bytes: &[u8], random: &mut Random) -> Seen {
 fn every_format_tells_the_same_run() {
     let mut random = Random::new(seed());
     for round in 0..ROUNDS {
-        let run = Run::new(&mut random, Size::default());
+        let run = RandomRun::new(&mut random, Size::default());
         for format in FORMATS {
             let bytes = whole(format, &run);
             let seen = understood(format, read(format, &bytes, &mut random), &run.seen);
@@ -128,19 +130,19 @@ fn every_format_tells_the_same_run() {
 #[test]
 fn a_part_is_told_alike_as_a_value_and_as_a_chunk() {
     let mut random = Random::new(seed() + 7);
-    let run = Run::new(&mut random, Size::default());
+    let run = RandomRun::new(&mut random, Size::default());
     for format in FORMATS {
         let (mut front, mut out) = (front(format), Vec::new());
-        front.write(Item::Started(&STARTED), &mut out);
+        front.write(FrontItem::Started(&STARTED), &mut out);
         for part in &run.parts {
             let mut json = Vec::new();
             part.write_json(&mut json);
-            let chunk = Chunk { kind: part.kind().name(), ..chunk(part.seq, 0, &json) };
-            front.write(Item::Chunk(&chunk), &mut out);
+            let chunk = ChunkEvent { kind: part.kind().name(), ..chunk(part.seq, 0, &json) };
+            front.write(FrontItem::Chunk(&chunk), &mut out);
             // A chunk that is not a part means nothing to a client.
-            front.write(Item::Chunk(&Chunk { data: b"{\"type\":", ..chunk }), &mut out);
+            front.write(FrontItem::Chunk(&ChunkEvent { data: b"{\"type\":", ..chunk }), &mut out);
         }
-        front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+        front.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
         assert_eq!(out, whole(format, &run), "SEED={} {format:?}", seed());
     }
 }
@@ -148,22 +150,22 @@ fn a_part_is_told_alike_as_a_value_and_as_a_chunk() {
 /// Returns what a client reads from a stream that starts at `held.end`: what was open, and what
 /// came later. Parts before `held` were lost.
 fn reopened(
-    format: Format,
-    reader: Reader,
-    run: &Run,
+    format: FrontFormat,
+    reader: FrontReader,
+    run: &RandomRun,
     held: std::ops::Range<usize>,
     random: &mut Random,
-) -> Seen {
+) -> SeenStream {
     let cut = held.end;
     let (mut front, mut out) = (front(format), Vec::new());
     for part in &run.parts[held] {
-        front.prime(Item::Part(part));
+        front.prime(FrontItem::Part(part));
     }
     front.reopen(reader, &mut out);
     for part in &run.parts[cut..] {
-        front.write(Item::Part(part), &mut out);
+        front.write(FrontItem::Part(part), &mut out);
     }
-    front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+    front.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
     read(format, &out, random)
 }
 
@@ -182,11 +184,11 @@ fn has_same_end(call: &SeenCall, meant: &SeenCall) -> bool {
 fn a_stream_that_starts_in_the_middle_has_all_that_was_open_and_all_that_comes() {
     let mut random = Random::new(seed() + 1);
     for round in 0..ROUNDS {
-        let run = Run::new(&mut random, Size::default());
+        let run = RandomRun::new(&mut random, Size::default());
         let cut = random.below(run.parts.len() as u64) as usize;
         for format in FORMATS {
             let context = format!("SEED={} {round} {format:?} cut {cut}", seed());
-            let seen = reopened(format, Reader::New, &run, 0..cut, &mut random);
+            let seen = reopened(format, FrontReader::New, &run, 0..cut, &mut random);
             let seen = understood(format, seen, &run.seen);
             assert_eq!(seen.end, expected(format, &run.seen).end, "{context}");
             let first_step = run.parts[cut].step_number.max(1) as usize;
@@ -219,13 +221,13 @@ fn a_stream_that_starts_in_the_middle_has_all_that_was_open_and_all_that_comes()
 fn whatever_was_lost_before_a_client_reads_what_is_left() {
     let mut random = Random::new(seed() + 2);
     for round in 0..ROUNDS {
-        let run = Run::new(&mut random, Size::default());
+        let run = RandomRun::new(&mut random, Size::default());
         let cut = random.below(run.parts.len() as u64) as usize;
         let lost = random.below(cut as u64 + 1) as usize;
         for format in FORMATS {
             // A new client can read what is sent to a returning one, except in LangGraph's format.
-            let may_return = !matches!(format, Format::LangGraph { .. });
-            let readers = [Reader::New, Reader::Returning];
+            let may_return = !matches!(format, FrontFormat::LangGraph { .. });
+            let readers = [FrontReader::New, FrontReader::Returning];
             let reader = readers[usize::from(may_return && random.chance(1, 2))];
             let seen = reopened(format, reader, &run, lost..cut, &mut random);
             for part in &run.parts[cut..] {
@@ -249,7 +251,7 @@ fn whatever_was_lost_before_a_client_reads_what_is_left() {
 fn a_log_with_holes_is_told_in_order() {
     let mut random = Random::new(seed() + 3);
     for _ in 0..ROUNDS {
-        let run = Run::new(&mut random, Size::default());
+        let run = RandomRun::new(&mut random, Size::default());
         for format in FORMATS {
             let (mut front, mut out, mut gap_count) = (front(format), Vec::new(), 0);
             let mut is_lost = false;
@@ -260,13 +262,13 @@ fn a_log_with_holes_is_told_in_order() {
                 if !is_lost && random.chance(1, 10) && !part.is_end() {
                     is_lost = true;
                     gap_count += 1;
-                    front.write(Item::Gap(&gap()), &mut out);
+                    front.write(FrontItem::Gap(&gap()), &mut out);
                     continue;
                 }
                 is_lost = false;
-                front.write(Item::Part(part), &mut out);
+                front.write(FrontItem::Part(part), &mut out);
             }
-            front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+            front.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
             let seen = read(format, &out, &mut random);
             assert_eq!(seen.gap_count, gap_count);
             let meant = expected(format, &run.seen).end;
@@ -279,26 +281,26 @@ fn a_log_with_holes_is_told_in_order() {
 fn who_comes_back_goes_on_where_he_was() {
     let mut random = Random::new(seed() + 4);
     for round in 0..ROUNDS {
-        let run = Run::new(&mut random, Size::default());
+        let run = RandomRun::new(&mut random, Size::default());
         let cut = random.below(run.parts.len() as u64) as usize;
-        let format = Format::AgUi;
+        let format = FrontFormat::AgUi;
         let mut checker = Checker::new(format);
         let (mut first, mut out) = (front(format), Vec::new());
         for part in &run.parts[..cut] {
-            first.write(Item::Part(part), &mut out);
+            first.write(FrontItem::Part(part), &mut out);
         }
         checker.read(&out, &mut random).unwrap();
         checker.reconnect();
         out.clear();
         let mut second = front(format);
         for part in &run.parts[..cut] {
-            second.prime(Item::Part(part));
+            second.prime(FrontItem::Part(part));
         }
-        second.reopen(Reader::Returning, &mut out);
+        second.reopen(FrontReader::Returning, &mut out);
         for part in &run.parts[cut..] {
-            second.write(Item::Part(part), &mut out);
+            second.write(FrontItem::Part(part), &mut out);
         }
-        second.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+        second.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
         let context = format!("SEED={} {round} cut {cut}", seed());
         checker.read(&out, &mut random).unwrap_or_else(|error| panic!("{context}: {error}"));
         let seen = understood(format, checker.finish().unwrap(), &run.seen);
@@ -319,34 +321,34 @@ fn frames(bytes: &[u8]) -> Vec<(u64, String)> {
 #[test]
 fn with_since_exactly_the_events_behind_that_one_are_written() {
     let mut random = Random::new(seed() + 5);
-    let format = Format::LangGraph { spelling: Spelling::Snake };
+    let format = FrontFormat::LangGraph { spelling: Spelling::Snake };
     for round in 0..ROUNDS {
-        let run = Run::new(&mut random, Size::default());
+        let run = RandomRun::new(&mut random, Size::default());
         let all = frames(&whole(format, &run));
         let at = random.below(all.len() as u64) as usize;
         let since = all[at].0;
         let (mut front, mut out) = (front(format), Vec::new());
         front.set_since(since);
-        front.write(Item::Started(&STARTED), &mut out);
+        front.write(FrontItem::Started(&STARTED), &mut out);
         for part in &run.parts {
-            front.write(Item::Part(part), &mut out);
+            front.write(FrontItem::Part(part), &mut out);
         }
-        front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+        front.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
         assert_eq!(frames(&out), all[at + 1..], "SEED={} {round} since {since}", seed());
 
         // The same result comes from priming the items before. Nothing is written twice.
         let cut = Front::part_of(since) as usize;
         let (mut front, mut out) = (self::front(format), Vec::new());
-        front.prime(Item::Started(&STARTED));
+        front.prime(FrontItem::Started(&STARTED));
         for part in &run.parts[..cut] {
-            front.prime(Item::Part(part));
+            front.prime(FrontItem::Part(part));
         }
-        front.reopen(Reader::Returning, &mut out);
+        front.reopen(FrontReader::Returning, &mut out);
         assert_eq!(out, b"");
         for part in &run.parts[cut..] {
-            front.write(Item::Part(part), &mut out);
+            front.write(FrontItem::Part(part), &mut out);
         }
-        front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+        front.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
         let behind = all.iter().filter(|(number, _)| Front::part_of(*number) > cut as u64);
         assert!(behind.eq(&frames(&out)), "SEED={} {round} cut {cut}", seed());
     }
@@ -357,20 +359,20 @@ fn a_tools_output_is_told_once_and_a_bit_more_however_small_its_chunks() {
     const OUTPUT_BYTES: usize = 3 << 20;
     for (chunk_bytes, bytes_of_chunk) in [(64, 400), (4_096, 400)] {
         for format in FORMATS {
-            let mut front = Front::new(format, Names::new("0abc", "seq"), Source::Tool);
+            let mut front = Front::new(format, FrontNames::new("0abc", "seq"), StreamSource::Tool);
             let (mut out, mut written, mut kept) = (Vec::new(), 0, 0);
             let data = vec![b'x'; chunk_bytes];
             let count = OUTPUT_BYTES / chunk_bytes;
             for seq in 1..=count as u64 {
                 front.write(
-                    Item::Chunk(&chunk(seq, (seq - 1) * chunk_bytes as u64, &data)),
+                    FrontItem::Chunk(&chunk(seq, (seq - 1) * chunk_bytes as u64, &data)),
                     &mut out,
                 );
                 written += out.len();
                 out.clear();
                 kept = kept.max(front.kept_bytes());
             }
-            front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+            front.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
             written += out.len();
             let bound = 5 * OUTPUT_BYTES + count * bytes_of_chunk + 4_096;
             assert!(written <= bound, "{format:?} {chunk_bytes}: {written} > {bound}");
@@ -380,8 +382,8 @@ fn a_tools_output_is_told_once_and_a_bit_more_however_small_its_chunks() {
     }
 }
 
-pub fn chunk(seq: u64, offset: u64, data: &[u8]) -> Chunk<'_> {
-    Chunk {
+pub fn chunk(seq: u64, offset: u64, data: &[u8]) -> ChunkEvent<'_> {
+    ChunkEvent {
         execution: "0abc",
         seq,
         total_chunks: None,
@@ -403,18 +405,20 @@ fn a_tool_is_told_as_one_call_whatever_its_output_and_its_end() {
         let size = 1 + random.below(300) as usize;
         let state = ["completed", "failed", "cancelled", "timed_out"][random.below(4) as usize];
         for format in FORMATS {
-            let names =
-                Names { arguments: serde_json::json!({"to": 3}), ..Names::new("0abc", "seq") };
-            let (mut front, mut out) = (Front::new(format, names, Source::Tool), Vec::new());
+            let names = FrontNames {
+                arguments: serde_json::json!({"to": 3}),
+                ..FrontNames::new("0abc", "seq")
+            };
+            let (mut front, mut out) = (Front::new(format, names, StreamSource::Tool), Vec::new());
             if random.chance(1, 2) {
-                front.write(Item::Started(&STARTED), &mut out);
+                front.write(FrontItem::Started(&STARTED), &mut out);
             }
             let mut offset = 0;
             for (at, piece) in data.chunks(size).enumerate() {
-                front.write(Item::Chunk(&chunk(at as u64 + 1, offset, piece)), &mut out);
+                front.write(FrontItem::Chunk(&chunk(at as u64 + 1, offset, piece)), &mut out);
                 offset += piece.len() as u64;
             }
-            front.write(Item::End(&end(EndState::Ended(state))), &mut out);
+            front.write(FrontItem::End(&end(EndState::Ended(state))), &mut out);
             let context = format!("SEED={} {round} {format:?}", seed());
             let seen = read(format, &out, &mut random);
             let [step] = &seen.steps[..] else { panic!("{context}: {seen:?}") };

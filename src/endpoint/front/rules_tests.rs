@@ -5,17 +5,20 @@ use serde_json::json;
 use super::check::{Checker, SeenEnd};
 use super::random_tests::{FORMATS, STARTED, chunk, end, front, gap};
 use super::runs::tool_gap;
-use super::{Channels, Format, Front, Item, Names, Reader, SdkVersion, Source, Spelling};
-use crate::agent::{Arguments, Body, Data, Final, Part, Partial, ToolExecution};
+use super::{
+    Channels, Front, FrontFormat, FrontItem, FrontNames, FrontReader, SdkVersion, Spelling,
+    StreamSource,
+};
+use crate::agent::{Arguments, Body, Data, Final, Partial, RunPart, ToolExecution};
 use crate::base::Random;
 use crate::stream::{Kind, Outcome};
-use crate::wire::events::{EndState, Progress};
+use crate::wire::events::{EndState, ProgressEvent};
 
-fn parts(bodies: impl IntoIterator<Item = Body>) -> Vec<Part> {
+fn parts(bodies: impl IntoIterator<Item = Body>) -> Vec<RunPart> {
     let numbered = (1..).zip(bodies);
     let part = |(seq, body)| {
         let step_number = u32::from(seq > 1);
-        Part { seq, agent_id: "a".into(), step_number, timestamp_us: 2_000 * seq, body }
+        RunPart { seq, agent_id: "a".into(), step_number, timestamp_us: 2_000 * seq, body }
     };
     numbered.map(part).collect()
 }
@@ -79,12 +82,12 @@ fn call_end(outcome: Outcome, output: &str, error: Option<&str>) -> Body {
     })
 }
 
-fn written(format: Format, bodies: Vec<Body>, state: EndState<'static>) -> String {
+fn written(format: FrontFormat, bodies: Vec<Body>, state: EndState<'static>) -> String {
     let (mut front, mut out) = (front(format), Vec::new());
     for part in &parts(bodies) {
-        front.write(Item::Part(part), &mut out);
+        front.write(FrontItem::Part(part), &mut out);
     }
-    front.write(Item::End(&end(state)), &mut out);
+    front.write(FrontItem::End(&end(state)), &mut out);
     String::from_utf8(out).unwrap()
 }
 
@@ -101,8 +104,8 @@ fn types(text: &str) -> Vec<String> {
     data.map(name).filter(|name| !name.starts_with("data-e")).collect()
 }
 
-const AI_SDK: Format = Format::AiSdk { sdk: SdkVersion::V5 };
-const LANGGRAPH: Format = Format::LangGraph { spelling: Spelling::Snake };
+const AI_SDK: FrontFormat = FrontFormat::AiSdk { sdk: SdkVersion::V5 };
+const LANGGRAPH: FrontFormat = FrontFormat::LangGraph { spelling: Spelling::Snake };
 const COMPLETED: EndState<'static> = EndState::Ended("completed");
 
 /// Returns a run that writes `Hi` and calls a tool, which has written one line; `rest` follows.
@@ -142,7 +145,7 @@ fn ai_sdk_is_told_a_run_in_the_chunks_that_its_oldest_client_knows() {
 #[test]
 fn ag_ui_is_told_a_run_and_nothing_that_is_no_json() {
     let bodies = calling([output("2\n", 2), call_end(Outcome::Failed, "1\n", Some("exit code 2"))]);
-    let text = written(Format::AgUi, bodies, COMPLETED);
+    let text = written(FrontFormat::AgUi, bodies, COMPLETED);
     let expected = [
         "RUN_STARTED",
         "CUSTOM",
@@ -209,7 +212,7 @@ fn langgraph_is_told_a_run_with_numbers_and_both_spellings() {
         ),
         "{text}"
     );
-    let camel = written(Format::LangGraph { spelling: Spelling::Camel }, bodies(), COMPLETED);
+    let camel = written(FrontFormat::LangGraph { spelling: Spelling::Camel }, bodies(), COMPLETED);
     assert!(camel.contains("\"toolCallId\":\"c\",\"toolName\":\"seq\""), "{camel}");
     assert!(!camel.contains("_id\"") && !camel.contains("_name\""), "{camel}");
 }
@@ -217,13 +220,13 @@ fn langgraph_is_told_a_run_with_numbers_and_both_spellings() {
 #[test]
 fn langgraph_follows_the_channels_that_were_asked_for_and_numbers_them_alike() {
     let run = parts([started(), text("Hi", 0), call_started(), output("1\n", 0)]);
-    let tell = |channels| {
+    let emit = |channels| {
         let (mut front, mut out) = (front(LANGGRAPH), Vec::new());
         front.set_channels(channels);
-        run.iter().for_each(|part| front.write(Item::Part(part), &mut out));
+        run.iter().for_each(|part| front.write(FrontItem::Part(part), &mut out));
         String::from_utf8(out).unwrap()
     };
-    let (all, some) = (tell(Channels::default()), tell(Channels::new(["tools"])));
+    let (all, some) = (emit(Channels::default()), emit(Channels::new(["tools"])));
     assert_eq!(types(&some), ["tool-started", "tool-output-delta"]);
     assert!(some.split_inclusive("\n\n").all(|frame| all.contains(frame)), "{some}");
 }
@@ -245,7 +248,7 @@ fn wrong_arguments_start_no_tool_and_fail_once() {
     let text = written(LANGGRAPH, bodies(), COMPLETED);
     assert!(text.contains("\"type\":\"invalid_tool_call\""), "{text}");
     assert_eq!(types(&text)[4..6], ["tool-started", "tool-error"], "{text}");
-    let text = written(Format::AgUi, bodies(), COMPLETED);
+    let text = written(FrontFormat::AgUi, bodies(), COMPLETED);
     assert!(text.contains("\"delta\":\"{\\\"to\\\":\"") && text.contains("TOOL_CALL_RESULT"));
 }
 
@@ -283,13 +286,13 @@ fn who_is_detached_is_told_so_and_that_the_run_goes_on() {
         checker.read(text.as_bytes(), &mut Random::new(1)).unwrap();
         let seen = checker.finish().unwrap_or_else(|error| panic!("{format:?} {error} {text}"));
         assert_eq!(seen.end, SeenEnd::Detached, "{format:?}");
-        assert!(format == Format::AgUi || text.contains("\"resumeFrom\":3"), "{text}");
+        assert!(format == FrontFormat::AgUi || text.contains("\"resumeFrom\":3"), "{text}");
     }
 }
 
 #[test]
 fn gaps_and_progress_are_told_where_they_are() {
-    let progress = Progress {
+    let progress = ProgressEvent {
         execution: "0abc",
         token: None,
         progress: 1.0,
@@ -302,11 +305,11 @@ fn gaps_and_progress_are_told_where_they_are() {
         let (mut front, mut out) = (front(format), Vec::new());
         let bodies = [started(), call_started(), output("1", 0), Body::Partial(tool_gap("c"))];
         for part in &parts(bodies) {
-            front.write(Item::Part(part), &mut out);
-            front.write(Item::Gap(&gap()), &mut out);
-            front.write(Item::Progress(&progress), &mut out);
+            front.write(FrontItem::Part(part), &mut out);
+            front.write(FrontItem::Gap(&gap()), &mut out);
+            front.write(FrontItem::Progress(&progress), &mut out);
         }
-        front.write(Item::End(&end(COMPLETED)), &mut out);
+        front.write(FrontItem::End(&end(COMPLETED)), &mut out);
         let mut checker = Checker::new(format);
         checker.read(&out, &mut Random::new(1)).unwrap();
         assert_eq!(checker.finish().unwrap().gap_count, 5, "{format:?}");
@@ -321,13 +324,13 @@ fn gaps_and_progress_are_told_where_they_are() {
 #[test]
 fn a_tool_whose_log_lost_its_front_is_told_from_there() {
     for format in FORMATS {
-        let mut front = Front::new(format, Names::new("0abc", "seq"), Source::Tool);
+        let mut front = Front::new(format, FrontNames::new("0abc", "seq"), StreamSource::Tool);
         let mut out = Vec::new();
-        front.prime(Item::Started(&STARTED));
-        front.prime(Item::Chunk(&chunk(7, 700, b"seven ")));
-        front.reopen(Reader::New, &mut out);
-        front.write(Item::Chunk(&chunk(8, 706, b"eight")), &mut out);
-        front.write(Item::End(&end(COMPLETED)), &mut out);
+        front.prime(FrontItem::Started(&STARTED));
+        front.prime(FrontItem::Chunk(&chunk(7, 700, b"seven ")));
+        front.reopen(FrontReader::New, &mut out);
+        front.write(FrontItem::Chunk(&chunk(8, 706, b"eight")), &mut out);
+        front.write(FrontItem::End(&end(COMPLETED)), &mut out);
         let mut checker = Checker::new(format);
         checker.read(&out, &mut Random::new(1)).unwrap();
         let seen = checker.finish().unwrap();
@@ -339,16 +342,16 @@ fn a_tool_whose_log_lost_its_front_is_told_from_there() {
 fn names_of_strangers_stay_in_their_strings() {
     let hostile = "a\n\ndata: {}\nid: 7\n\"\u{2028}";
     for format in FORMATS {
-        let names = Names {
+        let names = FrontNames {
             thread_id: hostile.to_owned(),
             run_id: hostile.to_owned(),
-            ..Names::new("0abc", "agent")
+            ..FrontNames::new("0abc", "agent")
         };
-        let (mut front, mut out) = (Front::new(format, names, Source::Agent), Vec::new());
+        let (mut front, mut out) = (Front::new(format, names, StreamSource::Agent), Vec::new());
         for part in &parts([started(), text(hostile, 0)]) {
-            front.write(Item::Part(part), &mut out);
+            front.write(FrontItem::Part(part), &mut out);
         }
-        front.write(Item::End(&end(COMPLETED)), &mut out);
+        front.write(FrontItem::End(&end(COMPLETED)), &mut out);
         let mut checker = Checker::new(format);
         checker.read(&out, &mut Random::new(1)).unwrap();
         assert_eq!(checker.finish().unwrap().steps[0].text, hostile, "{format:?}");

@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::check::{Seen, SeenCall, SeenEnd, SeenStep};
+use super::check::{SeenCall, SeenEnd, SeenStep, SeenStream};
 use crate::agent::model::FinishReason;
 use crate::agent::order::Order;
 use crate::agent::{
-    Arguments, Body, CancelReason, Continuation, Data, Decision, Failure, Final, FinalState, Part,
-    Partial, ProgressSaid, Reason, Step, StepCall, ToolExecution, Usage,
+    Arguments, Body, CancelReason, Continuation, Data, Decision, Failure, Final, FinalState,
+    PartProgress, Partial, Reason, RunPart, StepCall, StepSummary, ToolExecution, Usage,
 };
 use crate::base::Random;
 use crate::stream::{Gap, GapReason, Kind, Outcome};
 
 /// A random run.
-pub struct Run {
-    pub parts: Vec<Part>,
+pub struct RandomRun {
+    pub parts: Vec<RunPart>,
     /// The content of the whole run. Results are those that the model receives.
-    pub seen: Seen,
+    pub seen: SeenStream,
 }
 
 /// The size of a random run.
@@ -36,35 +36,35 @@ impl Default for Size {
     }
 }
 
-struct Writer<'r> {
+struct RunWriter<'r> {
     random: &'r mut Random,
     size: Size,
-    parts: Vec<Part>,
-    seen: Seen,
+    parts: Vec<RunPart>,
+    seen: SeenStream,
     step: u32,
     text_bytes: u64,
     reasoning_bytes: u64,
-    calls: Vec<Open>,
+    calls: Vec<RandomCall>,
     call_count: u64,
     is_broken: bool,
 }
 
 /// A call that has not ended.
-struct Open {
+struct RandomCall {
     id: Arc<str>,
     name: Arc<str>,
     arguments: Option<Arguments>,
     /// The whole text of the arguments.
     text: String,
-    told_bytes: usize,
+    sent_bytes: usize,
     output: Vec<u8>,
     output_seq: u64,
 }
 
-impl Run {
-    pub fn new(random: &mut Random, size: Size) -> Run {
-        let (parts, seen) = (Vec::new(), Seen::default());
-        let mut writer = Writer {
+impl RandomRun {
+    pub fn new(random: &mut Random, size: Size) -> RandomRun {
+        let (parts, seen) = (Vec::new(), SeenStream::default());
+        let mut writer = RunWriter {
             random,
             size,
             parts,
@@ -82,11 +82,11 @@ impl Run {
             order.take(part).expect("the parts are a valid run");
         }
         assert!(order.is_over());
-        Run { parts: writer.parts, seen: writer.seen }
+        RandomRun { parts: writer.parts, seen: writer.seen }
     }
 }
 
-impl Writer<'_> {
+impl RunWriter<'_> {
     fn run(&mut self) {
         self.partial(Partial::ExecutionStarted {
             task: "find \"it\"\n".to_owned(),
@@ -196,12 +196,12 @@ impl Writer<'_> {
             1 => "{\"pattern\": 7".to_owned(), // Cut off.
             _ => json!({"pattern": self.words(), "deep": [1, {"a": null}]}).to_string(),
         };
-        self.calls.push(Open {
+        self.calls.push(RandomCall {
             id: Arc::clone(&id),
             name: Arc::clone(&name),
             arguments: None,
             text,
-            told_bytes: 0,
+            sent_bytes: 0,
             output: Vec::new(),
             output_seq: 0,
         });
@@ -221,35 +221,35 @@ impl Writer<'_> {
             _ => return,
         };
         let call = &self.calls[at];
-        let rest = call.text[call.told_bytes..].to_owned();
+        let rest = call.text[call.sent_bytes..].to_owned();
         if rest.is_empty() || self.random.chance(1, self.size.pieces_max) {
             return self.end_arguments(at);
         }
         let wanted = 1 + self.random.below(rest.len() as u64) as usize;
         let delta = rest[..rest.ceil_char_boundary(wanted)].to_owned();
-        self.tell_arguments(at, delta);
+        self.emit_arguments(at, delta);
     }
 
-    fn tell_arguments(&mut self, at: usize, delta: String) {
+    fn emit_arguments(&mut self, at: usize, delta: String) {
         let call = &mut self.calls[at];
-        let offset = call.told_bytes as u64;
-        call.told_bytes += delta.len();
+        let offset = call.sent_bytes as u64;
+        call.sent_bytes += delta.len();
         let tool_call_id = Arc::clone(&call.id);
         self.partial(Partial::ToolCallArgsDelta { tool_call_id, delta, offset });
     }
 
     fn end_arguments(&mut self, at: usize) {
-        let rest = self.calls[at].text[self.calls[at].told_bytes..].to_owned();
-        let (is_silent, is_cut) = (self.calls[at].told_bytes == 0, self.random.chance(1, 4));
+        let rest = self.calls[at].text[self.calls[at].sent_bytes..].to_owned();
+        let (is_silent, is_cut) = (self.calls[at].sent_bytes == 0, self.random.chance(1, 4));
         // A provider may send them in one piece. Then no delta comes.
         let is_skipped = is_silent && self.random.chance(1, 2);
         if !rest.is_empty() && !is_skipped {
-            self.tell_arguments(at, rest);
+            self.emit_arguments(at, rest);
         }
         let call = &mut self.calls[at];
         let value: Option<Value> = serde_json::from_str(&call.text).ok();
         let arguments = match value {
-            Some(_) if is_cut && call.told_bytes > 0 => Arguments::Cut(call.text[..1].to_owned()),
+            Some(_) if is_cut && call.sent_bytes > 0 => Arguments::Cut(call.text[..1].to_owned()),
             Some(value) => Arguments::Valid(value),
             None => Arguments::Invalid {
                 text: call.text.clone(),
@@ -289,7 +289,7 @@ impl Writer<'_> {
         let tool_call_id = Arc::clone(&self.calls[at].id);
         if self.random.chance(1, 6) {
             let message = Some(self.words());
-            let progress = ProgressSaid { progress: 0.5, message, ..ProgressSaid::default() };
+            let progress = PartProgress { progress: 0.5, message, ..PartProgress::default() };
             return self.partial(Partial::ToolProgress { tool_call_id, progress });
         }
         let mut bytes = self.words().into_bytes();
@@ -319,7 +319,7 @@ impl Writer<'_> {
 
     fn end_call(&mut self, at: usize, outcome: Outcome) {
         let is_told_less = self.random.chance(1, 4);
-        let Open { id, name, arguments, output, .. } = self.calls.remove(at);
+        let RandomCall { id, name, arguments, output, .. } = self.calls.remove(at);
         let whole = String::from_utf8_lossy(&output).into_owned();
         let told = match is_told_less {
             true => whole[..whole.floor_char_boundary(whole.len() / 2)].to_owned(),
@@ -360,7 +360,7 @@ impl Writer<'_> {
         self.is_broken = true;
         while let Some(call) = self.calls.first_mut() {
             if call.arguments.is_none() {
-                let told = call.text[..call.told_bytes].to_owned();
+                let told = call.text[..call.sent_bytes].to_owned();
                 let problem = "it was not finished".to_owned();
                 let (id, seen) = (call.id.to_string(), super::check::arguments(&told));
                 call.arguments =
@@ -374,7 +374,7 @@ impl Writer<'_> {
 
     fn end_step(&mut self, decision: Decision, reason: Reason, finish: Option<FinishReason>) {
         let (number, text) = (self.step, self.seen_step().text.clone());
-        let step = Step {
+        let step = StepSummary {
             number,
             text,
             text_truncated: false,
@@ -426,7 +426,7 @@ impl Writer<'_> {
         let seq = self.parts.len() as u64 + 1;
         let (agent_id, step_number) = ("agent-1".into(), self.step);
         let timestamp_us = 1_700_000_000_000_000 + seq;
-        self.parts.push(Part { seq, agent_id, step_number, timestamp_us, body });
+        self.parts.push(RunPart { seq, agent_id, step_number, timestamp_us, body });
     }
 }
 

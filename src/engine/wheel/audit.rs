@@ -1,6 +1,6 @@
 //! The invariants of the wheel, checked by walking all of it. For tests and the simulator.
 
-use super::{LEVELS, NEVER, NOBODY, Node, Place, SLOTS_PER_LEVEL, STALE, Wheel, place_of};
+use super::{LEVELS, NEVER, NOBODY, Node, SLOTS_PER_LEVEL, STALE, TimerPlace, Wheel, place_of};
 
 impl<T: Copy> Wheel<T> {
     /// Checks W1 to W6. O(capacity): for tests and the simulator.
@@ -13,7 +13,7 @@ impl<T: Copy> Wheel<T> {
             let level_bit = self.levels_occupied >> level & 1;
             assert_eq!(level_bit == 1, self.slots_occupied[level] != 0, "W3: level {level}");
             for slot in 0..SLOTS_PER_LEVEL {
-                armed_count += self.audit_slot(Place { level, slot });
+                armed_count += self.audit_slot(TimerPlace { level, slot });
             }
         }
         assert_eq!(armed_count, self.count, "W5: armed");
@@ -32,7 +32,7 @@ impl<T: Copy> Wheel<T> {
         assert!(remembered == STALE || remembered == due_tick_first, "W6: the first");
     }
 
-    fn audit_slot(&self, place: Place) -> u32 {
+    fn audit_slot(&self, place: TimerPlace) -> u32 {
         let slot = &self.slots[place.level][place.slot];
         let slot_bit = self.slots_occupied[place.level] >> place.slot & 1;
         assert_eq!(slot_bit == 1, slot.head != NOBODY, "W3: {place:?}");

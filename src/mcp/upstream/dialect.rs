@@ -18,14 +18,14 @@ pub struct Dialect {
     /// True if the server declares tools.
     pub has_tools: bool,
     /// True if the server sends a notification when its tools change.
-    pub tells_changes: bool,
+    pub notifies_changes: bool,
     /// True if the server runs calls as tasks of the handshake era.
     pub has_tasks: bool,
 }
 
 /// A request that has no id yet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct UnsentRequest {
     /// The method.
     pub method: &'static str,
     /// The parameters.
@@ -34,25 +34,25 @@ pub struct Asked {
     pub headers: Vec<(String, String)>,
 }
 
-impl Asked {
-    fn new(method: &'static str, params: Value) -> Asked {
+impl UnsentRequest {
+    fn new(method: &'static str, params: Value) -> UnsentRequest {
         let Value::Object(params) = params else { unreachable!("parameters are objects") };
-        Asked { method, params, headers: Vec::new() }
+        UnsentRequest { method, params, headers: Vec::new() }
     }
 
     /// `server/discover`, with which the stateless era begins.
-    pub(super) fn discover() -> Asked {
-        stateless(Asked::new("server/discover", json!({})))
+    pub(super) fn discover() -> UnsentRequest {
+        stateless(UnsentRequest::new("server/discover", json!({})))
     }
 
     /// `initialize`, with which the handshake era begins.
-    pub(super) fn initialize() -> Asked {
+    pub(super) fn initialize() -> UnsentRequest {
         let params = json!({
             "protocolVersion": Version::LATEST_HANDSHAKE.text(),
             "capabilities": capabilities(),
             "clientInfo": client_info(),
         });
-        Asked::new("initialize", params)
+        UnsentRequest::new("initialize", params)
     }
 
     /// Appends the request as a message.
@@ -83,7 +83,7 @@ fn client_info() -> Value {
 }
 
 /// Adds the members and headers that every request of the stateless era has (B3, B23, B24).
-fn stateless(mut asked: Asked) -> Asked {
+fn stateless(mut asked: UnsentRequest) -> UnsentRequest {
     let version = Version::LATEST.text();
     let mut meta = match asked.params.remove("_meta") {
         Some(Value::Object(meta)) => meta,
@@ -104,8 +104,8 @@ impl Dialect {
         self.version.era()
     }
 
-    fn ask(&self, method: &'static str, params: Value) -> Asked {
-        let mut asked = Asked::new(method, params);
+    fn ask(&self, method: &'static str, params: Value) -> UnsentRequest {
+        let mut asked = UnsentRequest::new(method, params);
         if self.era() == Era::Stateless {
             return stateless(asked);
         }
@@ -120,13 +120,13 @@ impl Dialect {
     }
 
     /// `tools/list`, from this cursor on.
-    pub fn list(&self, cursor: Option<&str>) -> Asked {
+    pub fn list(&self, cursor: Option<&str>) -> UnsentRequest {
         self.ask("tools/list", cursor.map_or(json!({}), |cursor| json!({ "cursor": cursor })))
     }
 
     /// `tools/call`. The token identifies its progress and its partial results.
-    pub fn call(&self, call: &Call<'_>) -> Asked {
-        let Call { name, arguments, schema, as_task, token, trace } = *call;
+    pub fn call(&self, call: &UpstreamCall<'_>) -> UnsentRequest {
+        let UpstreamCall { name, arguments, schema, as_task, token, trace } = *call;
         let mut meta = json!({ "progressToken": token, "partialResultToken": token });
         if self.era() == Era::Stateless {
             meta[META_LOG_LEVEL] = "info".into();
@@ -149,18 +149,18 @@ impl Dialect {
     }
 
     /// `tasks/result` of the handshake era. The server replies when the task has ended.
-    pub fn task_result(&self, task: &str) -> Asked {
+    pub fn task_result(&self, task: &str) -> UnsentRequest {
         self.ask("tasks/result", json!({ "taskId": task }))
     }
 
     /// `tasks/cancel` of the handshake era.
-    pub fn task_cancel(&self, task: &str) -> Asked {
+    pub fn task_cancel(&self, task: &str) -> UnsentRequest {
         self.ask("tasks/cancel", json!({ "taskId": task }))
     }
 
     /// `subscriptions/listen` of the stateless era. The server does not reply while notifications
     /// may come.
-    pub fn listen(&self) -> Asked {
+    pub fn listen(&self) -> UnsentRequest {
         let wanted = json!({ "notifications": { "toolsListChanged": true } });
         self.ask("subscriptions/listen", wanted)
     }
@@ -168,7 +168,7 @@ impl Dialect {
 
 /// One call of a tool.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+pub struct UpstreamCall<'a> {
     /// The name of the tool on its server.
     pub name: &'a str,
     /// The arguments, checked by the schema.
@@ -219,10 +219,10 @@ mod tests {
 
     fn dialect(version: Version) -> Dialect {
         let server = "s 1".to_owned();
-        Dialect { version, server, has_tools: true, tells_changes: true, has_tasks: true }
+        Dialect { version, server, has_tools: true, notifies_changes: true, has_tasks: true }
     }
 
-    fn call(version: Version, as_task: bool) -> Asked {
+    fn call(version: Version, as_task: bool) -> UnsentRequest {
         let arguments = json!({"region": "zürich", "n": 7, "deep": {"flag": true}});
         let header = |name: &str, of: &str| json!({"type": of, "x-mcp-header": name});
         let schema = json!({"type": "object", "properties": {
@@ -234,7 +234,7 @@ mod tests {
             None,
             None,
         );
-        let call = Call {
+        let call = UpstreamCall {
             name: "t",
             arguments: &arguments,
             schema: &schema,

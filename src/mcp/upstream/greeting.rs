@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::dialect::{Asked, Dialect};
+use super::dialect::{Dialect, UnsentRequest};
 use super::shown;
 use crate::base::plain::is_command;
 use crate::mcp::{Era, META_SERVER, Version};
@@ -25,7 +25,7 @@ pub struct Greeting {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Greeted {
     /// Send this request next.
-    Ask(Asked),
+    Ask(UnsentRequest),
     /// Both sides agree. In the handshake era the server expects a confirmation:
     /// [`super::initialized`].
     Ready(Dialect),
@@ -46,10 +46,14 @@ impl std::error::Error for GreetingError {}
 impl Greeting {
     /// Begins with the era that is known from an earlier connection, or else with the stateless
     /// one.
-    pub fn begin(known: Option<Era>) -> (Greeting, Asked) {
+    pub fn begin(known: Option<Era>) -> (Greeting, UnsentRequest) {
         match known {
-            None | Some(Era::Stateless) => (Greeting { asked: Era::Stateless }, Asked::discover()),
-            Some(Era::Handshake) => (Greeting { asked: Era::Handshake }, Asked::initialize()),
+            None | Some(Era::Stateless) => {
+                (Greeting { asked: Era::Stateless }, UnsentRequest::discover())
+            }
+            Some(Era::Handshake) => {
+                (Greeting { asked: Era::Handshake }, UnsentRequest::initialize())
+            }
         }
     }
 
@@ -90,10 +94,10 @@ impl Greeting {
 
     /// Takes the absence of a valid reply. Returns the request to send instead; `None` if none is
     /// left.
-    pub fn fall_back(&mut self) -> Option<Asked> {
+    pub fn fall_back(&mut self) -> Option<UnsentRequest> {
         let is_first = self.asked == Era::Stateless;
         self.asked = Era::Handshake;
-        is_first.then(Asked::initialize)
+        is_first.then(UnsentRequest::initialize)
     }
 }
 
@@ -131,7 +135,7 @@ fn dialect(version: Version, server: &Value, capabilities: &Value) -> Dialect {
         version,
         server: server.chars().filter(|&c| !is_command(c)).take(NAME_CHARS_MAX).collect(),
         has_tools: tools.is_some(),
-        tells_changes: is_true(tools.and_then(|tools| tools.get("listChanged"))),
+        notifies_changes: is_true(tools.and_then(|tools| tools.get("listChanged"))),
         has_tasks: has_tasks.is_some_and(Value::is_object) && version.era() == Era::Handshake,
     }
 }
@@ -166,7 +170,7 @@ mod tests {
             "version": "2"}}});
         let Ok(Greeted::Ready(dialect)) = greeting.answered(&Ok(result)) else { panic!() };
         assert_eq!((dialect.version, &*dialect.server), (Version::V2026_07_28, "n 2"));
-        assert!(dialect.has_tools && dialect.tells_changes && !dialect.has_tasks);
+        assert!(dialect.has_tools && dialect.notifies_changes && !dialect.has_tasks);
     }
 
     #[test]
@@ -203,7 +207,7 @@ mod tests {
                 Era::Handshake => {
                     let Ok(Greeted::Ready(dialect)) = greeted else { panic!("{greeted:?}") };
                     assert_eq!((dialect.version, &*dialect.server), (version, "n ?"));
-                    assert!(dialect.has_tools && dialect.has_tasks && !dialect.tells_changes);
+                    assert!(dialect.has_tools && dialect.has_tasks && !dialect.notifies_changes);
                 }
                 Era::Stateless => assert!(greeted.is_err(), "this version was not requested"),
             }

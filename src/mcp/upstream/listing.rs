@@ -24,7 +24,7 @@ pub struct Offer {
 
 /// A tool that is not offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turned {
+pub struct UnofferedTool {
     /// The name of the tool on its server, as far as it can be displayed.
     pub name: String,
     /// The reason.
@@ -38,7 +38,7 @@ pub struct Listing {
     prefix: String,
     has_tasks: bool,
     offers: Vec<Offer>,
-    turned: Vec<Turned>,
+    unoffered: Vec<UnofferedTool>,
     cursors: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Listing {
             prefix: prefix.to_owned(),
             has_tasks: dialect.has_tasks,
             offers: Vec::new(),
-            turned: Vec::new(),
+            unoffered: Vec::new(),
             cursors: Vec::new(),
         }
     }
@@ -63,10 +63,10 @@ impl Listing {
         let tools = page.get("tools").and_then(Value::as_array);
         let tools = tools.ok_or("its `tools` are not a list")?;
         for tool in tools {
-            if let Err(turned) = self.offer(tool) {
+            if let Err(unoffered) = self.offer(tool) {
                 // The number of names left out is limited too.
-                if self.turned.len() < limits::UPSTREAM_TOOLS_MAX {
-                    self.turned.push(turned);
+                if self.unoffered.len() < limits::UPSTREAM_TOOLS_MAX {
+                    self.unoffered.push(unoffered);
                 }
             }
         }
@@ -83,14 +83,14 @@ impl Listing {
     }
 
     /// All offered tools, in the order of their names here, and those that are left out.
-    pub fn finish(mut self) -> (Vec<Offer>, Vec<Turned>) {
+    pub fn finish(mut self) -> (Vec<Offer>, Vec<UnofferedTool>) {
         self.offers.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
-        (self.offers, self.turned)
+        (self.offers, self.unoffered)
     }
 
-    fn offer(&mut self, tool: &Value) -> Result<(), Turned> {
+    fn offer(&mut self, tool: &Value) -> Result<(), UnofferedTool> {
         let name = tool.get("name").and_then(Value::as_str).unwrap_or_default();
-        let turn = |reason: &str| Turned {
+        let turn = |reason: &str| UnofferedTool {
             name: shown(name).chars().take(limits::TOOL_NAME_CHARS_MAX).collect(),
             reason: reason.to_owned(),
         };
@@ -223,7 +223,7 @@ mod tests {
             version: Version::LATEST_HANDSHAKE,
             server: "s 1".to_owned(),
             has_tools: true,
-            tells_changes: false,
+            notifies_changes: false,
             has_tasks,
         }
     }
@@ -232,24 +232,24 @@ mod tests {
         json!({"name": name, "inputSchema": {"type": "object"}})
     }
 
-    fn listed(tools: Value) -> (Vec<String>, Vec<Turned>) {
+    fn listed(tools: Value) -> (Vec<String>, Vec<UnofferedTool>) {
         let mut listing = Listing::new("", &dialect(false));
         assert_eq!(listing.take(&json!({ "tools": tools })), Ok(None));
-        let (offers, turned) = listing.finish();
-        (offers.into_iter().map(|offer| offer.spec.name).collect(), turned)
+        let (offers, unoffered) = listing.finish();
+        (offers.into_iter().map(|offer| offer.spec.name).collect(), unoffered)
     }
 
     #[test]
     fn texts_of_a_tool_turn_no_direction_and_its_data_is_untouched() {
-        let turned = "a\u{202e}b\u{2066}c\u{200f}";
+        let unoffered = "a\u{202e}b\u{2066}c\u{200f}";
         let tool = serde_json::json!({
-            "name": "t", "title": turned, "description": turned,
-            "inputSchema": {"type": "object", "title": turned, "properties": {
-                "description": {"type": "string", "description": turned, "default": turned,
-                    "enum": [turned, {"description": turned}]},
+            "name": "t", "title": unoffered, "description": unoffered,
+            "inputSchema": {"type": "object", "title": unoffered, "properties": {
+                "description": {"type": "string", "description": unoffered, "default": unoffered,
+                    "enum": [unoffered, {"description": unoffered}]},
             }},
-            "outputSchema": {"type": "object", "description": turned},
-            "annotations": {"title": turned, "readOnlyHint": true},
+            "outputSchema": {"type": "object", "description": unoffered},
+            "annotations": {"title": unoffered, "readOnlyHint": true},
         });
         let page = serde_json::json!({"tools": [tool]});
         let mut listing = Listing::new("", &dialect(false));
@@ -265,9 +265,9 @@ mod tests {
         );
         assert_eq!(
             (&of_member["default"], &of_member["enum"][0]),
-            (&turned.into(), &turned.into())
+            (&unoffered.into(), &unoffered.into())
         );
-        assert_eq!(of_member["enum"][1]["description"], turned);
+        assert_eq!(of_member["enum"][1]["description"], unoffered);
         assert_eq!(spec.output_schema.as_ref().unwrap()["description"], "abc");
         assert!(
             !serde_json::to_string(&spec.to_json()["annotations"]).unwrap().contains('\u{202e}')
@@ -283,8 +283,8 @@ mod tests {
             "inputSchema": {"properties": {}}, "outputSchema": {"type": "object"},
             "annotations": {"readOnlyHint": true}, "execution": {"taskSupport": "required"}});
         assert_eq!(listing.take(&json!({"tools": [described], "nextCursor": null})), Ok(None));
-        let (offers, turned) = listing.finish();
-        assert_eq!(turned, []);
+        let (offers, unoffered) = listing.finish();
+        assert_eq!(unoffered, []);
         let names: Vec<_> = offers.iter().map(|o| (&*o.name, &*o.spec.name, o.as_task)).collect();
         assert_eq!(names, [("a", "up_a", true), ("b/c", "up_b_c", false)]);
         let spec = &offers[0].spec;
@@ -313,17 +313,17 @@ mod tests {
                 "task",
             ),
         ] {
-            let (names, turned) = listed(json!([tool("good"), bad]));
+            let (names, unoffered) = listed(json!([tool("good"), bad]));
             assert_eq!(names, ["good"], "{words}");
-            assert!(turned[0].reason.contains(words), "{turned:?}");
+            assert!(unoffered[0].reason.contains(words), "{unoffered:?}");
         }
-        let (names, turned) = listed(json!([tool("a/b"), tool("a b"), tool("c")]));
+        let (names, unoffered) = listed(json!([tool("a/b"), tool("a b"), tool("c")]));
         assert_eq!(names, ["a_b", "c"]);
-        assert!(turned[0].reason.contains("`a/b`"), "{turned:?}");
+        assert!(unoffered[0].reason.contains("`a/b`"), "{unoffered:?}");
         let many: Vec<Value> = (0..2_000).map(|number| tool(&format!("t{number}"))).collect();
-        let (names, turned) = listed(many.into());
+        let (names, unoffered) = listed(many.into());
         assert_eq!(names.len(), limits::UPSTREAM_TOOLS_MAX);
-        assert_eq!(turned.len(), limits::UPSTREAM_TOOLS_MAX);
+        assert_eq!(unoffered.len(), limits::UPSTREAM_TOOLS_MAX);
     }
 
     #[test]

@@ -8,24 +8,24 @@
 //! | `greeting` | the choice of an era and a version, once for each connection |
 //! | `dialect` | the form of requests in each version |
 //! | `listing` | the pages of a list of tools, and the names of the tools here |
-//! | `hearing` | incoming messages, and the requests that they belong to |
-//! | `passing` | the output of one call, as a tool of this server publishes it |
+//! | `exchanges` | incoming messages, and the requests that they belong to |
+//! | `call_output` | the output of one call, as a tool of this server publishes it |
 //!
 //! Everything that a server sends is checked. Harmless faults are ignored and counted: a reply to
 //! no request, progress after the end, a line that is no message. A fault that harms a call fails
 //! that call, with a sentence that names the fault.
 
+mod call_output;
 mod dialect;
+mod exchanges;
 mod greeting;
-mod hearing;
 mod listing;
-mod passing;
 
-pub use dialect::{Asked, Call, Dialect, cancelled, initialized};
+pub use call_output::{CallOutput, CallResult, OutputPiece};
+pub use dialect::{Dialect, UnsentRequest, UpstreamCall, cancelled, initialized};
+pub use exchanges::{CallNotification, Exchanges, Ignored, ServerMessage};
 pub use greeting::{Greeted, Greeting, GreetingError};
-pub use hearing::{Exchanges, Heard, Ignored, Note};
-pub use listing::{Listing, Offer, Turned, own_name};
-pub use passing::{Passed, Passing, Piece};
+pub use listing::{Listing, Offer, UnofferedTool, own_name};
 
 use crate::base::plain::is_shown;
 use crate::limits;

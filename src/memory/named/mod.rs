@@ -54,7 +54,8 @@ const _: () = assert!(CONTROL_START + CONTROL_WORDS * 8 <= HEAD_BYTES as usize);
 pub struct NamedRing {
     /// The one writer.
     pub writer: RingWriter,
-    /// The progress and the end of the execution. [`NamedRing::rouse`] has to follow a store.
+    /// The progress and the end of the execution. [`NamedRing::wake_readers`] has to follow a
+    /// store.
     pub control: ControlPage,
     segment: Segment,
     file: NamedFile,
@@ -159,7 +160,7 @@ impl NamedRing {
     }
 
     /// Wakes sleeping readers after a store to [`NamedRing::control`], as no new chunk wakes them.
-    pub fn rouse(&self) {
+    pub fn wake_readers(&self) {
         self.control.wake_producer(); // The readers sleep on the same word.
     }
 
@@ -174,7 +175,7 @@ impl Drop for NamedRing {
     /// Closes the control page, so that remaining readers see that nothing more comes.
     fn drop(&mut self) {
         self.control.close();
-        self.rouse();
+        self.wake_readers();
     }
 }
 

@@ -82,7 +82,7 @@ fn a_ring_is_read_by_its_name_and_goes_with_its_owner() {
     let verdict = std::num::NonZeroU8::new(1).unwrap();
     let totals = crate::stream::KindTotals::default();
     ring.control.finish(&FinalRecord { verdict, head_seq: 1, totals }, "");
-    ring.rouse();
+    ring.wake_readers();
     assert_ne!(reader.control.gate_epoch(), epoch, "who sleeps is told");
     assert_eq!(reader.control.final_record().unwrap().head_seq, 1);
     drop(ring);

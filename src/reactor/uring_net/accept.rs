@@ -2,11 +2,11 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::{Connection, Flight, Happening, UringNet};
+use super::{Connection, Flight, PendingEvent, UringNet};
 use crate::base::Handle;
 use crate::limits::{LISTENER_PAUSE, SEND_BUFFER_BYTES};
-use crate::reactor::ends::Ends;
-use crate::reactor::released::Past;
+use crate::reactor::ends::ConnectionEnds;
+use crate::reactor::released::SocketHistory;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
 use crate::reactor::uring_wakes::Purpose;
 use crate::reactor::{Clock, ConnectionId, IoError, ListenerId, Peer, SocketCounters};
@@ -92,8 +92,8 @@ impl UringNet {
             match self.settle_in(listener, fd) {
                 Ok((connection, peer)) => {
                     counters.accepted_count += 1;
-                    let happening = Happening::Accepted(ListenerId(listener), connection, peer);
-                    self.events.push_back(happening);
+                    let pending = PendingEvent::Accepted(ListenerId(listener), connection, peer);
+                    self.events.push_back(pending);
                 }
                 Err(_) => counters.aborted_count += 1,
             }
@@ -110,7 +110,7 @@ impl UringNet {
         if self.listeners.get(listener).is_some_and(|slot| slot.listener.is_unix()) {
             calls::set_send_buffer(fd.as_raw_fd(), SEND_BUFFER_BYTES)?;
         }
-        let slot = Connection::new(Ends::of_socket(fd), Past::none(peer));
+        let slot = Connection::new(ConnectionEnds::of_socket(fd), SocketHistory::none(peer));
         let handle = self.insert(slot).map_err(|_| IoError(libc::EMFILE))?;
         self.want_receive(handle);
         Ok((ConnectionId(handle), peer))

@@ -2,7 +2,7 @@
 
 use io_uring::cqueue;
 
-use super::{Flight, Happening, Lent, UringNet, live};
+use super::{Flight, Lent, PendingEvent, UringNet, live};
 use crate::base::Handle;
 use crate::reactor::uring_wakes::Purpose;
 use crate::reactor::{ConnectionId, IoError, SocketCounters};
@@ -27,25 +27,25 @@ impl UringNet {
             match (u32::try_from(result), buffer) {
                 _ if slot.is_closing => {}
                 (Ok(0), _) => {
-                    slot.past.has_ended = true;
-                    self.events.push_back(Happening::Ended(id, None));
+                    slot.history.has_ended = true;
+                    self.events.push_back(PendingEvent::Ended(id, None));
                 }
                 (Ok(size_bytes), Some(buffer)) => {
                     is_kept = true;
                     counters.received_bytes += u64::from(size_bytes);
-                    self.events.push_back(Happening::Received { id, buffer, size_bytes });
+                    self.events.push_back(PendingEvent::Received { id, buffer, size_bytes });
                 }
                 (Ok(_), None) => {
                     // The bytes are in no buffer of ours, so nothing can be trusted.
-                    slot.past.has_ended = true;
-                    self.events.push_back(Happening::Ended(id, Some(IoError(libc::EIO))));
+                    slot.history.has_ended = true;
+                    self.events.push_back(PendingEvent::Ended(id, Some(IoError(libc::EIO))));
                 }
                 (Err(_), _) => match -result {
                     libc::ENOBUFS => counters.starved_count += 1,
                     libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
                     code => {
-                        slot.past.has_ended = true;
-                        self.events.push_back(Happening::Ended(id, Some(IoError(code))));
+                        slot.history.has_ended = true;
+                        self.events.push_back(PendingEvent::Ended(id, Some(IoError(code))));
                     }
                 },
             }
@@ -62,7 +62,7 @@ impl UringNet {
     /// Starts receiving if that is wanted and not under way.
     pub(super) fn want_receive(&mut self, handle: Handle) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
-        let is_over = slot.past.has_ended || slot.is_closing || slot.is_releasing;
+        let is_over = slot.history.has_ended || slot.is_closing || slot.is_releasing;
         if is_over || slot.is_connecting || !slot.is_receiving || slot.receive != Flight::Idle {
             return;
         }
@@ -89,7 +89,7 @@ impl UringNet {
             Some(slot) => {
                 slot.held.extend_from_slice(self.buffers.bytes(buffer, size_bytes));
                 if slot.is_receiving {
-                    self.events.push_front(Happening::Held(id)); // In order: behind the older.
+                    self.events.push_front(PendingEvent::Held(id)); // In order: behind the older.
                 }
             }
             None => {}

@@ -27,7 +27,7 @@ impl UringNet {
         let slot = self.connections.remove(id.0)?;
         counters.released_count += 1;
         self.offer_place(counters);
-        Some(ReleasedSocket::of_kernel(slot.ends, slot.past))
+        Some(ReleasedSocket::of_kernel(slot.ends, slot.history))
     }
 
     pub(super) fn take_in(
@@ -36,11 +36,11 @@ impl UringNet {
         counters: &mut SocketCounters,
     ) -> Result<ConnectionId, AdoptError> {
         let connections_max = self.connections.capacity();
-        let (ends, past) = socket.find_place(&self.connections)?.into_kernel()?;
+        let (ends, history) = socket.find_place(&self.connections)?.into_kernel()?;
         ends.set_input_blocking(true); // The kernel waits by itself only then.
-        let inserted = self.insert(Connection::new(ends, past));
+        let inserted = self.insert(Connection::new(ends, history));
         let handle = inserted.map_err(|slot| {
-            let socket = ReleasedSocket::of_kernel(slot.ends, slot.past);
+            let socket = ReleasedSocket::of_kernel(slot.ends, slot.history);
             AdoptError::Full { socket, connections_max }
         })?;
         counters.adopted_count += 1;

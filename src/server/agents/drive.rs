@@ -1,7 +1,7 @@
 //! The events of one run. Answers of the model's server, output of tools, stops and deadlines are
 //! passed to the run's machine. The machine's actions are carried out.
 
-use crate::agent::{Action, CancelReason, End, Ended, Event, Run};
+use crate::agent::{CancelReason, Ended, RunAction, RunEnd, RunEvent, RunMachine};
 use crate::base::{Handle, guarded};
 use crate::engine::Event as EngineEvent;
 use crate::reactor::Reactor;
@@ -50,15 +50,15 @@ fn hear_model<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
                 hosted.exchange = None;
             }
             let event = match &heard {
-                Heard::Head { status, retry_after, retry_after_ms, .. } => Event::Answered {
-                    turn,
+                Heard::Head { status, retry_after, retry_after_ms, .. } => RunEvent::Answered {
+                    exchange: turn,
                     status: *status,
                     retry_after: retry_after.as_deref(),
                     retry_after_ms: retry_after_ms.as_deref(),
                 },
-                Heard::Body => Event::Body { turn, bytes: &body },
-                Heard::End => Event::BodyEnded { turn },
-                Heard::Broken(fault) => Event::Broken { turn, fault: fault.clone() },
+                Heard::Body => RunEvent::Body { exchange: turn, bytes: &body },
+                Heard::End => RunEvent::BodyEnded { exchange: turn },
+                Heard::Broken(fault) => RunEvent::Broken { exchange: turn, fault: fault.clone() },
             };
             tell_run(shard, run, hosted, event);
         });
@@ -87,7 +87,7 @@ pub(in crate::server) fn begin_agent<R: Reactor + 'static>(
     job.config.seed ^= id.nonce;
     let Job { config, conversation, hooks, depth, is_plain } = job;
     let target = config.endpoint.base_url.clone();
-    match Run::new(config, conversation, hooks) {
+    match RunMachine::new(config, conversation, hooks) {
         Ok(machine) => {
             let hosted = Hosted { depth, ..Hosted::new(machine, target, owner, is_plain) };
             shard.run_mut(handle).guest.agent = Some(Agent::Running(Box::new(hosted)));
@@ -102,7 +102,7 @@ pub(in crate::server) fn begin_agent<R: Reactor + 'static>(
 fn look_at_agent<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     with_hosted(shard, handle, |shard, hosted| {
         if !std::mem::replace(&mut hosted.has_begun, true) {
-            tell_run(shard, handle, hosted, Event::Started);
+            tell_run(shard, handle, hosted, RunEvent::Started);
         }
         let is_stopping = shard.run_mut(handle).stopping;
         if is_stopping && !std::mem::replace(&mut hosted.is_cancelled, true) {
@@ -111,9 +111,9 @@ fn look_at_agent<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handl
                 Some(Outcome::TimedOut) => CancelReason::TimedOut,
                 _ => CancelReason::Cancelled,
             };
-            tell_run(shard, handle, hosted, Event::Cancel(reason));
+            tell_run(shard, handle, hosted, RunEvent::Cancel(reason));
         } else {
-            tell_run(shard, handle, hosted, Event::Tick);
+            tell_run(shard, handle, hosted, RunEvent::Tick);
         }
     });
 }
@@ -155,7 +155,7 @@ pub(in crate::server) fn tell_run<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
     hosted: &mut Hosted,
-    event: Event<'_>,
+    event: RunEvent<'_>,
 ) {
     let (now, wall_us) = (shard.now, shard.anchor.wall_us_at(shard.now.nanos()));
     let machine = &mut hosted.machine;
@@ -209,10 +209,10 @@ fn carry_out_for<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
     hosted: &mut Hosted,
-    action: Action,
+    action: RunAction,
 ) {
     match action {
-        Action::Ask { turn, request } => {
+        RunAction::Ask { exchange: turn, request } => {
             close_exchange(shard, hosted, outgoing::drop_exchange);
             let target = Target {
                 is_tls: hosted.target.is_tls,
@@ -224,17 +224,17 @@ fn carry_out_for<R: Reactor + 'static>(
             hosted.is_read = true;
             shard.guests.agents.remember(Asked { exchange, run: handle, turn });
         }
-        Action::HangUp { turn } if hosted.is_asking(turn) => {
+        RunAction::HangUp { exchange: turn } if hosted.is_asking(turn) => {
             close_exchange(shard, hosted, outgoing::drop_exchange);
         }
-        Action::Release { turn } if hosted.is_asking(turn) => {
+        RunAction::Release { exchange: turn } if hosted.is_asking(turn) => {
             close_exchange(shard, hosted, outgoing::release_exchange);
         }
-        Action::HangUp { .. } | Action::Release { .. } => {} // The exchange has already ended.
-        Action::Start { call, tool, arguments } => {
+        RunAction::HangUp { .. } | RunAction::Release { .. } => {} // It has already ended.
+        RunAction::Start { call, tool, arguments } => {
             tools::start_tool(shard, handle, hosted, call, &tool, arguments);
         }
-        Action::Stop { call } => tools::stop_tool(shard, hosted, call),
+        RunAction::Stop { call } => tools::stop_tool(shard, hosted, call),
     }
 }
 
@@ -280,7 +280,7 @@ fn end_agent<R: Reactor + 'static>(
 }
 
 /// Returns the result that the engine receives for this end.
-fn result_of(end: &End) -> Result<(), ToolError> {
+fn result_of(end: &RunEnd) -> Result<(), ToolError> {
     match &end.how {
         Ended::Completed => Ok(()),
         Ended::Failed(failure) => Err(ToolError::new(failure.to_string())),

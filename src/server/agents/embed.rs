@@ -4,8 +4,8 @@
 //! [`AgentSteps`] is built on [`AgentStream`]: it folds the same parts into the state after each
 //! step.
 
-use crate::agent::{Config, Fold, Folded, Hooks, Message, NoHooks, Part, State};
-use crate::base::{ExecutionId, Foreign};
+use crate::agent::{Config, Fold, Folded, Hooks, Message, NoHooks, RunPart, RunState};
+use crate::base::{ExecutionId, Guarded};
 use crate::engine::{SubscribeError, SubscribeSpec};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
@@ -62,7 +62,7 @@ pub(in crate::server) fn start_agent<R: Reactor + 'static>(
     let mut prepared = Prepared::new(Work::Agent(Box::new(call)));
     (prepared.need, prepared.timeouts) = (spec.need, spec.timeouts);
     prepared.tool = Some(spec.into());
-    let hooks = Foreign::new(hooks);
+    let hooks = Guarded::new(hooks);
     let job = Job { config, conversation, hooks, depth: 0, is_plain: false };
     crate::server::agents::job::checked(&job.config)
         .map_err(|error| ExecuteError::Start(StartError::Argument(error)))?;
@@ -108,11 +108,11 @@ impl AgentStream {
     }
 
     /// Returns the next part if it has been published. Does not run the shard.
-    pub fn poll<R: Reactor + 'static>(&mut self, shard: &mut ServerShard<R>) -> Option<Part> {
+    pub fn poll<R: Reactor + 'static>(&mut self, shard: &mut ServerShard<R>) -> Option<RunPart> {
         loop {
             match shard.poll(&mut self.polled)? {
                 Delivery::Chunk(chunk) => {
-                    return Some(Part::parse(chunk.data).expect("a run's chunks are parts"));
+                    return Some(RunPart::parse(chunk.data).expect("a run's chunks are parts"));
                 }
                 Delivery::Gap(_) | Delivery::Progress(_) | Delivery::End(_) => {}
             }
@@ -120,7 +120,7 @@ impl AgentStream {
     }
 
     /// Returns the next part, running the shard until it is published; `None` after the last one.
-    pub fn next<R: Reactor + 'static>(&mut self, shard: &mut ServerShard<R>) -> Option<Part> {
+    pub fn next<R: Reactor + 'static>(&mut self, shard: &mut ServerShard<R>) -> Option<RunPart> {
         loop {
             let part = self.poll(shard);
             if part.is_some() || self.polled.is_done() {
@@ -141,7 +141,7 @@ impl AgentSteps {
 
     /// Returns the state after the next step, running the shard until then. The last state also
     /// holds how the run ended. `None` after the last one.
-    pub fn next<R: Reactor + 'static>(&mut self, shard: &mut ServerShard<R>) -> Option<State> {
+    pub fn next<R: Reactor + 'static>(&mut self, shard: &mut ServerShard<R>) -> Option<RunState> {
         while let Some(part) = self.stream.next(shard) {
             if self.fold.take(&part) != Folded::Nothing {
                 return Some(self.fold.state().clone());

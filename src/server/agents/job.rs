@@ -10,7 +10,7 @@ use crate::agent::{
     AssistantMessage, CallMade, Config, Hooks, Message, NoHooks, Strategy, ToolDescription,
     ToolResult,
 };
-use crate::base::{Foreign, Principal};
+use crate::base::{Guarded, Principal};
 use crate::limits;
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
@@ -22,7 +22,7 @@ use crate::tool::{AGENT, AgentCall, ArgumentError, Arguments, StartError, ToolSp
 pub(in crate::server) struct Job {
     pub config: Config,
     pub conversation: Vec<Message>,
-    pub hooks: Foreign<Box<dyn Hooks + Send>>,
+    pub hooks: Guarded<Box<dyn Hooks + Send>>,
     /// Number of levels of agents that the run may start below itself.
     pub depth: u32,
     /// True if only the model's text is published.
@@ -76,7 +76,7 @@ fn run_of<R: Reactor + 'static>(
     let conversation = conversation(&mut given)?;
     given.finish()?;
     checked(&config)?;
-    Ok(Job { config, conversation, hooks: Foreign::new(Box::new(NoHooks)), depth, is_plain: false })
+    Ok(Job { config, conversation, hooks: Guarded::new(Box::new(NoHooks)), depth, is_plain: false })
 }
 
 /// Returns a run of one turn without tools, of which only the text is published.
@@ -94,7 +94,7 @@ fn generation_of<R: Reactor + 'static>(
     Ok(Job {
         config,
         conversation,
-        hooks: Foreign::new(Box::new(NoHooks)),
+        hooks: Guarded::new(Box::new(NoHooks)),
         depth: 0,
         is_plain: true,
     })

@@ -39,7 +39,7 @@ pub(in crate::server) use job::Job;
 pub use settings::{AgentSettings, ModelError, ModelSettings, ToolChoice};
 pub(in crate::server) use specs::add_to;
 
-use crate::agent::{Run, model};
+use crate::agent::{RunMachine, model};
 use crate::base::{ExecutionId, Handle, Instant, Principal, SubscriberId};
 use crate::memory::ChunkHeader;
 use crate::reactor::Reactor;
@@ -49,7 +49,7 @@ use crate::server::outgoing::{ExchangeId, OutgoingConfig};
 use crate::shard::run::Producer;
 use crate::shard::{Call, Chunk, Delivery, Ended, Reported, Sink};
 use crate::stream::{EndState, Exit, Gap, Kind, Outcome, Progress};
-use crate::tool::{Notes, ToolError};
+use crate::tool::{ToolError, ToolUpdate};
 
 /// Runs with news, and the state that all runs of a shard share.
 #[derive(Default)]
@@ -103,7 +103,7 @@ pub(in crate::server) enum Agent {
 
 /// A run that is running.
 pub(in crate::server) struct Hosted {
-    machine: Run,
+    machine: RunMachine,
     target: model::BaseUrl,
     owner: Principal,
     /// Number of levels of agents that the run may start below itself.
@@ -114,12 +114,12 @@ pub(in crate::server) struct Hosted {
     /// True if only the model's text is published.
     is_plain: bool,
     /// Reports (such as token usage) that a plain run publishes besides its text.
-    notes: Notes,
+    updates: ToolUpdate,
     /// Tools that are running.
     calls: Vec<ToolCall>,
     /// A part that has no room yet, with its chunk header.
     waiting: Option<(ChunkHeader, Box<[u8]>)>,
-    /// True once the machine has received [`Event::Started`](crate::agent::Event::Started).
+    /// True once the machine has received [`RunEvent::Started`](crate::agent::RunEvent::Started).
     has_begun: bool,
     /// True once the machine has been told to stop.
     is_cancelled: bool,
@@ -219,7 +219,12 @@ impl Agent {
 }
 
 impl Hosted {
-    fn new(machine: Run, target: model::BaseUrl, owner: Principal, is_plain: bool) -> Hosted {
+    fn new(
+        machine: RunMachine,
+        target: model::BaseUrl,
+        owner: Principal,
+        is_plain: bool,
+    ) -> Hosted {
         Hosted {
             machine,
             target,
@@ -228,7 +233,7 @@ impl Hosted {
             exchange: None,
             is_read: true,
             is_plain,
-            notes: Notes::default(),
+            updates: ToolUpdate::default(),
             calls: Vec::new(),
             waiting: None,
             has_begun: false,

@@ -93,13 +93,13 @@ fn publish_burst<R: Reactor + 'static>(
         }
     }
     shard.guests.agents.scratch = scratch;
-    let notes = std::mem::take(&mut hosted.notes);
+    let updates = std::mem::take(&mut hosted.updates);
     if !facts.is_empty() {
         shard.worked = true;
         shard.ingest_written(handle.index, &facts);
     }
-    if !notes.reports.is_empty() {
-        shard.pass_on(handle, &notes);
+    if !updates.reports.is_empty() {
+        shard.pass_on(handle, &updates);
     }
     facts.len()
 }
@@ -127,7 +127,7 @@ impl Hosted {
                         "input_tokens": usage.input_tokens,
                         "output_tokens": usage.output_tokens,
                     });
-                    self.notes.push(Report::context(&json!({ "usage": usage })));
+                    self.updates.push(Report::context(&json!({ "usage": usage })));
                 }
                 _ => {}
             }

@@ -8,7 +8,7 @@ use crate::server::agents::drive;
 use crate::server::{records, workers};
 use serde_json::Value;
 
-use crate::agent::{Body, Event, Part, Partial, ToolProgress};
+use crate::agent::{Body, Partial, RunEvent, RunPart, ToolProgress};
 use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::{Event as EngineEvent, Start, SubscribeSpec};
 use crate::limits;
@@ -42,10 +42,10 @@ pub(in crate::server) fn start_tool<R: Reactor + 'static>(
                 heard_count: 0,
                 is_held: false,
             });
-            drive::tell_run(shard, handle, hosted, Event::ToolStarted { call, execution });
+            drive::tell_run(shard, handle, hosted, RunEvent::ToolStarted { call, execution });
         }
         Err(text) => {
-            drive::tell_run(shard, handle, hosted, Event::ToolRefused { call, text: &text });
+            drive::tell_run(shard, handle, hosted, RunEvent::ToolRefused { call, text: &text });
         }
     }
 }
@@ -127,14 +127,14 @@ pub(in crate::server) fn tell_tool_said<R: Reactor + 'static>(
             match hosted.calls[at].has_parts {
                 false => {
                     let kind = *kind;
-                    let event = Event::ToolChunk { call, seq, offset, kind, bytes, more };
+                    let event = RunEvent::ToolChunk { call, seq, offset, kind, bytes, more };
                     drive::tell_run(shard, handle, hosted, event);
                 }
                 true => tell_part(shard, handle, hosted, at, seq, bytes),
             }
         }
         Said::Gap(gap) => {
-            drive::tell_run(shard, handle, hosted, Event::ToolGap { call, gap: *gap })
+            drive::tell_run(shard, handle, hosted, RunEvent::ToolGap { call, gap: *gap })
         }
         Said::Progress { progress, message, context } => {
             let progress = ToolProgress {
@@ -144,12 +144,17 @@ pub(in crate::server) fn tell_tool_said<R: Reactor + 'static>(
                 message: message.as_deref(),
                 context: context.as_deref(),
             };
-            drive::tell_run(shard, handle, hosted, Event::ToolProgress { call, progress });
+            drive::tell_run(shard, handle, hosted, RunEvent::ToolProgress { call, progress });
         }
         Said::End { outcome, exit, error } => {
             hosted.calls.swap_remove(at);
             let (outcome, exit, error) = (*outcome, *exit, error.as_deref());
-            drive::tell_run(shard, handle, hosted, Event::ToolEnded { call, outcome, exit, error });
+            drive::tell_run(
+                shard,
+                handle,
+                hosted,
+                RunEvent::ToolEnded { call, outcome, exit, error },
+            );
         }
     }
 }
@@ -163,15 +168,15 @@ fn tell_part<R: Reactor + 'static>(
     seq: u64,
     json: &[u8],
 ) {
-    let Ok(Part { body: Body::Partial(Partial::TextDelta { delta: text, .. }), .. }) =
-        Part::parse(json)
+    let Ok(RunPart { body: Body::Partial(Partial::TextDelta { delta: text, .. }), .. }) =
+        RunPart::parse(json)
     else {
         return;
     };
     let ToolCall { call, said_bytes: offset, .. } = hosted.calls[at];
     hosted.calls[at].said_bytes += text.len() as u64;
     let (bytes, more) = (text.as_bytes(), false);
-    let event = Event::ToolChunk { call, seq, offset, kind: Kind::Text, bytes, more };
+    let event = RunEvent::ToolChunk { call, seq, offset, kind: Kind::Text, bytes, more };
     drive::tell_run(shard, handle, hosted, event);
 }
 

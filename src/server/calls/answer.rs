@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::front::bodies;
 use crate::endpoint::{
-    Answer, ApiError, Call, Execute, FrontRun, FrontWish, Opening, PolicyWish, StreamFormat,
-    documents,
+    Answer, ApiCall, ApiError, Execute, FrontOptions, FrontRun, Opening, PolicyChoice,
+    StreamFormat, documents,
 };
 use crate::engine::{CancelError, NotFound, Start, Status as ExecutionStatus};
 use crate::limits;
@@ -16,7 +16,7 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::shard::{ExecuteError, ExecuteOptions};
-use crate::stream::{Outcome, Policy, State};
+use crate::stream::{ExecutionState, Outcome, Policy};
 use crate::tool::{AGENT, StartError};
 use crate::wire::http1::Status;
 use crate::wire::write_json;
@@ -25,19 +25,19 @@ use crate::wire::write_json;
 pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    call: Call,
+    call: ApiCall,
 ) -> Answered {
     let is_draining = shard.guests.hub.is_draining();
     let principal = owner::principal_of(shard, id);
     match call {
-        Call::Execute(_)
-        | Call::Follow(_)
-        | Call::Output(..)
-        | Call::Work(_)
-        | Call::ReadDoor(_)
-        | Call::Produce(_)
-        | Call::Thread(_)
-        | Call::Ready
+        ApiCall::Execute(_)
+        | ApiCall::Follow(_)
+        | ApiCall::Output(..)
+        | ApiCall::Work(_)
+        | ApiCall::ReadDoor(_)
+        | ApiCall::Produce(_)
+        | ApiCall::Thread(_)
+        | ApiCall::Ready
             if is_draining =>
         {
             answer_error(shard, id, &ApiError::shutting_down())
@@ -45,22 +45,22 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         ref call if !owner::is_open_to(shard, call, principal) => {
             answer_error(shard, id, &NotFound.into())
         }
-        Call::Execute(execute) => run_tool(shard, id, *execute, principal),
-        Call::Follow(follow) => hub::follow(shard, id, &follow),
-        Call::Output(execution, kinds) => hub::send_output(shard, id, execution, kinds),
-        Call::Result(execution, wait) => await_result(shard, id, execution, wait),
-        Call::Executions | Call::AllProgress | Call::Metrics(_) => {
+        ApiCall::Execute(execute) => run_tool(shard, id, *execute, principal),
+        ApiCall::Follow(follow) => hub::follow(shard, id, &follow),
+        ApiCall::Output(execution, kinds) => hub::send_output(shard, id, execution, kinds),
+        ApiCall::Result(execution, wait) => await_result(shard, id, execution, wait),
+        ApiCall::Executions | ApiCall::AllProgress | ApiCall::Metrics(_) => {
             peers::gather(shard, id, call, principal)
         }
-        Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => {
+        ApiCall::PutVirtualTool(_) | ApiCall::DeleteVirtualTool(_) => {
             workers::change_tools(shard, id, call, principal)
         }
-        Call::Work(work) => workers::let_work(shard, id, *work, principal),
-        Call::Deliver(deliver) => workers::deliver(shard, id, deliver, principal),
-        Call::Mcp(request) => mcp::answer_mcp(shard, id, *request, principal),
-        Call::ReadDoor(door) => shm::read_at_door(shard, id, &door),
-        Call::Produce(produce) => shm::produce_at_door(shard, id, *produce, principal),
-        Call::Thread(call) => threads::ask_thread(shard, id, *call, principal),
+        ApiCall::Work(work) => workers::let_work(shard, id, *work, principal),
+        ApiCall::Deliver(deliver) => workers::deliver(shard, id, deliver, principal),
+        ApiCall::Mcp(request) => mcp::answer_mcp(shard, id, *request, principal),
+        ApiCall::ReadDoor(door) => shm::read_at_door(shard, id, &door),
+        ApiCall::Produce(produce) => shm::produce_at_door(shard, id, *produce, principal),
+        ApiCall::Thread(call) => threads::ask_thread(shard, id, *call, principal),
         other => {
             let reply = answer_now(shard, &other, principal);
             answer(shard, id, &reply.unwrap_or_else(|error| Answer::error(&error)))
@@ -71,47 +71,49 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
 /// Answers a call from the tables of this shard.
 fn answer_now<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    call: &Call,
+    call: &ApiCall,
     principal: Principal,
 ) -> Result<Answer, ApiError> {
     let document = match call {
-        Call::Tools => documents::tools(workers::tool_specs(shard, principal).map(|spec| &**spec)),
-        Call::VirtualTools => workers::list_virtual_tools(shard, principal),
-        Call::Inspect(execution) => describe(shard, *execution)?,
-        Call::Cancel(execution) => return cancel_call(shard, *execution),
-        Call::Acknowledge(execution, subscriber, seq) => {
+        ApiCall::Tools => {
+            documents::tools(workers::tool_specs(shard, principal).map(|spec| &**spec))
+        }
+        ApiCall::VirtualTools => workers::list_virtual_tools(shard, principal),
+        ApiCall::Inspect(execution) => describe(shard, *execution)?,
+        ApiCall::Cancel(execution) => return cancel_call(shard, *execution),
+        ApiCall::Acknowledge(execution, subscriber, seq) => {
             hub::check_subscriber(shard, *execution, *subscriber)?;
             shard.acknowledge(*subscriber, *seq)?;
             return Ok(Answer::empty(Status::NO_CONTENT));
         }
-        Call::Unsubscribe(execution, subscriber) => {
+        ApiCall::Unsubscribe(execution, subscriber) => {
             hub::unfollow(shard, *execution, *subscriber)?;
             return Ok(Answer::empty(Status::NO_CONTENT));
         }
-        Call::Progress(token) => {
+        ApiCall::Progress(token) => {
             let id = shard.find_token(*token)?;
             let status = shard.inspect(id)?;
             documents::progress(*token, &status, shard.engine.progress_texts(id.slot))
         }
-        Call::Ready if !shard.guests.peers.dead().is_empty() => {
+        ApiCall::Ready if !shard.guests.peers.dead().is_empty() => {
             return Err(ApiError::shards_dead(shard.guests.peers.dead()));
         }
-        Call::Ready => documents::health("ready"),
-        Call::Execute(_)
-        | Call::Follow(_)
-        | Call::Output(..)
-        | Call::Result(..)
-        | Call::Executions
-        | Call::Metrics(_)
-        | Call::AllProgress
-        | Call::PutVirtualTool(_)
-        | Call::DeleteVirtualTool(_)
-        | Call::Work(_)
-        | Call::Mcp(_)
-        | Call::ReadDoor(_)
-        | Call::Produce(_)
-        | Call::Thread(_)
-        | Call::Deliver(_) => unreachable!("answered elsewhere"),
+        ApiCall::Ready => documents::health("ready"),
+        ApiCall::Execute(_)
+        | ApiCall::Follow(_)
+        | ApiCall::Output(..)
+        | ApiCall::Result(..)
+        | ApiCall::Executions
+        | ApiCall::Metrics(_)
+        | ApiCall::AllProgress
+        | ApiCall::PutVirtualTool(_)
+        | ApiCall::DeleteVirtualTool(_)
+        | ApiCall::Work(_)
+        | ApiCall::Mcp(_)
+        | ApiCall::ReadDoor(_)
+        | ApiCall::Produce(_)
+        | ApiCall::Thread(_)
+        | ApiCall::Deliver(_) => unreachable!("answered elsewhere"),
     };
     Ok(Answer::json(Status::OK, &document))
 }
@@ -169,7 +171,8 @@ pub(in crate::server) fn cancel_call<R: Reactor + 'static>(
         Err(error @ CancelError::NotFound) => return Err(error.into()),
     };
     // This may have freed a ring for a queued execution, and removed the cancelled one.
-    let state = shard.inspect(id).map_or(State::Ended(Outcome::Cancelled), |found| found.state);
+    let state =
+        shard.inspect(id).map_or(ExecutionState::Ended(Outcome::Cancelled), |found| found.state);
     Ok(Answer::json(status, &documents::state(id, state)))
 }
 
@@ -192,8 +195,8 @@ fn run_tool<R: Reactor + 'static>(
         // A client that asks for the stream at once must miss nothing of it.
         options.start = Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE };
     }
-    let asked = execute.stream.as_ref().and_then(|(_, wishes)| wishes.policy);
-    let asked = asked.or(policy.map(|wish| wish.policy));
+    let asked = execute.stream.as_ref().and_then(|(_, delivery_options)| delivery_options.policy);
+    let asked = asked.or(policy.map(|action| action.policy));
     let prepared = workers::prepare_tool(shard, owner, &execute.tool, &execute.arguments);
     let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
         prepared.trace = execute.trace.clone();
@@ -217,9 +220,9 @@ fn run_tool<R: Reactor + 'static>(
     if let Some((StreamFormat::Front(_), _)) = &execute.stream {
         keep_arguments(shard, execution, execute.arguments);
     }
-    if let Some((format, wishes)) = execute.stream {
-        let wish = FrontWish { passed_over: front.passed_over, ..FrontWish::default() };
-        let answered = hub::follow_new(shard, id, execution, (format, wishes), wish);
+    if let Some((format, delivery_options)) = execute.stream {
+        let action = FrontOptions { passed_over: front.passed_over, ..FrontOptions::default() };
+        let answered = hub::follow_new(shard, id, execution, (format, delivery_options), action);
         if answered.is_now() {
             let _ = shard.cancel(execution); // No client knows its id.
         } else if execute.cancels {
@@ -330,7 +333,7 @@ fn give_result<R: Reactor + 'static>(
     id: ConnectionId,
     mut status: ExecutionStatus,
 ) -> Answered {
-    status.state = status.outcome.map_or(status.state, State::Ended);
+    status.state = status.outcome.map_or(status.state, ExecutionState::Ended);
     let mut data = Vec::new();
     if let Some(run) = shard.runs[status.id.slot.index as usize].as_ref() {
         for seq in status.tail_seq.max(1)..=status.head_seq {
@@ -425,7 +428,7 @@ pub(in crate::server) fn answer_error<R: Reactor + 'static>(
 pub(in crate::server) fn options_of(
     opening: Opening,
     owner: Principal,
-) -> (ExecuteOptions, Option<PolicyWish>) {
+) -> (ExecuteOptions, Option<PolicyChoice>) {
     let Opening { start, hold, retention, block_deadline, on_stall, timeouts, progress, policy } =
         opening;
     let options = ExecuteOptions {
@@ -463,5 +466,5 @@ pub(in crate::server) fn refusal(error: ExecuteError) -> ApiError {
 
 /// True if its result is complete. Subscribers may still have chunks to read.
 fn is_complete(status: &ExecutionStatus) -> bool {
-    matches!(status.state, State::Draining | State::Ended(_))
+    matches!(status.state, ExecutionState::Draining | ExecutionState::Ended(_))
 }

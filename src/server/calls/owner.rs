@@ -5,7 +5,7 @@
 //! in another way has to check [`Shard::is_owned`].
 
 use crate::base::{ExecutionId, Principal};
-use crate::endpoint::Call;
+use crate::endpoint::ApiCall;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::{ServerShard, peers};
 /// Returns the principal of the request that this connection is being answered.
@@ -21,37 +21,41 @@ pub(in crate::server) fn principal_of<R: Reactor + 'static>(
 /// shards are checked there.
 pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
     shard: &ServerShard<R>,
-    call: &Call,
+    call: &ApiCall,
     principal: Principal,
 ) -> bool {
     match call {
-        Call::Inspect(id)
-        | Call::Cancel(id)
-        | Call::Result(id, _)
-        | Call::Output(id, _)
-        | Call::Acknowledge(id, ..)
-        | Call::Unsubscribe(id, _) => is_owned(shard, *id, principal),
-        Call::ReadDoor(door) => is_owned(shard, door.execution, principal),
-        Call::Deliver(deliver) => is_owned(shard, deliver.part.call, principal),
+        ApiCall::Inspect(id)
+        | ApiCall::Cancel(id)
+        | ApiCall::Result(id, _)
+        | ApiCall::Output(id, _)
+        | ApiCall::Acknowledge(id, ..)
+        | ApiCall::Unsubscribe(id, _) => is_owned(shard, *id, principal),
+        ApiCall::ReadDoor(door) => is_owned(shard, door.execution, principal),
+        ApiCall::Deliver(deliver) => is_owned(shard, deliver.part.call, principal),
         // All are checked together, so that the answer for one tells nothing about another.
-        Call::Follow(follow) => {
+        ApiCall::Follow(follow) => {
             let mut ids = follow.executions.iter().map(|(id, _)| *id);
             ids.all(|id| peers::is_apart(shard, id) || is_owned(shard, id, principal))
         }
-        Call::Progress(token) => {
+        ApiCall::Progress(token) => {
             let found = shard.engine.find_token(*token);
             found.is_some_and(|id| is_owned(shard, id, principal))
         }
         // In lists everyone gets their own entries.
-        Call::Executions | Call::AllProgress => true,
-        Call::Tools | Call::Execute(_) | Call::Produce(_) | Call::Metrics(_) | Call::Ready => true,
+        ApiCall::Executions | ApiCall::AllProgress => true,
+        ApiCall::Tools
+        | ApiCall::Execute(_)
+        | ApiCall::Produce(_)
+        | ApiCall::Metrics(_)
+        | ApiCall::Ready => true,
         // These names are looked up among the caller's own.
-        Call::VirtualTools
-        | Call::PutVirtualTool(_)
-        | Call::DeleteVirtualTool(_)
-        | Call::Work(_) => true,
+        ApiCall::VirtualTools
+        | ApiCall::PutVirtualTool(_)
+        | ApiCall::DeleteVirtualTool(_)
+        | ApiCall::Work(_) => true,
         // All names in them are looked up among the caller's own.
-        Call::Mcp(_) | Call::Thread(_) => true,
+        ApiCall::Mcp(_) | ApiCall::Thread(_) => true,
     }
 }
 

@@ -20,10 +20,11 @@ use crate::server::{hub, peers};
 use serde_json::{Value, json};
 use smallvec::smallvec;
 
-use crate::agent::{Body, Final, Part};
+use crate::agent::{Body, Final, RunPart};
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{
-    Answer, ApiError, Call, Follow, FrontWish, StreamFormat, ThreadAsk, ThreadCall, Wishes,
+    Answer, ApiCall, ApiError, DeliveryOptions, Follow, FrontOptions, StreamFormat, ThreadAsk,
+    ThreadCall,
 };
 use crate::engine::{From, NotFound};
 use crate::reactor::{ConnectionId, Reactor};
@@ -37,25 +38,25 @@ use crate::server::hub::stream::Source;
 use crate::server::peers::ToPeer;
 use crate::shard::act::read_chunk;
 use crate::shard::run::Ring;
-use crate::stream::State;
+use crate::stream::ExecutionState;
 use crate::tool::AGENT;
 use crate::wire::http1::Status;
 /// Returns the shard that carries out a call about a thread, or a command that begins a run of
 /// a thread.
 pub(in crate::server) fn home_of_thread<R: Reactor + 'static>(
     shard: &ServerShard<R>,
-    call: &Call,
+    call: &ApiCall,
     principal: Principal,
 ) -> Option<usize> {
     match call {
-        Call::Thread(call) => match shard.guests.conversations.newest(principal, &call.thread) {
+        ApiCall::Thread(call) => match shard.guests.conversations.newest(principal, &call.thread) {
             Some(execution) => Some(usize::from(execution.shard)),
             None if matches!(call.ask, ThreadAsk::Follow(..)) => {
                 Some(home_of_name(shard, &call.thread))
             }
             None => None,
         },
-        Call::Execute(execute) => {
+        ApiCall::Execute(execute) => {
             let front = execute.front.as_ref().filter(|front| front.command.is_some())?;
             front.thread_id.as_ref().map(|thread| home_of_name(shard, thread))
         }
@@ -83,15 +84,15 @@ pub(in crate::server) fn ask_thread<R: Reactor + 'static>(
     let newest = shard.guests.conversations.newest(principal, &thread);
     let newest = newest.filter(|execution| owner::is_owned(shard, *execution, principal));
     let answer = match ask {
-        ThreadAsk::Rejoin(format, wishes) => {
-            return rejoin(shard, id, newest, format, wishes);
+        ThreadAsk::Rejoin(format, delivery_options) => {
+            return rejoin(shard, id, newest, format, delivery_options);
         }
-        ThreadAsk::Follow(format, wish) => {
-            let channels = wish.channels.clone();
+        ThreadAsk::Follow(format, action) => {
+            let channels = action.channels.clone();
             let conversations = shard.guests.conversations.clone();
             let (name, waiting) = (thread, None);
             let thread = Thread { principal, name, format, channels, conversations, waiting };
-            return follow_thread(shard, id, newest, thread, wish);
+            return follow_thread(shard, id, newest, thread, action);
         }
         ThreadAsk::Cancel => match newest {
             Some(execution) => answer::cancel_call(shard, execution),
@@ -112,7 +113,9 @@ pub(in crate::server) fn ask_thread<R: Reactor + 'static>(
 
 fn is_under_way<R: Reactor + 'static>(shard: &mut ServerShard<R>, execution: ExecutionId) -> bool {
     let status = shard.inspect(execution);
-    status.is_ok_and(|status| matches!(status.state, State::Queued | State::Running))
+    status.is_ok_and(|status| {
+        matches!(status.state, ExecutionState::Queued | ExecutionState::Running)
+    })
 }
 
 fn rejoin<R: Reactor + 'static>(
@@ -120,7 +123,7 @@ fn rejoin<R: Reactor + 'static>(
     id: ConnectionId,
     newest: Option<ExecutionId>,
     format: StreamFormat,
-    wishes: Wishes,
+    delivery_options: DeliveryOptions,
 ) -> Answered {
     let Some(execution) = newest.filter(|execution| is_under_way(shard, *execution)) else {
         return answer::answer(shard, id, &Answer::empty(Status::NO_CONTENT));
@@ -130,8 +133,8 @@ fn rejoin<R: Reactor + 'static>(
         is_combined: false,
         resumes: false,
         format,
-        wishes,
-        front: FrontWish::default(),
+        delivery_options,
+        front: FrontOptions::default(),
     };
     hub::follow(shard, id, &follow)
 }
@@ -142,7 +145,7 @@ fn follow_thread<R: Reactor + 'static>(
     id: ConnectionId,
     newest: Option<ExecutionId>,
     thread: Thread,
-    wish: FrontWish,
+    action: FrontOptions,
 ) -> Answered {
     let format = thread.format;
     let Some(execution) = newest else { return wait_on_thread(shard, id, thread) };
@@ -151,8 +154,8 @@ fn follow_thread<R: Reactor + 'static>(
         is_combined: false,
         resumes: false,
         format: StreamFormat::Front(format),
-        wishes: Wishes::default(),
-        front: wish,
+        delivery_options: DeliveryOptions::default(),
+        front: action,
     };
     let begun =
         hub::follow_in_words(shard, id, follow.executions[0], &follow, (format, Some(thread)));
@@ -235,7 +238,7 @@ fn begin_next_run<R: Reactor + 'static>(
     let Some(thread) = hub.thread_of(id) else { return Ok(()) };
     thread.waiting = None;
     let (format, channels) = (thread.format, thread.channels.clone());
-    let spec = hub::spec_of(shard, execution, &Wishes::default(), From::Start);
+    let spec = hub::spec_of(shard, execution, &DeliveryOptions::default(), From::Start);
     let subscribed = hub::attach_connection(shard, execution, spec, id)?;
     let front = hub::front_of(shard, execution, format, &channels);
     let run = shard.runs[execution.slot.index as usize].as_ref().expect("it was just opened");
@@ -349,7 +352,7 @@ fn last_words<R: Reactor + 'static>(
         return None;
     }
     let (_, data) = read_chunk(run, status.head_seq, &mut shard.scratch).ok()?;
-    let Body::Final(last) = Part::parse(data).ok()?.body else { return None };
+    let Body::Final(last) = RunPart::parse(data).ok()?.body else { return None };
     match last {
         Final::ExecutionCompleted { final_state }
         | Final::ExecutionFailed { final_state, .. }

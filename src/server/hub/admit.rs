@@ -10,7 +10,7 @@
 //! fewer none is reserved.
 
 use crate::base::Instant;
-use crate::endpoint::{ApiError, Due};
+use crate::endpoint::{ApiError, AwaitedEvent};
 use crate::limits;
 use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::server::hub::connection::{Connection, Doing};
@@ -86,7 +86,7 @@ impl Hub {
     pub(in crate::server) fn settle_place(&mut self, id: ConnectionId, now: Instant) {
         let Some(connection) = self.connection(id) else { return };
         let is_between = matches!(connection.doing, Doing::Requests)
-            && connection.http.due() == Due::Request
+            && connection.http.due() == AwaitedEvent::Request
             && !connection.is_last
             && !connection.is_blocked;
         match is_between {

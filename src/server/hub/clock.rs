@@ -6,7 +6,7 @@ use crate::server::{calls, mcp, peers, workers};
 use std::time::Duration;
 
 use crate::base::Instant;
-use crate::endpoint::Due;
+use crate::endpoint::AwaitedEvent;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
@@ -40,7 +40,7 @@ pub(in crate::server) fn fire_connection_timers<R: Reactor + 'static>(shard: &mu
             }
             Timer::Idle | Timer::Request | Timer::Body => {
                 match connection.http.due() {
-                    Due::Rest => shard.counters.requests_timed_out += 1,
+                    AwaitedEvent::Rest => shard.counters.requests_timed_out += 1,
                     _ => shard.counters.connections_idled_out += 1,
                 }
                 receive::converse(shard, id, |http, around, out| http.time_out(around, out));
@@ -132,9 +132,9 @@ impl Connection {
             (Doing::Requests, _) if self.is_last => Some(idle),
             // The deadline of a head counts from its first byte, or from the start of the
             // connection. An empty line is no request.
-            (Doing::Requests, Due::Request) if armed == Some(Timer::Request) => None,
-            (Doing::Requests, Due::Request) => Some(idle),
-            (Doing::Requests, Due::Rest) => {
+            (Doing::Requests, AwaitedEvent::Request) if armed == Some(Timer::Request) => None,
+            (Doing::Requests, AwaitedEvent::Request) => Some(idle),
+            (Doing::Requests, AwaitedEvent::Rest) => {
                 let timer = if arrival.body_bytes.is_some() { Timer::Body } else { Timer::Request };
                 if armed == Some(timer) {
                     return None;
@@ -146,10 +146,11 @@ impl Connection {
                 };
                 Some(Some((timer, until)))
             }
-            (Doing::Requests, Due::Parts) => {
+            (Doing::Requests, AwaitedEvent::Parts) => {
                 Some(Some((Timer::Request, now + limits::PARTS_INACTIVITY)))
             }
-            (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => Some(None),
+            (Doing::Requests, AwaitedEvent::Answer | AwaitedEvent::Nothing)
+            | (Doing::Elsewhere, _) => Some(None),
             (Doing::Door, _) if self.is_last => None,
             (Doing::Door, _) => Some(None), // A line may be silent for ever.
             // Set where this state began.

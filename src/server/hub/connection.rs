@@ -13,7 +13,7 @@ use std::io::IoSlice;
 use smallvec::SmallVec;
 
 use crate::base::{Instant, Principal, SubscriberId};
-use crate::endpoint::{Call, Deliver, HttpConnection};
+use crate::endpoint::{ApiCall, Deliver, HttpConnection};
 use crate::engine::Replay;
 use crate::engine::wheel::TimerId;
 use crate::limits;
@@ -84,7 +84,7 @@ pub(in crate::server) enum Doing {
     /// It has sent a part for which there is no room yet.
     Part(Box<Deliver>),
     /// It moves to the shard with this number, which answers its call.
-    Moving(Box<(usize, Call)>),
+    Moving(Box<(usize, ApiCall)>),
     /// Its last output is under way. Then it is closed.
     Closing,
 }

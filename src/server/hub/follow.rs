@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::{
-    Answer, ApiError, Follow, FrontWish, PolicyWish, StreamBody, StreamFormat, Wishes,
+    Answer, ApiError, DeliveryOptions, Follow, FrontOptions, PolicyChoice, StreamBody, StreamFormat,
 };
 use crate::engine::{
     Event, From, NotFound, Reply, Status as ExecutionStatus, SubscribeError, SubscribeSpec,
@@ -23,7 +23,7 @@ use crate::server::hub::front::Told;
 use crate::server::hub::stream::{Source, Stream};
 use crate::server::peers::join::{Part, Parts};
 use crate::shard::{Call as SinkCall, Delivery, Ended, Sink};
-use crate::stream::{Kinds, Policy, State};
+use crate::stream::{ExecutionState, Kinds, Policy};
 use crate::trace::Code;
 use crate::wire::http1::Status;
 /// Answers with a stream. Returns false if it has begun, true if the reply is complete.
@@ -57,10 +57,10 @@ pub(in crate::server) fn follow_with<R: Reactor + 'static>(
     for (at, &(execution, from)) in follow.executions.iter().enumerate() {
         let next = match parts.get_mut(at).and_then(Option::take) {
             Some(Part::Refused(error)) => Err(error),
-            Some(Part::SeenToEnd) => Ok(Attached::over(from, follow.wishes.kinds)),
+            Some(Part::SeenToEnd) => Ok(Attached::over(from, follow.delivery_options.kinds)),
             Some(Part::Joined(joined)) => Ok(Attached::There(joined)),
             None => {
-                let spec = spec_of(shard, execution, &follow.wishes, from);
+                let spec = spec_of(shard, execution, &follow.delivery_options, from);
                 let result = attach_connection(shard, execution, spec, id);
                 result.map(Attached::Here).map_err(ApiError::from)
             }
@@ -121,8 +121,9 @@ pub(in crate::server) fn send_output<R: Reactor + 'static>(
         let error = SubscribeError::NoLongerHeld { tail_seq };
         return calls::answer_error(shard, id, &error.into());
     }
-    let wishes = Wishes { policy: Some(Policy::Block), kinds, ..Wishes::default() };
-    let spec = wishes.spec(PolicyWish::default(), From::Start);
+    let delivery_options =
+        DeliveryOptions { policy: Some(Policy::Block), kinds, ..DeliveryOptions::default() };
+    let spec = delivery_options.spec(PolicyChoice::default(), From::Start);
     match attach_connection(shard, execution, spec, id) {
         Err(error) => calls::answer_error(shard, id, &error.into()),
         Ok(subscribed) => {
@@ -139,32 +140,32 @@ pub(in crate::server) fn follow_new<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     execution: ExecutionId,
-    (format, wishes): (StreamFormat, Wishes),
-    front: FrontWish,
+    (format, delivery_options): (StreamFormat, DeliveryOptions),
+    front: FrontOptions,
 ) -> Answered {
     let executions = SmallVec::from_elem((execution, From::Start), 1);
     let (is_combined, resumes) = (false, false);
-    follow(shard, id, &Follow { executions, is_combined, resumes, format, wishes, front })
+    follow(shard, id, &Follow { executions, is_combined, resumes, format, delivery_options, front })
 }
 
 /// Returns the subscription of a client, with the execution's defaults for what it leaves open.
 pub(in crate::server) fn spec_of<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     execution: ExecutionId,
-    wishes: &Wishes,
+    delivery_options: &DeliveryOptions,
     from: From,
 ) -> SubscribeSpec {
     let run = shard.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
     let run = run.filter(|run| run.id == execution);
     let default = run.and_then(|run| {
         let of_tool = run.tool.as_ref().map(|tool| tool.subscribers);
-        run.guest.policy.or(of_tool.map(|default| PolicyWish {
+        run.guest.policy.or(of_tool.map(|default| PolicyChoice {
             policy: default.policy,
             limit_chunks: default.limit_chunks,
             limit_bytes: default.limit_bytes,
         }))
     });
-    let spec = wishes.spec(default.unwrap_or_default(), from);
+    let spec = delivery_options.spec(default.unwrap_or_default(), from);
     // The last bytes may be lost with the connection. The client resumes for them.
     SubscribeSpec { replays: spec.policy == Policy::Block, ..spec }
 }
@@ -319,6 +320,6 @@ impl Manner {
 
 /// True if a client that asks for chunk `seq` has received the end of the execution.
 pub(in crate::server) fn was_seen_to_end(status: &ExecutionStatus, seq: u64) -> bool {
-    let is_over = matches!(status.state, State::Draining | State::Ended(_));
+    let is_over = matches!(status.state, ExecutionState::Draining | ExecutionState::Ended(_));
     is_over && seq > status.head_seq + 1
 }

@@ -12,7 +12,7 @@
 
 use crate::base::Handle;
 use crate::limits;
-use crate::wire::events::Event;
+use crate::wire::events::WireEvent;
 use crate::wire::http1::{CHUNK_END, begin_chunk, end_chunk};
 use crate::wire::sse;
 
@@ -114,7 +114,7 @@ impl Frames {
 
     /// Encodes a chunk, which [`Frames::keep`] keeps next. `cursor` is the position of clients
     /// after it.
-    pub fn encode(&mut self, encoding: Encoding, chunk: &Event<'_>, cursor: &sse::Cursor<'_>) {
+    pub fn encode(&mut self, encoding: Encoding, chunk: &WireEvent<'_>, cursor: &sse::Cursor<'_>) {
         let out = &mut self.scratch;
         out.clear();
         let open = begin_chunk(out);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn encode(frames: &mut Frames, seq: u64, encoding: Encoding, data: &[u8]) {
-        let chunk = events::Chunk {
+        let chunk = events::ChunkEvent {
             execution: EXECUTION,
             seq,
             total_chunks: None,
@@ -211,7 +211,7 @@ mod tests {
             mono_ns: 2,
         };
         let cursor = sse::Cursor { execution: EXECUTION, seq, bytes: 9, chunks: None };
-        frames.encode(encoding, &Event::Chunk(chunk), &cursor);
+        frames.encode(encoding, &WireEvent::Chunk(chunk), &cursor);
     }
 
     #[test]

@@ -10,8 +10,10 @@ use crate::server::hub::follow;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Principal};
-use crate::endpoint::front::{Channels, Format, Front, Item, Names, Reader, Since, Source};
-use crate::endpoint::{ApiError, Follow, FrontWish};
+use crate::endpoint::front::{
+    Channels, Front, FrontFormat, FrontItem, FrontNames, FrontReader, Since, StreamSource,
+};
+use crate::endpoint::{ApiError, Follow, FrontOptions};
 use crate::engine::{From, Status, SubscribeError};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
@@ -23,7 +25,7 @@ use crate::shard::Chunk;
 use crate::shard::act::read_chunk;
 use crate::shard::run::Ring;
 use crate::stream::{DetachReason, EndState, GapReason, Kinds};
-use crate::wire::events::{self, Event};
+use crate::wire::events::{self, WireEvent};
 use crate::wire::sse;
 
 /// A keep-alive that every one of these clients skips.
@@ -47,7 +49,7 @@ enum Opening {
     Start(Vec<String>),
     /// In the middle, for a reader of this kind. Holds the first and last chunk that were lost
     /// before.
-    Middle(Reader, Option<(u64, u64)>),
+    Middle(FrontReader, Option<(u64, u64)>),
 }
 
 /// A thread that is followed from run to run.
@@ -55,7 +57,7 @@ enum Opening {
 pub(in crate::server) struct Thread {
     pub principal: Principal,
     pub name: Box<str>,
-    pub format: Format,
+    pub format: FrontFormat,
     pub channels: Channels,
     /// The table of runs by thread.
     pub conversations: Conversations,
@@ -103,12 +105,12 @@ impl Told {
     }
 
     /// Appends the events that this client gets for an event, which may be none.
-    pub fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+    pub fn write(&mut self, event: &WireEvent<'_>, out: &mut Vec<u8>) {
         let Some(front) = &mut self.front else { return };
         match event {
-            Event::Started(started) => match &self.opening {
+            WireEvent::Started(started) => match &self.opening {
                 Opening::Start(passed_over) => {
-                    front.write(Item::Started(started), out);
+                    front.write(FrontItem::Started(started), out);
                     if !passed_over.is_empty() {
                         front.write_passed_over(passed_over, out);
                     }
@@ -116,7 +118,7 @@ impl Told {
                 Opening::Middle(reader, lost) => {
                     front.reopen(*reader, out);
                     if let Some((from_seq, to_seq)) = *lost {
-                        let gap = events::Gap {
+                        let gap = events::GapEvent {
                             execution: started.execution,
                             from_seq,
                             to_seq,
@@ -124,22 +126,22 @@ impl Told {
                             byte_count: 0, // The number is not known any more.
                             reason: GapReason::Late.name(),
                         };
-                        front.write(Item::Gap(&gap), out);
+                        front.write(FrontItem::Gap(&gap), out);
                     }
                 }
             },
-            Event::Chunk(chunk) => front.write(Item::Chunk(chunk), out),
-            Event::Part(part) => front.write(Item::Chunk(&chunk_of(part)), out),
-            Event::Gap(gap) => front.write(Item::Gap(gap), out),
-            Event::Progress(progress) => front.write(Item::Progress(progress), out),
-            Event::End(end) => front.write(Item::End(end), out),
+            WireEvent::Chunk(chunk) => front.write(FrontItem::Chunk(chunk), out),
+            WireEvent::Part(part) => front.write(FrontItem::Chunk(&chunk_of(part)), out),
+            WireEvent::Gap(gap) => front.write(FrontItem::Gap(gap), out),
+            WireEvent::Progress(progress) => front.write(FrontItem::Progress(progress), out),
+            WireEvent::End(end) => front.write(FrontItem::End(end), out),
         }
     }
 }
 
 /// Returns a part as the chunk that it came in. A front end reads only its payload.
-fn chunk_of<'a>(part: &events::Part<'a>) -> events::Chunk<'a> {
-    events::Chunk {
+fn chunk_of<'a>(part: &events::PartEvent<'a>) -> events::ChunkEvent<'a> {
+    events::ChunkEvent {
         execution: "",
         seq: part.seq,
         total_chunks: None,
@@ -194,7 +196,7 @@ pub(in crate::server) fn follow_front<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     follow: &Follow,
-    format: Format,
+    format: FrontFormat,
 ) -> Answered {
     let (execution, from) = follow.executions[0];
     match follow_in_words(shard, id, (execution, from), follow, (format, None)) {
@@ -209,25 +211,25 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
     id: ConnectionId,
     (execution, from): (ExecutionId, From),
     follow: &Follow,
-    (format, thread): (Format, Option<Thread>),
+    (format, thread): (FrontFormat, Option<Thread>),
 ) -> Result<Answered, ApiError> {
     // Executes pending actions, which may name subscriber slots that are used next.
     shard.pump();
     let status = shard.inspect(execution)?;
-    let FrontWish { since, channels, passed_over } = &follow.front;
+    let FrontOptions { since, channels, passed_over } = &follow.front;
     let mut front = front_of(shard, execution, format, channels);
     let since = since.and_then(|since| front.set_since(since));
     let Beginning { from, primed_until, lost } = beginning(&status, from, since)?;
-    let kinds = follow.wishes.kinds;
+    let kinds = follow.delivery_options.kinds;
     let opening = match primed_until {
         1 => Opening::Start(passed_over.clone()),
         _ => {
             prime(shard, &mut front, &status, primed_until, kinds);
             let is_new = since.is_none_or(|since| since.is_reopened);
-            Opening::Middle(if is_new { Reader::New } else { Reader::Returning }, lost)
+            Opening::Middle(if is_new { FrontReader::New } else { FrontReader::Returning }, lost)
         }
     };
-    let spec = follow::spec_of(shard, execution, &follow.wishes, from);
+    let spec = follow::spec_of(shard, execution, &follow.delivery_options, from);
     let subscribed = follow::attach_connection(shard, execution, spec, id)?;
     let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
     let told = Told { front: Some(front), opening, thread };
@@ -238,12 +240,12 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
 pub(in crate::server) fn front_of<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     execution: ExecutionId,
-    format: Format,
+    format: FrontFormat,
     channels: &Channels,
 ) -> Front {
     let run = shard.runs[execution.slot.index as usize].as_ref().expect("the caller found it");
     let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
-    let mut names = Names::new(&run.names.execution, tool);
+    let mut names = FrontNames::new(&run.names.execution, tool);
     if let Some(arguments) = &run.guest.arguments {
         names.arguments.clone_from(arguments);
     }
@@ -255,7 +257,7 @@ pub(in crate::server) fn front_of<R: Reactor + 'static>(
         }
         ordinal = seat.ordinal;
     }
-    let source = if run.names.has_parts { Source::Agent } else { Source::Tool };
+    let source = if run.names.has_parts { StreamSource::Agent } else { StreamSource::Tool };
     let mut front = Front::new(format, names, source);
     front.set_run(ordinal);
     front.set_channels(channels.clone());
@@ -271,7 +273,7 @@ fn prime<R: Reactor + 'static>(
     kinds: Kinds,
 ) {
     let run = shard.runs[status.id.slot.index as usize].as_ref().expect("the caller found it");
-    let started = events::Started {
+    let started = events::StartedEvent {
         execution: &run.names.execution,
         subscriber: "",
         tool: "",
@@ -281,7 +283,7 @@ fn prime<R: Reactor + 'static>(
         from_seq: 1,
         replay: None,
     };
-    front.prime(Item::Started(&started));
+    front.prime(FrontItem::Started(&started));
     if matches!(run.ring, Ring::None) {
         return;
     }
@@ -290,14 +292,14 @@ fn prime<R: Reactor + 'static>(
         let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, shard.anchor);
         let chunk = chunk.expect("this process wrote it");
         if kinds.contains(chunk.kind) {
-            front.prime(Item::Chunk(&chunk.event(&run.names.execution)));
+            front.prime(FrontItem::Chunk(&chunk.event(&run.names.execution)));
         }
     }
 }
 
 impl Manner {
     /// Returns the format of a stream for a front end.
-    pub fn told(format: Format, told: Told) -> Manner {
+    pub fn told(format: FrontFormat, told: Told) -> Manner {
         Manner {
             encoding: Encoding::Front,
             media_type: sse::MEDIA_TYPE,

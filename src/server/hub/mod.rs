@@ -69,7 +69,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
-use crate::endpoint::{Access, Due, Surroundings};
+use crate::endpoint::{Access, AwaitedEvent, Surroundings};
 use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
@@ -481,7 +481,9 @@ impl Hub {
         }
         assert_eq!(count, self.connection_count);
         let waits = |c: &Connection| {
-            matches!(c.doing, Doing::Requests) && c.http.due() == Due::Request && !c.is_last
+            matches!(c.doing, Doing::Requests)
+                && c.http.due() == AwaitedEvent::Request
+                && !c.is_last
         };
         let mut in_line = vec![false; self.connections.len()];
         self.waiting_line.iter().for_each(|index| in_line[index as usize] = true);

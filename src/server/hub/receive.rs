@@ -1,7 +1,7 @@
 //! Socket events: new connections, received bytes, and ends.
 
 use crate::base::Instant;
-use crate::endpoint::{Access, ApiError, Call, HttpConnection, Step, Surroundings};
+use crate::endpoint::{Access, ApiCall, ApiError, ConnectionStep, HttpConnection, Surroundings};
 use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SocketEvent};
@@ -17,9 +17,15 @@ use crate::wire::http1::Status;
 
 impl Hub {
     /// Handles received bytes of HTTP.
-    fn receive(&mut self, id: ConnectionId, bytes: &[u8], access: &Access, now: Instant) -> Step {
+    fn receive(
+        &mut self,
+        id: ConnectionId,
+        bytes: &[u8],
+        access: &Access,
+        now: Instant,
+    ) -> ConnectionStep {
         let (around, others_bytes) = (self.around(access, now), self.body_bytes);
-        let Some(connection) = self.writable(id) else { return Step::Wait };
+        let Some(connection) = self.writable(id) else { return ConnectionStep::Wait };
         let others_bytes = others_bytes - connection.body_bytes;
         let mut step = connection.converse(|http, out| http.receive(bytes, &around, out));
         if others_bytes + connection.http.body_bytes() > limits::HTTP_BODIES_BYTES_MAX {
@@ -142,7 +148,7 @@ fn break_off<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId,
 pub(in crate::server) fn converse<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    speak: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>) -> Step,
+    speak: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>) -> ConnectionStep,
 ) {
     let hub = &mut shard.guests.hub;
     let around = hub.around(&shard.guests.access, shard.now);
@@ -155,13 +161,13 @@ pub(in crate::server) fn converse<R: Reactor + 'static>(
 pub(in crate::server) fn take_step<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    mut step: Step,
+    mut step: ConnectionStep,
 ) {
     let mut part_count = 0;
     loop {
         match step {
-            Step::Wait => break,
-            Step::Call(call) => {
+            ConnectionStep::Wait => break,
+            ConnectionStep::Call(call) => {
                 if let Some(home) = peers::home_of(shard, id, &call) {
                     peers::begin_move(shard, id, call, home);
                     return;
@@ -171,7 +177,7 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
                     break;
                 }
             }
-            Step::Close => {
+            ConnectionStep::Close => {
                 let hub = &mut shard.guests.hub;
                 if let Some(connection) = hub.writable(id) {
                     connection.is_last = true;
@@ -284,6 +290,6 @@ pub(in crate::server) fn drop_connection<R: Reactor + 'static>(
 }
 
 /// True if the call is one part of a body that may hold several.
-fn is_of_many(call: &Call) -> bool {
-    matches!(call, Call::Deliver(deliver) if deliver.is_of_many)
+fn is_of_many(call: &ApiCall) -> bool {
+    matches!(call, ApiCall::Deliver(deliver) if deliver.is_of_many)
 }

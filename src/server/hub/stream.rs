@@ -11,7 +11,7 @@ use crate::server::hub::frames::{Encoding, Frame};
 use crate::server::hub::front::Told;
 use crate::shard::Chunk;
 use crate::stream::{Kinds, Totals};
-use crate::wire::events::Event;
+use crate::wire::events::WireEvent;
 use crate::wire::http1::{begin_chunk, end_chunk, write_chunk_size};
 use crate::wire::sse;
 
@@ -112,7 +112,7 @@ impl Stream {
     }
 
     /// Writes a chunk that is not shared. It was counted before.
-    pub fn write_chunk(&mut self, out: &mut Vec<u8>, chunk: &Event<'_>) {
+    pub fn write_chunk(&mut self, out: &mut Vec<u8>, chunk: &WireEvent<'_>) {
         if self.encoding != Encoding::Output {
             self.write_event(out, chunk, true);
             return;
@@ -125,7 +125,7 @@ impl Stream {
     }
 
     /// Writes an event other than a shared frame. With `has_id` a client can resume after it.
-    pub fn write_event(&mut self, out: &mut Vec<u8>, event: &Event<'_>, has_id: bool) {
+    pub fn write_event(&mut self, out: &mut Vec<u8>, event: &WireEvent<'_>, has_id: bool) {
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         match self.encoding {
             Encoding::Sse => {

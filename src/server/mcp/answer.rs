@@ -14,7 +14,7 @@ use crate::base::{Handle, Instant, Principal};
 use crate::endpoint::{Answer, JSON, StreamBody};
 use crate::engine::Event;
 use crate::limits;
-use crate::mcp::{Context, Era, Fault};
+use crate::mcp::{Context, Era, McpFault};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::hub::Hub;
@@ -27,7 +27,7 @@ use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{self, Id};
 
 /// The reply to a request: a result or an error.
-pub(in crate::server) type Reply = Result<Value, Fault>;
+pub(in crate::server) type Reply = Result<Value, McpFault>;
 
 /// The sender of a request, and the way back to it.
 #[derive(Clone, Copy, Debug)]
@@ -191,7 +191,7 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
     source: Source,
     context: Box<Context>,
     stage: Stage,
-) -> Result<Handle, Fault> {
+) -> Result<Handle, McpFault> {
     let now = shard.now;
     let Source { asker, owner, outlet } = source;
     let hub = &mut shard.guests.hub;
@@ -203,7 +203,7 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
         _ => hub.mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
     };
     if own_count >= most {
-        return Err(Fault::busy(format!("{most} requests are under way already")));
+        return Err(McpFault::busy(format!("{most} requests are under way already")));
     }
     let level = context.log_level;
     let is_to_count = match &stage {
@@ -231,7 +231,7 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
         is_to_count,
         span,
     };
-    let full = |_| Fault::busy("the server has too many requests under way");
+    let full = |_| McpFault::busy("the server has too many requests under way");
     let handle = hub.mcp.calls.insert(Box::new(call)).map_err(full)?;
     if let Asker::Session(name) = asker
         && let Some(session) = hub.mcp.sessions.get(name)

@@ -12,7 +12,9 @@ use crate::mcp::completion::{self, Sources};
 use crate::mcp::cursor::{self, List, Page};
 use crate::mcp::request_state::Bound;
 use crate::mcp::results::{self, Results};
-use crate::mcp::{Ask, Catalog, Complete, Context, Era, Fault, ServerInfo, Told, questions};
+use crate::mcp::{
+    Ask, Catalog, ClientNotification, Complete, Context, Era, McpFault, ServerInfo, questions,
+};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::mcp::answer::{Reply, Source};
@@ -32,7 +34,7 @@ pub(in crate::server) fn carry_out_mcp<R: Reactor + 'static>(
     let owner = source.owner;
     match ask {
         Ask::CallTool { .. } | Ask::Listen(_) if is_ending(shard) => {
-            Some(Err(Fault::busy("the server is ending")))
+            Some(Err(McpFault::busy("the server is ending")))
         }
         Ask::CallTool { name, arguments } => {
             tools::call_tool(shard, source, context, &name, arguments)
@@ -103,10 +105,10 @@ pub(in crate::server) fn server_info<R: Reactor + 'static>(
 pub(in crate::server) fn call_catalog<R: Reactor + 'static, T>(
     shard: &mut ServerShard<R>,
     call: impl FnOnce() -> T,
-) -> Result<T, Fault> {
+) -> Result<T, McpFault> {
     guarded(call).map_err(|panicked| {
         shard.note_panic(Callback::Guest("catalog"), &panicked);
-        Fault::internal(format!("the catalog panicked: {panicked}"))
+        McpFault::internal(format!("the catalog panicked: {panicked}"))
     })
 }
 
@@ -126,7 +128,7 @@ fn list_tools<R: Reactor + 'static>(
     cursor: Option<&str>,
 ) -> Reply {
     let mut all: Vec<Arc<ToolSpec>> = workers::tool_specs(shard, owner).cloned().collect();
-    all.extend(crate::mcp::door::specs().map(Arc::new));
+    all.extend(crate::mcp::streams::specs().map(Arc::new));
     all.sort_by(|one, other| one.name.cmp(&other.name));
     all.dedup_by(|one, other| one.name == other.name);
     let page = cursor::page(List::Tools, all, |spec| spec.name.clone(), cursor)?;
@@ -155,7 +157,7 @@ fn get_prompt<R: Reactor + 'static>(
 ) -> Reply {
     let catalog = catalog(shard);
     let Some(prompt) = catalog.prompt(name) else {
-        return Err(Fault::invalid_params(format!("unknown prompt: {name}")));
+        return Err(McpFault::invalid_params(format!("unknown prompt: {name}")));
     };
     prompt.check(arguments)?;
     let bound = Bound { principal: source.owner, method: "prompts/get", name, arguments };
@@ -167,8 +169,8 @@ fn get_prompt<R: Reactor + 'static>(
         {
             input_required(shard, bound, context, results, &questions, state)
         }
-        Rendered::Ask(Asking::Refuse(text)) => Err(Fault::invalid_params(text)),
-        Rendered::Ask(Asking::Run | Asking::Ask { .. }) => Err(Fault::invalid_params(
+        Rendered::Ask(Asking::Refuse(text)) => Err(McpFault::invalid_params(text)),
+        Rendered::Ask(Asking::Run | Asking::Ask { .. }) => Err(McpFault::invalid_params(
             "this prompt has questions that this protocol version does not support",
         )),
     }
@@ -196,7 +198,7 @@ pub(in crate::server) fn replies_of<R: Reactor + 'static>(
     context: &Context,
     name: &str,
     arguments: &Map<String, Value>,
-) -> Result<Replies, Fault> {
+) -> Result<Replies, McpFault> {
     let bound = Bound { principal: source.owner, method: "tools/call", name, arguments };
     shard.guests.mcp.seal.replies(bound, context, shard.now)
 }
@@ -219,9 +221,9 @@ pub(in crate::server) fn complete_argument<R: Reactor + 'static>(
 pub(in crate::server) fn tell_mcp<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     source: Source,
-    told: Told,
+    told: ClientNotification,
 ) {
-    if let Told::Cancelled { id, .. } = told {
+    if let ClientNotification::Cancelled { id, .. } = told {
         match find_call(shard, source.asker, &id) {
             Some(handle) => cancel_mcp(shard, handle),
             None => far::cancel_far(shard, source.asker, &id),

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use crate::base::{ExecutionId, Handle, Instant, Principal};
 use crate::engine::{Event, From};
 use crate::limits;
-use crate::mcp::door::{self, DoorCall, ReadError};
 use crate::mcp::results::Results;
+use crate::mcp::streams::{self, ReadError, StreamCall};
 use crate::mcp::{CallMeta, Context, Rest};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
@@ -29,27 +29,27 @@ pub(in crate::server) fn use_door<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     source: Source,
     context: Box<Context>,
-    call: Result<DoorCall, String>,
+    call: Result<StreamCall, String>,
 ) -> Option<Reply> {
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
     let refused = |text: &str| Some(Ok(results.call_refused(text, CallMeta::default())));
     match call {
         Err(problem) => refused(&problem),
-        Ok(DoorCall::Open { tool, arguments }) => {
+        Ok(StreamCall::Open { tool, arguments }) => {
             Some(open_stream(shard, source, context, &tool, arguments))
         }
-        Ok(DoorCall::Read { stream_id, offset }) => {
+        Ok(StreamCall::Read { stream_id, offset }) => {
             match find_door(shard, source.owner, &stream_id) {
                 Err(problem) => refused(&problem),
                 Ok(keep) => read_stream(shard, source, context, keep, offset),
             }
         }
-        Ok(DoorCall::Close { stream_id }) => match find_door(shard, source.owner, &stream_id) {
+        Ok(StreamCall::Close { stream_id }) => match find_door(shard, source.owner, &stream_id) {
             Err(problem) => refused(&problem),
             Ok(keep) => {
                 let total_bytes = close_stream(shard, keep);
-                let value = door::closed(&stream_id, total_bytes);
+                let value = streams::closed(&stream_id, total_bytes);
                 Some(Ok(results.call_value(value, CallMeta::default())))
             }
         },
@@ -83,7 +83,7 @@ fn open_stream<R: Reactor + 'static>(
     match begin_door(shard, source, &context, call.spec, prepared) {
         Err(reply) => reply,
         Ok((id, spec)) => {
-            let value = door::opened(&id.to_string(), &spec.name);
+            let value = streams::opened(&id.to_string(), &spec.name);
             let (token, events) = names_of(shard, id);
             let id = id.to_string();
             Ok(results.call_value(value, meta_of(&id, token.as_deref(), events.as_deref())))
@@ -217,7 +217,7 @@ fn find_door<R: Reactor + 'static>(
 /// Restarts the timers of a door. It keeps its place for as long as a `block` subscriber may
 /// hold its producer back. After that it only exists for a client that comes back.
 fn set_door_timer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let idle_until = shard.now + limits::MCP_DOOR_IDLE;
+    let idle_until = shard.now + limits::MCP_STREAM_IDLE;
     let counted_until = idle_until.min(shard.now + shard.block_deadline);
     let hub = &mut shard.guests.hub;
     let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
@@ -316,9 +316,9 @@ fn read_door<R: Reactor + 'static>(
             value
         }
         Err(ReadError::Empty) if !is_late => return None,
-        Err(ReadError::Empty) => door::timed_out(&id, window),
+        Err(ReadError::Empty) => streams::timed_out(&id, window),
         Err(error) => {
-            let text = door::read_problem(error).unwrap_or_default();
+            let text = streams::read_problem(error).unwrap_or_default();
             return Some(Ok(results.call_refused(&text, meta)));
         }
     };

@@ -11,7 +11,7 @@ use crate::server::{calls, peers, workers};
 use serde_json::{Value, json};
 
 use crate::base::{Handle, Principal};
-use crate::endpoint::{Answer, ApiError, Call, JSON, McpRequest, McpWish, shard_of};
+use crate::endpoint::{Answer, ApiCall, ApiError, JSON, McpAction, McpRequest, shard_of};
 use crate::mcp::{Ask, Context, Incoming};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
@@ -42,9 +42,9 @@ pub(in crate::server) fn pass_on_asked<R: Reactor + 'static>(
     if home == peers::own_index(shard) || home >= shard.guests.peers.count() {
         return Some(Incoming::Ask(context, ask));
     }
-    let wish = McpWish::Asked(context, ask);
-    let asked = McpRequest { wish, ..request.clone() };
-    peers::begin_move(shard, id, Call::Mcp(asked.into()), home);
+    let action = McpAction::Forwarded(context, ask);
+    let asked = McpRequest { action, ..request.clone() };
+    peers::begin_move(shard, id, ApiCall::Mcp(asked.into()), home);
     None
 }
 
@@ -71,10 +71,10 @@ pub(in crate::server) fn hear_asked<R: Reactor + 'static>(
 /// Frees the id of a request that was admitted elsewhere and failed on its way.
 pub(in crate::server) fn let_go_asked<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    call: &Call,
+    call: &ApiCall,
 ) {
-    let Call::Mcp(request) = call else { return };
-    let McpWish::Asked(context, _) = &request.wish else { return };
+    let ApiCall::Mcp(request) = call else { return };
+    let McpAction::Forwarded(context, _) = &request.action else { return };
     let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
     if let Some(name) = name {
         receive::free_asked(shard, Asker::Session(name), &context.id);
@@ -222,9 +222,9 @@ pub(in crate::server) fn gather_list<R: Reactor + 'static>(
         Asker::Session(name) => Some(name.to_string().into()),
         Asker::Alone(_) => None,
     };
-    let wish = McpWish::Asked(Box::new(context.clone()), ask.clone());
-    let request = McpRequest::of(wish, session);
-    if peers::gather(shard, id, Call::Mcp(request.into()), source.owner).is_now() {
+    let action = McpAction::Forwarded(Box::new(context.clone()), ask.clone());
+    let request = McpRequest::of(action, session);
+    if peers::gather(shard, id, ApiCall::Mcp(request.into()), source.owner).is_now() {
         // It has been answered already: the next request may have come.
         shard.guests.hub.resume_later(id);
     }
@@ -237,12 +237,14 @@ pub(in crate::server) fn list_part<R: Reactor + 'static>(
     request: &McpRequest,
     owner: Principal,
 ) -> Value {
-    let items = match &request.wish {
-        McpWish::Asked(_, Ask::ListResources { .. }) => resources::execution_items(shard, owner),
-        McpWish::Asked(context, Ask::ListTasks { .. }) => {
+    let items = match &request.action {
+        McpAction::Forwarded(_, Ask::ListResources { .. }) => {
+            resources::execution_items(shard, owner)
+        }
+        McpAction::Forwarded(context, Ask::ListTasks { .. }) => {
             tasks::task_items(shard, owner, context.version)
         }
-        McpWish::Asked(_, Ask::Complete(_)) => {
+        McpAction::Forwarded(_, Ask::Complete(_)) => {
             resources::execution_names(shard, owner).into_iter().map(Value::from).collect()
         }
         _ => Vec::new(),
@@ -258,7 +260,7 @@ pub(in crate::server) fn answer_listed<R: Reactor + 'static>(
     items: Vec<Value>,
     span: Option<Box<Span>>,
 ) -> Answered {
-    let McpWish::Asked(context, ask) = &request.wish else { unreachable!("it was asked") };
+    let McpAction::Forwarded(context, ask) = &request.action else { unreachable!("it was asked") };
     let hub = &mut shard.guests.hub;
     let owner = hub.connection(id).expect("it waits").http.principal();
     let server = ask::server_info(shard);

@@ -12,7 +12,7 @@ use crate::base::{ExecutionId, Handle, Instant, Principal, SubscriberId};
 use crate::engine::wheel::TimerId;
 use crate::limits;
 use crate::mcp::Collected;
-use crate::mcp::door::Window;
+use crate::mcp::streams::StreamWindow;
 use crate::server::mcp::tasks::Task;
 use crate::server::places::Place;
 use crate::shard::{Chunk, Ended};
@@ -38,7 +38,7 @@ pub(in crate::server) enum Content {
     /// The beginning. More output has come since.
     Beginning(Collected),
     /// The output that was not read yet.
-    Window(Window),
+    Window(StreamWindow),
 }
 
 /// The end of an execution.
@@ -86,7 +86,7 @@ pub(in crate::server) struct Keep {
 impl Keep {
     pub fn new(owner: Principal, tool: Arc<ToolSpec>, role: Role) -> Keep {
         let content = match role {
-            Role::Door => Content::Window(Window::new()),
+            Role::Door => Content::Window(StreamWindow::new()),
             Role::Answer(_) | Role::Task(_) if tool.is_relayed => {
                 Content::All(Collected::relaying())
             }
@@ -131,7 +131,7 @@ impl Keep {
                 false => {
                     let output = collected.output();
                     self.beginning = output[..output.len().min(limits::MCP_SUMMARY_BYTES)].into();
-                    let mut window = Window::new();
+                    let mut window = StreamWindow::new();
                     window.push(&collected.into_bytes());
                     Content::Window(window)
                 }
@@ -146,7 +146,7 @@ impl Keep {
     /// Adds a part of a run of an agent. The answer is the text of the model's last step. A door
     /// holds the parts, one on each line.
     fn take_part(&mut self, chunk: &Chunk<'_>) {
-        use crate::agent::{Body, Part, Partial, part_name};
+        use crate::agent::{Body, Partial, RunPart, part_name};
         if let Content::Window(window) = &mut self.content {
             window.push(chunk.data);
             window.push(b"\n");
@@ -156,7 +156,7 @@ impl Keep {
         match part_name(chunk.key) {
             Some("StepStarted") => self.content = Content::All(Collected::new()),
             Some("TextDelta") => {
-                let said = Part::parse(chunk.data).map(|part| part.body);
+                let said = RunPart::parse(chunk.data).map(|part| part.body);
                 let Ok(Body::Partial(Partial::TextDelta { delta, .. })) = said else { return };
                 if let Content::All(collected) = &mut self.content
                     && !collected.push(false, false, delta.as_bytes())
@@ -203,7 +203,7 @@ impl Keep {
         !self.readers.is_empty()
     }
 
-    pub fn window(&mut self) -> Option<&mut Window> {
+    pub fn window(&mut self) -> Option<&mut StreamWindow> {
         match &mut self.content {
             Content::Window(window) => Some(window),
             Content::All(_) | Content::Beginning(_) => None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::base::{Handle, Principal, guarded};
 use crate::limits;
-use crate::mcp::{self, Era, Fault, Incoming, codes};
+use crate::mcp::{self, Era, Incoming, McpFault, codes};
 use crate::reactor::{AdoptError, ConnectionId, Reactor, ReleasedSocket};
 use crate::server::ServerShard;
 use crate::server::hub::Hub;
@@ -19,7 +19,7 @@ use crate::server::mcp::receive::result_bytes;
 use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::{Due, Link, Part};
 use crate::shard::panics::Callback;
-use crate::wire::jsonrpc::{self, Id, Malformed, Message};
+use crate::wire::jsonrpc::{self, Id, Malformed, RpcMessage};
 use crate::wire::{LineSplitter, Split};
 
 /// The options of a connection of lines.
@@ -106,13 +106,13 @@ fn lines_of<R: Reactor + 'static>(
 fn hear_line<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    message: Result<Message, Malformed>,
+    message: Result<RpcMessage, Malformed>,
 ) {
     let message = match message {
         Ok(message) => message,
         Err(malformed) => {
             if !malformed.is_response {
-                let fault = Fault::new(malformed.code, malformed.message);
+                let fault = McpFault::new(malformed.code, malformed.message);
                 write_line(shard, id, |out| fault.write(out, malformed.id.as_ref()));
             }
             return;
@@ -121,8 +121,8 @@ fn hear_line<R: Reactor + 'static>(
     let owner = Principal::ANYONE;
     let session = lines_of(shard, id).and_then(|lines| lines.session);
     let request_id = match &message {
-        Message::Request { id, .. } => Some(id.clone()),
-        Message::Notification { .. } | Message::Response { .. } => None,
+        RpcMessage::Request { id, .. } => Some(id.clone()),
+        RpcMessage::Notification { .. } | RpcMessage::Response { .. } => None,
     };
     let outlet = Outlet::Lines(id);
     let (incoming, asker) = match (mcp::era_of(&message, None), session) {
@@ -148,7 +148,7 @@ fn hear_line<R: Reactor + 'static>(
                 write_line(shard, id, |out| out.extend_from_slice(&bytes));
             }
         }
-        Ok(Incoming::Told(told)) => ask::tell_mcp(shard, source, told),
+        Ok(Incoming::Notification(told)) => ask::tell_mcp(shard, source, told),
         Ok(Incoming::Reply { id: asked, result }) => {
             questions::hear_reply(shard, source, &asked, result)
         }
@@ -159,22 +159,22 @@ fn hear_line<R: Reactor + 'static>(
 fn begin_line_session<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    message: &Message,
+    message: &RpcMessage,
     request: Option<Id>,
 ) {
     if request.is_none() {
-        if let Message::Notification { method, params } = message {
+        if let RpcMessage::Notification { method, params } = message {
             // A notification without a version may cancel a request without a session.
             let source = Source {
                 asker: Asker::Alone(id),
                 owner: Principal::ANYONE,
                 outlet: Outlet::Lines(id),
             };
-            ask::tell_mcp(shard, source, mcp::Told::parse(method, params));
+            ask::tell_mcp(shard, source, mcp::ClientNotification::parse(method, params));
         }
         return;
     }
-    if let Message::Request { id: asked, method, .. } = message
+    if let RpcMessage::Request { id: asked, method, .. } = message
         && method == "ping"
     {
         let nothing = serde_json::Value::Object(serde_json::Map::new());
@@ -203,7 +203,7 @@ fn write_fault<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     request: Option<Id>,
-    fault: &Fault,
+    fault: &McpFault,
 ) {
     if request.is_some() {
         write_line(shard, id, |out| fault.write(out, request.as_ref()));

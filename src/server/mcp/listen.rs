@@ -8,14 +8,14 @@ use crate::engine::wheel::TimerId;
 use crate::limits;
 use crate::mcp::cursor::List;
 use crate::mcp::results::{ExecutionUri, Results};
-use crate::mcp::{Context, Fault, Filter, notify};
+use crate::mcp::{Context, Filter, McpFault, notify};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, McpCall, Stage};
 use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::{Due, Mcp, News, answer, ask, far, receive, resources};
-use crate::stream::{Outcome, State};
+use crate::stream::{ExecutionState, Outcome};
 use crate::wire::jsonrpc::Id;
 
 /// The receiver of notifications about a resource.
@@ -170,13 +170,13 @@ fn glance<R: Reactor + 'static>(
 ) -> Option<Glance> {
     let status = shard.inspect(execution).ok()?;
     let state = match status.state {
-        State::Queued => 0,
-        State::Running => 1,
-        State::Draining => 2,
-        State::Ended(Outcome::Completed) => 3,
-        State::Ended(Outcome::Failed) => 4,
-        State::Ended(Outcome::Cancelled) => 5,
-        State::Ended(Outcome::TimedOut) => 6,
+        ExecutionState::Queued => 0,
+        ExecutionState::Running => 1,
+        ExecutionState::Draining => 2,
+        ExecutionState::Ended(Outcome::Completed) => 3,
+        ExecutionState::Ended(Outcome::Failed) => 4,
+        ExecutionState::Ended(Outcome::Cancelled) => 5,
+        ExecutionState::Ended(Outcome::TimedOut) => 6,
     };
     let reports = status.progress.map_or(0, |progress| progress.report_count);
     Some(Glance { state, head_seq: status.head_seq, reports })
@@ -281,7 +281,7 @@ pub(in crate::server) fn end_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R
         let server = ask::server_info(shard);
         let reply = match listens {
             true => Ok(Results::new(context.version, &server).listened(&context.id)),
-            false => Err(Fault::busy("the server is ending")),
+            false => Err(McpFault::busy("the server is ending")),
         };
         answer::answer_call(shard, handle, reply);
     }

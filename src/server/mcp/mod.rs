@@ -57,7 +57,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::base::{Foreign, Handle, Instant, Pool, Principal, SubscriberId};
+use crate::base::{Guarded, Handle, Instant, Pool, Principal, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::wheel::{TimerId, Wheel};
 use crate::limits;
@@ -163,7 +163,7 @@ enum Due {
 /// The parts of the protocol that all requests share.
 pub(in crate::server) struct McpSetUp {
     pub server: Arc<ServerInfo>,
-    pub catalog: Foreign<Arc<Catalog>>,
+    pub catalog: Guarded<Arc<Catalog>>,
     /// Seals the state that tools want back.
     pub seal: Seal,
     /// The limits of places, common to all shards of the server.
@@ -188,7 +188,7 @@ impl McpSetUp {
         };
         let server =
             ServerInfo { lists_tasks: config.access.is_guarded(), ..ServerInfo::default() };
-        let (server, catalog, seal) = (server.into(), Foreign::default(), Seal::new(&key));
+        let (server, catalog, seal) = (server.into(), Guarded::default(), Seal::new(&key));
         Ok(McpSetUp {
             server,
             catalog,
@@ -209,7 +209,7 @@ pub(in crate::server) fn set_catalog<R: Reactor + 'static>(
     let catalog: Arc<Catalog> = catalog.into();
     let has_prompts = !catalog.prompts.is_empty();
     Arc::make_mut(&mut shard.guests.mcp.server).has_prompts = has_prompts;
-    shard.guests.mcp.catalog = Foreign::new(catalog);
+    shard.guests.mcp.catalog = Guarded::new(catalog);
     let hub = &mut shard.guests.hub;
     hub.mcp.note(News::Changed(List::Prompts, None));
 }

@@ -101,8 +101,8 @@ impl Notice {
         true
     }
 
-    fn chunks(&self) -> impl Iterator<Item = notify::Chunk<'_>> + Clone {
-        self.pieces.iter().map(|piece| notify::Chunk {
+    fn chunks(&self) -> impl Iterator<Item = notify::ChunkNotification<'_>> + Clone {
+        self.pieces.iter().map(|piece| notify::ChunkNotification {
             seq: piece.seq,
             kind: piece.kind.name(),
             offset: piece.offset,
@@ -236,11 +236,11 @@ impl Hub {
         // JSON of a content block is not a readable text.
         let has_blocks = notice.pieces.iter().any(|piece| piece.kind == Kind::Content);
         let message = has_blocks.then_some("");
-        let note = notify::Progress {
+        let note = notify::ProgressNotification {
             total,
             message,
             percentage: notice.progress.and_then(|progress| progress.percentage()),
-            ..notify::Progress::new(token, call.reached.rising.next(wanted))
+            ..notify::ProgressNotification::new(token, call.reached.rising.next(wanted))
         };
         // A client that gets partial results is not sent the output twice.
         let is_whole = note.total.is_some_and(|total| wanted >= total);
@@ -318,12 +318,12 @@ impl Hub {
         } else if !has_risen {
             return;
         }
-        let note = notify::Progress {
+        let note = notify::ProgressNotification {
             total: progress.total,
             message,
             percentage: progress.percentage(),
             context,
-            ..notify::Progress::new(token, call.reached.rising.next(progress.progress))
+            ..notify::ProgressNotification::new(token, call.reached.rising.next(progress.progress))
         };
         let is_whole = note.total.is_some_and(|total| progress.progress >= total);
         self.tell_or_hold(handle, is_whole, |out| {
@@ -342,15 +342,15 @@ impl Hub {
         let tokens = Rc::clone(&call.tokens);
         let Some(token) = &tokens.progress else { return };
         let last = call.reached.rising.last().unwrap_or(0.0);
-        let note = notify::Progress {
-            gap: Some(notify::Gap {
+        let note = notify::ProgressNotification {
+            gap: Some(notify::GapNotification {
                 from_seq: gap.from_seq,
                 to_seq: gap.to_seq,
                 chunk_count: gap.chunk_count,
                 byte_count: gap.byte_count,
                 reason: gap.reason.name(),
             }),
-            ..notify::Progress::new(token, call.reached.rising.next(last))
+            ..notify::ProgressNotification::new(token, call.reached.rising.next(last))
         };
         if self.notify(handle, |out| notify::progress(out, &note, [].into_iter())) {
             self.mcp.counts.gaps += 1;

@@ -6,9 +6,9 @@ use crate::server::{calls, peers, workers};
 use std::sync::Arc;
 
 use crate::base::Principal;
-use crate::endpoint::{Answer, ApiError, JSON, McpRequest, McpWish};
+use crate::endpoint::{Answer, ApiError, JSON, McpAction, McpRequest};
 use crate::limits;
-use crate::mcp::{self, Era, Fault, Headers, Incoming, Session as Machine, Version};
+use crate::mcp::{self, Era, Headers, Incoming, McpFault, McpSession as Machine, Version};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::hub::connection::{Doing, Timer};
@@ -18,7 +18,7 @@ use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::{Link, Part};
 use crate::tool::ToolSpec;
 use crate::wire::http1::Status;
-use crate::wire::jsonrpc::{Id, Message};
+use crate::wire::jsonrpc::{Id, RpcMessage};
 /// Answers a request at `/mcp`. Returns `false` if the answer comes later or is a stream.
 pub(in crate::server) fn answer_mcp<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
@@ -27,20 +27,22 @@ pub(in crate::server) fn answer_mcp<R: Reactor + 'static>(
     owner: Principal,
 ) -> Answered {
     // From here on, only the head of the request is left.
-    match std::mem::replace(&mut request.wish, McpWish::Leave) {
-        McpWish::Say(message) => match mcp::era_of(&message, request.version.as_deref()) {
+    match std::mem::replace(&mut request.action, McpAction::EndSession) {
+        McpAction::Send(message) => match mcp::era_of(&message, request.version.as_deref()) {
             Era::Handshake => hear_session(shard, id, &request, *message, owner),
             Era::Stateless => hear_alone(shard, id, &request, *message, owner),
         },
-        McpWish::Asked(context, ask) => far::hear_asked(shard, id, &request, context, ask, owner),
-        McpWish::Hear(Some(behind)) if far::is_far(shard, &request) => {
+        McpAction::Forwarded(context, ask) => {
+            far::hear_asked(shard, id, &request, context, ask, owner)
+        }
+        McpAction::OpenStream(Some(behind)) if far::is_far(shard, &request) => {
             far::resume_far(shard, id, &request, owner, &behind)
         }
-        McpWish::Hear(behind) => match named_session(shard, &request, owner) {
+        McpAction::OpenStream(behind) => match named_session(shard, &request, owner) {
             Ok(name) => open_ear(shard, id, name, owner, behind.as_deref()),
             Err(fault) => answer_fault(shard, id, None, fault),
         },
-        McpWish::Leave => match named_session(shard, &request, owner) {
+        McpAction::EndSession => match named_session(shard, &request, owner) {
             Ok(name) => {
                 close_session(shard, name);
                 calls::answer(shard, id, &Answer::empty(Status::NO_CONTENT))
@@ -55,22 +57,22 @@ fn named_session<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     request: &McpRequest,
     owner: Principal,
-) -> Result<SessionName, Fault> {
+) -> Result<SessionName, McpFault> {
     let Some(text) = &request.session else {
-        return Err(Fault::invalid_request("the header `Mcp-Session-Id` is missing"));
+        return Err(McpFault::invalid_request("the header `Mcp-Session-Id` is missing"));
     };
     let is_known = |version: &str| {
         Version::parse(version.trim()).is_some_and(|known| known.era() == Era::Handshake)
     };
     if !request.version.as_deref().is_none_or(is_known) {
         let text = "the header `MCP-Protocol-Version` does not name a version that has sessions";
-        return Err(Fault::invalid_request(text));
+        return Err(McpFault::invalid_request(text));
     }
     let hub = &mut shard.guests.hub;
     let name = text.parse::<SessionName>().ok();
     match name.filter(|name| hub.mcp.sessions.of(*name, owner).is_some()) {
         Some(name) => Ok(name),
-        None => Err(Fault::invalid_request("the session does not exist").status(404)),
+        None => Err(McpFault::invalid_request("the session does not exist").status(404)),
     }
 }
 
@@ -79,11 +81,11 @@ fn hear_session<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     request: &McpRequest,
-    message: Message,
+    message: RpcMessage,
     owner: Principal,
 ) -> Answered {
     let request_id = id_of(&message);
-    if let Message::Request { method, .. } = &message
+    if let RpcMessage::Request { method, .. } = &message
         && method == "initialize"
     {
         return match initialize(shard, &message, owner) {
@@ -120,7 +122,7 @@ fn hear_alone<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     request: &McpRequest,
-    message: Message,
+    message: RpcMessage,
     owner: Principal,
 ) -> Answered {
     let request_id = id_of(&message);
@@ -164,7 +166,7 @@ pub(in crate::server) fn hear_incoming<R: Reactor + 'static>(
                 None => Answered::Later,
             }
         }
-        Incoming::Told(told) => {
+        Incoming::Notification(told) => {
             ask::tell_mcp(shard, source, told);
             calls::answer(shard, id, &Answer::empty(Status::ACCEPTED))
         }
@@ -193,20 +195,20 @@ pub(in crate::server) fn free_asked<R: Reactor + 'static>(
 /// Begins a session.
 pub(in crate::server) fn initialize<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    message: &Message,
+    message: &RpcMessage,
     owner: Principal,
-) -> Result<(SessionName, serde_json::Value), Fault> {
+) -> Result<(SessionName, serde_json::Value), McpFault> {
     let now = shard.now;
     let server = ask::server_info(shard);
     let (machine, result) = Machine::open(message, &server)?;
     let secret =
-        shard.secrets.draw().map_err(|_| Fault::internal("the system gave no randomness"))?;
+        shard.secrets.draw().map_err(|_| McpFault::internal("the system gave no randomness"))?;
     let name = SessionName { shard: peers::own_index(shard) as u8, key: secret.token };
     let most = limits::MCP_SESSIONS_MAX;
     let own_max = if shard.guests.access.is_guarded() { most / 4 } else { most };
     let hub = &mut shard.guests.hub;
     let opened = hub.mcp.sessions.open(name, owner, machine, now, own_max);
-    let gone = opened.map_err(|_| Fault::busy("too many sessions are open"))?;
+    let gone = opened.map_err(|_| McpFault::busy("too many sessions are open"))?;
     if let Some(gone) = gone {
         hub.mcp.counts.sessions_evicted += 1;
         hub.mcp.forget_session(gone.name);
@@ -295,7 +297,7 @@ pub(in crate::server) fn answer_fault<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     request: Option<Id>,
-    fault: Fault,
+    fault: McpFault,
 ) -> Answered {
     let mut bytes = Vec::new();
     fault.write(&mut bytes, request.as_ref());
@@ -319,20 +321,20 @@ pub(in crate::server) fn tool_spec<R: Reactor + 'static>(
 
 /// Returns the fault for an unknown event id: the call was answered long ago, was cancelled, or
 /// never existed.
-pub(in crate::server) fn no_such_stream() -> Fault {
-    Fault::invalid_request("the stream does not exist any more")
+pub(in crate::server) fn no_such_stream() -> McpFault {
+    McpFault::invalid_request("the stream does not exist any more")
 }
 
-fn id_of(message: &Message) -> Option<Id> {
+fn id_of(message: &RpcMessage) -> Option<Id> {
     match message {
-        Message::Request { id, .. } => Some(id.clone()),
-        Message::Notification { .. } | Message::Response { .. } => None,
+        RpcMessage::Request { id, .. } => Some(id.clone()),
+        RpcMessage::Notification { .. } | RpcMessage::Response { .. } => None,
     }
 }
 
-pub(in crate::server) fn result_bytes(message: &Message, result: &serde_json::Value) -> Vec<u8> {
+pub(in crate::server) fn result_bytes(message: &RpcMessage, result: &serde_json::Value) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(512);
-    if let Message::Request { id, .. } = message {
+    if let RpcMessage::Request { id, .. } = message {
         crate::wire::jsonrpc::write_result(&mut bytes, id, result);
     }
     bytes

@@ -5,7 +5,7 @@ use crate::server::mcp::{ask, listen};
 use serde_json::Value;
 
 use crate::base::{ExecutionId, Principal};
-use crate::mcp::Fault;
+use crate::mcp::McpFault;
 use crate::mcp::catalog::{Contents, contents};
 use crate::mcp::cursor::{self, List};
 use crate::mcp::results::{self, ExecutionUri, Results};
@@ -95,7 +95,7 @@ pub(in crate::server) fn read_resource<R: Reactor + 'static>(
     results: &Results<'_>,
     uri: &str,
 ) -> Reply {
-    let not_found = || Fault::resource_not_found(results.version(), uri);
+    let not_found = || McpFault::resource_not_found(results.version(), uri);
     let item = match ExecutionUri::parse(uri) {
         Some(ExecutionUri::State(id)) if calls::is_owned(shard, id, owner) => {
             let state = calls::describe(shard, id).map_err(|_| not_found())?;
@@ -143,7 +143,7 @@ pub(in crate::server) fn subscribe_resource<R: Reactor + 'static>(
     uri: &str,
 ) -> Reply {
     if !is_resource(shard, source.owner, uri) {
-        return Err(Fault::resource_not_found(results.version(), uri));
+        return Err(McpFault::resource_not_found(results.version(), uri));
     }
     if let Some(name) = listen::session_of(source) {
         let hub = &mut shard.guests.hub;

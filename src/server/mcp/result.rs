@@ -11,7 +11,7 @@ use crate::base::{Handle, Principal};
 use crate::engine::{Event, From};
 use crate::limits;
 use crate::mcp::results::Results;
-use crate::mcp::{Context, End, Fault, Rest};
+use crate::mcp::{Context, McpFault, Rest, ToolCallEnd};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::hub::Hub;
@@ -34,22 +34,22 @@ pub(in crate::server) fn result_of<R: Reactor + 'static>(
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
     let hub = &shard.guests.hub;
-    let keep = hub.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("the output is gone"))?;
+    let keep = hub.mcp.keeps.get(keep).ok_or_else(|| McpFault::internal("the output is gone"))?;
     let is_cut_short = match &keep.role {
         Role::Answer(call) => hub.mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
         Role::Door | Role::Task(_) => false,
     };
     let is_told = context.progress_token.is_some() || context.partial_token.is_some();
-    let id = keep.execution.ok_or_else(|| Fault::internal("the tool was not run"))?;
-    let over = keep.over.as_ref().ok_or_else(|| Fault::internal("the execution is not over"))?;
+    let id = keep.execution.ok_or_else(|| McpFault::internal("the tool was not run"))?;
+    let over = keep.over.as_ref().ok_or_else(|| McpFault::internal("the execution is not over"))?;
     if keep.has_panicked {
-        return Err(Fault::internal("the tool has panicked"));
+        return Err(McpFault::internal("the tool has panicked"));
     }
     let events = doors::events_of(shard, id);
     let name = id.to_string();
     let meta = meta_of(&name, keep.token.as_deref(), events.as_deref());
     let problem = over.problem();
-    let end = End { outcome: over.outcome(), error: problem.as_deref() };
+    let end = ToolCallEnd { outcome: over.outcome(), error: problem.as_deref() };
     let spec = Arc::clone(&keep.tool);
     let fits = |output: &Value| {
         shard.tools.check_output(&spec.name, output).map_err(|error| error.to_string())

@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use crate::base::{Handle, Instant, Pool, Principal};
 use crate::limits;
-use crate::mcp::Session as Machine;
+use crate::mcp::McpSession as Machine;
 use crate::reactor::ConnectionId;
 use crate::server::hub::line::Line;
 

@@ -13,7 +13,7 @@ use crate::limits;
 use crate::mcp::cursor::{self, List};
 use crate::mcp::results::Results;
 use crate::mcp::tasks::{self, Detail, TaskState};
-use crate::mcp::{Context, Era, Fault, META_TASK, Version, notify, questions};
+use crate::mcp::{Context, Era, META_TASK, McpFault, Version, notify, questions};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::mcp::Due;
@@ -89,10 +89,10 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
     let owner = source.owner;
     let most = limits::MCP_TASKS_MAX;
     let place = shard.guests.mcp.places.take(What::Tasks, owner, most);
-    let full = || Fault::busy(format!("{most} tasks exist already"));
+    let full = || McpFault::busy(format!("{most} tasks exist already"));
     let place = Some(place.ok_or_else(full)?);
     let secret =
-        shard.secrets.draw().map_err(|_| Fault::internal("the system gave no randomness"))?;
+        shard.secrets.draw().map_err(|_| McpFault::internal("the system gave no randomness"))?;
     let name = format!("{:02x}{:032x}", peers::own_index(shard), secret.token);
     let created_us = records::wall_us(shard);
     let ttl_ms = tasks::ttl_ms(&context);
@@ -114,7 +114,7 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
     let now = shard.now;
     let keep = Keep { place, ..Keep::new(owner, spec, Role::Task(Box::new(task))) };
     let hub = &mut shard.guests.hub;
-    let full = |_| Fault::busy("too many tasks exist");
+    let full = |_| McpFault::busy("too many tasks exist");
     let handle = hub.mcp.keeps.insert(Box::new(keep)).map_err(full)?;
     let until = now + Duration::from_millis(ttl_ms);
     let timer = hub.mcp.set_timer(None, Some((Due::Keep(handle), until)));
@@ -123,7 +123,7 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
     let server = ask::server_info(shard);
     let hub = &mut shard.guests.hub;
     let Some(task) = hub.mcp.task(handle) else {
-        return Err(Fault::internal("the task is gone"));
+        return Err(McpFault::internal("the task is gone"));
     };
     Ok(Results::new(task.context.version, &server).task_created(&task.document()))
 }
@@ -289,14 +289,14 @@ fn find_task<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     owner: Principal,
     name: &str,
-) -> Result<Handle, Fault> {
+) -> Result<Handle, McpFault> {
     let hub = &shard.guests.hub;
     let is_it = |keep: &Keep| match &keep.role {
         Role::Task(task) => keep.owner == owner && task.name == name,
         Role::Answer(_) | Role::Door => false,
     };
     let found = hub.mcp.keeps.iter().find(|(_, keep)| is_it(keep));
-    found.map(|(handle, _)| handle).ok_or_else(Fault::task_not_found)
+    found.map(|(handle, _)| handle).ok_or_else(McpFault::task_not_found)
 }
 
 pub(in crate::server) fn get_task<R: Reactor + 'static>(
@@ -309,7 +309,7 @@ pub(in crate::server) fn get_task<R: Reactor + 'static>(
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
     let hub = &mut shard.guests.hub;
-    let task = hub.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
+    let task = hub.mcp.task(handle).ok_or_else(McpFault::task_not_found)?;
     Ok(task.with_detail(|detail| results.task(&task.document(), detail)))
 }
 
@@ -360,8 +360,8 @@ pub(in crate::server) fn cancel_task<R: Reactor + 'static>(
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
     let hub = &mut shard.guests.hub;
-    let keep = hub.mcp.keeps.get(handle).ok_or_else(Fault::task_not_found)?;
-    let Role::Task(task) = &keep.role else { return Err(Fault::task_not_found()) };
+    let keep = hub.mcp.keeps.get(handle).ok_or_else(McpFault::task_not_found)?;
+    let Role::Task(task) = &keep.role else { return Err(McpFault::task_not_found()) };
     let execution = keep.execution.filter(|_| keep.over.is_none());
     if !task.state.is_terminal() {
         let context = task.context.clone();
@@ -375,10 +375,10 @@ pub(in crate::server) fn cancel_task<R: Reactor + 'static>(
         }
     } else if context.version.era() == Era::Handshake {
         let text = format!("the task is already {}", task.state.name());
-        return Err(Fault::invalid_params(text));
+        return Err(McpFault::invalid_params(text));
     }
     let hub = &mut shard.guests.hub;
-    let task = hub.mcp.task(handle).ok_or_else(Fault::task_not_found)?;
+    let task = hub.mcp.task(handle).ok_or_else(McpFault::task_not_found)?;
     Ok(results.task_cancelled(&task.document()))
 }
 
@@ -391,7 +391,7 @@ pub(in crate::server) fn update_task<R: Reactor + 'static>(
 ) -> Reply {
     let handle = find_task(shard, owner, name)?;
     let hub = &mut shard.guests.hub;
-    let task = hub.mcp.task_mut(handle).ok_or_else(Fault::task_not_found)?;
+    let task = hub.mcp.task_mut(handle).ok_or_else(McpFault::task_not_found)?;
     for (key, answer) in answers {
         task.hear(&key, answer);
     }
@@ -483,7 +483,7 @@ pub(in crate::server) fn forget_task<R: Reactor + 'static>(
     let awaiting = hub.mcp.awaiting(handle);
     settle::forget_keep(shard, handle);
     for call in awaiting {
-        answer::answer_call(shard, call, Err(Fault::task_not_found()));
+        answer::answer_call(shard, call, Err(McpFault::task_not_found()));
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::base::{ExecutionId, Handle, Principal};
-use crate::endpoint::Wishes;
+use crate::endpoint::DeliveryOptions;
 use crate::engine::{
     Event, From, Reply as EngineReply, Start, SubscribeError, SubscribeSpec, Subscribed,
 };
 use crate::limits;
-use crate::mcp::door::DoorCall;
 use crate::mcp::results::Results;
+use crate::mcp::streams::StreamCall;
 use crate::mcp::tasks::{self, Placement};
-use crate::mcp::{CallMeta, Context, Era, Fault, Version};
+use crate::mcp::{CallMeta, Context, Era, McpFault, Version};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::guests::Destination;
@@ -48,11 +48,11 @@ pub(in crate::server) fn call_tool<R: Reactor + 'static>(
     name: &str,
     arguments: Map<String, Value>,
 ) -> Option<Reply> {
-    if let Some(call) = DoorCall::parse(name, &arguments) {
+    if let Some(call) = StreamCall::parse(name, &arguments) {
         return doors::use_door(shard, source, context, call);
     }
     let Some(spec) = receive::tool_spec(shard, source.owner, name) else {
-        return Some(Err(Fault::invalid_params(format!("unknown tool: {name}"))));
+        return Some(Err(McpFault::invalid_params(format!("unknown tool: {name}"))));
     };
     let as_task = match tasks::placement(&context, spec.task_support) {
         Ok(placement) => placement == Placement::Task,
@@ -122,12 +122,12 @@ fn start_error<R: Reactor + 'static>(
 ) -> Reply {
     match error {
         StartError::UnknownTool { name, .. } => {
-            Err(Fault::invalid_params(format!("unknown tool: {name}")))
+            Err(McpFault::invalid_params(format!("unknown tool: {name}")))
         }
         StartError::Argument(_) | StartError::Asks { .. } => {
             doors::refusal(shard, context, &error.to_string())
         }
-        StartError::Panicked { .. } => Err(Fault::internal(error.to_string())),
+        StartError::Panicked { .. } => Err(McpFault::internal(error.to_string())),
     }
 }
 
@@ -282,8 +282,8 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
     from: From,
     kinds: Kinds,
 ) {
-    let wishes = Wishes { kinds, ..Wishes::default() };
-    let spec = hub::spec_of(shard, execution, &wishes, from);
+    let delivery_options = DeliveryOptions { kinds, ..DeliveryOptions::default() };
+    let spec = hub::spec_of(shard, execution, &delivery_options, from);
     let attached = match attach_ear(shard, execution, spec, Ear::Call(handle)) {
         Err(SubscribeError::NoLongerHeld { tail_seq }) => {
             let from = From::Seq { seq: tail_seq, seen: None };
@@ -336,7 +336,7 @@ fn attach_ear<R: Reactor + 'static>(
 /// Returns the reply to a call whose execution was refused.
 pub(in crate::server) fn execute_error(results: &Results<'_>, error: &ExecuteError) -> Reply {
     match error {
-        ExecuteError::NoRandomness => Err(Fault::internal(error.to_string())),
+        ExecuteError::NoRandomness => Err(McpFault::internal(error.to_string())),
         _ => Ok(results.call_refused(&error.to_string(), CallMeta::default())),
     }
 }

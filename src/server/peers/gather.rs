@@ -4,7 +4,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::Principal;
-use crate::endpoint::{Answer as Reply, Call, McpRequest, MetricsFormat, documents};
+use crate::endpoint::{Answer as Reply, ApiCall, McpRequest, MetricsFormat, documents};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::calls::Answered;
 use crate::server::hub::connection::Doing;
@@ -12,7 +12,7 @@ use crate::server::metrics::{ExecutionCounts, ProcessMetrics, ShardMetrics};
 use crate::server::peers::messages::{Question, Subject, ToPeer};
 use crate::server::{ServerShard, agents, calls, hub, mcp, metrics, peers, shm, workers};
 use crate::shard::CallError;
-use crate::stream::{Outcome, State};
+use crate::stream::{ExecutionState, Outcome};
 use crate::trace::Span;
 use crate::wire::http1::Status;
 
@@ -62,7 +62,7 @@ impl Gathering {
 pub(in crate::server) fn gather<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    call: Call,
+    call: ApiCall,
     principal: Principal,
 ) -> Answered {
     let own_part = part_of(shard, &call, principal);
@@ -74,7 +74,7 @@ pub(in crate::server) fn gather<R: Reactor + 'static>(
 pub(in crate::server) fn tell_all<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    call: Call,
+    call: ApiCall,
     principal: Principal,
     answer: Reply,
 ) -> Answered {
@@ -84,7 +84,7 @@ pub(in crate::server) fn tell_all<R: Reactor + 'static>(
 fn ask_all<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    call: Call,
+    call: ApiCall,
     principal: Principal,
     own_part: Part,
     answer: Option<Reply>,
@@ -108,8 +108,8 @@ fn ask_all<R: Reactor + 'static>(
     }
     dead.into_iter().for_each(|peer| peers::messages::on_death(shard, peer));
     let (format, listed) = match call {
-        Call::Metrics(format) => (Some(format), None),
-        Call::Mcp(request) => (None, Some(request)),
+        ApiCall::Metrics(format) => (Some(format), None),
+        ApiCall::Mcp(request) => (None, Some(request)),
         _ => (None, None),
     };
     let parts = vec![own_part];
@@ -127,21 +127,21 @@ fn ask_all<R: Reactor + 'static>(
 /// Returns the answer of this shard for this principal.
 pub(in crate::server) fn part_of<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    call: &Call,
+    call: &ApiCall,
     principal: Principal,
 ) -> Part {
     match call {
-        Call::Executions => Part::List(calls::list_executions(shard, principal)),
-        Call::Metrics(_) => Part::Metrics(Box::new(metrics(shard))),
-        Call::Mcp(request) => Part::List(mcp::list_part(shard, request, principal)),
-        Call::AllProgress => {
+        ApiCall::Executions => Part::List(calls::list_executions(shard, principal)),
+        ApiCall::Metrics(_) => Part::Metrics(Box::new(metrics(shard))),
+        ApiCall::Mcp(request) => Part::List(mcp::list_part(shard, request, principal)),
+        ApiCall::AllProgress => {
             let engine = &shard.engine;
             let own = engine.tokens().filter(|(_, id, _)| calls::is_owned(shard, *id, principal));
             Part::List(documents::all_progress(own.map(|(token, id, progress)| {
                 (token, id, progress, engine.progress_texts(id.slot))
             })))
         }
-        Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => {
+        ApiCall::PutVirtualTool(_) | ApiCall::DeleteVirtualTool(_) => {
             // The first shard accepted the change.
             let _ = workers::change_tools_here(shard, call, principal);
             Part::Done
@@ -210,13 +210,13 @@ fn metrics<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics {
     let (mut executions, mut subscribers) = (ExecutionCounts::default(), 0);
     for (state, subscriber_count) in shard.engine.census() {
         let count = match state {
-            State::Queued => &mut executions.queued,
-            State::Running => &mut executions.running,
-            State::Draining => &mut executions.draining,
-            State::Ended(Outcome::Completed) => &mut executions.completed,
-            State::Ended(Outcome::Failed) => &mut executions.failed,
-            State::Ended(Outcome::Cancelled) => &mut executions.cancelled,
-            State::Ended(Outcome::TimedOut) => &mut executions.timed_out,
+            ExecutionState::Queued => &mut executions.queued,
+            ExecutionState::Running => &mut executions.running,
+            ExecutionState::Draining => &mut executions.draining,
+            ExecutionState::Ended(Outcome::Completed) => &mut executions.completed,
+            ExecutionState::Ended(Outcome::Failed) => &mut executions.failed,
+            ExecutionState::Ended(Outcome::Cancelled) => &mut executions.cancelled,
+            ExecutionState::Ended(Outcome::TimedOut) => &mut executions.timed_out,
         };
         *count += 1;
         subscribers += u64::from(subscriber_count);

@@ -10,7 +10,7 @@
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Principal};
-use crate::endpoint::{ApiError, Follow, Wishes};
+use crate::endpoint::{ApiError, DeliveryOptions, Follow};
 use crate::engine::{Coalesce, From, NotFound};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, Waker};
@@ -61,7 +61,7 @@ pub struct Wanted {
     principal: Principal,
     /// The executions, with their indices in the request.
     executions: Vec<(usize, ExecutionId, From)>,
-    wishes: Wishes,
+    delivery_options: DeliveryOptions,
     resumes: bool,
 }
 
@@ -133,7 +133,7 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
             reactor: shard.reactor.waker(),
             principal,
             executions,
-            wishes: follow.wishes,
+            delivery_options: follow.delivery_options,
             resumes: follow.resumes,
         };
         let own = peers::own_index(shard) as u8;
@@ -175,7 +175,7 @@ fn join_one<R: Reactor + 'static>(
     execution: ExecutionId,
     from: From,
 ) -> Part {
-    let Wanted { principal, wishes, resumes, reactor, .. } = wanted;
+    let Wanted { principal, delivery_options, resumes, reactor, .. } = wanted;
     if !calls::is_owned(shard, execution, *principal) {
         return Part::Refused(NotFound.into());
     }
@@ -197,7 +197,7 @@ fn join_one<R: Reactor + 'static>(
     {
         return Part::SeenToEnd;
     }
-    let spec = hub::spec_of(shard, execution, wishes, from);
+    let spec = hub::spec_of(shard, execution, delivery_options, from);
     let subscriber = match shard.subscribe_from_afar(execution, spec, Some(reactor.clone())) {
         Ok(mut subscriber) => {
             subscriber.keep_its_place();
@@ -208,7 +208,7 @@ fn join_one<R: Reactor + 'static>(
     };
     let (names, tool) =
         (shard.run_mut(execution.slot).names.clone(), calls::tool_name(shard, execution));
-    let coalesce = wishes.coalesce;
+    let coalesce = delivery_options.coalesce;
     Part::Joined(Box::new(Joined { subscriber, names, tool, coalesce }))
 }
 

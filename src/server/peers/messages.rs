@@ -16,7 +16,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::base::Principal;
-use crate::endpoint::Call;
+use crate::endpoint::ApiCall;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::mcp::SessionName;
 use crate::server::peers::gather::{self, Gathering};
@@ -59,7 +59,7 @@ pub struct Ticket(u64);
 /// A question to another shard.
 pub enum Question {
     /// The shard's part of a reply, or a change to repeat.
-    Part(Call, Principal),
+    Part(ApiCall, Principal),
     /// Readers of its rings.
     Join(Box<join::Wanted>),
 }

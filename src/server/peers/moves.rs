@@ -7,7 +7,7 @@
 use crate::server::{calls, hub, mcp, peers, records, workers};
 use serde_json::Value;
 
-use crate::endpoint::{Answer, ApiError, Call, HttpConnection, Step};
+use crate::endpoint::{Answer, ApiCall, ApiError, ConnectionStep, HttpConnection};
 use crate::reactor::{ConnectionId, Reactor, ReleasedSocket};
 use crate::server::ServerShard;
 use crate::server::hub::connection::{Connection, Doing};
@@ -22,14 +22,14 @@ pub struct Moving {
     http: HttpConnection,
     session: Option<Box<Session>>,
     is_at_door: bool,
-    call: Call,
+    call: ApiCall,
     /// Bytes to send before the reply.
     rest: Vec<u8>,
 }
 
 impl Moving {
     /// Returns the call that the other shard answers.
-    pub fn call(&self) -> &Call {
+    pub fn call(&self) -> &ApiCall {
         &self.call
     }
 }
@@ -38,7 +38,7 @@ impl Moving {
 pub(in crate::server) fn home_of<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    call: &Call,
+    call: &ApiCall,
 ) -> Option<usize> {
     let home = match call.home() {
         Some(home) => usize::from(home),
@@ -51,9 +51,9 @@ pub(in crate::server) fn home_of<R: Reactor + 'static>(
 fn thread_home<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    call: &Call,
+    call: &ApiCall,
 ) -> Option<usize> {
-    if matches!(call, Call::Thread(_) | Call::Execute(_)) {
+    if matches!(call, ApiCall::Thread(_) | ApiCall::Execute(_)) {
         let principal = calls::principal_of(shard, id);
         return calls::home_of_thread(shard, call, principal);
     }
@@ -66,16 +66,16 @@ fn thread_home<R: Reactor + 'static>(
 fn workshop_of<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    call: &Call,
+    call: &ApiCall,
 ) -> Option<usize> {
     let principal = calls::principal_of(shard, id);
     let is_there = match call {
-        Call::Work(_) | Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => true,
-        Call::Execute(execute) if execute.tool == AGENT => {
+        ApiCall::Work(_) | ApiCall::PutVirtualTool(_) | ApiCall::DeleteVirtualTool(_) => true,
+        ApiCall::Execute(execute) if execute.tool == AGENT => {
             workers::may_call_virtual(shard, principal, &execute.arguments)
         }
-        Call::Execute(execute) => workers::is_virtual(shard, principal, &execute.tool),
-        Call::Mcp(request) => {
+        ApiCall::Execute(execute) => workers::is_virtual(shard, principal, &execute.tool),
+        ApiCall::Mcp(request) => {
             let tool = request.called_tool();
             tool.is_some_and(|tool| match tool == AGENT {
                 true => workers::may_call_virtual(shard, principal, &Value::Null),
@@ -91,7 +91,7 @@ fn workshop_of<R: Reactor + 'static>(
 pub(in crate::server) fn begin_move<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    call: Call,
+    call: ApiCall,
     home: usize,
 ) {
     let hub = &mut shard.guests.hub;
@@ -135,7 +135,7 @@ pub(in crate::server) fn send_off<R: Reactor + 'static>(
 pub(in crate::server) fn take_in<R: Reactor + 'static>(shard: &mut ServerShard<R>, moving: Moving) {
     let call = moving.call.clone();
     match adopt(shard, moving) {
-        Some(id) => hub::take_step(shard, id, Step::Call(call)),
+        Some(id) => hub::take_step(shard, id, ConnectionStep::Call(call)),
         None => mcp::let_go_asked(shard, &call),
     }
 }

@@ -246,8 +246,8 @@ impl Hub {
             if let Company::Waits { head_seq } = remote.company(now) {
                 remote.subscriber.settle();
                 self.remotes.expect_by(remote.due_at);
-                let dozes = remote.subscriber.rest_behind(head_seq);
-                break if dozes { State::Dozing } else { State::Awake };
+                let reactor_sleep = remote.subscriber.rest_behind(head_seq);
+                break if reactor_sleep { State::Dozing } else { State::Awake };
             }
             let Some((delivery, next_seq)) = remote.subscriber.poll_at(now) else {
                 remote.due_at = None;

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 use crate::base::{ExecutionId, Handle};
 use crate::engine::{SubscribeError, SubscribeSpec, Subscribed};
-use crate::memory::{ControlView, DeskView, DoorMemory, ProducerRing, ReaderPage, RingReader};
+use crate::memory::{ControlView, DoorMemory, ProducerRing, ReaderPage, RingReader, SignalView};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::shm::lines::{Parcel, Side, of_producer};
@@ -28,7 +28,7 @@ pub(crate) struct HandLine {
 pub(crate) struct AtDoor {
     pub subscribed: Subscribed,
     pub shared: Shared,
-    pub desk: DeskView,
+    pub reader_signals: SignalView,
     pub line: HandLine,
 }
 
@@ -130,11 +130,12 @@ fn grant_by_hand<R: Reactor + 'static>(
     let (grant, parcel) = seated.expect("every subscriber has a slot");
     let [ring, control, page] = three(parcel);
     let reader = RingReader::open(ring).expect("the ring is ours");
-    let (control, desk) = ControlView::open(control, grant.slot).expect("the page is ours");
+    let (control, reader_signals) =
+        ControlView::open(control, grant.slot).expect("the page is ours");
     let page = ReaderPage::open(page).expect("the page is ours");
     let shared = Shared { id, reader, control, page, anchor: shard.anchor };
     let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
-    Ok(AtDoor { subscribed, shared, desk, line: HandLine { execution: id, side } })
+    Ok(AtDoor { subscribed, shared, reader_signals, line: HandLine { execution: id, side } })
 }
 
 fn three(parcel: Parcel) -> [OwnedFd; 3] {

@@ -29,7 +29,7 @@ use crate::server::shm::watcher::Watching;
 use crate::server::shm::{Door, ProcessSeat};
 use crate::shard::delivery::outcome_of_code;
 use crate::shard::run::{Producer, Remote, Ring};
-use crate::tool::{Notes, Report};
+use crate::tool::{Report, ToolUpdate};
 use crate::trace::Code;
 
 /// The shard's state of one guest. See the module's text.
@@ -149,13 +149,13 @@ impl Guest {
 
     /// Returns the new part of its progress report and its expected number of chunks, if either
     /// changed.
-    fn notes(&mut self) -> Option<Notes> {
+    fn updates(&mut self) -> Option<ToolUpdate> {
         let Page::Mapped(Mapped { view, .. }) = &self.page else { return None };
-        let mut notes = Notes::default();
+        let mut updates = ToolUpdate::default();
         let expected = view.chunks_expected();
         if expected != self.expected_seen {
             self.expected_seen = expected;
-            notes.chunks_expected = expected;
+            updates.chunks_expected = expected;
         }
         if let Some(record) = view.progress().filter(|record| record.reports > self.reports_seen) {
             self.reports_seen = record.reports;
@@ -166,9 +166,9 @@ impl Guest {
             if let Ok(context) = serde_json::from_str(record.context.as_str()) {
                 report = report.with_context(&context);
             }
-            notes.push(report);
+            updates.push(report);
         }
-        (notes.chunks_expected.is_some() || !notes.reports.is_empty()).then_some(notes)
+        (updates.chunks_expected.is_some() || !updates.reports.is_empty()).then_some(updates)
     }
 
     /// True if it has published or reported something that was not taken over. `head_seq` is the
@@ -343,8 +343,8 @@ pub(in crate::server) fn take_over_guest<R: Reactor + 'static>(
     guest.looked = now;
     // Read before the ring: all that was published before the final record is then visible.
     let (is_dead, last_word) = (guest.looks_dead(), guest.last_word());
-    if let Some(notes) = guest.notes() {
-        shard.pass_on(handle, &notes);
+    if let Some(updates) = guest.updates() {
+        shard.pass_on(handle, &updates);
     }
     let taken = taking::ingest_guest(shard, index);
     make_room(shard, index);

@@ -7,7 +7,7 @@
 //! single newline that wakes a process which sleeps on the connection.
 //!
 //! Invariant L1: every connection that is a line has exactly one entry in its execution, or none if
-//! that is gone. The entry is a reader with a desk slot, or the guest.
+//! that is gone. The entry is a reader with a signal slot, or the guest.
 
 use crate::server::calls::Answered;
 use crate::server::shm::{guest, purchase, reads};
@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::base::{ExecutionId, Foreign, Handle, Principal, SubscriberId};
+use crate::base::{ExecutionId, Guarded, Handle, Principal, SubscriberId};
 use crate::endpoint::{
     ApiError, Produce, ProduceGrant, ReadDoor, ReadGrant, StreamBody, documents,
 };
 use crate::engine::{
-    Event, NotFound, Place, Reply, SubscribeError, SubscribeSpec, Subscribed, Verdict,
+    Event, NotFound, Reply, SubscribeError, SubscribeSpec, Subscribed, SubscriberPlace, Verdict,
 };
 use crate::limits;
 use crate::memory::{ControlFile, Geometry, ProducerRing, ReaderPageFile, WildCursor};
@@ -128,7 +128,7 @@ pub(in crate::server) fn of_producer(
         timeouts: spec.timeouts,
         progress: spec.progress,
         tool: Some(Arc::new(spec)),
-        work: Foreign::new(Work::Feed),
+        work: Guarded::new(Work::Feed),
         need,
         trace: TraceContext::default(),
     }
@@ -253,12 +253,12 @@ pub(in crate::server) fn grant_reader<R: Reactor + 'static>(
 ) -> Result<Grant, ApiError> {
     let execution = asked.execution;
     let shared = share_with_reader(shard, execution)?;
-    let spec = hub::spec_of(shard, execution, &asked.wishes, asked.from);
+    let spec = hub::spec_of(shard, execution, &asked.delivery_options, asked.from);
     let subscribed = subscribe_at_door(shard, execution, spec)?;
     let (grant, parcel) = seat_reader(shard, id, &subscribed, shared)?;
     let tool = calls::tool_name(shard, execution);
     let names = &shard.run_mut(execution.slot).names;
-    let document = documents::granted(grant.spelled(), &tool, names.token.as_deref());
+    let document = documents::granted(grant.to_json(), &tool, names.token.as_deref());
     let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
     let line = Line { execution, side, body: StreamBody::Chunked, is_over: false };
     Ok(Grant { line, document, parcel })
@@ -287,7 +287,7 @@ pub(in crate::server) fn subscribe_at_door<R: Reactor + 'static>(
     execution: ExecutionId,
     spec: SubscribeSpec,
 ) -> Result<Subscribed, SubscribeError> {
-    let spec = SubscribeSpec { place: Place::Remote, replays: false, ..spec };
+    let spec = SubscribeSpec { place: SubscriberPlace::Remote, replays: false, ..spec };
     let Reply::Subscribed(result) = shard.ask(Event::Subscribe(execution, spec)) else {
         unreachable!("the answer fits the question");
     };
@@ -367,7 +367,7 @@ pub(in crate::server) fn grant_producer<R: Reactor + 'static>(
     shard.counters.doors_opened += 1;
     let token = shard.run_mut(execution.slot).names.token.clone();
     let grant = ProduceGrant { execution, token };
-    let document = documents::granted(grant.spelled(), &name, None);
+    let document = documents::granted(grant.to_json(), &name, None);
     let line = Line { execution, side: Side::Guest, body: StreamBody::Chunked, is_over: false };
     Ok(Grant { line, document, parcel })
 }

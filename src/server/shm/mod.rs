@@ -22,7 +22,7 @@
 //! - D3: the private ring holds chunks of the guest, with the same numbers, kinds, lengths and
 //!   totals. While a reader in this process exists, it holds all up to the newest chunk that the
 //!   engine was told of.
-//! - D4: a desk slot stays taken as long as the connection of its reader exists.
+//! - D4: a signal slot stays taken as long as the connection of its reader exists.
 //! - D5: an execution in the list of guests has a producer in another process that may write.
 
 mod buyer;
@@ -64,8 +64,8 @@ use std::rc::Rc;
 use crate::engine::Subscribed;
 use crate::limits;
 use crate::memory::{
-    ControlFile, DeskSlot, DoorMemory, OpenError, ProducerRing, ReaderPageFile, ReaderPageView,
-    RingReader,
+    ControlFile, DoorMemory, OpenError, ProducerRing, ReaderPageFile, ReaderPageView, RingReader,
+    SignalSlot,
 };
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
@@ -108,7 +108,7 @@ impl DoorsHere {
 pub(in crate::server) struct Door {
     pub behind: Behind,
     pub control: ControlFile,
-    /// A bit for each desk slot, set while it is taken.
+    /// A bit for each signal slot, set while it is taken.
     slots: u64,
     looks: Looks,
     _place: Place,
@@ -125,7 +125,7 @@ pub(in crate::server) enum Behind {
 /// A reader in another process.
 pub struct ProcessSeat {
     pub connection: ConnectionId,
-    pub slot: DeskSlot,
+    pub slot: SignalSlot,
     page: Page,
     reads: Reads,
     looks: Looks,
@@ -198,9 +198,9 @@ impl Door {
         }
     }
 
-    /// Takes a free desk slot for a new reader and returns it with its number; `None` if all are
+    /// Takes a free signal slot for a new reader and returns it with its number; `None` if all are
     /// taken.
-    pub fn take_slot(&mut self) -> Option<(u32, DeskSlot)> {
+    pub fn take_slot(&mut self) -> Option<(u32, SignalSlot)> {
         let slot = self.slots.trailing_ones();
         if slot >= limits::DOOR_READERS_PER_EXECUTION_MAX {
             return None;
@@ -209,7 +209,7 @@ impl Door {
         Some((slot, self.control.take_slot(slot)))
     }
 
-    /// Frees the desk slot of a reader whose connection is closed. (D4)
+    /// Frees the signal slot of a reader whose connection is closed. (D4)
     pub fn free_slot(&mut self, slot: u32) {
         assert!(self.slots & 1 << slot != 0);
         self.slots &= !(1 << slot);
@@ -229,7 +229,7 @@ impl Door {
     pub fn seat(
         &self,
         connection: ConnectionId,
-        slot: DeskSlot,
+        slot: SignalSlot,
         file: ReaderPageFile,
         subscribed: &Subscribed,
     ) -> ProcessSeat {
@@ -302,7 +302,8 @@ impl ProcessSeat {
         }
     }
 
-    /// Wakes a reader whose desk slot was signalled. The caller has executed one full fence before.
+    /// Wakes a reader whose signal slot was signalled. The caller has executed one full fence
+    /// before.
     pub fn wake(&mut self) {
         if self.is_asleep() {
             self.slot.wake();

@@ -78,7 +78,7 @@ impl Named {
     pub fn tell(&mut self, tell: &mut dyn FnMut(&mut ControlPage)) {
         tell(&mut self.ring.control);
         full_fence(); // Readers look at the epoch before they sleep.
-        self.ring.rouse();
+        self.ring.wake_readers();
     }
 
     /// Wakes the readers that sleep until a new chunk comes.

@@ -293,7 +293,7 @@ fn take_of_guest<R: Reactor + 'static>(
             shard.worked = true;
             shard.ingest_written(index, &facts);
             if came < shard.now {
-                shard.engine.handle(Event::HeardAt(handle, came), shard.now);
+                shard.engine.handle(Event::ActiveAt(handle, came), shard.now);
             }
         }
         let is_enough =

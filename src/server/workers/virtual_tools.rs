@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::base::Principal;
-use crate::endpoint::{Answer, ApiError, Call, documents};
+use crate::endpoint::{Answer, ApiCall, ApiError, documents};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
@@ -134,7 +134,7 @@ pub(in crate::server) fn list_virtual_tools<R: Reactor + 'static>(
 pub(in crate::server) fn change_tools<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    call: Call,
+    call: ApiCall,
     principal: Principal,
 ) -> Answered {
     match change_tools_here(shard, &call, principal) {
@@ -146,14 +146,14 @@ pub(in crate::server) fn change_tools<R: Reactor + 'static>(
 /// Adds or deletes a tool on this shard.
 pub(in crate::server) fn change_tools_here<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    call: &Call,
+    call: &ApiCall,
     principal: Principal,
 ) -> Result<Answer, ApiError> {
     let hub = &mut shard.guests.hub;
     hub.mcp.note_tools(Some(principal));
     match call {
-        Call::PutVirtualTool(tool) => put_virtual_tool(shard, tool, principal),
-        Call::DeleteVirtualTool(name) => {
+        ApiCall::PutVirtualTool(tool) => put_virtual_tool(shard, tool, principal),
+        ApiCall::DeleteVirtualTool(name) => {
             match shard.guests.workers.workshop(principal).tools.remove(name) {
                 true => Ok(Answer::empty(Status::NO_CONTENT)),
                 false => {

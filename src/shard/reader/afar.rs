@@ -7,7 +7,7 @@ use super::log::RingLog;
 use crate::base::{ExecutionId, Instant};
 use crate::engine::Replay;
 use crate::engine::policy::{self, Cursor};
-use crate::memory::{Left, ProgressRecord, ShortText};
+use crate::memory::{LeaveReason, ProgressRecord, ShortText};
 use crate::shard::Delivery;
 use crate::stream::Totals;
 
@@ -68,13 +68,13 @@ impl Subscriber {
     /// Like [`Subscriber::rest`], although there are chunks, the newest of which is `head_seq`.
     pub(crate) fn rest_behind(&mut self, head_seq: u64) -> bool {
         self.rest_unless(|subscriber| {
-            let Near { shared, desk, .. } = &subscriber.link;
-            shared.reader.head_seq() != head_seq || desk.epoch() != subscriber.epoch
+            let Near { shared, reader_signals, .. } = &subscriber.link;
+            shared.reader.head_seq() != head_seq || reader_signals.epoch() != subscriber.epoch
         })
     }
 
     fn rest_unless(&mut self, has_news: impl Fn(&Subscriber) -> bool) -> bool {
-        self.link.exchange.doze(self.link.desk.dozes());
+        self.link.exchange.sleep_in_reactor(self.link.reader_signals.reactor_sleep());
         if has_news(self) {
             self.wake_up();
             return false;
@@ -84,18 +84,18 @@ impl Subscriber {
 
     /// True if its shard has ended its sleep.
     pub(crate) fn was_roused(&self) -> bool {
-        !self.link.desk.dozes().is_set()
+        !self.link.reader_signals.reactor_sleep().is_set()
     }
 
     /// Ends its sleep, because it is polled again.
     pub(crate) fn wake_up(&mut self) {
-        self.link.exchange.rouse(self.link.desk.dozes());
+        self.link.exchange.end_reactor_sleep(self.link.reader_signals.reactor_sleep());
     }
 
     /// Sets that its drop means a broken connection. Under `block` its place is then kept for a
     /// while, for a client that comes back.
     pub(crate) fn keep_its_place(&mut self) {
-        self.leaves = Left::Lost;
+        self.leaves = LeaveReason::Lost;
     }
 
     /// Allocates what the first progress needs.
@@ -112,6 +112,6 @@ impl Subscriber {
 
     /// Unsubscribes for good.
     pub(crate) fn unsubscribe(mut self) {
-        self.leaves = Left::Done;
+        self.leaves = LeaveReason::Done;
     }
 }

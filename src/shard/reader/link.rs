@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use crate::base::{ExecutionId, Instant};
 use crate::memory::atomic::AtomicU64;
-use crate::memory::{ClockAnchor, ControlView, Desk, Exchange, Left, ReaderPage, RingReader};
+use crate::memory::{
+    ClockAnchor, ControlView, Exchange, LeaveReason, ReaderPage, ReaderSignals, RingReader,
+};
 use crate::shard::run::Bell;
 use crate::stream::Exit;
 
@@ -83,7 +85,7 @@ pub trait Link {
     /// Makes the shard read the cursor.
     fn ring(&self);
     /// Reports that the subscriber leaves.
-    fn leave(&self, how: Left);
+    fn leave(&self, how: LeaveReason);
     /// The exit status of the process that the execution has run, once there is a verdict.
     fn exit(&self) -> Option<Exit>;
     /// Reports a flaw that was found.
@@ -93,7 +95,7 @@ pub trait Link {
 /// The link within one process.
 pub struct Near {
     pub(crate) shared: Shared,
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) reader_signals: Arc<ReaderSignals>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) exit: Arc<OnceLock<Exit>>,
@@ -110,21 +112,21 @@ impl Link for Near {
 
     #[inline]
     fn epoch(&self) -> u64 {
-        self.desk.epoch()
+        self.reader_signals.epoch()
     }
 
     fn epoch_word(&self) -> &AtomicU64 {
-        self.desk.epoch_word()
+        self.reader_signals.epoch_word()
     }
 
     #[inline]
     fn detached(&self) -> u32 {
-        self.desk.detached()
+        self.reader_signals.detached()
     }
 
     #[inline]
     fn acked_seq(&self) -> u64 {
-        self.desk.acked_seq()
+        self.reader_signals.acked_seq()
     }
 
     fn fall_asleep(&self) {
@@ -141,16 +143,16 @@ impl Link for Near {
 
     #[inline]
     fn is_up(&self) -> bool {
-        true // The shard reports its end at the desk.
+        true // The shard reports its end in the signals.
     }
 
     fn ring(&self) {
         self.bell.waker.wake();
     }
 
-    fn leave(&self, how: Left) {
-        self.exchange.rouse(self.desk.dozes()); // It need not be woken any more.
-        self.desk.leave(how);
+    fn leave(&self, how: LeaveReason) {
+        self.exchange.end_reactor_sleep(self.reader_signals.reactor_sleep()); // No further wake-up.
+        self.reader_signals.leave(how);
         self.bell.departed.set();
         self.bell.waker.wake();
     }

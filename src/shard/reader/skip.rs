@@ -7,7 +7,7 @@
 use super::log::RingLog;
 use super::{Flaw, Link, Next, Subscriber};
 use crate::engine::policy::{self, Owed};
-use crate::memory::{FinalRecord, Left, Poll, TailTotals};
+use crate::memory::{FinalRecord, LeaveReason, Poll, TailTotals};
 use crate::shard::delivery::{detach_of_code, outcome_of_code};
 use crate::stream::{DetachReason, Gap, GapReason, Policy, Totals};
 
@@ -133,7 +133,7 @@ impl<L: Link> Subscriber<L> {
 
     /// Ends itself because it lags too far. The shard learns that it has left.
     fn disconnect(&mut self) -> Next<L::Fault> {
-        self.link.leave(Left::Done);
+        self.link.leave(LeaveReason::Done);
         Next::Detached(DetachReason::Lag)
     }
 
@@ -160,7 +160,7 @@ impl<L: Link> Subscriber<L> {
         };
         if tail.tail_seq <= self.cursor.next_seq {
             self.is_torn = true;
-            return Next::Nothing; // The window goes to another execution: the desk reports it.
+            return Next::Nothing; // The window goes to another execution: the signals report it.
         }
         if L::IS_FOREIGN && tail.tail_seq > self.link.shared().reader.head_seq().saturating_add(1) {
             return self.meet_flaw(Flaw::Ring);

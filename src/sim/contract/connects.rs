@@ -18,7 +18,7 @@ use super::worlds::{open_fds, pattern};
 
 /// The events of one connection.
 #[derive(Debug, Default)]
-struct Told {
+struct ConnectEvents {
     peer: Option<Peer>,
     was_accepted: bool,
     bytes: Vec<u8>,
@@ -29,7 +29,7 @@ struct Told {
 /// A reactor that connects, and the events it reported.
 struct Caller<R> {
     reactor: R,
-    told: BTreeMap<ConnectionId, Told>,
+    told: BTreeMap<ConnectionId, ConnectEvents>,
 }
 
 impl<R: Reactor> Caller<R> {
@@ -41,7 +41,7 @@ impl<R: Reactor> Caller<R> {
 
     fn connect(&mut self, address: &ConnectAddress) -> ConnectionId {
         let id = self.reactor.connect(address).unwrap();
-        assert!(self.told.insert(id, Told::default()).is_none(), "a name came twice");
+        assert!(self.told.insert(id, ConnectEvents::default()).is_none(), "a name came twice");
         id
     }
 
@@ -56,7 +56,11 @@ impl<R: Reactor> Caller<R> {
         while let Some(event) = self.reactor.next_socket_event() {
             match event {
                 SocketEvent::Accepted { connection, peer, .. } => {
-                    let told = Told { peer: Some(peer), was_accepted: true, ..Told::default() };
+                    let told = ConnectEvents {
+                        peer: Some(peer),
+                        was_accepted: true,
+                        ..ConnectEvents::default()
+                    };
                     assert!(self.told.insert(connection, told).is_none(), "a name came twice");
                 }
                 SocketEvent::Connected { connection, peer } => {
@@ -231,7 +235,7 @@ pub fn where_no_way_leads_nobody_is_waited_for<W: Network>(world: &W, _seed: u64
 pub fn a_close_gives_the_try_up_and_its_place_back<W: Network>(world: &W, seed: u64) {
     let mut random = Random::new(seed);
     let (queue, far, silence) = world.silence();
-    let (other, address) = world.far(Kind::Tcp);
+    let (other, address) = world.far(SocketKind::Tcp);
     let mut caller = Caller::new(world, 2);
     for round in 0..6 {
         let id = caller.connect(&silence);
@@ -279,7 +283,7 @@ pub fn a_full_reactor_connects_to_nobody<W: Network>(world: &W, _seed: u64) {
             id = caller.reactor.connect(&address).ok();
             id.is_some()
         });
-        caller.told.insert(id.unwrap(), Told::default());
+        caller.told.insert(id.unwrap(), ConnectEvents::default());
         caller.until("the third", |caller| caller.told[&id.unwrap()].peer.is_some());
     }
 }
@@ -304,7 +308,7 @@ pub fn who_accepts_and_closes_was_there<W: Network>(world: &W, _seed: u64) {
 
 pub fn a_reset_at_once_is_told_as_one_of_two<W: Network>(world: &W, _seed: u64) {
     for _ in 0..4 {
-        let (far, address) = world.far(Kind::Tcp);
+        let (far, address) = world.far(SocketKind::Tcp);
         let mut caller = Caller::new(world, 4);
         let id = caller.connect(&address);
         caller.until("the end", |caller| {
@@ -422,7 +426,7 @@ pub fn a_connection_that_was_asked_for_moves_as_any_other<W: Network>(world: &W,
         assert_eq!(Some(socket.peer()), caller.told[&id].peer);
         let peer = Some(socket.peer());
         let id = other.reactor.adopt(socket).unwrap();
-        other.told.insert(id, Told { peer, ..Told::default() });
+        other.told.insert(id, ConnectEvents { peer, ..ConnectEvents::default() });
         other.send_all(world, id, &client, &pattern(seed, 100_000));
         assert_eq!(world.client_send(&client, b"both ways"), Ok(9));
         other.until("the bytes", |other| other.told[&id].bytes == b"both ways");
@@ -436,8 +440,8 @@ pub fn a_dropped_reactor_gives_up_what_it_asked_for<W: Network>(world: &W, _seed
     for turns in [0, 1, 3] {
         let mut caller = Caller::new(world, 4);
         caller.connect(&silence);
-        caller.connect(&world.nobody(Kind::Tcp));
-        caller.connect(&world.nobody(Kind::Unix));
+        caller.connect(&world.nobody(SocketKind::Tcp));
+        caller.connect(&world.nobody(SocketKind::Unix));
         (0..turns).for_each(|_| caller.turn());
         drop(caller);
         assert_eq!(open_fds(), fds_before);
@@ -467,8 +471,8 @@ pub fn out_of_descriptors_nothing_is_left_behind<W: Network>(world: &W, _seed: u
 /// every byte.
 pub fn a_storm_of_tries_and_closes_loses_nothing<W: Network>(world: &W, seed: u64) {
     let mut random = Random::new(seed);
-    let (far, address) = world.far(Kind::Tcp);
-    let refused = world.nobody(Kind::Tcp);
+    let (far, address) = world.far(SocketKind::Tcp);
+    let refused = world.nobody(SocketKind::Tcp);
     let nowhere = world.nowhere();
     let mut caller = Caller::new(world, 16);
     let mut clients = Vec::new();
@@ -478,7 +482,7 @@ pub fn a_storm_of_tries_and_closes_loses_nothing<W: Network>(world: &W, seed: u6
             0 | 1 => {
                 let to = [&address, &address, &refused, &nowhere][random.below(4) as usize];
                 if let Ok(id) = caller.reactor.connect(to) {
-                    assert!(caller.told.insert(id, Told::default()).is_none());
+                    assert!(caller.told.insert(id, ConnectEvents::default()).is_none());
                     asked.push(id);
                 }
             }
@@ -511,7 +515,7 @@ pub fn a_storm_of_tries_and_closes_loses_nothing<W: Network>(world: &W, seed: u6
         clients.extend(std::iter::from_fn(|| world.answer(&far)));
         caller.turn();
         if let Ok(id) = caller.reactor.connect(&address) {
-            caller.told.insert(id, Told::default());
+            caller.told.insert(id, ConnectEvents::default());
             let mut found = None;
             caller.until("one more", |caller| {
                 let _ = caller.send(id, b"me");

@@ -53,7 +53,7 @@ pub fn out_of_descriptors_listeners_pause_and_nobody_is_dropped<W: Network>(worl
         let counters = server.reactor.counters().sockets.clone();
         assert_eq!((counters.accepted_count, counters.aborted_count), (CLIENTS as u64, 0));
         assert!(counters.paused_count >= counters.exhausted_count);
-        if kind == Kind::Tcp {
+        if kind == SocketKind::Tcp {
             let mut expected: Vec<Peer> = clients.iter().map(|client| world.peer(client)).collect();
             let seen = server.seen.values().map(|seen| seen.peer);
             expected.retain(|peer| seen.clone().any(|seen| seen == *peer));

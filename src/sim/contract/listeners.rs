@@ -27,7 +27,7 @@ pub fn listeners_that_share_a_port_get_every_connection_once<W: Network>(world: 
     let shared = ListenOptions { shares_port: true };
     let limits = SocketLimits { connections_max: 40, listeners_max: 1 };
     let mut reactors = [world.reactor(), world.reactor()];
-    let mut address = world.address(Kind::Tcp);
+    let mut address = world.address(SocketKind::Tcp);
     for reactor in &mut reactors {
         reactor.open_sockets(limits).unwrap();
         let listener = reactor.listen(&address, shared).unwrap();
@@ -98,7 +98,7 @@ pub fn a_full_house_pauses_and_nobody_is_dropped<W: Network>(world: &W, _seed: u
 }
 
 pub fn a_thousand_connections_come_and_go<W: Network>(world: &W, _seed: u64) {
-    let mut server = Server::new(world, Kind::Tcp, 16);
+    let mut server = Server::new(world, SocketKind::Tcp, 16);
     let mut names = BTreeSet::new();
     for round in 0..1_000 {
         let (client, id) = server.meet(world);
@@ -122,7 +122,7 @@ pub fn a_thousand_connections_come_and_go<W: Network>(world: &W, _seed: u64) {
 }
 
 pub fn idle_connections_cost_no_processor_time<W: Network>(world: &W, _seed: u64) {
-    let mut server = Server::new(world, Kind::Tcp, 64);
+    let mut server = Server::new(world, SocketKind::Tcp, 64);
     let clients: Vec<_> = (0..50).map(|_| server.meet(world)).collect();
     for _ in 0..5 {
         server.turn();
@@ -172,7 +172,7 @@ fn drain_slowly<W: Network>(world: &W, client: &W::Client, into: &mut Vec<u8>) -
 }
 
 pub fn nothing_can_be_done_with_names_that_were_never_given<W: Network>(world: &W, _seed: u64) {
-    let mut server = Server::new(world, Kind::Tcp, 4);
+    let mut server = Server::new(world, SocketKind::Tcp, 4);
     let (_client, id) = server.meet(world);
     let mut other = world.reactor();
     for _ in 0..2 {

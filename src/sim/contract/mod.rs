@@ -21,8 +21,8 @@ use streamdoor::reactor::{AdoptError, Clock, PolledReactor, Reactor, UringReacto
 use streamdoor::sim::reactor::SimReactor;
 use streamdoor::sim::world::{SimFaults, SimWorld};
 
-use network::{Kind, Server};
-use worlds::{Real, World};
+use network::{Server, SocketKind};
+use worlds::{ContractWorld, Real};
 
 /// Tests that count or limit the descriptors of the process have one of their own.
 const ALONE: &[&str] = &["a_dropped_reactor", "out_of_descriptors"];
@@ -36,7 +36,7 @@ fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-fn run<W: World>(path: &str, seed_count: u64, make: impl Fn(u64) -> W, test: fn(&W, u64)) {
+fn run<W: ContractWorld>(path: &str, seed_count: u64, make: impl Fn(u64) -> W, test: fn(&W, u64)) {
     for seed in seeds(seed_count) {
         println!("SEED={seed} {path}"); // Shown if the test fails.
         test(&make(seed), seed);
@@ -195,7 +195,7 @@ conformance_of_threads! {
 #[test]
 fn a_socket_is_adopted_in_its_own_world_alone() {
     let world = SimWorld::new(1, SimFaults::NONE);
-    let mut server = Server::new(&world, Kind::Tcp, 4);
+    let mut server = Server::new(&world, SocketKind::Tcp, 4);
     let (client, id) = server.meet(&world);
     let (seen, socket) = server.release(id);
     let mut polled = PolledReactor::new().unwrap();
@@ -206,7 +206,8 @@ fn a_socket_is_adopted_in_its_own_world_alone() {
     assert!(error.to_string().contains("another world"), "{error}");
     let id = server.adopt(seen, error.into_socket());
     assert_eq!(server.send_all(&world, id, &client, b"home"), b"home");
-    let mut real = Server::new(&Real { make: || PolledReactor::new().unwrap() }, Kind::Tcp, 4);
+    let mut real =
+        Server::new(&Real { make: || PolledReactor::new().unwrap() }, SocketKind::Tcp, 4);
     let (_client, id) = real.meet(&Real { make: || PolledReactor::new().unwrap() });
     let (_, socket) = real.release(id);
     assert!(matches!(server.reactor.adopt(socket), Err(AdoptError::Foreign { .. })));

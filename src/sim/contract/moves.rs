@@ -9,7 +9,7 @@ use streamdoor::reactor::{AdoptError, ConnectionId, Reactor, SendError};
 use super::network::*;
 use super::worlds::*;
 
-fn pair<W: Network>(world: &W, kind: Kind, connections_max: u32) -> [Server<W::R>; 2] {
+fn pair<W: Network>(world: &W, kind: SocketKind, connections_max: u32) -> [Server<W::R>; 2] {
     [(); 2].map(|()| Server::new(world, kind, connections_max))
 }
 
@@ -145,7 +145,7 @@ pub fn an_end_that_meets_a_move_is_told_once<W: Network>(world: &W, seed: u64) {
 
 pub fn a_reset_that_meets_a_move_ends_it_where_it_is<W: Network>(world: &W, seed: u64) {
     let mut random = Random::new(seed);
-    let [mut old, mut new] = pair(world, Kind::Tcp, 4);
+    let [mut old, mut new] = pair(world, SocketKind::Tcp, 4);
     let bytes = pattern(seed, 3 << 20);
     for round in 0..30 {
         let (client, id) = old.meet(world);
@@ -186,7 +186,7 @@ pub fn a_reset_that_meets_a_move_ends_it_where_it_is<W: Network>(world: &W, seed
 }
 
 pub fn a_send_that_was_broken_stays_broken_after_a_move<W: Network>(world: &W, _seed: u64) {
-    let [mut old, mut new] = pair(world, Kind::Tcp, 4);
+    let [mut old, mut new] = pair(world, SocketKind::Tcp, 4);
     let (client, id) = old.meet(world);
     world.client_reset(client);
     let mut error = None;
@@ -230,7 +230,7 @@ pub fn a_full_reactor_gives_the_socket_back<W: Network>(world: &W, _seed: u64) {
 }
 
 pub fn a_place_that_was_given_away_is_the_next_ones<W: Network>(world: &W, _seed: u64) {
-    let mut server = Server::new(world, Kind::Tcp, 1);
+    let mut server = Server::new(world, SocketKind::Tcp, 1);
     let clients: Vec<_> = (0..20).map(|_| world.connect(&server.address).unwrap()).collect();
     for served in 0..clients.len() {
         server.until("the next", |server| server.order.len() > served);
@@ -241,7 +241,7 @@ pub fn a_place_that_was_given_away_is_the_next_ones<W: Network>(world: &W, _seed
 }
 
 pub fn a_name_that_was_released_is_nothing_and_never_comes_back<W: Network>(world: &W, seed: u64) {
-    let mut server = Server::new(world, Kind::Tcp, 2);
+    let mut server = Server::new(world, SocketKind::Tcp, 2);
     let (client, mut id) = server.meet(world);
     let mut names = BTreeSet::from([id]);
     for _ in 0..50 {

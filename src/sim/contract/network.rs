@@ -17,24 +17,24 @@ use streamdoor::reactor::{
 use streamdoor::sim::network::{SimClient, SimRoute};
 use streamdoor::sim::world::SimWorld;
 
-use super::worlds::{Real, World};
+use super::worlds::{ContractWorld, Real};
 
 pub const EAGAIN: IoError = IoError(libc::EAGAIN);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SocketKind {
     Tcp,
     Unix,
 }
 
-pub const KINDS: [Kind; 2] = [Kind::Tcp, Kind::Unix];
+pub const KINDS: [SocketKind; 2] = [SocketKind::Tcp, SocketKind::Unix];
 
 /// A world with clients, and with servers for reactors that connect. None of the calls waits.
-pub trait Network: World {
+pub trait Network: ContractWorld {
     type Client;
     /// A server for a reactor that connects.
     type Far;
-    fn address(&self, kind: Kind) -> ListenAddress;
+    fn address(&self, kind: SocketKind) -> ListenAddress;
     fn connect(&self, address: &ListenAddress) -> Result<Self::Client, IoError>;
     /// The peer that the server should see.
     fn peer(&self, client: &Self::Client) -> Peer;
@@ -46,11 +46,11 @@ pub trait Network: World {
     fn client_reset(&self, client: Self::Client);
     /// Allows the process `more` descriptors until the returned value is dropped.
     fn limit_descriptors(&self, more: usize) -> Limit;
-    fn far(&self, kind: Kind) -> (Self::Far, ConnectAddress);
+    fn far(&self, kind: SocketKind) -> (Self::Far, ConnectAddress);
     /// Accepts the next connection, if there is one.
     fn answer(&self, far: &Self::Far) -> Option<Self::Client>;
     /// An address without a listener.
-    fn nobody(&self, kind: Kind) -> ConnectAddress;
+    fn nobody(&self, kind: SocketKind) -> ConnectAddress;
     /// An address without a route.
     fn nowhere(&self) -> ConnectAddress;
     /// An address that never answers while the returned clients and server live. TCP only.
@@ -141,10 +141,10 @@ fn code(result: std::io::Result<usize>) -> Result<usize, IoError> {
 
 impl<R: Reactor> Network for Real<R> {
     type Client = RealClient;
-    fn address(&self, kind: Kind) -> ListenAddress {
+    fn address(&self, kind: SocketKind) -> ListenAddress {
         match kind {
-            Kind::Tcp => "127.0.0.1:0".parse().unwrap(),
-            Kind::Unix => ListenAddress::Unix(fresh_path()),
+            SocketKind::Tcp => "127.0.0.1:0".parse().unwrap(),
+            SocketKind::Unix => ListenAddress::Unix(fresh_path()),
         }
     }
     fn connect(&self, address: &ListenAddress) -> Result<RealClient, IoError> {
@@ -209,15 +209,15 @@ impl<R: Reactor> Network for Real<R> {
         Limit::Real(limit_to(more))
     }
     type Far = RealFar;
-    fn far(&self, kind: Kind) -> (RealFar, ConnectAddress) {
+    fn far(&self, kind: SocketKind) -> (RealFar, ConnectAddress) {
         match kind {
-            Kind::Tcp => {
+            SocketKind::Tcp => {
                 let far = TcpListener::bind("127.0.0.1:0").unwrap();
                 far.set_nonblocking(true).unwrap();
                 let address = far.local_addr().unwrap();
                 (RealFar::Tcp(far), ConnectAddress::Tcp(address))
             }
-            Kind::Unix => {
+            SocketKind::Unix => {
                 let path = fresh_path();
                 let far = UnixListener::bind(&path).unwrap();
                 far.set_nonblocking(true).unwrap();
@@ -239,7 +239,7 @@ impl<R: Reactor> Network for Real<R> {
             }
         }
     }
-    fn nobody(&self, kind: Kind) -> ConnectAddress {
+    fn nobody(&self, kind: SocketKind) -> ConnectAddress {
         self.far(kind).1 // The listener is closed already.
     }
     fn nowhere(&self) -> ConnectAddress {
@@ -248,7 +248,7 @@ impl<R: Reactor> Network for Real<R> {
         ConnectAddress::Tcp("255.255.255.255:9".parse().unwrap())
     }
     fn silence(&self) -> (Vec<RealClient>, RealFar, ConnectAddress) {
-        let (far, address) = self.far(Kind::Tcp);
+        let (far, address) = self.far(SocketKind::Tcp);
         let (RealFar::Tcp(listener), ConnectAddress::Tcp(internet)) = (&far, &address) else {
             panic!("not TCP");
         };
@@ -263,10 +263,10 @@ impl<R: Reactor> Network for Real<R> {
 
 impl Network for SimWorld {
     type Client = SimClient;
-    fn address(&self, kind: Kind) -> ListenAddress {
+    fn address(&self, kind: SocketKind) -> ListenAddress {
         match kind {
-            Kind::Tcp => "127.0.0.1:0".parse().unwrap(),
-            Kind::Unix => ListenAddress::Unix(fresh_path()),
+            SocketKind::Tcp => "127.0.0.1:0".parse().unwrap(),
+            SocketKind::Unix => ListenAddress::Unix(fresh_path()),
         }
     }
     fn connect(&self, address: &ListenAddress) -> Result<SimClient, IoError> {
@@ -295,7 +295,7 @@ impl Network for SimWorld {
         Limit::Sim(self.clone())
     }
     type Far = ListenAddress;
-    fn far(&self, kind: Kind) -> (ListenAddress, ConnectAddress) {
+    fn far(&self, kind: SocketKind) -> (ListenAddress, ConnectAddress) {
         let address = self.listen(&self.address(kind)).unwrap();
         let to = to_connect(&address);
         (address, to)
@@ -303,7 +303,7 @@ impl Network for SimWorld {
     fn answer(&self, far: &ListenAddress) -> Option<SimClient> {
         SimWorld::answer(self, far)
     }
-    fn nobody(&self, kind: Kind) -> ConnectAddress {
+    fn nobody(&self, kind: SocketKind) -> ConnectAddress {
         let (far, address) = self.far(kind);
         self.stop_listening(&far);
         address
@@ -314,7 +314,7 @@ impl Network for SimWorld {
         address
     }
     fn silence(&self) -> (Vec<SimClient>, ListenAddress, ConnectAddress) {
-        let (far, address) = self.far(Kind::Tcp);
+        let (far, address) = self.far(SocketKind::Tcp);
         self.set_route(&address, Some(SimRoute::Silent));
         (Vec::new(), far, address)
     }
@@ -322,7 +322,7 @@ impl Network for SimWorld {
 
 /// The events of one connection.
 #[derive(Debug)]
-pub struct Seen {
+pub struct SeenConnection {
     pub peer: Peer,
     pub bytes: Vec<u8>,
     pub end: Option<Option<IoError>>,
@@ -334,22 +334,22 @@ pub struct Server<R> {
     pub reactor: R,
     pub listener: ListenerId,
     pub address: ListenAddress,
-    pub seen: BTreeMap<ConnectionId, Seen>,
+    pub seen: BTreeMap<ConnectionId, SeenConnection>,
     /// Connections in the order of their events.
     pub order: Vec<ConnectionId>,
     /// Released connections, with the events before their release.
-    pub gone: Vec<(ConnectionId, Seen, ReleasedSocket)>,
+    pub gone: Vec<(ConnectionId, SeenConnection, ReleasedSocket)>,
 }
 
 impl<R: Reactor> Server<R> {
-    pub fn new<W: Network<R = R>>(world: &W, kind: Kind, connections_max: u32) -> Server<R> {
+    pub fn new<W: Network<R = R>>(world: &W, kind: SocketKind, connections_max: u32) -> Server<R> {
         Server::of(world, world.reactor(), kind, connections_max)
     }
 
     pub fn of<W: Network<R = R>>(
         world: &W,
         mut reactor: R,
-        kind: Kind,
+        kind: SocketKind,
         connections_max: u32,
     ) -> Server<R> {
         reactor.open_sockets(SocketLimits { connections_max, listeners_max: 2 }).unwrap();
@@ -380,7 +380,8 @@ impl<R: Reactor> Server<R> {
             match event {
                 SocketEvent::Accepted { listener, connection, peer } => {
                     assert_eq!(listener, self.listener);
-                    let seen = Seen { peer, bytes: Vec::new(), end: None, writable_count: 0 };
+                    let seen =
+                        SeenConnection { peer, bytes: Vec::new(), end: None, writable_count: 0 };
                     assert!(self.seen.insert(connection, seen).is_none(), "a name came twice");
                     self.order.push(connection);
                 }
@@ -433,12 +434,12 @@ impl<R: Reactor> Server<R> {
     }
 
     /// Releases a connection and waits for it. Returns its earlier events and the socket.
-    pub fn release(&mut self, id: ConnectionId) -> (Seen, ReleasedSocket) {
+    pub fn release(&mut self, id: ConnectionId) -> (SeenConnection, ReleasedSocket) {
         self.reactor.release(id);
         self.until_released(id)
     }
 
-    pub fn until_released(&mut self, id: ConnectionId) -> (Seen, ReleasedSocket) {
+    pub fn until_released(&mut self, id: ConnectionId) -> (SeenConnection, ReleasedSocket) {
         self.until("released", |server| server.gone.iter().any(|(gone, ..)| *gone == id));
         let at = self.gone.iter().position(|(gone, ..)| *gone == id).unwrap();
         let (_, seen, socket) = self.gone.remove(at);
@@ -446,13 +447,13 @@ impl<R: Reactor> Server<R> {
     }
 
     /// Adopts a connection, whose events continue those in `seen`.
-    pub fn adopt(&mut self, seen: Seen, socket: ReleasedSocket) -> ConnectionId {
+    pub fn adopt(&mut self, seen: SeenConnection, socket: ReleasedSocket) -> ConnectionId {
         let id = self.reactor.adopt(socket).unwrap();
         assert!(self.seen.insert(id, seen).is_none(), "a name came twice");
         id
     }
 
-    pub fn seen(&self, id: ConnectionId) -> &Seen {
+    pub fn seen(&self, id: ConnectionId) -> &SeenConnection {
         &self.seen[&id]
     }
 

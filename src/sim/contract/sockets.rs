@@ -103,7 +103,7 @@ pub fn a_bound_holds_little_of_what_nobody_reads_and_loses_nothing<W: Network>(
             let (count, sent) = send(&mut server.reactor);
             quiet = if count == 0 { quiet + 1 } else { 0 };
             // Over TCP the peer's kernel acknowledges bytes that the peer has not read.
-            let is_exact = !W::IS_REAL || matches!(kind, Kind::Unix);
+            let is_exact = !W::IS_REAL || matches!(kind, SocketKind::Unix);
             assert!(!is_exact || sent <= 24 << 10, "{sent} bytes are under way");
             quiet == 20
         });
@@ -193,7 +193,7 @@ pub fn a_server_that_finishes_still_receives<W: Network>(world: &W, seed: u64) {
 
 pub fn a_reset_while_sending_is_told_and_ends_all_sending<W: Network>(world: &W, seed: u64) {
     for is_receiving in [true, false] {
-        let mut server = Server::new(world, Kind::Tcp, 8);
+        let mut server = Server::new(world, SocketKind::Tcp, 8);
         let (client, id) = server.meet(world);
         server.reactor.set_receiving(id, is_receiving);
         let bytes = pattern(seed, 3 << 20);
@@ -330,7 +330,7 @@ pub fn a_closed_connection_is_never_told_of_again<W: Network>(world: &W, seed: u
 /// end arrives.
 pub fn nothing_is_lost_in_disorder_of_sockets<W: Network>(world: &W, seed: u64) {
     let mut random = Random::new(seed);
-    let mut server = Server::new(world, Kind::Tcp, 8);
+    let mut server = Server::new(world, SocketKind::Tcp, 8);
     let clients: Vec<_> = (0..4).map(|_| server.meet(world)).collect();
     let bytes = pattern(seed, 120_000);
     let (mut up, mut down) = ([0; 4], [0; 4]);

@@ -108,7 +108,11 @@ const MOVES: usize = 200;
 
 /// Adopts the connection, sends `ping`, receives a byte, and gives the connection back, `count`
 /// times.
-fn relay<R: Reactor>(mut server: Server<R>, side: &Side<(Seen, ReleasedSocket)>, count: usize) {
+fn relay<R: Reactor>(
+    mut server: Server<R>,
+    side: &Side<(SeenConnection, ReleasedSocket)>,
+    count: usize,
+) {
     for _ in 0..count {
         let (seen, socket) = loop {
             match side.from.try_recv() {
@@ -134,9 +138,9 @@ pub fn a_connection_moves_between_threads_and_loses_nothing<R: Reactor>(
     let make = world.make;
     let bytes = pattern(seed, 4 * MOVES * 64);
     let bytes = &bytes;
-    let here = |reactor: R, side: Side<(Seen, ReleasedSocket)>| {
+    let here = |reactor: R, side: Side<(SeenConnection, ReleasedSocket)>| {
         let world = Real { make };
-        let mut server = Server::of(&world, reactor, Kind::Tcp, 4);
+        let mut server = Server::of(&world, reactor, SocketKind::Tcp, 4);
         let (client, id) = server.meet(&world);
         let client_thread = std::thread::scope(|scope| {
             let talk = scope.spawn(move || {
@@ -184,9 +188,9 @@ pub fn a_connection_moves_between_threads_and_loses_nothing<R: Reactor>(
         });
         assert_eq!(client_thread, ((MOVES + 1) * 64, (MOVES + 1) * 4));
     };
-    let there = move |reactor: R, side: Side<(Seen, ReleasedSocket)>| {
+    let there = move |reactor: R, side: Side<(SeenConnection, ReleasedSocket)>| {
         let world = Real { make };
-        relay(Server::of(&world, reactor, Kind::Tcp, 4), &side, MOVES + 1);
+        relay(Server::of(&world, reactor, SocketKind::Tcp, 4), &side, MOVES + 1);
     };
     on_two_threads(make, make, here, there);
 }

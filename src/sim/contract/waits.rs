@@ -5,10 +5,13 @@ use std::time::Duration;
 use streamdoor::base::{Instant, Random};
 use streamdoor::reactor::{Reactor, SocketEvent};
 
-use super::network::{Kind, Network, Server};
+use super::network::{Network, Server, SocketKind};
 use super::worlds::*;
 
-pub fn a_deadline_is_never_early_and_ends_a_wait_for_nothing<W: World>(world: &W, seed: u64) {
+pub fn a_deadline_is_never_early_and_ends_a_wait_for_nothing<W: ContractWorld>(
+    world: &W,
+    seed: u64,
+) {
     let mut reactor = world.reactor();
     let mut random = Random::new(seed);
     for micros in [0, 1, 17, 300, 1_000, 2_500, random.below(5_000)] {
@@ -21,7 +24,7 @@ pub fn a_deadline_is_never_early_and_ends_a_wait_for_nothing<W: World>(world: &W
     assert!(reactor.next_socket_event().is_none());
 }
 
-pub fn a_wake_before_a_wait_ends_it_at_once<W: World>(world: &W, _seed: u64) {
+pub fn a_wake_before_a_wait_ends_it_at_once<W: ContractWorld>(world: &W, _seed: u64) {
     let mut reactor = world.reactor();
     let waker = reactor.waker();
     for _ in 0..3 {
@@ -34,7 +37,7 @@ pub fn a_wake_before_a_wait_ends_it_at_once<W: World>(world: &W, _seed: u64) {
     assert_eq!(reactor.counters().woken_count, 3);
 }
 
-pub fn a_wake_from_elsewhere_ends_a_wait<W: World>(world: &W, _seed: u64) {
+pub fn a_wake_from_elsewhere_ends_a_wait<W: ContractWorld>(world: &W, _seed: u64) {
     let mut reactor = world.reactor();
     for micros in [0, 50, 500, 3_000] {
         world.wake_later(reactor.waker(), Duration::from_micros(micros));
@@ -46,7 +49,7 @@ pub fn a_wake_from_elsewhere_ends_a_wait<W: World>(world: &W, _seed: u64) {
     assert_eq!(reactor.poll(), 1);
 }
 
-pub fn ten_thousand_wakes_are_one<W: World>(world: &W, _seed: u64) {
+pub fn ten_thousand_wakes_are_one<W: ContractWorld>(world: &W, _seed: u64) {
     let mut reactor = world.reactor();
     let waker = reactor.waker();
     for _ in 0..10_000 {
@@ -60,7 +63,7 @@ pub fn ten_thousand_wakes_are_one<W: World>(world: &W, _seed: u64) {
     assert!(reactor.now() >= until);
 }
 
-pub fn a_wake_that_races_a_wait_is_never_lost<W: World>(world: &W, seed: u64) {
+pub fn a_wake_that_races_a_wait_is_never_lost<W: ContractWorld>(world: &W, seed: u64) {
     let mut reactor = world.reactor();
     let mut random = Random::new(seed);
     for _ in 0..300 {
@@ -70,7 +73,7 @@ pub fn a_wake_that_races_a_wait_is_never_lost<W: World>(world: &W, seed: u64) {
     }
 }
 
-pub fn a_waker_outlives_its_reactor<W: World>(world: &W, _seed: u64) {
+pub fn a_waker_outlives_its_reactor<W: ContractWorld>(world: &W, _seed: u64) {
     let mut reactor = world.reactor();
     let waker = reactor.waker();
     reactor.wait(Some(Instant::ZERO));
@@ -80,7 +83,7 @@ pub fn a_waker_outlives_its_reactor<W: World>(world: &W, _seed: u64) {
 }
 
 pub fn a_poll_never_waits<W: Network>(world: &W, _seed: u64) {
-    let mut server = Server::new(world, Kind::Unix, 4);
+    let mut server = Server::new(world, SocketKind::Unix, 4);
     let (client, _id) = server.meet(world);
     let reactor = &mut server.reactor;
     for _ in 0..1_000 {
@@ -92,7 +95,7 @@ pub fn a_poll_never_waits<W: Network>(world: &W, _seed: u64) {
 }
 
 pub fn an_event_not_yet_taken_ends_a_wait_at_once<W: Network>(world: &W, _seed: u64) {
-    let mut server = Server::new(world, Kind::Unix, 4);
+    let mut server = Server::new(world, SocketKind::Unix, 4);
     let (client, _id) = server.meet(world);
     let reactor = &mut server.reactor;
     world.client_send(&client, b"x").unwrap();
@@ -106,7 +109,7 @@ pub fn an_event_not_yet_taken_ends_a_wait_at_once<W: Network>(world: &W, _seed: 
 }
 
 pub fn an_event_ends_a_wait_whatever_the_deadline<W: Network>(world: &W, _seed: u64) {
-    let mut server = Server::new(world, Kind::Unix, 4);
+    let mut server = Server::new(world, SocketKind::Unix, 4);
     let (client, _id) = server.meet(world);
     let reactor = &mut server.reactor;
     let never = reactor.now() + Duration::from_secs(1_000_000_000);
@@ -126,7 +129,7 @@ pub fn an_event_ends_a_wait_whatever_the_deadline<W: Network>(world: &W, _seed: 
 }
 
 /// A write to a closed pipe is an error value and never ends the process (R1).
-pub fn sigpipe_is_blocked<W: World>(world: &W, _seed: u64) {
+pub fn sigpipe_is_blocked<W: ContractWorld>(world: &W, _seed: u64) {
     const SIGPIPE: u32 = 13; // On every Linux but MIPS and SPARC as well.
     let _reactor = world.reactor();
     if W::IS_REAL {
@@ -137,7 +140,7 @@ pub fn sigpipe_is_blocked<W: World>(world: &W, _seed: u64) {
     }
 }
 
-pub fn time_never_goes_back<W: World>(world: &W, _seed: u64) {
+pub fn time_never_goes_back<W: ContractWorld>(world: &W, _seed: u64) {
     let mut reactor = world.reactor();
     let (mut last, mut last_wall_us) = (reactor.now(), reactor.wall_us());
     assert!(last_wall_us > 1_700_000_000_000_000); // Later than 2023: microseconds since 1970.
@@ -153,7 +156,7 @@ pub fn time_never_goes_back<W: World>(world: &W, _seed: u64) {
     }
 }
 
-pub fn a_wake_through_another_reactor_is_as_good<W: World>(world: &W, _seed: u64) {
+pub fn a_wake_through_another_reactor_is_as_good<W: ContractWorld>(world: &W, _seed: u64) {
     let mut sleeper = world.reactor();
     let mut waking = world.reactor();
     let waker = sleeper.waker();

@@ -10,7 +10,7 @@ use streamdoor::sim::reactor::SimReactor;
 use streamdoor::sim::world::SimWorld;
 
 /// The surroundings of a reactor in the conformance list.
-pub trait World {
+pub trait ContractWorld {
     type R: Reactor;
     const IS_REAL: bool;
     fn reactor(&self) -> Self::R;
@@ -21,7 +21,7 @@ pub struct Real<R> {
     pub make: fn() -> R,
 }
 
-impl<R: Reactor> World for Real<R> {
+impl<R: Reactor> ContractWorld for Real<R> {
     type R = R;
     const IS_REAL: bool = true;
     fn reactor(&self) -> R {
@@ -35,7 +35,7 @@ impl<R: Reactor> World for Real<R> {
     }
 }
 
-impl World for SimWorld {
+impl ContractWorld for SimWorld {
     type R = SimReactor;
     const IS_REAL: bool = false;
     fn reactor(&self) -> SimReactor {

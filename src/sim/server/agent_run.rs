@@ -4,11 +4,11 @@
 use serde_json::json;
 
 use super::actions::ActionsHash;
-use super::audience::{AudienceSeen, Reader, Told};
+use super::audience::{AudienceSeen, ReceivedParts, RunReader};
 use super::exchange::Exchange;
-use super::passing::Passing;
-use super::scripted::{Asked, Asking, SimModel};
-use super::story::{self, STORIES};
+use super::model_scripts::{self, SCRIPT_COUNT};
+use super::scripted::{Asking, PlayParts, SimModel};
+use super::timed_play::TimedPlay;
 use super::{SeedSummary, script};
 use crate::base::Random;
 use crate::engine::EngineLimits;
@@ -31,8 +31,8 @@ const READERS_MAX: usize = 24;
 /// The failure, and the command that runs the seed again.
 pub fn run_agent_seed(seed: u64, verbose: bool) -> Result<SeedSummary, String> {
     // The events that all readers received are the same, too.
-    let run = |verbose| Run::new(seed, verbose).run(seed);
-    let difference = |first: &(_, Told), second: &(_, Told)| {
+    let run = |verbose| AgentPlay::new(seed, verbose).run(seed);
+    let difference = |first: &(_, ReceivedParts), second: &(_, ReceivedParts)| {
         let is_told_alike = first.1 == second.1;
         format!("{:?} and {:?}, told alike: {is_told_alike}", first.0, second.0)
     };
@@ -40,18 +40,18 @@ pub fn run_agent_seed(seed: u64, verbose: bool) -> Result<SeedSummary, String> {
     both.map(|(summary, _told)| summary).map_err(|text| format!("agent seed {seed}: {text}"))
 }
 
-struct Run {
+struct AgentPlay {
     random: Random,
     world: SimWorld,
     shard: ServerShard<SimReactor>,
     actions_hash: ActionsHash,
     address: ListenAddress,
     model: SimModel,
-    readers: Vec<Reader>,
+    readers: Vec<RunReader>,
     /// Requests that cancel an execution.
-    errands: Vec<Exchange>,
+    checked_requests: Vec<Exchange>,
     seen: AudienceSeen,
-    told: Told,
+    told: ReceivedParts,
     cuts: u64,
     cancels: u64,
     cut_chance: u64,
@@ -60,21 +60,21 @@ struct Run {
     verbose: bool,
 }
 
-impl Asking for Run {
-    fn asked(&mut self) -> Asked<'_> {
-        Asked { world: &self.world, shard: &mut self.shard, model: &mut self.model }
+impl Asking for AgentPlay {
+    fn asked(&mut self) -> PlayParts<'_> {
+        PlayParts { world: &self.world, shard: &mut self.shard, model: &mut self.model }
     }
 }
 
-impl Run {
-    fn new(seed: u64, verbose: bool) -> Run {
+impl AgentPlay {
+    fn new(seed: u64, verbose: bool) -> AgentPlay {
         let mut random = Random::new(seed);
         let faults = if random.chance(1, 3) { SimFaults::NONE } else { SimFaults::ALL };
         let world = SimWorld::new(random.next_u64(), faults);
         if random.chance(1, 3) {
             world.set_connect_fault_chance(random.below(200));
         }
-        let model = SimModel::new(&world, story::draw(&mut random));
+        let model = SimModel::new(&world, model_scripts::draw(&mut random));
         let wire = ["chat", "responses", "messages"][random.below(3) as usize];
         let config = ShardConfig {
             engine: EngineLimits {
@@ -107,7 +107,7 @@ impl Run {
         shard.tools_mut().insert(script::spec(), script::prepare).expect("it is right");
         let address: ListenAddress = "127.0.0.1:0".parse().expect("an address");
         let address = shard.listen(&address, ListenOptions::default()).expect("it listens");
-        Run {
+        AgentPlay {
             cut_chance: if random.chance(1, 2) { 0 } else { random.between(1, 30) },
             cancel_chance: if random.chance(1, 4) { 0 } else { random.between(1, 60) },
             is_slow: random.chance(1, 2),
@@ -118,16 +118,16 @@ impl Run {
             address,
             model,
             readers: Vec::new(),
-            errands: Vec::new(),
+            checked_requests: Vec::new(),
             seen: AudienceSeen::default(),
-            told: Told::new(),
+            told: ReceivedParts::new(),
             cuts: 0,
             cancels: 0,
             verbose,
         }
     }
 
-    fn run(mut self, seed: u64) -> Result<(SeedSummary, Told), String> {
+    fn run(mut self, seed: u64) -> Result<(SeedSummary, ReceivedParts), String> {
         for step in 0..STEPS {
             self.act().map_err(|text| format!("step {step}: {text}"))?;
             self.turn();
@@ -173,14 +173,14 @@ impl Run {
                 self.visit(at)?;
             }
         }
-        self.step_errands()
+        self.step_requests()
     }
 
     fn start(&mut self) {
         let random = &mut self.random;
         let strategy = ["after_turn", "eager"][random.below(2) as usize];
         let mut body = json!({
-            "task": story::task(random.below(STORIES)),
+            "task": model_scripts::task(random.below(SCRIPT_COUNT)),
             "tools": ["script", "agent"],
             "depth": 1,
             "strategy": strategy,
@@ -200,7 +200,7 @@ impl Run {
         if self.verbose {
             println!("{:?} {body}", self.world.now());
         }
-        self.readers.push(Reader::starting(&body, random));
+        self.readers.push(RunReader::starting(&body, random));
     }
 
     /// The id of an execution that one of the readers knows.
@@ -213,7 +213,7 @@ impl Run {
 
     fn follow(&mut self) {
         if let Some(id) = self.known() {
-            self.readers.push(Reader::new(Some(id), &mut self.random));
+            self.readers.push(RunReader::new(Some(id), &mut self.random));
         }
     }
 
@@ -223,18 +223,18 @@ impl Run {
         if self.verbose {
             println!("{:?} {request:?}", self.world.now());
         }
-        self.errands.extend(Exchange::begin(&self.world, &self.address, &request));
+        self.checked_requests.extend(Exchange::begin(&self.world, &self.address, &request));
     }
 
-    fn step_errands(&mut self) -> Result<(), String> {
-        for at in (0..self.errands.len()).rev() {
-            self.errands[at].step(&self.world, &mut self.random)?;
-            if self.errands[at].outcome.is_none() {
+    fn step_requests(&mut self) -> Result<(), String> {
+        for at in (0..self.checked_requests.len()).rev() {
+            self.checked_requests[at].step(&self.world, &mut self.random)?;
+            if self.checked_requests[at].outcome.is_none() {
                 continue;
             }
-            let errand = self.errands.swap_remove(at);
-            errand.close(&self.world);
-            match errand.status {
+            let checked_request = self.checked_requests.swap_remove(at);
+            checked_request.close(&self.world);
+            match checked_request.status {
                 Some(202) => self.cancels += 1,
                 Some(200 | 404 | 503) | None => {}
                 Some(other) => return Err(format!("a cancellation was answered {other}")),
@@ -256,18 +256,19 @@ impl Run {
             for at in 0..self.readers.len() {
                 self.visit(at).map_err(|text| format!("calm: {text}"))?;
             }
-            self.step_errands()?;
+            self.step_requests()?;
             self.turn();
             self.pass(1 << (10 + round % 24));
             self.shard.audit();
-            if self.readers.iter().all(|reader| reader.is_done) && self.errands.is_empty() {
+            if self.readers.iter().all(|reader| reader.is_done) && self.checked_requests.is_empty()
+            {
                 break;
             }
             if round == CALM_ROUNDS_MAX {
                 let open = self.readers.iter().find(|reader| !reader.is_done);
                 return Err(format!(
                     "calm: {:?} never comes to the end",
-                    open.map(Reader::describe)
+                    open.map(RunReader::describe)
                 ));
             }
         }
@@ -294,7 +295,7 @@ impl Run {
     /// Checks that all readers of a run that have seen its end have seen the same one.
     fn check_ends(&self) -> Result<(), String> {
         for reader in &self.readers {
-            let same = |other: &&Reader| other.execution == reader.execution;
+            let same = |other: &&RunReader| other.execution == reader.execution;
             let mut ends = self.readers.iter().filter(same).filter_map(|r| r.outcome.as_ref());
             if let Some(end) = &reader.outcome
                 && !ends.all(|other| other == end)

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::agent_run::run_agent_seed;
-use super::house::{House, SHORT, get};
 use super::scripted::SimModel;
+use super::test_server::{SHORT, TestServer, get};
 use crate::agent::script::Script;
 use crate::reactor::SocketLimits;
 use crate::server::{AgentSettings, GuestConfig, ToolChoice};
@@ -15,21 +15,21 @@ use crate::shard::ShardConfig;
 const MS: Duration = Duration::from_millis(1);
 
 /// A server with a model that follows this script.
-fn house(script: &str) -> House {
-    house_with(script, ToolChoice::None)
+fn test_server(script: &str) -> TestServer {
+    server_with(script, ToolChoice::None)
 }
 
-fn house_with(script: &str, tools: ToolChoice) -> House {
+fn server_with(script: &str, tools: ToolChoice) -> TestServer {
     let agents = AgentSettings { models: vec![SimModel::settings("chat")], tools };
     let sockets = Some(SocketLimits { connections_max: 32, ..SocketLimits::default() });
-    let mut house = House::with(ShardConfig {
+    let mut test_server = TestServer::with(ShardConfig {
         sockets,
         guests: GuestConfig { agents, ..Default::default() },
         ..ShardConfig::default()
     });
     let script = Script::from_toml(script).expect("it is a script");
-    house.model = Some(SimModel::new(&house.world, script));
-    house
+    test_server.model = Some(SimModel::new(&test_server.world, script));
+    test_server
 }
 
 /// A request for a run.
@@ -74,15 +74,15 @@ events = [{ text = "Hello, it is a fine day." }]
 
 #[test]
 fn a_run_is_streamed_part_by_part_while_the_model_speaks() {
-    let mut house = house(HELLO);
-    let client = house.visit(&post(&json!({"task": "Greet."}), ""));
-    house.pass(12 * MS);
-    let early = events(&house.hear(client));
+    let mut test_server = test_server(HELLO);
+    let client = test_server.visit(&post(&json!({"task": "Greet."}), ""));
+    test_server.pass(12 * MS);
+    let early = events(&test_server.hear(client));
     assert_eq!(names(&early)[..3], ["started", "ExecutionStarted", "StepStarted"]);
     assert!(text_of(&early).starts_with("Hello"), "{early:?}");
     assert!(text_of(&early).len() < 20, "it is told while it is said: {early:?}");
-    house.pass(Duration::from_secs(1));
-    let late = events(&house.hear(client));
+    test_server.pass(Duration::from_secs(1));
+    let late = events(&test_server.hear(client));
     let all: Vec<_> = early.into_iter().chain(late).collect();
     assert_eq!(text_of(&all), "Hello, it is a fine day.");
     let last = &names(&all)[all.len() - 3..];
@@ -108,10 +108,10 @@ fn calling(arguments: &Value) -> String {
 
 #[test]
 fn a_tool_is_an_execution_of_its_own_whose_output_the_run_passes_on() {
-    let mut house = house(&calling(&SHORT.arguments()));
-    let client = house.visit(&post(&json!({"task": "Go.", "tools": ["script"]}), ""));
-    house.pass(Duration::from_secs(1));
-    let all = events(&house.hear(client));
+    let mut test_server = test_server(&calling(&SHORT.arguments()));
+    let client = test_server.visit(&post(&json!({"task": "Go.", "tools": ["script"]}), ""));
+    test_server.pass(Duration::from_secs(1));
+    let all = events(&test_server.hear(client));
     let of = |name: &str| all.iter().filter(|(n, _)| n == name).map(|(_, part)| part).collect();
     let outputs: Vec<&Value> = of("ToolOutputChunk");
     assert_eq!(outputs.len() as u64, SHORT.chunk_count, "{all:?}");
@@ -122,16 +122,16 @@ fn a_tool_is_an_execution_of_its_own_whose_output_the_run_passes_on() {
     let steps: Vec<&Value> = of("StepCompleted");
     assert_eq!(steps.len(), 2);
     assert_eq!(text_of(&all), "It is done.");
-    let tool = house.get(&format!("/v1/executions/{id}"));
+    let tool = test_server.get(&format!("/v1/executions/{id}"));
     assert!(tool.contains("\"state\":\"completed\"") && tool.contains("script"), "{tool}");
 }
 
 #[test]
 fn arguments_that_do_not_fit_the_schema_reach_the_model_and_no_tool() {
-    let mut house = house(&calling(&json!({"seed": 1})));
-    let client = house.visit(&post(&json!({"task": "Go.", "tools": ["script"]}), ""));
-    house.pass(Duration::from_secs(1));
-    let all = events(&house.hear(client));
+    let mut test_server = test_server(&calling(&json!({"seed": 1})));
+    let client = test_server.visit(&post(&json!({"task": "Go.", "tools": ["script"]}), ""));
+    test_server.pass(Duration::from_secs(1));
+    let all = events(&test_server.hear(client));
     let failed = all.iter().find(|(name, _)| name == "ToolCallFailed").expect("it is refused");
     assert!(failed.1.to_string().contains("is missing"), "{failed:?}");
     assert_eq!(text_of(&all), "It is done.");
@@ -154,15 +154,15 @@ fn name_of(events: &[(String, Value)]) -> String {
 
 #[test]
 fn a_cancelled_run_hangs_up_at_once_and_closes_everything_that_is_open() {
-    let mut house = house(LONG);
-    let client = house.visit(&post(&json!({"task": "Talk."}), ""));
-    house.pass(50 * MS);
-    let early = events(&house.hear(client));
-    assert_eq!(house.model.as_ref().unwrap().open_count(), 1);
-    let canceller = house.visit(&delete(&name_of(&early)));
-    assert!(house.hear(canceller).starts_with("HTTP/1.1 202"));
-    assert_eq!(house.model.as_ref().unwrap().open_count(), 0);
-    let late = events(&house.hear(client));
+    let mut test_server = test_server(LONG);
+    let client = test_server.visit(&post(&json!({"task": "Talk."}), ""));
+    test_server.pass(50 * MS);
+    let early = events(&test_server.hear(client));
+    assert_eq!(test_server.model.as_ref().unwrap().open_count(), 1);
+    let canceller = test_server.visit(&delete(&name_of(&early)));
+    assert!(test_server.hear(canceller).starts_with("HTTP/1.1 202"));
+    assert_eq!(test_server.model.as_ref().unwrap().open_count(), 0);
+    let late = events(&test_server.hear(client));
     let all = names(&late);
     let ends = &all[all.len() - 3..];
     assert_eq!(ends, ["StepCompleted", "ExecutionCancelled", "end"]);
@@ -174,30 +174,30 @@ fn a_cancelled_run_hangs_up_at_once_and_closes_everything_that_is_open() {
 fn a_cancelled_run_stops_its_tools() {
     let slow = "[[turns]]\nevents = [{ call = \"script\", arguments = { seed = 1, chunks = 200, \
                 chunk_bytes = 4, fails = 0 } }]\n";
-    let mut house = house(slow);
-    let client = house.visit(&post(&json!({"task": "Go.", "tools": ["script"]}), ""));
-    house.pass(5 * MS);
-    let early = events(&house.hear(client));
+    let mut test_server = test_server(slow);
+    let client = test_server.visit(&post(&json!({"task": "Go.", "tools": ["script"]}), ""));
+    test_server.pass(5 * MS);
+    let early = events(&test_server.hear(client));
     let output = early.iter().find(|(name, _)| name == "ToolOutputChunk").expect("it runs");
     let tool = output.1["execution"].as_str().unwrap().to_owned();
-    let canceller = house.visit(&delete(&name_of(&early)));
-    assert!(house.hear(canceller).starts_with("HTTP/1.1 202"));
-    let heard = house.get(&format!("/v1/executions/{tool}"));
+    let canceller = test_server.visit(&delete(&name_of(&early)));
+    assert!(test_server.hear(canceller).starts_with("HTTP/1.1 202"));
+    let heard = test_server.get(&format!("/v1/executions/{tool}"));
     assert!(heard.contains("\"state\":\"cancelled\""), "{heard}");
-    let late = events(&house.hear(client));
+    let late = events(&test_server.hear(client));
     assert!(names(&late).contains(&"ToolCallCancelled"), "{late:?}");
 }
 
 #[test]
 fn whoever_follows_a_run_later_is_told_the_same_from_any_part_on() {
-    let mut house = house(HELLO);
-    let client = house.visit(&post(&json!({"task": "Greet."}), ""));
-    house.pass(Duration::from_secs(1));
-    let heard = house.hear(client);
+    let mut test_server = test_server(HELLO);
+    let client = test_server.visit(&post(&json!({"task": "Greet."}), ""));
+    test_server.pass(Duration::from_secs(1));
+    let heard = test_server.hear(client);
     let first = events(&heard);
     let id = name_of(&first);
-    let again = house.visit(&get(&format!("/v1/executions/{id}/events")));
-    let second = events(&house.hear(again));
+    let again = test_server.visit(&get(&format!("/v1/executions/{id}/events")));
+    let second = events(&test_server.hear(again));
     let parts = |all: &[(String, Value)]| -> Vec<Value> {
         let parts = all.iter().filter(|(_, part)| part["type"].is_string());
         parts.map(|(_, part)| part.clone()).collect()
@@ -208,14 +208,14 @@ fn whoever_follows_a_run_later_is_told_the_same_from_any_part_on() {
         "GET /v1/executions/{id}/events HTTP/1.1\r\nHost: localhost\r\n\
          Last-Event-ID: {cursor}\r\n\r\n"
     );
-    let resumed = house.visit(&request);
-    assert_eq!(parts(&events(&house.hear(resumed))), parts(&first)[4..]);
-    let output = house.get(&format!("/v1/executions/{id}/output"));
+    let resumed = test_server.visit(&request);
+    assert_eq!(parts(&events(&test_server.hear(resumed))), parts(&first)[4..]);
+    let output = test_server.get(&format!("/v1/executions/{id}/output"));
     let lines = output.lines().filter(|line| line.starts_with("{\"type\":"));
     let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines, parts(&first));
-    let lines = house.visit(&get(&format!("/v1/executions/{id}/events?format=ndjson")));
-    let heard = house.hear(lines);
+    let lines = test_server.visit(&get(&format!("/v1/executions/{id}/events?format=ndjson")));
+    let heard = test_server.hear(lines);
     let lines = heard.lines().filter(|line| line.starts_with("{\"type\":"));
     let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines, parts(&first));
@@ -224,18 +224,18 @@ fn whoever_follows_a_run_later_is_told_the_same_from_any_part_on() {
 #[test]
 fn a_block_reader_that_takes_nothing_holds_the_model_back() {
     let script = "[[turns]]\nevents = [{ text = \"0123456789 \", repeat = 40000 }]\n";
-    let mut house = house(script);
-    let client = house.visit(&post(&json!({"task": "Talk."}), "?policy=block"));
-    house.pass(Duration::from_secs(10));
-    let read = |house: &House| house.shards[0].counters().model_bytes_received;
-    let before = read(&house);
-    house.pass(Duration::from_secs(5));
-    assert_eq!(read(&house), before, "nothing is read that nobody has room for");
+    let mut test_server = test_server(script);
+    let client = test_server.visit(&post(&json!({"task": "Talk."}), "?policy=block"));
+    test_server.pass(Duration::from_secs(10));
+    let read = |test_server: &TestServer| test_server.shards[0].counters().model_bytes_received;
+    let before = read(&test_server);
+    test_server.pass(Duration::from_secs(5));
+    assert_eq!(read(&test_server), before, "nothing is read that nobody has room for");
     assert!(before < 1 << 20, "{before} bytes");
     let mut heard = Vec::new();
     for _ in 0..20_000 {
-        heard.push(house.hear(client));
-        house.turn();
+        heard.push(test_server.hear(client));
+        test_server.turn();
         if heard.last().unwrap().contains("event: end") {
             break;
         }
@@ -264,26 +264,29 @@ fn durations(run_count: u32) -> Vec<u64> {
         ..ShardConfig::default()
     };
     let ring_bytes_max = u64::from(run_count + 8) << 17;
-    let mut house = House::with_executions(run_count + 8, 1, ring_bytes_max, config);
+    let mut test_server = TestServer::with_executions(run_count + 8, 1, ring_bytes_max, config);
     let script = Script::from_toml(script).expect("it is a script");
-    house.model = Some(SimModel::new(&house.world, script));
-    let stuck = house.visit(&post(&json!({"task": "nothing"}), ""));
+    test_server.model = Some(SimModel::new(&test_server.world, script));
+    let stuck = test_server.visit(&post(&json!({"task": "nothing"}), ""));
     let request = post(&json!({"task": "Talk."}), "");
     let clients: Vec<_> = (0..run_count)
         .map(|at| {
-            let client = house.world.connect(&house.address).expect("there is room");
-            assert_eq!(house.world.client_send(client, request.as_bytes()), Ok(request.len()));
+            let client = test_server.world.connect(&test_server.address).expect("there is room");
+            assert_eq!(
+                test_server.world.client_send(client, request.as_bytes()),
+                Ok(request.len())
+            );
             if at % 64 == 63 {
-                house.turn(); // No more than 64 wait to be accepted. No time passes.
+                test_server.turn(); // No more than 64 wait to be accepted. No time passes.
             }
             client
         })
         .collect();
-    house.pass(Duration::from_secs(2));
-    let told = events(&house.hear(stuck));
+    test_server.pass(Duration::from_secs(2));
+    let told = events(&test_server.hear(stuck));
     assert!(text_of(&told).is_empty() && told.last().is_some_and(|(name, _)| name != "end"));
     let took = |client| {
-        let all = events(&house.hear(client));
+        let all = events(&test_server.hear(client));
         assert_eq!(text_of(&all).len(), 50, "{all:?}");
         let parts = all.iter().filter(|(_, part)| part["type"].is_string());
         let times: Vec<u64> =
@@ -307,15 +310,15 @@ fn a_thousand_runs_at_once_take_as_long_as_one_and_wait_for_nobody() {
 #[test]
 fn a_run_goes_on_without_who_has_started_it_unless_he_wants_it_cancelled() {
     for cancels in [false, true] {
-        let mut house = house(LONG);
+        let mut test_server = test_server(LONG);
         let body = json!({"task": "Talk.", "cancel_on_disconnect": cancels});
-        let client = house.visit(&post(&body, "?policy=drop"));
-        house.pass(20 * MS);
-        let id = name_of(&events(&house.hear(client)));
-        house.world.client_close(client);
-        house.pass(20 * MS);
+        let client = test_server.visit(&post(&body, "?policy=drop"));
+        test_server.pass(20 * MS);
+        let id = name_of(&events(&test_server.hear(client)));
+        test_server.world.client_close(client);
+        test_server.pass(20 * MS);
         let state = if cancels { "cancelled" } else { "running" };
-        let heard = house.get(&format!("/v1/executions/{id}"));
+        let heard = test_server.get(&format!("/v1/executions/{id}"));
         assert!(heard.contains(&format!("\"state\":\"{state}\"")), "{heard}");
     }
 }
@@ -333,21 +336,21 @@ fn agents_start_agents_only_as_deep_as_they_may() {
     when = { user = "inner" }
     events = [{ text = "Hello from beneath." }]
     "#;
-    let mut house = house(script);
-    let refused = house.visit(&post(&json!({"task": "outer", "tools": ["agent"]}), ""));
-    let heard = house.hear(refused);
+    let mut test_server = test_server(script);
+    let refused = test_server.visit(&post(&json!({"task": "outer", "tools": ["agent"]}), ""));
+    let heard = test_server.hear(refused);
     assert!(heard.starts_with("HTTP/1.1 400") && heard.contains("depth"), "{heard}");
     let body = json!({"task": "outer", "tools": ["agent"], "depth": 1});
-    let client = house.visit(&post(&body, ""));
-    house.pass(Duration::from_secs(1));
-    let all = events(&house.hear(client));
+    let client = test_server.visit(&post(&body, ""));
+    test_server.pass(Duration::from_secs(1));
+    let all = events(&test_server.hear(client));
     // The requested depth is cut to the permitted one.
     let failed = all.iter().any(|(name, _)| name == "ToolCallFailed");
     assert!(failed, "{all:?}");
     let body = json!({"task": "outer", "tools": ["agent"], "depth": 2});
-    let client = house.visit(&post(&body, ""));
-    house.pass(Duration::from_secs(1));
-    let all = events(&house.hear(client));
+    let client = test_server.visit(&post(&body, ""));
+    test_server.pass(Duration::from_secs(1));
+    let all = events(&test_server.hear(client));
     assert_eq!(text_of(&all), "It said: Hello from beneath.");
 }
 
@@ -364,23 +367,23 @@ fn result(id: &str) -> Value {
 fn a_conversation_goes_on_behind_the_results_of_its_tools() {
     let script = "[[turns]]\nwhen = { tool_results = 2, result = \"five\" }\n\
                   events = [{ text = \"Five.\" }]\n";
-    let mut house = house(script);
+    let mut test_server = test_server(script);
     let call = |id: &str| called(id)["tool_calls"][0].clone();
     let both = json!({"role": "assistant", "content": "", "tool_calls": [call("a"), call("b")]});
     let before = json!({"role": "user", "content": "Count."});
-    let client =
-        house.visit(&post(&json!({"messages": [before, both, result("b"), result("a")]}), ""));
-    house.pass(Duration::from_secs(1));
-    assert_eq!(text_of(&events(&house.hear(client))), "Five.");
+    let client = test_server
+        .visit(&post(&json!({"messages": [before, both, result("b"), result("a")]}), ""));
+    test_server.pass(Duration::from_secs(1));
+    assert_eq!(text_of(&events(&test_server.hear(client))), "Five.");
 }
 
 #[test]
 fn without_a_model_there_is_no_agent_and_that_is_said() {
-    let mut house = House::new();
-    let client = house.visit(&post(&json!({"task": "Go."}), ""));
-    let heard = house.hear(client);
+    let mut test_server = TestServer::new();
+    let client = test_server.visit(&post(&json!({"task": "Go."}), ""));
+    let heard = test_server.hear(client);
     assert!(heard.starts_with("HTTP/1.1 404") && heard.contains("no_model"), "{heard}");
-    let mut house = self::house(HELLO);
+    let mut test_server = self::test_server(HELLO);
     for (body, field) in [
         (json!({}), "task"),
         (json!({"task": "x", "tools": ["nothing"]}), "tools"),
@@ -402,23 +405,23 @@ fn without_a_model_there_is_no_agent_and_that_is_said() {
             "not the assistant's",
         ),
     ] {
-        let client = house.visit(&post(&body, ""));
-        let heard = house.hear(client);
+        let client = test_server.visit(&post(&body, ""));
+        let heard = test_server.hear(client);
         assert!(heard.starts_with("HTTP/1.1 400") && heard.contains(field), "{body}: {heard}");
     }
 }
 
 #[test]
 fn llm_generate_streams_the_text_alone() {
-    let mut house = house(HELLO);
+    let mut test_server = test_server(HELLO);
     let body = json!({"tool": "llm_generate", "arguments": {"prompt": "Greet."}}).to_string();
-    let client = house.visit(&format!(
+    let client = test_server.visit(&format!(
         "POST /v1/executions?stream=sse HTTP/1.1\r\nHost: localhost\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     ));
-    house.pass(Duration::from_secs(1));
-    let all = events(&house.hear(client));
+    test_server.pass(Duration::from_secs(1));
+    let all = events(&test_server.hear(client));
     let chunks = all.iter().filter(|(name, _)| name == "chunk");
     let text: String = chunks.map(|(_, chunk)| chunk["data"].as_str().unwrap()).collect();
     assert_eq!(text, "Hello, it is a fine day.");
@@ -440,7 +443,7 @@ fn a_few_seeds_of_runs_that_are_cut_and_cancelled_anywhere_come_to_their_ends() 
 
 #[test]
 fn over_mcp_the_answer_of_an_agent_is_what_its_model_has_said_last() {
-    let mut house = house(&calling(&SHORT.arguments()));
+    let mut test_server = test_server(&calling(&SHORT.arguments()));
     let body = json!({
         "jsonrpc": "2.0", "id": 1, "method": "tools/call",
         "params": {
@@ -454,14 +457,14 @@ fn over_mcp_the_answer_of_an_agent_is_what_its_model_has_said_last() {
         },
     });
     let body = body.to_string();
-    let client = house.visit(&format!(
+    let client = test_server.visit(&format!(
         "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
          Mcp-Method: tools/call\r\nMcp-Name: agent\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     ));
-    house.pass(Duration::from_secs(1));
-    let heard = house.hear(client);
+    test_server.pass(Duration::from_secs(1));
+    let heard = test_server.hear(client);
     assert!(heard.contains("\"text\":\"It is done.\""), "{heard}");
     assert!(heard.contains("\"isError\":false") || !heard.contains("isError"), "{heard}");
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::exchange::{Exchange, Outcome};
-use crate::agent::Part;
+use crate::agent::RunPart;
 use crate::agent::order::Order;
 use crate::base::Random;
 use crate::reactor::ListenAddress;
@@ -28,18 +28,18 @@ pub(super) struct AudienceSeen {
 }
 
 /// All parts that any reader has received, by run and number: all readers receive the same.
-pub(super) type Told = BTreeMap<String, BTreeMap<u64, Vec<u8>>>;
+pub(super) type ReceivedParts = BTreeMap<String, BTreeMap<u64, Vec<u8>>>;
 
 /// The JSON of an event, with its name and its id if it came over server-sent events.
-type Heard = (Vec<u8>, Option<(String, String)>);
+type EventWithId = (Vec<u8>, Option<(String, String)>);
 
-enum Format {
+enum StreamDecoder {
     Sse(sse::Decoder),
     Ndjson(ndjson::Decoder),
 }
 
 /// A reader, as in the module's text.
-pub(super) struct Reader {
+pub(super) struct RunReader {
     /// The run; not known before the first event of a run of its own.
     pub execution: Option<String>,
     /// The request that starts it.
@@ -47,12 +47,12 @@ pub(super) struct Reader {
     policy: Policy,
     /// Number of chunks that it may lag by, or `None` for the policy's default.
     chunks_max: Option<u64>,
-    format: Format,
+    format: StreamDecoder,
     exchange: Option<Exchange>,
     has_started: bool,
     /// True if it has followed on another connection before.
     is_back: bool,
-    told_seq: Option<u64>,
+    reported_seq: Option<u64>,
     given_count: u64,
     missed_count: u64,
     order: Option<Order>,
@@ -63,10 +63,10 @@ pub(super) struct Reader {
     pub is_done: bool,
 }
 
-impl Reader {
+impl RunReader {
     /// Starts a run with this body.
-    pub fn starting(body: &Value, random: &mut Random) -> Reader {
-        let mut reader = Reader::new(None, random);
+    pub fn starting(body: &Value, random: &mut Random) -> RunReader {
+        let mut reader = RunReader::new(None, random);
         let (body, query) = (body.to_string(), reader.query());
         reader.starts = Some(format!(
             "POST /v1/agent/stream?{query} HTTP/1.1\r\nHost: localhost\r\n\
@@ -77,7 +77,7 @@ impl Reader {
     }
 
     /// Follows a run.
-    pub fn new(execution: Option<String>, random: &mut Random) -> Reader {
+    pub fn new(execution: Option<String>, random: &mut Random) -> RunReader {
         let policy = match random.below(3) {
             0 => Policy::ALL[random.below(Policy::ALL.len() as u64) as usize],
             _ => Policy::Block,
@@ -85,10 +85,10 @@ impl Reader {
         let may_lag_little = policy != Policy::Block && random.chance(1, 2);
         let chunks_max = may_lag_little.then(|| random.between(1, 8));
         let format = match random.below(3) {
-            0 => Format::Ndjson(ndjson::Decoder::new()),
-            _ => Format::Sse(sse::Decoder::new()),
+            0 => StreamDecoder::Ndjson(ndjson::Decoder::new()),
+            _ => StreamDecoder::Sse(sse::Decoder::new()),
         };
-        Reader {
+        RunReader {
             execution,
             starts: None,
             policy,
@@ -97,7 +97,7 @@ impl Reader {
             exchange: None,
             has_started: false,
             is_back: false,
-            told_seq: None,
+            reported_seq: None,
             given_count: 0,
             missed_count: 0,
             order: Some(Order::default()),
@@ -109,7 +109,7 @@ impl Reader {
     }
 
     fn query(&self) -> String {
-        let format = if matches!(self.format, Format::Sse(_)) { "sse" } else { "ndjson" };
+        let format = if matches!(self.format, StreamDecoder::Sse(_)) { "sse" } else { "ndjson" };
         let limit = self.chunks_max.map(|chunks| format!("&max_chunks={chunks}"));
         format!("format={format}&policy={}{}", self.policy.name(), limit.unwrap_or_default())
     }
@@ -120,7 +120,7 @@ impl Reader {
         world: &SimWorld,
         address: &ListenAddress,
         random: &mut Random,
-        (seen, told): (&mut AudienceSeen, &mut Told),
+        (seen, told): (&mut AudienceSeen, &mut ReceivedParts),
     ) -> Result<(), String> {
         if self.is_done {
             return Ok(());
@@ -151,7 +151,7 @@ impl Reader {
                 return Err("the body is complete, and there was no end".into());
             }
             // A reader that started a run and was cut before it knew the run's id cannot come back.
-            let is_lost = self.execution.is_none() || self.told_seq.is_none();
+            let is_lost = self.execution.is_none() || self.reported_seq.is_none();
             self.is_done |= self.has_ended || is_lost;
         }
         Ok(())
@@ -172,19 +172,19 @@ impl Reader {
                 let mut target = format!("/v1/executions/{id}/events?{}", self.query());
                 let mut head = String::new();
                 match &mut self.format {
-                    Format::Sse(decoder) if self.told_seq.is_some() && !is_wrong => {
+                    StreamDecoder::Sse(decoder) if self.reported_seq.is_some() && !is_wrong => {
                         head = format!("Last-Event-ID: {}\r\n", decoder.last_id());
                         decoder.reconnect();
                     }
-                    Format::Ndjson(decoder) => {
+                    StreamDecoder::Ndjson(decoder) => {
                         *decoder = ndjson::Decoder::new();
-                        if let Some(seq) = self.told_seq {
+                        if let Some(seq) = self.reported_seq {
                             target += &format!("&from={}", seq + 1);
                         }
                     }
-                    Format::Sse(_) => {}
+                    StreamDecoder::Sse(_) => {}
                 }
-                seen.resumed += u64::from(self.told_seq.is_some());
+                seen.resumed += u64::from(self.reported_seq.is_some());
                 format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n")
             }
             (None, None) => {
@@ -192,7 +192,7 @@ impl Reader {
                 return;
             }
         };
-        self.is_back = self.told_seq.is_some();
+        self.is_back = self.reported_seq.is_some();
         (self.has_started, self.given_count, self.missed_count) = (false, 0, 0);
         self.exchange = Exchange::begin(world, address, &request);
     }
@@ -203,9 +203,9 @@ impl Reader {
         exchange.leave(world, random);
         // A detached reader does not come back. One that knows the end does, if it can send that as
         // an id.
-        let is_sse = matches!(self.format, Format::Sse(_));
+        let is_sse = matches!(self.format, StreamDecoder::Sse(_));
         let is_over = self.is_detached || (self.has_ended && !is_sse);
-        self.is_done |= is_over || self.execution.is_none() || self.told_seq.is_none();
+        self.is_done |= is_over || self.execution.is_none() || self.reported_seq.is_none();
         true
     }
 
@@ -213,18 +213,18 @@ impl Reader {
         &mut self,
         body: &[u8],
         seen: &mut AudienceSeen,
-        told: &mut Told,
+        told: &mut ReceivedParts,
     ) -> Result<(), String> {
-        let mut events: Vec<Heard> = Vec::new();
+        let mut events: Vec<EventWithId> = Vec::new();
         let mut input = body;
         match &mut self.format {
-            Format::Sse(decoder) => {
+            StreamDecoder::Sse(decoder) => {
                 while let Some(message) = decoder.read(&mut input).map_err(|e| format!("{e}"))? {
                     let named = (message.name().into_owned(), message.id().into_owned());
                     events.push((message.data_bytes().to_vec(), Some(named)));
                 }
             }
-            Format::Ndjson(decoder) => {
+            StreamDecoder::Ndjson(decoder) => {
                 while let Some(line) = decoder.read(&mut input).map_err(|e| format!("{e}"))? {
                     events.push((line.to_vec(), None));
                 }
@@ -251,7 +251,7 @@ impl Reader {
         json: &[u8],
         event: &Value,
         seen: &mut AudienceSeen,
-        told: &mut Told,
+        told: &mut ReceivedParts,
     ) -> Result<(), String> {
         let must = |is_so: bool, text: &str| if is_so { Ok(()) } else { Err(text.to_owned()) };
         must(!self.has_ended, "something behind the end")?;
@@ -260,10 +260,10 @@ impl Reader {
             must(self.has_started, "a part before `started`")?;
             must(event["agent_id"].as_str() == self.execution.as_deref(), "of another run")?;
             let seq = number("seq")?;
-            must(Some(seq) == self.told_seq.map(|told| told + 1), "a hole, or twice the same")?;
-            (self.told_seq, self.given_count) = (Some(seq), self.given_count + 1);
+            must(Some(seq) == self.reported_seq.map(|told| told + 1), "a hole, or twice the same")?;
+            (self.reported_seq, self.given_count) = (Some(seq), self.given_count + 1);
             seen.parts += 1;
-            let part = Part::parse(json).map_err(|error| format!("no part: {error}"))?;
+            let part = RunPart::parse(json).map_err(|error| format!("no part: {error}"))?;
             if let Some(order) = &mut self.order {
                 order.take(&part)?;
                 seen.whole += u64::from(order.is_over());
@@ -279,8 +279,8 @@ impl Reader {
                 must(self.execution.as_deref().is_none_or(|own| own == id), "another run")?;
                 self.execution.get_or_insert_with(|| id.to_owned());
                 let from_seq = number("from_seq")?;
-                let told_seq = *self.told_seq.get_or_insert(from_seq - 1);
-                must(from_seq == told_seq + 1, "it begins elsewhere")?;
+                let reported_seq = *self.reported_seq.get_or_insert(from_seq - 1);
+                must(from_seq == reported_seq + 1, "it begins elsewhere")?;
                 if from_seq > 1 && self.order.as_ref().is_some_and(|o| o.seq() + 1 != from_seq) {
                     self.order = None;
                 }
@@ -293,9 +293,9 @@ impl Reader {
                 let (from, to, count) =
                     (number("from_seq")?, number("to_seq")?, number("chunk_count")?);
                 must(self.policy != Policy::Block || self.is_late(from), "a gap under block")?;
-                must(Some(from) == self.told_seq.map(|told| told + 1), "a gap elsewhere")?;
+                must(Some(from) == self.reported_seq.map(|told| told + 1), "a gap elsewhere")?;
                 must(count == to - from + 1, "a gap that counts wrong")?;
-                (self.told_seq, self.missed_count) = (Some(to), self.missed_count + count);
+                (self.reported_seq, self.missed_count) = (Some(to), self.missed_count + count);
                 Ok(())
             }
             Some("progress") => Ok(()),
@@ -322,12 +322,12 @@ impl Reader {
     /// True if the gap is possible because the reader came late, when the oldest parts were gone.
     /// One that comes back may have no such gap: all that was on its way at the cut is still held.
     fn is_late(&self, from_seq: u64) -> bool {
-        !self.is_back && self.given_count == 0 && self.told_seq == Some(from_seq - 1)
+        !self.is_back && self.given_count == 0 && self.reported_seq == Some(from_seq - 1)
     }
 
     /// Checks an `id:`, which has the number of the last part; behind the end, one more.
     fn check_id(&self, id: &str) -> Result<(), String> {
-        let seq = self.told_seq.expect("it has started") + u64::from(self.has_ended);
+        let seq = self.reported_seq.expect("it has started") + u64::from(self.has_ended);
         let begins = format!("{}:{seq}:", self.execution.as_deref().unwrap_or_default());
         match id.starts_with(&begins) {
             true => Ok(()),
@@ -337,7 +337,7 @@ impl Reader {
 
     /// The state of the reader, for error texts.
     pub fn describe(&self) -> String {
-        let (id, seq) = (&self.execution, self.told_seq);
+        let (id, seq) = (&self.execution, self.reported_seq);
         let status = self.exchange.as_ref().map(|exchange| exchange.status);
         format!("a reader of {id:?} at {seq:?} ({}), connection: {status:?}", self.policy.name())
     }

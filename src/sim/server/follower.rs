@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::exchange::{Exchange, Outcome};
-use super::oracle::{NAMES, Oracle, Seen};
+use super::oracle::{NAMES, Oracle, SeenCounts};
 use super::script::Script;
 use crate::base::{ExecutionId, Random};
 use crate::reactor::ListenAddress;
@@ -18,7 +18,7 @@ pub(super) struct Follower {
     is_combined: bool,
     /// True if they live on several shards.
     is_apart: bool,
-    format: Format,
+    format: StreamDecoder,
     exchange: Option<Exchange>,
     /// True if it has received the end, or makes no progress.
     has_all: bool,
@@ -27,7 +27,7 @@ pub(super) struct Follower {
     output: Vec<u8>,
 }
 
-enum Format {
+enum StreamDecoder {
     Sse(sse::Decoder),
     Ndjson(ndjson::Decoder),
     Output,
@@ -46,11 +46,11 @@ impl Follower {
             kinds.push(NAMES[random.below(3) as usize].0);
         }
         let format = match random.below(5) {
-            0 if !is_combined => Format::Output,
-            0 | 1 => Format::Ndjson(ndjson::Decoder::new()),
-            _ => Format::Sse(sse::Decoder::new()),
+            0 if !is_combined => StreamDecoder::Output,
+            0 | 1 => StreamDecoder::Ndjson(ndjson::Decoder::new()),
+            _ => StreamDecoder::Sse(sse::Decoder::new()),
         };
-        let is_output = matches!(format, Format::Output);
+        let is_output = matches!(format, StreamDecoder::Output);
         if is_output {
             kinds.clear();
         }
@@ -77,8 +77,8 @@ impl Follower {
 
     /// True if it has an event id from which it can resume.
     fn has_cursor(&self) -> bool {
-        let is_told = self.parts.iter().any(|part| part.told_seq.is_some());
-        is_told && (!self.is_combined || matches!(self.format, Format::Sse(_)))
+        let is_told = self.parts.iter().any(|part| part.reported_seq.is_some());
+        is_told && (!self.is_combined || matches!(self.format, StreamDecoder::Sse(_)))
     }
 
     /// Connects, for the first time or again. Returns false if that was not possible.
@@ -86,7 +86,7 @@ impl Follower {
         let first = &self.parts[0];
         let (id, query) = (&first.id, first.query());
         let mut target = match (&self.format, self.is_combined) {
-            (Format::Output, _) => format!("/v1/executions/{id}/output"),
+            (StreamDecoder::Output, _) => format!("/v1/executions/{id}/output"),
             (_, false) => format!("/v1/executions/{id}/events?{query}"),
             (_, true) => {
                 let ids: Vec<&str> = self.parts.iter().map(|part| part.id.as_str()).collect();
@@ -95,21 +95,21 @@ impl Follower {
         };
         let mut head = String::new();
         let has_cursor = self.has_cursor();
-        let says_all = has_cursor && matches!(self.format, Format::Sse(_));
+        let says_all = has_cursor && matches!(self.format, StreamDecoder::Sse(_));
         match &mut self.format {
-            Format::Output => {}
-            Format::Ndjson(decoder) => {
+            StreamDecoder::Output => {}
+            StreamDecoder::Ndjson(decoder) => {
                 *decoder = ndjson::Decoder::new();
                 target += "&format=ndjson";
-                if let Some(seq) = self.parts[0].told_seq.filter(|_| has_cursor) {
+                if let Some(seq) = self.parts[0].reported_seq.filter(|_| has_cursor) {
                     target += &format!("&from={}", seq + 1);
                 }
             }
-            Format::Sse(decoder) if has_cursor => {
+            StreamDecoder::Sse(decoder) if has_cursor => {
                 head = format!("Last-Event-ID: {}\r\n", decoder.last_id());
                 decoder.reconnect();
             }
-            Format::Sse(_) => {}
+            StreamDecoder::Sse(_) => {}
         }
         let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n");
         self.exchange = Exchange::begin(world, address, &request);
@@ -122,7 +122,7 @@ impl Follower {
         &mut self,
         world: &SimWorld,
         random: &mut Random,
-        seen: &mut Seen,
+        seen: &mut SeenCounts,
     ) -> Result<(), String> {
         let Some(exchange) = &mut self.exchange else { return Ok(()) };
         exchange.step(world, random)?;
@@ -156,10 +156,15 @@ impl Follower {
     }
 
     /// Handles the end of the connection.
-    fn ended(&mut self, world: &SimWorld, outcome: Outcome, seen: &mut Seen) -> Result<(), String> {
+    fn ended(
+        &mut self,
+        world: &SimWorld,
+        outcome: Outcome,
+        seen: &mut SeenCounts,
+    ) -> Result<(), String> {
         let exchange = self.exchange.take().expect("it was just there");
         exchange.close(world);
-        if let Format::Output = self.format {
+        if let StreamDecoder::Output = self.format {
             seen.outputs += u64::from(outcome == Outcome::Complete);
             self.is_done = true;
             return self.check_output(outcome);
@@ -175,9 +180,9 @@ impl Follower {
         let is_detached = self.parts.iter().any(|part| part.is_detached);
         let gets_nowhere = is_detached && self.parts.iter().all(|p| p.given == Totals::ZERO);
         if gets_nowhere || self.parts.iter().all(|part| part.is_over) {
-            let is_browser = matches!(self.format, Format::Sse(_)) && !gets_nowhere;
+            let is_browser = matches!(self.format, StreamDecoder::Sse(_)) && !gets_nowhere;
             self.is_done =
-                !is_browser || self.parts[0].told_seq.is_none_or(|seq| !seq.is_multiple_of(4));
+                !is_browser || self.parts[0].reported_seq.is_none_or(|seq| !seq.is_multiple_of(4));
             self.has_all = true; // A browser comes back anyway.
         } else if !self.has_cursor() {
             self.is_done = true; // It would begin anew.
@@ -200,15 +205,15 @@ impl Follower {
         }
     }
 
-    fn read(&mut self, body: &[u8], seen: &mut Seen) -> Result<(), String> {
+    fn read(&mut self, body: &[u8], seen: &mut SeenCounts) -> Result<(), String> {
         let mut events: Vec<(Value, Option<String>)> = Vec::new();
         let mut input = body;
         let parse = |text: &[u8]| {
             serde_json::from_slice(text).map_err(|error| format!("{error}: {text:?}"))
         };
         match &mut self.format {
-            Format::Output => self.output.extend_from_slice(body),
-            Format::Sse(decoder) => {
+            StreamDecoder::Output => self.output.extend_from_slice(body),
+            StreamDecoder::Sse(decoder) => {
                 while let Some(message) = decoder.read(&mut input).map_err(|e| format!("{e}"))? {
                     let value: Value = parse(message.data_bytes())?;
                     if message.name() != value["event"].as_str().unwrap_or("") {
@@ -217,7 +222,7 @@ impl Follower {
                     events.push((value, Some(message.id().into_owned())));
                 }
             }
-            Format::Ndjson(decoder) => {
+            StreamDecoder::Ndjson(decoder) => {
                 while let Some(line) = decoder.read(&mut input).map_err(|e| format!("{e}"))? {
                     events.push((parse(line)?, None));
                 }
@@ -258,7 +263,7 @@ impl Follower {
     pub fn cut(&mut self, world: &SimWorld, random: &mut Random) -> bool {
         let Some(mut exchange) = self.exchange.take() else { return false };
         exchange.leave(world, random);
-        if matches!(self.format, Format::Output) || !self.has_cursor() {
+        if matches!(self.format, StreamDecoder::Output) || !self.has_cursor() {
             self.is_done = true;
         }
         true

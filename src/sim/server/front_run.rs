@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::exchange::{Exchange, Outcome};
-use super::passing::Passing;
-use super::scripted::{Asked, Asking, SimModel};
-use super::{script, story};
+use super::scripted::{Asking, PlayParts, SimModel};
+use super::timed_play::TimedPlay;
+use super::{model_scripts, script};
 use crate::base::Random;
-use crate::endpoint::front::check::{Checker, Seen, SeenEnd};
-use crate::endpoint::front::{Format, SdkVersion, Spelling};
+use crate::endpoint::front::check::{Checker, SeenEnd, SeenStream};
+use crate::endpoint::front::{FrontFormat, SdkVersion, Spelling};
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
 use crate::server::{AgentSettings, GuestConfig, ServerShard, ToolChoice};
 use crate::shard::ShardConfig;
@@ -26,7 +26,7 @@ const CALM_ROUNDS_MAX: u32 = 20_000;
 
 /// A client that follows a run in one format.
 struct Onlooker {
-    format: Format,
+    format: FrontFormat,
     /// The execution, or `None` until its own run reports its id.
     execution: Option<String>,
     starts: Option<String>,
@@ -37,27 +37,27 @@ struct Onlooker {
     exchange: Option<Exchange>,
     /// The beginning of the stream on this connection, in which the id is looked for.
     head: String,
-    seen: Option<Seen>,
+    seen: Option<SeenStream>,
     is_done: bool,
 }
 
-fn draw_format(random: &mut Random) -> Format {
+fn draw_format(random: &mut Random) -> FrontFormat {
     match random.below(5) {
-        0 => Format::AiSdk { sdk: SdkVersion::V5 },
-        1 => Format::AiSdk { sdk: SdkVersion::V7 },
-        2 => Format::AgUi,
-        3 => Format::LangGraph { spelling: Spelling::Camel },
-        _ => Format::LangGraph { spelling: Spelling::Snake },
+        0 => FrontFormat::AiSdk { sdk: SdkVersion::V5 },
+        1 => FrontFormat::AiSdk { sdk: SdkVersion::V7 },
+        2 => FrontFormat::AgUi,
+        3 => FrontFormat::LangGraph { spelling: Spelling::Camel },
+        _ => FrontFormat::LangGraph { spelling: Spelling::Snake },
     }
 }
 
-fn query(format: Format) -> &'static str {
+fn query(format: FrontFormat) -> &'static str {
     match format {
-        Format::AiSdk { sdk: SdkVersion::V7 } => "format=ai-sdk&sdk_version=7",
-        Format::AiSdk { .. } => "format=ai-sdk",
-        Format::AgUi => "format=ag-ui",
-        Format::LangGraph { spelling: Spelling::Camel } => "format=langgraph&spelling=camel",
-        Format::LangGraph { .. } => "format=langgraph",
+        FrontFormat::AiSdk { sdk: SdkVersion::V7 } => "format=ai-sdk&sdk_version=7",
+        FrontFormat::AiSdk { .. } => "format=ai-sdk",
+        FrontFormat::AgUi => "format=ag-ui",
+        FrontFormat::LangGraph { spelling: Spelling::Camel } => "format=langgraph&spelling=camel",
+        FrontFormat::LangGraph { .. } => "format=langgraph",
     }
 }
 
@@ -83,7 +83,7 @@ impl Onlooker {
     fn starting(random: &mut Random) -> Onlooker {
         let mut onlooker = Onlooker::new(None, random);
         let body = json!({
-            "task": story::task(random.below(STORIES)), "tools": ["script"],
+            "task": model_scripts::task(random.below(STORIES)), "tools": ["script"],
             "cancel_on_disconnect": random.chance(1, 4),
         })
         .to_string();
@@ -169,9 +169,9 @@ impl Onlooker {
 }
 
 /// The id of the execution in the beginning of a stream.
-fn name_in(text: &str, format: Format) -> Option<String> {
+fn name_in(text: &str, format: FrontFormat) -> Option<String> {
     let before = match format {
-        Format::LangGraph { .. } => "id: ",
+        FrontFormat::LangGraph { .. } => "id: ",
         _ => "\"execution\":\"",
     };
     let at = text.find(before)? + before.len();
@@ -198,7 +198,7 @@ pub(super) fn play(seed: u64) -> Result<(u64, u64), String> {
     let mut random = Random::new(seed);
     let faults = if random.chance(1, 3) { SimFaults::NONE } else { SimFaults::ALL };
     let world = SimWorld::new(random.next_u64(), faults);
-    let model = SimModel::new(&world, story::draw(&mut random));
+    let model = SimModel::new(&world, model_scripts::draw(&mut random));
     let config = ShardConfig {
         sockets: Some(SocketLimits { connections_max: 96, ..SocketLimits::default() }),
         seed: Some(random.next_u64()),
@@ -223,8 +223,8 @@ pub(super) fn play(seed: u64) -> Result<(u64, u64), String> {
 }
 
 impl Asking for Play {
-    fn asked(&mut self) -> Asked<'_> {
-        Asked { world: &self.world, shard: &mut self.shard, model: &mut self.model }
+    fn asked(&mut self) -> PlayParts<'_> {
+        PlayParts { world: &self.world, shard: &mut self.shard, model: &mut self.model }
     }
 }
 
@@ -290,7 +290,7 @@ impl Play {
 
     /// Checks that all clients which received a whole run have read the same, in any format.
     fn compare(&self) -> Result<(), String> {
-        let mut runs: BTreeMap<&str, (Format, String)> = BTreeMap::new();
+        let mut runs: BTreeMap<&str, (FrontFormat, String)> = BTreeMap::new();
         for onlooker in &self.onlookers {
             let (Some(id), Some(seen)) = (&onlooker.execution, &onlooker.seen) else { continue };
             let has_end = !matches!(seen.end, SeenEnd::None | SeenEnd::Detached);

@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::front_run::play;
-use super::house::{House, SHORT, get};
 use super::script::Script as Work;
 use super::scripted::SimModel;
+use super::test_server::{SHORT, TestServer, get};
 use crate::agent::script::Script;
 use crate::endpoint::{Access, Tokens};
 use crate::reactor::SocketLimits;
@@ -22,19 +22,19 @@ const BOB: &str = "bob-0123456789abcdef0123456789abcdef";
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn houses(shard_count: u8, script: &str) -> House {
-    houses_with(shard_count, script, ShardConfig::default())
+fn servers(shard_count: u8, script: &str) -> TestServer {
+    servers_with(shard_count, script, ShardConfig::default())
 }
 
-fn houses_with(shard_count: u8, script: &str, config: ServerShardConfig) -> House {
+fn servers_with(shard_count: u8, script: &str, config: ServerShardConfig) -> TestServer {
     let tools = ToolChoice::These(vec!["script".to_owned()]);
     let agents = AgentSettings { models: vec![SimModel::settings("chat")], tools };
     let sockets = Some(SocketLimits { connections_max: 32, ..SocketLimits::default() });
     let config = ShardConfig { sockets, guests: GuestConfig { agents, ..config.guests }, ..config };
-    let mut house = House::with_rings(shard_count, 1 << 20, config);
+    let mut test_server = TestServer::with_rings(shard_count, 1 << 20, config);
     let script = Script::from_toml(script).expect("it is a script");
-    house.model = Some(SimModel::new(&house.world, script));
-    house
+    test_server.model = Some(SimModel::new(&test_server.world, script));
+    test_server
 }
 
 /// A script of a run that calls a tool, waits, and sends a text.
@@ -111,23 +111,23 @@ fn execution_of(events: &[Value]) -> String {
     named.expect("it is said whom to stop")["data"]["execution"].as_str().unwrap().to_owned()
 }
 
-fn hear_events(house: &mut House, client: SimClient) -> Vec<Value> {
-    events(&house.hear(client))
+fn hear_events(test_server: &mut TestServer, client: SimClient) -> Vec<Value> {
+    events(&test_server.hear(client))
 }
 
 #[test]
 fn a_chat_is_told_in_its_words_to_its_end() {
-    let mut house = houses(1, &slowly());
-    let client = house.visit(&chat("c", "Go."));
-    house.pass(30 * MS);
-    let early = house.hear(client);
+    let mut test_server = servers(1, &slowly());
+    let client = test_server.visit(&chat("c", "Go."));
+    test_server.pass(30 * MS);
+    let early = test_server.hear(client);
     assert!(early.contains("\r\nx-vercel-ai-ui-message-stream: v1\r\n"), "{early}");
     assert!(!early.contains("retry:") && !early.contains("\nid:"), "{early}");
     let early = events(&early);
     assert_eq!(types(&early)[..4], ["start", "data-execution", "start-step", "text-start"]);
     assert!(text_of(&early).starts_with("One"), "it is told while it is said");
-    house.pass(SECOND);
-    let late = house.hear(client);
+    test_server.pass(SECOND);
+    let late = test_server.hear(client);
     assert!(late.contains("data: [DONE]\n\n"), "{late}");
     let all: Vec<Value> = early.into_iter().chain(events(&late)).collect();
     assert_eq!(text_of(&all), "One two three four five six.It is done.");
@@ -138,30 +138,30 @@ fn a_chat_is_told_in_its_words_to_its_end() {
 
 #[test]
 fn a_stream_that_begins_in_the_middle_opens_first_what_is_open() {
-    let mut house = houses(1, &slowly());
-    let first = house.visit(&chat("c", "Go."));
-    house.pass(30 * MS);
-    let begun = hear_events(&mut house, first);
+    let mut test_server = servers(1, &slowly());
+    let first = test_server.visit(&chat("c", "Go."));
+    test_server.pass(30 * MS);
+    let begun = hear_events(&mut test_server, first);
     let path = format!("/v1/executions/{}/events?format=ai-sdk", execution_of(&begun));
     let said = text_of(&begun);
-    let live = house.visit(&get(&format!("{path}&from=live")));
-    let opened = hear_events(&mut house, live);
+    let live = test_server.visit(&get(&format!("{path}&from=live")));
+    let opened = hear_events(&mut test_server, live);
     assert_eq!(
         types(&opened),
         ["start", "data-execution", "start-step", "text-start", "text-delta"],
         "at once, and not with the next chunk"
     );
     assert_eq!(text_of(&opened), said);
-    let native = house.get(&format!("/v1/executions/{}", execution_of(&begun)));
+    let native = test_server.get(&format!("/v1/executions/{}", execution_of(&begun)));
     let newest = native.split("\"head_seq\":").nth(1).unwrap();
     let newest: u64 = newest[..newest.find([',', '}']).unwrap()].parse().unwrap();
-    let there = house.visit(&get(&format!("{path}&from={newest}")));
-    assert_eq!(text_of(&hear_events(&mut house, there)), said);
-    let beyond = house.get(&format!("{path}&from={}", newest + 2));
+    let there = test_server.visit(&get(&format!("{path}&from={newest}")));
+    assert_eq!(text_of(&hear_events(&mut test_server, there)), said);
+    let beyond = test_server.get(&format!("{path}&from={}", newest + 2));
     assert!(beyond.starts_with("HTTP/1.1 409") && beyond.contains("not_yet"), "{beyond}");
-    house.pass(SECOND);
+    test_server.pass(SECOND);
     for client in [live, there] {
-        let rest = hear_events(&mut house, client);
+        let rest = hear_events(&mut test_server, client);
         assert_eq!(format!("{said}{}", text_of(&rest)), "One two three four five six.It is done.");
         assert_eq!(types(&rest).last(), Some(&"finish"));
     }
@@ -169,37 +169,38 @@ fn a_stream_that_begins_in_the_middle_opens_first_what_is_open() {
 
 #[test]
 fn a_chat_finds_its_run_by_its_name_and_can_have_it_stopped() {
-    let mut house = houses(2, &slowly());
-    let rejoin = |house: &mut House| house.visit(&get("/v1/agent/stream/c/stream"));
-    let nothing = rejoin(&mut house);
-    assert!(house.hear(nothing).starts_with("HTTP/1.1 204"));
-    let first = house.visit(&chat("c", "Ever."));
-    house.pass(30 * MS);
-    let begun = hear_events(&mut house, first);
-    house.world.client_close(first);
-    house.pass(20 * MS);
+    let mut test_server = servers(2, &slowly());
+    let rejoin =
+        |test_server: &mut TestServer| test_server.visit(&get("/v1/agent/stream/c/stream"));
+    let nothing = rejoin(&mut test_server);
+    assert!(test_server.hear(nothing).starts_with("HTTP/1.1 204"));
+    let first = test_server.visit(&chat("c", "Ever."));
+    test_server.pass(30 * MS);
+    let begun = hear_events(&mut test_server, first);
+    test_server.world.client_close(first);
+    test_server.pass(20 * MS);
     // The shard that accepts the connection does not matter.
     for _ in 0..4 {
-        let back = rejoin(&mut house);
-        let again = hear_events(&mut house, back);
+        let back = rejoin(&mut test_server);
+        let again = hear_events(&mut test_server, back);
         assert_eq!(execution_of(&again), execution_of(&begun));
         assert!(text_of(&again).len() > text_of(&begun).len(), "the run went on");
         assert_eq!(types(&again)[0], "start");
     }
-    let back = rejoin(&mut house);
+    let back = rejoin(&mut test_server);
     let stop = "DELETE /v1/agent/stream/c HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let stopping = house.visit(stop);
-    assert!(house.hear(stopping).starts_with("HTTP/1.1 202"));
-    house.pass(50 * MS);
-    let told = house.hear(back);
+    let stopping = test_server.visit(stop);
+    assert!(test_server.hear(stopping).starts_with("HTTP/1.1 202"));
+    test_server.pass(50 * MS);
+    let told = test_server.hear(back);
     assert_eq!(types(&events(&told)).last(), Some(&"abort"));
     assert!(told.contains("data: [DONE]"), "{told}");
-    let over = rejoin(&mut house);
-    assert!(house.hear(over).starts_with("HTTP/1.1 204"));
-    let again = house.visit(stop);
-    assert!(house.hear(again).starts_with("HTTP/1.1 200"), "it had ended already");
-    let unknown = house.visit(&stop.replace("/c ", "/d "));
-    assert!(house.hear(unknown).starts_with("HTTP/1.1 404"));
+    let over = rejoin(&mut test_server);
+    assert!(test_server.hear(over).starts_with("HTTP/1.1 204"));
+    let again = test_server.visit(stop);
+    assert!(test_server.hear(again).starts_with("HTTP/1.1 200"), "it had ended already");
+    let unknown = test_server.visit(&stop.replace("/c ", "/d "));
+    assert!(test_server.hear(unknown).starts_with("HTTP/1.1 404"));
 }
 
 #[test]
@@ -210,14 +211,14 @@ fn a_thread_is_there_for_its_owner_alone() {
         guests: GuestConfig { access: Arc::new(access), ..Default::default() },
         ..ShardConfig::default()
     };
-    let mut house = houses_with(2, &slowly(), config);
+    let mut test_server = servers_with(2, &slowly(), config);
     let by = |token: &str, request: &str| {
         let line = format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n");
         request.replacen("Host: localhost\r\n", &line, 1)
     };
-    let first = house.visit(&by(ANN, &chat("c", "Ever.")));
-    house.pass(30 * MS);
-    let begun = hear_events(&mut house, first);
+    let first = test_server.visit(&by(ANN, &chat("c", "Ever.")));
+    test_server.pass(30 * MS);
+    let begun = hear_events(&mut test_server, first);
     assert!(text_of(&begun).starts_with("word"));
     let rejoin = get("/v1/agent/stream/c/stream");
     let stop = "DELETE /v1/agent/stream/c HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -225,32 +226,32 @@ fn a_thread_is_there_for_its_owner_alone() {
     for (request, answer) in
         [(rejoin.as_str(), "HTTP/1.1 204"), (stop, "HTTP/1.1 404"), (&*state, "HTTP/1.1 200")]
     {
-        let other = house.visit(&by(BOB, request));
-        let heard = house.hear(other);
+        let other = test_server.visit(&by(BOB, request));
+        let heard = test_server.hear(other);
         assert!(heard.starts_with(answer) && !heard.contains("busy"), "{heard}");
         assert!(!heard.contains(&execution_of(&begun)), "{heard}");
     }
     // A thread of the same name belongs to the other user.
-    let waiting = house.visit(&by(BOB, &follow("c", None)));
-    assert_eq!(hear_events(&mut house, waiting), [] as [Value; 0]);
-    let own = house.visit(&by(BOB, &start("c", "On.")));
-    assert!(house.hear(own).contains("\"success\""));
-    house.pass(SECOND);
-    assert_eq!(words_of(&hear_events(&mut house, waiting)), "And on.");
-    let back = house.visit(&by(ANN, &rejoin));
-    assert_eq!(execution_of(&hear_events(&mut house, back)), execution_of(&begun));
+    let waiting = test_server.visit(&by(BOB, &follow("c", None)));
+    assert_eq!(hear_events(&mut test_server, waiting), [] as [Value; 0]);
+    let own = test_server.visit(&by(BOB, &start("c", "On.")));
+    assert!(test_server.hear(own).contains("\"success\""));
+    test_server.pass(SECOND);
+    assert_eq!(words_of(&hear_events(&mut test_server, waiting)), "And on.");
+    let back = test_server.visit(&by(ANN, &rejoin));
+    assert_eq!(execution_of(&hear_events(&mut test_server, back)), execution_of(&begun));
 }
 
 #[test]
 fn a_tool_is_told_to_a_front_end_as_a_message_with_one_call() {
-    let mut house = houses(1, &slowly());
+    let mut test_server = servers(1, &slowly());
     for (format, call, end) in
         [("ai-sdk", "tool-input-start", "finish"), ("ag-ui", "TOOL_CALL_START", "RUN_FINISHED")]
     {
         let body = json!({"tool": "script", "arguments": SHORT.arguments()});
-        let client = house.visit(&post(&format!("/v1/executions?stream={format}"), &body));
-        house.pass(SECOND);
-        let told = hear_events(&mut house, client);
+        let client = test_server.visit(&post(&format!("/v1/executions?stream={format}"), &body));
+        test_server.pass(SECOND);
+        let told = hear_events(&mut test_server, client);
         assert!(types(&told).contains(&call), "{told:?}");
         let inputs = told.iter().filter(|event| event["input"] == SHORT.arguments());
         assert_eq!(inputs.count(), usize::from(format == "ai-sdk"), "{told:?}");
@@ -260,14 +261,14 @@ fn a_tool_is_told_to_a_front_end_as_a_message_with_one_call() {
 
 #[test]
 fn what_a_ring_has_lost_is_a_gap_in_every_format() {
-    let mut house = houses(1, &slowly());
+    let mut test_server = servers(1, &slowly());
     let long = Work { chunk_count: 400, chunk_bytes_max: 1_000, ..SHORT };
-    let execution = house.run(long, "");
-    house.pass(60 * SECOND);
+    let execution = test_server.run(long, "");
+    test_server.pass(60 * SECOND);
     for (format, gap) in
         [("ai-sdk", "\"data-gap\""), ("ag-ui", "\"gap\""), ("langgraph", "\"gap\"")]
     {
-        let heard = house.get(&format!("/v1/executions/{execution}/events?format={format}"));
+        let heard = test_server.get(&format!("/v1/executions/{execution}/events?format={format}"));
         assert!(heard.starts_with("HTTP/1.1 200"), "{heard}");
         assert!(heard.contains(gap), "{format}: {heard}");
         assert!(heard.ends_with("0\r\n\r\n"), "it has its end");
@@ -276,19 +277,19 @@ fn what_a_ring_has_lost_is_a_gap_in_every_format() {
 
 #[test]
 fn who_reads_slowly_is_told_of_a_gap_in_the_middle_and_of_the_end() {
-    let mut house = houses(1, &slowly());
+    let mut test_server = servers(1, &slowly());
     let long = Work { chunk_count: 1_000, chunk_bytes_max: 4_000, ..SHORT };
     for (format, gap) in
         [("ai-sdk", "\"data-gap\""), ("ag-ui", "\"gap\""), ("langgraph", "\"gap\"")]
     {
         let body = json!({"tool": "script", "arguments": long.arguments()});
         let query = format!("stream={format}&policy=drop_oldest&max_chunks=2");
-        let client = house.visit(&post(&format!("/v1/executions?{query}"), &body));
-        house.pass(60 * SECOND); // It reads nothing meanwhile.
+        let client = test_server.visit(&post(&format!("/v1/executions?{query}"), &body));
+        test_server.pass(60 * SECOND); // It reads nothing meanwhile.
         let mut heard = String::new();
         for _ in 0..1_000 {
-            heard += &house.hear(client);
-            house.pass(MS);
+            heard += &test_server.hear(client);
+            test_server.pass(MS);
             if heard.ends_with("0\r\n\r\n") {
                 break;
             }
@@ -297,88 +298,88 @@ fn who_reads_slowly_is_told_of_a_gap_in_the_middle_and_of_the_end() {
         let at = heard.find(gap).unwrap_or_else(|| panic!("{format}: {heard}"));
         let before = ["data-tool-output", "ACTIVITY_DELTA", "tool-output-delta"];
         assert!(before.iter().any(|name| heard[..at].contains(name)), "{format}: in the middle");
-        house.world.client_close(client);
+        test_server.world.client_close(client);
     }
 }
 
 #[test]
 fn langgraph_comes_back_to_any_event_and_misses_none() {
-    let mut house = houses(1, &slowly());
-    let started = house.visit(&start("t", "Go."));
-    assert!(house.hear(started).contains("\"type\":\"success\""));
-    let whole = house.visit(&follow("t", None));
-    house.pass(SECOND);
-    let heard = house.hear(whole);
+    let mut test_server = servers(1, &slowly());
+    let started = test_server.visit(&start("t", "Go."));
+    assert!(test_server.hear(started).contains("\"type\":\"success\""));
+    let whole = test_server.visit(&follow("t", None));
+    test_server.pass(SECOND);
+    let heard = test_server.hear(whole);
     let all = events(&heard);
     assert_eq!(words_of(&all), "One two three four five six.It is done.");
     assert!(!heard.contains("\r\n0\r\n"), "the stream stays open: {heard}");
     let execution = heard.split("id: ").nth(1).unwrap()[..26].to_owned();
     for (at, event) in all.iter().enumerate() {
         let seq = event["seq"].as_u64().unwrap();
-        let rest = house.visit(&follow("t", Some(seq)));
-        assert_eq!(hear_events(&mut house, rest), all[at + 1..], "behind {seq}");
-        house.world.client_close(rest);
+        let rest = test_server.visit(&follow("t", Some(seq)));
+        assert_eq!(hear_events(&mut test_server, rest), all[at + 1..], "behind {seq}");
+        test_server.world.client_close(rest);
         let path = format!("/v1/executions/{execution}/events?format=langgraph");
         let request = get(&path).replacen(
             "\r\n\r\n",
             &format!("\r\nLast-Event-ID: {execution}:{seq}\r\n\r\n"),
             1,
         );
-        let rest = house.visit(&request);
-        assert_eq!(hear_events(&mut house, rest), all[at + 1..], "behind {seq}, by its id");
-        house.world.client_close(rest);
+        let rest = test_server.visit(&request);
+        assert_eq!(hear_events(&mut test_server, rest), all[at + 1..], "behind {seq}, by its id");
+        test_server.world.client_close(rest);
     }
 }
 
 #[test]
 fn a_thread_is_followed_from_run_to_run_on_every_shard() {
     for thread in ["a", "b", "c", "d"] {
-        let mut house = houses(2, &slowly());
+        let mut test_server = servers(2, &slowly());
         // Before any run exists, through any shard.
-        let clients = [(); 4].map(|()| house.visit(&follow(thread, None)));
-        let first = house.visit(&start(thread, "On."));
-        assert!(house.hear(first).contains("\"run_id\""));
-        let busy = house.visit(&start(thread, "On."));
-        let heard = house.hear(busy);
+        let clients = [(); 4].map(|()| test_server.visit(&follow(thread, None)));
+        let first = test_server.visit(&start(thread, "On."));
+        assert!(test_server.hear(first).contains("\"run_id\""));
+        let busy = test_server.visit(&start(thread, "On."));
+        let heard = test_server.hear(busy);
         assert!(heard.contains("invalid_argument") && heard.contains("not ended"), "{heard}");
-        house.pass(SECOND);
-        let second = house.visit(&start(thread, "Go."));
-        assert!(house.hear(second).contains("\"run_id\""));
-        house.pass(SECOND);
+        test_server.pass(SECOND);
+        let second = test_server.visit(&start(thread, "Go."));
+        assert!(test_server.hear(second).contains("\"run_id\""));
+        test_server.pass(SECOND);
         for client in clients {
-            let heard = house.hear(client);
+            let heard = test_server.hear(client);
             let all = events(&heard);
             assert_eq!(words_of(&all), "And on.One two three four five six.It is done.");
             let seqs: Vec<u64> = all.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
             assert!(seqs.is_sorted_by(|a, b| a < b), "one number for all runs: {seqs:?}");
         }
-        let state = house.get(&format!("/langgraph/threads/{thread}/state"));
+        let state = test_server.get(&format!("/langgraph/threads/{thread}/state"));
         assert!(state.contains("It is done.") && state.contains("\"next\":[]"), "{state}");
     }
 }
 
 #[test]
 fn a_number_that_an_earlier_server_gave_hides_nothing() {
-    let mut house = houses(1, &slowly());
-    let started = house.visit(&start("t", "On."));
-    house.hear(started);
-    let client = house.visit(&follow("t", Some((1 << 52) + 5)));
-    house.pass(SECOND);
-    assert_eq!(words_of(&hear_events(&mut house, client)), "And on.");
+    let mut test_server = servers(1, &slowly());
+    let started = test_server.visit(&start("t", "On."));
+    test_server.hear(started);
+    let client = test_server.visit(&follow("t", Some((1 << 52) + 5)));
+    test_server.pass(SECOND);
+    assert_eq!(words_of(&hear_events(&mut test_server, client)), "And on.");
 }
 
 #[test]
 fn who_waits_on_a_thread_is_kept_awake_and_let_go() {
-    let mut house = houses(1, &slowly());
-    let waiting = house.visit(&follow("t", None));
-    let gone = house.visit(&follow("t", None));
-    house.world.client_close(gone);
-    house.pass(20 * SECOND);
-    let heard = house.hear(waiting);
+    let mut test_server = servers(1, &slowly());
+    let waiting = test_server.visit(&follow("t", None));
+    let gone = test_server.visit(&follow("t", None));
+    test_server.world.client_close(gone);
+    test_server.pass(20 * SECOND);
+    let heard = test_server.hear(waiting);
     assert!(heard.contains("\r\n: \n\n\r\n"), "a sign of life: {heard}");
-    house.shards[0].drain();
-    house.pass(SECOND);
-    assert!(house.hear(waiting).ends_with("0\r\n\r\n<end>"));
+    test_server.shards[0].drain();
+    test_server.pass(SECOND);
+    assert!(test_server.hear(waiting).ends_with("0\r\n\r\n<end>"));
 }
 
 /// All of it at once, with faults: `SIM_SEEDS=N cargo test a_few_seeds_of_front_ends` plays more.

@@ -8,7 +8,7 @@
 //! - `exchange.rs`: a request and its response.
 //! - `follower.rs` and `oracle.rs`: a client that follows and checks.
 //! - `worker.rs`: a client that works.
-//! - `assistant.rs`: a client of MCP.
+//! - `mcp_client.rs`: a client of MCP.
 //! - `run.rs`: a seed.
 //!
 //! Every client of a stream holds the server to this. The chunks are the tool's, in order. Missing
@@ -21,7 +21,6 @@ mod agent_run;
 mod agent_tests;
 #[cfg(test)]
 mod apart_tests;
-mod assistant;
 mod audience;
 #[cfg(test)]
 mod ends_tests;
@@ -32,23 +31,24 @@ mod front_run;
 #[cfg(test)]
 mod front_tests;
 #[cfg(test)]
-mod house;
-#[cfg(test)]
 mod limits_tests;
+mod mcp_client;
 #[cfg(test)]
 mod mcp_manners_tests;
 #[cfg(test)]
 mod mcp_tests;
+mod model_scripts;
 mod oracle;
 #[cfg(test)]
 mod owner_tests;
-mod passing;
 mod run;
 mod script;
 mod scripted;
-mod story;
+#[cfg(test)]
+mod test_server;
 #[cfg(test)]
 mod tests;
+mod timed_play;
 #[cfg(all(test, feature = "tls"))]
 mod tls_tests;
 mod worker;

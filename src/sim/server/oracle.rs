@@ -7,7 +7,7 @@ use crate::stream::{Kind, Policy, Totals};
 
 /// The counts of events, for the coverage of many seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct SeenCounts {
     pub chunks: u64,
     pub gaps: u64,
     pub progress: u64,
@@ -35,7 +35,7 @@ pub(super) struct Oracle {
     policy: Policy,
     kinds: Vec<Kind>,
     /// The last chunk that it knows, over all its connections; `None` before the first `started`.
-    pub told_seq: Option<u64>,
+    pub reported_seq: Option<u64>,
     /// The totals of this connection.
     pub given: Totals,
     missed: Totals,
@@ -64,7 +64,7 @@ impl Oracle {
             script,
             policy,
             kinds,
-            told_seq: None,
+            reported_seq: None,
             given: Totals::ZERO,
             missed: Totals::ZERO,
             has_started: false,
@@ -98,8 +98,8 @@ impl Oracle {
 
     /// Checks its cursor in an `id:`, which has its position.
     pub fn check_cursor(&self, cursor: &str) -> Result<(), String> {
-        let mut expected = match self.told_seq {
-            Some(told_seq) => format!("{}:{told_seq}:", self.id),
+        let mut expected = match self.reported_seq {
+            Some(reported_seq) => format!("{}:{reported_seq}:", self.id),
             None => format!("{}:", self.id), // Its `started` is still to come.
         };
         if self.is_over {
@@ -116,16 +116,16 @@ impl Oracle {
 
     /// The state of the oracle, for error texts.
     pub fn describe(&self) -> String {
-        let Oracle { id, policy, told_seq, has_started, has_ended, acknowledges, .. } = self;
+        let Oracle { id, policy, reported_seq, has_started, has_ended, acknowledges, .. } = self;
         format!(
-            "{id} ({:?}) under {policy}, acknowledging: {acknowledges}, at {told_seq:?}, \
+            "{id} ({:?}) under {policy}, acknowledging: {acknowledges}, at {reported_seq:?}, \
              started: {has_started}, ended: {has_ended}",
             self.script
         )
     }
 
     /// Takes an event. A violation by the server is an error.
-    pub fn take(&mut self, event: &Value, seen: &mut Seen) -> Result<(), String> {
+    pub fn take(&mut self, event: &Value, seen: &mut SeenCounts) -> Result<(), String> {
         let number = |name: &str| event[name].as_u64().ok_or(format!("{name} is missing"));
         let must = |holds: bool, text: &str| if holds { Ok(()) } else { Err(text.to_owned()) };
         must(!self.has_ended, "something comes behind the end")?;
@@ -136,8 +136,8 @@ impl Oracle {
             "started" => {
                 self.has_started = true;
                 let from_seq = number("from_seq")?;
-                match self.told_seq {
-                    None => self.told_seq = Some(from_seq - 1),
+                match self.reported_seq {
+                    None => self.reported_seq = Some(from_seq - 1),
                     Some(seq) => {
                         seen.resumed += 1;
                         must(from_seq == seq + 1, "it does not go on where it was")?;
@@ -160,7 +160,7 @@ impl Oracle {
             "gap" => {
                 let (from_seq, to_seq) = (number("from_seq")?, number("to_seq")?);
                 self.skip_to(from_seq)?;
-                self.told_seq = Some(to_seq);
+                self.reported_seq = Some(to_seq);
                 let sum = self.script.sum(&self.kinds, from_seq, to_seq);
                 let told = Totals { chunks: number("chunk_count")?, bytes: number("byte_count")? };
                 must(told == sum, "it counts wrong")?;
@@ -183,19 +183,19 @@ impl Oracle {
 
     /// Checks that no chunk of its kinds is between the last one and this one.
     fn skip_to(&mut self, seq: u64) -> Result<(), String> {
-        let told_seq = self.told_seq.expect("it was started");
-        if seq <= told_seq {
-            return Err(format!("chunk {seq} comes behind {told_seq}"));
+        let reported_seq = self.reported_seq.expect("it was started");
+        if seq <= reported_seq {
+            return Err(format!("chunk {seq} comes behind {reported_seq}"));
         }
-        let between = self.script.sum(&self.kinds, told_seq + 1, seq - 1);
+        let between = self.script.sum(&self.kinds, reported_seq + 1, seq - 1);
         if between != Totals::ZERO {
-            return Err(format!("nothing is said of {between:?} behind {told_seq}"));
+            return Err(format!("nothing is said of {between:?} behind {reported_seq}"));
         }
-        self.told_seq = Some(seq);
+        self.reported_seq = Some(seq);
         Ok(())
     }
 
-    fn end(&mut self, event: &Value, seen: &mut Seen) -> Result<(), String> {
+    fn end(&mut self, event: &Value, seen: &mut SeenCounts) -> Result<(), String> {
         self.has_ended = true;
         seen.ends += 1;
         let number = |name: &str| event[name].as_u64().ok_or(format!("{name} is missing"));
@@ -206,12 +206,12 @@ impl Oracle {
         }
         let published =
             Totals { chunks: number("execution_chunks")?, bytes: number("execution_bytes")? };
-        let told_seq = self.told_seq.expect("it was started");
+        let reported_seq = self.reported_seq.expect("it was started");
         // A lost worker, or a cancelled tool, may have stopped anywhere behind that.
         let last_seq = match event["state"].as_str() {
             Some("detached") => number("resume_from")?.saturating_sub(1),
             Some("completed") => self.script.chunk_count,
-            _ => told_seq,
+            _ => reported_seq,
         };
         let expected = self.script.sum(&self.kinds, 1, last_seq);
         if published != expected {
@@ -227,9 +227,9 @@ impl Oracle {
                 self.is_over = true;
             }
             Some("completed" | "failed") => {
-                let rest = self.script.sum(&self.kinds, told_seq + 1, self.script.chunk_count);
+                let rest = self.script.sum(&self.kinds, reported_seq + 1, self.script.chunk_count);
                 if rest != Totals::ZERO {
-                    return Err(format!("nothing was said of {rest:?} behind {told_seq}"));
+                    return Err(format!("nothing was said of {rest:?} behind {reported_seq}"));
                 }
                 self.is_over = true;
             }

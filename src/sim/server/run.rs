@@ -4,12 +4,12 @@ use serde_json::Value;
 
 use super::SeedSummary;
 use super::actions::ActionsHash;
-use super::assistant::{AssistantSeen, SimAssistant};
 use super::exchange::{Exchange, Outcome};
 use super::follower::Follower;
-use super::oracle::Seen;
-use super::passing::Passing;
+use super::mcp_client::{McpClientSeen, SimMcpClient};
+use super::oracle::SeenCounts;
 use super::script::{self, Script, ThreadPlayer};
+use super::timed_play::TimedPlay;
 use super::worker::{self, SimWorker, WorkerSeen};
 use crate::base::{Instant, Random};
 use crate::engine::EngineLimits;
@@ -32,19 +32,19 @@ const EXECUTIONS_MAX: u32 = 12;
 /// # Errors
 /// The failure, and the command that runs the seed again.
 pub fn run_server_seed(seed: u64, verbose: bool) -> Result<SeedSummary, String> {
-    let run = |verbose| Run::new(seed, verbose).run(seed);
+    let run = |verbose| ServerPlay::new(seed, verbose).run(seed);
     let difference = |first: &_, second: &_| format!("{first:?} and {second:?}");
     let both = run_twice(&format!("--server --seed {seed}"), verbose, run, difference);
     both.map_err(|text| format!("server seed {seed}: {text}"))
 }
 
 /// A single request whose response is checked.
-struct Errand {
+struct CheckedRequest {
     exchange: Exchange,
-    kind: Kind,
+    kind: RequestKind,
 }
 
-enum Kind {
+enum RequestKind {
     /// Runs a tool with this script.
     Execute(Script),
     /// A request that has to be answered with one of these statuses.
@@ -58,7 +58,7 @@ struct Execution {
     script: Script,
 }
 
-struct Run {
+struct ServerPlay {
     random: Random,
     world: SimWorld,
     /// One shard, or two that share the port: connections move between them.
@@ -69,12 +69,12 @@ struct Run {
     threads: Vec<ThreadPlayer>,
     thread_count: u64,
     followers: Vec<Follower>,
-    errands: Vec<Errand>,
+    checked_requests: Vec<CheckedRequest>,
     workers: Vec<SimWorker>,
     worker_seen: WorkerSeen,
-    assistants: Vec<SimAssistant>,
-    assistant_seen: AssistantSeen,
-    seen: Seen,
+    mcp_clients: Vec<SimMcpClient>,
+    mcp_client_seen: McpClientSeen,
+    seen: SeenCounts,
     cuts: u64,
     answered: u64,
     refused: u64,
@@ -85,7 +85,7 @@ struct Run {
     verbose: bool,
 }
 
-impl Passing for Run {
+impl TimedPlay for ServerPlay {
     fn world(&mut self) -> &SimWorld {
         &self.world
     }
@@ -113,8 +113,8 @@ impl Passing for Run {
     }
 }
 
-impl Run {
-    fn new(seed: u64, verbose: bool) -> Run {
+impl ServerPlay {
+    fn new(seed: u64, verbose: bool) -> ServerPlay {
         let mut random = Random::new(seed);
         let faults = if random.chance(1, 4) { SimFaults::NONE } else { SimFaults::ALL };
         let world = SimWorld::new(random.next_u64(), faults);
@@ -162,13 +162,13 @@ impl Run {
         ServerShard::introduce(&mut shards);
         let worker_count = if acknowledges { random.between(1, 3) } else { 0 };
         let workers = (0..worker_count).map(SimWorker::new).collect();
-        let assistant_count = random.below(4);
-        let assistants = (0..assistant_count).map(|_| SimAssistant::new(&mut random)).collect();
-        Run {
+        let mcp_client_count = random.below(4);
+        let mcp_clients = (0..mcp_client_count).map(|_| SimMcpClient::new(&mut random)).collect();
+        ServerPlay {
             workers,
             worker_seen: WorkerSeen::default(),
-            assistants,
-            assistant_seen: AssistantSeen::default(),
+            mcp_clients,
+            mcp_client_seen: McpClientSeen::default(),
             cut_chance: if random.chance(1, 3) { 0 } else { random.between(1, 40) },
             is_slow: random.chance(1, 2),
             acknowledges,
@@ -181,8 +181,8 @@ impl Run {
             threads: Vec::new(),
             thread_count: 0,
             followers: Vec::new(),
-            errands: Vec::new(),
-            seen: Seen::default(),
+            checked_requests: Vec::new(),
+            seen: SeenCounts::default(),
             cuts: 0,
             answered: 0,
             refused: 0,
@@ -193,7 +193,7 @@ impl Run {
 
     fn run(mut self, seed: u64) -> Result<SeedSummary, String> {
         let introduction = SimWorker::introduction(&mut self.random);
-        self.send(&introduction, Kind::Ask(&[200, 201, 503]));
+        self.send(&introduction, RequestKind::Ask(&[200, 201, 503]));
         for step in 0..STEPS {
             self.act().map_err(|text| format!("step {step}: {text}"))?;
             self.turn();
@@ -226,17 +226,17 @@ impl Run {
             ("workers that came back", self.worker_seen.returns),
             ("errands turned away", self.turned_away),
             ("tools on threads", self.thread_count),
-            ("sessions of MCP", self.assistant_seen.sessions),
-            ("calls of MCP", self.assistant_seen.calls),
-            ("results of MCP", self.assistant_seen.results),
-            ("doors", self.assistant_seen.doors),
-            ("chunks in progress", self.assistant_seen.chunks),
-            ("notifications of progress", self.assistant_seen.progress),
-            ("gaps in progress", self.assistant_seen.gaps),
-            ("messages of logs", self.assistant_seen.messages),
-            ("calls resumed", self.assistant_seen.resumed),
-            ("calls of MCP cancelled", self.assistant_seen.cancelled),
-            ("calls lost", self.assistant_seen.lost),
+            ("sessions of MCP", self.mcp_client_seen.sessions),
+            ("calls of MCP", self.mcp_client_seen.calls),
+            ("results of MCP", self.mcp_client_seen.results),
+            ("streams of MCP", self.mcp_client_seen.streams),
+            ("chunks in progress", self.mcp_client_seen.chunks),
+            ("notifications of progress", self.mcp_client_seen.progress),
+            ("gaps in progress", self.mcp_client_seen.gaps),
+            ("messages of logs", self.mcp_client_seen.messages),
+            ("calls resumed", self.mcp_client_seen.resumed),
+            ("calls of MCP cancelled", self.mcp_client_seen.cancelled),
+            ("calls lost", self.mcp_client_seen.lost),
         ];
         let mut counters = Counters::default();
         self.shards.iter().for_each(|shard| counters.merge(&shard.counters()));
@@ -261,15 +261,15 @@ impl Run {
 
     fn act(&mut self) -> Result<(), String> {
         match self.random.below(20) {
-            0 => self.errand(),
+            0 => self.checked_request(),
             1 => self.nonsense(),
             2 | 3 if !self.executions.is_empty() && self.followers.len() < 60 => self.follow(),
             _ => {}
         }
-        for at in 0..self.errands.len() {
-            self.errands[at].exchange.step(&self.world, &mut self.random)?;
+        for at in 0..self.checked_requests.len() {
+            self.checked_requests[at].exchange.step(&self.world, &mut self.random)?;
         }
-        self.finish_errands()?;
+        self.finish_requests()?;
         for at in 0..self.workers.len() {
             if self.random.chance(self.cut_chance, 2_000) {
                 let forgets = self.random.chance(1, 3);
@@ -279,11 +279,11 @@ impl Run {
                 self.visit_worker(at)?;
             }
         }
-        for at in 0..self.assistants.len() {
+        for at in 0..self.mcp_clients.len() {
             if self.random.chance(self.cut_chance, 1_000) {
-                self.disturb_assistant(at);
+                self.disturb_mcp_client(at);
             }
-            self.visit_assistant(at, true)?;
+            self.visit_mcp_client(at, true)?;
         }
         for at in 0..self.followers.len() {
             if self.random.chance(self.cut_chance, 1_000) {
@@ -303,16 +303,16 @@ impl Run {
             .map_err(|text| format!("worker {at}: {text}"))
     }
 
-    fn visit_assistant(&mut self, at: usize, begins: bool) -> Result<(), String> {
-        let (world, seen) = (&self.world, &mut self.assistant_seen);
-        self.assistants[at]
+    fn visit_mcp_client(&mut self, at: usize, begins: bool) -> Result<(), String> {
+        let (world, seen) = (&self.world, &mut self.mcp_client_seen);
+        self.mcp_clients[at]
             .step(world, &self.address, &mut self.random, begins, seen)
             .map_err(|text| format!("assistant {at}: {text}"))
     }
 
-    fn disturb_assistant(&mut self, at: usize) {
-        let (world, seen) = (&self.world, &mut self.assistant_seen);
-        let cut = self.assistants[at].disturb(world, &self.address, &mut self.random, seen);
+    fn disturb_mcp_client(&mut self, at: usize) {
+        let (world, seen) = (&self.world, &mut self.mcp_client_seen);
+        let cut = self.mcp_clients[at].disturb(world, &self.address, &mut self.random, seen);
         self.cuts += u64::from(cut);
     }
 
@@ -329,41 +329,41 @@ impl Run {
             .step(&self.world, &mut self.random, &mut self.seen)
             .map_err(|text| format!("follower {at}: {text}; it is {}", follower.describe()))?;
         if let Some(request) = follower.acknowledgement() {
-            self.send(&request, Kind::Ask(&[204, 404, 409]));
+            self.send(&request, RequestKind::Ask(&[204, 404, 409]));
         }
         Ok(())
     }
 
-    fn send(&mut self, request: &str, kind: Kind) {
+    fn send(&mut self, request: &str, kind: RequestKind) {
         if self.verbose {
             println!("{:?} {request:?}", self.world.now());
         }
         if let Some(exchange) = Exchange::begin(&self.world, &self.address, request) {
-            self.errands.push(Errand { exchange, kind });
+            self.checked_requests.push(CheckedRequest { exchange, kind });
         }
     }
 
-    fn errand(&mut self) {
+    fn checked_request(&mut self) {
         let any = self.random.below(self.executions.len().max(1) as u64) as usize;
         let id = self.executions.get(any).map(|execution| execution.id.clone());
         let id = id.unwrap_or_else(|| "0000000000000000000000000a".to_owned());
         let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         match self.random.below(12) {
-            0 => self.send(&get("/v1/tools"), Kind::Ask(&[200])),
-            1 => self.send(&get("/v1/executions"), Kind::Ask(&[200])),
-            2 => self.send(&get(&format!("/v1/executions/{id}")), Kind::Ask(&[200, 404])),
+            0 => self.send(&get("/v1/tools"), RequestKind::Ask(&[200])),
+            1 => self.send(&get("/v1/executions"), RequestKind::Ask(&[200])),
+            2 => self.send(&get(&format!("/v1/executions/{id}")), RequestKind::Ask(&[200, 404])),
             3 => {
                 let path = format!("/v1/executions/{id}/result?wait_s={}", self.random.below(3));
-                self.send(&get(&path), Kind::Ask(&[200, 202, 404]));
+                self.send(&get(&path), RequestKind::Ask(&[200, 202, 404]));
             }
-            4 => self.send(&get("/v1/progress"), Kind::Ask(&[200])),
+            4 => self.send(&get("/v1/progress"), RequestKind::Ask(&[200])),
             5 if self.random.chance(1, 3) => {
                 let request =
                     format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-                self.send(&request, Kind::Ask(&[200, 202, 404]));
+                self.send(&request, RequestKind::Ask(&[200, 202, 404]));
             }
-            6 => self.send(&get("/v1/events"), Kind::Ask(&[400])),
-            7 => self.send(&get("/nowhere"), Kind::Ask(&[404])),
+            6 => self.send(&get("/v1/events"), RequestKind::Ask(&[400])),
+            7 => self.send(&get("/nowhere"), RequestKind::Ask(&[404])),
             _ => {
                 let script = Script::draw(&mut self.random, !self.workers.is_empty());
                 let holds = ["\"newest\"", "\"until_read\""][self.random.below(2) as usize];
@@ -380,7 +380,7 @@ impl Run {
                      Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
                     body.len()
                 );
-                self.send(&request, Kind::Execute(script));
+                self.send(&request, RequestKind::Execute(script));
             }
         }
     }
@@ -391,16 +391,16 @@ impl Run {
         bytes.iter_mut().for_each(|byte| *byte = b' ' + *byte % 90);
         bytes[0] = b'%'; // No method begins with this.
         let text = String::from_utf8(bytes).expect("ASCII");
-        self.send(&format!("{text}\r\n\r\n"), Kind::Nonsense);
+        self.send(&format!("{text}\r\n\r\n"), RequestKind::Nonsense);
     }
 
-    fn finish_errands(&mut self) -> Result<(), String> {
-        for at in (0..self.errands.len()).rev() {
-            let Some(outcome) = self.errands[at].exchange.outcome else { continue };
-            let errand = self.errands.swap_remove(at);
-            errand.exchange.close(&self.world);
-            let status = errand.exchange.status;
-            let body = String::from_utf8_lossy(&errand.exchange.body).into_owned();
+    fn finish_requests(&mut self) -> Result<(), String> {
+        for at in (0..self.checked_requests.len()).rev() {
+            let Some(outcome) = self.checked_requests[at].exchange.outcome else { continue };
+            let checked_request = self.checked_requests.swap_remove(at);
+            checked_request.exchange.close(&self.world);
+            let status = checked_request.exchange.status;
+            let body = String::from_utf8_lossy(&checked_request.exchange.body).into_owned();
             if outcome == Outcome::Cut {
                 continue; // The server ends, or it was full.
             }
@@ -413,25 +413,25 @@ impl Run {
                 self.turned_away += 1;
                 continue;
             }
-            let is_right = match (&errand.kind, status) {
-                (Kind::Ask(expected), Some(status)) => expected.contains(&status),
-                (Kind::Nonsense, Some(status)) => (400..600).contains(&status),
+            let is_right = match (&checked_request.kind, status) {
+                (RequestKind::Ask(expected), Some(status)) => expected.contains(&status),
+                (RequestKind::Nonsense, Some(status)) => (400..600).contains(&status),
                 // The tool was not known in time.
-                (Kind::Execute(script), Some(404)) => script.is_remote,
-                (Kind::Execute(_), Some(status)) => [201, 429, 503].contains(&status),
+                (RequestKind::Execute(script), Some(404)) => script.is_remote,
+                (RequestKind::Execute(_), Some(status)) => [201, 429, 503].contains(&status),
                 (_, None) => false,
             };
             if !is_right {
                 return Err(format!("an errand was answered {status:?}: {body}"));
             }
-            match errand.kind {
-                Kind::Execute(script) if status == Some(201) => {
+            match checked_request.kind {
+                RequestKind::Execute(script) if status == Some(201) => {
                     let document: Value =
                         serde_json::from_str(&body).map_err(|error| format!("{error}: {body}"))?;
                     let id = document["execution"].as_str().ok_or("no id")?.to_owned();
                     self.executions.push(Execution { id, script });
                 }
-                Kind::Nonsense => self.refused += 1,
+                RequestKind::Nonsense => self.refused += 1,
                 _ => self.answered += 1,
             }
         }
@@ -467,15 +467,15 @@ impl Run {
         self.cut_chance = 0;
         self.is_slow = false;
         for round in 0.. {
-            for at in 0..self.errands.len() {
-                self.errands[at].exchange.step(&self.world, &mut self.random)?;
+            for at in 0..self.checked_requests.len() {
+                self.checked_requests[at].exchange.step(&self.world, &mut self.random)?;
             }
-            self.finish_errands()?;
+            self.finish_requests()?;
             for at in 0..self.workers.len() {
                 self.visit_worker(at).map_err(|text| format!("calm: {text}"))?;
             }
-            for at in 0..self.assistants.len() {
-                self.visit_assistant(at, false).map_err(|text| format!("calm: {text}"))?;
+            for at in 0..self.mcp_clients.len() {
+                self.visit_mcp_client(at, false).map_err(|text| format!("calm: {text}"))?;
             }
             for at in 0..self.followers.len() {
                 self.visit(at).map_err(|text| format!("calm: {text}"))?;
@@ -485,20 +485,20 @@ impl Run {
             self.shards.iter().for_each(ServerShard::audit);
             let is_over = self.followers.iter().all(|follower| follower.is_done);
             let are_idle = self.workers.iter().all(SimWorker::is_idle);
-            let are_answered = self.assistants.iter().all(SimAssistant::is_idle);
-            if is_over && are_idle && are_answered && self.errands.is_empty() {
+            let are_answered = self.mcp_clients.iter().all(SimMcpClient::is_idle);
+            if is_over && are_idle && are_answered && self.checked_requests.is_empty() {
                 break;
             }
             if round == CALM_ROUNDS_MAX {
                 let open = self.followers.iter().find(|follower| !follower.is_done);
                 let open = open.map(Follower::describe);
-                let waits = self.assistants.iter().find(|assistant| !assistant.is_idle());
-                let open = open.or(waits.map(SimAssistant::describe));
+                let waits = self.mcp_clients.iter().find(|client| !client.is_idle());
+                let open = open.or(waits.map(SimMcpClient::describe));
                 return Err(format!("calm: {open:?} never comes to the end"));
             }
         }
         self.workers.iter_mut().for_each(|worker| worker.leave(&self.world));
-        self.assistants.iter_mut().for_each(|assistant| assistant.leave(&self.world));
+        self.mcp_clients.iter_mut().for_each(|client| client.leave(&self.world));
         for seconds in [1, 120, 600] {
             self.pass(seconds * 1_000_000_000);
         }

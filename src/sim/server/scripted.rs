@@ -1,8 +1,8 @@
 //! The server of a model in the simulated world: it follows a script, at the addresses and over the
 //! sockets of that world.
 
-use super::passing::Passing;
-use crate::agent::script::{Connection, Model, Script};
+use super::timed_play::TimedPlay;
+use crate::agent::script::{Script, ScriptConnection, ScriptedModel};
 use crate::base::Instant;
 use crate::reactor::ListenAddress;
 use crate::server::{ModelSettings, ServerShard};
@@ -16,17 +16,17 @@ const WALL_US: u64 = 1_700_000_000_000_000;
 /// The server of a model, as in the module's text.
 pub(super) struct SimModel {
     address: ListenAddress,
-    model: Model,
-    connections: Vec<Talk>,
+    model: ScriptedModel,
+    connections: Vec<ModelConnection>,
     /// Connections that were accepted.
     pub accepted_count: u64,
     /// Connections that the other end has closed while a reply was under way.
     pub left_count: u64,
 }
 
-struct Talk {
+struct ModelConnection {
     client: SimClient,
-    connection: Connection,
+    connection: ScriptConnection,
     /// True if the whole reply was sent.
     is_finished: bool,
 }
@@ -36,7 +36,7 @@ impl SimModel {
     pub fn new(world: &SimWorld, script: Script) -> SimModel {
         let address = "127.0.0.1:9000".parse().expect("it is an address");
         let address = world.listen(&address).expect("nobody else listens there");
-        let model = Model::new(script);
+        let model = ScriptedModel::new(script);
         SimModel { address, model, connections: Vec::new(), accepted_count: 0, left_count: 0 }
     }
 
@@ -57,8 +57,8 @@ impl SimModel {
         while let Some(client) = world.answer(&self.address) {
             self.accepted_count += 1;
             has_worked = true;
-            let connection = Connection::new();
-            self.connections.push(Talk { client, connection, is_finished: false });
+            let connection = ScriptConnection::new();
+            self.connections.push(ModelConnection { client, connection, is_finished: false });
         }
         for at in (0..self.connections.len()).rev() {
             match self.talk(world, at) {
@@ -78,7 +78,7 @@ impl SimModel {
     fn talk(&mut self, world: &SimWorld, at: usize) -> Option<bool> {
         let now = world.now();
         let time = (now, WALL_US + now.nanos() / 1_000);
-        let Talk { client, connection, is_finished } = &mut self.connections[at];
+        let ModelConnection { client, connection, is_finished } = &mut self.connections[at];
         let mut has_worked = false;
         let mut buffer = [0; 4_096];
         loop {
@@ -118,28 +118,28 @@ impl SimModel {
 
 /// A play of one shard and the model that its agents ask.
 pub(super) trait Asking {
-    fn asked(&mut self) -> Asked<'_>;
+    fn asked(&mut self) -> PlayParts<'_>;
 }
 
 /// The parts of such a play.
-pub(super) struct Asked<'a> {
+pub(super) struct PlayParts<'a> {
     pub world: &'a SimWorld,
     pub shard: &'a mut ServerShard<SimReactor>,
     pub model: &'a mut SimModel,
 }
 
-impl<T: Asking> Passing for T {
+impl<T: Asking> TimedPlay for T {
     fn world(&mut self) -> &SimWorld {
         self.asked().world
     }
 
     fn turn_once(&mut self) -> bool {
-        let Asked { world, shard, model } = self.asked();
+        let PlayParts { world, shard, model } = self.asked();
         shard.turn() | model.step(world)
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
-        let Asked { shard, model, .. } = self.asked();
+        let PlayParts { shard, model, .. } = self.asked();
         shard.next_deadline().into_iter().chain(model.next_deadline()).min()
     }
 

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use super::house::{House, NOTHING, SHORT, get};
 use super::script::Script;
+use super::test_server::{NOTHING, SHORT, TestServer, get};
 use crate::limits;
 use crate::shard::ShardConfig;
 
 #[test]
 fn streams_say_that_they_live_when_they_have_said_nothing_else() {
-    let mut house = House::new();
-    let id = house.run(SHORT, NOTHING);
-    let sse = house.visit(&get(&format!("/v1/executions/{id}/events")));
-    let ndjson = house.visit(&get(&format!("/v1/executions/{id}/events?format=ndjson")));
-    assert!(house.hear(sse).contains("event: started\n"));
-    assert!(house.hear(ndjson).contains("\"event\":\"started\""));
-    house.pass(limits::KEEP_ALIVE * 10);
-    let (sse, ndjson) = (house.hear(sse), house.hear(ndjson));
+    let mut test_server = TestServer::new();
+    let id = test_server.run(SHORT, NOTHING);
+    let sse = test_server.visit(&get(&format!("/v1/executions/{id}/events")));
+    let ndjson = test_server.visit(&get(&format!("/v1/executions/{id}/events?format=ndjson")));
+    assert!(test_server.hear(sse).contains("event: started\n"));
+    assert!(test_server.hear(ndjson).contains("\"event\":\"started\""));
+    test_server.pass(limits::KEEP_ALIVE * 10);
+    let (sse, ndjson) = (test_server.hear(sse), test_server.hear(ndjson));
     let comments = sse.matches(":\n\n").count();
     assert!((9..=11).contains(&comments), "{comments} in {sse:?}");
     assert!(
@@ -28,65 +28,66 @@ fn streams_say_that_they_live_when_they_have_said_nothing_else() {
 
 #[test]
 fn a_result_is_waited_for_and_no_longer_than_asked() {
-    let mut house = House::new();
-    let id = house.run(SHORT, NOTHING);
-    let client = house.visit(&get(&format!("/v1/executions/{id}/result?wait_s=20")));
-    house.pass(Duration::from_secs(19));
-    assert_eq!(house.hear(client), "");
-    house.pass(Duration::from_secs(2));
-    let heard = house.hear(client);
+    let mut test_server = TestServer::new();
+    let id = test_server.run(SHORT, NOTHING);
+    let client = test_server.visit(&get(&format!("/v1/executions/{id}/result?wait_s=20")));
+    test_server.pass(Duration::from_secs(19));
+    assert_eq!(test_server.hear(client), "");
+    test_server.pass(Duration::from_secs(2));
+    let heard = test_server.hear(client);
     assert!(heard.starts_with("HTTP/1.1 202 ") && heard.contains("\"running\""), "{heard}");
-    house.say(client, &get(&format!("/v1/executions/{id}/result?wait_s=20")));
-    let gone =
-        house.visit(&format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-    assert!(house.hear(gone).starts_with("HTTP/1.1 202 "));
-    let heard = house.hear(client);
+    test_server.say(client, &get(&format!("/v1/executions/{id}/result?wait_s=20")));
+    let gone = test_server
+        .visit(&format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    assert!(test_server.hear(gone).starts_with("HTTP/1.1 202 "));
+    let heard = test_server.hear(client);
     assert!(heard.starts_with("HTTP/1.1 200 ") && heard.contains("\"cancelled\""), "{heard}");
-    let whole = house.run(SHORT, "");
-    house.pass(Duration::from_secs(5));
-    let heard = house.get(&format!("/v1/executions/{whole}/result"));
+    let whole = test_server.run(SHORT, "");
+    test_server.pass(Duration::from_secs(5));
+    let heard = test_server.get(&format!("/v1/executions/{whole}/result"));
     assert!(heard.contains("\"complete\":true"), "{heard}");
 }
 
 #[test]
 fn results_that_fill_the_memory_take_nothing_of_what_block_promises() {
-    let mut house = House::with_executions(64, 1, 4 << 20, ShardConfig::default());
-    let promise = |house: &mut House| {
-        let id = house.run(SHORT, ",\"policy\":\"block\"");
-        let heard = house.get(&format!("/v1/executions/{id}/events?policy=block"));
+    let mut test_server = TestServer::with_executions(64, 1, 4 << 20, ShardConfig::default());
+    let promise = |test_server: &mut TestServer| {
+        let id = test_server.run(SHORT, ",\"policy\":\"block\"");
+        let heard = test_server.get(&format!("/v1/executions/{id}/events?policy=block"));
         let at = heard.find("\"replay\":").expect(&heard);
         let promise = heard[at..].split_inclusive('}').next().unwrap().to_owned();
-        house.pass(Duration::from_secs(1));
-        assert!(house.get(&format!("/v1/executions/{id}")).contains("\"completed\""));
+        test_server.pass(Duration::from_secs(1));
+        assert!(test_server.get(&format!("/v1/executions/{id}")).contains("\"completed\""));
         promise
     };
-    let first = promise(&mut house);
+    let first = promise(&mut test_server);
     for at in 0..32 {
-        assert_eq!(promise(&mut house), first, "{at}");
+        assert_eq!(promise(&mut test_server), first, "{at}");
     }
-    let counters = house.shards[0].counters();
+    let counters = test_server.shards[0].counters();
     assert!(counters.executions_evicted > 0, "memory was enough for all of them");
 }
 
 #[test]
 fn who_cancels_an_execution_whose_ring_others_wait_for_is_not_told_that_it_never_was() {
-    let mut house = House::with_rings(1, 16 << 10, ShardConfig::default());
-    let first = house.run(SHORT, NOTHING);
-    let ids: Vec<String> = (0..7).map(|_| house.run(SHORT, NOTHING)).collect();
-    let mut is_queued =
-        |id: &String| house.get(&format!("/v1/executions/{id}")).contains("\"state\":\"queued\"");
+    let mut test_server = TestServer::with_rings(1, 16 << 10, ShardConfig::default());
+    let first = test_server.run(SHORT, NOTHING);
+    let ids: Vec<String> = (0..7).map(|_| test_server.run(SHORT, NOTHING)).collect();
+    let mut is_queued = |id: &String| {
+        test_server.get(&format!("/v1/executions/{id}")).contains("\"state\":\"queued\"")
+    };
     let last = ids.iter().find(|id| is_queued(id)).expect("there is no ring for all of them");
-    let client =
-        house.visit(&format!("DELETE /v1/executions/{first} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-    let heard = house.hear(client);
+    let client = test_server
+        .visit(&format!("DELETE /v1/executions/{first} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    let heard = test_server.hear(client);
     assert!(heard.starts_with("HTTP/1.1 202 ") && heard.contains("\"cancelled\""), "{heard}");
-    let status = house.get(&format!("/v1/executions/{last}"));
+    let status = test_server.get(&format!("/v1/executions/{last}"));
     assert!(status.contains("\"state\":\"running\""), "{status}");
 }
 
 #[test]
 fn a_block_subscriber_that_takes_nothing_is_detached_at_its_deadline() {
-    let mut house = House::new();
+    let mut test_server = TestServer::new();
     let big = Script {
         seed: 3,
         chunk_count: 400,
@@ -94,20 +95,20 @@ fn a_block_subscriber_that_takes_nothing_is_detached_at_its_deadline() {
         fails: false,
         is_remote: false,
     };
-    let id = house.run(big, ",\"hold\":\"until_read\",\"block_deadline_ms\":20000");
-    let client = house.visit(&get(&format!("/v1/executions/{id}/events?policy=block")));
-    house.pass(Duration::from_secs(15));
-    let heard = house.get(&format!("/v1/executions/{id}"));
+    let id = test_server.run(big, ",\"hold\":\"until_read\",\"block_deadline_ms\":20000");
+    let client = test_server.visit(&get(&format!("/v1/executions/{id}/events?policy=block")));
+    test_server.pass(Duration::from_secs(15));
+    let heard = test_server.get(&format!("/v1/executions/{id}"));
     assert!(heard.contains("\"held_back\":true"), "{heard}");
     assert!(!heard.contains("\"held_back_by\":[]"), "{heard}");
-    house.pass(Duration::from_secs(10));
-    let heard = house.get(&format!("/v1/executions/{id}"));
+    test_server.pass(Duration::from_secs(10));
+    let heard = test_server.get(&format!("/v1/executions/{id}"));
     assert!(heard.contains("\"subscribers\":[]"), "{heard}");
-    house.pass(Duration::from_secs(1));
+    test_server.pass(Duration::from_secs(1));
     let mut heard = String::new();
     for _ in 0..200 {
-        heard += &house.hear(client);
-        house.pass(Duration::from_millis(1));
+        heard += &test_server.hear(client);
+        test_server.pass(Duration::from_millis(1));
     }
     let end = heard.find("event: end\n").expect("it is told why");
     assert!(heard[end..].contains("\"state\":\"detached\",\"reason\":\"stall\""), "{heard}");
@@ -116,7 +117,7 @@ fn a_block_subscriber_that_takes_nothing_is_detached_at_its_deadline() {
 #[test]
 fn the_place_of_a_block_subscriber_is_kept_for_the_grace_and_no_longer() {
     for is_back in [true, false] {
-        let mut house = House::new();
+        let mut test_server = TestServer::new();
         let slow = Script {
             seed: 11,
             chunk_count: 500,
@@ -124,57 +125,57 @@ fn the_place_of_a_block_subscriber_is_kept_for_the_grace_and_no_longer() {
             fails: false,
             is_remote: false,
         };
-        let id = house.run(slow, ",\"hold\":\"until_read\"");
+        let id = test_server.run(slow, ",\"hold\":\"until_read\"");
         let path = format!("/v1/executions/{id}/events?policy=block");
-        let client = house.visit(&get(&path));
-        let heard = house.hear(client);
-        house.world.client_reset(client);
-        house.pass(limits::RECONNECT_GRACE - Duration::from_secs(1));
-        let status = house.get(&format!("/v1/executions/{id}"));
+        let client = test_server.visit(&get(&path));
+        let heard = test_server.hear(client);
+        test_server.world.client_reset(client);
+        test_server.pass(limits::RECONNECT_GRACE - Duration::from_secs(1));
+        let status = test_server.get(&format!("/v1/executions/{id}"));
         assert!(status.contains("\"lost\":true"), "{status}");
         let cursor = heard.rsplit("id: ").next().and_then(|rest| rest.lines().next()).unwrap();
         if is_back {
-            let back = house.visit(&format!(
+            let back = test_server.visit(&format!(
                 "GET {path} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {cursor}\r\n\r\n"
             ));
-            let heard = house.hear(back);
+            let heard = test_server.hear(back);
             assert!(heard.contains("event: started\n"), "{heard}");
             assert!(!heard.contains("event: gap\n"), "{heard}");
         } else {
-            house.pass(Duration::from_secs(2));
+            test_server.pass(Duration::from_secs(2));
         }
-        let status = house.get(&format!("/v1/executions/{id}"));
+        let status = test_server.get(&format!("/v1/executions/{id}"));
         assert!(!status.contains("\"lost\":true"), "{status}");
     }
 }
 
 #[test]
 fn who_was_told_of_the_end_is_told_that_there_is_no_more() {
-    let mut house = House::new();
-    let id = house.run(SHORT, "");
-    house.pass(Duration::from_secs(2));
+    let mut test_server = TestServer::new();
+    let id = test_server.run(SHORT, "");
+    test_server.pass(Duration::from_secs(2));
     let path = format!("/v1/executions/{id}/events");
-    let heard = house.get(&path);
+    let heard = test_server.get(&path);
     let cursor = heard.rsplit("id: ").next().and_then(|rest| rest.lines().next()).unwrap();
     assert!(cursor.starts_with(&format!("{id}:6:")), "{heard}");
-    let again = house.visit(&format!(
+    let again = test_server.visit(&format!(
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {cursor}\r\n\r\n"
     ));
-    assert!(house.hear(again).starts_with("HTTP/1.1 204 "));
-    let old = house.visit(&format!("GET {path} HTTP/1.0\r\n\r\n"));
-    let heard = house.hear(old);
+    assert!(test_server.hear(again).starts_with("HTTP/1.1 204 "));
+    let old = test_server.visit(&format!("GET {path} HTTP/1.0\r\n\r\n"));
+    let heard = test_server.hear(old);
     assert!(heard.ends_with("}\n\n<end>") && !heard.contains("transfer-encoding"), "{heard}");
-    let head = house.visit(&format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-    let heard = house.hear(head);
+    let head = test_server.visit(&format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    let heard = test_server.hear(head);
     assert!(heard.contains("text/event-stream") && heard.ends_with("\r\n\r\n"), "{heard}");
 }
 
 #[test]
 fn several_executions_come_on_one_connection_and_each_id_says_how_far_all_are() {
-    let mut house = House::new();
-    let (a, b) = (house.run(SHORT, ""), house.run(SHORT, ""));
-    house.pass(Duration::from_secs(2));
-    let heard = house.get(&format!("/v1/events?executions={a},{b}"));
+    let mut test_server = TestServer::new();
+    let (a, b) = (test_server.run(SHORT, ""), test_server.run(SHORT, ""));
+    test_server.pass(Duration::from_secs(2));
+    let heard = test_server.get(&format!("/v1/events?executions={a},{b}"));
     assert_eq!(heard.matches("event: end\n").count(), 2, "{heard}");
     let ids: Vec<&str> = heard.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
     assert!(ids.iter().all(|id| id.contains(&format!("{a}:")) && id.contains(&format!(",{b}:"))));
@@ -184,55 +185,55 @@ fn several_executions_come_on_one_connection_and_each_id_says_how_far_all_are() 
     assert!(heard.ends_with("0\r\n\r\n"), "{heard}");
     // Cut behind the end of one: only the other comes again.
     let middle = format!("{a}:6:0,{b}:2:0");
-    let client = house.visit(&format!(
+    let client = test_server.visit(&format!(
         "GET /v1/events?executions={a},{b} HTTP/1.1\r\nHost: localhost\r\n\
          Last-Event-ID: {middle}\r\n\r\n"
     ));
-    let heard = house.hear(client);
+    let heard = test_server.hear(client);
     assert_eq!(heard.matches("event: started\n").count(), 1, "{heard}");
     assert_eq!(heard.matches("event: chunk\n").count(), 3, "{heard}");
 }
 
 #[test]
 fn a_server_that_ends_says_so_and_sends_what_was_said() {
-    let mut house = House::new();
-    let id = house.run(SHORT, NOTHING);
-    let stream = house.visit(&get(&format!("/v1/executions/{id}/events")));
-    let idle = house.visit(&get("/healthz"));
-    assert!(house.hear(stream).contains("event: started\n"));
-    assert!(house.hear(idle).contains("200"));
-    house.shards[0].drain();
-    house.pass(Duration::from_millis(1));
-    let heard = house.hear(stream);
+    let mut test_server = TestServer::new();
+    let id = test_server.run(SHORT, NOTHING);
+    let stream = test_server.visit(&get(&format!("/v1/executions/{id}/events")));
+    let idle = test_server.visit(&get("/healthz"));
+    assert!(test_server.hear(stream).contains("event: started\n"));
+    assert!(test_server.hear(idle).contains("200"));
+    test_server.shards[0].drain();
+    test_server.pass(Duration::from_millis(1));
+    let heard = test_server.hear(stream);
     assert!(heard.contains("\"state\":\"detached\",\"reason\":\"shutdown\""), "{heard}");
-    assert_eq!(house.hear(idle), "<end>");
-    assert!(house.world.connect(&house.address).is_err());
-    house.world.client_close(stream);
-    house.pass(limits::CONNECTION_IDLE + limits::LINGER * 2);
-    assert_eq!(house.shards[0].connection_count(), 0);
+    assert_eq!(test_server.hear(idle), "<end>");
+    assert!(test_server.world.connect(&test_server.address).is_err());
+    test_server.world.client_close(stream);
+    test_server.pass(limits::CONNECTION_IDLE + limits::LINGER * 2);
+    assert_eq!(test_server.shards[0].connection_count(), 0);
 }
 
 #[test]
 fn who_asks_and_does_not_read_is_not_answered_without_end() {
-    let mut house = House::new();
+    let mut test_server = TestServer::new();
     for _ in 0..6 {
-        house.run(SHORT, "");
+        test_server.run(SHORT, "");
     }
-    let client = house.world.connect(&house.address).unwrap();
+    let client = test_server.world.connect(&test_server.address).unwrap();
     let mut sent = 0;
     // Replies are hundreds of times as long as their requests.
     let question = get("/v1/executions").repeat(64);
     for _ in 0..400 {
-        if house.world.client_send(client, question.as_bytes()) == Ok(question.len()) {
+        if test_server.world.client_send(client, question.as_bytes()) == Ok(question.len()) {
             sent += 1;
         }
-        house.pass(Duration::from_millis(1));
+        test_server.pass(Duration::from_millis(1));
     }
     assert!(sent < 100, "it takes questions, and nobody reads the answers: {sent}");
     let mut heard = 0;
     for _ in 0..4_000 {
-        heard += house.hear(client).len();
-        house.pass(Duration::from_millis(1));
+        heard += test_server.hear(client).len();
+        test_server.pass(Duration::from_millis(1));
     }
     assert!(heard > 1 << 20, "those that were taken are answered: {heard}");
 }

@@ -10,8 +10,8 @@ use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use super::house::{House, SHORT, get};
 use super::script::Script;
+use super::test_server::{SHORT, TestServer, get};
 use crate::limits;
 use crate::server::{GuestConfig, TlsConfig};
 use crate::shard::ShardConfig;
@@ -20,7 +20,7 @@ use crate::sim::world::EAGAIN;
 
 const STEP: Duration = Duration::from_millis(1);
 
-fn house() -> (House, Arc<ClientConfig>) {
+fn test_server() -> (TestServer, Arc<ClientConfig>) {
     static NUMBER: std::sync::Mutex<u32> = std::sync::Mutex::new(0);
     let made = generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let CertifiedKey { cert, signing_key } = made;
@@ -43,7 +43,7 @@ fn house() -> (House, Arc<ClientConfig>) {
     let mut client = builder.with_root_certificates(roots).with_no_client_auth();
     client.resumption = Resumption::disabled(); // Each conversation is as long as the others.
     (
-        House::with(ShardConfig {
+        TestServer::with(ShardConfig {
             guests: GuestConfig { tls: Some(tls), ..Default::default() },
             ..ShardConfig::default()
         }),
@@ -61,15 +61,15 @@ struct Caller {
 }
 
 impl Caller {
-    fn new(house: &mut House, config: &Arc<ClientConfig>) -> Caller {
-        let socket = house.world.connect(&house.address).unwrap();
+    fn new(test_server: &mut TestServer, config: &Arc<ClientConfig>) -> Caller {
+        let socket = test_server.world.connect(&test_server.address).unwrap();
         let tls = ClientConnection::new(Arc::clone(config), "localhost".try_into().unwrap());
         Caller { socket, tls: tls.unwrap(), sent_bytes: 0, heard: Vec::new(), has_ended: false }
     }
 
     /// Sends pending bytes, but never more than `until_bytes` in all, and reads one piece. Returns
     /// true if any byte moved.
-    fn step(&mut self, house: &mut House, until_bytes: usize) -> bool {
+    fn step(&mut self, test_server: &mut TestServer, until_bytes: usize) -> bool {
         let mut flight = Vec::new();
         while self.tls.wants_write() {
             self.tls.write_tls(&mut flight).unwrap();
@@ -77,12 +77,12 @@ impl Caller {
         flight.truncate(until_bytes.saturating_sub(self.sent_bytes));
         let is_sent = !flight.is_empty();
         if is_sent {
-            assert_eq!(house.world.client_send(self.socket, &flight), Ok(flight.len()));
+            assert_eq!(test_server.world.client_send(self.socket, &flight), Ok(flight.len()));
             self.sent_bytes += flight.len();
         }
-        house.pass(STEP);
+        test_server.pass(STEP);
         let mut buffer = [0; 4_096];
-        match house.world.client_receive(self.socket, &mut buffer) {
+        match test_server.world.client_receive(self.socket, &mut buffer) {
             Ok(0) => self.has_ended = true,
             Err(error) => {
                 self.has_ended |= error != EAGAIN;
@@ -98,7 +98,7 @@ impl Caller {
                 }
             }
         }
-        house.turn();
+        test_server.turn();
         !self.has_ended
     }
 
@@ -106,36 +106,36 @@ impl Caller {
         self.tls.writer().write_all(text.as_bytes()).unwrap();
     }
 
-    fn ask(&mut self, house: &mut House, path: &str) -> String {
+    fn ask(&mut self, test_server: &mut TestServer, path: &str) -> String {
         self.say(&get(path));
-        while self.step(house, usize::MAX) {}
+        while self.step(test_server, usize::MAX) {}
         String::from_utf8_lossy(&std::mem::take(&mut self.heard)).into_owned()
     }
 }
 
 /// Runs a script. Returns the id of the execution.
-fn run(house: &mut House, config: &Arc<ClientConfig>, script: Script) -> String {
+fn run(test_server: &mut TestServer, config: &Arc<ClientConfig>, script: Script) -> String {
     let body = format!(
         "{{\"tool\":\"script\",\"arguments\":{},\"hold\":\"until_read\"}}",
         script.arguments()
     );
-    let mut caller = Caller::new(house, config);
+    let mut caller = Caller::new(test_server, config);
     caller.say(&format!(
         "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     ));
-    while caller.step(house, usize::MAX) {}
+    while caller.step(test_server, usize::MAX) {}
     let heard = String::from_utf8_lossy(&caller.heard).into_owned();
     assert!(heard.starts_with("HTTP/1.1 201"), "{heard}");
-    house.world.client_close(caller.socket);
+    test_server.world.client_close(caller.socket);
     let at = heard.find("\"execution\":\"").expect(&heard) + 13;
     heard[at..at + 26].to_owned()
 }
 
 #[test]
 fn a_stream_comes_whole_also_to_who_reads_slowly() {
-    let (mut house, config) = house();
+    let (mut test_server, config) = test_server();
     let script = Script {
         seed: 3,
         chunk_count: 300,
@@ -143,11 +143,11 @@ fn a_stream_comes_whole_also_to_who_reads_slowly() {
         fails: false,
         is_remote: false,
     };
-    let id = run(&mut house, &config, script);
-    let mut caller = Caller::new(&mut house, &config);
+    let id = run(&mut test_server, &config, script);
+    let mut caller = Caller::new(&mut test_server, &config);
     caller.say(&get(&format!("/v1/executions/{id}/events?policy=block&format=ndjson")));
     for _ in 0..20_000 {
-        caller.step(&mut house, usize::MAX);
+        caller.step(&mut test_server, usize::MAX);
         if caller.heard.ends_with(b"0\r\n\r\n") {
             break;
         }
@@ -157,50 +157,52 @@ fn a_stream_comes_whole_also_to_who_reads_slowly() {
     assert!(heard.contains("\"state\":\"completed\"") && !heard.contains("\"event\":\"gap\""));
     // The connection stays open, and is used again.
     caller.heard.clear();
-    assert!(caller.ask(&mut house, "/healthz").starts_with("HTTP/1.1 200 "));
-    assert_eq!(house.shards[0].counters().tls_handshakes, 2);
+    assert!(caller.ask(&mut test_server, "/healthz").starts_with("HTTP/1.1 200 "));
+    assert_eq!(test_server.shards[0].counters().tls_handshakes, 2);
 }
 
 #[test]
 fn a_client_that_goes_after_any_byte_leaves_nothing_behind() {
-    let (mut house, config) = house();
-    let id = run(&mut house, &config, SHORT);
+    let (mut test_server, config) = test_server();
+    let id = run(&mut test_server, &config, SHORT);
     let path = format!("/v1/executions/{id}/events");
-    let mut whole = Caller::new(&mut house, &config);
-    assert!(whole.ask(&mut house, &path).contains("event: end\n"));
-    house.world.client_close(whole.socket);
+    let mut whole = Caller::new(&mut test_server, &config);
+    assert!(whole.ask(&mut test_server, &path).contains("event: end\n"));
+    test_server.world.client_close(whole.socket);
     for until_bytes in 0..whole.sent_bytes {
-        let mut caller = Caller::new(&mut house, &config);
+        let mut caller = Caller::new(&mut test_server, &config);
         caller.say(&get(&path));
-        while caller.step(&mut house, until_bytes) {}
+        while caller.step(&mut test_server, until_bytes) {}
         assert!(caller.heard.is_empty(), "{until_bytes} of {}", whole.sent_bytes);
         match until_bytes % 3 {
-            0 => house.world.client_finish(caller.socket),
-            1 => house.world.client_close(caller.socket),
-            _ => house.world.client_reset(caller.socket),
+            0 => test_server.world.client_finish(caller.socket),
+            1 => test_server.world.client_close(caller.socket),
+            _ => test_server.world.client_reset(caller.socket),
         }
-        house.pass(STEP);
+        test_server.pass(STEP);
     }
-    house.pass(limits::LINGER * 2);
-    assert_eq!(house.shards[0].connection_count(), 0);
-    assert!(Caller::new(&mut house, &config).ask(&mut house, "/healthz").contains("200 OK"));
+    test_server.pass(limits::LINGER * 2);
+    assert_eq!(test_server.shards[0].connection_count(), 0);
+    assert!(
+        Caller::new(&mut test_server, &config).ask(&mut test_server, "/healthz").contains("200 OK")
+    );
 }
 
 #[test]
 fn a_handshake_has_as_long_as_a_head_and_both_together_not_longer() {
-    let (mut house, config) = house();
-    let mut slow = Caller::new(&mut house, &config);
-    let mut late = Caller::new(&mut house, &config);
+    let (mut test_server, config) = test_server();
+    let mut slow = Caller::new(&mut test_server, &config);
+    let mut late = Caller::new(&mut test_server, &config);
     late.say("GET /");
-    while slow.step(&mut house, 50) {}
-    while late.step(&mut house, usize::MAX) {}
-    house.pass(limits::REQUEST_DEADLINE - STEP * 60);
-    assert!(!slow.step(&mut house, 50) && !slow.has_ended);
-    house.pass(STEP * 60);
-    while slow.step(&mut house, 50) {}
-    while late.step(&mut house, usize::MAX) {}
+    while slow.step(&mut test_server, 50) {}
+    while late.step(&mut test_server, usize::MAX) {}
+    test_server.pass(limits::REQUEST_DEADLINE - STEP * 60);
+    assert!(!slow.step(&mut test_server, 50) && !slow.has_ended);
+    test_server.pass(STEP * 60);
+    while slow.step(&mut test_server, 50) {}
+    while late.step(&mut test_server, usize::MAX) {}
     assert!(slow.has_ended);
     assert!(late.heard.starts_with(b"HTTP/1.1 408 ") && late.has_ended);
-    let counters = house.shards[0].counters();
+    let counters = test_server.shards[0].counters();
     assert_eq!((counters.connections_idled_out, counters.requests_timed_out), (1, 1));
 }

@@ -30,7 +30,7 @@ pub(super) struct SimWorker {
     session: String,
     stream: Option<Exchange>,
     decoder: sse::Decoder,
-    calls: Vec<Open>,
+    calls: Vec<WorkerCall>,
     /// The calls that it has forgotten. This many parts of each were sent, and may still arrive.
     forgotten: Vec<(String, u64)>,
     post: Option<Post>,
@@ -39,7 +39,7 @@ pub(super) struct SimWorker {
 }
 
 /// A call that it works on.
-struct Open {
+struct WorkerCall {
     id: String,
     script: Script,
     /// The last part that the server has confirmed.
@@ -54,11 +54,11 @@ struct Open {
 struct Post {
     exchange: Exchange,
     id: String,
-    kind: Kind,
+    kind: PostKind,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum PostKind {
     /// These parts. From the first one on, those through `known` may have been taken before.
     Parts {
         from: u64,
@@ -175,7 +175,7 @@ impl SimWorker {
                     let (taken, gives_up) = (next - 1, next > 1);
                     let before = self.forgotten.iter().filter(|(known, _)| *known == id);
                     let sent = before.map(|(_, sent)| *sent).max().unwrap_or(0).max(taken);
-                    self.calls.push(Open { id, script, taken, sent, gives_up });
+                    self.calls.push(WorkerCall { id, script, taken, sent, gives_up });
                 }
                 ("cancel", _) => {
                     seen.cancels += 1;
@@ -192,8 +192,8 @@ impl SimWorker {
         let call = &mut self.calls[at];
         let last = call.script.chunk_count + 1;
         let kind = match random.below(12) {
-            _ if call.gives_up => Kind::GiveUp,
-            0 if call.sent < last => Kind::Hole,
+            _ if call.gives_up => PostKind::GiveUp,
+            0 if call.sent < last => PostKind::Hole,
             choice => {
                 // Now and then sends some of them again.
                 let back = if choice < 4 { random.below(3) } else { 0 };
@@ -201,14 +201,16 @@ impl SimWorker {
                 let is_body = random.chance(1, 2);
                 let count = if is_body { random.between(1, 8) } else { 1 };
                 let until = (from + count - 1).min(last);
-                Kind::Parts { from, until, known: call.sent, is_body }
+                PostKind::Parts { from, until, known: call.sent, is_body }
             }
         };
         let (media_type, body) = match kind {
-            Kind::GiveUp => ("json", json!({"tool_call_id": call.id, "error": "lost"}).to_string()),
-            Kind::Hole => ("json", call.part(call.sent + 2).to_string()),
-            Kind::Parts { from, is_body: false, .. } => ("json", call.part(from).to_string()),
-            Kind::Parts { from, until, .. } => {
+            PostKind::GiveUp => {
+                ("json", json!({"tool_call_id": call.id, "error": "lost"}).to_string())
+            }
+            PostKind::Hole => ("json", call.part(call.sent + 2).to_string()),
+            PostKind::Parts { from, is_body: false, .. } => ("json", call.part(from).to_string()),
+            PostKind::Parts { from, until, .. } => {
                 let lines = (from..=until).map(|seq| call.part(seq).to_string() + "\n");
                 ("x-ndjson", lines.collect())
             }
@@ -219,7 +221,7 @@ impl SimWorker {
         );
         let request = head + &with_body(&format!("application/{media_type}"), &body);
         if let Some(exchange) = Exchange::begin(world, address, &request) {
-            if let Kind::Parts { until, .. } = kind {
+            if let PostKind::Parts { until, .. } = kind {
                 call.sent = call.sent.max(until);
             }
             self.post = Some(Post { exchange, id: call.id.clone(), kind });
@@ -242,7 +244,7 @@ impl SimWorker {
         let call = self.calls.iter_mut().find(|call| call.id == post.id);
         if outcome == Outcome::Cut {
             // The part has arrived or not, or comes later: it is sent again.
-            if let (Some(call), Kind::Hole) = (call, kind) {
+            if let (Some(call), PostKind::Hole) = (call, kind) {
                 call.sent += 2;
             }
             return Ok(());
@@ -251,7 +253,7 @@ impl SimWorker {
             // The call has ended otherwise, or belongs to a worker that has gone.
             (Some(410 | 404 | 503), _) => self.forget(&post.id),
             (Some(429), _) => {} // It is sent again.
-            (Some(200), Kind::Parts { from, until, known, is_body }) => {
+            (Some(200), PostKind::Parts { from, until, known, is_body }) => {
                 let answer: Value = serde_json::from_str(&text).map_err(|e| format!("{e}"))?;
                 let count = until - from + 1;
                 let repeats = match is_body {
@@ -271,7 +273,7 @@ impl SimWorker {
                     self.forget(&post.id);
                 }
             }
-            (Some(409), Kind::Hole) => {
+            (Some(409), PostKind::Hole) => {
                 let answer: Value = serde_json::from_str(&text).map_err(|e| format!("{e}"))?;
                 let next = answer["error"]["limit"].as_u64().ok_or("no number")?;
                 seen.holes += 1;
@@ -281,7 +283,7 @@ impl SimWorker {
                 }
                 call.taken = next - 1;
             }
-            (Some(200), Kind::GiveUp) => self.forget(&post.id),
+            (Some(200), PostKind::GiveUp) => self.forget(&post.id),
             (status, _) => return Err(format!("a part is answered {status:?}: {text}")),
         }
         Ok(())
@@ -290,7 +292,7 @@ impl SimWorker {
     /// Stops work on a call. Delayed events may announce it again, and parts that were cut off may
     /// still arrive.
     fn forget(&mut self, id: &str) {
-        let is_it = |call: &mut Open| call.id == id;
+        let is_it = |call: &mut WorkerCall| call.id == id;
         let gone = self.calls.extract_if(.., is_it).map(|call| (call.id, call.sent));
         self.forgotten.extend(gone);
     }
@@ -302,7 +304,7 @@ impl SimWorker {
             stream.close(world);
         });
         if forgets {
-            let holes = self.post.iter().filter(|post| matches!(post.kind, Kind::Hole));
+            let holes = self.post.iter().filter(|post| matches!(post.kind, PostKind::Hole));
             let beyond: Vec<String> = holes.map(|post| post.id.clone()).collect();
             for call in self.calls.drain(..) {
                 let sent = call.sent + if beyond.contains(&call.id) { 2 } else { 0 };
@@ -331,7 +333,7 @@ impl SimWorker {
     }
 }
 
-impl Open {
+impl WorkerCall {
     /// Part `seq`: a chunk of its script, or behind the last one its end.
     fn part(&self, seq: u64) -> Value {
         if seq <= self.script.chunk_count {

@@ -116,7 +116,7 @@ fn arguments_schema() -> Value {
 }
 
 /// The arguments of one execution.
-struct Request {
+struct QueryArguments {
     path: PathBuf,
     query: String,
     parameters: Parameters,
@@ -129,7 +129,7 @@ pub(super) fn prepare(
     files: &Files,
 ) -> Result<(Work, Need), ArgumentError> {
     let mut arguments = Arguments::new(arguments)?;
-    let request = Request {
+    let request = QueryArguments {
         path: arguments.path("path")?,
         query: arguments.whole_text("query")?,
         parameters: Parameters::new(arguments.value("parameters"))?,
@@ -149,7 +149,7 @@ pub(super) fn prepare(
     Ok((work, Need { ring_bytes, ..need }))
 }
 
-fn stream(files: &Files, request: &Request, out: &mut Output) -> Result<(), ToolError> {
+fn stream(files: &Files, request: &QueryArguments, out: &mut Output) -> Result<(), ToolError> {
     // The file is closed and its lock released before the remaining rows wait for the reader.
     let rows = Guard::open(files, &request.path, out.stop_signal())
         .and_then(|guard| query(&guard, request, out));
@@ -166,7 +166,11 @@ fn stream(files: &Files, request: &Request, out: &mut Output) -> Result<(), Tool
 }
 
 /// Runs the query. Returns its unsent rows, and the number of all rows.
-fn query(guard: &Guard, request: &Request, out: &mut Output) -> Result<(Spool, u64), Failure> {
+fn query(
+    guard: &Guard,
+    request: &QueryArguments,
+    out: &mut Output,
+) -> Result<(Spool, u64), Failure> {
     // Dropped in reverse order: nothing interrupts a connection that is being closed.
     let interrupt = guard.connection().get_interrupt_handle();
     let _on_stop = out.on_stop(move || interrupt.interrupt());
@@ -207,7 +211,7 @@ struct Batch<'a> {
     row_count: u64,
     total_count: u64,
     sent_at: Option<Instant>,
-    told_at: Option<Instant>,
+    reported_at: Option<Instant>,
 }
 
 impl<'a> Batch<'a> {
@@ -222,7 +226,7 @@ impl<'a> Batch<'a> {
             row_count: 0,
             total_count: 0,
             sent_at: None,
-            told_at: None,
+            reported_at: None,
         }
     }
 
@@ -250,8 +254,11 @@ impl<'a> Batch<'a> {
         self.row_count = 0;
         let now = self.out.now(); // Read after sending: a slow reader does not make rows late.
         self.sent_at = Some(now);
-        if self.told_at.is_none_or(|told_at| now.since(told_at) >= limits::PROGRESS_INTERVAL) {
-            self.told_at = Some(now);
+        if self
+            .reported_at
+            .is_none_or(|reported_at| now.since(reported_at) >= limits::PROGRESS_INTERVAL)
+        {
+            self.reported_at = Some(now);
             self.out.progress(self.total_count as f64, None);
         }
         Ok(())

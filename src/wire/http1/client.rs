@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::body::{BodyLength, BodyPart, BodyReader};
-use super::head::{Headers, Method, Said, Version, framing, refusal_of, version_of};
+use super::head::{FramingHeaders, Headers, Method, Version, framing, refusal_of, version_of};
 use super::refusal::Refusal;
 use super::response::Status;
 use super::scan::HeadScan;
@@ -30,7 +30,7 @@ use crate::limits;
 /// ```
 #[derive(Debug)]
 pub struct ResponseReader {
-    state: State,
+    state: ResponseState,
     method: Method,
     scan: HeadScan,
     kept: Vec<u8>,
@@ -38,7 +38,7 @@ pub struct ResponseReader {
 }
 
 #[derive(Debug)]
-enum State {
+enum ResponseState {
     /// No request waits for its response.
     Idle,
     Head,
@@ -99,7 +99,7 @@ impl ResponseReader {
     /// Creates the reader of a new connection.
     pub fn new() -> ResponseReader {
         ResponseReader {
-            state: State::Idle,
+            state: ResponseState::Idle,
             method: Method::Get,
             scan: HeadScan::default(),
             kept: Vec::new(),
@@ -113,11 +113,11 @@ impl ResponseReader {
     /// # Panics
     /// If the response to the last one has not ended.
     pub fn expect(&mut self, method: Method) {
-        assert!(!matches!(self.state, State::Head | State::Body(_)));
+        assert!(!matches!(self.state, ResponseState::Head | ResponseState::Body(_)));
         self.method = method;
         self.interim_count = 0;
-        if matches!(self.state, State::Idle) {
-            self.state = State::Head;
+        if matches!(self.state, ResponseState::Idle) {
+            self.state = ResponseState::Head;
         }
     }
 
@@ -131,16 +131,16 @@ impl ResponseReader {
         input: &mut &'i [u8],
     ) -> Result<Option<ResponsePart<'a>>, ResponseError> {
         match &mut self.state {
-            State::Failed(error) => Err(*error),
-            State::Idle if input.is_empty() => Ok(None),
-            State::Idle => Err(self.fail(ResponseError::Unasked)),
-            State::Head => self.read_head(input),
-            State::Body(body) => {
+            ResponseState::Failed(error) => Err(*error),
+            ResponseState::Idle if input.is_empty() => Ok(None),
+            ResponseState::Idle => Err(self.fail(ResponseError::Unasked)),
+            ResponseState::Head => self.read_head(input),
+            ResponseState::Body(body) => {
                 self.kept = Vec::new();
                 match body.read(input) {
                     Ok(Some(BodyPart::Piece(piece))) => Ok(Some(ResponsePart::Body(piece))),
                     Ok(Some(BodyPart::End)) => {
-                        self.state = State::Idle;
+                        self.state = ResponseState::Idle;
                         Ok(Some(ResponsePart::End))
                     }
                     Ok(None) => Ok(None),
@@ -153,7 +153,7 @@ impl ResponseReader {
     /// Sets the size limit of the body of this response. Without it the body has no limit. Call it
     /// between the head and the next part.
     pub fn limit_body(&mut self, bytes_max: u64) {
-        if let State::Body(body) = &mut self.state {
+        if let ResponseState::Body(body) = &mut self.state {
             body.set_limit(bytes_max);
         }
     }
@@ -165,18 +165,20 @@ impl ResponseReader {
     /// [`ResponseError::Truncated`] in the middle of a response; an earlier error.
     pub fn finish(&mut self) -> Result<Option<ResponsePart<'static>>, ResponseError> {
         match &self.state {
-            State::Failed(error) => Err(*error),
-            State::Idle => Ok(None),
-            State::Body(body) if body.is_at_end() || body.ends_with_connection() => {
-                self.state = State::Idle;
+            ResponseState::Failed(error) => Err(*error),
+            ResponseState::Idle => Ok(None),
+            ResponseState::Body(body) if body.is_at_end() || body.ends_with_connection() => {
+                self.state = ResponseState::Idle;
                 Ok(Some(ResponsePart::End))
             }
-            State::Head | State::Body(_) => Err(self.fail(ResponseError::Truncated)),
+            ResponseState::Head | ResponseState::Body(_) => {
+                Err(self.fail(ResponseError::Truncated))
+            }
         }
     }
 
     fn fail(&mut self, error: ResponseError) -> ResponseError {
-        self.state = State::Failed(error);
+        self.state = ResponseState::Failed(error);
         error
     }
 
@@ -216,11 +218,11 @@ impl ResponseReader {
         let head = if self.kept.is_empty() { piece } else { &self.kept };
         match ResponseInfo::parse(head, self.method) {
             Ok(head) => {
-                self.state = State::Body(BodyReader::new(head.body, u64::MAX));
+                self.state = ResponseState::Body(BodyReader::new(head.body, u64::MAX));
                 Ok(Some(ResponsePart::Head(head)))
             }
             Err(error) => {
-                self.state = State::Failed(error);
+                self.state = ResponseState::Failed(error);
                 Err(error)
             }
         }
@@ -257,7 +259,7 @@ impl<'a> ResponseInfo<'a> {
         let version = version_of(response.version);
         let status = response.code.and_then(Status::new).ok_or(ResponseError::BadStatusLine)?;
         let headers = Headers::new(bytes, response.headers);
-        let said = Said::by(response.headers);
+        let said = FramingHeaders::by(response.headers);
         let length = framing(&said, version).map_err(ResponseError::Malformed)?;
         let body = match length {
             _ if method == Method::Head || status.is_bodiless() => BodyLength::None,

@@ -6,7 +6,7 @@ use std::io::BufRead;
 
 use super::body::{BodyLength, is_token};
 use super::refusal::Refusal;
-use super::target::{Target, is_authority};
+use super::target::{RequestTarget, is_authority};
 use crate::limits;
 
 /// The method of a request.
@@ -65,7 +65,7 @@ pub struct RequestHead<'a> {
     /// The method.
     pub method: Method,
     /// The target.
-    pub target: Target<'a>,
+    pub target: RequestTarget<'a>,
     /// The HTTP version.
     pub version: Version,
     /// The host in the request, as the client knows it. Only HTTP/1.0 may omit it. The caller
@@ -94,9 +94,9 @@ impl<'a> RequestHead<'a> {
         let version = version_of(request.version);
         let method = Method::parse(request.method.unwrap_or_default())?;
         let target = request.path.unwrap_or_default();
-        let target = Target::parse(target, method == Method::Options)?;
+        let target = RequestTarget::parse(target, method == Method::Options)?;
         let headers = Headers::new(bytes, request.headers);
-        let said = Said::by(request.headers);
+        let said = FramingHeaders::by(request.headers);
         let host = host(&said, version, &target)?;
         let body = framing(&said, version)?.unwrap_or(BodyLength::None);
         Ok(RequestHead {
@@ -278,25 +278,25 @@ fn has_other_version(head: &[u8]) -> bool {
 
 /// The headers about the host and the end of the body, collected in one pass.
 #[derive(Debug, Default)]
-pub(super) struct Said<'a> {
-    host: Once<'a>,
-    content_length: Once<'a>,
-    transfer_encoding: Once<'a>,
-    expect: Once<'a>,
+pub(super) struct FramingHeaders<'a> {
+    host: SingleHeader<'a>,
+    content_length: SingleHeader<'a>,
+    transfer_encoding: SingleHeader<'a>,
+    expect: SingleHeader<'a>,
     close: bool,
     keep_alive: bool,
 }
 
 /// The value of a header that may occur at most once.
 #[derive(Clone, Copy, Debug, Default)]
-struct Once<'a> {
+struct SingleHeader<'a> {
     value: Option<&'a [u8]>,
     is_repeated: bool,
 }
 
-impl<'a> Said<'a> {
-    pub fn by(headers: &[httparse::Header<'a>]) -> Said<'a> {
-        let mut said = Said::default();
+impl<'a> FramingHeaders<'a> {
+    pub fn by(headers: &[httparse::Header<'a>]) -> FramingHeaders<'a> {
+        let mut said = FramingHeaders::default();
         for header in headers {
             let value = header.value.trim_ascii();
             let is = |name: &str| header.name.eq_ignore_ascii_case(name);
@@ -332,9 +332,9 @@ impl<'a> Said<'a> {
 /// Returns the host. A repeated or invalid one is refused, and so is one that differs from the
 /// target's.
 fn host<'a>(
-    said: &Said<'a>,
+    said: &FramingHeaders<'a>,
     version: Version,
-    target: &Target<'a>,
+    target: &RequestTarget<'a>,
 ) -> Result<Option<&'a str>, Refusal> {
     if said.host.is_repeated {
         return Err(Refusal::RepeatedHost);
@@ -359,7 +359,10 @@ fn host<'a>(
 }
 
 /// Returns the announced length of the body; `None` if none was announced. Both sides use it.
-pub(super) fn framing(said: &Said<'_>, version: Version) -> Result<Option<BodyLength>, Refusal> {
+pub(super) fn framing(
+    said: &FramingHeaders<'_>,
+    version: Version,
+) -> Result<Option<BodyLength>, Refusal> {
     match (said.content_length.value, said.transfer_encoding.value) {
         (None, None) => Ok(None),
         (Some(_), Some(_)) => Err(Refusal::TwoLengths),
@@ -398,7 +401,7 @@ fn parse_length(text: &[u8]) -> Result<u64, Refusal> {
     text.parse().map_err(|_| Refusal::BadLength)
 }
 
-fn expects_continue(said: &Said<'_>, version: Version) -> Result<bool, Refusal> {
+fn expects_continue(said: &FramingHeaders<'_>, version: Version) -> Result<bool, Refusal> {
     match said.expect.value {
         None => Ok(false),
         Some(value) if !said.expect.is_repeated && value.eq_ignore_ascii_case(b"100-continue") => {

@@ -1,7 +1,8 @@
 //! HTTP/1.1 (RFC 9110, RFC 9112), client and server, as state machines over bytes.
 //!
 //! A server reads with [`RequestReader`] and writes with [`ResponseHead`]. For streams it also uses
-//! [`write_chunk_size`] or [`begin_chunk`]. A client reads with [`ResponseReader`]. [`Target`],
+//! [`write_chunk_size`] or [`begin_chunk`]. A client reads with [`ResponseReader`].
+//! [`RequestTarget`],
 //! [`Query`] and [`negotiate`] parse the parts of a request.
 //!
 //! A message that two programs could read in two ways is refused and not repaired, because leniency
@@ -46,4 +47,4 @@ pub use response::{
     BODY_END, CHUNK_END, CONTINUE, Framing, HeaderError, OpenChunk, ResponseHead, Status,
     begin_chunk, end_chunk, write_chunk_size,
 };
-pub use target::{DecodeError, Target};
+pub use target::{DecodeError, RequestTarget};

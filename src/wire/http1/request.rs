@@ -33,7 +33,7 @@ use crate::limits;
 /// ```
 #[derive(Debug)]
 pub struct RequestReader {
-    state: State,
+    state: RequestState,
     scan: HeadScan,
     /// The beginning of a head that comes in pieces, or the last one that did.
     kept: Vec<u8>,
@@ -42,7 +42,7 @@ pub struct RequestReader {
 }
 
 #[derive(Debug)]
-enum State {
+enum RequestState {
     Head,
     Body(BodyReader),
     Refused(Refusal),
@@ -69,7 +69,7 @@ impl RequestReader {
     /// Creates the reader of a new connection.
     pub fn new() -> RequestReader {
         let scan = HeadScan::default();
-        let (state, kept) = (State::Head, Vec::new());
+        let (state, kept) = (RequestState::Head, Vec::new());
         RequestReader { state, scan, kept, keeps_alive: true, begins_as_head: false }
     }
 
@@ -84,19 +84,19 @@ impl RequestReader {
         input: &mut &'i [u8],
     ) -> Result<Option<RequestPart<'a>>, Refusal> {
         match &mut self.state {
-            State::Refused(refusal) => Err(*refusal),
-            State::Head => self.read_head(input),
-            State::Body(body) => {
+            RequestState::Refused(refusal) => Err(*refusal),
+            RequestState::Head => self.read_head(input),
+            RequestState::Body(body) => {
                 self.kept = Vec::new();
                 match body.read(input) {
                     Ok(Some(BodyPart::Piece(piece))) => Ok(Some(RequestPart::Body(piece))),
                     Ok(Some(BodyPart::End)) => {
-                        self.state = State::Head;
+                        self.state = RequestState::Head;
                         Ok(Some(RequestPart::End))
                     }
                     Ok(None) => Ok(None),
                     Err(refusal) => {
-                        self.state = State::Refused(refusal);
+                        self.state = RequestState::Refused(refusal);
                         Err(refusal)
                     }
                 }
@@ -112,10 +112,10 @@ impl RequestReader {
     /// [`Refusal::BodyTooLong`] if the length is already known, which is before [`super::CONTINUE`]
     /// is sent.
     pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Refusal> {
-        let State::Body(body) = &mut self.state else { return Ok(()) };
+        let RequestState::Body(body) = &mut self.state else { return Ok(()) };
         body.set_limit(bytes_max);
         if body.is_too_long() {
-            self.state = State::Refused(Refusal::BodyTooLong);
+            self.state = RequestState::Refused(Refusal::BodyTooLong);
             return Err(Refusal::BodyTooLong);
         }
         Ok(())
@@ -127,7 +127,7 @@ impl RequestReader {
     /// [`Refusal::Truncated`] in the middle of a request; an earlier refusal.
     pub fn finish(&self) -> Result<(), Refusal> {
         match &self.state {
-            State::Refused(refusal) => Err(*refusal),
+            RequestState::Refused(refusal) => Err(*refusal),
             _ if self.is_between_requests() => Ok(()),
             _ => Err(Refusal::Truncated),
         }
@@ -136,19 +136,19 @@ impl RequestReader {
     /// True if nothing of the next request has come yet. An idle connection in this state may be
     /// closed if others need its place.
     pub fn is_between_requests(&self) -> bool {
-        matches!(self.state, State::Head) && self.scan.is_at_start()
+        matches!(self.state, RequestState::Head) && self.scan.is_at_start()
     }
 
     /// True if a part of the body of the last request is yet to come. A server that replies now has
     /// to close the connection, or to read the body first.
     pub fn is_in_body(&self) -> bool {
-        matches!(&self.state, State::Body(body) if !body.is_at_end())
+        matches!(&self.state, RequestState::Body(body) if !body.is_at_end())
     }
 
     /// True if another request may follow the reply to the last one. Call it when the head of the
     /// reply is written.
     pub fn keeps_alive(&self) -> bool {
-        let is_refused = matches!(self.state, State::Refused(_));
+        let is_refused = matches!(self.state, RequestState::Refused(_));
         self.keeps_alive && !is_refused && !self.is_in_body()
     }
 
@@ -175,7 +175,7 @@ impl RequestReader {
                 return Ok(None);
             }
             Err(refusal) => {
-                self.state = State::Refused(refusal);
+                self.state = RequestState::Refused(refusal);
                 return Err(refusal);
             }
         };
@@ -192,12 +192,13 @@ impl RequestReader {
             Ok(head) => {
                 let length = head.body;
                 assert!(length != BodyLength::UntilClose);
-                self.state = State::Body(BodyReader::new(length, limits::HTTP_BODY_BYTES_MAX));
+                self.state =
+                    RequestState::Body(BodyReader::new(length, limits::HTTP_BODY_BYTES_MAX));
                 self.keeps_alive = head.keeps_alive;
                 Ok(Some(RequestPart::Head(head)))
             }
             Err(refusal) => {
-                self.state = State::Refused(refusal);
+                self.state = RequestState::Refused(refusal);
                 Err(refusal)
             }
         }

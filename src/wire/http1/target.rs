@@ -10,7 +10,7 @@ use super::refusal::Refusal;
 
 /// The target of a request, as it was sent, without scheme and authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target<'a> {
+pub struct RequestTarget<'a> {
     /// The path, still percent-encoded. It begins with `/`, or is `*` for the whole server.
     pub path: &'a str,
     /// The text after the first `?`, still percent-encoded; empty if there is none.
@@ -34,14 +34,14 @@ pub enum DecodeError {
     Dots,
 }
 
-impl<'a> Target<'a> {
+impl<'a> RequestTarget<'a> {
     /// Parses the second word of a first line. `allows_all` tells whether it may be `*`.
-    pub(super) fn parse(text: &'a str, allows_all: bool) -> Result<Target<'a>, Refusal> {
+    pub(super) fn parse(text: &'a str, allows_all: bool) -> Result<RequestTarget<'a>, Refusal> {
         if !text.bytes().all(|byte| matches!(byte, 0x21..0x7F) && byte != b'#') {
             return Err(Refusal::BadTarget);
         }
         if text == "*" {
-            let all = Target { path: "*", query: "", authority: None };
+            let all = RequestTarget { path: "*", query: "", authority: None };
             return if allows_all { Ok(all) } else { Err(Refusal::BadTarget) };
         }
         let (authority, local) = match text.starts_with('/') {
@@ -54,7 +54,7 @@ impl<'a> Target<'a> {
         };
         let (path, query) = local.split_once('?').unwrap_or((local, ""));
         let path = if path.is_empty() { "/" } else { path };
-        Ok(Target { path, query, authority })
+        Ok(RequestTarget { path, query, authority })
     }
 
     /// Returns the decoded segments of the path. `/v1/tools` has two, `/` has none, `/v1/` has an
@@ -180,17 +180,17 @@ mod tests {
             ("?a", None),
         ];
         for (text, expected) in table {
-            let target = Target::parse(text, false).ok();
+            let target = RequestTarget::parse(text, false).ok();
             let parts = target.map(|target| (target.path, target.query, target.authority));
             assert_eq!(parts, expected, "{text:?}");
         }
-        assert_eq!(Target::parse("*", true).unwrap().path, "*");
+        assert_eq!(RequestTarget::parse("*", true).unwrap().path, "*");
     }
 
     #[test]
     fn segments_are_decoded_once_behind_the_cut() {
         let segments = |path: &str| -> Result<Vec<String>, DecodeError> {
-            let target = Target::parse(path, false).unwrap();
+            let target = RequestTarget::parse(path, false).unwrap();
             target.segments().map(|segment| segment.map(Cow::into_owned)).collect()
         };
         let good: [(&str, &[&str]); 8] = [

@@ -13,15 +13,15 @@ fn code_of(text: &str) -> i64 {
 fn each_sort_of_message_is_read_in_any_order_of_its_members() {
     let request = parse(br#"{"method":"a","params":{"b":1},"jsonrpc":"2.0","id":0}"#).unwrap();
     let params = json!({"b": 1}).as_object().unwrap().clone();
-    let expected = Message::Request { id: Id::of_number(0), method: "a".to_owned(), params };
+    let expected = RpcMessage::Request { id: Id::of_number(0), method: "a".to_owned(), params };
     assert_eq!(request, expected);
     let note = parse(br#" {"jsonrpc":"2.0","method":"n"} "#).unwrap();
-    assert_eq!(note, Message::Notification { method: "n".to_owned(), params: Map::new() });
+    assert_eq!(note, RpcMessage::Notification { method: "n".to_owned(), params: Map::new() });
     let result = parse(br#"{"jsonrpc":"2.0","id":"q","result":{}}"#).unwrap();
-    assert_eq!(result, Message::Response { id: Some(Id::of_text("q")), result: Ok(json!({})) });
+    assert_eq!(result, RpcMessage::Response { id: Some(Id::of_text("q")), result: Ok(json!({})) });
     let error = parse(br#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m","data":[]}}"#);
     let object = ErrorObject { code: -1, message: "m".to_owned(), data: Some(json!([])) };
-    let expected = Message::Response { id: Some(Id::of_number(1)), result: Err(object) };
+    let expected = RpcMessage::Response { id: Some(Id::of_number(1)), result: Err(object) };
     assert_eq!(error.unwrap(), expected);
 }
 
@@ -29,7 +29,10 @@ fn each_sort_of_message_is_read_in_any_order_of_its_members() {
 fn an_error_may_come_without_an_id_or_with_null() {
     for id in ["", r#""id":null,"#] {
         let text = format!(r#"{{"jsonrpc":"2.0",{id}"error":{{"code":1,"message":""}}}}"#);
-        assert!(matches!(parse(text.as_bytes()), Ok(Message::Response { id: None, .. })), "{text}");
+        assert!(
+            matches!(parse(text.as_bytes()), Ok(RpcMessage::Response { id: None, .. })),
+            "{text}"
+        );
     }
 }
 
@@ -59,7 +62,7 @@ fn ids_go_back_byte_by_byte() {
             ),
             format!(r#"{{"jsonrpc":"2.0","method":"m","\u0069d":{id}}}"#),
         ] {
-            let Ok(Message::Request { id: read, .. }) = parse(text.as_bytes()) else {
+            let Ok(RpcMessage::Request { id: read, .. }) = parse(text.as_bytes()) else {
                 panic!("{text}");
             };
             let mut out = Vec::new();
@@ -236,7 +239,7 @@ fn what_is_written_is_one_line_and_read_back_as_it_was() {
     let mut out = Vec::new();
     write_request(&mut out, "x\n1", "m", &value);
     let params = value.as_object().unwrap().clone();
-    let expected = Message::Request { id: Id::of_text("x\n1"), method: "m".to_owned(), params };
+    let expected = RpcMessage::Request { id: Id::of_text("x\n1"), method: "m".to_owned(), params };
     assert_eq!(parse(&out), Ok(expected));
     assert!(!String::from_utf8(out).unwrap().contains(|c: char| c.is_control()));
     let mut out = Vec::new();
@@ -264,7 +267,7 @@ fn no_bytes_at_all_make_it_panic_and_what_is_read_has_its_id() {
                 _ => drop(text.remove(place)),
             }
         }
-        if let Ok(Message::Request { id, .. }) = parse(&text) {
+        if let Ok(RpcMessage::Request { id, .. }) = parse(&text) {
             let value: Value = serde_json::from_slice(&text).unwrap();
             assert_eq!(id.to_value(), value["id"], "round {round}");
         }

@@ -38,12 +38,12 @@ pub struct Reached {
     /// The last chunk that was delivered or reported as missing; 0 before the first.
     pub seq: u64,
     /// Totals through that chunk, if the client sent them.
-    pub seen: Option<Seen>,
+    pub seen: Option<SeenTotals>,
 }
 
 /// Totals of the chunks of the wanted kinds that were delivered or reported as missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenTotals {
     /// Number of chunks.
     pub chunks: u64,
     /// Number of their payload bytes.
@@ -134,18 +134,20 @@ fn parse_reached(text: &str) -> Result<Reached, CursorError> {
     if fields.next().is_some() {
         return Err(CursorError::Malformed);
     }
-    let seen = bytes.map(|bytes| Seen { chunks: chunks.unwrap_or(seq), bytes });
+    let seen = bytes.map(|bytes| SeenTotals { chunks: chunks.unwrap_or(seq), bytes });
     Ok(Reached { seq, seen })
 }
 
 impl Reached {
     /// The cursor of this execution for a `Last-Event-ID` header.
-    pub fn spelled(&self, execution: ExecutionId) -> String {
+    pub fn encode(&self, execution: ExecutionId) -> String {
         let seq = self.seq;
         match self.seen {
             None => format!("{execution}:{seq}"),
-            Some(Seen { chunks, bytes }) if chunks == seq => format!("{execution}:{seq}:{bytes}"),
-            Some(Seen { chunks, bytes }) => format!("{execution}:{seq}:{bytes}:{chunks}"),
+            Some(SeenTotals { chunks, bytes }) if chunks == seq => {
+                format!("{execution}:{seq}:{bytes}")
+            }
+            Some(SeenTotals { chunks, bytes }) => format!("{execution}:{seq}:{bytes}:{chunks}"),
         }
     }
 }
@@ -246,7 +248,7 @@ mod tests {
                 .iter()
                 .map(|&Cursor { seq, bytes, chunks, .. }| Reached {
                     seq,
-                    seen: Some(Seen { chunks: chunks.unwrap_or(seq), bytes }),
+                    seen: Some(SeenTotals { chunks: chunks.unwrap_or(seq), bytes }),
                 })
                 .collect();
             let mut ids: Vec<ExecutionId> = (0..count).map(id).collect();
@@ -264,7 +266,7 @@ mod tests {
 
     #[test]
     fn what_was_reached_is_said_as_it_was_heard() {
-        let seen = |chunks, bytes| Some(Seen { chunks, bytes });
+        let seen = |chunks, bytes| Some(SeenTotals { chunks, bytes });
         let table = [
             (0, None, ":0"),
             (0, seen(0, 0), ":0:0"),
@@ -275,7 +277,7 @@ mod tests {
         ];
         for (seq, seen, behind) in table {
             let reached = Reached { seq, seen };
-            let text = reached.spelled(id(1));
+            let text = reached.encode(id(1));
             assert_eq!(text, format!("{}{behind}", id(1)));
             let parsed = parse_cursors(&text).unwrap();
             assert_eq!(parsed.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
@@ -301,7 +303,7 @@ mod tests {
         let cursors = parse_cursors(&format!("{}:41", id(1))).unwrap();
         assert_eq!(cursors.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
         let cursors = parse_cursors(&format!("{}:41:7", id(1))).unwrap();
-        let reached = Reached { seq: 41, seen: Some(Seen { chunks: 41, bytes: 7 }) };
+        let reached = Reached { seq: 41, seen: Some(SeenTotals { chunks: 41, bytes: 7 }) };
         assert_eq!(cursors.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
     }
 

@@ -57,7 +57,7 @@ struct EventBuffer {
 
 /// One event. Bytes that are not UTF-8 are read as U+FFFD.
 #[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
+pub struct SseEvent<'a> {
     event: &'a EventBuffer,
 }
 
@@ -116,13 +116,13 @@ impl Decoder {
     ///
     /// # Errors
     /// [`DecodeError`], and the same for every later call.
-    pub fn read<'a>(&'a mut self, input: &mut &[u8]) -> Result<Option<Message<'a>>, DecodeError> {
+    pub fn read<'a>(&'a mut self, input: &mut &[u8]) -> Result<Option<SseEvent<'a>>, DecodeError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
         match self.read_lines(input) {
             Ok(false) => Ok(None),
-            Ok(true) => Ok(Some(Message { event: &self.event })),
+            Ok(true) => Ok(Some(SseEvent { event: &self.event })),
             Err(error) => {
                 self.failed = Some(error);
                 Err(error)
@@ -263,7 +263,7 @@ fn parse_retry(value: &[u8]) -> Option<Duration> {
     is_number.then(|| Duration::from_millis(digits.fold(0, add)))
 }
 
-impl<'a> Message<'a> {
+impl<'a> SseEvent<'a> {
     /// The name of the event; `message` if the server did not name it.
     pub fn name(&self) -> Cow<'a, str> {
         match self.event.name.is_empty() {

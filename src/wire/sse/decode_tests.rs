@@ -9,10 +9,10 @@ use super::{
 use crate::base::Random;
 
 /// An event: its name, data and id.
-type Told = (String, String, String);
+type EventTexts = (String, String, String);
 
 /// The result of reading `bytes`, which arrive cut at `cuts`: events, last id, wait, and end.
-type Read = (Vec<Told>, String, Option<Duration>, Result<(), DecodeError>);
+type Read = (Vec<EventTexts>, String, Option<Duration>, Result<(), DecodeError>);
 
 fn read(bytes: &[u8], cuts: &[usize]) -> Read {
     let mut decoder = Decoder::with_limits(40, 50);
@@ -54,10 +54,10 @@ fn assert_read(bytes: &[u8], expected: &Read) {
 }
 
 /// A stream, and its events as (name, data, id).
-type Stream = (&'static [u8], &'static [(&'static str, &'static str, &'static str)]);
+type ExpectedStream = (&'static [u8], &'static [(&'static str, &'static str, &'static str)]);
 
 #[rustfmt::skip]
-const STREAMS: &[Stream] = &[
+const STREAMS: &[ExpectedStream] = &[
     (b"", &[]),
     (b"data: a\n\n", &[("message", "a", "")]),
     // Line ends of each kind, mixed.
@@ -110,7 +110,7 @@ const STREAMS: &[Stream] = &[
 #[test]
 fn streams_are_read_by_the_standard_however_they_are_cut() {
     for (bytes, messages) in STREAMS {
-        let told: Vec<Told> = messages
+        let told: Vec<EventTexts> = messages
             .iter()
             .map(|(name, data, id)| (name.to_string(), data.to_string(), id.to_string()))
             .collect();

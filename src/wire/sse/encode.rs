@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::wire::events::Event;
+use crate::wire::events::WireEvent;
 use crate::wire::json;
 
 /// The blank line that dispatches an event.
@@ -20,7 +20,7 @@ pub struct FieldError;
 
 /// Appends the part of `event` that all its subscribers share: its name, and itself as JSON.
 #[inline]
-pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {
+pub fn write_event(out: &mut Vec<u8>, event: &WireEvent<'_>) {
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(event.name().as_bytes());
     out.extend_from_slice(b"\ndata: ");
@@ -89,7 +89,7 @@ impl std::error::Error for FieldError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::events::Progress;
+    use crate::wire::events::ProgressEvent;
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = b"|".to_vec();
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn an_event_is_spelled_so() {
-        let event = Event::Progress(Progress {
+        let event = WireEvent::Progress(ProgressEvent {
             execution: "0abc",
             token: None,
             progress: 1.0,

@@ -6,15 +6,15 @@
 //! executions. The suffix, [`END`], is the blank line that dispatches the event.
 //!
 //! ```
-//! use streamdoor::wire::events::{Event, Gap};
+//! use streamdoor::wire::events::{GapEvent, WireEvent};
 //! use streamdoor::wire::sse::{self, Cursor};
 //!
 //! let (from_seq, to_seq, chunk_count, byte_count) = (11, 40, 30, 900);
 //! let execution = "0000000000000000000000000a";
-//! let gap = Gap { execution, from_seq, to_seq, chunk_count, byte_count, reason: "lag" };
+//! let gap = GapEvent { execution, from_seq, to_seq, chunk_count, byte_count, reason: "lag" };
 //! let mut out = Vec::with_capacity(512);
 //! sse::write_cursors(&mut out, &[Cursor { execution, seq: to_seq, bytes: 1_200, chunks: None }]);
-//! sse::write_event(&mut out, &Event::Gap(gap));
+//! sse::write_event(&mut out, &WireEvent::Gap(gap));
 //! out.extend_from_slice(sse::END);
 //! let text = String::from_utf8(out)?;
 //! let begin = "id: 0000000000000000000000000a:40:1200\nevent: gap\ndata: {\"event\":\"gap\",";
@@ -30,8 +30,8 @@ mod decode;
 mod decode_tests;
 mod encode;
 
-pub use cursor::{Cursor, CursorError, Cursors, Reached, Seen, parse_cursors, write_cursors};
-pub use decode::{DecodeError, Decoder, Message};
+pub use cursor::{Cursor, CursorError, Cursors, Reached, SeenTotals, parse_cursors, write_cursors};
+pub use decode::{DecodeError, Decoder, SseEvent};
 pub use encode::{
     END, FieldError, KEEP_ALIVE, write_comment, write_data, write_event, write_name, write_retry,
 };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use streamdoor::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use streamdoor::engine::{
     Action, ChunkFacts, Coalesce, Engine, EngineLimits, Event, From, Gate, Hold, OnStall, OpenSpec,
-    Place, ProducerEnd, ProgressSource, Reply, RingFacts, Secret, Start, SubscribeSpec, Subscribed,
-    Timeouts,
+    ProducerEnd, ProgressSource, Reply, RingFacts, Secret, Start, SubscribeSpec, Subscribed,
+    SubscriberPlace, Timeouts,
 };
 use streamdoor::stream::{Exit, Kind, Kinds, Measure, Policy, ProgressReport, Totals};
 
@@ -27,7 +27,7 @@ struct Run {
     /// The oldest chunk that is held. The engine may not know it yet.
     tail_seq: u64,
     /// The oldest chunk according to the last report to the engine.
-    told_tail_seq: u64,
+    reported_tail_seq: u64,
     total_bytes: u64,
     is_released: bool,
 }
@@ -43,7 +43,7 @@ enum Producer {
 /// The deliveries to a subscriber so far.
 struct Sub {
     id: SubscriberId,
-    place: Place,
+    place: SubscriberPlace,
     is_all: bool,
     next_seq: u64,
     is_over: bool,
@@ -78,7 +78,11 @@ pub fn check(data: &[u8]) {
     }
     world.handle(Event::Shutdown, &mut draw);
     for sub in &world.subs {
-        assert!(sub.is_over || sub.place == Place::Remote, "{:?} is not told the end", sub.id);
+        assert!(
+            sub.is_over || sub.place == SubscriberPlace::Remote,
+            "{:?} is not told the end",
+            sub.id
+        );
     }
 }
 
@@ -110,7 +114,7 @@ impl World {
                 gate: Gate::OPEN,
                 head_seq: 0,
                 tail_seq: 1,
-                told_tail_seq: 1,
+                reported_tail_seq: 1,
                 total_bytes: 0,
                 is_released: false,
             });
@@ -211,14 +215,16 @@ impl World {
 
     fn deliver(&mut self, execution: Handle, from_seq: u64, until_seq: u64, draw: &mut Draw<'_>) {
         let run = self.run(execution);
-        assert!(run.told_tail_seq <= from_seq && from_seq < until_seq);
+        assert!(run.reported_tail_seq <= from_seq && from_seq < until_seq);
         assert!(until_seq <= run.head_seq + 1);
         let (gate_seq, tail_seq) = (run.gate.gate_seq, run.tail_seq);
         let recipients = self.engine.recipients().to_vec();
         assert!(!recipients.is_empty());
         for &subscriber in &recipients {
             let sub = self.sub(subscriber);
-            assert!(!sub.is_over && sub.place == Place::Local && from_seq >= sub.next_seq);
+            assert!(
+                !sub.is_over && sub.place == SubscriberPlace::Local && from_seq >= sub.next_seq
+            );
             assert!(!sub.is_all || from_seq == sub.next_seq, "a hole before {from_seq}");
             sub.next_seq = until_seq;
         }
@@ -302,7 +308,7 @@ impl World {
         }
     }
 
-    fn begin(&mut self, subscribed: Subscribed, place: Place) {
+    fn begin(&mut self, subscribed: Subscribed, place: SubscriberPlace) {
         let Subscribed { subscriber: id, terms, cursor, .. } = subscribed;
         self.subs.retain(|sub| sub.id != id);
         let (is_all, next_seq) = (terms.kinds.is_all(), cursor.next_seq);
@@ -342,7 +348,7 @@ impl World {
                 break;
             }
             chunks.push(ChunkFacts { length, kind, key, tail_seq });
-            (run.head_seq, run.tail_seq, run.told_tail_seq) = (seq, tail_seq, tail_seq);
+            (run.head_seq, run.tail_seq, run.reported_tail_seq) = (seq, tail_seq, tail_seq);
             run.total_bytes += u64::from(length);
         }
         if !chunks.is_empty() {
@@ -363,7 +369,7 @@ impl World {
             3 => Event::ReaderWild(subscriber),
             _ => Event::ReaderGone(subscriber),
         };
-        let is_remote = |sub: &Sub| sub.id == subscriber && sub.place == Place::Remote;
+        let is_remote = |sub: &Sub| sub.id == subscriber && sub.place == SubscriberPlace::Remote;
         if matches!(event, Event::ReaderGone(_)) && self.subs.iter().any(is_remote) {
             self.sub(subscriber).is_over = true;
         }
@@ -464,7 +470,7 @@ fn subscribe_spec(draw: &mut Draw<'_>) -> SubscribeSpec {
         spec.coalesce = Some(Coalesce { delay_max, bytes_max });
     }
     if is_set(6) {
-        spec.place = Place::Remote;
+        spec.place = SubscriberPlace::Remote;
     }
     if is_set(7) {
         spec.replays = draw.flag();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use streamdoor::endpoint::{Call, Execute};
+use streamdoor::endpoint::{ApiCall, Execute};
 use streamdoor::limits;
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 
@@ -103,7 +103,7 @@ pub fn check(data: &[u8]) {
         let got = posted(target, data, false);
         match &got.calls[..] {
             [] => check_refusal(&got),
-            [Call::Execute(execute)] => {
+            [ApiCall::Execute(execute)] => {
                 assert_eq!(execute.stream.is_some(), target == STREAM);
                 check_execute(execute, data);
             }
@@ -113,7 +113,7 @@ pub fn check(data: &[u8]) {
     let by_length = posted(ACKNOWLEDGE, data, false);
     match &by_length.calls[..] {
         [] => check_refusal(&by_length),
-        [Call::Acknowledge(_, _, seq)] => {
+        [ApiCall::Acknowledge(_, _, seq)] => {
             let value: Value = serde_json::from_slice(data).expect("it was accepted as JSON");
             assert_eq!(value["seq"].as_u64(), Some(*seq));
             assert_eq!(value.as_object().map(|members| members.len()), Some(1));

@@ -4,7 +4,7 @@
 use serde_json::{Deserializer, Value};
 use streamdoor::limits;
 use streamdoor::wire::jsonrpc::{
-    self, INVALID_REQUEST, Id, Malformed, Message, PARSE_ERROR, parse,
+    self, INVALID_REQUEST, Id, Malformed, PARSE_ERROR, RpcMessage, parse,
 };
 use streamdoor::wire::{LineSplitter, Split};
 
@@ -73,23 +73,23 @@ fn check_message(text: &[u8]) {
 }
 
 /// Writes a message as its sender could have spelled it.
-fn write(out: &mut Vec<u8>, message: &Message) {
+fn write(out: &mut Vec<u8>, message: &RpcMessage) {
     match message {
-        Message::Request { id, method, params } => {
+        RpcMessage::Request { id, method, params } => {
             let mut rest = Vec::new();
             jsonrpc::write_notification(&mut rest, method, &Value::Object(params.clone()));
             let rest = rest.strip_prefix(b"{").expect("it is an object");
             out.extend_from_slice(format!("{{\"id\":{id},").as_bytes());
             out.extend_from_slice(rest);
         }
-        Message::Notification { method, params } => {
+        RpcMessage::Notification { method, params } => {
             jsonrpc::write_notification(out, method, &Value::Object(params.clone()));
         }
-        Message::Response { id: Some(id), result: Ok(result) } => {
+        RpcMessage::Response { id: Some(id), result: Ok(result) } => {
             jsonrpc::write_result(out, id, result);
         }
-        Message::Response { id: None, result: Ok(_) } => panic!("a result of nothing"),
-        Message::Response { id, result: Err(error) } => {
+        RpcMessage::Response { id: None, result: Ok(_) } => panic!("a result of nothing"),
+        RpcMessage::Response { id, result: Err(error) } => {
             let (code, data) = (error.code, error.data.as_ref());
             jsonrpc::write_error(out, id.as_ref(), code, &error.message, data);
         }
@@ -102,7 +102,7 @@ pub fn check_line(out: &[u8]) {
 }
 
 /// Asserts that the id equals the one in the text byte for byte, also in a reply.
-fn check_id(text: &[u8], message: &Message) {
+fn check_id(text: &[u8], message: &RpcMessage) {
     let text = str::from_utf8(text).expect("it was accepted");
     let members = members(text);
     for (at, (name, _)) in members.iter().enumerate() {
@@ -110,12 +110,12 @@ fn check_id(text: &[u8], message: &Message) {
     }
     let written = members.iter().find(|(name, _)| name == "id").map(|(_, value)| *value);
     let id = match message {
-        Message::Request { id, .. } => Some(id),
-        Message::Notification { .. } => None,
-        Message::Response { id, .. } => id.as_ref(),
+        RpcMessage::Request { id, .. } => Some(id),
+        RpcMessage::Notification { .. } => None,
+        RpcMessage::Response { id, .. } => id.as_ref(),
     };
     let Some(id) = id else {
-        let is_null = matches!(message, Message::Response { .. }) && written == Some("null");
+        let is_null = matches!(message, RpcMessage::Response { .. }) && written == Some("null");
         return assert!(written.is_none() || is_null, "{written:?} is overlooked");
     };
     assert_eq!(Some(id.as_json()), written);
@@ -165,7 +165,7 @@ fn check_refusal(text: &[u8], malformed: &Malformed) {
     jsonrpc::write_error(&mut out, malformed.id.as_ref(), code, &malformed.message, None);
     check_line(&out);
     match parse(&out) {
-        Ok(Message::Response { id, result: Err(error) }) => {
+        Ok(RpcMessage::Response { id, result: Err(error) }) => {
             assert_eq!((id, error.code), (malformed.id.clone(), code));
             assert_eq!(error.message, malformed.message);
         }

@@ -15,7 +15,7 @@ use streamdoor::shard::ShardConfig;
 use streamdoor::sim::network::SimClient;
 use streamdoor::sim::reactor::SimReactor;
 use streamdoor::sim::world::{SimFaults, SimWorld};
-use streamdoor::wire::jsonrpc::{self, Id, Message};
+use streamdoor::wire::jsonrpc::{self, Id, RpcMessage};
 
 /// The final wait, longer than any read of a door waits.
 const LAST_PASS: Duration = Duration::from_secs(8);
@@ -148,8 +148,8 @@ impl Peer {
             return;
         }
         match jsonrpc::parse(line.strip_suffix(b"\r").unwrap_or(line)) {
-            Ok(Message::Request { id, method, params }) => self.note(id, &method, &params),
-            Ok(Message::Notification { method, params }) => {
+            Ok(RpcMessage::Request { id, method, params }) => self.note(id, &method, &params),
+            Ok(RpcMessage::Notification { method, params }) => {
                 if method == "notifications/cancelled"
                     && let Some(id) = params.get("requestId").and_then(Id::of_value)
                     && let Some(asked) = self.asked.get_mut(&id)
@@ -157,7 +157,7 @@ impl Peer {
                     asked.is_cancelled = true;
                 }
             }
-            Ok(Message::Response { .. }) => {}
+            Ok(RpcMessage::Response { .. }) => {}
             Err(malformed) if malformed.is_response => {}
             Err(malformed) => match malformed.id {
                 Some(id) => {
@@ -210,24 +210,24 @@ impl Peer {
         assert!(!self.is_over || self.heard.is_empty(), "its last line is cut off");
     }
 
-    fn hear(&mut self, message: Message) {
+    fn hear(&mut self, message: RpcMessage) {
         match message {
-            Message::Response { id: Some(id), .. } => {
+            RpcMessage::Response { id: Some(id), .. } => {
                 let asked = self.asked.get_mut(&id);
                 let asked = asked.unwrap_or_else(|| panic!("nobody has asked {id}"));
                 assert!(asked.spelled.contains(id.as_json()), "{id} is spelled otherwise");
                 asked.answered_count += 1;
                 assert!(asked.answered_count <= asked.count, "{id} is answered twice");
             }
-            Message::Response { id: None, .. } => {
+            RpcMessage::Response { id: None, .. } => {
                 self.nameless_answered += 1;
                 assert!(self.nameless_answered <= self.nameless_count, "an error for nobody");
             }
-            Message::Notification { method, params } if method == "notifications/progress" => {
+            RpcMessage::Notification { method, params } if method == "notifications/progress" => {
                 self.hear_progress(&params);
             }
-            Message::Notification { .. } => {}
-            Message::Request { method, .. } => panic!("no tool asks for {method}"),
+            RpcMessage::Notification { .. } => {}
+            RpcMessage::Request { method, .. } => panic!("no tool asks for {method}"),
         }
     }
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use streamdoor::limits;
 use streamdoor::mcp::{
-    self, Ask, Context, Era, Fault, Headers, Incoming, ServerInfo, Session, Told, Version, codes,
+    self, Ask, ClientNotification, Context, Era, Headers, Incoming, McpFault, McpSession,
+    ServerInfo, Version, codes,
 };
 use streamdoor::tool::ToolSpec;
-use streamdoor::wire::jsonrpc::{self, Id, Message};
+use streamdoor::wire::jsonrpc::{self, Id, RpcMessage};
 
 use super::jsonrpc_lines::check_line;
 
@@ -49,7 +50,7 @@ pub fn check(data: &[u8]) {
 #[derive(Default)]
 struct Host {
     server: ServerInfo,
-    session: Option<Session>,
+    session: Option<McpSession>,
     subscribed: BTreeSet<String>,
     /// The accepted requests, and whether they belong to the session.
     open: Vec<(Id, bool)>,
@@ -86,7 +87,7 @@ impl Host {
     }
 
     /// Writes the one reply to a request, and checks it.
-    fn answer(&mut self, id: &Id, reply: Result<&Value, &Fault>) {
+    fn answer(&mut self, id: &Id, reply: Result<&Value, &McpFault>) {
         self.answered_count += 1;
         assert!(self.answered_count <= self.asked_count, "{id} is answered twice");
         let mut out = Vec::new();
@@ -95,7 +96,7 @@ impl Host {
             Err(fault) => fault.write(&mut out, Some(id)),
         }
         check_line(&out);
-        let Ok(Message::Response { id: Some(answered), result }) = jsonrpc::parse(&out) else {
+        let Ok(RpcMessage::Response { id: Some(answered), result }) = jsonrpc::parse(&out) else {
             panic!("no answer: {}", out.escape_ascii());
         };
         assert_eq!(answered.as_json(), id.as_json());
@@ -107,11 +108,11 @@ impl Host {
         let headers = self.headers.take();
         let version = headers.as_ref().map(|headers| headers[0].clone());
         let id = match &message {
-            Message::Request { id, .. } => {
+            RpcMessage::Request { id, .. } => {
                 self.asked_count += 1;
                 Some(id.clone())
             }
-            Message::Notification { .. } | Message::Response { .. } => None,
+            RpcMessage::Notification { .. } | RpcMessage::Response { .. } => None,
         };
         let incoming = match mcp::era_of(&message, version.as_deref()) {
             Era::Stateless => admit(&message, headers.as_ref()),
@@ -130,16 +131,16 @@ impl Host {
                 self.answer(&id, Err(&fault));
             }
             (Err(fault), None) => check_fault(&fault), // An HTTP status, or nothing.
-            (Ok(Incoming::Told(_) | Incoming::Reply { .. }), None) => {}
+            (Ok(Incoming::Notification(_) | Incoming::Reply { .. }), None) => {}
             (incoming, id) => panic!("{id:?}: {incoming:?}"),
         }
     }
 
-    fn open_session(&mut self, message: &Message, id: Option<Id>) {
-        match (Session::open(message, &self.server), id) {
+    fn open_session(&mut self, message: &RpcMessage, id: Option<Id>) {
+        match (McpSession::open(message, &self.server), id) {
             (Ok((session, result)), Some(id)) => {
                 assert!(
-                    matches!(message, Message::Request { method, .. } if method == "initialize")
+                    matches!(message, RpcMessage::Request { method, .. } if method == "initialize")
                 );
                 let version = session.version();
                 assert_eq!(version.era(), Era::Handshake);
@@ -159,7 +160,11 @@ impl Host {
 
     /// Passes a message to the session. Asserts that a refused one changes nothing, and that states
     /// only go forward.
-    fn receive(&mut self, message: &Message, version: Option<&str>) -> Result<Incoming, Fault> {
+    fn receive(
+        &mut self,
+        message: &RpcMessage,
+        version: Option<&str>,
+    ) -> Result<Incoming, McpFault> {
         let session = self.session.as_mut().expect("it was opened");
         let before = session.clone();
         let incoming = session.receive(message.clone(), version);
@@ -168,11 +173,15 @@ impl Host {
         assert!(session.is_initialized() || !before.is_initialized(), "it went back");
         let is_active = |id: &Id| self.open.iter().any(|(open, own)| *own && open == id);
         match &incoming {
-            Ok(Incoming::Told(Told::Initialized)) => assert!(session.is_initialized()),
-            Ok(Incoming::Told(Told::Cancelled { id, .. })) => assert!(is_active(id)),
+            Ok(Incoming::Notification(ClientNotification::Initialized)) => {
+                assert!(session.is_initialized())
+            }
+            Ok(Incoming::Notification(ClientNotification::Cancelled { id, .. })) => {
+                assert!(is_active(id))
+            }
             Ok(Incoming::Ask(context, ask)) => {
                 assert!(!is_active(&context.id), "{} is under way", context.id);
-                let Message::Request { method, .. } = message else { panic!("{ask:?}") };
+                let RpcMessage::Request { method, .. } = message else { panic!("{ask:?}") };
                 assert!(method != "initialize");
                 let is_level = matches!(ask, Ask::SetLevel(level) if *level == session.level());
                 assert!(is_level || session.level() == before.level());
@@ -180,12 +189,12 @@ impl Host {
             }
             _ => {}
         }
-        let state = |session: &Session| {
+        let state = |session: &McpSession| {
             let is_ready = session.is_initialized() && before.is_initialized();
             (session.level(), session.active_count(), is_ready)
         };
         assert_eq!(state(session), state(&before));
-        if !matches!(incoming, Ok(Incoming::Told(Told::Initialized))) {
+        if !matches!(incoming, Ok(Incoming::Notification(ClientNotification::Initialized))) {
             assert_eq!(session.is_initialized(), before.is_initialized());
         }
         incoming
@@ -193,7 +202,7 @@ impl Host {
 
     fn check_active(&self) {
         let active_count = self.open.iter().filter(|(_, is_of_session)| *is_of_session).count();
-        assert_eq!(self.session.as_ref().map_or(0, Session::active_count), active_count);
+        assert_eq!(self.session.as_ref().map_or(0, McpSession::active_count), active_count);
         assert!(active_count <= limits::MCP_REQUESTS_PER_SESSION_MAX);
     }
 
@@ -256,7 +265,7 @@ impl Host {
 }
 
 /// Passes a message to the stateless era. Asserts that a second pass gives the same result.
-fn admit(message: &Message, headers: Option<&[String; 3]>) -> Result<Incoming, Fault> {
+fn admit(message: &RpcMessage, headers: Option<&[String; 3]>) -> Result<Incoming, McpFault> {
     let other = |name: &str| (name.eq_ignore_ascii_case("Mcp-Param-Color")).then_some("red");
     let said = |text: &'_ String| -> Option<String> { (!text.is_empty()).then(|| text.clone()) };
     let parts = headers.map(|headers| [0, 1, 2].map(|at| said(&headers[at])));
@@ -271,12 +280,12 @@ fn admit(message: &Message, headers: Option<&[String; 3]>) -> Result<Incoming, F
     assert_eq!(mcp::admit(message.clone(), headers.as_ref(), &spec_of), incoming);
     if let Ok(Incoming::Ask(context, _)) = &incoming {
         assert_eq!(context.version.era(), Era::Stateless);
-        let Message::Request { method, params, .. } = message else { panic!("{message:?}") };
+        let RpcMessage::Request { method, params, .. } = message else { panic!("{message:?}") };
         check_headers(headers.as_ref(), context, method, params);
         // A transport without headers accepts the message, too.
         assert!(mcp::admit(message.clone(), None, &spec_of).is_ok());
     }
-    let is_reply = matches!(message, Message::Response { .. });
+    let is_reply = matches!(message, RpcMessage::Response { .. });
     assert!(!is_reply || incoming.is_err(), "it has asked nothing");
     incoming
 }
@@ -308,7 +317,7 @@ fn paint() -> ToolSpec {
     ToolSpec { arguments, ..ToolSpec::new("paint", "Paints.") }
 }
 
-fn check_fault(fault: &Fault) {
+fn check_fault(fault: &McpFault) {
     assert!(STATUSES.contains(&fault.status) && CODES.contains(&fault.code), "{fault:?}");
     assert!(!fault.message.is_empty() && fault.code != codes::INTERNAL, "{fault:?}");
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 use streamdoor::agent::model::{
-    Ask, Assembly, Decoder, Endpoint, ModelEvent, ModelFault, Secret, Wire, write_request,
+    AnswerDecoder, Ask, Assembly, Endpoint, ModelEvent, ModelFault, Secret, Wire, write_request,
 };
 use streamdoor::agent::{Message, ToolDescription};
 
@@ -49,7 +49,7 @@ fn read(
     body: &[u8],
     cuts: &[usize],
 ) -> (Vec<ModelEvent>, Result<(), ModelFault>) {
-    let (mut decoder, mut events) = (Decoder::new(endpoint, &tools()), VecDeque::new());
+    let (mut decoder, mut events) = (AnswerDecoder::new(endpoint, &tools()), VecDeque::new());
     let (mut from, mut result) = (0, Ok(()));
     for &to in cuts.iter().chain([&body.len()]) {
         result = result.and_then(|()| decoder.feed(&body[from..to], &mut events));

@@ -3,7 +3,7 @@
 
 use streamdoor::base::Instant;
 use streamdoor::endpoint::{
-    Access, Answer, Call, Due, HttpConnection, Step, StreamBody, Surroundings,
+    Access, Answer, ApiCall, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody, Surroundings,
 };
 use streamdoor::wire::http1::Status;
 
@@ -13,7 +13,7 @@ const DATE: [u8; 29] = *b"Sun, 06 Nov 1994 08:49:37 GMT";
 #[derive(Debug, PartialEq)]
 pub struct Exchange {
     /// The calls, in order.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ApiCall>,
     /// All output.
     pub out: Vec<u8>,
     /// True if the connection has to be closed.
@@ -58,29 +58,29 @@ impl Peer {
     }
 
     /// Answers calls like a shard: streams with two pieces, everything else with 204.
-    fn serve(&mut self, mut step: Step) {
+    fn serve(&mut self, mut step: ConnectionStep) {
         loop {
             match step {
-                Step::Wait => break assert!(!self.got.is_closed),
-                Step::Close => break self.got.is_closed = true,
-                Step::Call(call) => {
+                ConnectionStep::Wait => break assert!(!self.got.is_closed),
+                ConnectionStep::Close => break self.got.is_closed = true,
+                ConnectionStep::Call(call) => {
                     assert!(!self.got.is_closed, "a request behind the end");
-                    assert_eq!(self.connection.due(), Due::Answer);
+                    assert_eq!(self.connection.due(), AwaitedEvent::Answer);
                     self.answer(&call);
                     self.got.calls.push(call);
                 }
             }
             step = self.connection.resume(&around(&self.access), &mut self.got.out);
         }
-        assert_eq!(self.connection.due() == Due::Nothing, self.got.is_closed);
+        assert_eq!(self.connection.due() == AwaitedEvent::Nothing, self.got.is_closed);
     }
 
-    fn answer(&mut self, call: &Call) {
+    fn answer(&mut self, call: &ApiCall) {
         let (out, around) = (&mut self.got.out, around(&self.access));
         let media_type = match call {
-            Call::Follow(follow) => follow.format.media_type(),
-            Call::Execute(execute) if execute.stream.is_some() => "text/event-stream",
-            Call::Output(..) => "application/octet-stream",
+            ApiCall::Follow(follow) => follow.format.media_type(),
+            ApiCall::Execute(execute) if execute.stream.is_some() => "text/event-stream",
+            ApiCall::Output(..) => "application/octet-stream",
             _ => {
                 let answer = Answer::empty(Status::NO_CONTENT);
                 return self.connection.answer(&answer, &around, out);

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use streamdoor::base::{ExecutionId, ProgressToken, SubscriberId};
-use streamdoor::endpoint::Call;
+use streamdoor::endpoint::ApiCall;
 use streamdoor::limits;
 use streamdoor::wire::http1::{Query, is_media_type, negotiate};
 use streamdoor::wire::sse::{Cursors, parse_cursors};
@@ -59,7 +59,7 @@ fn check_cursors(text: &str) {
         Ok(Cursors::Named(named)) => {
             assert!((1..=limits::STREAM_CURSORS_MAX).contains(&named.len()));
             let spelled: Vec<String> =
-                named.iter().map(|(id, reached)| reached.spelled(*id)).collect();
+                named.iter().map(|(id, reached)| reached.encode(*id)).collect();
             let again = parse_cursors(&spelled.join(",")).expect("what we write we read");
             assert_eq!(again, Cursors::Named(named.clone()));
             let mut ids: Vec<ExecutionId> = named.iter().map(|(id, _)| *id).collect();
@@ -93,13 +93,13 @@ fn check_follow(line: &[u8]) {
         head(&[b"GET ", line].concat(), b""),
     ] {
         for call in check_exchange(&bytes).calls {
-            let Call::Follow(follow) = call else { continue };
+            let ApiCall::Follow(follow) = call else { continue };
             let executions = follow.executions;
             assert!((1..=limits::STREAM_CURSORS_MAX).contains(&executions.len()));
             for (at, (id, _)) in executions.iter().enumerate() {
                 assert!(executions[..at].iter().all(|(other, _)| other != id));
             }
-            let coalesce = follow.wishes.coalesce;
+            let coalesce = follow.delivery_options.coalesce;
             assert!(coalesce.is_none_or(|wish| wish.delay_max <= limits::COALESCE_DELAY_MAX));
         }
     }

@@ -12,12 +12,12 @@ const LINE_BYTES_MAX: usize = 200;
 const EVENT_BYTES_MAX: usize = 400;
 
 /// The name, data and id of a message.
-type Told = (String, String, String);
+type EventTexts = (String, String, String);
 
 /// The results for a stream.
 #[derive(Debug, PartialEq)]
 struct Read {
-    told: Vec<Told>,
+    told: Vec<EventTexts>,
     last_id: String,
     retry: Option<Duration>,
     end: Result<(), sse::DecodeError>,
@@ -47,7 +47,7 @@ fn read(bytes: &[u8], cuts: &[usize]) -> Read {
 }
 
 /// The HTML standard, section 9.2.6, on the whole stream at once, without limits.
-fn model(bytes: &[u8]) -> (Vec<Told>, Option<Duration>) {
+fn model(bytes: &[u8]) -> (Vec<EventTexts>, Option<Duration>) {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let (mut told, mut retry) = (Vec::new(), None);
     let (mut name, mut data, mut id) = (Vec::new(), Vec::new(), Vec::new());
@@ -128,26 +128,26 @@ pub fn check(data: &[u8]) {
     assert_eq!(read_lines(data, &some), whole);
     for line in &whole.0 {
         assert!(!line.is_empty() && line.len() <= LINE_BYTES_MAX && !line.contains(&b'\n'));
-        let _ = client::Event::parse(line);
+        let _ = client::StreamEvent::parse(line);
     }
-    if let Ok((_, event)) = client::Event::parse(data) {
+    if let Ok((_, event)) = client::StreamEvent::parse(data) {
         check_event(&event);
     }
 }
 
 /// Asserts that an accepted event is one that an honest server could send.
-fn check_event(event: &client::Event) {
+fn check_event(event: &client::StreamEvent) {
     match event {
-        client::Event::Chunk(chunk) => {
+        client::StreamEvent::Chunk(chunk) => {
             assert!(chunk.seq > 0 && chunk.offset.checked_add(chunk.data.len() as u64).is_some());
         }
-        client::Event::Part(part) => assert!(part.seq > 0 && !part.name.is_empty()),
-        client::Event::Gap(gap) => {
+        client::StreamEvent::Part(part) => assert!(part.seq > 0 && !part.name.is_empty()),
+        client::StreamEvent::Gap(gap) => {
             assert!(gap.from_seq > 0 && gap.from_seq <= gap.to_seq);
             assert!(gap.chunk_count == 0 || gap.chunk_count - 1 <= gap.to_seq - gap.from_seq);
         }
-        client::Event::Progress(progress) => assert!(progress.progress.is_finite()),
-        client::Event::Started(started) => assert!(started.from_seq > 0),
-        client::Event::End(_) => {}
+        client::StreamEvent::Progress(progress) => assert!(progress.progress.is_finite()),
+        client::StreamEvent::Started(started) => assert!(started.from_seq > 0),
+        client::StreamEvent::End(_) => {}
     }
 }

@@ -3,7 +3,7 @@
 
 use streamdoor::base::{ExecutionId, Handle};
 use streamdoor::stream::{DetachReason, GapReason, Kind, Policy};
-use streamdoor::wire::events::{self, Event};
+use streamdoor::wire::events::{self, WireEvent};
 use streamdoor::wire::{ndjson, sse};
 use streamdoor::{client, limits};
 
@@ -40,12 +40,12 @@ impl Parts {
         all[self.numbers[5] as usize % all.len()]
     }
 
-    fn event(&self) -> Event<'_> {
+    fn event(&self) -> WireEvent<'_> {
         let execution = self.name.as_str();
         let [a, b, c, d, e, _] = self.numbers;
         let [text, other] = &self.texts;
         match self.choice {
-            0 => Event::Started(events::Started {
+            0 => WireEvent::Started(events::StartedEvent {
                 execution,
                 subscriber: text,
                 tool: other,
@@ -60,7 +60,7 @@ impl Parts {
                     grace_ms: b,
                 }),
             }),
-            1 => Event::Chunk(events::Chunk {
+            1 => WireEvent::Chunk(events::ChunkEvent {
                 execution,
                 seq: a.max(1),
                 total_chunks: self.if_flag(0, b),
@@ -71,7 +71,7 @@ impl Parts {
                 timestamp_us: e,
                 mono_ns: c,
             }),
-            2 => Event::Gap(events::Gap {
+            2 => WireEvent::Gap(events::GapEvent {
                 execution,
                 from_seq: 1,
                 to_seq: a.max(1),
@@ -79,7 +79,7 @@ impl Parts {
                 byte_count: c,
                 reason: self.pick(&[GapReason::Lag, GapReason::Late]).name(),
             }),
-            3 => Event::Progress(events::Progress {
+            3 => WireEvent::Progress(events::ProgressEvent {
                 execution,
                 token: None,
                 progress: float(a),
@@ -88,7 +88,7 @@ impl Parts {
                 message: self.if_flag(2, text.as_str()),
                 context: self.if_flag(3, other.as_str()),
             }),
-            _ => Event::End(events::End {
+            _ => WireEvent::End(events::EndEvent {
                 execution,
                 state: match self.if_flag(0, ()) {
                     None => events::EndState::Ended("completed"),
@@ -111,16 +111,16 @@ impl Parts {
     }
 
     /// Asserts that the event equals what was written.
-    fn check(&self, event: &client::Event) {
+    fn check(&self, event: &client::StreamEvent) {
         let [text, other] = &self.texts;
         match (self.event(), event) {
-            (Event::Started(written), client::Event::Started(read)) => {
+            (WireEvent::Started(written), client::StreamEvent::Started(read)) => {
                 assert_eq!((&read.subscriber, &read.tool), (text, other));
                 assert_eq!((read.execution, read.from_seq), (self.execution, written.from_seq));
                 assert_eq!(read.limit.chunks, written.limits.chunks);
                 assert_eq!(read.policy.name(), written.policy);
             }
-            (Event::Chunk(written), client::Event::Chunk(read)) => {
+            (WireEvent::Chunk(written), client::StreamEvent::Chunk(read)) => {
                 assert_eq!(read.data, self.data);
                 assert_eq!((read.seq, read.total_chunks), (written.seq, written.total_chunks));
                 assert_eq!((read.offset, read.key), (written.offset, written.key));
@@ -130,20 +130,20 @@ impl Parts {
                 );
                 assert_eq!(read.kind.name(), written.kind);
             }
-            (Event::Gap(written), client::Event::Gap(read)) => {
+            (WireEvent::Gap(written), client::StreamEvent::Gap(read)) => {
                 assert_eq!((read.from_seq, read.to_seq), (written.from_seq, written.to_seq));
                 assert_eq!(
                     (read.chunk_count, read.byte_count),
                     (written.chunk_count, written.byte_count)
                 );
             }
-            (Event::Progress(written), client::Event::Progress(read)) => {
+            (WireEvent::Progress(written), client::StreamEvent::Progress(read)) => {
                 assert_eq!((read.progress, read.total), (written.progress, written.total));
                 assert_eq!(read.percentage, written.percentage);
                 assert_eq!(read.message.as_deref(), written.message);
                 assert_eq!(read.context.is_some(), written.context.is_some_and(is_said));
             }
-            (Event::End(written), client::Event::End(read)) => {
+            (WireEvent::End(written), client::StreamEvent::End(read)) => {
                 assert_eq!(read.end.given.chunks, written.chunks);
                 assert_eq!(read.end.missed.bytes, written.missed_bytes);
                 assert_eq!(read.end.published.chunks, written.execution_chunks);
@@ -208,7 +208,7 @@ fn check_stream(stream: &[u8], cuts: &[usize], all: &[Parts]) {
             let parts = written.next().expect("an event that nobody wrote");
             assert_eq!(message.name(), parts.event().name());
             let (execution, event) =
-                client::Event::parse(message.data_bytes()).expect("it is ours");
+                client::StreamEvent::parse(message.data_bytes()).expect("it is ours");
             assert_eq!(execution, parts.execution);
             parts.check(&event);
             let cursors = sse::parse_cursors(&message.id()).expect("it is ours");
@@ -217,7 +217,7 @@ fn check_stream(stream: &[u8], cuts: &[usize], all: &[Parts]) {
             let reached = reached.next().expect("it is of this one");
             let chunks = parts.if_flag(7, parts.numbers[2]).unwrap_or(parts.numbers[0]);
             assert_eq!(reached.seq, parts.numbers[0]);
-            assert_eq!(reached.seen, Some(sse::Seen { chunks, bytes: parts.numbers[1] }));
+            assert_eq!(reached.seen, Some(sse::SeenTotals { chunks, bytes: parts.numbers[1] }));
         }
     }
     assert!(written.next().is_none(), "an event is lost");
@@ -230,7 +230,7 @@ fn check_lines(lines: &[u8], cuts: &[usize], all: &[Parts]) {
     for mut input in pieces(lines, cuts) {
         while let Some(line) = decoder.read(&mut input).expect("nothing is too long") {
             let parts = written.next().expect("a line that nobody wrote");
-            let (execution, event) = client::Event::parse(line).expect("it is ours");
+            let (execution, event) = client::StreamEvent::parse(line).expect("it is ours");
             assert_eq!(execution, parts.execution);
             parts.check(&event);
         }

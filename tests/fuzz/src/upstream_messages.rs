@@ -4,7 +4,8 @@
 
 use serde_json::Value;
 use streamdoor::mcp::upstream::{
-    Exchanges, Greeted, Greeting, Heard, Listing, Note, Passed, Passing, Piece, own_name,
+    CallNotification, CallOutput, CallResult, Exchanges, Greeted, Greeting, Listing, OutputPiece,
+    ServerMessage, own_name,
 };
 use streamdoor::tool::is_tool_name;
 
@@ -21,8 +22,8 @@ pub fn check(data: &[u8]) {
     }
     let mut answered = Vec::new();
     for line in data.split(|byte| *byte == b'\n') {
-        match exchanges.hear(line) {
-            Heard::Answer(request, answer) => {
+        match exchanges.on_message(line) {
+            ServerMessage::Answer(request, answer) => {
                 assert!(!answered.contains(&request), "{request:?} is answered twice");
                 answered.push(request);
                 match request {
@@ -31,16 +32,16 @@ pub fn check(data: &[u8]) {
                     Request::List => list(&answer.unwrap_or_default()),
                 }
             }
-            Heard::Note(request, note) => {
+            ServerMessage::Notification(request, note) => {
                 assert!(!answered.contains(&request), "{request:?} hears of itself too late");
                 let Request::Call(at) = request else { panic!("{request:?} is no call") };
                 calls[at].hear(note);
             }
-            Heard::Reply(reply) => {
+            ServerMessage::Reply(reply) => {
                 check_line(&reply);
                 serde_json::from_slice::<Value>(&reply).expect("it is a message");
             }
-            Heard::Log(_) | Heard::ToolsChanged | Heard::Ignored(_) => {}
+            ServerMessage::Log(_) | ServerMessage::ToolsChanged | ServerMessage::Ignored(_) => {}
         }
     }
     let open = exchanges.close_all().count();
@@ -85,32 +86,32 @@ fn list(page: &Value) {
 
 /// The published output of one call.
 struct Call {
-    passing: Passing,
+    passing: CallOutput,
     text: String,
 }
 
 impl Call {
     fn new(owes_structure: bool) -> Call {
-        Call { passing: Passing::new(owes_structure), text: String::new() }
+        Call { passing: CallOutput::new(owes_structure), text: String::new() }
     }
 
-    fn take(&mut self, pieces: Vec<Piece>) {
+    fn take(&mut self, pieces: Vec<OutputPiece>) {
         for piece in pieces {
-            if let Piece::Text { text, .. } = piece {
+            if let OutputPiece::Text { text, .. } = piece {
                 self.text.push_str(&text);
             }
         }
     }
 
-    fn hear(&mut self, note: Note) {
-        let pieces = self.passing.hear(note);
+    fn hear(&mut self, note: CallNotification) {
+        let pieces = self.passing.on_notification(note);
         self.take(pieces);
     }
 
     fn answered(&mut self, answer: Result<Value, streamdoor::wire::jsonrpc::ErrorObject>) {
         let content = answer.as_ref().map(|result| result["content"].clone()).unwrap_or_default();
         match self.passing.answered(answer) {
-            Passed::Completed(pieces) => {
+            CallResult::Completed(pieces) => {
                 self.take(pieces);
                 let is_plain = |block: &&Value| {
                     let members = block.as_object().expect("it was taken");
@@ -123,8 +124,8 @@ impl Call {
                 let whole: String = texts.filter_map(|block| block["text"].as_str()).collect();
                 assert!(self.text.ends_with(&whole), "{:?} lacks {whole:?}", self.text);
             }
-            Passed::Failed(_, why) => assert!(!why.is_empty() && why.len() < 20 << 10),
-            Passed::Task(_) => {}
+            CallResult::Failed(_, why) => assert!(!why.is_empty() && why.len() < 20 << 10),
+            CallResult::Task(_) => {}
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::null;
 use std::time::Duration;
 
-use streamdoor::door::{ReadOptions, Reader};
+use streamdoor::door::{ReadOptions, DoorReader};
 use streamdoor::engine::From;
 use streamdoor::shard::Delivery;
 use streamdoor::stream::{DetachReason, EndState, Exit, Kind, Kinds, Outcome};
@@ -14,7 +14,7 @@ use crate::error::{Fault, guarded};
 use crate::names::Names;
 use crate::{DELIVERY, OK, OVER, at_door, pointers, policy, sd_door};
 
-static READERS: Names<Reader> = Names::new(2);
+static READERS: Names<DoorReader> = Names::new(2);
 
 const NOTHING: c_int = 0;
 const FLAG_MORE: u32 = 1;
@@ -177,7 +177,7 @@ fn outcome(state: EndState) -> (u32, u64) {
 }
 
 /// Converts the options of a reader.
-fn wishes(options: Option<sd_read_options>) -> Result<ReadOptions, Fault> {
+fn delivery_options(options: Option<sd_read_options>) -> Result<ReadOptions, Fault> {
     let Some(options) = options else { return Ok(ReadOptions::default()) };
     let wrong = |what: &str, number: u32| {
         Err(Fault::Argument(format!("{what}: {number} is not a valid value")))
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn sd_read(
         // SAFETY: the header requires it of the caller.
         let execution = unsafe { pointers::text(execution, "execution") }?;
         // SAFETY: the header requires it of the caller.
-        let options = wishes(unsafe { pointers::options(options) }?)?;
+        let options = delivery_options(unsafe { pointers::options(options) }?)?;
         // SAFETY: the header requires it of the caller.
         let target = unsafe { pointers::place(reader, "reader") }?;
         target.name = READERS.insert(at_door(door, |door| door.read(execution, &options))?)?;
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn sd_run(
         let arguments: serde_json::Value = serde_json::from_str(arguments)
             .map_err(|error| Fault::Argument(format!("arguments: {error}")))?;
         // SAFETY: the header requires it of the caller.
-        let options = wishes(unsafe { pointers::options(options) }?)?;
+        let options = delivery_options(unsafe { pointers::options(options) }?)?;
         // SAFETY: the header requires it of the caller.
         let target = unsafe { pointers::place(reader, "reader") }?;
         let run = at_door(door, |door| door.run(tool, &arguments, &options))?;
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn sd_next(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sd_poll(reader: sd_reader, delivery: *mut sd_delivery) -> c_int {
     // SAFETY: the caller's contract is ours.
-    unsafe { give(reader, delivery, Reader::poll) }
+    unsafe { give(reader, delivery, DoorReader::poll) }
 }
 
 /// # Safety
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn sd_poll(reader: sd_reader, delivery: *mut sd_delivery) 
 unsafe fn give(
     reader: sd_reader,
     delivery: *mut sd_delivery,
-    take: impl FnOnce(&mut Reader) -> Result<Option<Delivery<'_>>, streamdoor::door::DoorError>,
+    take: impl FnOnce(&mut DoorReader) -> Result<Option<Delivery<'_>>, streamdoor::door::DoorError>,
 ) -> c_int {
     guarded(|| {
         // SAFETY: the caller's contract is ours; the size is its first word.

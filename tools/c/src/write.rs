@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
 use streamdoor::client::ExecuteOptions;
-use streamdoor::door::{ProduceOptions, Writer};
-use streamdoor::endpoint::PolicyWish;
+use streamdoor::door::{ProduceOptions, DoorWriter};
+use streamdoor::endpoint::PolicyChoice;
 use streamdoor::engine::Hold;
 use streamdoor::limits::KEYS_MAX;
 use streamdoor::stream::Kind;
@@ -20,7 +20,7 @@ const NOTHING: c_int = 0;
 
 /// A writer, and the number of bytes of its ring that are lent.
 struct Held {
-    writer: Writer,
+    writer: DoorWriter,
     lent_bytes: Option<usize>,
 }
 
@@ -41,13 +41,13 @@ pub struct sd_produce_options {
     hold_ms: u32,
 }
 
-fn wishes(options: Option<sd_produce_options>) -> Result<ProduceOptions, Fault> {
+fn delivery_options(options: Option<sd_produce_options>) -> Result<ProduceOptions, Fault> {
     let Some(options) = options else { return Ok(ProduceOptions::default()) };
     let some = |number: u32| (number > 0).then_some(number);
     let deadline = Duration::from_millis(options.hold_ms.into());
     let execution = ExecuteOptions {
         policy: policy(options.policy)?
-            .map(|policy| PolicyWish { policy, ..PolicyWish::default() }),
+            .map(|policy| PolicyChoice { policy, ..PolicyChoice::default() }),
         hold: some(options.hold_ms).map(|_| Hold::UntilRead { deadline }),
         ..ExecuteOptions::default()
     };
@@ -72,7 +72,7 @@ fn header(kind: u32, key: u32) -> Result<(Kind, u8), Fault> {
 /// Calls `act` with a writer. This ends an earlier loan.
 fn with<R>(
     writer: sd_writer,
-    act: impl FnOnce(&mut Writer) -> Result<R, Fault>,
+    act: impl FnOnce(&mut DoorWriter) -> Result<R, Fault>,
 ) -> Result<R, Fault> {
     WRITERS.with(writer.name, |held| {
         held.lent_bytes = None;
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn sd_produce(
         // SAFETY: the header requires it of the caller.
         let name = unsafe { pointers::text(name, "name") }?;
         // SAFETY: the header requires it of the caller.
-        let options = wishes(unsafe { pointers::options(options) }?)?;
+        let options = delivery_options(unsafe { pointers::options(options) }?)?;
         // SAFETY: the header requires it of the caller.
         let target = unsafe { pointers::place(writer, "writer") }?;
         let writer = at_door(door, |door| door.produce(name, &options))?;

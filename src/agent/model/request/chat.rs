@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Ask, Said, arguments_text, join, said, schema_of};
+use super::{Ask, MessageItem, arguments_text, join, message_items, schema_of};
 use crate::agent::message::{AssistantMessage, Message};
-use crate::agent::model::names::Names;
+use crate::agent::model::names::ToolNames;
 use crate::agent::model::{Endpoint, Wire};
 
-pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
+pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &ToolNames) -> Value {
     let mut body = json!({
         "model": endpoint.model,
         "stream": true,
@@ -47,7 +47,7 @@ pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
 
 /// Writes the messages. Many models' templates require user and model to alternate: consecutive
 /// user messages are joined, and an empty message of the model is left out.
-fn messages(messages: &[Message], names: &Names) -> Vec<Value> {
+fn messages(messages: &[Message], names: &ToolNames) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     for message in messages {
         match message {
@@ -69,16 +69,16 @@ fn messages(messages: &[Message], names: &Names) -> Vec<Value> {
     all
 }
 
-fn assistant(message: &AssistantMessage, names: &Names) -> Option<Value> {
+fn assistant(message: &AssistantMessage, names: &ToolNames) -> Option<Value> {
     let mut spelled = Map::new();
     spelled.insert("role".to_owned(), json!("assistant"));
     let has_text = !message.text.is_empty();
     spelled.insert("content".to_owned(), if has_text { json!(message.text) } else { Value::Null });
     let mut calls: Vec<Value> = Vec::new();
-    for said in said(message, Wire::ChatCompletions) {
-        match said {
-            Said::Text(_) => {}
-            Said::Call(call) => {
+    for item in message_items(message, Wire::ChatCompletions) {
+        match item {
+            MessageItem::Text(_) => {}
+            MessageItem::Call(call) => {
                 let (name, arguments) = (names.wire_name(&call.name), arguments_text(call));
                 let function = json!({ "name": name, "arguments": arguments });
                 let mut call_spelled =
@@ -88,7 +88,7 @@ fn assistant(message: &AssistantMessage, names: &Names) -> Option<Value> {
                 }
                 calls.push(call_spelled);
             }
-            Said::Block(block) => {
+            MessageItem::Block(block) => {
                 let fields = block.value.as_object().into_iter().flatten();
                 spelled.extend(fields.map(|(name, value)| (name.clone(), value.clone())));
             }

@@ -5,13 +5,13 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::{Ask, Said, arguments_of, join, said, schema_of};
+use super::{Ask, MessageItem, arguments_of, join, message_items, schema_of};
 use crate::agent::message::{AssistantMessage, Message, ToolDescription};
-use crate::agent::model::names::Names;
+use crate::agent::model::names::ToolNames;
 use crate::agent::model::{Endpoint, Wire};
 use crate::limits;
 
-pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
+pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &ToolNames) -> Value {
     let max_tokens = ask.max_tokens.unwrap_or(limits::MODEL_TOKENS_DEFAULT);
     let mut body = json!({ "model": endpoint.model, "stream": true, "max_tokens": max_tokens });
     match (ask.effort, ask.temperature) {
@@ -42,7 +42,7 @@ pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
 }
 
 /// Returns all system texts, and the alternating turns of the user and the model.
-fn messages(messages: &[Message], names: &Names) -> (String, Vec<Value>) {
+fn messages(messages: &[Message], names: &ToolNames) -> (String, Vec<Value>) {
     let mut system = String::new();
     let mut turns: Vec<(&'static str, Vec<Value>)> = Vec::new();
     for message in messages {
@@ -78,16 +78,16 @@ fn messages(messages: &[Message], names: &Names) -> (String, Vec<Value>) {
     (system, spelled.collect())
 }
 
-fn assistant(message: &AssistantMessage, names: &Names) -> Vec<Value> {
-    let spell = |said| match said {
-        Said::Text(text) => text_block(text),
-        Said::Call(call) => Some(json!({
+fn assistant(message: &AssistantMessage, names: &ToolNames) -> Vec<Value> {
+    let spell = |item| match item {
+        MessageItem::Text(text) => text_block(text),
+        MessageItem::Call(call) => Some(json!({
             "type": "tool_use", "id": plain_id(&call.id), "name": names.wire_name(&call.name),
             "input": arguments_of(call),
         })),
-        Said::Block(block) => Some(block.value.clone()),
+        MessageItem::Block(block) => Some(block.value.clone()),
     };
-    said(message, Wire::Messages).into_iter().filter_map(spell).collect()
+    message_items(message, Wire::Messages).into_iter().filter_map(spell).collect()
 }
 
 fn text_block(text: &str) -> Option<Value> {

@@ -12,7 +12,7 @@ mod tests;
 use serde_json::{Value, json};
 
 use crate::agent::message::{AssistantMessage, CallMade, Message, ReasoningBlock, ToolDescription};
-use crate::agent::model::names::Names;
+use crate::agent::model::names::ToolNames;
 use crate::agent::model::{Endpoint, Wire};
 
 const USER_AGENT: &str = concat!("streamdoor/", env!("CARGO_PKG_VERSION"));
@@ -95,7 +95,7 @@ impl Effort {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn write_request(endpoint: &Endpoint, ask: &Ask<'_>, out: &mut Vec<u8>) {
-    let names = Names::of(ask.tools);
+    let names = ToolNames::of(ask.tools);
     let body = match endpoint.wire {
         Wire::ChatCompletions => chat::body(endpoint, ask, &names),
         Wire::Responses => responses::body(endpoint, ask, &names),
@@ -124,7 +124,7 @@ pub fn write_request(endpoint: &Endpoint, ask: &Ask<'_>, out: &mut Vec<u8>) {
 }
 
 /// An item of a model's message, in the order in which the items are sent back.
-enum Said<'a> {
+enum MessageItem<'a> {
     Text(&'a str),
     Call(&'a CallMade),
     Block(&'a ReasoningBlock),
@@ -132,24 +132,24 @@ enum Said<'a> {
 
 /// Splits a message at the positions of the data that its wire requires back. Positions beyond the
 /// message move to its end, because the text may have been shortened.
-fn said<'a>(message: &'a AssistantMessage, wire: Wire) -> Vec<Said<'a>> {
+fn message_items<'a>(message: &'a AssistantMessage, wire: Wire) -> Vec<MessageItem<'a>> {
     let AssistantMessage { text, calls, reasoning } = message;
     let (mut text_at, mut call_at) = (0, 0);
     let mut all = Vec::new();
-    let mut say_until = |all: &mut Vec<Said<'a>>, text_end: usize, call_end: usize| {
+    let mut push_until = |all: &mut Vec<MessageItem<'a>>, text_end: usize, call_end: usize| {
         let text_end = text.floor_char_boundary(text_end).max(text_at);
         let call_end = call_end.min(calls.len()).max(call_at);
         if text_end > text_at {
-            all.push(Said::Text(&text[text_at..text_end]));
+            all.push(MessageItem::Text(&text[text_at..text_end]));
         }
-        all.extend(calls[call_at..call_end].iter().map(Said::Call));
+        all.extend(calls[call_at..call_end].iter().map(MessageItem::Call));
         (text_at, call_at) = (text_end, call_end);
     };
     for block in reasoning.iter().filter(|block| block.wire == wire) {
-        say_until(&mut all, block.text_bytes, block.call_count);
-        all.push(Said::Block(block));
+        push_until(&mut all, block.text_bytes, block.call_count);
+        all.push(MessageItem::Block(block));
     }
-    say_until(&mut all, text.len(), calls.len());
+    push_until(&mut all, text.len(), calls.len());
     all
 }
 

@@ -3,12 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Ask, Said, arguments_text, join, said, schema_of};
+use super::{Ask, MessageItem, arguments_text, join, message_items, schema_of};
 use crate::agent::message::{AssistantMessage, Message, ToolDescription};
-use crate::agent::model::names::Names;
+use crate::agent::model::names::ToolNames;
 use crate::agent::model::{Endpoint, Wire};
 
-pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
+pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &ToolNames) -> Value {
     let mut body = json!({ "model": endpoint.model, "stream": true, "store": false });
     if ask.effort.is_some() || thinks(&endpoint.model) {
         // Other models refuse this field.
@@ -66,21 +66,21 @@ fn thinks(model: &str) -> bool {
 }
 
 /// Writes a message of the model. Reasoning is sent back only with an item that follows it.
-fn assistant(message: &AssistantMessage, names: &Names) -> Vec<Value> {
+fn assistant(message: &AssistantMessage, names: &ToolNames) -> Vec<Value> {
     let (mut items, mut kept_count) = (Vec::new(), 0);
-    for said in said(message, Wire::Responses) {
-        match said {
-            Said::Text(text) => items.push(json!({ "role": "assistant", "content": text })),
-            Said::Call(call) => items.push(json!({
+    for item in message_items(message, Wire::Responses) {
+        match item {
+            MessageItem::Text(text) => items.push(json!({ "role": "assistant", "content": text })),
+            MessageItem::Call(call) => items.push(json!({
                 "type": "function_call", "call_id": call.id, "name": names.wire_name(&call.name),
                 "arguments": arguments_text(call),
             })),
             // Without its content the item refers to data that was not stored.
-            Said::Block(block) if block.value["encrypted_content"].is_string() => {
+            MessageItem::Block(block) if block.value["encrypted_content"].is_string() => {
                 items.push(block.value.clone());
                 continue;
             }
-            Said::Block(_) => continue,
+            MessageItem::Block(_) => continue,
         }
         kept_count = items.len();
     }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{AskError, Asked, Conversation, content, error, list, object, text_if};
+use super::{AskError, Conversation, FrontRequest, content, error, list, object, text_if};
 use crate::agent::{CallMade, ToolDescription};
 
 /// Reads a `RunAgentInput`.
@@ -13,12 +13,14 @@ use crate::agent::{CallMade, ToolDescription};
 ///
 /// # Errors
 /// [`AskError`] names the field that is missing or wrong.
-pub fn read_ag_ui(body: &[u8]) -> Result<Asked, AskError> {
+pub fn read_ag_ui(body: &[u8]) -> Result<FrontRequest, AskError> {
     of_ag_ui(object(body)?)
 }
 
 /// Does the same as [`read_ag_ui`], for a body that was parsed.
-pub(in crate::endpoint) fn of_ag_ui(mut members: Map<String, Value>) -> Result<Asked, AskError> {
+pub(in crate::endpoint) fn of_ag_ui(
+    mut members: Map<String, Value>,
+) -> Result<FrontRequest, AskError> {
     let mut conversation = Conversation::default();
     if let Some(context) = members.get("context").and_then(Value::as_array) {
         let entries = context.iter().filter_map(|entry| {
@@ -57,7 +59,7 @@ pub(in crate::endpoint) fn of_ag_ui(mut members: Map<String, Value>) -> Result<A
         Some(Value::Object(options)) => options,
         _ => Map::new(),
     };
-    Ok(Asked {
+    Ok(FrontRequest {
         messages: conversation.end(),
         thread_id: text_if(&mut members, "threadId")?,
         run_id: text_if(&mut members, "runId")?,

@@ -5,19 +5,21 @@
 
 use serde_json::{Map, Value};
 
-use super::{AskError, Asked, Conversation, error, list, object, result_text, text_if};
+use super::{AskError, Conversation, FrontRequest, error, list, object, result_text, text_if};
 use crate::agent::CallMade;
 
 /// Reads the body of a request from AI SDK's transport, of any generation.
 ///
 /// # Errors
 /// [`AskError`] names the field that is missing or wrong.
-pub fn read_ai_sdk(body: &[u8]) -> Result<Asked, AskError> {
+pub fn read_ai_sdk(body: &[u8]) -> Result<FrontRequest, AskError> {
     of_ai_sdk(object(body)?)
 }
 
 /// Does the same as [`read_ai_sdk`], for a body that was parsed.
-pub(in crate::endpoint) fn of_ai_sdk(mut members: Map<String, Value>) -> Result<Asked, AskError> {
+pub(in crate::endpoint) fn of_ai_sdk(
+    mut members: Map<String, Value>,
+) -> Result<FrontRequest, AskError> {
     let messages = list(&mut members, "messages")?;
     let mut conversation = Conversation::default();
     for (at, message) in messages.iter().enumerate() {
@@ -40,7 +42,7 @@ pub(in crate::endpoint) fn of_ai_sdk(mut members: Map<String, Value>) -> Result<
         members.remove(name); // The message that is regenerated is not among those sent.
     }
     let messages = conversation.end();
-    Ok(Asked { messages, thread_id, options: members, ..Asked::default() })
+    Ok(FrontRequest { messages, thread_id, options: members, ..FrontRequest::default() })
 }
 
 fn texts(parts: &[Value]) -> String {

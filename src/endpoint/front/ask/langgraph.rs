@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{AskError, Asked, Conversation, content, error, list, object};
+use super::{AskError, Conversation, FrontRequest, content, error, list, object};
 use crate::agent::CallMade;
 use crate::endpoint::front::Channels;
 
@@ -17,7 +17,7 @@ pub enum Command {
         /// The client's name of the assistant: a model, or the agent itself.
         assistant: String,
         /// The content of the request.
-        asked: Box<Asked>,
+        request: Box<FrontRequest>,
     },
     /// A command that is refused, with the protocol's name of the reason.
     Refused {
@@ -84,8 +84,8 @@ pub fn read_command(body: &[u8], thread_id: &str) -> Result<Command, AskError> {
         _ => Default::default(),
     };
     let thread_id = Some(thread_id.to_owned());
-    let asked = Asked { messages, thread_id, options, ..Asked::default() };
-    Ok(Command::Start { id, assistant, asked: Box::new(asked) })
+    let request = FrontRequest { messages, thread_id, options, ..FrontRequest::default() };
+    Ok(Command::Start { id, assistant, request: Box::new(request) })
 }
 
 /// Reads an input, which is a text, or an object with messages.

@@ -61,7 +61,7 @@ fn a_chat_of_ai_sdk_is_a_conversation_with_steps_and_calls() {
             {"id": "3", "role": "user", "parts": [{"type": "text", "text": "again"}]},
         ],
     });
-    let asked = read_ai_sdk(&bytes(&body)).unwrap();
+    let request = read_ai_sdk(&bytes(&body)).unwrap();
     let to_1 = "{\"to\":1}";
     let calls = vec![call("a", to_1), call("b", to_1), call("c", to_1)];
     let expected = [
@@ -75,9 +75,9 @@ fn a_chat_of_ai_sdk_is_a_conversation_with_steps_and_calls() {
         assistant("Done.", Vec::new()),
         user("again"),
     ];
-    assert_eq!(asked.messages, expected);
-    assert_eq!(asked.thread_id.as_deref(), Some("chat-1"));
-    assert_eq!(Value::Object(asked.options), json!({"model": "fast"}));
+    assert_eq!(request.messages, expected);
+    assert_eq!(request.thread_id.as_deref(), Some("chat-1"));
+    assert_eq!(Value::Object(request.options), json!({"model": "fast"}));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_run_of_ag_ui_is_a_conversation_with_its_context_and_the_pages_tools() {
         "context": [{"description": "page", "value": "start"}],
         "forwardedProps": {"model": "fast"},
     });
-    let asked = read_ag_ui(&bytes(&body)).unwrap();
+    let request = read_ag_ui(&bytes(&body)).unwrap();
     let expected = [
         Message::System("page: start".to_owned()),
         user("count"),
@@ -111,10 +111,10 @@ fn a_run_of_ag_ui_is_a_conversation_with_its_context_and_the_pages_tools() {
         result("a", "no", true),
         user("again"),
     ];
-    assert_eq!(asked.messages, expected);
-    assert_eq!((asked.thread_id.as_deref(), asked.run_id.as_deref()), (Some("t"), Some("r")));
-    assert_eq!(asked.client_tools[0].name, "paint");
-    assert_eq!(Value::Object(asked.options), json!({"model": "fast"}));
+    assert_eq!(request.messages, expected);
+    assert_eq!((request.thread_id.as_deref(), request.run_id.as_deref()), (Some("t"), Some("r")));
+    assert_eq!(request.client_tools[0].name, "paint");
+    assert_eq!(Value::Object(request.options), json!({"model": "fast"}));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn commands_of_langgraph_start_runs_or_are_refused_by_name() {
         ]},
         "config": {"configurable": {"model": "fast"}},
     }});
-    let Command::Start { id: 1, assistant: which, asked } =
+    let Command::Start { id: 1, assistant: which, request } =
         read_command(&bytes(&body), "t").unwrap()
     else {
         panic!("expected the start of a run");
@@ -142,8 +142,8 @@ fn commands_of_langgraph_start_runs_or_are_refused_by_name() {
         result("a", "1", false),
         user("again"),
     ];
-    assert_eq!((which.as_str(), &asked.messages[..]), ("agent", &expected[..]));
-    assert_eq!(asked.options["model"], "fast");
+    assert_eq!((which.as_str(), &request.messages[..]), ("agent", &expected[..]));
+    assert_eq!(request.options["model"], "fast");
     for (method, reason) in [("state.get", "not_supported"), ("fly", "unknown_command")] {
         let body = json!({"id": 2, "method": method, "params": {}});
         let refused = Command::Refused { id: 2, reason };

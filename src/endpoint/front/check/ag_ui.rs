@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Seen, SeenCall, SeenEnd, SeenStep, arguments, require, some_text, text};
+use super::{SeenCall, SeenEnd, SeenStep, SeenStream, arguments, require, some_text, text};
 
 #[derive(Default)]
-pub struct Client {
-    seen: Seen,
+pub struct AgUiClient {
+    seen: SeenStream,
     has_started: bool,
     has_ended: bool,
     steps: BTreeSet<String>,
@@ -24,15 +24,15 @@ pub struct Client {
     activities: BTreeSet<String>,
 }
 
-impl Client {
+impl AgUiClient {
     /// Starts the checks of the order anew. The application keeps what it has.
     pub fn reconnect(&mut self) {
-        *self = Client {
+        *self = AgUiClient {
             seen: std::mem::take(&mut self.seen),
             names: std::mem::take(&mut self.names),
             told: std::mem::take(&mut self.told),
             activities: std::mem::take(&mut self.activities),
-            ..Client::default()
+            ..AgUiClient::default()
         };
     }
 
@@ -199,7 +199,7 @@ impl Client {
         Ok(())
     }
 
-    pub fn finish(self) -> Result<Seen, String> {
+    pub fn finish(self) -> Result<SeenStream, String> {
         require(self.has_ended, "the stream has no end")?;
         if self.seen.end != SeenEnd::Detached {
             let mut calls = self.seen.steps.iter().flat_map(|step| &step.calls);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Seen, SeenCall, SeenEnd, SeenStep, arguments, require, some_text, text};
+use super::{SeenCall, SeenEnd, SeenStep, SeenStream, arguments, require, some_text, text};
 use crate::endpoint::front::SdkVersion;
 
 /// The chunks of each version and their fields. A `!` marks required fields.
@@ -35,9 +35,9 @@ const KNOWN: [(SdkVersion, &str, &[&str]); 19] = {
 const FINISH_REASONS: [&str; 6] =
     ["stop", "length", "content-filter", "tool-calls", "error", "other"];
 
-pub struct Client {
+pub struct AiSdkClient {
     sdk: SdkVersion,
-    seen: Seen,
+    seen: SeenStream,
     has_started: bool,
     is_in_step: bool,
     /// The blocks that are open.
@@ -52,11 +52,11 @@ pub struct Client {
     is_done: bool,
 }
 
-impl Client {
-    pub fn new(sdk: SdkVersion) -> Client {
-        Client {
+impl AiSdkClient {
+    pub fn new(sdk: SdkVersion) -> AiSdkClient {
+        AiSdkClient {
             sdk,
-            seen: Seen::default(),
+            seen: SeenStream::default(),
             has_started: false,
             is_in_step: false,
             open: Vec::new(),
@@ -70,7 +70,7 @@ impl Client {
     }
 
     pub fn reconnect(&mut self) {
-        *self = Client::new(self.sdk); // The message is created anew.
+        *self = AiSdkClient::new(self.sdk); // The message is created anew.
     }
 
     pub fn done(&mut self) -> Result<(), String> {
@@ -280,7 +280,7 @@ impl Client {
         Ok(())
     }
 
-    pub fn finish(self) -> Result<Seen, String> {
+    pub fn finish(self) -> Result<SeenStream, String> {
         require(self.is_done, "[DONE] is missing")?;
         require(self.open.is_empty(), "a block is open")?;
         if self.seen.end != SeenEnd::Detached {

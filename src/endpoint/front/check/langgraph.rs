@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Seen, SeenCall, SeenEnd, SeenStep, require, some_text, text};
+use super::{SeenCall, SeenEnd, SeenStep, SeenStream, require, some_text, text};
 
-pub struct Client {
+pub struct LangGraphClient {
     is_camel: bool,
-    seen: Seen,
+    seen: SeenStream,
     seq: Option<u64>,
     ids: BTreeSet<String>,
     message: Option<Message>,
@@ -38,11 +38,11 @@ struct Open {
     told: String,
 }
 
-impl Client {
-    pub fn new(is_camel: bool) -> Client {
-        Client {
+impl LangGraphClient {
+    pub fn new(is_camel: bool) -> LangGraphClient {
+        LangGraphClient {
             is_camel,
-            seen: Seen::default(),
+            seen: SeenStream::default(),
             seq: None,
             ids: BTreeSet::new(),
             message: None,
@@ -196,7 +196,7 @@ impl Client {
         Ok(())
     }
 
-    pub fn finish(mut self) -> Result<Seen, String> {
+    pub fn finish(mut self) -> Result<SeenStream, String> {
         for (id, tool) in std::mem::take(&mut self.tools) {
             let call = self.seen.known(&id.into())?;
             require(call.name == tool.name, "the tool has two names")?;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Input, Object, Pen};
-use crate::endpoint::front::call::Call;
+use super::{EventWriter, Input, Object};
+use crate::endpoint::front::call::FrontCall;
 use crate::endpoint::front::op::{Block, Prose};
 use crate::limits;
 
@@ -31,23 +31,23 @@ pub(super) struct Blocks {
 /// A block that is not finished.
 #[derive(Debug)]
 struct Waiting {
-    what: What,
+    what: BlockContent,
     /// The content that was not sent yet.
     held: String,
     /// All prose that was sent, for the end of the block. `None` if it is too long or incomplete.
     whole: Option<String>,
-    end: Option<End>,
+    end: Option<BlockEnd>,
 }
 
 #[derive(Debug)]
-enum What {
+enum BlockContent {
     Prose(Prose),
     Call { id: Arc<str>, name: Arc<str> },
 }
 
 /// The end of a block.
 #[derive(Debug)]
-enum End {
+enum BlockEnd {
     Plain,
     Arguments(Value),
     Invalid { text: String, problem: String },
@@ -68,78 +68,78 @@ impl Blocks {
         self.waiting.iter().map(|block| block.held.capacity() + whole(block)).sum()
     }
 
-    pub fn open(&mut self, block: Block, pen: &mut Pen<'_>) {
+    pub fn open(&mut self, block: Block, events: &mut EventWriter<'_>) {
         // The first block begins at offset 0. Otherwise its beginning is lost here, but the client
         // has it.
         let is_whole = block.offset == 0 || self.index > 0 || !self.waiting.is_empty();
-        self.add(What::Prose(block.prose), is_whole, pen);
+        self.add(BlockContent::Prose(block.prose), is_whole, events);
     }
 
-    pub fn call(&mut self, call: &Call, pen: &mut Pen<'_>) {
-        let what = What::Call { id: Arc::clone(&call.id), name: Arc::clone(&call.name) };
-        self.add(what, true, pen);
+    pub fn call(&mut self, call: &FrontCall, events: &mut EventWriter<'_>) {
+        let what = BlockContent::Call { id: Arc::clone(&call.id), name: Arc::clone(&call.name) };
+        self.add(what, true, events);
     }
 
-    fn add(&mut self, what: What, is_whole: bool, pen: &mut Pen<'_>) {
+    fn add(&mut self, what: BlockContent, is_whole: bool, events: &mut EventWriter<'_>) {
         let (held, whole) = (String::new(), is_whole.then(String::new));
         self.waiting.push_back(Waiting { what, held, whole, end: None });
-        self.flush(pen);
+        self.flush(events);
     }
 
     /// Adds text to the open block of prose.
-    pub fn prose(&mut self, text: &str, pen: &mut Pen<'_>) {
+    pub fn prose(&mut self, text: &str, events: &mut EventWriter<'_>) {
         if let Some(block) = self.waiting.iter_mut().find(|block| block.is_open_prose()) {
             block.held.push_str(text);
         }
-        self.flush(pen);
+        self.flush(events);
     }
 
-    pub fn shut(&mut self, pen: &mut Pen<'_>) {
+    pub fn shut(&mut self, events: &mut EventWriter<'_>) {
         if let Some(block) = self.waiting.iter_mut().find(|block| block.is_open_prose()) {
-            block.end = Some(End::Plain);
+            block.end = Some(BlockEnd::Plain);
         }
-        self.flush(pen);
+        self.flush(events);
     }
 
-    pub fn arguments(&mut self, call: &Call, text: &str, pen: &mut Pen<'_>) {
+    pub fn arguments(&mut self, call: &FrontCall, text: &str, events: &mut EventWriter<'_>) {
         if let Some(block) = self.waiting.iter_mut().find(|block| block.is_open_call(call)) {
             block.held.push_str(text);
         }
-        self.flush(pen);
+        self.flush(events);
     }
 
-    pub fn ready(&mut self, call: &Call, input: &Input<'_>, pen: &mut Pen<'_>) {
+    pub fn ready(&mut self, call: &FrontCall, input: &Input<'_>, events: &mut EventWriter<'_>) {
         if let Some(block) = self.waiting.iter_mut().find(|block| block.is_open_call(call)) {
-            let invalid = |text: &str, problem: &str| End::Invalid {
+            let invalid = |text: &str, problem: &str| BlockEnd::Invalid {
                 text: text.to_owned(),
                 problem: problem.to_owned(),
             };
             block.end = Some(match input {
-                Input::Valid(value) => End::Arguments((*value).clone()),
-                Input::Unknown => End::Arguments(Value::Object(serde_json::Map::new())),
+                Input::Valid(value) => BlockEnd::Arguments((*value).clone()),
+                Input::Unknown => BlockEnd::Arguments(Value::Object(serde_json::Map::new())),
                 Input::Cut(text) => invalid(text, "the rest was lost"),
                 Input::Invalid { text, problem } => invalid(text, problem),
             });
         }
-        self.flush(pen);
+        self.flush(events);
     }
 
     /// Writes everything that can be written now.
-    fn flush(&mut self, pen: &mut Pen<'_>) {
+    fn flush(&mut self, events: &mut EventWriter<'_>) {
         while let Some(first) = self.waiting.front_mut() {
             if !self.has_begun {
                 self.has_begun = true;
-                begin(&self.id, &self.model, pen);
+                begin(&self.id, &self.model, events);
             }
             if !self.is_open {
                 self.is_open = true;
-                first.write_start(self.index, pen);
+                first.write_start(self.index, events);
             }
-            first.write_held(self.index, pen);
+            first.write_held(self.index, events);
             if first.end.is_none() {
                 return;
             }
-            first.write_end(self.index, pen);
+            first.write_end(self.index, events);
             self.waiting.pop_front();
             self.index += 1;
             self.is_open = false;
@@ -147,9 +147,9 @@ impl Blocks {
     }
 }
 
-fn begin(id: &str, model: &str, pen: &mut Pen<'_>) {
-    let names = pen.names;
-    pen.message("message-start", |data, style| {
+fn begin(id: &str, model: &str, events: &mut EventWriter<'_>) {
+    let names = events.names;
+    events.message("message-start", |data, style| {
         data.text("role", "ai");
         data.text("id", id);
         data.object("metadata", |metadata| {
@@ -164,17 +164,17 @@ fn begin(id: &str, model: &str, pen: &mut Pen<'_>) {
 
 impl Waiting {
     fn is_open_prose(&self) -> bool {
-        self.end.is_none() && matches!(self.what, What::Prose(_))
+        self.end.is_none() && matches!(self.what, BlockContent::Prose(_))
     }
 
-    fn is_open_call(&self, call: &Call) -> bool {
-        self.end.is_none() && matches!(&self.what, What::Call { id, .. } if *id == call.id)
+    fn is_open_call(&self, call: &FrontCall) -> bool {
+        self.end.is_none() && matches!(&self.what, BlockContent::Call { id, .. } if *id == call.id)
     }
 
-    fn write_start(&self, index: u64, pen: &mut Pen<'_>) {
-        self.write(index, "content-block-start", pen, |content| match &self.what {
-            What::Prose(prose) => prose_fields(*prose, "", content),
-            What::Call { id, name } => {
+    fn write_start(&self, index: u64, events: &mut EventWriter<'_>) {
+        self.write(index, "content-block-start", events, |content| match &self.what {
+            BlockContent::Prose(prose) => prose_fields(*prose, "", content),
+            BlockContent::Call { id, name } => {
                 call_fields("tool_call_chunk", id, name, content, |content| {
                     content.text("args", "");
                 })
@@ -182,31 +182,31 @@ impl Waiting {
         });
     }
 
-    fn write_held(&mut self, index: u64, pen: &mut Pen<'_>) {
+    fn write_held(&mut self, index: u64, events: &mut EventWriter<'_>) {
         if self.held.is_empty() {
             return;
         }
         let held = &self.held;
-        pen.message("content-block-delta", |data, _| {
+        events.message("content-block-delta", |data, _| {
             data.number("index", index);
             data.object("delta", |delta| match self.what {
-                What::Prose(Prose::Text) => {
+                BlockContent::Prose(Prose::Text) => {
                     delta.text("type", "text-delta");
                     delta.text("text", held);
                 }
-                What::Prose(Prose::Reasoning) => {
+                BlockContent::Prose(Prose::Reasoning) => {
                     delta.text("type", "reasoning-delta");
                     delta.text("reasoning", held);
                 }
                 // This event appends. The older `block-delta` repeats the whole arguments each
                 // time.
-                What::Call { .. } => {
+                BlockContent::Call { .. } => {
                     delta.text("type", "tool-call-delta");
                     delta.text("args", held);
                 }
             });
         });
-        if let (What::Prose(_), Some(whole)) = (&self.what, &mut self.whole) {
+        if let (BlockContent::Prose(_), Some(whole)) = (&self.what, &mut self.whole) {
             if whole.len() + held.len() <= limits::FRONT_PROSE_BYTES_MAX {
                 whole.push_str(held);
             } else {
@@ -216,25 +216,27 @@ impl Waiting {
         self.held.clear();
     }
 
-    fn write_end(&self, index: u64, pen: &mut Pen<'_>) {
-        self.write(index, "content-block-finish", pen, |content| match (&self.what, &self.end) {
-            // If the prose is not repeated, the client keeps what it has.
-            (What::Prose(prose), _) => {
-                prose_fields(*prose, self.whole.as_deref().unwrap_or_default(), content);
-            }
-            (What::Call { id, name }, Some(End::Arguments(value))) => {
-                call_fields("tool_call", id, name, content, |content| {
-                    content.value("args", value);
-                });
-            }
-            (What::Call { id, name }, Some(End::Invalid { text, problem })) => {
-                call_fields("invalid_tool_call", id, name, content, |content| {
-                    content.text("args", text);
-                    content.text("error", problem);
-                });
-            }
-            (What::Call { .. }, Some(End::Plain) | None) => {
-                unreachable!("a call has the end of a call")
+    fn write_end(&self, index: u64, events: &mut EventWriter<'_>) {
+        self.write(index, "content-block-finish", events, |content| {
+            match (&self.what, &self.end) {
+                // If the prose is not repeated, the client keeps what it has.
+                (BlockContent::Prose(prose), _) => {
+                    prose_fields(*prose, self.whole.as_deref().unwrap_or_default(), content);
+                }
+                (BlockContent::Call { id, name }, Some(BlockEnd::Arguments(value))) => {
+                    call_fields("tool_call", id, name, content, |content| {
+                        content.value("args", value);
+                    });
+                }
+                (BlockContent::Call { id, name }, Some(BlockEnd::Invalid { text, problem })) => {
+                    call_fields("invalid_tool_call", id, name, content, |content| {
+                        content.text("args", text);
+                        content.text("error", problem);
+                    });
+                }
+                (BlockContent::Call { .. }, Some(BlockEnd::Plain) | None) => {
+                    unreachable!("a call has the end of a call")
+                }
             }
         });
     }
@@ -243,10 +245,10 @@ impl Waiting {
         &self,
         index: u64,
         event: &str,
-        pen: &mut Pen<'_>,
+        events: &mut EventWriter<'_>,
         fill: impl FnOnce(&mut Object<'_>),
     ) {
-        pen.message(event, |data, _| {
+        events.message(event, |data, _| {
             data.number("index", index);
             data.object("content", fill);
         });

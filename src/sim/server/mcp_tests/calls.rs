@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::client::{Heard, MOMENT, Mcp, alone, slow};
+use super::client::{MOMENT, Mcp, ReceivedMessages, alone, slow};
 use crate::base::Random;
 use crate::shard::ShardConfig;
 use crate::sim::network::SimClient;
-use crate::sim::server::house::House;
+use crate::sim::server::test_server::TestServer;
 
 #[test]
 fn a_call_is_answered_once_behind_all_that_was_told_of_it() {
@@ -19,12 +19,12 @@ fn a_call_is_answered_once_behind_all_that_was_told_of_it() {
     }] {
         let mut mcp = Mcp::begun();
         let client = mcp.call(slow(10, 100), meta.clone());
-        let first = Heard::read(&mcp.house.hear(client));
+        let first = ReceivedMessages::read(&mcp.test_server.hear(client));
         assert_eq!(first.status, "200");
         assert!(!first.progress().is_empty() && !first.is_over, "{first:?}");
-        mcp.house.pass(Duration::from_secs(2));
+        mcp.test_server.pass(Duration::from_secs(2));
         let mut heard = first;
-        heard.add(&mcp.house.hear(client));
+        heard.add(&mcp.test_server.hear(client));
         assert!(heard.is_over);
         heard.assert_rises();
         assert_eq!(heard.chunks(), (1..=10).collect::<Vec<u64>>());
@@ -42,25 +42,25 @@ fn a_call_is_answered_once_behind_all_that_was_told_of_it() {
 fn who_wants_to_be_told_nothing_is_answered_with_one_message() {
     let mut mcp = Mcp::begun();
     let client = mcp.call(slow(3, 100), json!({}));
-    mcp.house.pass(Duration::from_secs(1));
-    let heard = Heard::read(&mcp.house.hear(client));
+    mcp.test_server.pass(Duration::from_secs(1));
+    let heard = ReceivedMessages::read(&mcp.test_server.hear(client));
     assert!(heard.head.contains("application/json"), "{heard:?}");
     assert_eq!(heard.answer()["id"], 2);
     // The connection is free again.
-    mcp.house.say(client, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert!(mcp.house.hear(client).starts_with("HTTP/1.1 200 "));
+    mcp.test_server.say(client, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(mcp.test_server.hear(client).starts_with("HTTP/1.1 200 "));
 }
 
 #[test]
 fn a_long_silence_becomes_a_stream_that_says_that_it_lives() {
     let mut mcp = Mcp::begun();
     let client = mcp.call(slow(2, 40_000), json!({}));
-    mcp.house.pass(Duration::from_secs(35));
-    let text = mcp.house.hear(client);
+    mcp.test_server.pass(Duration::from_secs(35));
+    let text = mcp.test_server.hear(client);
     assert!(text.contains("text/event-stream") && text.contains(":\n\n"), "{text}");
-    let mut heard = Heard::read(&text);
-    mcp.house.pass(Duration::from_secs(10));
-    heard.add(&mcp.house.hear(client));
+    let mut heard = ReceivedMessages::read(&text);
+    mcp.test_server.pass(Duration::from_secs(10));
+    heard.add(&mcp.test_server.hear(client));
     assert!(heard.is_over);
     heard.answer();
 }
@@ -69,7 +69,7 @@ fn a_long_silence_becomes_a_stream_that_says_that_it_lives() {
 fn a_cancelled_call_is_stopped_and_not_answered() {
     let mut mcp = Mcp::begun();
     let client = mcp.call(slow(100, 1_000), json!({"progressToken": 1}));
-    mcp.house.pass(Duration::from_secs(2));
+    mcp.test_server.pass(Duration::from_secs(2));
     let id = mcp.next_id;
     // Another session's request of the same id is not affected.
     let session = mcp.session.clone();
@@ -80,15 +80,15 @@ fn a_cancelled_call_is_stopped_and_not_answered() {
         "params": {"requestId": id, "reason": "enough"},
     });
     let told = mcp.post(&cancel);
-    assert!(mcp.house.hear(told).starts_with("HTTP/1.1 202 "));
-    mcp.house.pass(Duration::from_secs(1));
+    assert!(mcp.test_server.hear(told).starts_with("HTTP/1.1 202 "));
+    mcp.test_server.pass(Duration::from_secs(1));
     assert_eq!(mcp.states(), ["running"]);
     mcp.session = session;
     let told = mcp.post(&cancel);
-    assert!(mcp.house.hear(told).starts_with("HTTP/1.1 202 "));
-    mcp.house.pass(Duration::from_secs(1));
+    assert!(mcp.test_server.hear(told).starts_with("HTTP/1.1 202 "));
+    mcp.test_server.pass(Duration::from_secs(1));
     assert_eq!(mcp.states(), ["cancelled"]);
-    let heard = Heard::read(&mcp.house.hear(client));
+    let heard = ReceivedMessages::read(&mcp.test_server.hear(client));
     assert!(heard.is_over && heard.answers().is_empty(), "{heard:?}");
 }
 
@@ -98,14 +98,14 @@ fn who_takes_nothing_for_a_while_is_told_what_it_missed_and_answered() {
     let many = json!({"chunks": 3_000, "delay_ms": 1, "chunk_size": 200});
     let meta = json!({"progressToken": 1, "dev.streamdoor/stream": false});
     let client = mcp.call(many, meta);
-    mcp.house.pass(Duration::from_secs(10));
+    mcp.test_server.pass(Duration::from_secs(10));
     assert_eq!(mcp.states(), ["completed"], "nobody was held back");
     let mut text = String::new();
     for _ in 0..400 {
-        text += &mcp.house.hear(client);
-        mcp.house.pass(MOMENT);
+        text += &mcp.test_server.hear(client);
+        mcp.test_server.pass(MOMENT);
     }
-    let heard = Heard::read(&text);
+    let heard = ReceivedMessages::read(&text);
     assert!(heard.is_over);
     heard.assert_rises();
     let (mut next, mut missed) = (1, 0);
@@ -135,9 +135,9 @@ fn a_call_without_a_stream_and_without_notifications_says_that_the_rest_is_lost(
     let mut mcp = Mcp::begun();
     let many = json!({"chunks": 3_000, "delay_ms": 0, "chunk_size": 200});
     let client = mcp.call(many, json!({"dev.streamdoor/stream": false}));
-    mcp.house.pass(Duration::from_secs(1));
+    mcp.test_server.pass(Duration::from_secs(1));
     assert_eq!(mcp.states(), ["completed"], "nobody was held back");
-    let heard = Heard::read(&mcp.house.hear(client));
+    let heard = ReceivedMessages::read(&mcp.test_server.hear(client));
     let result = &heard.answer()["result"];
     assert_eq!(result["isError"], true);
     assert_eq!(result["_meta"]["dev.streamdoor/stream"], Value::Null);
@@ -154,7 +154,7 @@ fn a_wish_for_a_stream_that_is_neither_yes_nor_no_is_refused() {
             (json!({}), json!({"chunks": 1, "_stream": wrong}), "_stream"),
         ] {
             let client = mcp.call(arguments, meta);
-            let heard = Heard::read(&mcp.house.hear(client));
+            let heard = ReceivedMessages::read(&mcp.test_server.hear(client));
             let error = &heard.answer()["error"];
             assert_eq!(error["code"], -32602, "{error}");
             assert!(error["message"].as_str().unwrap().contains(name), "{error}");
@@ -170,11 +170,11 @@ fn a_server_that_ends_answers_what_it_can() {
     let mut meta = alone();
     meta["progressToken"] = 1.into();
     let other = mcp.call(slow(100, 1_000), meta);
-    mcp.house.pass(MOMENT);
-    mcp.house.shards[0].drain();
-    mcp.house.pass(Duration::from_secs(1));
+    mcp.test_server.pass(MOMENT);
+    mcp.test_server.shards[0].drain();
+    mcp.test_server.pass(Duration::from_secs(1));
     for client in [runs, other] {
-        let heard = Heard::read(&mcp.house.hear(client));
+        let heard = ReceivedMessages::read(&mcp.test_server.hear(client));
         assert!(heard.is_over, "{heard:?}");
         assert_eq!(heard.answer()["result"]["isError"], true);
     }
@@ -184,9 +184,9 @@ fn a_server_that_ends_answers_what_it_can() {
 fn whatever_clients_do_nothing_is_answered_twice_or_left_behind() {
     for seed in 0..30 {
         let mut random = Random::new(seed);
-        let mut mcp = Mcp::of(House::with(ShardConfig::default()));
+        let mut mcp = Mcp::of(TestServer::with(ShardConfig::default()));
         mcp.begin();
-        let mut open: Vec<(SimClient, Heard, bool)> = Vec::new();
+        let mut open: Vec<(SimClient, ReceivedMessages, bool)> = Vec::new();
         for _ in 0..60 {
             match random.below(6) {
                 0 | 1 => {
@@ -197,16 +197,16 @@ fn whatever_clients_do_nothing_is_answered_twice_or_left_behind() {
                     }
                     let arguments = slow(random.below(12), random.below(300));
                     let client = mcp.call(arguments, meta);
-                    open.push((client, Heard::default(), is_alone));
+                    open.push((client, ReceivedMessages::default(), is_alone));
                 }
                 2 if !open.is_empty() => {
                     let at = random.below(open.len() as u64) as usize;
                     let (client, heard, is_alone) = open.swap_remove(at);
-                    mcp.house.world.client_reset(client);
+                    mcp.test_server.world.client_reset(client);
                     let last = heard.last_id().to_owned();
                     if !is_alone && !last.is_empty() && heard.answers().is_empty() {
                         let back = mcp.resume(&last);
-                        open.push((back, Heard::default(), is_alone));
+                        open.push((back, ReceivedMessages::default(), is_alone));
                     }
                 }
                 3 => {
@@ -217,21 +217,21 @@ fn whatever_clients_do_nothing_is_answered_twice_or_left_behind() {
                         "params": {"requestId": id},
                     });
                     let told = mcp.post(&cancel);
-                    mcp.house.world.client_close(told);
+                    mcp.test_server.world.client_close(told);
                 }
-                _ => mcp.house.pass(Duration::from_millis(random.below(400))),
+                _ => mcp.test_server.pass(Duration::from_millis(random.below(400))),
             }
             for (client, heard, _) in &mut open {
-                let text = mcp.house.hear(*client);
+                let text = mcp.test_server.hear(*client);
                 match heard.status.is_empty() {
-                    true => *heard = Heard::read(&text),
+                    true => *heard = ReceivedMessages::read(&text),
                     false => heard.add(&text),
                 }
                 assert!(heard.answers().len() <= 1, "seed {seed}: {heard:?}");
                 heard.assert_rises();
             }
         }
-        mcp.house.pass(Duration::from_secs(10));
+        mcp.test_server.pass(Duration::from_secs(10));
         assert!(mcp.states().iter().all(|state| state != "running"), "seed {seed}");
     }
 }

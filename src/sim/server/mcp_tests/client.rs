@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::sim::network::SimClient;
-use crate::sim::server::house::House;
+use crate::sim::server::test_server::TestServer;
 
 pub const MOMENT: Duration = Duration::from_millis(1);
 
@@ -21,29 +21,31 @@ pub fn alone() -> Value {
 
 /// An MCP client of the simulated server.
 pub struct Mcp {
-    pub house: House,
+    pub test_server: TestServer,
     pub session: Option<String>,
     pub next_id: u64,
 }
 
 /// Messages that came on a stream, each with its id, and whether the stream is over.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct ReceivedMessages {
     pub status: String,
     pub head: String,
     pub messages: Vec<(String, Value)>,
     pub is_over: bool,
 }
 
-impl Heard {
-    pub fn read(text: &str) -> Heard {
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { return Heard::default() };
+impl ReceivedMessages {
+    pub fn read(text: &str) -> ReceivedMessages {
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            return ReceivedMessages::default();
+        };
         let is_stream = head.contains("text/event-stream");
-        let mut heard = Heard {
+        let mut heard = ReceivedMessages {
             status: head.get(9..12).unwrap_or("").to_owned(),
             head: head.to_owned(),
             is_over: !is_stream || body.ends_with("0\r\n\r\n") || body.contains("0\r\n\r\n<end>"),
-            ..Heard::default()
+            ..ReceivedMessages::default()
         };
         if !is_stream {
             let value = serde_json::from_str(body.trim_end_matches("<end>")).unwrap_or_default();
@@ -119,11 +121,11 @@ impl Heard {
 
 impl Mcp {
     pub fn new() -> Mcp {
-        Mcp::of(House::new())
+        Mcp::of(TestServer::new())
     }
 
-    pub fn of(house: House) -> Mcp {
-        Mcp { house, session: None, next_id: 0 }
+    pub fn of(test_server: TestServer) -> Mcp {
+        Mcp { test_server, session: None, next_id: 0 }
     }
 
     /// A client with a session.
@@ -145,7 +147,7 @@ impl Mcp {
         let session = line.expect("a session begins").to_owned();
         self.session = Some(session.clone());
         let told = self.post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        assert!(self.house.hear(told).starts_with("HTTP/1.1 202 "));
+        assert!(self.test_server.hear(told).starts_with("HTTP/1.1 202 "));
         session
     }
 
@@ -175,15 +177,15 @@ impl Mcp {
             (None, Some(session)) => head += &format!("Mcp-Session-Id: {session}\r\n"),
             (None, None) => {}
         }
-        self.house.visit(&format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()))
+        self.test_server.visit(&format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()))
     }
 
     /// Sends a request. Returns the immediate response.
-    pub fn ask(&mut self, method: &str, params: Value) -> Heard {
+    pub fn ask(&mut self, method: &str, params: Value) -> ReceivedMessages {
         let message = self.request(method, params);
         let client = self.post(&message);
-        let heard = Heard::read(&self.house.hear(client));
-        self.house.world.client_close(client);
+        let heard = ReceivedMessages::read(&self.test_server.hear(client));
+        self.test_server.world.client_close(client);
         heard
     }
 
@@ -203,14 +205,14 @@ impl Mcp {
     /// Resumes a stream that was cut.
     pub fn resume(&mut self, behind: &str) -> SimClient {
         let session = self.session.clone().unwrap();
-        self.house.visit(&format!(
+        self.test_server.visit(&format!(
             "GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\
              Mcp-Session-Id: {session}\r\nLast-Event-ID: {behind}\r\n\r\n"
         ))
     }
 
     pub fn states(&mut self) -> Vec<String> {
-        let heard = self.house.get("/v1/executions");
+        let heard = self.test_server.get("/v1/executions");
         let body = heard.split_once("\r\n\r\n").unwrap().1;
         let all: Value = serde_json::from_str(body).unwrap();
         let all = all["executions"].as_array().unwrap().clone();

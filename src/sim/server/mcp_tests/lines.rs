@@ -12,7 +12,7 @@ use crate::base::Instant;
 use crate::engine::Timeouts;
 use crate::limits;
 use crate::sim::network::SimClient;
-use crate::sim::server::house::House;
+use crate::sim::server::test_server::TestServer;
 use crate::stream::Policy;
 use crate::tool::{
     ArgumentError, Arguments, Context, EmitError, Need, Step, SubscribeDefaults, Tool, ToolSpec,
@@ -81,7 +81,7 @@ impl Tool for Player {
 
 /// A client on such a connection, and the time of its next read.
 struct Lines {
-    house: House,
+    test_server: TestServer,
     client: SimClient,
     begun: Instant,
     at_ms: u64,
@@ -92,11 +92,12 @@ struct Lines {
 impl Lines {
     /// Begins with a session, or without one in the stateless era.
     fn begin(settle_ms: u64, is_alone: bool) -> Lines {
-        let mut house = House::new();
-        house.shards[0].tools_mut().insert(spec(), prepare).unwrap();
-        let client = house.lines(Duration::from_millis(settle_ms));
-        let begun = house.world.now();
-        let mut lines = Lines { house, client, begun, at_ms: 0, rest: String::new(), is_alone };
+        let mut test_server = TestServer::new();
+        test_server.shards[0].tools_mut().insert(spec(), prepare).unwrap();
+        let client = test_server.lines(Duration::from_millis(settle_ms));
+        let begun = test_server.world.now();
+        let mut lines =
+            Lines { test_server, client, begun, at_ms: 0, rest: String::new(), is_alone };
         if !is_alone {
             lines.say(&json!({
                 "jsonrpc": "2.0",
@@ -117,8 +118,11 @@ impl Lines {
 
     fn say(&mut self, message: &Value) {
         let line = format!("{message}\n");
-        assert_eq!(self.house.world.client_send(self.client, line.as_bytes()), Ok(line.len()));
-        self.house.turn();
+        assert_eq!(
+            self.test_server.world.client_send(self.client, line.as_bytes()),
+            Ok(line.len())
+        );
+        self.test_server.turn();
     }
 
     /// Calls the player.
@@ -141,14 +145,14 @@ impl Lines {
 
     /// Restarts the time.
     fn restart(&mut self) {
-        (self.begun, self.at_ms) = (self.house.world.now(), 0);
+        (self.begun, self.at_ms) = (self.test_server.world.now(), 0);
     }
 
     /// Lets time pass until `until_us` microseconds after the start.
     fn pass_until_us(&mut self, until_us: u64) {
         let until = self.begun + Duration::from_micros(until_us);
-        let left_ns = until.nanos().saturating_sub(self.house.world.now().nanos());
-        self.house.pass(Duration::from_nanos(left_ns));
+        let left_ns = until.nanos().saturating_sub(self.test_server.world.now().nanos());
+        self.test_server.pass(Duration::from_nanos(left_ns));
     }
 
     /// Reads for some milliseconds. Returns each message with its millisecond since the start.
@@ -157,7 +161,7 @@ impl Lines {
         for _ in 0..duration_ms {
             // Each turn takes a little time: events due at a millisecond have come by its half.
             self.pass_until_us(1_000 * self.at_ms + 500);
-            self.rest += &self.house.hear(self.client);
+            self.rest += &self.test_server.hear(self.client);
             while let Some((line, rest)) = self.rest.split_once('\n') {
                 heard.push((self.at_ms, describe(&serde_json::from_str(line).expect(line))));
                 self.rest = rest.to_owned();
@@ -286,10 +290,10 @@ fn calls_end_within_a_second_behind_the_end_of_the_input() {
         for (ends, is_answered) in [(100, true), (grace_ms - 50, true), (grace_ms + 50, false)] {
             let mut lines = Lines::begin(settle_ms, false);
             lines.call(2, &[(10, "b", 2, 2)], ends);
-            lines.house.world.client_finish(lines.client);
-            lines.house.pass(Duration::from_millis(ends.min(grace_ms) + settle_ms));
-            lines.house.pass(Duration::from_millis(1));
-            let rest = lines.house.hear(lines.client);
+            lines.test_server.world.client_finish(lines.client);
+            lines.test_server.pass(Duration::from_millis(ends.min(grace_ms) + settle_ms));
+            lines.test_server.pass(Duration::from_millis(1));
+            let rest = lines.test_server.hear(lines.client);
             assert!(rest.ends_with("<end>"), "{rest}");
             assert_eq!(rest.contains(r#""id":2,"result""#), is_answered, "{ends} ms: {rest}");
         }
@@ -362,9 +366,9 @@ fn an_answer_that_settles_is_said_at_once_when_whoever_asked_says_nothing_more()
         let mut lines = Lines::begin(SETTLE_MS, is_alone);
         lines.call(1, &[(0, "a", 1, 2)], 5);
         assert_heard(&lines.hear_for(10), &[(0, "1: 1/2 #1")]);
-        lines.house.world.client_finish(lines.client);
-        lines.house.pass(Duration::from_millis(1));
-        let rest = lines.house.hear(lines.client);
+        lines.test_server.world.client_finish(lines.client);
+        lines.test_server.pass(Duration::from_millis(1));
+        let rest = lines.test_server.hear(lines.client);
         let answer: Value = serde_json::from_str(rest.trim_end_matches("<end>")).expect(&rest);
         assert_eq!(describe(&answer), "answer 1 a");
     }
@@ -379,8 +383,8 @@ fn parts_of_a_result_all_come_before_the_answer() {
     let arguments = json!({"beats": [(0, "a", 0, 0), (10, "b", 0, 0)], "ends": 10});
     let params = json!({"name": "play", "arguments": arguments, "_meta": meta});
     lines.say(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}));
-    lines.house.pass(Duration::from_millis(20));
-    let heard = lines.house.hear(lines.client);
+    lines.test_server.pass(Duration::from_millis(20));
+    let heard = lines.test_server.hear(lines.client);
     let messages: Vec<Value> =
         heard.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
     let [first, second, answer] = &messages[..] else { panic!("{messages:?}") };

@@ -4,7 +4,7 @@
 //!
 //! - `calls.rs`: calls that are answered once, cancelled, held back.
 //! - `cut.rs`: connections that break.
-//! - `kept.rs`: results that are fetched later, through doors and as tasks.
+//! - `kept.rs`: results that are fetched later, as streams and as tasks.
 //! - `lines.rs`: connections of lines, and the events that are held back on them.
 //! - `sessions.rs`: the lifetime of sessions, and their own notifications.
 //! - `shards.rs`: executions on other shards.

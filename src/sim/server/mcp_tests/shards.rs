@@ -2,14 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::client::{Heard, MOMENT, Mcp, alone, slow};
+use super::client::{MOMENT, Mcp, ReceivedMessages, alone, slow};
 use crate::base::ExecutionId;
-use crate::sim::server::house::{self, House};
+use crate::sim::server::test_server::{self, TestServer};
 
 #[test]
 fn sessions_find_what_lives_on_other_shards() {
-    let mut mcp = Mcp::of(House::of(3));
-    let ids: Vec<String> = (0..6).map(|_| mcp.house.run(house::SHORT, house::NOTHING)).collect();
+    let mut mcp = Mcp::of(TestServer::of(3));
+    let ids: Vec<String> =
+        (0..6).map(|_| mcp.test_server.run(test_server::SHORT, test_server::NOTHING)).collect();
     let shards: Vec<u8> = ids.iter().map(|id| id.parse::<ExecutionId>().unwrap().shard).collect();
     assert!(shards.iter().any(|shard| *shard != shards[0]), "{shards:?}");
     for _ in 0..4 {
@@ -49,25 +50,25 @@ fn sessions_find_what_lives_on_other_shards() {
 
 #[test]
 fn calls_of_virtual_tools_live_where_their_workers_are() {
-    let mut mcp = Mcp::of(House::of(3));
+    let mut mcp = Mcp::of(TestServer::of(3));
     let body = r#"{"description":"d","input_schema":{"type":"object"}}"#;
-    let put = mcp.house.visit(&format!(
+    let put = mcp.test_server.visit(&format!(
         "PUT /v1/virtual-tools/echo HTTP/1.1\r\nHost: localhost\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     ));
-    assert!(mcp.house.hear(put).starts_with("HTTP/1.1 201 "));
+    assert!(mcp.test_server.hear(put).starts_with("HTTP/1.1 201 "));
     let worker = mcp
-        .house
+        .test_server
         .visit("GET /v1/tool-calls/stream HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: w\r\n\r\n");
-    mcp.house.hear(worker);
+    mcp.test_server.hear(worker);
     for round in 0..6 {
         mcp.begin();
         let meta = if round == 5 { alone() } else { json!({"progressToken": 5}) };
         let params = json!({"name": "echo", "arguments": {}, "_meta": meta});
         let message = mcp.request("tools/call", params);
         let client = mcp.post(&message);
-        let told = mcp.house.hear(worker);
+        let told = mcp.test_server.hear(worker);
         let at = told.find("\"id\":\"").expect(&told) + 6;
         let id = told[at..at + 26].to_owned();
         if round % 2 == 1 && round < 5 {
@@ -77,27 +78,27 @@ fn calls_of_virtual_tools_live_where_their_workers_are() {
                 "params": {"requestId": mcp.next_id},
             });
             mcp.post(&cancel);
-            mcp.house.pass(MOMENT);
-            assert!(mcp.house.hear(worker).contains("event: cancel"));
-            let heard = Heard::read(&mcp.house.hear(client));
+            mcp.test_server.pass(MOMENT);
+            assert!(mcp.test_server.hear(worker).contains("event: cancel"));
+            let heard = ReceivedMessages::read(&mcp.test_server.hear(client));
             assert!(heard.is_over && heard.answers().is_empty(), "{heard:?}");
             continue;
         }
-        let mut heard = Heard::default();
+        let mut heard = ReceivedMessages::default();
         let mut client = client;
         if round == 2 {
             // After the cut it resumes there.
             let part = json!({"tool_call_id": id, "content": "a"}).to_string();
             deliver(&mut mcp, &part);
-            heard = Heard::read(&mcp.house.hear(client));
-            mcp.house.world.client_reset(client);
-            mcp.house.pass(MOMENT);
+            heard = ReceivedMessages::read(&mcp.test_server.hear(client));
+            mcp.test_server.world.client_reset(client);
+            mcp.test_server.pass(MOMENT);
             client = mcp.resume(heard.last_id());
         }
         let part = json!({"tool_call_id": id, "content": "b", "complete": true}).to_string();
         deliver(&mut mcp, &part);
-        mcp.house.pass(MOMENT);
-        let rest = Heard::read(&mcp.house.hear(client));
+        mcp.test_server.pass(MOMENT);
+        let rest = ReceivedMessages::read(&mcp.test_server.hear(client));
         heard.messages.extend(rest.messages);
         let text = heard.answer()["result"]["content"][0]["text"].as_str().unwrap();
         assert_eq!(text, if round == 2 { "ab" } else { "b" });
@@ -105,12 +106,12 @@ fn calls_of_virtual_tools_live_where_their_workers_are() {
 }
 
 fn deliver(mcp: &mut Mcp, part: &str) {
-    let client = mcp.house.visit(&format!(
+    let client = mcp.test_server.visit(&format!(
         "POST /v1/tool-results/stream HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: w\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{part}",
         part.len()
     ));
-    let heard = mcp.house.hear(client);
+    let heard = mcp.test_server.hear(client);
     assert!(heard.starts_with("HTTP/1.1 200 "), "{heard}");
-    mcp.house.world.client_close(client);
+    mcp.test_server.world.client_close(client);
 }

@@ -8,7 +8,7 @@ use crate::base::ExecutionId;
 use crate::limits;
 use crate::server::{GuestConfig, Spans};
 use crate::shard::ShardConfig;
-use crate::sim::server::house::{House, NOTHING, SHORT};
+use crate::sim::server::test_server::{NOTHING, SHORT, TestServer};
 
 fn shard_of(id: &str) -> u8 {
     id.parse::<ExecutionId>().unwrap().shard
@@ -16,8 +16,8 @@ fn shard_of(id: &str) -> u8 {
 
 #[test]
 fn ids_of_executions_are_completed_wherever_they_live() {
-    let mut mcp = Mcp::of(House::of(3));
-    let mut ids: Vec<String> = (0..6).map(|_| mcp.house.run(SHORT, NOTHING)).collect();
+    let mut mcp = Mcp::of(TestServer::of(3));
+    let mut ids: Vec<String> = (0..6).map(|_| mcp.test_server.run(SHORT, NOTHING)).collect();
     ids.sort();
     assert!(ids.iter().any(|id| shard_of(id) != shard_of(&ids[0])), "{ids:?}");
     for template in ["streamdoor://executions/{id}", "streamdoor://executions/{id}/output"] {
@@ -55,7 +55,7 @@ fn what_all_are_asked_for_is_a_span_like_any_other() {
         guests: GuestConfig { spans, ..Default::default() },
         ..ShardConfig::default()
     };
-    let mut mcp = Mcp::of(House::with_rings(3, 1 << 20, config));
+    let mut mcp = Mcp::of(TestServer::with_rings(3, 1 << 20, config));
     mcp.begin();
     mcp.ask("resources/list", json!({}));
     let wrong = mcp.ask("resources/list", json!({"cursor": "nothing"}));
@@ -73,17 +73,17 @@ fn open_stream(mcp: &mut Mcp) -> Value {
 }
 
 #[test]
-fn doors_are_counted_wherever_they_are() {
-    let mut mcp = Mcp::of(House::of(3));
+fn streams_are_counted_on_every_shard() {
+    let mut mcp = Mcp::of(TestServer::of(3));
     let most = limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
-    let mut doors = Vec::new();
-    while doors.len() < most {
+    let mut streams = Vec::new();
+    while streams.len() < most {
         mcp.begin();
         let opened = open_stream(&mut mcp);
         let id = opened["structuredContent"]["stream_id"].as_str().expect("there is room");
-        doors.push(id.to_owned());
+        streams.push(id.to_owned());
     }
-    assert!(doors.iter().any(|id| shard_of(id) != shard_of(&doors[0])), "{doors:?}");
+    assert!(streams.iter().any(|id| shard_of(id) != shard_of(&streams[0])), "{streams:?}");
     for _ in 0..4 {
         mcp.begin();
         let refused = open_stream(&mut mcp);
@@ -92,11 +92,11 @@ fn doors_are_counted_wherever_they_are() {
         assert!(text.contains("8 streams are open already"), "{text}");
     }
     // A stream that was closed gives its slot back, and so does one that was read to its end.
-    mcp.tool("stream_close", json!({"stream_id": doors[0]}));
+    mcp.tool("stream_close", json!({"stream_id": streams[0]}));
     mcp.begin();
     assert_eq!(open_stream(&mut mcp)["isError"], Value::Null);
-    mcp.house.pass(std::time::Duration::from_secs(4));
-    while mcp.tool("stream_read", json!({"stream_id": doors[1]}))["structuredContent"]["done"]
+    mcp.test_server.pass(std::time::Duration::from_secs(4));
+    while mcp.tool("stream_read", json!({"stream_id": streams[1]}))["structuredContent"]["done"]
         != true
     {}
     mcp.begin();
@@ -107,7 +107,7 @@ fn doors_are_counted_wherever_they_are() {
 
 /// The sum of all shards under this name.
 fn metric(mcp: &mut Mcp, name: &str, labels: &str) -> u64 {
-    let text = mcp.house.get("/metrics");
+    let text = mcp.test_server.get("/metrics");
     let lines = text.lines().filter(|line| line.split('{').next() == Some(name));
     let lines = lines.filter(|line| line.contains(labels));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
@@ -122,22 +122,22 @@ fn calls(mcp: &mut Mcp, era: &str) -> [u64; 5] {
 
 #[test]
 fn what_clients_do_is_counted() {
-    let mut mcp = Mcp::of(House::of(2));
+    let mut mcp = Mcp::of(TestServer::of(2));
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions", ""), 0);
     mcp.begin();
     mcp.begin();
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions", ""), 2);
     // A call with notifications, one that its tool refuses, one of no tool, one that is cancelled.
     let client = mcp.call(slow(3, 1), json!({"progressToken": 1}));
-    mcp.house.pass(std::time::Duration::from_millis(10));
-    mcp.house.hear(client);
+    mcp.test_server.pass(std::time::Duration::from_millis(10));
+    mcp.test_server.hear(client);
     assert_eq!(mcp.tool("slow_data_processor", json!({"chunks": "x"}))["isError"], true);
     mcp.ask("tools/call", json!({"name": "nothing", "arguments": {}}));
     assert_eq!(calls(&mut mcp, "handshake"), [1, 1, 0, 1, 0]);
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_notifications_total", ""), 3);
     let client = mcp.call(slow(1_000, 1), alone());
-    mcp.house.world.client_reset(client);
-    mcp.house.pass(std::time::Duration::from_millis(1));
+    mcp.test_server.world.client_reset(client);
+    mcp.test_server.pass(std::time::Duration::from_millis(1));
     assert_eq!(calls(&mut mcp, "stateless"), [0, 0, 0, 0, 1]);
     mcp.ask("ping", json!({})); // This is no call.
     let opened = open_stream(&mut mcp);
@@ -149,7 +149,7 @@ fn what_clients_do_is_counted() {
     let id = &opened["structuredContent"]["stream_id"];
     mcp.tool("stream_close", json!({ "stream_id": id }));
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_doors", ""), 0);
-    mcp.house.pass(limits::MCP_SESSION_IDLE + std::time::Duration::from_secs(1));
+    mcp.test_server.pass(limits::MCP_SESSION_IDLE + std::time::Duration::from_secs(1));
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions", ""), 0);
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions_idled_out_total", ""), 2);
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_gaps_total", ""), 0);

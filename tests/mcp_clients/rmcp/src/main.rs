@@ -29,10 +29,10 @@ fn say(document: Value) {
 /// Prints notifications under the numbers of their calls. Those that come before the number is
 /// known are kept in `early`.
 #[derive(Clone, Default)]
-struct Listener(Arc<Mutex<Heard>>);
+struct Listener(Arc<Mutex<ReceivedMessages>>);
 
 #[derive(Default)]
-struct Heard {
+struct ReceivedMessages {
     calls: HashMap<ProgressToken, u64>,
     early: Vec<ProgressNotificationParam>,
 }

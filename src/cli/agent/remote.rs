@@ -1,0 +1,50 @@
+//! A run on a server: requested over HTTP, and shown like a run in this process.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use streamdoor::client::StreamEvent;
+use streamdoor::reactor::Clock;
+use streamdoor::shard::Names;
+
+use super::show::Show;
+use crate::cli::interrupt::Interrupt;
+use crate::cli::remote::{FollowArguments, failure, printable};
+use crate::cli::signals::stop_on_interrupt;
+use crate::cli::{CliError, results};
+
+/// Runs the agent, and shows the run.
+pub fn run(
+    url: &str,
+    follow: &FollowArguments,
+    arguments: &Value,
+    mut show: Show,
+) -> Result<(), CliError> {
+    let client = follow.client(url)?;
+    let mut stream = client.agent(arguments, follow.options()).map_err(failure)?;
+    let interrupt = Arc::new(Interrupt::new(client));
+    let at_interrupt = Arc::clone(&interrupt);
+    stop_on_interrupt(move || at_interrupt.interrupted())?;
+    let mut names = Names { execution: String::new(), token: None, has_parts: true };
+    let mut is_unwanted = false;
+    let verdict = loop {
+        let Some(event) = stream.next() else { break Ok(()) };
+        let event = event.map_err(failure)?;
+        if let StreamEvent::Started(started) = &event {
+            names.execution = started.execution.to_string();
+            interrupt.begun(started.execution);
+        }
+        show.take(&event.to_wire(&names), Clock::now());
+        if let StreamEvent::End(ended) = &event {
+            let error = ended.error.as_deref().map(printable);
+            let error = show.failure().map(printable).or(error);
+            break results::verdict_of("the reader", ended.end.state, error.as_deref());
+        }
+        if show.has_failed() && !std::mem::replace(&mut is_unwanted, true) {
+            interrupt.interrupted(); // Nobody sees its further output.
+        }
+    };
+    let shown = show.close();
+    shown.map_err(|error| CliError::Failed(format!("standard output: {error}")))?;
+    verdict
+}
