@@ -104,7 +104,7 @@ impl Tracker {
             Some(wanted) if first || is_trusted || wanted > self.progress || !has_words => wanted,
             _ => self.next_step(),
         };
-        let next = next.min(self.total.unwrap_or(f64::INFINITY));
+        let next = next.min(self.total.unwrap_or(f64::MAX));
         if !first && !has_words && next == self.progress {
             return (ReportNews::Nothing, is_backward);
         }
@@ -363,6 +363,12 @@ mod tests {
         let again = ProgressReport { message: Some("still"), ..absolute(2.0, Some(4.0)) };
         let (progress, ..) = after(&[absolute(2.0, Some(4.0)), again]);
         assert!(progress > 2.0);
+    }
+
+    #[test]
+    fn words_behind_the_largest_number_leave_it_a_number() {
+        let largest = absolute(f64::MAX, None);
+        assert_eq!(after(&[largest, words("a"), words("b")]), (f64::MAX, None, 3));
     }
 
     #[test]
