@@ -8,8 +8,8 @@ use crate::engine::action::{
 use crate::engine::event::{From, RingFacts, SubscribeSpec, SubscriberPlace};
 use crate::engine::execution::Execution;
 use crate::engine::policy::{Cursor, Log, totals_before};
-use crate::engine::subscriber::{ConnectionState, Detail, Local, Remote};
-use crate::engine::timers::Timer;
+use crate::engine::subscriber::{ConnectionState, Local, Remote};
+use crate::engine::timers::{Timer, note};
 use crate::engine::{Engine, Replay, Seat};
 use crate::limits;
 use crate::stream::{DetachReason, End, EndState, Kinds, LagLimit, Policy, Terms, Totals};
@@ -53,66 +53,46 @@ impl Engine {
         }
         let terms = terms(execution, spec)?;
         let cursor = first_cursor(execution, spec)?.coming_at(execution.log.head_seq());
+        assert!(cursor.next_seq > 0);
+        assert!(cursor.next_seq <= execution.log.head_seq() + 1);
+        assert!(cursor.seen.chunks < cursor.next_seq); // P2: each was counted once.
         let ring = execution.ring_facts();
         let replay = replay_in(ring, spec);
         let seat = Seat { execution: id.slot, place: spec.place, at: there as u32 };
         let Ok(seat) = self.seats.insert(seat) else {
             return Err(SubscribeError::TooMany { subscribers_max: self.limits.subscribers_max });
         };
+        assert!(seat.index < self.limits.subscribers_max); // The shard's tables have this size.
         let subscriber = SubscriberId(seat);
+        let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor, replay };
         let now = self.now;
         let e = self.executions.get_mut(id.slot).expect("it was just found");
         match spec.place {
             SubscriberPlace::Remote => {
                 e.remotes.push(Remote::new(subscriber, spec, terms, cursor.next_seq, now));
+                assert!(e.remotes.len() == there + 1); // Its seat says so.
             }
             SubscriberPlace::Local => {
-                let detail = Box::new(Detail {
-                    start: cursor.seen,
-                    gone: e.log.totals_before_tail(terms.kinds),
-                    missed: Totals::ZERO,
-                    since: now,
-                    moved_at: now,
-                    ack_window: spec.ack_window,
-                    window: None,
-                    acked_seq: cursor.next_seq - 1,
-                    reported_seq: cursor.next_seq - 1,
-                    coalesce: spec.coalesce,
-                    coalesce_timer: None,
-                    grace_timer: None,
-                    successor: None,
-                });
-                let mut local = Local {
-                    id: subscriber,
-                    cursor,
-                    plain_chunks: 0,
-                    terms,
-                    demand: spec.demand,
-                    coalesces: spec.coalesce.is_some(),
-                    connection: ConnectionState::Up,
-                    fresh: true,
-                    flush: false,
-                    replays: replay.is_some(),
-                    gone: false,
-                    progress_reported: 0,
-                    acked_until_seq: u64::MAX,
-                    detail,
-                };
+                let gone = e.log.totals_before_tail(terms.kinds);
+                let mut local = Local::new(&subscribed, spec, gone, now);
                 local.set_window(ring);
                 if !terms.kinds.is_all() {
                     e.log.keep_kind_totals();
                 }
                 e.locals.push(local);
+                assert!(e.locals.len() == there + 1);
             }
         }
-        Ok(Subscribed { subscriber, execution: id.slot, terms, cursor, replay })
+        Ok(subscribed)
     }
 
     /// Handles the consequences of one more subscriber.
     fn attached(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("it was just subscribed to");
+        assert!(e.subscriber_count() > 0);
         e.audience_changed();
         let hold = e.timers.hold.take();
+        assert!(!e.holds()); // Its first reader is there.
         self.disarm(hold);
         if !planted(Planted::LateJoinerNotGated) {
             self.update_gate(execution);
@@ -137,6 +117,7 @@ impl Engine {
             None => {
                 // A reader on another thread keeps its own totals.
                 let e = self.executions.get(seat.execution).expect("a seat's execution lives");
+                assert!(e.remotes[seat.at as usize].id == subscriber);
                 let resume_from = e.remotes[seat.at as usize].next_seq;
                 let state = EndState::Detached { reason: DetachReason::Removed, resume_from };
                 let (given, missed, published) = (Totals::ZERO, Totals::ZERO, Totals::ZERO);
@@ -174,7 +155,13 @@ impl Engine {
             DetachReason::Removed => &mut self.counters.subscribers_detached_left,
         };
         *counter += 1;
+        self.count_end();
+    }
+
+    /// Counts the end of one subscriber. Each subscriber has at most one.
+    pub(super) fn count_end(&mut self) {
         self.counters.ends_delivered += 1;
+        assert!(self.counters.ends_delivered <= self.counters.subscribers_attached);
     }
 
     /// Detaches all subscribers of an execution. Those that have everything are given its own end
@@ -195,6 +182,7 @@ impl Engine {
                 false => self.detach(subscriber, reason),
             }
         }
+        assert!(self.subscriber_count(execution) == 0);
     }
 
     /// Removes a subscriber from its execution, and updates the gate and the drain that it held up.
@@ -204,8 +192,11 @@ impl Engine {
         match seat.place {
             SubscriberPlace::Local => {
                 let local = &mut e.locals.apart()[seat.at as usize];
+                assert!(local.id == subscriber);
+                assert!(!local.gone); // It is removed once.
                 local.gone = true;
                 local.set_plain();
+                assert!(local.plain_chunks == 0); // L1: it is given nothing more.
                 e.removed = true;
                 let timers = [local.detail.coalesce_timer.take(), local.detail.grace_timer.take()];
                 timers.into_iter().for_each(|timer| self.disarm(timer));
@@ -214,12 +205,15 @@ impl Engine {
                 }
             }
             SubscriberPlace::Remote => {
-                let grace_timer = e.remotes.swap_remove(seat.at as usize).grace_timer;
+                let remote = e.remotes.swap_remove(seat.at as usize);
+                assert!(remote.id == subscriber);
                 if let Some(moved) = e.remotes.get(seat.at as usize) {
                     let moved = self.seats.get_mut(moved.id.0).expect("a living subscriber");
+                    assert!(moved.place == SubscriberPlace::Remote);
+                    assert!(moved.at as usize == e.remotes.len()); // It was the last one.
                     moved.at = seat.at;
                 }
-                self.disarm(grace_timer);
+                self.disarm(remote.grace_timer);
             }
         }
         if !planted(Planted::DetachedStillGates) {
@@ -235,9 +229,14 @@ impl Engine {
             return;
         }
         e.removed = false;
+        let count = e.locals.len();
         e.locals.apart().retain(|local| !local.gone);
+        assert!(e.locals.len() < count); // The mark is set where one has left.
         for (at, local) in e.locals.without_cursors().iter().enumerate() {
             let seat = self.seats.get_mut(local.id.0).expect("a living subscriber");
+            assert!(seat.execution == execution);
+            assert!(seat.place == SubscriberPlace::Local);
+            assert!(seat.at >= at as u32); // Holes are closed towards the front.
             seat.at = at as u32;
         }
         e.audience_changed();
@@ -294,7 +293,7 @@ impl Engine {
         if blocks {
             let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
             let local = self.local_mut(subscriber).expect("it was just found");
-            local.detail.grace_timer = Some(timer);
+            note(&mut local.detail.grace_timer, timer);
         } else {
             self.detach(subscriber, DetachReason::Lost);
         }
@@ -310,9 +309,11 @@ impl Engine {
         let result = match self.local_mut(subscriber) {
             None => Err(NotFound),
             Some(local) => {
+                let was_lost = local.is_lost();
                 local.connection = ConnectionState::Up;
                 local.set_plain();
                 let timer = local.detail.grace_timer.take();
+                assert!(was_lost || timer.is_none()); // E4
                 let (terms, cursor) = (local.terms, local.cursor);
                 let (replays, ack_window) = (local.replays, local.detail.ack_window);
                 self.disarm(timer);
@@ -330,7 +331,9 @@ impl Engine {
 /// Returns the promise to a subscriber that may come back, if it is one.
 fn replay_in(ring: RingFacts, spec: &SubscribeSpec) -> Option<Replay> {
     let replays = spec.replays && spec.policy == Policy::Block;
-    replays.then(|| Replay::of(ring, spec.ack_window))
+    let replay = replays.then(|| Replay::of(ring, spec.ack_window));
+    assert!(replay.is_none_or(|replay| replay.chunks <= ring.slot_count));
+    replay
 }
 
 /// Returns the terms for a subscription, with defaults filled in and bounds checked.
@@ -357,6 +360,7 @@ fn terms(execution: &Execution, spec: &SubscribeSpec) -> Result<Terms, Subscribe
         return Err(SubscribeError::Invalid { field: "coalesce.delay_max" });
     }
     let limit = LagLimit { chunks, bytes: spec.limit_bytes.unwrap_or(u64::MAX) };
+    assert!(limit.holds(Totals { chunks: 1, bytes: u64::MAX })); // One chunk is within any limit.
     Ok(Terms { policy: spec.policy, limit, kinds: spec.kinds })
 }
 
@@ -390,6 +394,7 @@ fn first_cursor(execution: &Execution, spec: &SubscribeSpec) -> Result<Cursor, S
 /// chunks than there were in between, nor more bytes than these can have had.
 fn could_be_seen(execution: &Execution, kinds: Kinds, seq: u64, seen: Totals) -> bool {
     let log = &execution.log;
+    assert!(seq < log.tail_seq()); // What is held is counted exactly.
     let before_tail = log.totals_before_tail(kinds);
     if seen.chunks >= seq || seen.chunks > before_tail.chunks || seen.bytes > before_tail.bytes {
         return false;

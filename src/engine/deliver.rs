@@ -13,8 +13,8 @@ use crate::engine::execution::Producer;
 use crate::engine::gate::Gate;
 use crate::engine::policy::{Cursor, Log};
 use crate::engine::subscriber::{ConnectionState, Next};
-use crate::engine::timers::Timer;
-use crate::stream::{DetachReason, End, Gap, GapReason, Policy, Totals};
+use crate::engine::timers::{Timer, note};
+use crate::stream::{DetachReason, End, ExecutionState, Gap, GapReason, Policy, Totals};
 use crate::trace::Counters;
 
 /// A walk over the local subscribers of one execution.
@@ -28,6 +28,7 @@ pub(super) struct Scan {
 impl Scan {
     #[inline]
     fn advance(&mut self, count: u32) {
+        assert!(self.at < count); // No subscriber leaves the list during a walk.
         self.at += 1;
         if self.at == count {
             self.at = 0;
@@ -47,6 +48,18 @@ pub struct FanOut {
     pub until_seq: u64,
     /// True if some recipient does not want all kinds.
     pub filters: bool,
+}
+
+impl FanOut {
+    /// Describes the delivery of a range of chunks to subscribers that take all kinds. `end_seq` is
+    /// one past the newest chunk.
+    #[inline]
+    fn of(execution: Handle, range: (u64, u64), end_seq: u64) -> FanOut {
+        let (from_seq, until_seq) = range;
+        assert!(from_seq < until_seq);
+        assert!(until_seq <= end_seq); // Nothing that is not published is given.
+        FanOut { execution, from_seq, until_seq, filters: false }
+    }
 }
 
 /// The work for the next execution whose subscribers have something pending.
@@ -105,6 +118,7 @@ impl Engine {
     #[cold]
     fn trip(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
+        assert!(e.log.head_seq() >= e.trip_seq);
         let derives_progress = e.derives_progress();
         if !e.has_reported {
             self.note_first_report(execution);
@@ -123,6 +137,7 @@ impl Engine {
             self.detach(subscriber, DetachReason::Lag);
         }
         let e = self.executions.get_mut(execution).expect("as above");
+        assert!(e.has_reported); // Its first chunk is noted from here on.
         e.trip_seq = e.next_trip_seq();
     }
 
@@ -173,6 +188,7 @@ impl Engine {
         loop {
             let Some(execution) = self.dirty.pop_front() else { return NextScan::Nothing };
             let Some(e) = self.executions.get_mut(execution) else { continue };
+            assert!(e.dirty); // It is in the list once.
             e.dirty = false;
             let count = e.locals.len() as u32;
             if count == 0 {
@@ -183,7 +199,8 @@ impl Engine {
                 && !e.gated()
                 && let Some((from_seq, until_seq)) = e.locals.advance(&e.log)
             {
-                self.fan_out = FanOut { execution, from_seq, until_seq, filters: false };
+                let range = (from_seq, until_seq);
+                self.fan_out = FanOut::of(execution, range, e.log.head_seq() + 1);
                 self.abreast_from = Some(e.turn);
                 if until_seq <= e.log.head_seq() {
                     e.dirty = true; // The rest follows in a later turn.
@@ -263,15 +280,15 @@ impl Engine {
         if self.recipients.is_empty() {
             return Walk::Done;
         }
-        let (from_seq, until_seq) = gathered;
+        assert!(self.recipients.len() <= count as usize);
         if scan.remaining == 0 && !ended && !e.gated() && !e.removed {
             self.scan = None; // The end of this walk has no consequences.
             // A subscriber that was given only a part was not told of progress.
-            if until_seq == end_seq && self.recipients.len() == count as usize {
+            if gathered.1 == end_seq && self.recipients.len() == count as usize {
                 e.locals.align();
             }
         }
-        self.fan_out = FanOut { execution, from_seq, until_seq, filters };
+        self.fan_out = FanOut { filters, ..FanOut::of(execution, gathered, end_seq) };
         Walk::Deliver
     }
 
@@ -290,6 +307,7 @@ impl Engine {
         if local.progress_reported < e.progress_to_report
             && let Some(progress) = e.tracker.progress()
         {
+            assert!(progress.report_count >= e.progress_to_report); // Reports are only ever added.
             local.progress_reported = progress.report_count; // It may be ahead of the others.
             self.actions.push_back(Action::Progress(subscriber, execution, progress));
             return Walk::Told;
@@ -312,7 +330,7 @@ impl Engine {
                     let delay_max = local.detail.coalesce.expect("it coalesces").delay_max;
                     let timer = self.arm(delay_max, Timer::Coalesce(subscriber));
                     let local = self.local_mut(subscriber).expect("as above");
-                    local.detail.coalesce_timer = Some(timer);
+                    note(&mut local.detail.coalesce_timer, timer);
                 }
             }
             NoDelivery::Disconnect => self.detach(subscriber, DetachReason::Lag),
@@ -331,9 +349,12 @@ impl Engine {
         // those.
         let published = execution.log.totals_through_head(kinds);
         let now = self.now;
+        let end_seq = execution.log.head_seq() + 1;
         let local = self.local_mut(subscriber).expect("as above");
+        let has_all = local.cursor.next_seq == end_seq;
+        assert!(has_all || planted(Planted::EndBeforeLastChunk)); // The end comes last.
         let end = End { published, ..local.ended(outcome, exit, now) };
-        self.counters.ends_delivered += 1;
+        self.count_end();
         self.actions.push_back(Action::End(subscriber, seat.execution, end));
         self.remove(subscriber);
     }
@@ -362,7 +383,9 @@ impl Engine {
         let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
         let local = &mut e.locals.apart()[seat.at as usize];
         let next_seq = local.cursor.next_seq;
+        assert!(local.id == subscriber);
         assert!(from_seq <= to_seq && to_seq < next_seq);
+        assert!(from_seq >= e.log.tail_seq());
         // The engine still knows the metadata of these chunks: it was not yet told that they are
         // gone.
         let kinds = local.terms.kinds;
@@ -421,6 +444,7 @@ impl Engine {
         let vain = e.gate_repeated_at.take().and_then(|_| e.timers.stall.take());
         self.disarm(vain);
         let e = self.executions.get_mut(execution).expect("as above");
+        assert!(e.ring.is_some()); // Only the writer of a ring waits for room.
         if e.gated_at.is_none() {
             e.gated_at = Some(now);
             self.counters.producers_paused += 1;
@@ -443,7 +467,7 @@ impl Engine {
         } else if e.timers.stall.is_none() {
             let deadline = e.spec.block_deadline;
             let timer = self.arm(deadline, Timer::Stall(execution));
-            self.with(execution, |e| e.timers.stall = Some(timer));
+            self.with(execution, |e| note(&mut e.timers.stall, timer));
         }
     }
 
@@ -451,12 +475,12 @@ impl Engine {
     pub(super) fn wait_for_readers(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
+        assert!(e.gated() || e.state == ExecutionState::Draining); // Nobody else waits for a reader.
         if e.timers.stall.is_none() {
             let deadline = e.stall_deadline();
             e.timers.stall_from = (e.slowest_gating_seq().unwrap_or(0), now);
             let timer = self.arm(deadline, Timer::Stall(execution));
-            let e = self.executions.get_mut(execution).expect("as above");
-            e.timers.stall = Some(timer);
+            self.with(execution, |e| note(&mut e.timers.stall, timer));
         }
         self.watch_readers(execution, true);
     }
@@ -489,6 +513,7 @@ impl Engine {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
         let was_gated = e.ungate(now);
+        assert!(!e.gated());
         let is_left = planted(Planted::BlockDeadlineLeftArmed);
         // A reader has moved: the deadline starts anew.
         let stall = if is_left { None } else { e.timers.stall.take() };
@@ -500,6 +525,7 @@ impl Engine {
     }
 
     pub(super) fn set_gate(&mut self, execution: Handle, gate: Gate) {
+        gate.assert_sound(); // E2
         self.actions.push_back(Action::SetGate(execution, gate));
     }
 
@@ -514,6 +540,9 @@ impl Engine {
 }
 
 fn count_gap(counters: &mut Counters, gap: &Gap) {
+    assert!(gap.from_seq <= gap.to_seq);
+    assert!(gap.chunk_count > 0); // A gap without a missed chunk is none.
+    assert!(gap.chunk_count <= gap.to_seq - gap.from_seq + 1); // P2
     counters.gaps_delivered += 1;
     counters.chunks_missed += gap.chunk_count;
     counters.bytes_missed += gap.byte_count;

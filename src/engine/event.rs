@@ -164,7 +164,11 @@ impl OpenSpec {
     /// Creates a spec that starts at once, holds the newest chunks, has the times of
     /// [`crate::limits`] and no timeouts. Its secret is 0: a caller that serves others has to set
     /// one.
+    ///
+    /// # Panics
+    /// If no ring can have these dimensions.
     pub fn new(ring: RingFacts) -> OpenSpec {
+        ring.assert_sound();
         OpenSpec {
             start: Start::Now,
             hold: Hold::Newest,
@@ -231,6 +235,32 @@ pub struct RingFacts {
     /// Size of the payload area, in bytes.
     pub data_bytes: u32,
 }
+
+impl RingFacts {
+    /// Checks that the dimensions fit each other. The shard takes them from its own rings.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub(super) fn assert_sound(&self) {
+        assert!(self.slot_count.is_power_of_two()); // The log masks a chunk's number with it.
+        assert!(self.chunks_max > 0); // Some lag limit is allowed.
+        assert!(self.chunks_max <= self.slot_count);
+        assert!(self.chunk_bytes_max > 0);
+        assert!(self.chunk_bytes_max <= self.data_bytes);
+    }
+}
+
+const _: () = {
+    // Timers are armed with these times: a time of zero would be over when it begins.
+    assert!(!limits::RETENTION.is_zero());
+    assert!(!limits::TIMEOUT_FIRST_CHUNK.is_zero());
+    assert!(!limits::TIMEOUT_INACTIVITY.is_zero());
+    assert!(!limits::BLOCK_DEADLINE.is_zero());
+    // A cancellation makes the deadline of a reader shorter.
+    assert!(limits::CANCELLED_STALL.as_nanos() < limits::BLOCK_DEADLINE.as_nanos());
+    // A reader that coalesces is not detached because of it.
+    assert!(limits::COALESCE_DELAY_MAX.as_nanos() < limits::BLOCK_DEADLINE.as_nanos());
+};
 
 /// One published chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

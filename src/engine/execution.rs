@@ -5,7 +5,8 @@
 //! - E2: the gate is at or before every gating cursor, and before the chunks that are kept for
 //!   subscribers that may come back. It moves back only when a reader attaches.
 //! - E3: an outcome is decided once.
-//! - E4: a timer is armed only in the states that it belongs to.
+//! - E4: a timer is armed only in the states that it belongs to. It is noted in one place until it
+//!   fires or is disarmed.
 //! - E5: a producer waits only for a gating reader that has not read (or acknowledged) everything,
 //!   or for the ring's hold for its first reader.
 //! - E6: chunks that a client may come back for and has not acknowledged are not overwritten.
@@ -110,8 +111,25 @@ pub(super) struct Timers {
     pub progress: Option<TimerId>,
 }
 
+const _: () = {
+    assert!(limits::BURST_CHUNKS_MAX > 0); // A shard takes some chunks in each turn.
+    assert!(limits::DELIVERY_CHUNKS_MAX >= limits::BURST_CHUNKS_MAX); // One delivery takes a burst.
+    assert!(limits::READERS_PER_EXECUTION_MAX <= limits::SUBSCRIBERS_MAX);
+    assert!(limits::SUBSCRIBERS_PER_EXECUTION_MAX <= limits::SUBSCRIBERS_MAX);
+};
+
+impl Timers {
+    /// True if no timer is armed. An execution is removed in this state only.
+    pub fn is_empty(&self) -> bool {
+        let Timers { start, hold, stall, silence, total, sleep, retention, progress, .. } = self;
+        let all = [start, hold, stall, silence, total, sleep, retention, progress];
+        all.into_iter().all(Option::is_none)
+    }
+}
+
 impl Execution {
     pub fn new(id: ExecutionId, spec: OpenSpec, now: Instant) -> Execution {
+        spec.ring.assert_sound();
         Execution {
             id,
             token: None,
@@ -149,8 +167,39 @@ impl Execution {
         }
     }
 
+    /// Moves to the next state. The life cycle has no way back, and none around a state.
+    pub fn enter(&mut self, state: ExecutionState) {
+        let is_next = match (self.state, state) {
+            (ExecutionState::Queued, ExecutionState::Running) => {
+                self.ring.is_some() && self.outcome.is_none()
+            }
+            (ExecutionState::Queued | ExecutionState::Running, ExecutionState::Draining) => {
+                self.outcome.is_some()
+            }
+            (ExecutionState::Draining, ExecutionState::Ended(outcome)) => {
+                self.outcome == Some(outcome)
+            }
+            _ => planted(Planted::EndTwiceInCancelRace),
+        };
+        assert!(is_next); // E3
+        self.state = state;
+    }
+
+    /// Notes the next state of the producer, which has no way back either.
+    pub fn set_producer(&mut self, producer: Producer) {
+        let is_next = match (self.producer, producer) {
+            (Producer::Waiting, Producer::Active) => self.state == ExecutionState::Running,
+            (Producer::Active, Producer::Stopping) => self.stop_outcome.is_some(),
+            (Producer::Waiting | Producer::Active | Producer::Stopping, Producer::Gone) => true,
+            _ => planted(Planted::EndTwiceInCancelRace),
+        };
+        assert!(is_next); // E1
+        self.producer = producer;
+    }
+
     /// The dimensions of the ring, or the expected ones while the execution has none.
     pub fn ring_facts(&self) -> RingFacts {
+        assert!(self.ring.is_some() || !matches!(self.state, ExecutionState::Running));
         self.ring.unwrap_or(self.spec.ring)
     }
 
@@ -167,8 +216,9 @@ impl Execution {
         if planted(Planted::InactivityWhileGated) {
             return true;
         }
-        let held_from = gated_at.max(self.active_at);
+        let (held_from, active_at) = (gated_at.max(self.active_at), self.active_at);
         self.active_at += now.since(held_from);
+        assert!(self.active_at >= active_at); // The producer's time only gets longer.
         true
     }
 
@@ -198,12 +248,16 @@ impl Execution {
 
     /// True if the ring keeps its oldest chunks until the first subscriber attaches.
     pub fn holds(&self) -> bool {
-        matches!(self.spec.hold, Hold::UntilRead { .. }) && self.timers.hold.is_some()
+        let can_hold = matches!(self.spec.hold, Hold::UntilRead { .. });
+        assert!(can_hold || self.timers.hold.is_none()); // E4
+        can_hold && self.timers.hold.is_some()
     }
 
     pub fn subscriber_count(&self) -> u32 {
         let locals = self.locals.positions().count();
         let remotes = self.remotes.iter().filter(|remote| !remote.gone).count();
+        assert!(locals <= self.locals.len());
+        assert!(remotes <= limits::READERS_PER_EXECUTION_MAX as usize);
         (locals + remotes) as u32
     }
 
@@ -251,11 +305,13 @@ impl Execution {
         if replay_seq != u64::MAX {
             gate.gate_seq = gate.gate_seq.min(reserve.before(replay_seq, &self.log));
         }
+        gate.assert_sound(); // E2
         gate
     }
 
     /// Computes the gate, and stores how far the reserve has moved.
     pub fn move_reserve(&mut self) -> Gate {
+        assert!(self.ring.is_some()); // Without a ring nothing is kept.
         let mut reserve = self.reserve;
         let gate = self.allowed(&mut reserve);
         self.reserve = reserve;
@@ -301,7 +357,9 @@ impl Execution {
     /// The value of [`crate::engine::Engine::burst_chunks`].
     fn smallest_burst(&self) -> u32 {
         let bursts = self.locals.positions().map(|(local, _)| local.burst_chunks());
-        bursts.min().unwrap_or(u32::MAX).min(limits::BURST_CHUNKS_MAX)
+        let burst_chunks = bursts.min().unwrap_or(u32::MAX).min(limits::BURST_CHUNKS_MAX);
+        assert!(burst_chunks > 0); // The shard would take no chunk, again and again.
+        burst_chunks
     }
 
     /// True if every `block` subscriber has read everything.
@@ -328,7 +386,9 @@ impl Execution {
             let lag_from_seq = local.cursor.lag_begins(next_seq);
             Some((lag_from_seq + u64::from(terms.limit.chunks)).max(self.log.head_seq() + 1))
         });
-        foreseen.min().unwrap_or(u64::MAX)
+        let trip_seq = foreseen.min().unwrap_or(u64::MAX);
+        assert!(trip_seq > self.log.head_seq()); // It is a chunk to come.
+        trip_seq
     }
 
     /// Checks E1 to E6.

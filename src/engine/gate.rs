@@ -25,6 +25,13 @@ impl Gate {
     /// The gate of a held ring: nothing may be overwritten.
     pub(super) const HELD: Gate = Gate { gate_seq: 1, ..Gate::OPEN };
 
+    /// Checks a gate that the engine has computed (E2).
+    pub(super) fn assert_sound(&self) {
+        assert!(self.gate_seq > 0); // Chunks begin at 1, so nothing lies before the first gate.
+        assert!(self.gate_seq <= self.read_seq); // What is not read is not overwritten.
+        assert!(self.credit_seq >= self.read_seq); // Credit begins at the slowest cursor.
+    }
+
     /// True if the chunk after `head_seq`, of `length` bytes, may be published behind `total_bytes`
     /// of payload. Whether it overwrites a chunk that it must not is known only to the ring's
     /// writer.
@@ -38,3 +45,10 @@ impl Gate {
             || self.read_seq > head_seq // All gating readers have read everything.
     }
 }
+
+const _: () = {
+    assert!(Gate::OPEN.gate_seq == Gate::OPEN.read_seq);
+    assert!(Gate::HELD.gate_seq == 1); // The first chunk, and so every chunk, is kept.
+    assert!(Gate::HELD.gate_seq < Gate::HELD.read_seq);
+    assert!(Gate::HELD.credit_seq == u64::MAX); // A held ring may be filled.
+};

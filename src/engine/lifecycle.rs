@@ -12,14 +12,17 @@ use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
 use crate::engine::execution::{Execution, Producer, Timers};
 use crate::engine::log::ChunkLog;
 use crate::engine::reserve::Reserve;
-use crate::engine::timers::Timer;
+use crate::engine::timers::{Timer, note};
 use crate::engine::{Engine, Log};
 use crate::limits;
 use crate::stream::{DetachReason, ExecutionState, Exit, Outcome};
+use crate::trace::Counters;
 
 impl Engine {
     /// Queues the answer to a request, before all other actions that follow from it.
     pub(super) fn reply(&mut self, reply: Reply) {
+        // The shard has taken the answer to the last request before it passes on another one.
+        assert!(!matches!(self.actions.front(), Some(Action::Reply(_))));
         self.actions.push_front(Action::Reply(reply));
     }
 
@@ -33,6 +36,7 @@ impl Engine {
             Ok(id) => {
                 self.counters.executions_opened += 1;
                 self.queue.push_back(id.slot);
+                assert!(self.queue.len() as u32 <= self.limits.queued_max);
                 self.request_lease();
                 self.reply(Reply::Opened(Ok(id)));
             }
@@ -65,6 +69,7 @@ impl Engine {
                 }
             }
         }
+        assert!(self.executions.count() < self.limits.executions_max);
         let nonce = spec.secret.nonce;
         let shard = self.limits.shard;
         let now = self.now;
@@ -74,6 +79,7 @@ impl Engine {
             let executions_max = self.limits.executions_max; // Slots were retired.
             return Err(OpenError::TooMany { executions_max });
         };
+        assert!(slot.index < self.limits.executions_max); // The shard's tables have this size.
         let id = ExecutionId { slot, ..id };
         let start = match spec.start {
             Start::Now => None,
@@ -101,6 +107,9 @@ impl Engine {
         if let Some(&execution) = self.queue.front()
             && self.leasing.is_none()
         {
+            let e = self.executions.get(execution).expect("what is queued lives");
+            assert!(e.state == ExecutionState::Queued);
+            assert!(e.ring.is_none());
             let fit = if self.can_spare_a_ring() { RingFit::Whole } else { RingFit::Any };
             self.leasing = Some(fit);
             self.actions.push_back(Action::Lease(execution, fit));
@@ -108,6 +117,7 @@ impl Engine {
     }
 
     pub(super) fn leased(&mut self, execution: Handle, ring: RingFacts) {
+        ring.assert_sound();
         self.leasing = None;
         if self.queue.front() != Some(&execution) {
             // It was cancelled while the ring was requested.
@@ -117,9 +127,11 @@ impl Engine {
         }
         self.queue.pop_front();
         let e = self.executions.get_mut(execution).expect("what is queued lives");
+        assert!(e.ring.is_none()); // Each execution has one ring.
+        assert!(e.log.head_seq() == 0); // Without a ring nothing was published (E1).
         e.ring = Some(ring);
         e.log = ChunkLog::new(ring.slot_count);
-        e.state = ExecutionState::Running;
+        e.enter(ExecutionState::Running);
         let filters = e.locals.positions().any(|(local, _)| !local.terms.kinds.is_all());
         if filters {
             e.log.keep_kind_totals();
@@ -127,6 +139,7 @@ impl Engine {
         for local in e.locals.apart() {
             // Where memory is short, the ring may be smaller than expected.
             local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
+            assert!(local.terms.limit.chunks > 0);
             local.set_window(ring);
         }
         e.audience_changed();
@@ -145,6 +158,7 @@ impl Engine {
 
     pub(super) fn lease_failed(&mut self, execution: Handle) {
         let fit = self.leasing.take();
+        assert!(fit.is_some());
         let has_ring = |e: &Execution| e.ring.is_some();
         let unread = self.find_ended_unread(has_ring);
         if self.queue.front() != Some(&execution) {
@@ -169,6 +183,7 @@ impl Engine {
         let mut next = self.oldest_ended;
         while let Some(index) = next {
             let e = self.executions.at(index).expect("listed executions live");
+            assert!(matches!(e.state, ExecutionState::Ended(_)));
             if fits(e) {
                 return Some(index);
             }
@@ -178,6 +193,7 @@ impl Engine {
     }
 
     pub(super) fn lease_refused(&mut self, execution: Handle, text: &str) {
+        assert!(self.leasing.is_some());
         self.leasing = None;
         if self.queue.front() == Some(&execution) {
             let e = self.executions.get_mut(execution).expect("what is queued lives");
@@ -190,7 +206,7 @@ impl Engine {
     pub(super) fn start_if_due(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a living execution");
         if e.ring.is_some() && e.producer == Producer::Waiting && !e.closed() && e.start_is_due() {
-            e.producer = Producer::Active;
+            e.set_producer(Producer::Active);
             let timer = e.timers.start.take();
             self.disarm(timer);
             self.start_timeouts(execution);
@@ -220,8 +236,7 @@ impl Engine {
         let before = e.timers.sleep.take();
         self.disarm(before);
         let timer = self.arm_at(until, Timer::Sleep(execution));
-        let e = self.executions.get_mut(execution).expect("as above");
-        e.timers.sleep = Some(timer);
+        self.with(execution, |e| note(&mut e.timers.sleep, timer));
     }
 
     pub(super) fn cancel(&mut self, id: ExecutionId) {
@@ -248,13 +263,15 @@ impl Engine {
                 self.close(execution, outcome);
             }
             Producer::Active => {
-                e.producer = Producer::Stopping;
+                assert!(e.stop_outcome.is_none()); // It is told to stop once.
                 e.stop_outcome = Some(outcome);
+                e.set_producer(Producer::Stopping);
                 let sleep = e.timers.sleep.take();
                 self.disarm(sleep);
                 self.actions.push_back(Action::StopProducer(execution));
             }
-            Producer::Stopping | Producer::Gone => {}
+            Producer::Stopping => assert!(e.stop_outcome.is_some()),
+            Producer::Gone => assert!(e.closed()),
         }
     }
 
@@ -274,6 +291,8 @@ impl Engine {
                 Outcome::Failed
             }
         };
+        // A producer that was told to stop does not decide how the execution ends.
+        assert!(e.closed() || e.stop_outcome.is_some() == (e.producer == Producer::Stopping));
         let outcome = e.stop_outcome.unwrap_or(by_itself);
         self.close(execution, outcome);
     }
@@ -283,13 +302,15 @@ impl Engine {
         let e = self.executions.get_mut(execution).expect("a living execution");
         assert!(e.outcome.is_none() || planted(Planted::EndTwiceInCancelRace)); // E3
         e.outcome = Some(outcome);
-        e.producer = Producer::Gone;
-        e.state = ExecutionState::Draining;
+        e.set_producer(Producer::Gone);
+        e.enter(ExecutionState::Draining);
         e.gated_at = None;
         e.locals.apart(); // Each of them has its end pending.
         e.derive_progress();
         let progress = e.tracker.progress();
-        e.progress_to_report = progress.map_or(0, |progress| progress.report_count);
+        let report_count = progress.map_or(0, |progress| progress.report_count);
+        assert!(e.progress_to_report <= report_count); // Reports are only ever added.
+        e.progress_to_report = report_count;
         let last_report = progress.filter(|_| !e.remotes.is_empty());
         let verdict = Verdict {
             outcome,
@@ -298,6 +319,8 @@ impl Engine {
             error: e.error.clone(),
             exit: e.exit,
         };
+        // An error text belongs to a failure, or to the reason of a stop.
+        assert!(outcome == Outcome::Failed || e.error.is_none() || e.stop_outcome.is_some());
         let timers = std::mem::take(&mut e.timers);
         let Timers { start, hold, stall, sleep, progress, silence, total, retention, .. } = timers;
         assert!(retention.is_none());
@@ -321,6 +344,17 @@ impl Engine {
             Outcome::TimedOut => &mut self.counters.executions_timed_out,
         };
         *counter += 1;
+        let Counters {
+            executions_opened,
+            executions_completed,
+            executions_failed,
+            executions_cancelled,
+            executions_timed_out,
+            ..
+        } = self.counters;
+        let stopped = executions_cancelled + executions_timed_out;
+        let ended = executions_completed + executions_failed + stopped;
+        assert!(ended <= executions_opened || planted(Planted::EndTwiceInCancelRace)); // E3
     }
 
     /// Ends a draining execution once every `block` subscriber has read everything. Until then
@@ -335,21 +369,26 @@ impl Engine {
             return;
         }
         let outcome = e.outcome.expect("draining begins with an outcome");
-        e.state = ExecutionState::Ended(outcome);
+        e.enter(ExecutionState::Ended(outcome));
         let stall = e.timers.stall.take();
         let retention = e.spec.retention;
+        assert!(e.older.is_none()); // It is not in the list yet.
+        assert!(e.newer.is_none());
         e.older = self.newest_ended;
         self.disarm(stall);
         self.watch_readers(execution, false);
         let timer = self.arm(retention, Timer::Retention(execution));
-        let e = self.executions.get_mut(execution).expect("as above");
-        e.timers.retention = Some(timer);
+        self.with(execution, |e| note(&mut e.timers.retention, timer));
         match self.newest_ended {
             Some(index) => {
                 let older = self.executions.at_mut(index).expect("listed executions live");
+                assert!(older.newer.is_none()); // It was the newest.
                 older.newer = Some(execution.index);
             }
-            None => self.oldest_ended = Some(execution.index),
+            None => {
+                assert!(self.oldest_ended.is_none()); // The list was empty, at both ends.
+                self.oldest_ended = Some(execution.index);
+            }
         }
         self.newest_ended = Some(execution.index);
         self.request_lease(); // An execution in the queue may wait for this ring.
@@ -372,18 +411,39 @@ impl Engine {
         let e = self.executions.get_mut(execution).expect("as above");
         let (older, newer) = (e.older, e.newer);
         let retention = e.timers.retention.take();
+        assert!(e.timers.is_empty()); // E4: no timer outlives its execution.
         self.disarm(retention);
-        match older {
-            Some(index) => self.executions.at_mut(index).expect("a neighbour lives").newer = newer,
-            None => self.oldest_ended = newer,
-        }
-        match newer {
-            Some(index) => self.executions.at_mut(index).expect("a neighbour lives").older = older,
-            None => self.newest_ended = older,
-        }
-        self.executions.remove(execution);
+        self.unlist(execution.index, older, newer);
+        let removed = self.executions.remove(execution);
+        assert!(removed.is_some());
         self.actions.push_back(Action::Release(execution));
         self.request_lease();
+    }
+
+    /// Takes an execution out of the list of ended ones, between its two neighbours.
+    fn unlist(&mut self, index: u32, older: Option<u32>, newer: Option<u32>) {
+        match older {
+            Some(older_index) => {
+                let neighbour = self.executions.at_mut(older_index).expect("a neighbour lives");
+                let next = std::mem::replace(&mut neighbour.newer, newer);
+                assert!(next == Some(index));
+            }
+            None => {
+                assert!(self.oldest_ended == Some(index));
+                self.oldest_ended = newer;
+            }
+        }
+        match newer {
+            Some(newer_index) => {
+                let neighbour = self.executions.at_mut(newer_index).expect("a neighbour lives");
+                let previous = std::mem::replace(&mut neighbour.older, older);
+                assert!(previous == Some(index));
+            }
+            None => {
+                assert!(self.newest_ended == Some(index));
+                self.newest_ended = older;
+            }
+        }
     }
 
     pub(super) fn shut_down(&mut self) {
@@ -394,12 +454,15 @@ impl Engine {
             self.stop(execution, Outcome::Cancelled);
             self.settle(execution);
         }
+        assert!(self.queue.is_empty()); // No execution begins any more.
     }
 }
 
 /// Cuts a tool's error text to [`limits::ERROR_TEXT_BYTES_MAX`] bytes, between characters.
 fn shortened(text: &str) -> &str {
-    &text[..text.floor_char_boundary(limits::ERROR_TEXT_BYTES_MAX)]
+    let text = &text[..text.floor_char_boundary(limits::ERROR_TEXT_BYTES_MAX)];
+    assert!(text.len() <= limits::ERROR_TEXT_BYTES_MAX); // The control page has room for it.
+    text
 }
 
 impl Engine {

@@ -48,9 +48,12 @@ impl Locals {
     }
 
     pub fn push(&mut self, local: Local) {
+        assert!(!local.gone);
+        assert!(local.fresh); // It was given nothing yet.
         self.apart().push(local);
         // Allocated here, because a chunk must not allocate.
         self.names.reserve((2 * self.list.len()).saturating_sub(self.names.len()));
+        assert!(self.names.capacity() >= 2 * self.list.len());
     }
 
     /// All subscribers, each with its own cursor.
@@ -111,6 +114,8 @@ impl Locals {
         for _ in 0..2 {
             self.names.extend(self.list.iter().map(|local| local.id));
         }
+        assert!(self.names.len() == 2 * self.list.len());
+        assert!(plain_chunks > 0); // L1
         self.abreast = Some(Abreast { next_seq: cursor.next_seq, seen: cursor.seen, plain_chunks });
     }
 
@@ -118,6 +123,7 @@ impl Locals {
     #[inline]
     pub fn names(&self, first: u32) -> &[SubscriberId] {
         let (first, count) = (first as usize, self.names.len() / 2);
+        assert!(first < count); // Each rotation begins with one of them.
         &self.names[first..first + count]
     }
 

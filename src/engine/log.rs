@@ -37,6 +37,12 @@ pub struct ChunkLog {
 /// The bounds of a delivery, where no subscriber needs smaller ones.
 const DELIVERY_MAX: (u64, u64) = (limits::DELIVERY_CHUNKS_MAX as u64, limits::DELIVERY_BYTES_MAX);
 
+const _: () = {
+    assert!(DELIVERY_MAX.0 > 0); // Each delivery has a chunk.
+    assert!(size_of::<Meta>() == 16); // Four of them are a cache line.
+    assert!(Kind::ALL.len() <= limits::KINDS_MAX);
+};
+
 impl ChunkLog {
     /// Creates an empty log of a ring with `slot_count` descriptors, a power of two.
     pub fn new(slot_count: u32) -> ChunkLog {
@@ -82,7 +88,10 @@ impl ChunkLog {
         let index = self.index(self.head_seq);
         match self.slots.get_mut(index) {
             Some(slot) => *slot = meta,
-            None => self.slots.push(meta), // The first lap.
+            None => {
+                assert!(self.slots.len() == index); // The first lap is in order.
+                self.slots.push(meta);
+            }
         }
     }
 
@@ -98,6 +107,8 @@ impl ChunkLog {
     /// of one kind is counted in one step.
     #[cold]
     fn give_up(&mut self, tail_seq: u64) {
+        assert!(self.tail_seq < tail_seq);
+        assert!(tail_seq <= self.head_seq + 1); // G1
         while self.tail_seq < tail_seq && self.tail_seq < self.alike_from {
             let gone = self.meta(self.tail_seq);
             self.before_tail.count(gone.kind, gone.length);
@@ -107,9 +118,11 @@ impl ChunkLog {
             let (first, last) = (self.meta(self.tail_seq), self.meta(tail_seq - 1));
             let bytes = last.total_bytes - first.total_bytes + u64::from(first.length);
             let chunks = tail_seq - self.tail_seq;
+            assert!(bytes <= last.total_bytes); // G2
             self.before_tail.add(self.alike, Totals { chunks, bytes });
             self.tail_seq = tail_seq;
         }
+        assert!(self.tail_seq == tail_seq);
     }
 
     /// The slot of chunk `seq`.
@@ -139,6 +152,7 @@ impl ChunkLog {
     /// The first chunk behind `acked_seq` and before `next_seq` that is held and wanted. It may
     /// have to be given again. The result is `next_seq` without such a chunk.
     pub fn first_unacked(&self, acked_seq: u64, next_seq: u64, kinds: Kinds) -> u64 {
+        assert!(acked_seq < next_seq); // Only what was given is acknowledged.
         let from_seq = (acked_seq + 1).max(self.tail_seq).min(next_seq);
         if kinds.is_all() {
             return from_seq;
@@ -150,6 +164,8 @@ impl ChunkLog {
 
     /// An upper bound of the bytes that these chunks take in the ring's payload area.
     pub fn ring_bytes_max(&self, seqs: std::ops::Range<u64>) -> u64 {
+        assert!(seqs.start <= seqs.end);
+        assert!(seqs.end <= self.head_seq + 1);
         let count = seqs.end - seqs.start;
         let bytes = self.bytes_before(seqs.end) - self.bytes_before(seqs.start);
         bytes + count * (limits::CHUNK_ALIGN_BYTES - 1)
@@ -168,6 +184,7 @@ impl ChunkLog {
         let (chunks, bytes) = bound.unwrap_or(DELIVERY_MAX);
         assert!(chunks > 0);
         self.delivery_max = (chunks.min(DELIVERY_MAX.0), bytes.min(DELIVERY_MAX.1));
+        assert!(self.delivery_max.0 > 0); // Each delivery has a chunk.
     }
 
     /// One past the last chunk that can be given at once together with chunk `from_seq`, which is
@@ -178,6 +195,8 @@ impl ChunkLog {
     }
 
     fn delivery_end_of_many(&self, from_seq: u64) -> u64 {
+        assert!(from_seq >= self.tail_seq);
+        assert!(from_seq <= self.head_seq);
         let (chunks_max, bytes_max) = self.delivery_max;
         let through_first = self.meta(from_seq).total_bytes;
         let fits = |seq| self.meta(seq).total_bytes - through_first <= bytes_max;
@@ -191,12 +210,16 @@ impl ChunkLog {
             let middle = low.midpoint(high);
             if fits(middle) { low = middle + 1 } else { high = middle }
         }
+        assert!(low > from_seq); // The first chunk is always given.
         low
     }
 
     /// Totals of all chunks ever published, by kind. O(chunks held).
     pub fn kind_totals(&self) -> KindTotals {
-        self.kind_totals_before(self.head_seq + 1)
+        let totals = self.kind_totals_before(self.head_seq + 1);
+        let all = Totals { chunks: self.head_seq, bytes: self.total_bytes };
+        assert!(totals.of(Kinds::ALL) == all); // G2
+        totals
     }
 
     /// Totals of all chunks before `seq`, by kind. `seq` is clamped to `tail_seq..=head_seq + 1`.

@@ -108,6 +108,18 @@ impl Default for EngineLimits {
     }
 }
 
+/// Pending actions for which memory is allocated at the start. An event that ends more subscribers
+/// than that allocates (A3).
+const WISHES_EXPECTED: usize = 256;
+
+const _: () = {
+    assert!(limits::EXECUTIONS_QUEUED_MAX <= limits::EXECUTIONS_MAX); // Those are executions, too.
+    assert!(limits::EXECUTIONS_MAX > 0);
+    assert!(limits::SUBSCRIBERS_MAX > 0);
+    // The readers of one execution elsewhere can be detached by one event without an allocation.
+    assert!(limits::READERS_PER_EXECUTION_MAX as usize <= WISHES_EXPECTED);
+};
+
 /// The place of a subscriber in the lists of its execution.
 #[derive(Clone, Copy, Debug)]
 struct Seat {
@@ -154,19 +166,18 @@ impl Engine {
     /// Creates an engine without executions.
     ///
     /// # Panics
-    /// If `executions_max` or `subscribers_max` is 0, or `executions_max` is above its ceiling.
+    /// If `executions_max` or `subscribers_max` is 0 or above its ceiling.
     pub fn new(limits: EngineLimits, now: Instant) -> Engine {
         assert!(limits.executions_max > 0);
         assert!(limits.executions_max <= crate::limits::EXECUTIONS_CEILING);
         assert!(limits.subscribers_max > 0);
-        // An execution has at most eight timers, a subscriber at most two.
-        let timer_count = 8 * limits.executions_max + 2 * limits.subscribers_max;
+        assert!(limits.subscribers_max <= crate::limits::SUBSCRIBERS_CEILING);
         Engine {
             limits,
             executions: Pool::new(limits.executions_max),
             seats: Pool::new(limits.subscribers_max),
-            wheel: Wheel::new(timer_count, now),
-            actions: VecDeque::with_capacity(256),
+            wheel: Wheel::new(timers::timers_max(&limits), now),
+            actions: VecDeque::with_capacity(WISHES_EXPECTED),
             dirty: VecDeque::with_capacity(limits.executions_max as usize),
             scan: None,
             fan_out: FanOut {
@@ -247,6 +258,7 @@ impl Engine {
     pub fn next_action(&mut self) -> Option<Action> {
         if self.actions.is_empty() && self.next_fan_out() {
             let FanOut { execution, from_seq, until_seq, .. } = self.fan_out;
+            assert!(from_seq < until_seq); // `FanOut::of` let no other one in.
             return Some(Action::Deliver { execution, from_seq, until_seq });
         }
         self.actions.pop_front()
@@ -315,6 +327,7 @@ impl Engine {
     #[inline]
     pub fn burst_chunks(&self, execution: Handle) -> u32 {
         let Some(execution) = self.executions.get(execution) else { return 1 };
+        assert!(execution.burst_chunks > 0);
         execution.burst_chunks
     }
 
@@ -351,7 +364,10 @@ impl Engine {
         if seat.place != SubscriberPlace::Local {
             return None;
         }
-        Some(&self.executions.get(seat.execution)?.locals.without_cursors()[seat.at as usize])
+        let e = self.executions.get(seat.execution).expect("a seat's execution lives");
+        let local = &e.locals.without_cursors()[seat.at as usize];
+        assert!(local.id == subscriber);
+        Some(local)
     }
 
     fn local_mut(&mut self, subscriber: SubscriberId) -> Option<&mut Local> {
@@ -359,7 +375,10 @@ impl Engine {
         if seat.place != SubscriberPlace::Local {
             return None;
         }
-        Some(&mut self.executions.get_mut(seat.execution)?.locals.apart()[seat.at as usize])
+        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
+        let local = &mut e.locals.apart()[seat.at as usize];
+        assert!(local.id == subscriber);
+        Some(local)
     }
 
     fn remote_mut(&mut self, subscriber: SubscriberId) -> Option<&mut Remote> {
@@ -367,7 +386,10 @@ impl Engine {
         if seat.place != SubscriberPlace::Remote {
             return None;
         }
-        Some(&mut self.executions.get_mut(seat.execution)?.remotes[seat.at as usize])
+        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
+        let remote = &mut e.remotes[seat.at as usize];
+        assert!(remote.id == subscriber);
+        Some(remote)
     }
 
     /// Checks every invariant. It walks everything, so it is for tests only.

@@ -36,6 +36,11 @@ pub struct Cursor {
 
 const NO_STOP: u64 = u64::MAX;
 
+const _: () = {
+    assert!(limits::KEYS_MAX == u64::BITS as usize); // `conflate` marks keys in one word.
+    assert!(limits::KEYS_MAX <= u8::MAX as usize); // A key is a byte.
+};
+
 /// The log as a policy sees it. Numbers may be torn where another thread writes them. An
 /// implementation must not panic, and its user must check afterwards that nothing moved.
 pub trait Log {
@@ -224,6 +229,7 @@ impl Cursor {
     /// Returns the same cursor after the backlog.
     #[must_use]
     pub fn caught_up(self) -> Cursor {
+        assert!(!self.catches_up());
         Cursor { lag_from_seq: 0, ..self }
     }
 
@@ -257,6 +263,7 @@ impl Cursor {
     /// Notes that the subscriber was given the chunks of `kinds` before `until_seq`.
     #[inline]
     pub fn give(&mut self, kinds: Kinds, until_seq: u64, log: &impl Log) {
+        assert!(until_seq > self.next_seq); // P1
         if kinds.is_all() {
             let total_bytes = log.meta(until_seq - 1).total_bytes;
             self.seen = Totals { chunks: until_seq - 1, bytes: total_bytes };
@@ -289,6 +296,7 @@ impl Cursor {
         reason: GapReason,
         log: &impl Log,
     ) -> Option<Gap> {
+        assert!(until_seq > self.next_seq); // P1
         let from_seq = self.next_seq;
         let seen_before = self.seen;
         self.seen = totals_before(kinds, until_seq, log);

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::engine::action::Action;
 use crate::engine::execution::Execution;
 use crate::engine::policy::Log;
-use crate::engine::timers::Timer;
+use crate::engine::timers::{Timer, note};
 use crate::limits;
 use crate::stream::{Measure, Progress, ProgressReport};
 
@@ -70,10 +70,18 @@ pub(super) enum ReportNews {
 /// One part in 2^40. No total has units this small.
 const SMALLEST_STEP: f64 = 1.0 / (1u64 << 40) as f64;
 
+const _: () = {
+    assert!(SMALLEST_STEP > f64::EPSILON); // A step of a whole is a different number.
+    assert!(!limits::PROGRESS_INTERVAL.is_zero());
+    // Silence is noticed later than a report that waits for its interval.
+    assert!(limits::PROGRESS_INTERVAL.as_nanos() < limits::TIMEOUT_INACTIVITY.as_nanos());
+};
+
 impl Tracker {
     /// The newest progress, if there is any.
     pub fn progress(&self) -> Option<Progress> {
         let Tracker { progress, total, report_count, .. } = *self;
+        assert!((report_count > 0) == self.axis.is_some()); // The first report fixes the axis.
         (report_count > 0).then_some(Progress { progress, total, report_count })
     }
 
@@ -105,6 +113,11 @@ impl Tracker {
             _ => self.next_step(),
         };
         let next = next.min(self.total.unwrap_or(f64::MAX));
+<<<<<<< ours
+=======
+        assert!(next.is_finite());
+        assert!(next >= self.progress || is_trusted);
+>>>>>>> theirs
         if !first && !has_words && next == self.progress {
             return (ReportNews::Nothing, is_backward);
         }
@@ -117,6 +130,9 @@ impl Tracker {
         }
         self.context.clear();
         self.context.push_str(context.unwrap_or(""));
+        // The control page has room for both.
+        assert!(self.message.len() <= limits::PROGRESS_MESSAGE_BYTES_MAX);
+        assert!(self.context.len() <= limits::PROGRESS_CONTEXT_BYTES_MAX);
         (if has_words { ReportNews::Words } else { ReportNews::Number }, is_backward)
     }
 
@@ -153,7 +169,9 @@ impl Tracker {
             return self.progress + 1.0;
         }
         let scale = self.total.unwrap_or(self.progress).max(1.0);
-        (self.progress + scale * SMALLEST_STEP).max(self.progress.next_up())
+        let next = (self.progress + scale * SMALLEST_STEP).max(self.progress.next_up());
+        assert!(next > self.progress);
+        next
     }
 }
 
@@ -215,6 +233,7 @@ impl Engine {
         }
         e.active_at = now;
         e.tracker.by_tool = true;
+        assert!(!e.derives_progress());
         let (worth, is_backward) = e.tracker.take(report);
         self.counters.progress_backward += u64::from(is_backward);
         if !e.has_reported {
@@ -248,9 +267,9 @@ impl Engine {
         let due = e.progress_reported_at.map(|reported_at| reported_at + limits::PROGRESS_INTERVAL);
         match due {
             Some(due) if due > self.now => {
+                assert!(!e.closed()); // E4
                 let timer = self.arm_at(due, Timer::Progress(execution));
-                let e = self.executions.get_mut(execution).expect("as above");
-                e.timers.progress = Some(timer);
+                self.with(execution, |e| note(&mut e.timers.progress, timer));
             }
             _ => self.report_progress(execution),
         }
@@ -259,7 +278,7 @@ impl Engine {
     /// Handles the end of the interval: the next report may go out.
     pub(super) fn progress_due(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
-        e.timers.progress = None;
+        assert!(e.timers.progress.is_none());
         e.derive_progress();
         e.trip_seq = e.next_trip_seq();
         self.report_progress(execution);
@@ -274,6 +293,7 @@ impl Engine {
         if e.progress_to_report == progress.report_count {
             return;
         }
+        assert!(progress.report_count > e.progress_to_report); // Reports are only ever added.
         e.progress_to_report = progress.report_count;
         e.locals.apart();
         if !e.remotes.is_empty() {

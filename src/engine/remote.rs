@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::engine::action::{AcknowledgeError, Action, Reply};
 use crate::engine::event::SubscriberPlace;
 use crate::engine::policy::Log;
-use crate::engine::timers::Timer;
+use crate::engine::timers::{Timer, note};
 use crate::limits;
 use crate::stream::DetachReason;
 
@@ -15,6 +15,7 @@ impl Engine {
     /// not written to where they see it.
     pub(super) fn report_to_first(&mut self, execution: Handle) {
         let e = self.executions.get(execution).expect("it was just subscribed to");
+        assert!(!e.remotes.is_empty());
         if e.remotes.len() == 1
             && e.progress_to_report > 0
             && let Some(progress) = e.tracker.progress()
@@ -41,6 +42,7 @@ impl Engine {
             Some(_) if seq >= next_seq => Err(AcknowledgeError::NotGiven { next_seq }),
             Some(acked_seq) => {
                 *acked_seq = seq.max(*acked_seq);
+                assert!(*acked_seq < next_seq); // Only what was given is acknowledged.
                 Ok(())
             }
         };
@@ -66,6 +68,7 @@ impl Engine {
             return;
         }
         let replays = remote.replays;
+        assert!(!replays || remote.gates()); // Others do not hold the ring.
         let execution = self.seats.get(subscriber.0).expect("the caller found it").execution;
         if replays && self.leave_to_successor(subscriber, execution) {
             return;
@@ -73,7 +76,8 @@ impl Engine {
         if replays {
             let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
             let remote = self.remote_mut(subscriber).expect("as above");
-            remote.grace_timer = Some(timer);
+            note(&mut remote.grace_timer, timer);
+            assert!(remote.is_lost());
         } else {
             self.detach(subscriber, DetachReason::Lost);
         }
@@ -87,8 +91,10 @@ impl Engine {
         let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
         let end_seq = e.log.head_seq() + 1;
         let remote = &mut e.remotes[seat.at as usize];
+        assert!(remote.id == subscriber);
         // A reader may be ahead of what the engine was told of a producer on another thread.
         remote.next_seq = remote.next_seq.max(next_seq.min(end_seq));
+        assert!(remote.next_seq <= end_seq); // E2: nobody has read what is not published.
         self.moved(seat.execution);
     }
 

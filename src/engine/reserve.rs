@@ -37,6 +37,8 @@ impl Replay {
     pub(super) fn of(ring: RingFacts, ack_window: Option<u32>) -> Replay {
         let Reserve { chunks_max, bytes_max, .. } = Reserve::of(ring);
         let chunks = ack_window.unwrap_or(u32::MAX).min(chunks_max as u32).max(1);
+        assert!(chunks <= ring.slot_count);
+        assert!(bytes_max <= u64::from(ring.data_bytes / 2)); // The other half is the producer's.
         Replay { chunks, bytes: bytes_max as u32, until_acknowledged: ack_window.is_some() }
     }
 
@@ -64,9 +66,15 @@ pub(super) fn padded(length: u32) -> u64 {
     u64::from(length).next_multiple_of(limits::CHUNK_ALIGN_BYTES)
 }
 
+const _: () = {
+    assert!(limits::CHUNK_ALIGN_BYTES.is_power_of_two());
+    assert!(limits::CHUNK_ALIGN_BYTES == 8); // `memory` stores payloads as whole words.
+};
+
 impl Reserve {
     /// Creates an empty reserve for this ring.
     pub fn of(ring: RingFacts) -> Reserve {
+        ring.assert_sound();
         let data_bytes = u64::from(ring.data_bytes);
         let longest = padded(ring.chunk_bytes_max);
         let bytes_max = (data_bytes / 2).min(data_bytes.saturating_sub(2 * longest));
@@ -78,6 +86,7 @@ impl Reserve {
 
     /// Returns the first chunk that is kept for a subscriber whose next chunk is `next_seq`.
     pub fn before(&mut self, next_seq: u64, log: &ChunkLog) -> u64 {
+        assert!(next_seq <= log.head_seq() + 1); // E2
         if next_seq < self.next_seq || self.from_seq < log.tail_seq() {
             self.begin_before(next_seq, log);
         }
@@ -89,6 +98,8 @@ impl Reserve {
                 self.from_seq += 1;
             }
         }
+        assert!(self.from_seq <= self.next_seq);
+        assert!(self.fits()); // V2
         self.from_seq
     }
 

@@ -70,6 +70,8 @@ impl Engine {
         });
         let fits = fits.filter(|old| !is_claimed(old.id));
         let Some(old) = fits.min_by_key(|old| (!old.is_lost, old.next_seq)) else { return };
+        assert!(old.id != new.subscriber);
+        assert!(new.cursor.next_seq <= old.next_seq); // Nothing that the old one kept is lost.
         if old.is_lost {
             self.resumed(old.id);
         } else {
@@ -86,6 +88,7 @@ impl Engine {
             |successor: Successor| successor.of == lost && self.now <= successor.until;
         let found = e.replaying().find(|new| new.successor.is_some_and(is_successor));
         let Some(new) = found else { return false };
+        assert!(new.id != lost);
         self.set_successor(new.id, None);
         self.resumed(lost);
         true
@@ -95,12 +98,15 @@ impl Engine {
         self.counters.subscribers_resumed += 1;
         self.actions.push_back(Action::Forget(lost));
         self.remove(lost);
+        assert!(self.counters.subscribers_resumed <= self.counters.subscribers_attached);
     }
 
     fn set_successor(&mut self, subscriber: SubscriberId, successor: Option<Successor>) {
+        assert!(successor.is_none_or(|successor| successor.of != subscriber)); // Nobody is the heir of itself.
         if let Some(remote) = self.remote_mut(subscriber) {
             remote.successor = successor;
-        } else if let Some(local) = self.local_mut(subscriber) {
+        } else {
+            let local = self.local_mut(subscriber).expect("a living subscriber");
             local.detail.successor = successor;
         }
     }

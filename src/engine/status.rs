@@ -103,14 +103,19 @@ impl Execution {
     /// Totals of the chunks that the ring holds for a subscriber whose next chunk is `next_seq`.
     fn lag_of(&self, terms: &Terms, next_seq: u64) -> Totals {
         let held_seq = next_seq.max(self.log.tail_seq());
+        assert!(next_seq <= self.log.head_seq() + 1); // E2
         let seen = totals_before(terms.kinds, held_seq, &self.log);
-        lag(terms, &Cursor::new(held_seq, seen), &self.log)
+        let lag = lag(terms, &Cursor::new(held_seq, seen), &self.log);
+        assert!(lag.chunks <= self.log.head_seq() + 1 - held_seq); // G2
+        lag
     }
 }
 
 impl Engine {
     pub(super) fn inspect(&mut self, id: ExecutionId) {
         let status = self.find(id).map(|e| {
+            assert!(e.log.tail_seq() <= e.log.head_seq() + 1); // G1
+            assert!(!e.gated() || !e.closed()); // Only a running producer waits.
             Box::new(Status {
                 id,
                 token: e.token,
@@ -159,6 +164,7 @@ impl Engine {
     /// The execution that a token stands for, unless the token was forgotten.
     pub fn find_token(&self, token: ProgressToken) -> Option<ExecutionId> {
         let execution = self.executions.get(token.slot)?;
+        assert!(execution.id.slot == token.slot);
         (execution.token == Some(token)).then_some(execution.id)
     }
 

@@ -6,12 +6,14 @@
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
-use crate::engine::event::{Coalesce, RingFacts, SubscribeSpec};
+use crate::engine::action::Subscribed;
+use crate::engine::event::{Coalesce, RingFacts, SubscribeSpec, SubscriberPlace};
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log, Owed, owed, pending};
 use crate::engine::reserve::Replay;
 use crate::engine::resume::Successor;
 use crate::engine::wheel::TimerId;
+use crate::limits;
 use crate::stream::{
     DetachReason, End, EndState, Exit, Gap, GapReason, Outcome, Policy, Terms, Totals,
 };
@@ -83,11 +85,14 @@ pub(super) struct Window {
 impl Window {
     /// Returns the window for `ack_window`, within what the ring can keep.
     pub fn of(ack_window: Option<u32>, replay: Option<Replay>) -> Option<Window> {
-        let chunks = ack_window?;
-        Some(match replay {
+        let asked = ack_window?;
+        let window = match replay {
             Some(Replay { chunks, bytes, .. }) => Window { chunks, bytes: bytes.into() },
-            None => Window { chunks, bytes: u64::MAX },
-        })
+            None => Window { chunks: asked, bytes: u64::MAX },
+        };
+        assert!(window.chunks > 0); // The first chunk is always within it.
+        assert!(window.chunks <= asked);
+        Some(window)
     }
 }
 
@@ -117,7 +122,54 @@ pub(super) enum Next {
     CaughtUp,
 }
 
+const _: () = {
+    assert!(size_of::<Local>() <= 128); // A pair of cache lines, which are fetched together.
+    assert!(limits::DROP_LIMIT_CHUNKS > 0);
+    assert!(limits::BUFFER_LIMIT_CHUNKS >= limits::DROP_LIMIT_CHUNKS);
+    assert!(limits::DISCONNECT_LIMIT_CHUNKS >= limits::BUFFER_LIMIT_CHUNKS);
+};
+
 impl Local {
+    /// Creates a subscriber that was given nothing. `gone` are the totals before the tail. The
+    /// caller sets the window.
+    pub fn new(subscribed: &Subscribed, spec: &SubscribeSpec, gone: Totals, now: Instant) -> Local {
+        let Subscribed { subscriber, terms, cursor, replay, .. } = *subscribed;
+        assert!(spec.place == SubscriberPlace::Local);
+        assert!(terms.limit.chunks > 0);
+        assert!(replay.is_none() || terms.policy == Policy::Block); // Others do not hold the ring.
+        let detail = Box::new(Detail {
+            start: cursor.seen,
+            gone,
+            missed: Totals::ZERO,
+            since: now,
+            moved_at: now,
+            ack_window: spec.ack_window,
+            window: None,
+            acked_seq: cursor.next_seq - 1,
+            reported_seq: cursor.next_seq - 1,
+            coalesce: spec.coalesce,
+            coalesce_timer: None,
+            grace_timer: None,
+            successor: None,
+        });
+        Local {
+            id: subscriber,
+            cursor,
+            plain_chunks: 0,
+            terms,
+            demand: spec.demand,
+            coalesces: spec.coalesce.is_some(),
+            connection: ConnectionState::Up,
+            fresh: true,
+            flush: false,
+            replays: replay.is_some(),
+            gone: false,
+            progress_reported: 0,
+            acked_until_seq: u64::MAX,
+            detail,
+        }
+    }
+
     /// Computes [`Local::plain_chunks`] again after a change.
     pub fn set_plain(&mut self) {
         let looks = self.gone
@@ -134,6 +186,7 @@ impl Local {
             _ if self.terms.limit.bytes != u64::MAX => 1, // One chunk always fits.
             _ => u64::from(self.terms.limit.chunks),
         };
+        assert!(looks || self.plain_chunks > 0);
     }
 
     /// True if all chunks before `end_seq` are owed, without evaluating the terms.
@@ -148,6 +201,7 @@ impl Local {
     /// that nothing more will be published.
     #[inline]
     pub fn next(&mut self, log: &ChunkLog, ended: bool) -> Next {
+        assert!(self.connection == ConnectionState::Up);
         let early = planted(Planted::EndBeforeLastChunk) && ended;
         if self.cursor.next_seq + u64::from(early) > log.head_seq() {
             self.flush = false;
@@ -190,6 +244,7 @@ impl Local {
         if self.coalesces && !self.flush && !ended && self.waits_for_company(log) {
             return Next::Coalesce;
         }
+        assert!(until_seq <= log.head_seq() + 1);
         // What is left has waited as long. It is given as soon as it can be taken.
         self.flush = self.coalesces && until_seq <= log.head_seq();
         if self.demand != u32::MAX {
@@ -232,7 +287,10 @@ impl Local {
                 |&seq: &u64| seq <= first_seq || log.ring_bytes_max(first_seq..seq + 1) <= bytes;
             reach_seq = (from_seq..reach_seq).find(|seq| !fits(seq)).unwrap_or(reach_seq);
         }
-        next_wanted(reach_seq)
+        let reach_seq = next_wanted(reach_seq);
+        assert!(reach_seq >= from_seq);
+        assert!(reach_seq <= until_seq);
+        reach_seq
     }
 
     /// Returns one past the last chunk that the demand allows, at most `until_seq`, and the number
@@ -253,6 +311,7 @@ impl Local {
                 count += 1;
             }
         }
+        assert!(count <= self.demand);
         (until_seq, count)
     }
 
@@ -277,6 +336,7 @@ impl Local {
                 self.next(log, ended)
             }
             Some(gap) => {
+                assert!(gap.to_seq + 1 == self.cursor.next_seq); // P1
                 self.detail.reported_seq = gap.to_seq;
                 if self.demand != u32::MAX {
                     self.demand -= 1; // A gap counts as a delivery.
@@ -349,7 +409,10 @@ impl Local {
 
     /// Creates the final report.
     pub fn end(&self, state: EndState, now: Instant) -> End {
-        let given = self.cursor.seen - self.detail.start - self.detail.missed;
+        let passed = self.detail.start + self.detail.missed;
+        assert!(passed.chunks <= self.cursor.seen.chunks); // P2
+        assert!(passed.bytes <= self.cursor.seen.bytes);
+        let given = self.cursor.seen - passed;
         let duration_us = now.since(self.detail.since).as_micros() as u64;
         let (missed, published) = (self.detail.missed, self.cursor.seen);
         End { state, given, missed, published, duration_us, exit: None }
@@ -374,11 +437,13 @@ impl Local {
             Some(window) => self.detail.acked_seq + 1 + u64::from(window.chunks),
             None => u64::MAX,
         };
+        assert!(self.acked_until_seq > self.detail.acked_seq);
         self.set_plain();
     }
 
     /// Takes an acknowledgement of all chunks through `seq`, which moves the window.
     pub fn acknowledge(&mut self, seq: u64) {
+        assert!(seq < self.cursor.next_seq); // Other ones are refused.
         if let Some(window) = self.detail.window {
             self.detail.acked_seq = self.detail.acked_seq.max(seq);
             let until_seq = seq + 1 + u64::from(window.chunks);
@@ -416,6 +481,9 @@ impl Remote {
         next_seq: u64,
         since: Instant,
     ) -> Remote {
+        assert!(spec.place == SubscriberPlace::Remote);
+        assert!(terms.limit.chunks > 0);
+        assert!(next_seq > 0);
         Remote {
             id,
             terms,

@@ -1,4 +1,7 @@
 //! The timers of the engine, and their consequences.
+//!
+//! Each armed timer is noted in one place of its execution or subscriber (E4). That bounds their
+//! number: the wheel has room for the sum of all places, so arming a timer never fails.
 
 use std::time::Duration;
 
@@ -6,11 +9,11 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::action::Action;
 use crate::engine::event::OnStall;
-use crate::engine::execution::Producer;
+use crate::engine::execution::{Producer, Timers};
 use crate::engine::policy::Log;
 use crate::engine::subscriber::{ConnectionState, Local};
 use crate::engine::wheel::TimerId;
-use crate::engine::{Engine, Execution};
+use crate::engine::{Engine, EngineLimits, Execution};
 use crate::limits;
 use crate::stream::{DetachReason, Outcome};
 
@@ -39,6 +42,62 @@ pub(super) enum Timer {
     Grace(SubscriberId),
 }
 
+/// The timers of one execution that can be armed at once.
+const TIMERS_PER_EXECUTION: u32 = {
+    let mut sum = 0;
+    sum += 1; // `Timers::start`: the tool waits for its first subscribers.
+    sum += 1; // `Timers::hold`: the ring is held for its first reader.
+    sum += 1; // `Timers::stall`: a reader holds the producer, or the drain.
+    sum += 1; // `Timers::silence`: the next chunk or report is due.
+    sum += 1; // `Timers::total`: the run is limited.
+    sum += 1; // `Timers::sleep`: the tool sleeps.
+    sum += 1; // `Timers::retention`: the execution has ended.
+    sum += 1; // `Timers::progress`: a report waits for its interval.
+    sum
+};
+
+/// The timers of one subscriber that can be armed at once.
+const TIMERS_PER_SUBSCRIBER: u32 = {
+    let mut sum = 0;
+    sum += 1; // `Detail::coalesce_timer`: chunks wait for others.
+    sum += 1; // `Detail::grace_timer` or `Remote::grace_timer`: the connection broke.
+    sum
+};
+
+/// The timers of one shard that can be armed at once.
+pub(super) const fn timers_max(limits: &EngineLimits) -> u32 {
+    let mut sum = 0;
+    sum += limits.executions_max * TIMERS_PER_EXECUTION;
+    sum += limits.subscribers_max * TIMERS_PER_SUBSCRIBER;
+    assert!(sum > 0);
+    sum
+}
+
+const _: () = {
+    // Each place for a timer of an execution is a part of the sum.
+    let places_bytes = TIMERS_PER_EXECUTION as usize * size_of::<Option<TimerId>>();
+    assert!(size_of::<Timers>() == places_bytes + size_of::<(u64, Instant)>());
+    let executions_max = limits::EXECUTIONS_CEILING as u64;
+    let subscribers_max = limits::SUBSCRIBERS_CEILING as u64;
+    let timers_max = executions_max * TIMERS_PER_EXECUTION as u64
+        + subscribers_max * TIMERS_PER_SUBSCRIBER as u64;
+    assert!(timers_max < u32::MAX as u64); // The index of a timer is 32 bits.
+    assert!(size_of::<Timer>() <= 16); // A node of the wheel stays within a cache line.
+};
+
+/// Notes an armed timer in its place (E4). The place is empty, because a timer without a note could
+/// not be disarmed.
+pub(super) fn note(place: &mut Option<TimerId>, timer: TimerId) {
+    assert!(place.is_none());
+    *place = Some(timer);
+}
+
+/// Empties the place of a timer that has fired. The other half of [`note`]: what fires was noted.
+fn fired(place: &mut Option<TimerId>) {
+    let timer = place.take();
+    assert!(timer.is_some() || planted(Planted::TimerFiresAfterCancel)); // E4
+}
+
 /// The limit of [`crate::engine::Timeouts`] that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timeout {
@@ -54,15 +113,17 @@ fn in_words(what: &str, limit: Option<Duration>) -> String {
 impl Execution {
     /// Time for which a gating reader may stand still. It is short after a cancellation.
     pub(super) fn stall_deadline(&self) -> Duration {
-        match self.outcome {
+        let deadline = match self.outcome {
             Some(Outcome::Cancelled) => self.spec.block_deadline.min(limits::CANCELLED_STALL),
             _ => self.spec.block_deadline,
-        }
+        };
+        assert!(deadline <= self.spec.block_deadline);
+        deadline
     }
 }
 
 impl Engine {
-    /// Arms a timer. The wheel has room for every timer that can be needed, by construction.
+    /// Arms a timer. The caller notes it.
     pub(super) fn arm(&mut self, after: Duration, timer: Timer) -> TimerId {
         self.arm_at(self.now + after, timer)
     }
@@ -74,7 +135,8 @@ impl Engine {
 
     pub(super) fn disarm(&mut self, timer: Option<TimerId>) {
         if let Some(timer) = timer {
-            self.wheel.cancel(timer);
+            let cancelled = self.wheel.cancel(timer);
+            assert!(cancelled.is_some()); // E4: a noted timer is armed.
         }
     }
 
@@ -85,31 +147,35 @@ impl Engine {
                 Timer::Coalesce(subscriber) => self.coalesced(subscriber),
                 Timer::Grace(subscriber) => self.grace_over(subscriber),
                 Timer::Start(execution) => {
-                    self.with(execution, |e| e.timers.start = None);
+                    self.with(execution, |e| fired(&mut e.timers.start));
                     self.start_if_due(execution);
                 }
                 Timer::Hold(execution) => {
-                    self.with(execution, |e| e.timers.hold = None);
+                    self.with(execution, |e| fired(&mut e.timers.hold));
                     self.update_gate(execution);
                 }
                 Timer::Stall(execution) => self.stalled(execution),
                 Timer::Sleep(execution) => {
-                    self.with(execution, |e| e.timers.sleep = None);
+                    self.with(execution, |e| fired(&mut e.timers.sleep));
                     self.actions.push_back(Action::WakeProducer(execution));
                 }
                 Timer::Silence(execution) => self.silent(execution),
                 Timer::Total(execution) => {
-                    self.with(execution, |e| e.timers.total = None);
+                    self.with(execution, |e| fired(&mut e.timers.total));
                     self.time_out(execution, Timeout::Total);
                 }
                 Timer::Retention(execution) => {
                     self.counters.executions_forgotten += 1;
-                    self.with(execution, |e| e.timers.retention = None);
+                    self.with(execution, |e| fired(&mut e.timers.retention));
                     self.forget(execution);
                 }
-                Timer::Progress(execution) => self.progress_due(execution),
+                Timer::Progress(execution) => {
+                    self.with(execution, |e| fired(&mut e.timers.progress));
+                    self.progress_due(execution);
+                }
             }
         }
+        assert!(self.next_deadline().is_none_or(|deadline| deadline > self.now));
     }
 
     pub(super) fn with(&mut self, execution: Handle, change: impl FnOnce(&mut Execution)) {
@@ -121,12 +187,13 @@ impl Engine {
     pub(super) fn start_timeouts(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("it is being started");
+        assert!(e.producer == Producer::Active);
         e.active_at = now;
         let total = e.spec.timeouts.total;
         self.listen(execution);
         if let Some(total) = total {
             let timer = self.arm(total, Timer::Total(execution));
-            self.with(execution, |e| e.timers.total = Some(timer));
+            self.with(execution, |e| note(&mut e.timers.total, timer));
         }
     }
 
@@ -137,14 +204,16 @@ impl Engine {
             return;
         }
         let Some(silence_max) = e.silence_max() else { return };
+        assert!(!e.closed()); // E4: an active producer's execution is open.
         let deadline = e.active_at + silence_max;
         let timer = self.arm_at(deadline, Timer::Silence(execution));
-        self.with(execution, |e| e.timers.silence = Some(timer));
+        self.with(execution, |e| note(&mut e.timers.silence, timer));
     }
 
     /// Notes the first chunk or report of a producer. From now on `inactivity` is its limit.
     pub(super) fn note_first_report(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a living execution");
+        assert!(!e.has_reported); // The first is heard once.
         e.has_reported = true;
         let timer = e.timers.silence.take();
         self.disarm(timer);
@@ -156,6 +225,7 @@ impl Engine {
         let now = self.now;
         if let Some(e) = self.executions.get_mut(execution) {
             e.active_at = at.min(now).max(e.opened_at);
+            assert!(e.active_at >= e.opened_at); // `at` comes from another process.
         }
     }
 
@@ -164,7 +234,7 @@ impl Engine {
     fn silent(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
-        e.timers.silence = None;
+        fired(&mut e.timers.silence);
         let timeout = if e.has_reported { Timeout::Inactivity } else { Timeout::FirstChunk };
         let silent_for = now.since(e.active_at);
         let is_held = e.gated() && !planted(Planted::InactivityWhileGated);
@@ -193,17 +263,18 @@ impl Engine {
     fn coalesced(&mut self, subscriber: SubscriberId) {
         let seat = *self.seats.get(subscriber.0).expect("a timer's subscriber lives");
         let local = self.local_mut(subscriber).expect("only a local one coalesces");
-        local.detail.coalesce_timer = None;
+        fired(&mut local.detail.coalesce_timer);
+        assert!(local.coalesces);
         local.flush = true;
         self.mark_dirty(seat.execution);
     }
 
     fn grace_over(&mut self, subscriber: SubscriberId) {
         if let Some(remote) = self.remote_mut(subscriber) {
-            remote.grace_timer = None;
+            fired(&mut remote.grace_timer);
         } else {
             let local = self.local_mut(subscriber).expect("a timer's subscriber lives");
-            local.detail.grace_timer = None;
+            fired(&mut local.detail.grace_timer);
             assert_eq!(local.connection, ConnectionState::Lost);
         }
         self.detach(subscriber, DetachReason::Lost);
@@ -232,7 +303,7 @@ impl Engine {
     fn stalled(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
-        e.timers.stall = None;
+        fired(&mut e.timers.stall);
         if !e.gated() && !e.closed() {
             self.fail_if_stuck(execution);
             return;
@@ -255,6 +326,7 @@ impl Engine {
         let slowest = locals.map(|l| (l.id, since(l))).chain(remotes.map(|r| (r.id, r.since)));
         let (stalled, others): (Vec<_>, Vec<_>) =
             slowest.partition(|(_, since)| now.since(*since) >= deadline);
+        assert!(!stalled.is_empty() || !others.is_empty()); // Some reader has the slowest cursor.
         let is_active = e.producer == Producer::Active; // A producer that stops may still publish.
         if e.spec.on_stall == OnStall::Fail && is_active && !stalled.is_empty() {
             e.error = Some("a block subscriber held the producer past its deadline".into());
@@ -266,13 +338,13 @@ impl Engine {
         }
         self.update_gate(execution);
         if let Some(since) = others.into_iter().map(|(_, since)| since).min()
-            && let Some(e) = self.executions.get(execution)
+            && let Some(e) = self.executions.get_mut(execution)
             && (e.gated() || e.closed())
         {
-            let timer = e.timers.stall;
+            let timer = e.timers.stall.take();
             self.disarm(timer);
             let timer = self.arm_at(since + deadline, Timer::Stall(execution));
-            self.with(execution, |e| e.timers.stall = Some(timer));
+            self.with(execution, |e| note(&mut e.timers.stall, timer));
         }
         self.settle(execution);
     }

@@ -62,6 +62,8 @@ const _: () = {
     assert!(TICK_LAST >= 1 << (DIGIT_BITS * (LEVELS as u32 - 1))); // Every level is used.
     assert!(SLOTS_PER_LEVEL == u64::BITS as usize); // One word holds the occupied slots.
     assert!(LEVELS <= u16::BITS as usize); // Another holds the occupied levels.
+    assert!(NEVER < STALE); // A known answer is never taken for an unknown one.
+    assert!(size_of::<Option<TimerId>>() == size_of::<TimerId>()); // No room for "not armed".
 };
 
 /// One armed timer of one [`Wheel`]. After that timer fired or was cancelled, the id is stale.
@@ -168,7 +170,7 @@ impl<T: Copy> Wheel<T> {
     /// # Panics
     /// If `capacity` is `u32::MAX`.
     pub fn new(capacity: u32, now: Instant) -> Wheel<T> {
-        assert!(capacity < NOBODY);
+        assert!(capacity < NOBODY); // No index equals the end of a list.
         let node = |index: u32| {
             let next = if index + 1 == capacity { NOBODY } else { index + 1 };
             Node { due_tick: 0, generation: 0, next, prev: NOBODY, payload: None }
@@ -203,14 +205,17 @@ impl<T: Copy> Wheel<T> {
         let generation = NonZeroU64::new(self.armed_total).expect("counts from one");
         // A deadline that has passed must not wait for the end of its tick.
         let due_tick = if deadline <= self.now { 0 } else { tick_after(deadline) };
+        let capacity = self.capacity();
         let node = &mut self.nodes[index as usize];
         assert!(node.payload.is_none());
+        assert!(node.generation < generation.get()); // A stale id never fits again.
         self.free_head = node.next;
         let due_tick = due_tick.max(self.elapsed);
         node.due_tick = due_tick;
         node.generation = generation.get();
         node.payload = Some(payload);
         self.count += 1;
+        assert!(self.count <= capacity); // W5
         let first = self.due_tick_first.get();
         if due_tick < first && first != STALE {
             self.due_tick_first.set(due_tick);
@@ -228,6 +233,7 @@ impl<T: Copy> Wheel<T> {
         if planted(Planted::TimerFiresAfterCancel) {
             return node.payload;
         }
+        assert!(node.due_tick >= self.elapsed); // W1
         self.unlink(id.index, place_of(self.elapsed, node.due_tick));
         Some(self.release(id.index))
     }
@@ -247,10 +253,12 @@ impl<T: Copy> Wheel<T> {
             return None;
         }
         self.advance(due_tick);
+        assert!(self.elapsed == due_tick);
         let place = place_of(self.elapsed, due_tick);
         assert!(place.level == 0);
         let index = self.slots[0][place.slot].head;
-        assert!(self.nodes[index as usize].due_tick == due_tick);
+        assert!(index != NOBODY); // W3
+        assert!(self.nodes[index as usize].due_tick == due_tick); // W6
         self.unlink(index, place);
         Some(self.release(index))
     }
@@ -286,6 +294,8 @@ impl<T: Copy> Wheel<T> {
             return due_tick;
         }
         let due_tick = self.first_place().map_or(NEVER, |place| self.due_tick_min(place));
+        assert!(due_tick >= self.elapsed); // W1
+        assert!(due_tick != STALE);
         self.due_tick_first.set(due_tick);
         due_tick
     }
@@ -296,6 +306,7 @@ impl<T: Copy> Wheel<T> {
             return None;
         }
         let level = self.levels_occupied.trailing_zeros() as usize;
+        assert!(self.slots_occupied[level] != 0); // W3
         let slot = self.slots_occupied[level].trailing_zeros() as usize;
         Some(TimerPlace { level, slot })
     }
@@ -303,6 +314,7 @@ impl<T: Copy> Wheel<T> {
     /// The earliest due tick in an occupied slot.
     fn due_tick_min(&self, place: TimerPlace) -> u64 {
         let slot = &self.slots[place.level][place.slot];
+        assert!(slot.head != NOBODY); // W3
         if slot.sorted {
             return self.nodes[slot.head as usize].due_tick;
         }
@@ -326,6 +338,7 @@ impl<T: Copy> Wheel<T> {
     /// would be due before `tick`. The levels above are not affected.
     fn advance(&mut self, tick: u64) {
         assert!(tick >= self.elapsed);
+        assert!(tick <= TICK_LAST);
         let place = place_of(self.elapsed, tick);
         self.elapsed = tick;
         if place.level == 0 || self.slots_occupied[place.level] >> place.slot & 1 == 0 {
@@ -346,6 +359,7 @@ impl<T: Copy> Wheel<T> {
     /// Puts a node whose due tick is set at the end of its slot.
     fn link(&mut self, index: u32) {
         let due_tick = self.nodes[index as usize].due_tick;
+        assert!(due_tick <= TICK_LAST); // The levels reach every tick up to there.
         let place = place_of(self.elapsed, due_tick);
         let slot = &mut self.slots[place.level][place.slot];
         let tail = slot.tail;
@@ -383,17 +397,24 @@ impl<T: Copy> Wheel<T> {
             slot.due_tick_min.set(STALE);
         }
         match prev {
-            NOBODY => slot.head = next,
+            NOBODY => {
+                assert!(slot.head == index); // W2
+                slot.head = next;
+            }
             _ => self.nodes[prev as usize].next = next,
         }
         match next {
-            NOBODY => slot.tail = prev,
+            NOBODY => {
+                assert!(slot.tail == index); // W2
+                slot.tail = prev;
+            }
             _ => self.nodes[next as usize].prev = prev,
         }
     }
 
     /// Empties the list of a slot.
     fn clear(&mut self, place: TimerPlace) {
+        assert!(self.slots_occupied[place.level] >> place.slot & 1 == 1); // W3
         self.slots[place.level][place.slot] = Slot::empty();
         self.slots_occupied[place.level] &= !(1 << place.slot);
         if self.slots_occupied[place.level] == 0 {
@@ -403,6 +424,7 @@ impl<T: Copy> Wheel<T> {
 
     /// Returns an unlinked node to the free list.
     fn release(&mut self, index: u32) -> T {
+        assert!(self.count > 0); // W5
         let node = &mut self.nodes[index as usize];
         let payload = node.payload.take().expect("armed nodes carry a payload");
         node.next = self.free_head;
@@ -433,6 +455,7 @@ fn tick_start(tick: u64) -> Instant {
 
 /// The place of a timer that is due at `due_tick`, seen from `elapsed`.
 fn place_of(elapsed: u64, due_tick: u64) -> TimerPlace {
+    assert!(elapsed <= due_tick); // W1
     // The lowest digit always counts as different, because level 0 is the lowest.
     let difference = (elapsed ^ due_tick) | (SLOTS_PER_LEVEL as u64 - 1);
     let level = (difference.ilog2() / DIGIT_BITS) as usize;
