@@ -13,6 +13,9 @@ use super::layout::{
 };
 use super::writer::{RingWriter, Start, WriteError};
 use crate::base::planted::{Planted, planted};
+use crate::limits::KINDS_MAX;
+
+const _: () = assert!(KINDS_MAX <= u32::BITS as usize); // One word marks the changed kinds.
 
 impl RingWriter {
     /// Gives up chunks at the tail until a payload can end at `position_end` and one slot is free.
@@ -38,10 +41,15 @@ impl RingWriter {
         let tail_max = tail_max.min(tail_seq + slot_count / u64::from(CLAIM_PARTS));
         let position_max = needed_position + data_bytes / u64::from(CLAIM_PARTS);
         let tail_seq = self.last_at_or_before(position_max, tail_seq, tail_max);
+        assert!(tail_seq >= self.tail_seq); // What is given up does not come back.
+        assert!(tail_seq <= self.seq_next); // W1
+        assert!(tail_seq == self.tail_seq || tail_seq <= gate_seq); // W3
         let reported_seq = tail_seq - u64::from(planted(Planted::TailOffByOne));
         self.store_tail(reported_seq.max(self.tail_seq));
         self.seq_limit = tail_seq + slot_count;
         self.position_limit = self.position_of(tail_seq) + data_bytes;
+        assert!(self.seq_next < self.seq_limit); // W1: there is a slot now.
+        assert!(position_end <= self.position_limit || !counts_data); // W2: and room.
         Ok(())
     }
 
@@ -49,6 +57,7 @@ impl RingWriter {
     /// does. For small chunks that is `high`, found with one look.
     fn last_at_or_before(&self, position_max: u64, mut low: u64, high: u64) -> u64 {
         let mut high = high.max(low);
+        assert!(high <= self.seq_next);
         if self.position_of(high) <= position_max {
             return high;
         }
@@ -70,6 +79,8 @@ impl RingWriter {
     /// If the writer is beyond `start` already.
     pub fn skip_to(&mut self, start: &Start) {
         assert!(start.seq >= self.seq_next);
+        assert!(start.seq > 0);
+        assert!(self.tail_version.is_multiple_of(2)); // Even: the totals are whole.
         self.begin_lap_at(start);
         mark_gone(&self.lease.segment, self.geometry, start.seq);
         self.tail_totals = start.kinds;
@@ -88,6 +99,8 @@ impl RingWriter {
 
     /// Moves the tail to `tail_seq`, visible to all readers before anything is overwritten.
     fn store_tail(&mut self, tail_seq: u64) {
+        assert!(tail_seq >= self.tail_seq);
+        assert!(self.tail_version.is_multiple_of(2)); // Even: the totals are whole.
         let mut changed_kinds = 0u32;
         let alike_from = self.alike_from.clamp(self.tail_seq, tail_seq);
         for seq in self.tail_seq..alike_from {
@@ -123,6 +136,7 @@ impl RingWriter {
 
     /// Adds to the totals before the tail. Returns the kind as a bit.
     fn count_gone(&mut self, kind: u8, count: u64, bytes: u64) -> u32 {
+        assert!((kind as usize) < KINDS_MAX); // `commit` lets no other kind in.
         let total = &mut self.tail_totals[kind as usize];
         total.chunks += count;
         total.bytes += bytes;

@@ -22,11 +22,17 @@ use crate::stream::KindTotals;
 use std::num::{NonZeroU8, NonZeroU64};
 
 use super::atomic::{AtomicBool, AtomicU64, Ordering, fence, full_fence, load_acquire, spin_hint};
+<<<<<<< ours
+=======
+use super::copy;
+use super::futex;
+use super::layout::assert_ascending;
+>>>>>>> theirs
 use super::segment::Segment;
 use super::{copy, futex};
 use crate::limits::{
-    ERROR_TEXT_BYTES_MAX, KINDS_MAX, PROGRESS_CONTEXT_BYTES_MAX, PROGRESS_MESSAGE_BYTES_MAX,
-    READER_SLEEP_MAX, SEQLOCK_ATTEMPTS_MAX,
+    DOOR_READERS_PER_EXECUTION_MAX, ERROR_TEXT_BYTES_MAX, KINDS_MAX, PROGRESS_CONTEXT_BYTES_MAX,
+    PROGRESS_MESSAGE_BYTES_MAX, READER_SLEEP_MAX, SEQLOCK_ATTEMPTS_MAX,
 };
 
 // Word numbers. Groups that change at different rates are 128 bytes apart.
@@ -74,6 +80,21 @@ const _: () = {
     assert!(PROGRESS_MESSAGE + PROGRESS_MESSAGE_BYTES_MAX / 8 <= PROGRESS_CONTEXT);
     assert!(PROGRESS_CONTEXT + PROGRESS_CONTEXT_BYTES_MAX / 8 <= MAGIC);
     assert!(CONTROL_WORDS.is_multiple_of(16)); // The data that follows is on lines of its own.
+    // The gate, the server's state and its end share two lines, which a producer loads anyway.
+    assert_ascending(&[GATE_SEQ, CREDIT_SEQ, CREDIT_BYTES, GATE_EPOCH, READ_SEQ]);
+    assert_ascending(&[READ_SEQ, SERVER_ASLEEP, DIRECT_READERS, CLOSED, 16]);
+    // The other groups begin on a pair of lines of their own.
+    assert!(ATTENTION.is_multiple_of(16));
+    assert_ascending(&[CLOSED, ATTENTION, CHUNKS_EXPECTED, EXIT, VERDICT]);
+    assert!(VERDICT.is_multiple_of(16));
+    assert_ascending(&[VERDICT, FINAL_HEAD_SEQ, ERROR_LENGTH, FINAL_TOTALS]);
+    assert!(FINAL_TOTALS.is_multiple_of(16));
+    assert!(PROGRESS_VERSION.is_multiple_of(16));
+    assert_ascending(&[PROGRESS_VERSION, PROGRESS_VALUE, PROGRESS_TOTAL, PROGRESS_REPORTS]);
+    assert_ascending(&[PROGRESS_REPORTS, PROGRESS_LENGTH, PROGRESS_CONTEXT_LENGTH]);
+    assert_ascending(&[PROGRESS_CONTEXT_LENGTH, PROGRESS_MESSAGE, PROGRESS_CONTEXT, MAGIC]);
+    assert_ascending(&[MAGIC, VERSION, CONTROL_WORDS]);
+    assert!(CONTROL_MAGIC != PRODUCER_MAGIC); // A page of one kind is not taken for the other.
 };
 
 /// The shard's side: the one writer of the page.
@@ -127,6 +148,7 @@ pub struct ShortText<const BYTES_MAX: usize> {
 impl<const BYTES_MAX: usize> ShortText<BYTES_MAX> {
     /// Takes as much of `text` as fits, cut between characters.
     pub fn new(text: &str) -> ShortText<BYTES_MAX> {
+        const { assert!(BYTES_MAX.is_multiple_of(8)) }; // It is stored as whole words.
         let mut length = text.len().min(BYTES_MAX);
         while !text.is_char_boundary(length) {
             length -= 1;
@@ -144,6 +166,7 @@ impl<const BYTES_MAX: usize> ShortText<BYTES_MAX> {
 
     fn store(&self, segment: &Segment, word: usize, length_word: usize) {
         let padded_length = self.length.next_multiple_of(8);
+        assert!(padded_length <= BYTES_MAX); // The next field begins there.
         copy::words_in(segment, word * 8, &self.bytes[..padded_length]);
         segment.word(length_word).store(self.length as u64, Ordering::Relaxed);
     }
@@ -158,6 +181,7 @@ impl<const BYTES_MAX: usize> ShortText<BYTES_MAX> {
             Ok(text) => text.len(),
             Err(error) => error.valid_up_to(),
         };
+        assert!(length <= BYTES_MAX); // It was cut, whatever the other side has stored.
         ShortText { bytes, length }
     }
 }
@@ -176,12 +200,15 @@ impl ControlPage {
 
     /// Creates a page at the start of `segment`, which is zero and has no other writer.
     pub(super) fn at(segment: &Segment, magic: u64) -> ControlPage {
+        assert!(magic == CONTROL_MAGIC || magic == PRODUCER_MAGIC);
+        assert!(segment.bytes() >= CONTROL_WORDS * 8);
         segment.word(VERSION).store(PAGE_VERSION, Ordering::Relaxed);
         segment.word(MAGIC).store(magic, Ordering::Release);
         ControlPage::of(segment.part(0, CONTROL_WORDS * 8))
     }
 
     fn of(segment: Segment) -> ControlPage {
+        assert!(segment.bytes() == CONTROL_WORDS * 8);
         ControlPage { segment, progress_version: 0, is_finished: AtomicBool::new(false) }
     }
 
@@ -195,6 +222,8 @@ impl ControlPage {
     /// `credit_bytes`. `u64::MAX` means no limit. All chunks before `read_seq` were read. Each of
     /// the four numbers is valid by itself, so a torn look at them equals two looks.
     pub fn set_gate(&self, gate_seq: u64, credit_seq: u64, credit_bytes: u64, read_seq: u64) {
+        assert!(gate_seq > 0); // A page begins with 0: then nothing was allowed yet.
+        assert!(gate_seq <= read_seq); // What is not read is not overwritten.
         self.segment.word(CREDIT_SEQ).store(credit_seq, Ordering::Relaxed);
         self.segment.word(CREDIT_BYTES).store(credit_bytes, Ordering::Relaxed);
         self.segment.word(READ_SEQ).store(read_seq, Ordering::Relaxed);
@@ -228,6 +257,7 @@ impl ControlPage {
     /// Stores the number of readers in other processes that read a producer's ring directly. The
     /// producer has to wake them.
     pub fn set_direct_readers(&self, reader_count: u32) {
+        assert!(reader_count <= DOOR_READERS_PER_EXECUTION_MAX);
         self.segment.word(DIRECT_READERS).store(u64::from(reader_count), Ordering::Relaxed);
         full_fence(); // A new reader sees all earlier chunks, or is woken for them.
     }
@@ -261,6 +291,7 @@ impl ControlPage {
 
     /// Stores the newest progress.
     pub fn set_progress(&mut self, record: &ProgressRecord) {
+        assert!(self.progress_version.is_multiple_of(2)); // Even: the record is whole.
         self.progress_version += 2;
         let store = |word: usize, value: u64| {
             self.segment.word(word).store(value, Ordering::Relaxed);
@@ -310,6 +341,7 @@ impl ControlView {
         }
         let is_ours = load_acquire(segment.word(MAGIC)) == magic
             && segment.word(VERSION).load(Ordering::Relaxed) == PAGE_VERSION;
+        assert!(magic == CONTROL_MAGIC || magic == PRODUCER_MAGIC);
         is_ours.then(|| ControlView { segment: segment.part(0, CONTROL_WORDS * 8) })
     }
 

@@ -20,6 +20,7 @@ const BY_WORDS: bool = cfg!(any(loom, miri));
 /// The caller is the only writer of this range.
 #[inline]
 pub(super) unsafe fn copy_in(segment: &Segment, offset: usize, bytes: &[u8]) {
+    assert!(offset.is_multiple_of(8)); // Each payload starts on a word.
     if BY_WORDS {
         return words_in(segment, offset, bytes);
     }

@@ -43,6 +43,7 @@ impl DoorMemory {
     pub fn buy(class_bytes: u32) -> io::Result<DoorMemory> {
         assert!(DOOR_RING_BYTES.contains(&class_bytes));
         let geometry = Geometry::of_class(class_bytes);
+        assert!(geometry.window_bytes() == class_bytes as usize); // Readers check the size.
         let memfd = Memfd::create(c"streamdoor-door")?;
         memfd.allocate(0, geometry.window_bytes() as u64)?;
         let segment = memfd.map(geometry.window_bytes())?;
@@ -59,7 +60,8 @@ impl DoorMemory {
 
     /// Makes a ring in this memory that continues at `start`.
     pub fn into_ring(self, anchor: ClockAnchor, start: &Start) -> DoorRing {
-        let DoorMemory { geometry, segment, read_only, .. } = self;
+        let DoorMemory { geometry, segment, read_only, class_bytes } = self;
+        assert!(segment.bytes() == class_bytes as usize);
         let writer = RingWriter::starting(Lease::whole(segment, geometry), anchor, start);
         DoorRing { writer, read_only }
     }
@@ -123,11 +125,13 @@ impl ProducerRing {
     pub fn create(class_bytes: u32, anchor: ClockAnchor) -> io::Result<ProducerRing> {
         assert!(DOOR_RING_BYTES.contains(&class_bytes));
         let geometry = Geometry::of_class(class_bytes);
+        assert!(geometry.window_bytes() == class_bytes as usize); // The producer checks the size.
         let memfd = Memfd::create(c"streamdoor-producer")?;
         memfd.allocate(0, geometry.window_bytes() as u64)?;
         let segment = memfd.map(geometry.window_bytes())?;
         let writer = RingWriter::new(Lease::whole(segment, geometry), anchor);
         let generation = writer.generation();
+        assert!(writer.head_seq() == 0); // It is handed over empty.
         drop(writer); // The writable mapping goes with it.
         let shared = SharedFile::new(memfd, geometry.window_bytes())?;
         let segment = shared.segment().clone();
@@ -176,6 +180,7 @@ impl RingWriter {
         if reader.head_seq() != 0 || reader.tail_seq() != 1 {
             return Err(OpenError::NotEmpty);
         }
+        assert!(header.generation > 0); // `read_header` has refused others.
         let mut lease = Lease::whole(segment, header.geometry);
         lease.generation = header.generation;
         Ok(RingWriter::of_formatted(lease, header.anchor, &Start::default()))

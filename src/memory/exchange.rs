@@ -35,6 +35,13 @@ struct Sleepers {
     reactor_asleep_count: AtomicU32,
 }
 
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<PaddedWord>() == 128); // The words of two sides share no pair of lines.
+    assert!(size_of::<Sleepers>() == 128);
+    assert!(size_of::<Exchange>() == 4 * 128);
+};
+
 /// The shared words of one execution.
 #[derive(Default)]
 pub struct Exchange {
@@ -95,13 +102,15 @@ impl Exchange {
 
     /// Counts a reader as asleep. The caller has to look once more for its chunk before it sleeps.
     pub fn fall_asleep(&self) {
-        self.sleepers.asleep_count.fetch_add(1, Ordering::Relaxed);
+        let count = self.sleepers.asleep_count.fetch_add(1, Ordering::Relaxed);
+        assert!(count < u32::MAX);
         full_fence(); // exchange:sleep
     }
 
     /// Counts a reader as awake again.
     pub fn wake_up(&self) {
-        self.sleepers.asleep_count.fetch_sub(1, Ordering::Relaxed);
+        let count = self.sleepers.asleep_count.fetch_sub(1, Ordering::Relaxed);
+        assert!(count > 0); // It was counted as asleep.
     }
 
     /// True if any reader has to be woken. Call it after a publish and one full fence.
@@ -113,7 +122,8 @@ impl Exchange {
     /// Marks a reader as asleep in a reactor. The caller has to look once more for its chunk before
     /// it sleeps.
     pub fn sleep_in_reactor(&self, reactor_sleep: &Flag) {
-        self.sleepers.reactor_asleep_count.fetch_add(1, Ordering::Relaxed);
+        let count = self.sleepers.reactor_asleep_count.fetch_add(1, Ordering::Relaxed);
+        assert!(count < u32::MAX);
         reactor_sleep.set();
         full_fence(); // exchange:reactor-sleep
     }
@@ -123,7 +133,8 @@ impl Exchange {
     pub fn end_reactor_sleep(&self, reactor_sleep: &Flag) -> bool {
         let is_first = reactor_sleep.take();
         if is_first {
-            self.sleepers.reactor_asleep_count.fetch_sub(1, Ordering::Relaxed);
+            let count = self.sleepers.reactor_asleep_count.fetch_sub(1, Ordering::Relaxed);
+            assert!(count > 0); // It was counted before its flag was set.
         }
         is_first
     }

@@ -19,6 +19,8 @@ use super::writer::Start;
 /// reader looks for in that slot. It is newer than every chunk that is gone and older than the next
 /// chunk, so readers can tell "gone" from "not yet written".
 pub(super) fn mark_gone(segment: &Segment, geometry: Geometry, next_seq: u64) {
+    assert!(next_seq > 0);
+    assert!(segment.bytes() >= geometry.window_bytes());
     for seq in next_seq..next_seq + u64::from(geometry.slot_count()) {
         segment.line(geometry.descriptor_line(seq))[SEQ].store(seq - 1, Ordering::Relaxed);
     }
@@ -113,6 +115,8 @@ pub(super) fn read_header(segment: &Segment) -> Result<Header, HeaderFault> {
     if geometry.window_bytes() > segment.bytes() {
         return Err(HeaderFault::Sizes);
     }
+    // Each line of a descriptor, and each byte of a payload, is inside of the segment.
+    assert!(geometry.data_start() + geometry.data_bytes() as usize <= segment.bytes());
     let generation = load(GENERATION_WORD);
     if generation == 0 {
         return Err(HeaderFault::Generation);

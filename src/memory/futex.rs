@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::atomic::AtomicU64;
 use crate::base::Instant;
-use crate::limits::WAIT_EITHER_FALLBACK;
+use crate::limits::{DOORS_CEILING, WAIT_EITHER_FALLBACK};
 
 /// The reason why a wait ended. None of them means that a chunk is ready: the caller has to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,7 @@ pub fn wait(word: &AtomicU64, seen: u32, timeout: Duration) -> WaitOutcome {
         tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
         tv_nsec: i64::from(timeout.subsec_nanos()),
     };
+    assert!(address.is_aligned()); // The kernel refuses others.
     // SAFETY: FUTEX_WAIT reads one aligned u32 at `address`, inside `word`, and `timeout`.
     let result = unsafe {
         libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAIT, seen, &raw const timeout)
@@ -135,6 +136,13 @@ struct FutexWaiter {
 
 /// The flag for a 32-bit futex, shared between processes (linux/futex.h).
 const FUTEX2_SIZE_U32: u32 = 2;
+
+const _: () = {
+    assert!(size_of::<FutexWaiter>() == 24); // `struct futex_waitv` of the kernel.
+    assert!(align_of::<FutexWaiter>() == 8);
+    assert!(DOORS_CEILING as usize <= WAIT_WORDS_MAX); // One thread sleeps on a word of each.
+    assert!(!WAIT_EITHER_FALLBACK.is_zero());
+};
 
 /// Returns the address of the low half; `None` under loom and miri, which have no futexes.
 fn futex_address(word: &AtomicU64) -> Option<*const u32> {

@@ -47,6 +47,13 @@ const FREE: usize = 0;
 const TAKEN: usize = 1;
 const LIVE: usize = 2;
 
+const _: () = {
+    assert!(FREE != TAKEN);
+    assert!(TAKEN != LIVE);
+    assert!(LIVE != FREE);
+    assert!(GUARDED_MAPPINGS_MAX > 0);
+};
+
 static SLOTS: [Slot; GUARDED_MAPPINGS_MAX] = [const { Slot::new() }; GUARDED_MAPPINGS_MAX];
 static INSTALL: Once = Once::new();
 /// The action for SIGBUS before the handler was installed.
@@ -87,10 +94,13 @@ impl Guarded {
             ))
         })?;
         let start = mapping.as_ptr().expose_provenance();
+        assert!(start > 0);
+        assert!(mapping.len() > 0); // The handler looks for an address inside.
         slot.start.store(start, Ordering::Relaxed);
         slot.end.store(start + mapping.len(), Ordering::Relaxed);
         slot.is_lost.store(false, Ordering::Relaxed);
-        slot.state.store(LIVE, Ordering::Release); // guard:slot
+        let before = slot.state.swap(LIVE, Ordering::Release); // guard:slot
+        assert!(before == TAKEN); // G1: the slot is ours alone.
         Ok(Guarded { guard: Guard(slot), mapping })
     }
 
@@ -103,7 +113,8 @@ impl Guarded {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.state.store(FREE, Ordering::Release); // guard:slot
+        let before = self.0.state.swap(FREE, Ordering::Release); // guard:slot
+        assert!(before == LIVE); // G1: it is freed once.
     }
 }
 

@@ -15,7 +15,9 @@
 //! Groups that different cores write or poll are 128 bytes apart (adjacent-line prefetch).
 
 use crate::base::Instant;
-use crate::limits::{CHUNK_ALIGN_BYTES, KINDS_MAX, RING_BYTES_PER_SLOT};
+use crate::limits::{
+    CHUNK_ALIGN_BYTES, DOOR_RING_BYTES, KINDS_MAX, RING_BYTES_PER_SLOT, RING_CLASS_BYTES,
+};
 
 /// The text "sdring", and a check of the byte order.
 pub(super) const MAGIC: u64 = 0x0102_676e_6972_6473;
@@ -57,7 +59,37 @@ const _: () = {
     assert!(cfg!(target_endian = "little")); // Futexes use the low half of a word.
     assert!(TAIL_TOTALS_WORD + 2 * KINDS_MAX <= 80); // The owner word begins there.
     assert!(HEADER_WORDS.is_multiple_of(DESCRIPTOR_WORDS)); // Descriptors are aligned lines.
+    assert_ascending(&[MAGIC_WORD, VERSION_WORD, WINDOW_BYTES_WORD, SLOT_COUNT_WORD]);
+    assert_ascending(&[SLOT_COUNT_WORD, DATA_BYTES_WORD, WALL_US_WORD, MONO_NS_WORD]);
+    assert_ascending(&[MONO_NS_WORD, GENERATION_WORD, TAIL_SEQ_WORD, TAIL_VERSION_WORD]);
+    assert_ascending(&[TAIL_VERSION_WORD, HEAD_SEQ_WORD, TOTAL_BYTES_WORD, TAIL_TOTALS_WORD]);
+    // Each group begins on a pair of cache lines of its own.
+    assert!(GENERATION_WORD.is_multiple_of(LINE_PAIR_WORDS));
+    assert!(HEAD_SEQ_WORD.is_multiple_of(LINE_PAIR_WORDS));
+    assert!(TAIL_TOTALS_WORD.is_multiple_of(LINE_PAIR_WORDS));
+    assert!(TAIL_VERSION_WORD / LINE_PAIR_WORDS < HEAD_SEQ_WORD / LINE_PAIR_WORDS);
+    assert!(TOTAL_BYTES_WORD / LINE_PAIR_WORDS < TAIL_TOTALS_WORD / LINE_PAIR_WORDS);
+    assert!(TAIL_TOTALS_WORD + 2 * KINDS_MAX <= HEADER_WORDS);
+    // A descriptor is one line, and its fields are in order.
+    assert_ascending(&[SEQ, POSITION, TOTAL_BYTES, MONO_NS, META, OFFSET, DESCRIPTOR_WORDS]);
+    assert!(size_of::<Descriptor>() <= DESCRIPTOR_WORDS * 8);
+    assert!(PAYLOAD_ALIGN.is_power_of_two()); // `padded` rounds up with a mask.
+    assert!(PAYLOAD_ALIGN == 8); // Payloads are moved as words where tools look for races.
+    assert!(CLAIM_PARTS.is_power_of_two()); // An eighth of the slots is a whole number.
+    assert!(KINDS_MAX <= 1 << 8); // A kind is a byte of the meta word.
 };
+
+/// Number of words of two cache lines, which are fetched together.
+const LINE_PAIR_WORDS: usize = 16;
+
+/// Checks that the words of a layout are in order, so that no two fields share one.
+pub(super) const fn assert_ascending(words: &[usize]) {
+    let mut index = 1;
+    while index < words.len() {
+        assert!(words[index - 1] < words[index]);
+        index += 1;
+    }
+}
 
 /// The sizes of one ring. All derive from two numbers. They are checked when read from shared
 /// memory.
@@ -66,6 +98,35 @@ pub struct Geometry {
     slot_count: u32,
     data_bytes: u32,
 }
+
+/// Checks the geometry of a size class: its window is filled, and it holds some chunks.
+const fn assert_class(class_bytes: u32) {
+    let geometry = Geometry::of_class(class_bytes);
+    assert!(geometry.window_bytes() == class_bytes as usize);
+    assert!(geometry.data_start() + geometry.data_bytes as usize == class_bytes as usize);
+    assert!(geometry.slot_count * RING_BYTES_PER_SLOT == class_bytes);
+    assert!(geometry.capacity_chunks() > 1); // A reader lags by one chunk at least.
+    assert!(geometry.capacity_bytes() >= geometry.length_max()); // The longest chunk is held.
+    // Padding, overshoot of an eviction, and a claim: what remains is guaranteed.
+    let lost_bytes = 2 * geometry.length_max() + geometry.data_bytes / CLAIM_PARTS;
+    assert!(geometry.capacity_bytes() + lost_bytes <= geometry.data_bytes);
+}
+
+const _: () = {
+    let mut class = 0;
+    while class < RING_CLASS_BYTES.len() {
+        assert_class(RING_CLASS_BYTES[class]);
+        class += 1;
+    }
+    let mut class = 0;
+    while class < DOOR_RING_BYTES.len() {
+        assert_class(DOOR_RING_BYTES[class]);
+        class += 1;
+    }
+    // A relay of any ring can be one that holds more.
+    let largest = RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1];
+    assert!(largest < DOOR_RING_BYTES[DOOR_RING_BYTES.len() - 1]);
+};
 
 impl Geometry {
     /// The geometry of the ring that fills a window of `class_bytes`, one of
@@ -110,6 +171,8 @@ impl Geometry {
             return None;
         }
         let geometry = Geometry { slot_count: slot_count as u32, data_bytes: data_bytes as u32 };
+        assert!(u64::from(geometry.slot_count) == slot_count); // `is_valid` has bounded both.
+        assert!(u64::from(geometry.data_bytes) == data_bytes);
         (geometry.window_bytes() as u64 == window_bytes).then_some(geometry)
     }
 
@@ -259,7 +322,6 @@ pub(super) const fn padded(length: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::RING_CLASS_BYTES;
 
     #[test]
     fn every_class_is_filled_to_the_last_byte() {

@@ -31,6 +31,7 @@ impl Lease {
     /// memfd.
     pub fn heap(geometry: Geometry) -> Lease {
         let segment = Segment::heap(geometry.window_bytes() / 8);
+        assert!(segment.bytes() == geometry.window_bytes());
         Lease { segment, geometry, generation: 1, place: None }
     }
 

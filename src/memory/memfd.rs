@@ -26,7 +26,7 @@ use memmap2::MmapOptions;
 
 use super::format::HeaderFault;
 use super::reader::RingReader;
-use super::segment::{Segment, WeakSegment};
+use super::segment::{PAGE_BYTES, Segment, WeakSegment};
 use crate::limits::DOOR_RING_BYTES;
 
 /// The seals of a ring that others may read: no size change, no new writer, no further seals.
@@ -36,6 +36,18 @@ pub(super) const DOOR_SEALS: i32 =
 pub(super) const SHARED_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 /// The seals of a file that still grows and never leaves the process.
 pub(super) const ARENA_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+
+const _: () = {
+    // No file of ours can be truncated under a mapping.
+    assert!(DOOR_SEALS & libc::F_SEAL_SHRINK != 0);
+    assert!(SHARED_SEALS & libc::F_SEAL_SHRINK != 0);
+    assert!(ARENA_SEALS & libc::F_SEAL_SHRINK != 0);
+    assert!(DOOR_SEALS & SHARED_SEALS == SHARED_SEALS); // A guest's file is closed by adding seals.
+    assert!(SHARED_SEALS & libc::F_SEAL_SEAL == 0); // More seals have to follow.
+    assert!(SHARED_SEALS & libc::F_SEAL_FUTURE_WRITE == 0); // The guest maps it for writing.
+    assert!(ARENA_SEALS & libc::F_SEAL_GROW == 0); // An arena grows.
+    assert!(DOOR_SEALS & libc::F_SEAL_WRITE == 0); // Its owner goes on writing.
+};
 
 /// An anonymous file of this process.
 pub(super) struct Memfd {
@@ -56,6 +68,8 @@ impl Memfd {
 
     /// Allocates `bytes` bytes from `offset` on. The file grows as needed.
     pub(super) fn allocate(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        assert!(bytes > 0); // The kernel refuses an empty range.
+        assert!(offset <= i64::MAX as u64 - bytes);
         loop {
             // SAFETY: takes numbers only; the descriptor is open as long as `file`.
             let result =
@@ -72,6 +86,7 @@ impl Memfd {
 
     /// Adds `seals` to the file.
     pub(super) fn seal(&self, seals: i32) -> io::Result<()> {
+        assert!(seals != 0);
         // SAFETY: takes numbers only; the descriptor is open as long as `file`.
         let result = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -80,12 +95,17 @@ impl Memfd {
     /// Maps the first `bytes` bytes for writing. They may lie beyond the end of the file as long as
     /// no access touches them there.
     pub(super) fn map(&self, bytes: usize) -> io::Result<Segment> {
-        MmapOptions::new().len(bytes).map_raw(&self.file).map(Segment::mapped)
+        let segment = MmapOptions::new().len(bytes).map_raw(&self.file).map(Segment::mapped)?;
+        assert!(segment.bytes() == bytes);
+        Ok(segment)
     }
 
     /// Maps the first `bytes` bytes for reading, like [`Memfd::map`].
     pub(super) fn map_read_only(&self, bytes: usize) -> io::Result<Segment> {
-        MmapOptions::new().len(bytes).map_raw_read_only(&self.file).map(Segment::mapped)
+        let mapping = MmapOptions::new().len(bytes).map_raw_read_only(&self.file)?;
+        let segment = Segment::mapped(mapping);
+        assert!(segment.bytes() == bytes);
+        Ok(segment)
     }
 
     /// Returns the seals of the file.
@@ -95,6 +115,7 @@ impl Memfd {
 
     /// Writes words at the start of the file, before it is sealed.
     pub(super) fn write_words(&self, words: &[u64]) -> io::Result<()> {
+        assert!(words.len() * 8 <= PAGE_BYTES); // Pages are written, and rings are mapped.
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         self.file.write_all_at(&bytes, 0)
     }
@@ -180,6 +201,8 @@ pub(super) struct ForeignFile {
 impl ForeignFile {
     /// Accepts a descriptor of a memfd that has at least these seals and one of these sizes.
     pub(super) fn check(fd: OwnedFd, seals: i32, sizes: &[u32]) -> Result<ForeignFile, OpenError> {
+        assert!(seals & SHARED_SEALS == SHARED_SEALS); // Its size is final.
+        assert!(!sizes.is_empty());
         let file = File::from(fd);
         let metadata = file.metadata().map_err(OpenError::Os)?;
         // For a file without seals (a plain file, a pipe, a socket) the kernel answers EINVAL: no
@@ -207,13 +230,16 @@ impl ForeignFile {
         }
         let mapped = MmapOptions::new().len(self.bytes).populate().map_raw_read_only(&self.file);
         let segment = mapped.map(Segment::mapped).map_err(OpenError::Os)?;
+        assert!(segment.bytes() == self.bytes);
         shared.push((identity, segment.downgrade()));
         Ok(segment)
     }
 
     pub(super) fn map_writable(&self) -> Result<Segment, OpenError> {
         let mapped = MmapOptions::new().len(self.bytes).populate().map_raw(&self.file);
-        mapped.map(Segment::mapped).map_err(OpenError::Os)
+        let segment = mapped.map(Segment::mapped).map_err(OpenError::Os)?;
+        assert!(segment.bytes() == self.bytes);
+        Ok(segment)
     }
 }
 

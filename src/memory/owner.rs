@@ -17,12 +17,29 @@
 use std::{io, ptr};
 
 use super::atomic::{AtomicU64, Ordering, fence, full_fence, load_acquire};
+use super::layout::assert_ascending;
 use super::segment::Segment;
 
 const OWNER: usize = 0;
 const ROOM: usize = 1;
 /// Number of words: a pair of cache lines.
 pub(super) const OWNER_WORDS: usize = 16;
+
+const _: () = {
+    assert_ascending(&[OWNER, ROOM, OWNER_WORDS]);
+    assert!((OWNER_WORDS * 8).is_multiple_of(128)); // No other word is near.
+    // The kernel follows these structs, as linux/futex.h lays them out.
+    assert!(size_of::<RobustList>() == size_of::<usize>());
+    assert!(size_of::<RobustListHead>() == 3 * size_of::<usize>());
+    assert!(std::mem::offset_of!(RobustListHead, list) == 0);
+    assert!(std::mem::offset_of!(RobustListHead, futex_offset) == size_of::<usize>());
+    assert!(std::mem::offset_of!(RobustListHead, pending) == 2 * size_of::<usize>());
+    // The state of a fresh page, which is zero.
+    assert!(Room::Enough as u64 == 0);
+    // The mark of a dead owner is no part of a thread's number.
+    assert!(libc::FUTEX_OWNER_DIED & libc::FUTEX_TID_MASK == 0);
+    assert!(libc::FUTEX_WAITERS & libc::FUTEX_TID_MASK == 0);
+};
 
 /// The producer's side.
 #[derive(Clone)]
@@ -77,6 +94,7 @@ struct RobustListHead {
 
 impl OwnerWord {
     pub(super) fn at(segment: Segment) -> OwnerWord {
+        assert!(segment.bytes() >= OWNER_WORDS * 8);
         OwnerWord { segment }
     }
 
@@ -89,6 +107,7 @@ impl OwnerWord {
     pub fn hold<R>(&self, during: impl FnOnce() -> R) -> io::Result<R> {
         let word = self.segment.word(OWNER);
         let address = (&raw const *word).cast::<u32>();
+        assert!(address.is_aligned()); // The kernel passes over others.
         let before = robust_list()?;
         let mut entry = RobustList { next: ptr::null_mut() };
         let entry = &raw mut entry;
@@ -134,6 +153,7 @@ impl Drop for Release<'_> {
 
 impl OwnerView {
     pub(super) fn at(segment: Segment) -> OwnerView {
+        assert!(segment.bytes() >= OWNER_WORDS * 8);
         OwnerView { segment }
     }
 

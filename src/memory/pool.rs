@@ -49,6 +49,24 @@ use crate::limits::{
 
 const CLASS_COUNT: usize = RING_CLASS_BYTES.len();
 
+/// The divisors of the memory that is bought at the start: the share of the most common class, and
+/// that of each other class.
+const SHARE_OF_COMMON: u64 = 2;
+const SHARE_OF_OTHER: u64 = 8;
+
+const _: () = {
+    let whole = SHARE_OF_OTHER;
+    let mut sum = 0;
+    sum += whole / SHARE_OF_COMMON; // The windows that most executions ask for.
+    // One share of each other class: its first rings need no system call either.
+    sum += CLASS_COUNT as u64 - 1;
+    assert!(sum <= whole); // All shares together are no more than `prealloc_bytes`.
+    assert!(RINGS_PREALLOC_BYTES / SHARE_OF_OTHER >= RING_CLASS_BYTES[CLASS_COUNT - 1] as u64);
+    assert!(RINGS_BYTES_MAX >= RING_CLASS_BYTES[CLASS_COUNT - 1] as u64); // Each class fits.
+    assert!(RING_NEED_BYTES_DEFAULT <= RING_CLASS_BYTES[CLASS_COUNT - 1]);
+    assert!(RING_RESTOCK_STEP_BYTES <= RING_RESERVE_BYTES); // A step does not go beyond its aim.
+};
+
 /// The amount of memory that a pool may use.
 #[derive(Clone, Copy, Debug)]
 pub struct RingPoolConfig {
@@ -173,10 +191,12 @@ impl RingPool {
         let holds_common = |class_bytes: &u32| *class_bytes >= common_bytes;
         let common = RING_CLASS_BYTES.iter().position(holds_common).unwrap_or(CLASS_COUNT - 1);
         for (class_index, class_bytes) in RING_CLASS_BYTES.into_iter().enumerate() {
-            let share = if class_index == common { 2 } else { 8 };
+            let share = if class_index == common { SHARE_OF_COMMON } else { SHARE_OF_OTHER };
             let window_count = prealloc_bytes / share / u64::from(class_bytes);
             pool.buy(class_index, window_count as u32)?;
         }
+        assert!(pool.usage.committed_bytes <= prealloc_bytes); // The sum of the shares.
+        assert!(pool.usage.reserved_bytes <= CLASS_COUNT as u64 * bytes_max);
         Ok(pool)
     }
 
@@ -216,12 +236,15 @@ impl RingPool {
         let wanted = (smallest..=largest)
             .find(|class| RING_CLASS_BYTES[*class] >= need_bytes)
             .unwrap_or(largest);
+        assert!(smallest <= wanted);
+        assert!(wanted <= largest);
         Ok((smallest, wanted))
     }
 
     /// Leases a window of one of these classes, the largest that is available.
     fn lease_of(&mut self, classes: RangeInclusive<usize>) -> Result<Lease, LeaseError> {
         let smallest = *classes.start();
+        assert!(*classes.end() <= self.largest_class_index());
         let mut refusal = None;
         for class_index in classes.rev() {
             match self.ready_window(class_index) {
@@ -250,13 +273,15 @@ impl RingPool {
         let arena = &mut self.arenas[place.class_index as usize];
         assert!(arena.segment.shares_backing(&lease.segment));
         assert!(place.window_index < arena.window_count);
-        assert!(arena.leased_count > 0);
-        arena.leased_count -= 1;
-        arena.idle.push(place.window_index);
+        assert!(arena.window(place.window_index).is(&lease.segment)); // As it was handed out.
+        assert!(lease.geometry == Geometry::of_class(arena.class_bytes));
+        assert!(lease.generation > 0);
+        arena.take_back(place.window_index);
         self.release_refused = false;
         self.usage.leased_count -= 1;
         self.usage.leased_bytes -= u64::from(arena.class_bytes);
         self.generation_next = self.generation_next.max(lease.generation + 1);
+        assert!(self.generation_next > lease.generation); // P3
     }
 
     /// Gives the pages of all idle windows back to the kernel. They are bought again when they are
@@ -290,6 +315,7 @@ impl RingPool {
         self.bytes_max = bytes_max.clamp(u64::from(RING_CLASS_BYTES[0]), self.bytes_ceiling);
         self.fitting_class_index = fitting_class(self.bytes_max);
         self.release_refused = false;
+        assert!(self.bytes_max <= self.bytes_ceiling); // Address space is reserved up to there.
         self.bytes_max
     }
 
@@ -304,7 +330,9 @@ impl RingPool {
     }
 
     fn largest_class_index(&self) -> usize {
-        self.pressure_class_index.min(self.fitting_class_index)
+        let class_index = self.pressure_class_index.min(self.fitting_class_index);
+        assert!(u64::from(RING_CLASS_BYTES[class_index]) <= self.bytes_max);
+        class_index
     }
 
     /// True if [`RingPool::release_step`] has idle windows that it should release.
@@ -322,6 +350,7 @@ impl RingPool {
         let Some(class_index) = (0..CLASS_COUNT).rev().find(has_idle) else { return 0 };
         let released_bytes = self.release_idle_of(class_index, RING_RELEASE_STEP_BYTES.into());
         self.release_refused = released_bytes == 0;
+        assert!(released_bytes <= u64::from(RING_RELEASE_STEP_BYTES)); // One step a turn.
         released_bytes
     }
 
@@ -338,6 +367,7 @@ impl RingPool {
         let Some(class_index) = self.scarce_class_index.take() else { return false };
         let class_bytes = u64::from(RING_CLASS_BYTES[class_index]);
         let step_bytes = u64::from(RING_RESTOCK_STEP_BYTES).max(class_bytes);
+        assert!(step_bytes.is_multiple_of(class_bytes)); // Whole windows.
         let has_room = self.usage.committed_bytes + step_bytes <= self.bytes_max;
         if self.frugal || !has_room || !self.is_running_out(class_index) {
             return false;
@@ -389,7 +419,9 @@ impl RingPool {
             false => u64::from(RING_GROWTH_STEP_BYTES).div_ceil(class_bytes),
         };
         self.buy(class_index, step_count.min(room_count) as u32)?;
-        Ok(self.arenas[class_index].idle.pop())
+        let window_index = self.arenas[class_index].idle.pop();
+        assert!(window_index.is_some()); // One was just bought.
+        Ok(window_index)
     }
 
     /// Buys `window_count` windows, some of which may have been bought before.
@@ -412,10 +444,13 @@ impl RingPool {
 
     fn hand_out(&mut self, class_index: usize, window_index: u32) -> Lease {
         let arena = &mut self.arenas[class_index];
-        arena.leased_count += 1;
+        arena.hand_out(window_index);
         self.usage.leased_count += 1;
         self.usage.leased_bytes += u64::from(arena.class_bytes);
         self.usage.leases_total += 1;
+        assert!(self.usage.leased_bytes <= self.bytes_max); // P2
+        assert!(self.usage.leased_bytes <= self.usage.committed_bytes);
+        assert!(u64::from(self.usage.leased_count) <= self.usage.leases_total);
         let generation = self.generation_next;
         self.generation_next += 1;
         let lease = Lease {
@@ -434,6 +469,7 @@ impl RingPool {
         let released_bytes = arena.release_idle(bytes);
         self.usage.committed_bytes -= released_bytes;
         self.usage.released_bytes_total += released_bytes;
+        assert!(self.usage.committed_bytes >= self.usage.leased_bytes); // Leased ones stay.
         released_bytes
     }
 
@@ -469,6 +505,7 @@ impl RingPool {
 /// Returns the index of the largest class with a window of at most `bytes_max`.
 fn fitting_class(bytes_max: u64) -> usize {
     let fits = |class_bytes: &u32| u64::from(*class_bytes) <= bytes_max;
+    assert!(bytes_max >= u64::from(RING_CLASS_BYTES[0])); // `new` and `set_bytes_max` keep it so.
     RING_CLASS_BYTES.iter().rposition(fits).expect("one window of the smallest class fits")
 }
 

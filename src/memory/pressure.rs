@@ -170,6 +170,7 @@ impl Diagnosis {
         let disks = Diagnosis::worst(readings, |row| matches!(row, Row::Disk));
         let next = Pressure::ALL.into_iter().find(|&pressure| pressure > memory.pressure);
         let lifted = disks.pressure.min(next.unwrap_or(memory.pressure));
+        assert!(lifted as usize <= memory.pressure as usize + 1); // One step at most.
         if lifted > memory.pressure { Diagnosis { pressure: lifted, ..disks } } else { memory }
     }
 
@@ -239,6 +240,7 @@ enum Row {
 
 impl Threshold {
     fn pressure(&self, percent: f32) -> Pressure {
+        assert!(!percent.is_nan()); // The caller leaves those out.
         let reached = self.percent.iter().filter(|&&threshold| percent >= threshold).count();
         Pressure::ALL[reached]
     }
@@ -294,6 +296,33 @@ pub const THRESHOLDS: [Threshold; 6] = [
     },
 ];
 
+const _: () = {
+    assert!(THRESHOLDS.len() <= u8::MAX as usize); // `Decisive` holds the row in a byte.
+    assert!(Pressure::ALL.len() == limits::PRESSURE_CLASS_BYTES.len());
+    assert!(Decisive::PERCENT_MAX > 100);
+    assert!(limits::PRESSURE_CALM_SAMPLES > 0);
+    assert!(limits::RINGS_CGROUP_FRACTION > 0);
+    let mut index = 0;
+    while index < Pressure::ALL.len() {
+        assert!(Pressure::ALL[index] as usize == index); // A state is the index of its class.
+        index += 1;
+    }
+    let mut row = 0;
+    while row < THRESHOLDS.len() {
+        let percent = &THRESHOLDS[row].percent;
+        assert!(percent.len() + 1 == Pressure::ALL.len()); // Each state but the first has one.
+        assert!(percent[0] > 0.0); // A machine at rest is normal.
+        assert!(percent[0] < percent[1]);
+        assert!(percent[1] < percent[2]);
+        assert!(percent[2] <= 100.0);
+        if let Row::Memory { disks_count_from } = THRESHOLDS[row].about {
+            assert!(disks_count_from > 0.0);
+            assert!(disks_count_from < percent[0]); // Memory is on its way before it is short.
+        }
+        row += 1;
+    }
+};
+
 /// Returns the used percentage. `None` if `of_bytes` is 0, as nobody could keep within such a
 /// limit.
 fn used_percent(used_bytes: u64, of_bytes: u64) -> Option<f32> {
@@ -318,9 +347,11 @@ impl Gauge {
         if sample.pressure >= self.diagnosis.pressure {
             let is_same = sample.pressure == self.diagnosis.pressure;
             let diagnosis = if is_same { self.diagnosis } else { sample };
+            assert!(diagnosis.pressure == sample.pressure); // It rises at once.
             *self = Gauge { diagnosis, ..Gauge::default() };
             return diagnosis.pressure;
         }
+        assert!(self.calm_count < limits::PRESSURE_CALM_SAMPLES);
         self.calm_count += 1;
         if sample.pressure >= self.calm_worst.pressure {
             self.calm_worst = sample;
@@ -347,6 +378,7 @@ impl Gauge {
 /// one window of the smallest class.
 pub fn rings_bytes_under(cgroup_limit_bytes: u64) -> u64 {
     let share_bytes = cgroup_limit_bytes / limits::RINGS_CGROUP_FRACTION;
+    assert!(share_bytes <= cgroup_limit_bytes);
     share_bytes.max(u64::from(limits::RING_CLASS_BYTES[0]))
 }
 

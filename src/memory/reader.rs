@@ -93,6 +93,9 @@ impl RingReader {
     /// [`HeaderFault`] if it is not a ring.
     pub fn attach(segment: Segment) -> Result<RingReader, HeaderFault> {
         let header = read_header(&segment)?;
+        // `read_header` has refused all others.
+        assert!(header.generation > 0);
+        assert!(segment.bytes() >= header.geometry.window_bytes());
         Ok(RingReader {
             segment,
             geometry: header.geometry,
@@ -108,6 +111,8 @@ impl RingReader {
         generation: u64,
         anchor: ClockAnchor,
     ) -> RingReader {
+        assert!(generation > 0); // Zeroed memory has generation 0, which no ring has.
+        assert!(segment.bytes() >= geometry.window_bytes());
         RingReader { segment, geometry, generation, anchor }
     }
 

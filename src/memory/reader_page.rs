@@ -13,7 +13,8 @@
 use std::fmt;
 
 use super::atomic::{Ordering, full_fence, load_acquire};
-use super::control::PAGE_VERSION;
+use super::control::{CONTROL_MAGIC, PAGE_VERSION, PRODUCER_MAGIC};
+use super::layout::assert_ascending;
 use super::segment::Segment;
 
 const CURSOR: usize = 0;
@@ -29,6 +30,16 @@ const READER_MAGIC: u64 = 0x0102_6461_6572_6473;
 /// differs each time.
 const ON_FUTEX: u64 = 2;
 const PAGE_WORDS: usize = 16; // A pair of cache lines, so that no other word is near.
+
+const _: () = {
+    assert_ascending(&[CURSOR, ASLEEP, MISSED_CHUNKS, MISSED_BYTES, LEFT, MAGIC]);
+    assert_ascending(&[MAGIC, VERSION, PAGE_WORDS]);
+    assert!((PAGE_WORDS * 8).is_multiple_of(128));
+    assert!(ON_FUTEX != 0); // 0 means awake.
+    assert!(ON_FUTEX.is_multiple_of(2)); // An odd value is a sleep on a descriptor.
+    assert!(READER_MAGIC != CONTROL_MAGIC); // A page of one kind is not taken for another.
+    assert!(READER_MAGIC != PRODUCER_MAGIC);
+};
 
 /// The reader's side: the one writer of the page.
 pub struct ReaderPage {
@@ -56,6 +67,7 @@ impl ReaderPage {
     /// Creates a page within this process, and the shard's view of it. `cursor` is the first chunk
     /// that the reader wants.
     pub fn new(cursor: u64) -> (ReaderPage, ReaderPageView) {
+        assert!(cursor > 0); // Chunks begin at 1.
         let segment = Segment::heap(PAGE_WORDS);
         segment.word(CURSOR).store(cursor, Ordering::Relaxed);
         let view = ReaderPageView::at(segment.clone(), cursor);
@@ -64,6 +76,7 @@ impl ReaderPage {
 
     /// Returns the content of a fresh page for a reader in another process.
     pub(super) fn fresh(cursor: u64) -> [u64; PAGE_WORDS] {
+        assert!(cursor > 0);
         let mut words = [0; PAGE_WORDS];
         (words[CURSOR], words[MAGIC], words[VERSION]) = (cursor, READER_MAGIC, PAGE_VERSION);
         words
@@ -102,6 +115,8 @@ impl ReaderPage {
     /// Announces a sleep on a descriptor that the server makes readable, like
     /// [`ReaderPage::set_asleep`]. `watch_count` is the number of this sleep of that kind, from 1.
     pub fn set_watching(&self, watch_count: u64) {
+        assert!(watch_count > 0);
+        assert!(watch_count < 1 << 63); // The lowest bit marks the kind of sleep.
         self.segment.word(ASLEEP).store(watch_count << 1 | 1, Ordering::Relaxed);
         full_fence(); // page:asleep
     }
@@ -121,6 +136,8 @@ impl ReaderPage {
 impl ReaderPageView {
     /// Makes the view of a reader that begins with chunk `cursor`.
     pub(super) fn at(segment: Segment, cursor: u64) -> ReaderPageView {
+        assert!(segment.bytes() >= PAGE_WORDS * 8);
+        assert!(cursor > 0);
         ReaderPageView { segment, cursor_seen: cursor, ended_watch: 0 }
     }
 
@@ -167,6 +184,7 @@ impl ReaderPageView {
         if cursor < cursor_before || cursor > cursor_before && !has_been(cursor - 1) {
             return Err(WildCursor { cursor, cursor_before });
         }
+        assert!(cursor >= self.cursor_seen); // Others were refused above.
         self.cursor_seen = cursor;
         Ok(cursor)
     }

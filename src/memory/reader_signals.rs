@@ -32,6 +32,9 @@ pub enum LeaveReason {
     Lost,
 }
 
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<ReaderSignals>() == 128); // A pair of cache lines, and no other word near.
+
 impl ReaderSignals {
     /// Creates the state of an attached reader, without a message.
     pub fn new() -> ReaderSignals {
@@ -60,7 +63,9 @@ impl ReaderSignals {
     /// The reason why the reader was detached; 0 if it was not.
     #[inline]
     pub fn detached(&self) -> u32 {
-        load_acquire(&self.detached) as u32 // signals:detached
+        let reason = load_acquire(&self.detached); // signals:detached
+        assert!(reason <= u64::from(u32::MAX)); // `detach` stores no larger one.
+        reason as u32
     }
 
     /// The epoch, which changes with each [`ReaderSignals::knock`].
@@ -77,6 +82,7 @@ impl ReaderSignals {
     /// Stores that everything through this chunk was acknowledged. [`ReaderSignals::knock`] has to
     /// follow.
     pub fn acknowledge(&self, seq: u64) {
+        assert!(seq >= self.acked_seq.load(Ordering::Relaxed)); // Only the shard stores it.
         self.acked_seq.store(seq, Ordering::Relaxed); // signals:acked
     }
 
@@ -107,7 +113,8 @@ impl ReaderSignals {
         match self.left.load(Ordering::Acquire) {
             0 => None, // signals:left
             1 => Some(LeaveReason::Done),
-            _ => Some(LeaveReason::Lost),
+            2 => Some(LeaveReason::Lost),
+            code => unreachable!("`leave` stores no {code}"),
         }
     }
 }

@@ -20,7 +20,8 @@ use super::atomic::{AtomicU64, Ordering};
 use super::guard::Guarded;
 use super::layout::DESCRIPTOR_WORDS;
 
-const PAGE_BYTES: usize = 4096;
+/// Size of a page, in bytes: the unit of mappings.
+pub(super) const PAGE_BYTES: usize = 4096;
 
 /// A range of memory. It is cheap to clone, and clones refer to the same memory.
 #[derive(Clone)]
@@ -73,7 +74,12 @@ struct Block(
     #[expect(dead_code, reason = "reached through the base of a segment")] [AtomicU64; BLOCK_WORDS],
 );
 const BLOCK_WORDS: usize = 16;
-const _: () = assert!(size_of::<Block>() == BLOCK_WORDS * size_of::<AtomicU64>());
+const _: () = {
+    assert!(size_of::<Block>() == BLOCK_WORDS * size_of::<AtomicU64>());
+    assert!(align_of::<Block>() == 128); // S2
+    assert!(PAGE_BYTES.is_multiple_of(align_of::<Block>())); // S2 holds for mappings, too.
+    assert!(BLOCK_WORDS.is_multiple_of(DESCRIPTOR_WORDS)); // A block is a number of lines.
+};
 
 /// A boxed slice, held by its raw pointer. A `Box` that moves would claim to be the only access.
 struct HeapBlocks(NonNull<[Block]>);
@@ -98,6 +104,7 @@ impl Segment {
         let blocks: Box<[Block]> =
             (0..block_count).map(|_| Block(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
         let blocks = NonNull::from(Box::leak(blocks));
+        assert!(blocks.len() * BLOCK_WORDS >= word_count); // S1
         let backing = Arc::new(Backing::Heap(HeapBlocks(blocks)));
         Segment { base: blocks.cast(), word_count, backing }
     }
@@ -163,12 +170,18 @@ impl Segment {
             Backing::Guarded(guarded) => &guarded.mapping,
         };
         let base_offset = self.base.as_ptr().addr() - mapping.as_ptr().addr();
+        assert!(base_offset + self.bytes() <= mapping.len()); // S1
         Some((mapping, base_offset + offset_bytes))
     }
 
     /// True if both refer to the same memory.
     pub(super) fn shares_backing(&self, other: &Segment) -> bool {
         Arc::ptr_eq(&self.backing, &other.backing)
+    }
+
+    /// True if both are the same range of memory.
+    pub(super) fn is(&self, other: &Segment) -> bool {
+        self.base == other.base && self.word_count == other.word_count
     }
 
     /// Returns one word.
@@ -226,11 +239,14 @@ impl Segment {
 fn base_of(mapping: &MmapRaw) -> (NonNull<AtomicU64>, usize) {
     let base = NonNull::new(mapping.as_mut_ptr()).expect("mmap never gives address 0");
     assert!(base.as_ptr().addr().is_multiple_of(PAGE_BYTES));
+    assert!(mapping.len().is_multiple_of(8)); // No byte lies behind the last word.
     (base.cast(), mapping.len() / 8)
 }
 
 /// Faults in all pages of an unused range, so that no chunk pays for it later.
 pub(super) fn populate(segment: &Segment, offset_bytes: usize, bytes: usize) {
+    assert!(offset_bytes.is_multiple_of(PAGE_BYTES));
+    assert!(bytes > 0);
     let Some((mapping, start)) = segment.place_in_mapping(offset_bytes, bytes) else { return };
     if mapping.advise_range(Advice::PopulateWrite, start, bytes).is_ok() {
         return;
@@ -244,6 +260,10 @@ pub(super) fn populate(segment: &Segment, offset_bytes: usize, bytes: usize) {
 /// Gives the pages of a range back to the kernel. The range then reads as zeros, and has to be
 /// allocated again before it is touched.
 pub(super) fn release(segment: &Segment, offset_bytes: usize, bytes: usize) -> io::Result<()> {
+    // The pages of a neighbour stay.
+    assert!(offset_bytes.is_multiple_of(PAGE_BYTES));
+    assert!(bytes.is_multiple_of(PAGE_BYTES));
+    assert!(bytes > 0);
     let Some((mapping, start)) = segment.place_in_mapping(offset_bytes, bytes) else {
         return Ok(());
     };

@@ -26,15 +26,40 @@ use super::control::{
 use super::memfd::{DOOR_SEALS, ForeignFile, Memfd, OpenError, SHARED_SEALS};
 use super::owner::{OWNER_WORDS, OwnerView, OwnerWord};
 use super::reader_page::{ReaderPage, ReaderPageView};
-use super::segment::Segment;
+use super::segment::{PAGE_BYTES, Segment};
 use super::signal_slot::{SLOT_WORDS, SignalSlot, SignalView};
-use crate::limits::DOOR_READERS_PER_EXECUTION_MAX;
+use crate::limits::{DOOR_PAGES_BYTES, DOOR_READERS_PER_EXECUTION_MAX};
 
-const PAGE_BYTES: usize = 4096;
 const SLOTS: usize = DOOR_READERS_PER_EXECUTION_MAX as usize;
-const CONTROL_FILE_BYTES: usize =
-    ((CONTROL_WORDS + SLOTS * SLOT_WORDS) * 8).next_multiple_of(PAGE_BYTES);
-const _: () = assert!((CONTROL_WORDS + OWNER_WORDS) * 8 <= PAGE_BYTES);
+/// Size of the file of a control page, in bytes.
+const CONTROL_FILE_BYTES: usize = {
+    let mut words = 0;
+    words += CONTROL_WORDS; // The page, which all of them read.
+    words += SLOTS * SLOT_WORDS; // A signal slot for each reader.
+    (words * 8).next_multiple_of(PAGE_BYTES)
+};
+/// Size of the file of a producer's page, in bytes.
+const PRODUCER_FILE_BYTES: usize = {
+    let mut words = 0;
+    words += CONTROL_WORDS; // The producer's reports.
+    words += OWNER_WORDS; // The word that shows that it lives.
+    (words * 8).next_multiple_of(PAGE_BYTES)
+};
+/// Size of all pages of one execution that other processes share, in bytes.
+const PAGES_BYTES: usize = {
+    let mut sum = 0;
+    sum += CONTROL_FILE_BYTES; // The server's messages for all of them.
+    sum += SLOTS * PAGE_BYTES; // The page of each reader.
+    sum += PRODUCER_FILE_BYTES; // The page of the producer.
+    sum
+};
+
+const _: () = {
+    assert!(PRODUCER_FILE_BYTES == PAGE_BYTES); // A guest's page is one page.
+    assert!(PAGES_BYTES as u64 == DOOR_PAGES_BYTES);
+    assert!(CONTROL_FILE_BYTES <= u32::MAX as usize); // The other side checks the size as a u32.
+    assert!((CONTROL_WORDS * 8).is_multiple_of(128)); // Slots begin on a pair of lines.
+};
 
 /// A file that one other process may map for writing.
 pub(super) struct SharedFile {
@@ -45,6 +70,7 @@ pub(super) struct SharedFile {
 impl SharedFile {
     /// Wraps a file of `bytes` allocated bytes, which this process does not write any more.
     pub(super) fn new(memfd: Memfd, bytes: usize) -> io::Result<SharedFile> {
+        assert!(bytes.is_multiple_of(PAGE_BYTES));
         memfd.seal(SHARED_SEALS)?;
         let segment = memfd.map_read_only(bytes)?;
         Ok(SharedFile { memfd, segment })
@@ -52,6 +78,7 @@ impl SharedFile {
 
     /// Creates a page in a file of its own, which begins with these words.
     fn with_words(name: &std::ffi::CStr, words: &[u64]) -> io::Result<SharedFile> {
+        assert!(words.len() * 8 <= PAGE_BYTES);
         let memfd = Memfd::create(name)?;
         memfd.allocate(0, PAGE_BYTES as u64)?;
         memfd.write_words(words)?;
@@ -103,6 +130,7 @@ impl ControlFile {
         let segment = memfd.map(CONTROL_FILE_BYTES)?;
         memfd.seal(DOOR_SEALS)?;
         let read_only = memfd.reopen_read_only()?;
+        assert!(segment.bytes() == CONTROL_FILE_BYTES);
         let page = ControlPage::at(&segment, CONTROL_MAGIC);
         Ok(ControlFile { page, segment, read_only })
     }
@@ -128,6 +156,7 @@ impl ControlFile {
 }
 
 fn slot_of(segment: &Segment, slot: u32) -> Option<Segment> {
+    assert!(segment.bytes() == CONTROL_FILE_BYTES); // Each slot is inside.
     let offset_words = CONTROL_WORDS + slot as usize * SLOT_WORDS;
     (slot < DOOR_READERS_PER_EXECUTION_MAX).then(|| segment.part(offset_words * 8, SLOT_WORDS * 8))
 }

@@ -12,12 +12,18 @@
 
 use super::atomic::{AtomicU64, Ordering, load_acquire};
 use super::futex;
+use super::layout::assert_ascending;
 use super::segment::Segment;
 
 const EPOCH: usize = 0;
 const DETACHED: usize = 1;
 /// Number of words of one slot: a pair of cache lines, so that no other word is near.
 pub(super) const SLOT_WORDS: usize = 16;
+
+const _: () = {
+    assert_ascending(&[EPOCH, DETACHED, SLOT_WORDS]);
+    assert!((SLOT_WORDS * 8).is_multiple_of(128)); // The slots of two readers share no line.
+};
 
 /// The server's side of one reader's slot.
 pub struct SignalSlot {
@@ -33,6 +39,7 @@ pub struct SignalView {
 impl SignalSlot {
     /// Makes a slot of all of `segment`, for a new reader. It is attached.
     pub(super) fn take(segment: Segment) -> SignalSlot {
+        assert!(segment.bytes() == SLOT_WORDS * 8);
         let slot = SignalSlot { segment };
         slot.segment.word(DETACHED).store(0, Ordering::Release);
         slot.knock();
@@ -63,6 +70,7 @@ impl SignalSlot {
 
 impl SignalView {
     pub(super) fn at(segment: Segment) -> SignalView {
+        assert!(segment.bytes() == SLOT_WORDS * 8);
         SignalView { segment }
     }
 

@@ -44,6 +44,12 @@ const NO_BATCH: u64 = u64::MAX;
 /// Number of words of a cache line.
 const LINE_WORDS: usize = 8;
 
+const _: () = {
+    assert!(size_of::<Record>() * 2 == LINE_WORDS * 8); // Half a cache line.
+    assert!(FETCH_BYTES_MAX.is_multiple_of(8)); // The writer fetches whole words.
+    assert!(NO_BATCH == u64::MAX); // As a gate it holds nothing.
+};
+
 /// The one writer of one ring.
 pub struct RingWriter {
     /// The number of the next chunk; `head_seq` is one less.
@@ -150,6 +156,9 @@ impl RingWriter {
     /// Makes the writer of a window that was formatted with the same arguments.
     pub(super) fn of_formatted(lease: Lease, anchor: ClockAnchor, start: &Start) -> RingWriter {
         let geometry = lease.geometry;
+        assert!(start.seq > 0);
+        assert!(lease.generation > 0); // Zeroed memory has generation 0, which no ring has.
+        assert!(lease.segment.bytes() >= geometry.window_bytes());
         RingWriter {
             seq_next: start.seq,
             seq_limit: start.seq + u64::from(geometry.slot_count()),
@@ -176,6 +185,7 @@ impl RingWriter {
 
     /// Ends this ring and returns its lease. The next writer of the window has a new generation.
     pub fn into_lease(mut self) -> Lease {
+        assert!(self.lease.generation == self.generation); // One writer for each generation.
         self.lease.generation += 1;
         self.lease
     }
@@ -254,6 +264,7 @@ impl RingWriter {
 
     /// Empties the ring and begins at `start`, at the position of the next payload.
     pub(super) fn begin_lap_at(&mut self, start: &Start) {
+        assert!(self.batch_seq == NO_BATCH); // Its first chunk would never be published.
         self.first_seq = start.seq;
         self.records.clear();
         self.seq_next = start.seq;
@@ -331,6 +342,7 @@ impl RingWriter {
     fn commit(&mut self, header: ChunkHeader, room: Room, now: Instant) -> u64 {
         assert!((header.kind as usize) < KINDS_MAX);
         let seq = self.seq_next;
+        assert!(seq < self.seq_limit); // W1
         self.total_bytes += u64::from(room.length);
         self.last_length = room.length;
         if header.kind != self.alike {
@@ -345,10 +357,15 @@ impl RingWriter {
         let index = self.record_index(seq);
         match self.records.get_mut(index) {
             Some(slot) => *slot = record,
-            None => self.records.push(record), // The first lap.
+            None => {
+                assert!(self.records.len() == index); // The first lap is in order.
+                self.records.push(record);
+            }
         }
         self.lap_position = room.position - u64::from(room.offset);
         self.position_next = room.position + padded(room.length);
+        let is_inside = self.position_next <= self.position_limit; // W2
+        assert!(is_inside || planted(Planted::DataWrapBeforeSlotWrap));
         self.seq_next = seq + 1;
         self.lent = None;
 
@@ -391,12 +408,13 @@ impl RingWriter {
         if first_seq >= self.seq_next {
             return 0;
         }
-        assert!(self.is_held(first_seq));
+        assert!(self.is_held(first_seq)); // The gate of each write was at most `batch_seq`.
         let line = self.lease.segment.line(self.geometry.descriptor_line(first_seq));
         line[SEQ].store(first_seq, Ordering::Release); // ring:publish
         self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
         self.word(HEAD_SEQ_WORD).store(self.seq_next - 1, Ordering::Release); // ring:publish
         let count = self.seq_next - first_seq;
+        assert!(count <= u64::from(self.geometry.slot_count()));
         probe!(publish_batch, first_seq, count);
         count
     }
@@ -460,6 +478,7 @@ impl RingWriter {
     /// owner of the gate asks, because moving it is slow.
     pub fn is_short_of_room(&self, gate_seq: u64) -> bool {
         let free = gate_seq.clamp(self.tail_seq, self.seq_next) - self.tail_seq;
+        assert!(free <= u64::from(self.geometry.slot_count())); // W1
         free < (self.seq_next - self.tail_seq) / 2
     }
 

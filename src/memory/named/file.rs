@@ -42,6 +42,14 @@ const ATTEMPTS_MAX: u32 = 100;
 /// The pause between two attempts. A process that has locked the file is about to remove it.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 
+const _: () = {
+    assert!(HEAD_WORDS * 8 <= HEAD_BYTES as usize);
+    assert!(HEAD_WORDS * 8 == 16 + size_of::<u128>()); // Magic, version, and the epoch.
+    assert!(MODE & 0o077 == 0); // Nobody but its owner opens it.
+    assert!(ATTEMPTS_MAX > 0);
+    assert!(!PREFIX.is_empty()); // A sweep looks at files of this name only.
+};
+
 /// A file of this process, locked. The drop removes its name.
 pub(super) struct NamedFile {
     pub(super) file: File,
@@ -67,6 +75,7 @@ impl NamedFile {
         class_bytes: u32,
     ) -> Result<NamedFile, NamedError> {
         let path = folder.join(name_of(id));
+        assert!(id_of(&name_of(id)) == Some(id)); // Readers find the id in the name.
         for attempt in 0..ATTEMPTS_MAX {
             let made = OpenOptions::new()
                 .read(true)
@@ -95,6 +104,7 @@ impl NamedFile {
     }
 
     fn fill(&self, id: ExecutionId, class_bytes: u32) -> Result<(), NamedError> {
+        assert!(DOOR_RING_BYTES.contains(&class_bytes)); // Readers check the size.
         let bytes = HEAD_BYTES + u64::from(class_bytes);
         self.file.set_permissions(Permissions::from_mode(MODE)).map_err(NamedError::Os)?;
         self.file.write_all_at(&head(id), 0).map_err(NamedError::Os)?;
@@ -128,6 +138,7 @@ pub(super) fn open(path: &Path) -> Result<(File, u64), NamedError> {
         return Err(NamedError::Fault(NamedFault::Size { bytes }));
     }
     check_head(&file, id)?;
+    assert!(bytes > HEAD_BYTES); // One of the sizes above.
     Ok((file, bytes))
 }
 
@@ -234,6 +245,7 @@ pub fn sweep(folder: &Path, removes: bool) -> io::Result<Vec<(String, Verdict)>>
         };
         found.push((name.to_owned(), verdict));
     }
+    assert!(found.len() <= crate::limits::NAMED_FILES_MAX);
     found.sort_by(|(name, _), (other, _)| name.cmp(other));
     Ok(found)
 }
@@ -305,6 +317,7 @@ fn lock_call(file: &File, command: i32) -> io::Result<libc::flock> {
 
 /// Allocates the first `bytes` bytes.
 fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    assert!(bytes > HEAD_BYTES);
     loop {
         // SAFETY: takes numbers only; the descriptor is open.
         let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as i64) };

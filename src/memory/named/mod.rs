@@ -35,7 +35,7 @@ use super::format::HeaderFault;
 use super::layout::{ClockAnchor, Geometry};
 use super::lease::Lease;
 use super::reader::RingReader;
-use super::segment::{Segment, populate};
+use super::segment::{PAGE_BYTES, Segment, populate};
 use super::writer::{RingWriter, Start};
 use crate::base::ExecutionId;
 use crate::limits::DOOR_RING_BYTES;
@@ -48,7 +48,12 @@ use file::{HEAD_BYTES, NamedFile};
 pub const FOLDER: &str = "/dev/shm";
 
 const CONTROL_START: usize = 512;
-const _: () = assert!(CONTROL_START + CONTROL_WORDS * 8 <= HEAD_BYTES as usize);
+
+const _: () = {
+    assert!(CONTROL_START + CONTROL_WORDS * 8 <= HEAD_BYTES as usize);
+    assert!(CONTROL_START.is_multiple_of(128)); // Its groups are on pairs of lines.
+    assert!((HEAD_BYTES as usize).is_multiple_of(PAGE_BYTES)); // The ring begins on a page.
+};
 
 /// A ring with a name, on its owner's side. The drop removes the name.
 pub struct NamedRing {
@@ -141,6 +146,7 @@ impl NamedRing {
         let bytes = HEAD_BYTES as usize + geometry.window_bytes();
         let mapping = MmapOptions::new().len(bytes).map_raw(&file.file).map_err(NamedError::Os)?;
         let segment = Segment::guarded(mapping).map_err(NamedError::Os)?;
+        assert!(segment.bytes() == bytes);
         populate(&segment, 0, segment.bytes());
         let control = segment.part(CONTROL_START, CONTROL_WORDS * 8);
         let control = ControlPage::at(&control, CONTROL_MAGIC);
