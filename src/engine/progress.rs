@@ -113,11 +113,8 @@ impl Tracker {
             _ => self.next_step(),
         };
         let next = next.min(self.total.unwrap_or(f64::MAX));
-<<<<<<< ours
-=======
         assert!(next.is_finite());
         assert!(next >= self.progress || is_trusted);
->>>>>>> theirs
         if !first && !has_words && next == self.progress {
             return (ReportNews::Nothing, is_backward);
         }

@@ -22,12 +22,7 @@ use crate::stream::KindTotals;
 use std::num::{NonZeroU8, NonZeroU64};
 
 use super::atomic::{AtomicBool, AtomicU64, Ordering, fence, full_fence, load_acquire, spin_hint};
-<<<<<<< ours
-=======
-use super::copy;
-use super::futex;
 use super::layout::assert_ascending;
->>>>>>> theirs
 use super::segment::Segment;
 use super::{copy, futex};
 use crate::limits::{
