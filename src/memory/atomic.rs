@@ -5,10 +5,11 @@
 //! each use, with a label that names the other side (`ring:claim`, `ring:publish`, …).
 //! Tests: the models in `loom_tests.rs`.
 
-#[cfg(loom)]
-pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Tells the core that this thread spins, and loom that another thread has to run.
 #[inline]
@@ -70,8 +71,9 @@ pub(super) fn is_flawed(flaw: Flaw) -> bool {
 /// is thread-local.
 #[cfg(loom)]
 pub(super) mod flaw_switch {
-    use super::Flaw;
     use std::cell::Cell;
+
+    use super::Flaw;
 
     std::thread_local! {
         pub static ACTIVE: Cell<Option<Flaw>> = const { Cell::new(None) };

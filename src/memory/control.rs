@@ -18,7 +18,6 @@
 //!
 //! Tests: below; the attention handshake in `loom_tests.rs`.
 
-use crate::stream::KindTotals;
 use std::num::{NonZeroU8, NonZeroU64};
 
 use super::atomic::{AtomicBool, AtomicU64, Ordering, fence, full_fence, load_acquire, spin_hint};
@@ -29,6 +28,7 @@ use crate::limits::{
     DOOR_READERS_PER_EXECUTION_MAX, ERROR_TEXT_BYTES_MAX, KINDS_MAX, PROGRESS_CONTEXT_BYTES_MAX,
     PROGRESS_MESSAGE_BYTES_MAX, READER_SLEEP_MAX, SEQLOCK_ATTEMPTS_MAX,
 };
+use crate::stream::KindTotals;
 
 // Word numbers. Groups that change at different rates are 128 bytes apart.
 const GATE_SEQ: usize = 0;

@@ -12,7 +12,6 @@
 //!
 //! Tests: below, `model_tests.rs`, `loom_tests.rs`, `tests/ring_process.rs`.
 
-use crate::stream::KindTotals;
 use std::fmt;
 use std::time::Duration;
 
@@ -27,6 +26,7 @@ use super::layout::{
 };
 use super::segment::Segment;
 use crate::limits::{KINDS_MAX, SEQLOCK_ATTEMPTS_MAX};
+use crate::stream::KindTotals;
 
 /// A reader of one generation of one ring. It has no position: the caller's cursor is the position.
 #[derive(Clone)]

@@ -1,7 +1,6 @@
 //! Tests of writer and readers together: threads that are overtaken, windows that change their
 //! ring, shared memory with false contents.
 
-use crate::stream::KindTotals;
 use std::time::Duration;
 
 use super::atomic::{AtomicU64, Ordering};
@@ -11,6 +10,7 @@ use super::layout::{
 };
 use super::*;
 use crate::base::{Instant, Random};
+use crate::stream::KindTotals;
 
 fn write(writer: &mut RingWriter, payload: &[u8]) -> u64 {
     writer.write(ChunkHeader::default(), payload, Instant::ZERO, u64::MAX).unwrap()

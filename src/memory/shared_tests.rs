@@ -1,7 +1,6 @@
 //! Tests of rings and pages that two processes share, from both sides, and of hostile processes.
 //! Both sides are in this process here, each with a mapping of its own.
 
-use crate::stream::KindTotals;
 use std::fs::File;
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -16,6 +15,7 @@ use super::memfd::{DOOR_SEALS, Memfd, SHARED_SEALS};
 use super::*;
 use crate::base::{Instant, Random};
 use crate::limits::{DOOR_READERS_PER_EXECUTION_MAX, DOOR_RING_BYTES};
+use crate::stream::KindTotals;
 
 const ANCHOR: ClockAnchor = ClockAnchor { wall_us: 7_000_000, mono_ns: 5 };
 

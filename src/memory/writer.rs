@@ -19,7 +19,6 @@
 //!
 //! Tests: below, `model_tests.rs`, `loom_tests.rs`, `tests/ring_process.rs`.
 
-use crate::stream::KindTotals;
 use std::fmt;
 
 use super::atomic::{AtomicU64, Flaw, Ordering, is_flawed};
@@ -35,6 +34,7 @@ use super::{copy, futex};
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
 use crate::limits::KINDS_MAX;
+use crate::stream::KindTotals;
 use crate::trace::probe;
 
 /// The largest number of bytes that [`RingWriter::fetch_room`] fetches.

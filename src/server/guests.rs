@@ -1,6 +1,5 @@
 //! The guests of a server's shard, and what the shard asks of them ([`Outlet`]).
 
-use crate::server::{agents, hub, outgoing, peers, records, shm, workers};
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,7 +23,10 @@ use crate::server::shm::lines::LastWord;
 use crate::server::shm::{Door, DoorsHere, Named, ProcessSeat};
 use crate::server::workers::Workers;
 use crate::server::workers::open_call::OpenCall;
-use crate::server::{AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter};
+use crate::server::{
+    AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents, hub,
+    outgoing, peers, records, shm, workers,
+};
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, GuestRun, GuestWork, Notice, Outlet, OutsideReader};
 use crate::shard::run::{Producer, Remote, Run, Seat};

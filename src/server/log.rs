@@ -217,8 +217,9 @@ impl<W: Write> Writer<W> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::{Condvar, Mutex};
+
+    use super::*;
 
     /// A reader of the log that can stop reading.
     #[derive(Clone, Default)]

@@ -1,6 +1,5 @@
 //! Carries out the actions of the engine.
 
-use super::{memory, panics, produce};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -8,7 +7,7 @@ use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_exit, code_of_ou
 use super::outlet::{Giving, GuestRun, Notice, Outlet};
 use super::panics::Callback;
 use super::run::{Producer, Ring, Run};
-use super::{AskedFor, Call, Fan, Item, Shard, Sink};
+use super::{AskedFor, Call, Fan, Item, Shard, Sink, memory, panics, produce};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, Panicked, SubscriberId, guarded};
 use crate::engine::{Action, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, RingFit, Verdict};

@@ -1,12 +1,5 @@
 //! The methods for a shard's owner, on the shard's own thread.
 
-use super::{
-    MemoryStatus, PublishError, ShardConfig, ShardHandle, ShardThread, act, feed, handle, memory,
-};
-use crate::base::Instant;
-use crate::memory::{Pressure, Readings};
-use crate::reactor::{AnyReactor, Report};
-use crate::stream::Kind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::{fmt, io};
@@ -18,16 +11,21 @@ use super::events::Names;
 use super::memory::Shortage;
 use super::outlet::Outlet;
 use super::run::{Producer, Remote, Ring, Run, Seat, ThreadSeat};
-use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
-use crate::base::{ExecutionId, Guarded, Handle, Principal, ProgressToken, SubscriberId};
+use super::{
+    AskedFor, Call, Inbox, Item, MemoryStatus, PublishError, Shard, ShardConfig, ShardHandle,
+    ShardThread, Sink, Subscriber, Threads, act, feed, handle, memory,
+};
+use crate::base::{ExecutionId, Guarded, Handle, Instant, Principal, ProgressToken, SubscriberId};
 use crate::engine::{
     AcknowledgeError, Action, CancelError, Event, Gate, NotFound, OpenError, OpenSpec,
     ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed, SubscriberPlace,
     SubscriberStatus, Timeouts,
 };
-use crate::memory::{ControlPage, Exchange, ReaderPage, ReaderSignals, RingPoolUsage};
-use crate::reactor::{Reactor, Waker};
-use crate::stream::{End, Progress, Totals};
+use crate::memory::{
+    ControlPage, Exchange, Pressure, ReaderPage, ReaderSignals, Readings, RingPoolUsage,
+};
+use crate::reactor::{AnyReactor, Reactor, Report, Waker};
+use crate::stream::{End, Kind, Progress, Totals};
 use crate::tool::{Job, Prepared, StartError, ToolSpec};
 use crate::trace::Code;
 

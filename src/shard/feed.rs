@@ -1,14 +1,13 @@
 //! Chunks by hand: the owner of an execution publishes, reports and finishes it on the shard's own
 //! thread.
 
-use super::{act, produce};
 use std::fmt;
 
 use smallvec::SmallVec;
 
-use super::Shard;
 use super::outlet::Outlet;
 use super::run::{Producer, Ring, Run};
+use super::{Shard, act, produce};
 use crate::base::{ExecutionId, Instant};
 use crate::engine::{ChunkFacts, Event, Gate, NotFound, ProducerEnd};
 use crate::limits;

@@ -1,7 +1,6 @@
 //! The handle for other threads, which sends commands to the shard's own thread through a bounded
 //! mailbox. The start and the end of a spawned thread are here, too.
 
-use super::{panics, produce};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -11,7 +10,9 @@ use serde_json::Value;
 
 use super::outlet::Outlet;
 use super::run::Bell;
-use super::{ExecuteError, ExecuteOptions, MemoryStatus, Shard, ShardConfig, Subscriber};
+use super::{
+    ExecuteError, ExecuteOptions, MemoryStatus, Shard, ShardConfig, Subscriber, panics, produce,
+};
 use crate::base::{ExecutionId, Handle, Panicked, guarded};
 use crate::engine::{CancelError, NotFound, Status, SubscribeError, SubscribeSpec};
 use crate::memory::RingWriter;

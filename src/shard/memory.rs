@@ -18,13 +18,12 @@
 //!
 //! Tests: `memory_tests.rs`; the simulator changes the pressure at random.
 
-use super::act;
 use std::{fmt, io};
 
 use super::act::facts_of;
 use super::config::{MemoryWatch, ShardConfig};
 use super::outlet::{Notice, Outlet};
-use super::{ExecuteError, Shard};
+use super::{ExecuteError, Shard, act};
 use crate::engine::{Event, RingFacts, RingFit};
 use crate::limits;
 use crate::memory::pressure::{Decisive, Diagnosis};

@@ -59,11 +59,15 @@ pub use config::{MemoryWatch, ShardConfig};
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 pub use events::{Agreed, Names};
 pub use feed::PublishError;
+use handle::Command;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use memory::{MemoryStatus, Shortage};
+use outlet::GuestRun;
 pub use outlet::Outlet;
 pub use reader::Subscriber;
 pub use reader::link::Flaw;
+use run::{Bell, Ring, Run};
+use secrets::Secrets;
 
 use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId};
 use crate::engine::{Action, Engine, Event};
@@ -73,10 +77,6 @@ use crate::reactor::{AnyReactor, Decision, IdleStrategy, Reactor, Report};
 use crate::stream::{End, Gap, Kinds, Progress};
 use crate::tool::{Job, ThreadPool, Tools};
 use crate::trace::{Code, Counters, Duties, Duty, FlightRecorder, Stalls, probe};
-use handle::Command;
-use outlet::GuestRun;
-use run::{Bell, Ring, Run};
-use secrets::Secrets;
 
 /// The engine, rings, tools and subscribers of one thread.
 pub struct Shard<R: Reactor + 'static = AnyReactor, O: Outlet<R> = ()> {

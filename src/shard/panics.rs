@@ -13,11 +13,10 @@
 //!
 //! [`Guarded`]: crate::base::Guarded
 
-use super::act;
 use std::fmt;
 
-use super::Shard;
 use super::outlet::{Notice, Outlet};
+use super::{Shard, act};
 use crate::base::{Panicked, SubscriberId, guarded};
 use crate::reactor::Reactor;
 use crate::tool::StartError;

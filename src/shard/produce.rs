@@ -1,6 +1,5 @@
 //! Steps tools, starts producers, and tells the engine what was published.
 
-use super::act;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use smallvec::SmallVec;
 use super::handle::{Command, ToolDone};
 use super::outlet::{GuestRun, GuestWork, Notice, Outlet, Reader};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
-use super::{Shard, Threads};
+use super::{Shard, Threads, act};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Guarded, Handle, SubscriberId, guarded};
 use crate::engine::{ChunkFacts, Event, Gate, ProducerEnd};

@@ -23,6 +23,8 @@ mod skip;
 use std::fmt;
 use std::time::Duration;
 
+use link::{Flaw, Link, Near};
+
 use super::delivery::{Chunk, Delivery, Ended, Reported, detach_of_code};
 use super::window::Window;
 #[cfg(any(test, fuzzing))]
@@ -38,7 +40,6 @@ use crate::stream::{
     DetachReason, End, EndState, Gap, Kind, Outcome, Policy, Progress, Terms, Totals,
 };
 use crate::trace::probe;
-use link::{Flaw, Link, Near};
 
 /// Longest sleep. After it the reader checks again that nothing has come.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);

@@ -28,6 +28,8 @@ use std::fs::File;
 use std::path::Path;
 use std::{fmt, io};
 
+use file::{HEAD_BYTES, NamedFile};
+pub use file::{PREFIX, Verdict, name_of, sweep};
 use memmap2::MmapOptions;
 
 use super::control::{CONTROL_MAGIC, CONTROL_WORDS, ControlPage, ControlView};
@@ -39,10 +41,6 @@ use super::segment::{PAGE_BYTES, Segment, populate};
 use super::writer::{RingWriter, Start};
 use crate::base::ExecutionId;
 use crate::limits::DOOR_RING_BYTES;
-
-pub use file::{PREFIX, Verdict, name_of, sweep};
-
-use file::{HEAD_BYTES, NamedFile};
 
 /// The folder of named rings.
 pub const FOLDER: &str = "/dev/shm";

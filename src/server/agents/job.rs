@@ -1,6 +1,5 @@
 //! The work of a run, built from a tool's arguments or by a Rust program.
 
-use crate::server::workers;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -13,8 +12,8 @@ use crate::agent::{
 use crate::base::{Guarded, Principal};
 use crate::limits;
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::agents::{Agent, ToolChoice};
+use crate::server::{ServerShard, workers};
 use crate::shard::ExecuteError;
 use crate::tool::{AGENT, AgentCall, ArgumentError, Arguments, StartError, ToolSpec};
 

@@ -27,15 +27,12 @@ mod settings;
 mod specs;
 mod tools;
 
-pub(in crate::server) use embed::{follow_agent, iterate_agent, start_agent, stream_agent};
-
-pub(in crate::server) use drive::{begin_agent, settle_agents};
-pub(in crate::server) use job::agent_of;
-
 use std::collections::{BTreeMap, VecDeque};
 
+pub(in crate::server) use drive::{begin_agent, settle_agents};
 pub use embed::{AgentRun, AgentSteps, AgentStream};
-pub(in crate::server) use job::Job;
+pub(in crate::server) use embed::{follow_agent, iterate_agent, start_agent, stream_agent};
+pub(in crate::server) use job::{Job, agent_of};
 pub use settings::{AgentSettings, ModelError, ModelSettings, ToolChoice};
 pub(in crate::server) use specs::add_to;
 

@@ -4,8 +4,6 @@
 //! more when it has handled half of them. While the run is held back it asks for none, and the
 //! tool, which is followed under `block`, waits.
 
-use crate::server::agents::drive;
-use crate::server::{records, workers};
 use serde_json::Value;
 
 use crate::agent::{Body, Partial, RunEvent, RunPart, ToolProgress};
@@ -13,9 +11,9 @@ use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::{Event as EngineEvent, Start, SubscribeSpec};
 use crate::limits;
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
-use crate::server::agents::{Ear, Hosted, Said, ToolCall};
+use crate::server::agents::{Ear, Hosted, Said, ToolCall, drive};
 use crate::server::guests::Destination;
+use crate::server::{ServerShard, records, workers};
 use crate::shard::{Call, ExecuteOptions};
 use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::AGENT;

@@ -1,7 +1,5 @@
 //! Carries out calls, and answers them.
 
-use crate::server::calls::{Answered, owner, threads};
-use crate::server::{hub, mcp, peers, records, shm, workers};
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Principal};
@@ -13,8 +11,9 @@ use crate::endpoint::{
 use crate::engine::{CancelError, NotFound, Start, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::calls::{Answered, owner, threads};
 use crate::server::hub::connection::{Doing, Timer};
+use crate::server::{ServerShard, hub, mcp, peers, records, shm, workers};
 use crate::shard::{ExecuteError, ExecuteOptions};
 use crate::stream::{ExecutionState, Outcome, Policy};
 use crate::tool::{AGENT, StartError};

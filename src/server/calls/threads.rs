@@ -15,8 +15,6 @@
 //! Invariant T1: a connection is in [`Hub::idle_threads`] if and only if it follows a thread and
 //! no execution.
 
-use crate::server::calls::{Answered, answer, owner};
-use crate::server::{hub, peers};
 use serde_json::{Value, json};
 use smallvec::smallvec;
 
@@ -28,7 +26,7 @@ use crate::endpoint::{
 };
 use crate::engine::{From, NotFound};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::calls::{Answered, answer, owner};
 use crate::server::hub::Hub;
 use crate::server::hub::attached::Attached;
 use crate::server::hub::connection::{Doing, kernel_bytes_for};
@@ -36,6 +34,7 @@ use crate::server::hub::follow::Manner;
 use crate::server::hub::front::{Thread, Told};
 use crate::server::hub::stream::Source;
 use crate::server::peers::ToPeer;
+use crate::server::{ServerShard, hub, peers};
 use crate::shard::act::read_chunk;
 use crate::shard::run::Ring;
 use crate::stream::ExecutionState;

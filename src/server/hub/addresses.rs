@@ -102,9 +102,10 @@ impl Addresses {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeMap;
     use std::net::SocketAddr;
+
+    use super::*;
 
     fn peer(ip: &str) -> Peer {
         Peer::Tcp(SocketAddr::new(ip.parse().unwrap(), 1))

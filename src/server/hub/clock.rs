@@ -1,17 +1,16 @@
 //! Deadlines of connections. Each connection has one timer. Its meaning follows from what the
 //! connection does.
 
-use crate::server::hub::receive;
-use crate::server::{calls, mcp, peers, workers};
 use std::time::Duration;
 
 use crate::base::Instant;
 use crate::endpoint::AwaitedEvent;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
 use crate::server::guests::Guests;
 use crate::server::hub::connection::{Connection, Doing, Timer};
+use crate::server::hub::receive;
+use crate::server::{ServerShard, calls, mcp, peers, workers};
 /// Handles a limited number of expired timers. The rest waits for the next turns, so that
 /// chunks are not delayed.
 pub(in crate::server) fn fire_connection_timers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {

@@ -1,7 +1,5 @@
 //! Delivery to connections, and the flush that sends it.
 
-use crate::server::hub::{listen, receive};
-use crate::server::{calls, mcp, workers};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,15 +9,15 @@ use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SendError};
-use crate::server::ServerShard;
 use crate::server::guests::ServedRun;
 use crate::server::hub::connection::{Connection, Doing, Flushed, Timer};
 use crate::server::hub::frames::{ENCODINGS, Encoding, Frame, Key};
 use crate::server::hub::front::Next;
 use crate::server::hub::stream::{Source, Stream};
-use crate::server::hub::{Hub, stream};
+use crate::server::hub::{Hub, listen, receive, stream};
 use crate::server::peers::remote::Remotes;
 use crate::server::shm::lines::Parcel;
+use crate::server::{ServerShard, calls, mcp, workers};
 use crate::shard::{Chunk, Delivery, Names};
 use crate::stream::{EndState, Outcome};
 use crate::trace::{Counters, Duty, Transport, probe};

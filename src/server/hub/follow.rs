@@ -1,8 +1,5 @@
 //! Streams: a request becomes one or several subscribers, and the reply consists of their events.
 
-use crate::server::calls::Answered;
-use crate::server::hub::{attached, deliver, front};
-use crate::server::{calls, peers, shm};
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, SubscriberId};
@@ -14,14 +11,16 @@ use crate::engine::{
     Subscribed,
 };
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::calls::Answered;
 use crate::server::guests::Destination;
 use crate::server::hub::attached::{AllAttached, Attached};
 use crate::server::hub::connection::{Doing, Timer, kernel_bytes_for};
 use crate::server::hub::frames::Encoding;
 use crate::server::hub::front::Told;
 use crate::server::hub::stream::{Source, Stream};
+use crate::server::hub::{attached, deliver, front};
 use crate::server::peers::join::{Part, Parts};
+use crate::server::{ServerShard, calls, peers, shm};
 use crate::shard::{Call as SinkCall, Delivery, Ended, Sink};
 use crate::stream::{ExecutionState, Kinds, Policy};
 use crate::trace::Code;

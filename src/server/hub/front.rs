@@ -4,9 +4,6 @@
 //! its own, which writes directly into the connection's buffer. A stream that does not begin with
 //! the first chunk is primed. The chunks before it that the ring still holds are read here once,
 //! and what they leave open is sent as one event.
-use crate::server::calls;
-use crate::server::calls::Answered;
-use crate::server::hub::follow;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Principal};
@@ -16,11 +13,13 @@ use crate::endpoint::front::{
 use crate::endpoint::{ApiError, Follow, FrontOptions};
 use crate::engine::{From, Status, SubscribeError};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::calls::Answered;
 use crate::server::calls::conversations::{Conversations, Waiting};
 use crate::server::hub::attached::Attached;
+use crate::server::hub::follow;
 use crate::server::hub::follow::Manner;
 use crate::server::hub::frames::Encoding;
+use crate::server::{ServerShard, calls};
 use crate::shard::Chunk;
 use crate::shard::act::read_chunk;
 use crate::shard::run::Ring;

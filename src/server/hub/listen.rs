@@ -1,15 +1,13 @@
 //! The start and the end of a server: listening and draining.
 
-use crate::server::hub::{deliver, receive};
-use crate::server::{calls, mcp, peers, workers};
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::reactor::{ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor};
-use crate::server::ServerShard;
-use crate::server::hub::Hub;
 use crate::server::hub::connection::Doing;
+use crate::server::hub::{Hub, deliver, receive};
 use crate::server::mcp::Mcp;
+use crate::server::{ServerShard, calls, mcp, peers, workers};
 
 /// Serves HTTP at this address from now on. Returns the address with the port that the kernel
 /// chose. An address that other machines can reach requires a token of every client:

@@ -44,11 +44,12 @@ pub(in crate::server) mod tls;
 #[path = "tls/absent.rs"]
 pub(in crate::server) mod tls;
 
-pub(in crate::server) use listen::{
-    connection_count, drain, listen, listen_at_door, stop_listening,
-};
+use std::sync::Arc;
+use std::time::Duration;
 
+use buffers::Buffers;
 pub(in crate::server) use clock::{fire_connection_timers, settle_connection};
+use connection::{Connection, Doing, Timer};
 pub(in crate::server) use deliver::{
     flush_connections, flush_if_due, make_room_for_deliveries, note_ended, settle_deliveries,
     tell_demands,
@@ -57,16 +58,15 @@ pub(in crate::server) use follow::{
     attach_connection, begin, check_subscriber, follow, follow_new, follow_with, send_output,
     spec_of, unfollow,
 };
+use frames::{ENCODINGS, Frame, Frames};
 pub(in crate::server) use front::{follow_in_words, front_of};
-pub(in crate::server) use listen::{close_connections, open_hub};
+pub(in crate::server) use listen::{
+    close_connections, connection_count, drain, listen, listen_at_door, open_hub, stop_listening,
+};
 pub(in crate::server) use receive::{converse, drop_connection, serve_sockets, take_step};
-
 pub use tls::TlsConfig;
 #[cfg(feature = "tls")]
 pub use tls::TlsError;
-
-use std::sync::Arc;
-use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
 use crate::endpoint::{Access, AwaitedEvent, Surroundings};
@@ -77,9 +77,6 @@ use crate::server::peers::remote::Remotes;
 use crate::server::shm::Looks;
 use crate::trace::Deliveries;
 use crate::wire::http1::http_date;
-use buffers::Buffers;
-use connection::{Connection, Doing, Timer};
-use frames::{ENCODINGS, Frame, Frames};
 
 /// The connections of a shard and their tables.
 pub(in crate::server) struct Hub {

@@ -3,8 +3,6 @@
 //! In the handshake era, the answer for a client that was cut off is kept for a while. The client
 //! comes back for it with the id of the last event that it has received.
 
-use crate::server::calls;
-use crate::server::mcp::{far, lines, trace};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -16,13 +14,13 @@ use crate::engine::Event;
 use crate::limits;
 use crate::mcp::{Context, Era, McpFault};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
 use crate::server::hub::Hub;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::call::{Asker, McpCall, Outlet, Stage, Tokens};
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Link, Part};
+use crate::server::mcp::{Link, Part, far, lines, trace};
 use crate::server::metrics::McpOutcome;
+use crate::server::{ServerShard, calls};
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{self, Id};
 

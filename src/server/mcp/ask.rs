@@ -1,7 +1,5 @@
 //! Requests, notifications and replies of clients, whatever transport they came by.
 
-use crate::server::mcp::{answer, far, listen, receive, resources, settle, tasks, tools};
-use crate::server::workers;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -16,9 +14,10 @@ use crate::mcp::{
     Ask, Catalog, ClientNotification, Complete, Context, Era, McpFault, ServerInfo, questions,
 };
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, McpCall, Stage};
+use crate::server::mcp::{answer, far, listen, receive, resources, settle, tasks, tools};
+use crate::server::{ServerShard, workers};
 use crate::shard::panics::Callback;
 use crate::tool::{Asking, Question, Replies, ToolSpec};
 use crate::wire::jsonrpc::Id;

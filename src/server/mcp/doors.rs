@@ -2,8 +2,6 @@
 //! the id of its execution. A client that names an execution without a door opens one, with what is
 //! still held.
 
-use crate::server::mcp::{answer, ask, listen, receive, settle, tools};
-use crate::server::{calls, records};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -15,14 +13,14 @@ use crate::mcp::results::Results;
 use crate::mcp::streams::{self, ReadError, StreamCall};
 use crate::mcp::{CallMeta, Context, Rest};
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::guests::ServedRun;
-use crate::server::mcp::Due;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::Stage;
 use crate::server::mcp::keep::{Keep, Role};
 use crate::server::mcp::tools::{ToolCall, execute_error};
+use crate::server::mcp::{Due, answer, ask, listen, receive, settle, tools};
 use crate::server::places::{Place, What};
+use crate::server::{ServerShard, calls, records};
 use crate::tool::{Asking, Prepared, Replies, ToolSpec};
 /// Carries out a call of one of the door's tools. Returns `None` if it is answered later.
 pub(in crate::server) fn use_door<R: Reactor + 'static>(

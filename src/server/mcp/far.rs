@@ -5,21 +5,20 @@
 //! There it is a call like any other, of a session elsewhere. That session is told when the request
 //! is over. Cancellations and ends of sessions are sent to all shards.
 
-use crate::server::calls::Answered;
-use crate::server::mcp::{ask, receive, resources, result, tasks, trace};
-use crate::server::{calls, peers, workers};
 use serde_json::{Value, json};
 
 use crate::base::{Handle, Principal};
 use crate::endpoint::{Answer, ApiCall, ApiError, JSON, McpAction, McpRequest, shard_of};
 use crate::mcp::{Ask, Context, Incoming};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::calls::Answered;
 use crate::server::mcp::answer::{Source, status_of, write_answer};
 use crate::server::mcp::call::{Asker, Outlet};
 use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::trace::error_of;
+use crate::server::mcp::{ask, receive, resources, result, tasks, trace};
 use crate::server::peers::ToPeer;
+use crate::server::{ServerShard, calls, peers, workers};
 use crate::trace::Span;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::Id;

@@ -1,8 +1,6 @@
 //! Connections of lines: each line is a message, in both directions. A connection can have one
 //! session of the handshake era, and carry requests without a session.
 
-use crate::server::hub;
-use crate::server::mcp::{answer, ask, questions, receive, trace};
 use std::fmt;
 use std::time::Duration;
 
@@ -10,14 +8,14 @@ use crate::base::{Handle, Principal, guarded};
 use crate::limits;
 use crate::mcp::{self, Era, Incoming, McpFault, codes};
 use crate::reactor::{AdoptError, ConnectionId, Reactor, ReleasedSocket};
-use crate::server::ServerShard;
 use crate::server::hub::Hub;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::answer::{Source, write_answer};
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::receive::result_bytes;
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Due, Link, Part};
+use crate::server::mcp::{Due, Link, Part, answer, ask, questions, receive, trace};
+use crate::server::{ServerShard, hub};
 use crate::shard::panics::Callback;
 use crate::wire::jsonrpc::{self, Id, Malformed, RpcMessage};
 use crate::wire::{LineSplitter, Split};

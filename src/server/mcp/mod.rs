@@ -41,20 +41,26 @@ mod tasks;
 mod tools;
 mod trace;
 
-pub(in crate::server) use lines::open_lines;
+use std::sync::Arc;
 
+use call::McpCall;
 pub(in crate::server) use far::{
     answer_listed, cancel_here, end_far_session, finish_here, let_go_asked, list_part,
     tell_session_here,
 };
-pub(in crate::server) use lines::{cancel_all_of, end_lines, is_of_lines, receive_lines};
+use keep::{Keep, Role};
+pub use lines::LineOptions;
+use lines::Lines;
+pub(in crate::server) use lines::{
+    cancel_all_of, end_lines, is_of_lines, open_lines, receive_lines,
+};
 pub(in crate::server) use listen::end_mcp;
+use notice::Notice;
 pub(in crate::server) use receive::answer_mcp;
 pub(in crate::server) use result::beat_mcp;
+pub use sessions::SessionName;
+use sessions::Sessions;
 pub(in crate::server) use settle::{fire_mcp_deadlines, lose_link, settle_mcp};
-
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use crate::base::{Guarded, Handle, Instant, Pool, Principal, SubscriberId};
@@ -68,13 +74,6 @@ use crate::reactor::Reactor;
 use crate::server::hub::clock::earlier;
 use crate::server::metrics::{McpCounts, McpMetrics};
 use crate::server::{GuestConfig, Places, ServerShard};
-use call::McpCall;
-use keep::{Keep, Role};
-pub use lines::LineOptions;
-use lines::Lines;
-use notice::Notice;
-pub use sessions::SessionName;
-use sessions::Sessions;
 
 /// The receiver of a subscriber's deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 //! again, with its answers. In the handshake era, the questions go out on the stream of the call.
 //! The answers are messages of their own, and their ids lead to the call.
 
-use crate::server::mcp::{answer, ask, doors, listen, tasks, tools};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -14,10 +13,10 @@ use crate::mcp::results::Results;
 use crate::mcp::{Era, questions};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
-use crate::server::mcp::Due;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asks, Stage};
 use crate::server::mcp::tools::ToolCall;
+use crate::server::mcp::{Due, answer, ask, doors, listen, tasks, tools};
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject, Id};
 

@@ -1,8 +1,5 @@
 //! Messages over HTTP: a POST carries one, a GET opens a stream, a DELETE ends a session.
 
-use crate::server::calls::Answered;
-use crate::server::mcp::{ask, far, questions, result, trace};
-use crate::server::{calls, peers, workers};
 use std::sync::Arc;
 
 use crate::base::Principal;
@@ -10,12 +7,13 @@ use crate::endpoint::{Answer, ApiError, JSON, McpAction, McpRequest};
 use crate::limits;
 use crate::mcp::{self, Era, Headers, Incoming, McpFault, McpSession as Machine, Version};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::calls::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::answer::{Reply, Source, status_of, write_answer};
 use crate::server::mcp::call::{Asker, Outlet};
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Link, Part};
+use crate::server::mcp::{Link, Part, ask, far, questions, result, trace};
+use crate::server::{ServerShard, calls, peers, workers};
 use crate::tool::ToolSpec;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{Id, RpcMessage};

@@ -1,7 +1,5 @@
 //! Resources: the state and the output of each execution, and the resources of the catalog.
 
-use crate::server::calls;
-use crate::server::mcp::{ask, listen};
 use serde_json::Value;
 
 use crate::base::{ExecutionId, Principal};
@@ -10,8 +8,9 @@ use crate::mcp::catalog::{Contents, contents};
 use crate::mcp::cursor::{self, List};
 use crate::mcp::results::{self, ExecutionUri, Results};
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::mcp::answer::{Reply, Source};
+use crate::server::mcp::{ask, listen};
+use crate::server::{ServerShard, calls};
 use crate::shard::act::read_chunk;
 /// Returns this principal's executions on this shard, sorted by name.
 pub(in crate::server) fn own_executions<R: Reactor + 'static>(

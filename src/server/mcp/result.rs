@@ -1,8 +1,5 @@
 //! The results of calls, built from kept output, and streams that are cut off and resumed.
 
-use crate::server::calls::Answered;
-use crate::server::hub;
-use crate::server::mcp::{answer, ask, doors, questions, tools};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -13,7 +10,7 @@ use crate::limits;
 use crate::mcp::results::Results;
 use crate::mcp::{Context, McpFault, Rest, ToolCallEnd};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::calls::Answered;
 use crate::server::hub::Hub;
 use crate::server::hub::connection::{Connection, Doing, Timer};
 use crate::server::mcp::answer::Reply;
@@ -22,7 +19,8 @@ use crate::server::mcp::doors::meta_of;
 use crate::server::mcp::keep::{Content, Role};
 use crate::server::mcp::notice::EventId;
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Link, News, Part};
+use crate::server::mcp::{Link, News, Part, answer, ask, doors, questions, tools};
+use crate::server::{ServerShard, hub};
 use crate::stream::{Kind, Kinds, Totals};
 use crate::wire::sse;
 /// Returns the reply to a call whose execution is over.

@@ -1,8 +1,6 @@
 //! Tasks: calls whose results are fetched later. A task is a keep with an unguessable name, from
 //! its start until its time is up. It passes on the questions of its tool.
 
-use crate::server::mcp::{answer, ask, doors, listen, result, settle, tools};
-use crate::server::{peers, records};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +13,13 @@ use crate::mcp::results::Results;
 use crate::mcp::tasks::{self, Detail, TaskState};
 use crate::mcp::{Context, Era, META_TASK, McpFault, Version, notify, questions};
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
-use crate::server::mcp::Due;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, Stage};
 use crate::server::mcp::keep::{Keep, Role};
 use crate::server::mcp::tools::{ToolCall, execute_error};
+use crate::server::mcp::{Due, answer, ask, doors, listen, result, settle, tools};
 use crate::server::places::What;
+use crate::server::{ServerShard, peers, records};
 use crate::stream::Outcome;
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject};

@@ -1,7 +1,5 @@
 //! Calls of tools: prepared, run, followed, and answered with their output.
 
-use crate::server::mcp::{answer, ask, doors, questions, receive, result};
-use crate::server::{calls, hub, records, shm, workers};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -17,13 +15,13 @@ use crate::mcp::streams::StreamCall;
 use crate::mcp::tasks::{self, Placement};
 use crate::mcp::{CallMeta, Context, Era, McpFault, Version};
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::guests::Destination;
 use crate::server::hub::connection::kernel_bytes_for;
-use crate::server::mcp::Ear;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::keep::{Keep, Role};
+use crate::server::mcp::{Ear, answer, ask, doors, questions, receive, result};
+use crate::server::{ServerShard, calls, hub, records, shm, workers};
 use crate::shard::{Call as SinkCall, ExecuteError, ExecuteOptions, Sink};
 use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::{Asking, Prepared, Replies, StartError, TaskSupport, ToolSpec};

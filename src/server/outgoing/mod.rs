@@ -34,13 +34,13 @@ mod tls;
 #[path = "tls/absent.rs"]
 mod tls;
 
+use std::fmt;
+use std::time::Duration;
+
 pub(in crate::server) use client::Outgoing;
 pub use config::OutgoingConfig;
 #[cfg(feature = "tls")]
 pub use tls::Roots;
-
-use std::fmt;
-use std::time::Duration;
 
 use crate::agent::NetFault;
 use crate::base::{Handle, Instant};

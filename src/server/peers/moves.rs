@@ -4,15 +4,14 @@
 //! The request has been read, and its reply has not begun. These parts move: the socket, the HTTP
 //! machine with its buffered input, the TLS session, the call, and unsent bytes of earlier replies.
 
-use crate::server::{calls, hub, mcp, peers, records, workers};
 use serde_json::Value;
 
 use crate::endpoint::{Answer, ApiCall, ApiError, ConnectionStep, HttpConnection};
 use crate::reactor::{ConnectionId, Reactor, ReleasedSocket};
-use crate::server::ServerShard;
 use crate::server::hub::connection::{Connection, Doing};
 use crate::server::hub::tls::Session;
 use crate::server::peers::messages::ToPeer;
+use crate::server::{ServerShard, calls, hub, mcp, peers, records, workers};
 use crate::shard::handle::Command;
 use crate::tool::AGENT;
 

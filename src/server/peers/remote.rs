@@ -16,19 +16,18 @@
 //! - R2: a slot is in the queue exactly once if its reader is awake, and not at all otherwise.
 //! - R3: the connection of a held reader takes no bytes.
 
-use crate::server::{hub, records};
 use std::collections::VecDeque;
 
 use crate::base::Instant;
 use crate::engine::{Coalesce, Replay};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
 use crate::server::hub::Hub;
 use crate::server::hub::connection::Connection;
 use crate::server::hub::deliver::Giving;
 use crate::server::hub::stream::Source;
 use crate::server::peers::join::Joined;
+use crate::server::{ServerShard, hub, records};
 use crate::shard::{Delivery, Ended, Names, Subscriber};
 use crate::stream::{End, EndState, Gap};
 use crate::trace::Counters;

@@ -5,7 +5,6 @@
 //! page, the page and the slot of each. The caller carries the two signals of a line: a knock, and
 //! its end.
 
-use crate::server::shm::{lines, purchase, relay};
 use std::os::fd::OwnedFd;
 
 use crate::base::{ExecutionId, Handle};
@@ -14,6 +13,7 @@ use crate::memory::{ControlView, DoorMemory, ProducerRing, ReaderPage, RingReade
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::shm::lines::{Parcel, Side, of_producer};
+use crate::server::shm::{lines, purchase, relay};
 use crate::shard::reader::link::Shared;
 use crate::shard::{ExecuteError, ExecuteOptions};
 

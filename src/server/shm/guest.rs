@@ -8,7 +8,6 @@
 //! which is then sealed. It may *begin* once the engine starts it. It *ends* by its own final
 //! record, by its death, by a broken rule, or because the execution was stopped.
 
-use crate::server::shm::{lines, taking};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -26,7 +25,7 @@ use crate::server::shm::places::Doors;
 use crate::server::shm::relay::not_sealed;
 use crate::server::shm::taking::{Broken, Progress, Taken};
 use crate::server::shm::watcher::Watching;
-use crate::server::shm::{Door, ProcessSeat};
+use crate::server::shm::{Door, ProcessSeat, lines, taking};
 use crate::shard::delivery::outcome_of_code;
 use crate::shard::run::{Producer, Remote, Ring};
 use crate::tool::{Report, ToolUpdate};

@@ -9,9 +9,6 @@
 //! Invariant L1: every connection that is a line has exactly one entry in its execution, or none if
 //! that is gone. The entry is a reader with a signal slot, or the guest.
 
-use crate::server::calls::Answered;
-use crate::server::shm::{guest, purchase, reads};
-use crate::server::{calls, hub, records};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,12 +25,15 @@ use crate::engine::{
 use crate::limits;
 use crate::memory::{ControlFile, Geometry, ProducerRing, ReaderPageFile, WildCursor};
 use crate::reactor::{ConnectionId, Peer, Reactor};
-use crate::server::ServerShard;
+use crate::server::calls::Answered;
 use crate::server::calls::answer::{options_of, refusal};
 use crate::server::guests::{ServedRemote, ServedRun};
 use crate::server::hub::Hub;
 use crate::server::hub::connection::{Connection, Doing, Timer};
-use crate::server::shm::{Behind, Door, Guest, Looks, Place as DoorPlace, relay};
+use crate::server::shm::{
+    Behind, Door, Guest, Looks, Place as DoorPlace, guest, purchase, reads, relay,
+};
+use crate::server::{ServerShard, calls, hub, records};
 use crate::shard::run::{Producer, Remote, Seat};
 use crate::shard::{ExecuteError, ExecuteOptions};
 use crate::stream::DetachReason;

@@ -38,28 +38,27 @@ pub(in crate::server) mod relay;
 mod taking;
 mod watcher;
 
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
 pub(in crate::server) use guest::{
-    fall_asleep, let_guest_begin, rise, take_over_guests, take_over_urgent_guests,
+    Guest, fall_asleep, let_guest_begin, rise, take_over_guests, take_over_urgent_guests,
 };
 pub(in crate::server) use lines::{
     end_line, has_lines_to_wake, hear_at_door, log_evicted, lose_line, produce_at_door,
     read_at_door, tell_end_at_door,
 };
-pub(in crate::server) use named::{close_lost_named, end_named, open_named};
-pub(in crate::server) use purchase::take_in_memory;
-pub(in crate::server) use reads::{count_all_reads, count_last_reads};
-pub(in crate::server) use taking::keep_for_reader;
-
-pub(in crate::server) use guest::Guest;
-pub(in crate::server) use named::Named;
 pub use named::NamedDoors;
+pub(in crate::server) use named::{Named, close_lost_named, end_named, open_named};
 pub use places::Doors;
 pub(in crate::server) use places::Place;
-
-use std::cell::RefCell;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
+pub(in crate::server) use purchase::take_in_memory;
+use reads::Reads;
+pub(in crate::server) use reads::{count_all_reads, count_last_reads};
+use relay::Relay;
+pub(in crate::server) use taking::keep_for_reader;
 
 use crate::engine::Subscribed;
 use crate::limits;
@@ -72,8 +71,6 @@ use crate::server::ServerShard;
 use crate::server::guests::{ServedRemote, ServedRun};
 use crate::server::shm::purchase::Purchase;
 use crate::shard::run::{Producer, Seat};
-use reads::Reads;
-use relay::Relay;
 
 /// Connections whose processes sleep on them and have chunks to read. Each is sent one byte.
 pub(in crate::server) type Looks = Rc<RefCell<Vec<ConnectionId>>>;

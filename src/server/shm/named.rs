@@ -7,8 +7,6 @@
 //! continues without a named door if no place is free, or if another process truncates the file.
 //! The threats and defences: `memory/named/`.
 
-use crate::server::records;
-use crate::server::shm::relay;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +15,10 @@ use crate::memory::atomic::full_fence;
 use crate::memory::named::{FOLDER, NamedError, NamedRing};
 use crate::memory::{ControlPage, Start};
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::guests::ServedRun;
 use crate::server::shm::relay::{audit, class_for, fill};
-use crate::server::shm::{Doors, Place};
+use crate::server::shm::{Doors, Place, relay};
+use crate::server::{ServerShard, records};
 use crate::shard::run::Ring;
 use crate::trace::Level;
 

@@ -4,8 +4,6 @@
 //! execution whose relay is being bought wait for the same memory. Nothing was promised: all
 //! conditions are checked again when the memory is there.
 
-use crate::server::calls;
-use crate::server::shm::{guest, lines};
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Principal};
@@ -13,12 +11,12 @@ use crate::endpoint::{ApiError, Produce, ReadDoor};
 use crate::limits;
 use crate::memory::{ControlFile, DoorMemory, ProducerRing};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
 use crate::server::calls::answer::refusal;
 use crate::server::guests::ServedRun;
 use crate::server::hub::connection::Doing;
 use crate::server::peers::ToPeer;
-use crate::server::shm::{Behind, Bought, Door, Place, relay};
+use crate::server::shm::{Behind, Bought, Door, Place, guest, lines, relay};
+use crate::server::{ServerShard, calls};
 use crate::shard::CallError;
 use crate::shard::handle::Command;
 

@@ -6,7 +6,6 @@
 //! gate that slows the private ring's writer therefore suffices for the relay, and no write to it
 //! fails.
 
-use crate::server::shm;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -17,10 +16,10 @@ use crate::memory::{
     ClockAnchor, ControlPage, DoorMemory, OpenError, ReadError, RingWriter, Start,
 };
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::guests::{ServedRemote, ServedRun};
 use crate::server::hub::Hub;
 use crate::server::shm::Behind;
+use crate::server::{ServerShard, shm};
 use crate::shard::run::{Producer, Ring, Seat};
 use crate::trace::Transport;
 use crate::wire::http1::Status;

@@ -8,7 +8,6 @@
 //! readers in other processes read them. When a reader comes in this process, and at the end, what
 //! the guest's ring still holds is copied first.
 
-use crate::server::shm::guest;
 use smallvec::SmallVec;
 
 use crate::base::Instant;
@@ -18,6 +17,7 @@ use crate::memory::{Descriptor, Poll, ReadError, RingReader, RingWriter, Start, 
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::guests::{Served, ServedRun};
+use crate::server::shm::guest;
 use crate::server::shm::guest::Guest;
 use crate::shard::run::{Producer, Ring};
 use crate::stream::{Kind, KindTotals};

@@ -4,8 +4,6 @@
 //! If there is no room, a part stays with the connection that sent it ([`Doing::Part`]). It is
 //! tried again when the gate opens or the call ends, and refused when its time is up.
 
-use crate::server::calls;
-use crate::server::calls::Answered;
 use std::mem;
 
 use smallvec::SmallVec;
@@ -15,13 +13,14 @@ use crate::endpoint::{Answer, ApiError, Deliver, StreamBody, Work, documents};
 use crate::engine::NotFound;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::calls::Answered;
 use crate::server::guests::Guests;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::Stream;
 use crate::server::workers::open_call::{Gone, OpenCall, Publish, Taken};
 use crate::server::workers::{Due, EnterError};
+use crate::server::{ServerShard, calls};
 use crate::shard::run::Producer;
 use crate::stream::Outcome;
 use crate::tool::RemoteCall;

@@ -13,18 +13,16 @@ mod calls;
 pub(in crate::server) mod open_call;
 pub(in crate::server) mod virtual_tools;
 
-pub(in crate::server) use virtual_tools::add_virtual_tool;
+use std::collections::{BTreeMap, VecDeque};
 
 pub(in crate::server) use calls::{
     audit_calls, begin_call, deliver, end_workers, fire_worker_deadlines, forget_part, let_work,
     lose_worker, note_call_ended, refuse_part, settle_calls,
 };
 pub(in crate::server) use virtual_tools::{
-    change_tools, change_tools_here, is_virtual, list_virtual_tools, may_call_virtual,
-    prepare_tool, tool_specs,
+    add_virtual_tool, change_tools, change_tools_here, is_virtual, list_virtual_tools,
+    may_call_virtual, prepare_tool, tool_specs,
 };
-
-use std::collections::{BTreeMap, VecDeque};
 
 use crate::base::{ExecutionId, Instant, Principal};
 use crate::limits;

@@ -4,8 +4,6 @@
 //! shards therefore see changes in one order. The reply comes after all of them have made the
 //! change.
 
-use crate::server::calls::Answered;
-use crate::server::{calls, peers};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,7 +13,8 @@ use crate::base::Principal;
 use crate::endpoint::{Answer, ApiCall, ApiError, documents};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::calls::Answered;
+use crate::server::{ServerShard, calls, peers};
 use crate::tool::{ArgumentError, Prepared, SpecError, StartError, ToolSpec, Tools, VirtualTool};
 use crate::wire::http1::Status;
 use crate::wire::write_json;

@@ -15,9 +15,8 @@ mod tests;
 use std::fmt;
 use std::io::{IoSlice, Read, Write};
 
-use rustls::ServerConnection;
-
 pub use files::{TlsConfig, TlsError};
+use rustls::ServerConnection;
 
 use crate::limits;
 use crate::server::hub::buffers::Buffers;

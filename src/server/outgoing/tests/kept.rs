@@ -1,10 +1,10 @@
 //! Kept connections, including those that the server has closed.
 
-use crate::server::outgoing;
 use std::io::Read;
 use std::net::Shutdown;
 
 use super::*;
+use crate::server::outgoing;
 
 /// Answers `counts[n]` requests on connection `n`, without a limit if that is missing, and then
 /// calls `last`.

@@ -7,7 +7,6 @@ mod kept;
 mod manners;
 mod places;
 
-use crate::server::outgoing;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,7 +16,7 @@ use std::time::Duration;
 use crate::agent::{NetFault, NetFaultKind};
 use crate::reactor::Choice;
 use crate::server::outgoing::{Deadlines, ExchangeId, Heard, OutgoingConfig, Target};
-use crate::server::{GuestConfig, ServerShard};
+use crate::server::{GuestConfig, ServerShard, outgoing};
 use crate::shard::ShardConfig;
 use crate::trace::Counters;
 

@@ -1,11 +1,11 @@
 //! Servers' places: names, several addresses, and addresses without a server.
 
-use crate::server::outgoing;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::*;
 use crate::reactor::SocketLimits;
+use crate::server::outgoing;
 
 fn names(all: &[(&str, &[IpAddr])]) -> OutgoingConfig {
     let all = all.iter().map(|(name, ips)| (Box::from(*name), ips.to_vec())).collect::<Vec<_>>();
