@@ -81,11 +81,16 @@ pub enum HandleError<E> {
     Refused(E),
 }
 
+/// The function that makes a shard on the thread that will run it.
+pub(crate) type MakeShard<O> = fn(
+    ShardConfig<<O as Outlet<AnyReactor>>::Config>,
+) -> io::Result<(Shard<AnyReactor, O>, Report)>;
+
 /// Like [`Shard::spawn`]. Once the shard is gone, `tell` is called on its thread, with the
 /// panic if the shard died of one.
 pub(crate) fn spawn_and_tell<O, F>(
     config: ShardConfig<O::Config>,
-    make: fn(ShardConfig<O::Config>) -> io::Result<(Shard<AnyReactor, O>, Report)>,
+    make: MakeShard<O>,
     set_up: F,
     tell: impl FnOnce(Option<Panicked>) + Send + 'static,
 ) -> io::Result<(ShardThread<O>, Report)>

@@ -509,9 +509,12 @@ pub(super) fn dismiss_departed<R: Reactor + 'static, O: Outlet<R>>(shard: &mut S
     }
 }
 
-pub(super) fn take_departed<R: Reactor + 'static, O: Outlet<R>>(
+// A reader of another thread that left, the reason, and the index of its execution.
+type Departed<R, O> = (Remote<Reader<R, O>>, LeaveReason, u32);
+
+fn take_departed<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
-) -> Option<(Remote<Reader<R, O>>, LeaveReason, u32)> {
+) -> Option<Departed<R, O>> {
     for run in shard.runs.iter_mut().flatten() {
         for (at, remote) in run.remotes.iter().enumerate() {
             if let Some(how) = remote.left() {

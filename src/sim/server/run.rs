@@ -16,7 +16,7 @@ use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, Reactor, SocketLimits};
-use crate::server::ServerShard;
+use crate::server::{ServerShard, ServerShardConfig};
 use crate::shard::ShardConfig;
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
@@ -113,6 +113,29 @@ impl TimedPlay for ServerPlay {
     }
 }
 
+fn shard_config(shard: u8, acknowledges: bool, random: &mut Random) -> ServerShardConfig {
+    ShardConfig {
+        engine: EngineLimits {
+            shard,
+            executions_max: EXECUTIONS_MAX,
+            subscribers_max: 64,
+            subscribers_per_execution_max: 16,
+            ..EngineLimits::default()
+        },
+        rings: RingPoolConfig {
+            prealloc_bytes: 0,
+            bytes_max: 1 << 20,
+            ..RingPoolConfig::default()
+        },
+        sockets: Some(SocketLimits {
+            connections_max: if acknowledges { 128 } else { random.between(4, 40) as u32 },
+            ..SocketLimits::default()
+        }),
+        seed: Some(random.next_u64()),
+        ..ShardConfig::default()
+    }
+}
+
 impl ServerPlay {
     fn new(seed: u64, verbose: bool) -> ServerPlay {
         let mut random = Random::new(seed);
@@ -122,30 +145,10 @@ impl ServerPlay {
         // same holds for workers, for which these streams wait.
         let acknowledges = random.chance(1, 2);
         let shard_count = random.between(1, 2) as u8;
-        let config = |shard: u8, random: &mut Random| ShardConfig {
-            engine: EngineLimits {
-                shard,
-                executions_max: EXECUTIONS_MAX,
-                subscribers_max: 64,
-                subscribers_per_execution_max: 16,
-                ..EngineLimits::default()
-            },
-            rings: RingPoolConfig {
-                prealloc_bytes: 0,
-                bytes_max: 1 << 20,
-                ..RingPoolConfig::default()
-            },
-            sockets: Some(SocketLimits {
-                connections_max: if acknowledges { 128 } else { random.between(4, 40) as u32 },
-                ..SocketLimits::default()
-            }),
-            seed: Some(random.next_u64()),
-            ..ShardConfig::default()
-        };
         let mut address: ListenAddress = "127.0.0.1:0".parse().expect("an address");
         let (mut shards, actions_hash) = (Vec::new(), ActionsHash::default());
         for index in 0..shard_count {
-            let config = config(index, &mut random);
+            let config = shard_config(index, acknowledges, &mut random);
             let shard = ServerShard::over(SimReactor::new(&world), config);
             let mut shard = shard.expect("memory for small rings");
             shard.run_jobs_by_hand();
