@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 
 #[path = "tidy/english.rs"]
 mod english;
+#[path = "tidy/guests.rs"]
+mod guests;
+#[path = "tidy/impls.rs"]
+mod impls;
 #[path = "tidy/pages.rs"]
 mod pages;
 #[path = "tidy/rules.rs"]
@@ -83,6 +87,19 @@ fn every_rust_file_keeps_the_rules() {
         }
     }
     assert_none(&findings);
+}
+
+#[test]
+fn the_guests_of_a_server_keep_their_borders() {
+    let files = rust_files();
+    assert_none(
+        &files.iter().flat_map(|(path, text)| guests::findings(path, text)).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn no_type_has_its_methods_in_many_files() {
+    assert_none(&impls::findings(&rust_files()));
 }
 
 #[test]

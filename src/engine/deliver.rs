@@ -475,7 +475,8 @@ impl Engine {
     pub(super) fn wait_for_readers(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
-        assert!(e.gated() || e.state == ExecutionState::Draining); // Nobody else waits for a reader.
+        // Nobody else waits for a reader.
+        assert!(e.gated() || e.state == ExecutionState::Draining);
         if e.timers.stall.is_none() {
             let deadline = e.stall_deadline();
             e.timers.stall_from = (e.slowest_gating_seq().unwrap_or(0), now);

@@ -102,7 +102,8 @@ impl Engine {
     }
 
     fn set_successor(&mut self, subscriber: SubscriberId, successor: Option<Successor>) {
-        assert!(successor.is_none_or(|successor| successor.of != subscriber)); // Nobody is the heir of itself.
+        // No subscriber continues itself.
+        assert!(successor.is_none_or(|successor| successor.of != subscriber));
         if let Some(remote) = self.remote_mut(subscriber) {
             remote.successor = successor;
         } else {

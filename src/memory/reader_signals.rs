@@ -32,8 +32,9 @@ pub enum LeaveReason {
     Lost,
 }
 
+// A pair of cache lines, and no other word near.
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<ReaderSignals>() == 128); // A pair of cache lines, and no other word near.
+const _: () = assert!(size_of::<ReaderSignals>() == 128);
 
 impl ReaderSignals {
     /// Creates the state of an attached reader, without a message.

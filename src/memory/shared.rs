@@ -141,7 +141,7 @@ impl ControlFile {
     }
 
     /// Returns the memory of the file, for tests that overwrite it.
-    #[cfg(all(test, feature = "server"))]
+    #[cfg(test)]
     pub(crate) fn segment(&self) -> Segment {
         self.segment.clone()
     }

@@ -28,7 +28,7 @@ use super::layout::{
 };
 use super::lease::Lease;
 use super::reader::RingReader;
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 use super::segment::Segment;
 use super::{copy, futex};
 use crate::base::Instant;
@@ -191,7 +191,7 @@ impl RingWriter {
     }
 
     /// Returns the memory of the ring, for tests that overwrite it.
-    #[cfg(all(test, feature = "server"))]
+    #[cfg(test)]
     pub(crate) fn segment(&self) -> Segment {
         self.lease.segment.clone()
     }

@@ -27,7 +27,7 @@ impl ServerShard {
     pub fn open(config: ServerShardConfig) -> std::io::Result<(ServerShard, Report)> {
         let (mut shard, report) =
             Shard::open_with(config, |config, reactor| Guests::new(config, reactor.now()))?;
-        agents::add_to(&mut shard.tools, &shard.guests.agents.settings);
+        agents::add_to(&mut shard.tools, shard.guests.agents.settings());
         Ok((shard, report))
     }
 }
@@ -40,7 +40,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
     pub fn over(mut reactor: R, config: ServerShardConfig) -> std::io::Result<ServerShard<R>> {
         let guests = Guests::new(&config, reactor.now())?;
         let mut shard = Shard::assemble(reactor, config, guests)?;
-        agents::add_to(&mut shard.tools, &shard.guests.agents.settings);
+        agents::add_to(&mut shard.tools, shard.guests.agents.settings());
         Ok(shard)
     }
 }

@@ -130,6 +130,8 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) peers: Peers<R>,
     /// The connections.
     pub(in crate::server) hub: Hub,
+    /// The name resolution and the certificates for connections to models' servers.
+    pub(in crate::server) outgoing_config: OutgoingConfig,
     /// Connections to servers of models, once one was needed.
     pub(in crate::server) outgoing: Option<Box<Outgoing>>,
     /// The tools that clients work for, and these clients.
@@ -205,9 +207,10 @@ impl<R: Reactor + 'static> Guests<R> {
             opened: Vec::new(),
             peers: Peers::new(),
             hub: Hub::closed(now),
+            outgoing_config: guests.outgoing,
             outgoing: None,
             workers: Workers::default(),
-            agents: Agents::new(guests.agents, guests.outgoing),
+            agents: Agents::new(guests.agents),
         })
     }
 }
@@ -246,7 +249,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn take_over_urgent(shard: &mut ServerShard<R>) {
-        if !shard.guests.doors.guests.is_empty() {
+        if shard.guests.doors.has_guests() {
             shm::take_over_urgent_guests(shard);
         }
     }
@@ -276,7 +279,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn may_sleep(shard: &mut ServerShard<R>) -> bool {
-        shard.guests.doors.guests.is_empty() || shm::fall_asleep(shard)
+        !shard.guests.doors.has_guests() || shm::can_sleep(shard)
     }
 
     fn on_awake(shard: &mut ServerShard<R>) {
@@ -419,7 +422,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
             shard.guests.agents.note(execution); // It still has a last report.
             return true;
         }
-        let is_later = run.shut_guest(); // Then `take_over_guest` ends it.
+        let is_later = run.must_await_guest(); // Then `take_over_guest` ends it.
         shard.worked |= is_later;
         is_later
     }
@@ -437,7 +440,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn on_released(&mut self, execution: Handle) {
-        self.doors.guests.retain(|&index| index != execution.index);
+        self.doors.forget_guest(execution.index);
     }
 
     fn before_subscribe(shard: &mut ServerShard<R>, index: u32) {

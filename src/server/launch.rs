@@ -65,9 +65,9 @@ impl Server {
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+    /// use streamdoor::server::{Server, ServerConfig, ServerShardConfig};
     /// let config = ServerConfig {
-    ///     shards: vec![ShardConfig::default()],
+    ///     shards: vec![ServerShardConfig::default()],
     ///     listen: vec!["127.0.0.1:0".parse()?],
     ///     connections_max: 100,
     /// };

@@ -32,10 +32,10 @@ impl Spans {
     /// dropped.
     ///
     /// ```
-    /// use streamdoor::shard::{ShardConfig, Spans};
+    /// use streamdoor::server::{GuestConfig, Spans};
     /// let (spans, receiver) = Spans::queue();
-    /// let config = ShardConfig { guests: GuestConfig { spans, ..Default::default() }, ..Default::default() };
-    /// drop(config);
+    /// let guests = GuestConfig { spans, ..GuestConfig::default() };
+    /// drop(guests);
     /// assert!(receiver.recv().is_err());
     /// ```
     pub fn queue() -> (Spans, Receiver<Span>) {

@@ -631,8 +631,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     }
 
     /// Takes one sample of the kernel's readings, for a shard without a watch. The pressure rises
-    /// at once, and falls after [`limits::PRESSURE_CALM_SAMPLES`] better samples. Returns the
-    /// pressure.
+    /// at once, and falls after [`PRESSURE_CALM_SAMPLES`] better samples. Returns the pressure.
+    ///
+    /// [`PRESSURE_CALM_SAMPLES`]: crate::limits::PRESSURE_CALM_SAMPLES
     ///
     /// ```
     /// use streamdoor::memory::{Pressure, Readings};

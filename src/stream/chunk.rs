@@ -246,7 +246,6 @@ impl KindTotals {
     }
 
     /// Number of payload bytes of all kinds.
-    #[cfg(feature = "server")]
     pub(crate) fn byte_count(&self) -> u64 {
         self.0.iter().map(|totals| totals.bytes).sum()
     }

@@ -56,6 +56,9 @@ const UNSAFE_AT_HOME: &[&str] = &[
 /// Files and folders that may name the standard library's atomics.
 const ATOMICS_AT_HOME: &[&str] =
     &["src/memory/atomic.rs", "src/reactor/waker.rs", "src/sim/", "tests/", "bench/"];
+/// The core. Its code is the same with every set of features.
+const CORE: &[&str] =
+    &["src/base/", "src/engine/", "src/memory/", "src/reactor/", "src/shard/", "src/stream/"];
 /// Folders whose code must not depend on a random seed of the process.
 const DETERMINISTIC: &[&str] = &["src/engine/", "src/sim/"];
 
@@ -102,6 +105,7 @@ impl<'a> File<'a> {
             File::unfinished,
             File::atomics,
             File::random_seeds,
+            File::features,
         ];
         rules.iter().flat_map(|rule| rule(self)).collect()
     }
@@ -195,6 +199,16 @@ impl<'a> File<'a> {
         }
         let names = ["HashMap", "HashSet", "RandomState", "DefaultHasher"];
         self.each_token(&names, "its order differs from run to run: equal seeds must do the same")
+    }
+
+    fn features(&self) -> Vec<Finding> {
+        if !self.is_in(CORE) {
+            return Vec::new();
+        }
+        let asks = |line: &str| line.trim_start().starts_with("#") && line.contains("feature = ");
+        let lines = self.text.lines().enumerate().filter(|(_, line)| asks(line));
+        let text = "the core knows no features: guests come through `Outlet`";
+        lines.map(|(number, _)| self.finding(number + 1, text)).collect()
     }
 
     fn each_token(&self, names: &[&str], wrong: &str) -> Vec<Finding> {
@@ -344,6 +358,15 @@ mod tests {
             assert_eq!(wrong_lines("src/memory/atomic.rs", text), [], "{text}");
         }
         assert_eq!(wrong_lines("src/shard/a.rs", "use crate::memory::atomic::AtomicU64;"), []);
+    }
+
+    #[test]
+    fn a_feature_in_the_core_is_found() {
+        for text in ["#[cfg(feature = \"server\")]", "    #[cfg(all(test, feature = \"tls\"))]"] {
+            assert_eq!(wrong_lines("src/shard/a.rs", text), [2], "{text}");
+            assert_eq!(wrong_lines("src/server/a.rs", text), [], "{text}");
+        }
+        assert_eq!(wrong_lines("src/shard/a.rs", "// with feature = \"x\"\n#[cfg(test)]"), []);
     }
 
     #[test]

@@ -42,7 +42,7 @@ use crate::memory::ChunkHeader;
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::guests::Destination;
-use crate::server::outgoing::{ExchangeId, OutgoingConfig};
+use crate::server::outgoing::ExchangeId;
 use crate::shard::run::Producer;
 use crate::shard::{Call, Chunk, Delivery, Ended, Reported, Sink};
 use crate::stream::{EndState, Exit, Gap, Kind, Outcome, Progress};
@@ -51,9 +51,7 @@ use crate::tool::{ToolError, ToolUpdate};
 /// Runs with news, and the state that all runs of a shard share.
 #[derive(Default)]
 pub(in crate::server) struct Agents {
-    pub settings: AgentSettings,
-    /// The name resolution and the certificates for connections to models' servers.
-    pub outgoing: OutgoingConfig,
+    pub(in crate::server::agents) settings: AgentSettings,
     /// Runs to visit: they start, stop, have room or have reached a deadline.
     due: VecDeque<Handle>,
     /// The output of tools, oldest first.
@@ -143,8 +141,13 @@ struct ToolCall {
 }
 
 impl Agents {
-    pub fn new(settings: AgentSettings, outgoing: OutgoingConfig) -> Agents {
-        Agents { settings, outgoing, ..Agents::default() }
+    pub fn new(settings: AgentSettings) -> Agents {
+        Agents { settings, ..Agents::default() }
+    }
+
+    /// Returns the models, and the limits of agents.
+    pub fn settings(&self) -> &AgentSettings {
+        &self.settings
     }
 
     /// True if runs have news or tools have output.

@@ -14,7 +14,7 @@ use crate::endpoint::{ApiError, AwaitedEvent};
 use crate::limits;
 use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::server::hub::connection::{Connection, Doing};
-use crate::server::hub::tls::Session;
+use crate::server::hub::tls::ServerTls;
 use crate::server::hub::{Hub, receive};
 use crate::server::{ServerShard, peers, records};
 use crate::trace::Level;
@@ -147,7 +147,7 @@ fn welcome<R: Reactor + 'static>(
     hub.connection(id).expect("it was just accepted").is_at_door = is_at_door;
     if let (Some(tls), Peer::Tcp(_)) = (&shard.guests.tls, peer) {
         let connection = hub.connection(id).expect("it was just accepted");
-        connection.session = Some(Session::new(tls));
+        connection.session = Some(ServerTls::new(tls));
     }
     records::log_connection(shard, "connection_opened", peer);
 }

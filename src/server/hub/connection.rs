@@ -21,7 +21,7 @@ use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::server::hub::buffers::Buffers;
 use crate::server::hub::frames::Frames;
 use crate::server::hub::stream::{Source, Stream};
-use crate::server::hub::tls::Session;
+use crate::server::hub::tls::ServerTls;
 use crate::server::mcp::Link;
 use crate::server::shm::lines::{Line, Parcel};
 
@@ -123,7 +123,7 @@ pub(in crate::server) struct Connection {
     pub peer: Peer,
     pub http: HttpConnection,
     /// The TLS session between the socket and `http`, if it has one.
-    pub session: Option<Box<Session>>,
+    pub session: Option<Box<ServerTls>>,
     pub doing: Doing,
     /// The principal and the name of the worker that takes calls through it.
     pub worker: Option<Box<(Principal, Box<str>)>>,
@@ -256,7 +256,7 @@ impl Connection {
     /// Counts bytes of chunks that were written. Returns true if they have to be sent before more
     /// chunks are written.
     #[inline]
-    pub fn note_unsent(&mut self, bytes: usize) -> bool {
+    pub fn must_flush_after(&mut self, bytes: usize) -> bool {
         let bound = &mut self.bound;
         if bound.kernel_bytes == limits::SEND_BUFFER_BYTES {
             return false;
@@ -431,7 +431,7 @@ impl Connection {
     /// one portion after the other, and at the very end the closing alert.
     fn flush_sealed<E>(
         &mut self,
-        mut session: Box<Session>,
+        mut session: Box<ServerTls>,
         frames: &Frames,
         spare: &mut Buffers,
         now: Instant,
@@ -456,7 +456,7 @@ impl Connection {
             let portion_bytes = session.seal(self.slices_from(sealed_bytes, frames), spare);
             sealed_bytes += portion_bytes;
             let is_end = self.is_last && !self.is_aborted;
-            if portion_bytes == 0 && !(is_end && session.say_goodbye()) {
+            if portion_bytes == 0 && !(is_end && session.must_send_goodbye()) {
                 break Flushed::All;
             }
         };

@@ -80,7 +80,7 @@ impl Hub {
         let connection = self.writable(id).expect("it was just there");
         let mut stream = connection.stream.take().expect("as above");
         stream.count(source, chunk);
-        let is_urged = connection.note_unsent(frame.length as usize);
+        let is_urged = connection.must_flush_after(frame.length as usize);
         let from = stream::give(connection, &stream, frame);
         connection.stream = Some(stream);
         self.is_flush_urged |= is_urged;
@@ -110,7 +110,7 @@ impl Hub {
         let event = giving.names.event(chunk);
         connection.write(|out| stream.write_chunk(out, &event));
         let written = connection.own_bytes() - before;
-        let is_urged = connection.note_unsent(written);
+        let is_urged = connection.must_flush_after(written);
         connection.stream = Some(stream);
         self.is_flush_urged |= is_urged;
         self.queued_bytes += written;

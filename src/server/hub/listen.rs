@@ -84,7 +84,8 @@ pub(in crate::server) fn drain<R: Reactor + 'static>(shard: &mut ServerShard<R>)
     for id in told {
         receive::drop_connection(shard, id);
     }
-    deliver::flush_connections(shard); // From now on this closes connections that wait for a request.
+    // From now on this closes connections that wait for a request.
+    deliver::flush_connections(shard);
 }
 
 /// Creates the tables that connections need, at the first call.

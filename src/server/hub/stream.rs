@@ -36,7 +36,7 @@ pub(in crate::server) struct Stream {
 pub(in crate::server) enum Source {
     /// This shard's engine, through this subscriber.
     Here(SubscriberId),
-    /// The ring of another shard, through the reader in this slot of [`crate::server::peers::remote::Remotes`].
+    /// The ring of another shard, through the reader in this slot of `peers::remote::Remotes`.
     There(u32),
 }
 

@@ -161,12 +161,12 @@ enum Due {
 
 /// The parts of the protocol that all requests share.
 pub(in crate::server) struct McpSetUp {
-    pub server: Arc<ServerInfo>,
-    pub catalog: Guarded<Arc<Catalog>>,
+    pub(in crate::server::mcp) server: Arc<ServerInfo>,
+    pub(in crate::server::mcp) catalog: Guarded<Arc<Catalog>>,
     /// Seals the state that tools want back.
-    pub seal: Seal,
+    pub(in crate::server::mcp) seal: Seal,
     /// The limits of places, common to all shards of the server.
-    pub places: Places,
+    pub(in crate::server::mcp) places: Places,
 }
 
 impl McpSetUp {

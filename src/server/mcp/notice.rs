@@ -150,7 +150,7 @@ impl Hub {
                 let outlet =
                     self.mcp.calls.get_mut(handle).and_then(|call| call.outlet.connection());
                 let connection = outlet.and_then(|id| self.connection(id));
-                let is_urged = connection.is_some_and(|c| c.note_unsent(chunk.data.len()));
+                let is_urged = connection.is_some_and(|c| c.must_flush_after(chunk.data.len()));
                 self.note_queued(1, chunk.data.len(), is_urged);
             }
         }

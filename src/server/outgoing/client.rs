@@ -24,7 +24,7 @@ use crate::server::outgoing::exchange::{Exchange, Spare, Stage};
 use crate::server::outgoing::line::{Doing, Line};
 use crate::server::outgoing::resolve::{Found, Resolver};
 use crate::server::outgoing::site::Site;
-use crate::server::outgoing::tls::{Session, Trusted};
+use crate::server::outgoing::tls::{ClientTls, Trusted};
 use crate::server::outgoing::{Deadlines, ExchangeId, Heard, Target};
 use crate::trace::Counters;
 
@@ -59,23 +59,23 @@ pub(in crate::server) struct Outgoing {
     trust: Trust,
     /// The exchanges that wait for the certificates. Some may have been dropped.
     waiting_for_trust: Vec<ExchangeId>,
-    pub(in crate::server) sites: Pool<Site>,
-    pub(in crate::server) exchanges: Pool<Exchange>,
+    pub(in crate::server::outgoing) sites: Pool<Site>,
+    pub(in crate::server::outgoing) exchanges: Pool<Exchange>,
     /// The connections, by their indices in the reactor.
-    pub(in crate::server) lines: Vec<Option<Box<Line>>>,
-    pub(in crate::server) kept_count: usize,
-    pub(in crate::server) drained_count: usize,
+    pub(in crate::server::outgoing) lines: Vec<Option<Box<Line>>>,
+    pub(in crate::server::outgoing) kept_count: usize,
+    pub(in crate::server::outgoing) drained_count: usize,
     timers: Wheel<Timer>,
     /// The exchanges that have an event to report.
     news: VecDeque<ExchangeId>,
     /// The failures of exchanges for which no place was free.
     refused: VecDeque<(ExchangeId, NetFault)>,
     refused_count: u32,
-    pub(in crate::server) acts: VecDeque<Act>,
+    pub(in crate::server::outgoing) acts: VecDeque<Act>,
     /// Scratch space for decrypted bytes. Empty outside of `on_received`.
-    pub(in crate::server) opened: Vec<u8>,
-    pub(in crate::server) spare: Spare,
-    pub(in crate::server) counters: Counters,
+    pub(in crate::server::outgoing) opened: Vec<u8>,
+    pub(in crate::server::outgoing) spare: Spare,
+    pub(in crate::server::outgoing) counters: Counters,
 }
 
 impl Outgoing {
@@ -377,7 +377,7 @@ impl Outgoing {
         exchange.line = Some(connection);
         let target = &self.sites.get(exchange.site).expect("it has users").target;
         let session = match &self.trust {
-            Trust::Known(trusted) if target.is_tls => Some(Session::new(trusted, &target.host)),
+            Trust::Known(trusted) if target.is_tls => Some(ClientTls::new(trusted, &target.host)),
             _ => None,
         };
         for other in std::mem::take(&mut exchange.dials) {

@@ -4,7 +4,7 @@ use crate::base::Handle;
 use crate::engine::wheel::TimerId;
 use crate::reactor::ConnectionId;
 use crate::server::outgoing::ExchangeId;
-use crate::server::outgoing::tls::Session;
+use crate::server::outgoing::tls::ClientTls;
 use crate::wire::http1::ResponseReader;
 
 /// The state of a connection.
@@ -28,7 +28,7 @@ pub(in crate::server) struct Line {
     /// The server.
     pub site: Handle,
     pub doing: Doing,
-    pub session: Option<Box<Session>>,
+    pub session: Option<Box<ClientTls>>,
     pub reader: ResponseReader,
     /// Bytes of the request that were given to the kernel or encrypted.
     pub sent_bytes: usize,

@@ -127,7 +127,7 @@ pub(crate) fn ask_outside<R: Reactor + 'static>(
         // If that fails, the exchange fails too.
         let _ = shard.reactor.open_sockets(shard.guests.socket_limits);
         let (executions_max, waker) = (shard.runs.len() as u32, shard.reactor.waker());
-        let made = Outgoing::new(&shard.guests.agents.outgoing, executions_max, waker, now);
+        let made = Outgoing::new(&shard.guests.outgoing_config, executions_max, waker, now);
         shard.guests.outgoing = Some(Box::new(made));
     }
     let outgoing = shard.guests.outgoing.as_mut().expect("just made");

@@ -1,8 +1,8 @@
-//! What the shards of a server say to each other: a closed set of values.
+//! The messages between the shards of a server: a closed set of values.
 //!
 //! A shard answers for its own tables only, so it asks the others. Each question has a ticket and
-//! one entry in the table of open questions, until all shards that were asked have answered or its
-//! connection waits no longer. An answer without an entry is dropped.
+//! one entry in the table of open questions. The entry stays until all shards that were asked have
+//! answered, or until its connection waits no longer. An answer without an entry is dropped.
 //!
 //! A simulation can read each message on its way, delay it or refuse it ([`Courier`]).
 //!
@@ -195,7 +195,7 @@ pub(in crate::server) fn send<R: Reactor + 'static>(
     mailbox.send(Command::Message(message)).map_err(|(error, _)| error)
 }
 
-/// What becomes of a message in a simulation.
+/// The fate of a message in a simulation.
 #[cfg(any(test, fuzzing))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {

@@ -1,8 +1,9 @@
 //! The other shards of a server: what they are asked and told, and the readers of their rings.
 //!
-//! `messages.rs` is all that shards say to each other, with the table of open questions. `gather.rs`
-//! joins the parts of replies, `join.rs` begins streams of executions that live elsewhere, and
-//! `remote.rs` continues them. `moves.rs` moves connections to the shard that answers them.
+//! `messages.rs` is all that shards say to each other, with the table of open questions.
+//! `gather.rs` joins the parts of replies. `join.rs` begins streams of executions that live
+//! elsewhere, and `remote.rs` continues them. `moves.rs` moves connections to the shard that
+//! answers them.
 
 pub(in crate::server) mod gather;
 pub(in crate::server) mod join;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::endpoint::{Answer, ApiCall, ApiError, ConnectionStep, HttpConnection};
 use crate::reactor::{ConnectionId, Reactor, ReleasedSocket};
 use crate::server::hub::connection::{Connection, Doing};
-use crate::server::hub::tls::Session;
+use crate::server::hub::tls::ServerTls;
 use crate::server::peers::messages::ToPeer;
 use crate::server::{ServerShard, calls, hub, mcp, peers, records, workers};
 use crate::shard::handle::Command;
@@ -19,7 +19,7 @@ use crate::tool::AGENT;
 pub struct Moving {
     socket: ReleasedSocket,
     http: HttpConnection,
-    session: Option<Box<Session>>,
+    session: Option<Box<ServerTls>>,
     is_at_door: bool,
     call: ApiCall,
     /// Bytes to send before the reply.

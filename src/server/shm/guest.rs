@@ -228,7 +228,7 @@ impl ServedRun {
 
     /// Tells a guest that no chunk after those published by now is taken. Returns `false` if it has
     /// not begun and so has published nothing.
-    pub fn shut_guest(&mut self) -> bool {
+    pub fn must_await_guest(&mut self) -> bool {
         let ingested_seq = self.ingested_seq;
         let Some(door) = &mut self.guest.door else { return false };
         door.close_to_producer();
@@ -443,7 +443,7 @@ pub(in crate::server) fn refuse_guest<R: Reactor + 'static>(
 fn end_guest<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32, end: ProducerEnd<'_>) {
     let Some(run) = shard.runs[index as usize].as_mut() else { return };
     let handle = run.handle;
-    shard.guests.doors.guests.retain(|&guest| guest != index);
+    shard.guests.doors.forget_guest(index);
     match run.producer {
         // A waiting guest has left before its start.
         Producer::Guest | Producer::Waiting(_) => {
@@ -461,7 +461,7 @@ fn end_guest<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32, end: 
 /// Asks guests to wake the shard, which is about to block. Returns `false` if a guest already
 /// has something to take. A guest that no reader here waits for wakes the shard when its ring
 /// is half full.
-pub(in crate::server) fn fall_asleep<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
+pub(in crate::server) fn can_sleep<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
     let mut has_news = false;
     for &index in &shard.guests.doors.guests {
         let Some(run) = shard.runs[index as usize].as_mut() else { continue };

@@ -564,7 +564,7 @@ pub(in crate::server) fn tell_end_at_door<R: Reactor + 'static>(
     execution: Handle,
     verdict: &Verdict,
 ) {
-    shard.guests.doors.guests.retain(|&index| index != execution.index);
+    shard.guests.doors.forget_guest(execution.index);
     let run = shard.run_mut(execution);
     let producer = run.dismiss_guest();
     let mut readers: SmallVec<[ConnectionId; 8]> = SmallVec::new();

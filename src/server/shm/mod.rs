@@ -44,7 +44,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 pub(in crate::server) use guest::{
-    Guest, fall_asleep, let_guest_begin, rise, take_over_guests, take_over_urgent_guests,
+    Guest, can_sleep, let_guest_begin, rise, take_over_guests, take_over_urgent_guests,
 };
 pub(in crate::server) use lines::{
     end_line, has_lines_to_wake, hear_at_door, log_evicted, lose_line, produce_at_door,
@@ -78,14 +78,14 @@ pub(in crate::server) type Looks = Rc<RefCell<Vec<ConnectionId>>>;
 /// The state that all doors of a shard share.
 pub(in crate::server) struct DoorsHere {
     /// The limit of shared executions, common to all shards of the server.
-    pub places: Doors,
+    pub(in crate::server::shm) places: Doors,
     /// Executions whose chunks a producer in another process may write.
-    pub guests: Vec<u32>,
+    pub(in crate::server::shm) guests: Vec<u32>,
     /// The folder and limit of named doors, if executions have them.
-    pub named: Option<NamedDoors>,
+    pub(in crate::server::shm) named: Option<NamedDoors>,
     /// Memory that is being allocated.
-    pub purchases: Vec<Purchase>,
-    pub purchase_count: u64,
+    pub(in crate::server::shm) purchases: Vec<Purchase>,
+    pub(in crate::server::shm) purchase_count: u64,
 }
 
 /// The allocated memory, or the reason for the failure.
@@ -98,6 +98,17 @@ impl DoorsHere {
     pub fn new(places: Doors, named: Option<NamedDoors>) -> DoorsHere {
         let (guests, purchases) = (Vec::new(), Vec::new());
         DoorsHere { places, guests, named, purchases, purchase_count: 0 }
+    }
+
+    /// Returns whether a producer in another process may write chunks.
+    #[inline]
+    pub fn has_guests(&self) -> bool {
+        !self.guests.is_empty()
+    }
+
+    /// Notes that no other process writes the chunks of this execution any more.
+    pub fn forget_guest(&mut self, execution: u32) {
+        self.guests.retain(|&guest| guest != execution);
     }
 }
 

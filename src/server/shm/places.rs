@@ -34,9 +34,9 @@ impl Doors {
     /// Returns a limit of `places_max` executions, at most [`limits::DOORS_CEILING`].
     ///
     /// ```
-    /// use streamdoor::shard::{Doors, ShardConfig};
-    /// let config = ShardConfig { guests: GuestConfig { doors: Doors::new(2), ..Default::default() }, ..Default::default() };
-    /// assert_eq!(config.doors.places_max(), 2);
+    /// use streamdoor::server::{Doors, GuestConfig};
+    /// let guests = GuestConfig { doors: Doors::new(2), ..GuestConfig::default() };
+    /// assert_eq!(guests.doors.places_max(), 2);
     /// ```
     pub fn new(places_max: u32) -> Doors {
         let places_max = places_max.min(limits::DOORS_CEILING);

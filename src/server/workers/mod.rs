@@ -37,10 +37,10 @@ pub(in crate::server) type Deadline = (Instant, u64);
 #[derive(Debug, Default)]
 pub(in crate::server) struct Workers {
     /// The tools of all principals, from the settings.
-    pub configured: VirtualTools,
+    pub(in crate::server::workers) configured: VirtualTools,
     workshops: BTreeMap<Principal, Workshop>,
     /// The parts that wait for room or behind other parts: the call, and the connection.
-    pub parts: Vec<(ExecutionId, ConnectionId)>,
+    pub(in crate::server::workers) parts: Vec<(ExecutionId, ConnectionId)>,
     /// Calls for which there may be room again.
     roomy: Vec<ExecutionId>,
     /// Calls that have ended. The outcome is `None` if the worker itself has reported the end.

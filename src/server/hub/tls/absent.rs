@@ -9,7 +9,7 @@ pub enum TlsConfig {}
 
 /// The TLS session. This build has none.
 #[derive(Debug)]
-pub(in crate::server) enum Session {}
+pub(in crate::server) enum ServerTls {}
 
 /// The result of decrypting some bytes.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub(in crate::server) enum Opened {
     Refused(String),
 }
 
-impl Session {
-    pub fn new(config: &TlsConfig) -> Box<Session> {
+impl ServerTls {
+    pub fn new(config: &TlsConfig) -> Box<ServerTls> {
         match *config {}
     }
 
@@ -34,7 +34,7 @@ impl Session {
         match *self {}
     }
 
-    pub fn say_goodbye(&mut self) -> bool {
+    pub fn must_send_goodbye(&mut self) -> bool {
         match *self {}
     }
 

@@ -22,7 +22,7 @@ use crate::limits;
 use crate::server::hub::buffers::Buffers;
 
 /// The TLS state of one connection. See the module's text.
-pub(in crate::server) struct Session {
+pub(in crate::server) struct ServerTls {
     tls: ServerConnection,
     /// Encrypted bytes. Those from `sent_bytes` on have to be sent.
     sealed: Vec<u8>,
@@ -45,13 +45,13 @@ pub(in crate::server) enum Opened {
     Refused(String),
 }
 
-impl Session {
+impl ServerTls {
     /// Creates the session of a new connection.
-    pub fn new(config: &TlsConfig) -> Box<Session> {
+    pub fn new(config: &TlsConfig) -> Box<ServerTls> {
         let mut tls = config.connection();
         tls.set_buffer_limit(None); // Each write is encrypted and collected at once.
         let sealed = Vec::new();
-        Box::new(Session { tls, sealed, sent_bytes: 0, is_over: false, was_told_of: false })
+        Box::new(ServerTls { tls, sealed, sent_bytes: 0, is_over: false, was_told_of: false })
     }
 
     /// Decrypts received bytes, and appends the result to `out`.
@@ -134,7 +134,7 @@ impl Session {
 
     /// Sends a closing alert, unless the session is over already. Returns true if bytes have to be
     /// sent now.
-    pub fn say_goodbye(&mut self) -> bool {
+    pub fn must_send_goodbye(&mut self) -> bool {
         if std::mem::replace(&mut self.is_over, true) {
             return false;
         }
@@ -171,9 +171,9 @@ impl Session {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for ServerTls {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Session { is_over, .. } = self;
-        out.debug_struct("Session").field("is_over", is_over).finish_non_exhaustive()
+        let ServerTls { is_over, .. } = self;
+        out.debug_struct("ServerTls").field("is_over", is_over).finish_non_exhaustive()
     }
 }

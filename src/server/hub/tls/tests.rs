@@ -27,7 +27,7 @@ fn configs() -> (TlsConfig, Arc<ClientConfig>) {
 
 /// A session and its client, and the bytes and results that pass between them.
 struct Pair {
-    session: Box<Session>,
+    session: Box<ServerTls>,
     client: ClientConnection,
     spare: Buffers,
     heard: Vec<u8>,
@@ -38,7 +38,7 @@ impl Pair {
     fn new(configs: &(TlsConfig, Arc<ClientConfig>)) -> Pair {
         let name = "localhost".try_into().unwrap();
         Pair {
-            session: Session::new(&configs.0),
+            session: ServerTls::new(&configs.0),
             client: ClientConnection::new(Arc::clone(&configs.1), name).unwrap(),
             spare: Buffers::new(),
             heard: Vec::new(),
@@ -126,7 +126,7 @@ fn what_goes_in_comes_out_and_both_say_goodbye() {
         }
     }
     assert!(read == long);
-    assert!(pair.session.say_goodbye() && !pair.session.say_goodbye());
+    assert!(pair.session.must_send_goodbye() && !pair.session.must_send_goodbye());
     pair.answer();
     // The end was announced by an alert.
     assert_eq!(pair.client.reader().read(&mut [0]).unwrap(), 0);
@@ -188,12 +188,12 @@ fn what_is_no_tls_or_an_old_one_is_told_so_with_an_alert() {
         ("noise", (0..255).collect(), &[]),
         ("a record of nothing", vec![0x17, 3, 3, 0, 1, 0], &[]),
     ] {
-        let mut session = Session::new(&server);
+        let mut session = ServerTls::new(&server);
         let mut out = Vec::new();
         let opened = session.open(&bytes, &mut out);
         assert!(matches!(opened, Opened::Refused(_)), "{name}: {opened:?}");
         assert_eq!(session.open(&bytes, &mut out), Opened::More, "{name}: reported before");
-        assert!(out.is_empty() && !session.say_goodbye(), "{name}");
+        assert!(out.is_empty() && !session.must_send_goodbye(), "{name}");
         let sealed = &session.sealed;
         assert_eq!(sealed[0], 0x15, "{name}: an alert: {sealed:?}");
         let alert = sealed[sealed.len() - 1];

@@ -192,7 +192,8 @@ fn an_answer_that_has_said_all_gives_its_connection_back() {
                 let id = asker.ask(&to, SLOW);
                 asker.until("it is said", |asker| asker.got[&id].body == b"[DONE]");
                 asker.got.remove(&id);
-                outgoing::release_exchange(&mut asker.shard, id); // From now on any event of it is a failure.
+                // From now on any event of it is a failure.
+                outgoing::release_exchange(&mut asker.shard, id);
                 go_on.send(()).unwrap();
                 asker.until("it is drained", |asker| {
                     asker.shard.guests.outgoing.as_ref().unwrap().drained_count == 0

@@ -5,7 +5,7 @@
 pub(crate) enum Trusted {}
 
 /// No session: this type has no value.
-pub(in crate::server) enum Session {}
+pub(in crate::server) enum ClientTls {}
 
 /// The result of decrypting some bytes.
 #[derive(Default)]
@@ -19,8 +19,8 @@ pub(in crate::server) fn trusted_by_system() -> Result<Trusted, String> {
     Err("this program was built without the feature `tls`, which https needs".to_owned())
 }
 
-impl Session {
-    pub fn new(trusted: &Trusted, _: &str) -> Result<Box<Session>, String> {
+impl ClientTls {
+    pub fn new(trusted: &Trusted, _: &str) -> Result<Box<ClientTls>, String> {
         match *trusted {}
     }
 

@@ -100,7 +100,7 @@ pub(in crate::server) fn trusted_by_system() -> Result<Trusted, String> {
 }
 
 /// The TLS session of one connection.
-pub(in crate::server) struct Session {
+pub(in crate::server) struct ClientTls {
     tls: ClientConnection,
     /// Encrypted bytes to send, from `sent_bytes` on.
     sealed: Vec<u8>,
@@ -120,18 +120,19 @@ pub(in crate::server) struct Opened {
     pub refusal: Option<String>,
 }
 
-impl Session {
+impl ClientTls {
     /// Returns the session of a new connection to this host.
     ///
     /// # Errors
     /// The host is not a valid name or address.
-    pub fn new(trusted: &Trusted, host: &str) -> Result<Box<Session>, String> {
+    pub fn new(trusted: &Trusted, host: &str) -> Result<Box<ClientTls>, String> {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
         let tls = ClientConnection::new(Arc::clone(&trusted.0), name);
         let mut tls = tls.map_err(|error| error.to_string())?;
         tls.set_buffer_limit(None); // Each piece is taken out at once.
         let sealed = Vec::new();
-        let mut session = Session { tls, sealed, sent_bytes: 0, is_ready: false, has_ended: false };
+        let mut session =
+            ClientTls { tls, sealed, sent_bytes: 0, is_ready: false, has_ended: false };
         session.collect();
         Ok(Box::new(session))
     }
