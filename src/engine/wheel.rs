@@ -205,17 +205,14 @@ impl<T: Copy> Wheel<T> {
         let generation = NonZeroU64::new(self.armed_total).expect("counts from one");
         // A deadline that has passed must not wait for the end of its tick.
         let due_tick = if deadline <= self.now { 0 } else { tick_after(deadline) };
-        let capacity = self.capacity();
         let node = &mut self.nodes[index as usize];
         assert!(node.payload.is_none());
-        assert!(node.generation < generation.get()); // A stale id never fits again.
         self.free_head = node.next;
         let due_tick = due_tick.max(self.elapsed);
         node.due_tick = due_tick;
         node.generation = generation.get();
         node.payload = Some(payload);
         self.count += 1;
-        assert!(self.count <= capacity); // W5
         let first = self.due_tick_first.get();
         if due_tick < first && first != STALE {
             self.due_tick_first.set(due_tick);
@@ -233,7 +230,6 @@ impl<T: Copy> Wheel<T> {
         if planted(Planted::TimerFiresAfterCancel) {
             return node.payload;
         }
-        assert!(node.due_tick >= self.elapsed); // W1
         self.unlink(id.index, place_of(self.elapsed, node.due_tick));
         Some(self.release(id.index))
     }
@@ -253,11 +249,9 @@ impl<T: Copy> Wheel<T> {
             return None;
         }
         self.advance(due_tick);
-        assert!(self.elapsed == due_tick);
         let place = place_of(self.elapsed, due_tick);
         assert!(place.level == 0);
         let index = self.slots[0][place.slot].head;
-        assert!(index != NOBODY); // W3
         assert!(self.nodes[index as usize].due_tick == due_tick); // W6
         self.unlink(index, place);
         Some(self.release(index))
@@ -294,7 +288,6 @@ impl<T: Copy> Wheel<T> {
             return due_tick;
         }
         let due_tick = self.first_place().map_or(NEVER, |place| self.due_tick_min(place));
-        assert!(due_tick >= self.elapsed); // W1
         assert!(due_tick != STALE);
         self.due_tick_first.set(due_tick);
         due_tick
@@ -306,7 +299,6 @@ impl<T: Copy> Wheel<T> {
             return None;
         }
         let level = self.levels_occupied.trailing_zeros() as usize;
-        assert!(self.slots_occupied[level] != 0); // W3
         let slot = self.slots_occupied[level].trailing_zeros() as usize;
         Some(TimerPlace { level, slot })
     }
@@ -314,7 +306,6 @@ impl<T: Copy> Wheel<T> {
     /// The earliest due tick in an occupied slot.
     fn due_tick_min(&self, place: TimerPlace) -> u64 {
         let slot = &self.slots[place.level][place.slot];
-        assert!(slot.head != NOBODY); // W3
         if slot.sorted {
             return self.nodes[slot.head as usize].due_tick;
         }
@@ -338,7 +329,6 @@ impl<T: Copy> Wheel<T> {
     /// would be due before `tick`. The levels above are not affected.
     fn advance(&mut self, tick: u64) {
         assert!(tick >= self.elapsed);
-        assert!(tick <= TICK_LAST);
         let place = place_of(self.elapsed, tick);
         self.elapsed = tick;
         if place.level == 0 || self.slots_occupied[place.level] >> place.slot & 1 == 0 {
@@ -359,7 +349,6 @@ impl<T: Copy> Wheel<T> {
     /// Puts a node whose due tick is set at the end of its slot.
     fn link(&mut self, index: u32) {
         let due_tick = self.nodes[index as usize].due_tick;
-        assert!(due_tick <= TICK_LAST); // The levels reach every tick up to there.
         let place = place_of(self.elapsed, due_tick);
         let slot = &mut self.slots[place.level][place.slot];
         let tail = slot.tail;
@@ -414,7 +403,6 @@ impl<T: Copy> Wheel<T> {
 
     /// Empties the list of a slot.
     fn clear(&mut self, place: TimerPlace) {
-        assert!(self.slots_occupied[place.level] >> place.slot & 1 == 1); // W3
         self.slots[place.level][place.slot] = Slot::empty();
         self.slots_occupied[place.level] &= !(1 << place.slot);
         if self.slots_occupied[place.level] == 0 {
@@ -424,7 +412,6 @@ impl<T: Copy> Wheel<T> {
 
     /// Returns an unlinked node to the free list.
     fn release(&mut self, index: u32) -> T {
-        assert!(self.count > 0); // W5
         let node = &mut self.nodes[index as usize];
         let payload = node.payload.take().expect("armed nodes carry a payload");
         node.next = self.free_head;
