@@ -33,6 +33,9 @@
 //! (one turn as a recipe). For the server: `endpoint::ApiCall` (all requests),
 //! `server/mod.rs` and `server/guests.rs`.
 //!
+//! `tests/tidy/guests.rs` has the arrows between the guests of a server. The table of a guest is
+//! visible in its own folder only.
+//!
 //! # The path of one chunk
 //!
 //! A tool calls [`crate::tool::Context::emit`]. [`crate::memory::RingWriter`] claims room, copies

@@ -6,7 +6,7 @@
 //! - `signals:acked`: the same, for the last chunk that the reader's client has acknowledged.
 //! - `signals:left`: the reader stores its cursor before it leaves.
 //!
-//! Tests: `shard/reader_tests.rs`, by way of their users.
+//! Tests: `shard/tests.rs` and the simulator, by way of their users.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering, load_acquire};
 use super::futex;

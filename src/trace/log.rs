@@ -2,7 +2,7 @@
 //!
 //! A record is a value of fixed size, which is made and passed on without allocation. Its texts may
 //! come from any source. Both formats escape control characters, so that a record is one line and
-//! cannot control a terminal. `shard/log.rs` carries records to their destination. Tests:
+//! cannot control a terminal. `server/log.rs` carries records to their destination. Tests:
 //! `log/tests.rs`.
 
 use std::fmt::{self, Write as _};
