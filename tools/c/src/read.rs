@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::null;
 use std::time::Duration;
 
-use streamdoor::door::{ReadOptions, DoorReader};
+use streamdoor::door::{DoorReader, ReadOptions};
 use streamdoor::engine::From;
 use streamdoor::shard::Delivery;
 use streamdoor::stream::{DetachReason, EndState, Exit, Kind, Kinds, Outcome};

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
 use streamdoor::client::ExecuteOptions;
-use streamdoor::door::{ProduceOptions, DoorWriter};
+use streamdoor::door::{DoorWriter, ProduceOptions};
 use streamdoor::endpoint::PolicyChoice;
 use streamdoor::engine::Hold;
 use streamdoor::limits::KEYS_MAX;
