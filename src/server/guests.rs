@@ -13,10 +13,9 @@ use crate::server::agents::{Agent, Agents};
 use crate::server::calls::conversations;
 use crate::server::calls::conversations::Conversations;
 use crate::server::hub::Hub;
-use crate::server::hub::connection::Doing;
 use crate::server::hub::stream::Source;
 use crate::server::hub::tls::TlsConfig;
-use crate::server::mcp::{Ear, McpSetUp};
+use crate::server::mcp::{Ear, Mcp};
 use crate::server::outgoing::Outgoing;
 use crate::server::peers::{Peers, ToPeer};
 use crate::server::shm::lines::LastWord;
@@ -136,8 +135,8 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) outgoing: Option<Box<Outgoing>>,
     /// The tools that clients work for, and these clients.
     pub(in crate::server) workers: Workers,
-    /// The facts about the server that MCP clients are told.
-    pub(in crate::server) mcp: McpSetUp,
+    /// The Model Context Protocol.
+    pub(in crate::server) mcp: Mcp,
     /// The threads of front ends' clients.
     pub(in crate::server) conversations: Conversations,
     /// The runs of agents.
@@ -191,7 +190,7 @@ impl<R: Reactor + 'static> Guests<R> {
     ) -> std::io::Result<Guests<R>> {
         let guests = config.guests.clone();
         Ok(Guests {
-            mcp: McpSetUp::new(&guests)?,
+            mcp: Mcp::new(&guests, config.engine.shard, now)?,
             conversations: guests.conversations.unwrap_or_default(),
             doors: DoorsHere::new(guests.doors, guests.named_doors),
             log: guests.log,
@@ -258,7 +257,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         #[cfg(any(test, fuzzing))]
         peers::messages::send_late(shard);
         agents::settle_agents(shard);
-        if peers::has_awake_remotes(shard) {
+        if shard.guests.peers.remotes().has_awake() {
             shard.did.note(Duty::Remotes);
             peers::poll_remotes(shard);
         }
@@ -271,7 +270,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn is_busy(&self) -> bool {
-        let has_awake = self.hub.has_awake_remotes();
+        let has_awake = self.peers.remotes().has_awake();
         #[cfg(any(test, fuzzing))]
         let has_awake = has_awake || self.peers.has_late();
         has_awake || self.agents.has_news()
@@ -321,8 +320,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
             }
             Destination::Mcp(ear) => {
                 let progress = with.engine.progress(with.execution);
-                let hub = &mut self.hub;
-                hub.hear_chunk(ear, subscriber, chunk, progress);
+                self.mcp.hear_chunk(&mut self.hub, ear, subscriber, chunk, progress);
             }
             Destination::Agent(ear) => self.agents.hear_chunk(ear, chunk),
         }
@@ -341,8 +339,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
                 hub.tell_here(id, subscriber, run, delivery);
             }
             Destination::Mcp(ear) => {
-                let hub = &mut self.hub;
-                hub.hear(ear, subscriber, delivery);
+                self.mcp.hear(&mut self.hub, ear, subscriber, delivery);
             }
             Destination::Agent(ear) => self.agents.hear(ear, delivery),
         }
@@ -492,9 +489,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     fn audit(shard: &ServerShard<R>) {
         let hub = &shard.guests.hub;
         hub.audit();
-        let connections = hub.connections();
-        let joining = connections.filter(|c| matches!(c.doing, Doing::Joining));
-        shard.guests.peers.audit(joining.count());
+        shard.guests.mcp.audit(hub);
+        shard.guests.peers.audit(hub);
         workers::audit_calls(shard);
         shm::audit_doors(shard);
         agents::audit_agents(shard);

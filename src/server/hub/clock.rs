@@ -15,8 +15,7 @@ use crate::server::{ServerShard, calls, mcp, peers, workers};
 /// chunks are not delayed.
 pub(in crate::server) fn fire_connection_timers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    hub.remotes.wake_due(now);
+    shard.guests.peers.remotes_mut().wake_due(now);
     for _ in 0..limits::CONNECTION_DEADLINES_PER_TURN {
         let hub = &mut shard.guests.hub;
         let Some((id, timer)) = hub.timers.pop_expired(now) else { break };
@@ -112,9 +111,20 @@ impl<R: Reactor + 'static> Guests<R> {
     #[inline]
     pub(in crate::server) fn connection_deadline(&self) -> Option<Instant> {
         let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.next_deadline());
-        let hub = &self.hub;
-        let here = earlier(hub.next_deadline(), self.workers.next_deadline());
-        earlier(here, outgoing)
+        let here = earlier(self.hub.next_deadline(), self.workers.next_deadline());
+        let there = earlier(self.peers.remotes().next_deadline(), self.mcp.next_deadline());
+        earlier(earlier(here, there), outgoing)
+    }
+
+    /// Wakes the readers of other shards' rings whose connections take bytes again.
+    pub(in crate::server) fn release_readers(&mut self) {
+        self.peers.remotes_mut().release(self.hub.take_released());
+    }
+
+    /// True if something has to be sent, or a flush has left something to do.
+    #[inline]
+    pub(in crate::server) fn has_work(&self) -> bool {
+        self.hub.has_work() || self.mcp.has_news() || self.workers.has_news()
     }
 }
 

@@ -9,13 +9,12 @@ use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SendError};
-use crate::server::guests::ServedRun;
+use crate::server::guests::{Guests, ServedRun};
 use crate::server::hub::connection::{Connection, Doing, Flushed, Timer};
 use crate::server::hub::frames::{ENCODINGS, Encoding, Frame, Key};
 use crate::server::hub::front::Next;
 use crate::server::hub::stream::{Source, Stream};
 use crate::server::hub::{Hub, listen, receive, stream};
-use crate::server::peers::remote::Remotes;
 use crate::server::shm::lines::Parcel;
 use crate::server::{ServerShard, calls, mcp, workers};
 use crate::shard::{Chunk, Delivery, Names};
@@ -226,7 +225,6 @@ impl Hub {
 
     /// Sends all pending output, with one send for each connection.
     pub fn flush<R: Reactor>(&mut self, reactor: &mut R, counters: &mut Counters, now: Instant) {
-        self.close_notice();
         for at in 0..self.touched.len() {
             let index = self.touched[at] as usize;
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
@@ -279,7 +277,7 @@ impl Hub {
             if takes != connection.takes {
                 connection.takes = takes;
                 self.has_free_worker |= takes && connection.worker.is_some();
-                say_demand(connection, &mut self.demands, &mut self.remotes);
+                say_demand(connection, &mut self.demands, &mut self.released);
             }
             if connection.is_last && (takes || connection.is_aborted) && !is_broken {
                 self.finished.push(id);
@@ -297,7 +295,7 @@ impl Hub {
 fn say_demand(
     connection: &Connection,
     demands: &mut Vec<(SubscriberId, u32)>,
-    remotes: &mut Remotes,
+    released: &mut Vec<u32>,
 ) {
     let demand = if connection.takes { u32::MAX } else { 0 };
     if let Some(link) = &connection.mcp {
@@ -307,7 +305,7 @@ fn say_demand(
     for followed in stream.flat_map(|stream| &stream.followed) {
         match followed.source {
             Some(Source::Here(id)) => demands.push((id, demand)),
-            Some(Source::There(at)) if connection.takes => remotes.release(at),
+            Some(Source::There(at)) if connection.takes => released.push(at),
             Some(Source::There(_)) | None => {}
         }
     }
@@ -339,9 +337,11 @@ impl Stream {
 /// get no further chunks.
 #[inline]
 pub(in crate::server) fn flush_if_due<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let hub = &mut shard.guests.hub;
+    let Guests { hub, mcp, .. } = &mut shard.guests;
     if hub.is_flush_due() {
+        mcp.close_notice(hub);
         hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
+        shard.guests.release_readers();
         tell_demands(shard);
     }
 }
@@ -379,20 +379,21 @@ pub(in crate::server) fn tell_demands<R: Reactor + 'static>(shard: &mut ServerSh
 
 /// Sends all output of this turn, and handles what follows from it.
 pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let hub = &mut shard.guests.hub;
-    hub.mcp.look_at_tools(shard.tools.revision());
-    while shard.guests.hub.has_work() || shard.guests.workers.has_news() {
+    shard.guests.mcp.look_at_tools(shard.tools.revision());
+    while shard.guests.has_work() {
         shard.did.note(Duty::Sends);
         if shard.guests.workers.has_news() {
             workers::settle_calls(shard);
         }
         mcp::settle_mcp(shard);
-        let hub = &mut shard.guests.hub;
+        let Guests { hub, mcp, .. } = &mut shard.guests;
         hub.wake_lines();
+        mcp.close_notice(hub);
         hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
         if std::mem::take(&mut hub.has_free_worker) {
             shard.guests.workers.note_free();
         }
+        shard.guests.release_readers();
         tell_demands(shard);
         settle_flush(shard);
         shard.pump();
@@ -449,10 +450,10 @@ pub(in crate::server) fn note_ended<R: Reactor + 'static>(
     if let Some(seat) = run.and_then(|run| run.guest.thread.as_ref()) {
         seat.end();
     }
-    let hub = &mut shard.guests.hub;
+    let Guests { hub, mcp, .. } = &mut shard.guests;
     let id = shard.runs[execution.index as usize].as_ref().map(|run| run.id);
     if let Some(id) = id {
-        hub.mcp.note_ended(id);
+        mcp.note_ended(id);
     }
     if let Some(id) = id
         && hub.waiting.iter().any(|(waited_for, _)| *waited_for == id)

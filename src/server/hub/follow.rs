@@ -12,7 +12,7 @@ use crate::engine::{
 };
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::calls::Answered;
-use crate::server::guests::Destination;
+use crate::server::guests::{Destination, Guests};
 use crate::server::hub::attached::{AllAttached, Attached};
 use crate::server::hub::connection::{Doing, Timer, kernel_bytes_for};
 use crate::server::hub::frames::Encoding;
@@ -199,8 +199,8 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     attached: AllAttached,
 ) -> Answered {
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    let around = hub.around(&shard.guests.access, now);
+    let Guests { hub, peers, access, .. } = &mut shard.guests;
+    let around = hub.around(access, now);
     let (retry, beat) = (hub.retry(), hub.first_beat());
     let connection = hub.writable(id).expect("its request is being answered");
     let Manner { encoding, media_type, headers, is_combined, front } = manner;
@@ -243,7 +243,7 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     let takes = connection.takes;
     for (followed, (_, attached)) in stream.followed.iter_mut().zip(attached) {
         followed.source = match attached {
-            Attached::There(joined) => Some(hub.remotes.insert(*joined, id)),
+            Attached::There(joined) => Some(peers.remotes_mut().insert(*joined, id)),
             Attached::Here(subscribed) => {
                 hub.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
                 Some(Source::Here(subscribed.subscriber))

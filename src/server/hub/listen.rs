@@ -6,8 +6,7 @@ use std::sync::Arc;
 use crate::reactor::{ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor};
 use crate::server::hub::connection::Doing;
 use crate::server::hub::{Hub, deliver, receive};
-use crate::server::mcp::Mcp;
-use crate::server::{ServerShard, calls, mcp, peers, workers};
+use crate::server::{ServerShard, calls, mcp, workers};
 
 /// Serves HTTP at this address from now on. Returns the address with the port that the kernel
 /// chose. An address that other machines can reach requires a token of every client:
@@ -99,8 +98,7 @@ pub(in crate::server) fn open_hub<R: Reactor + 'static>(
         let connections_max = shard.guests.socket_limits.connections_max;
         let per_address_max = shard.guests.connections_per_address_max;
         let access = Arc::clone(&shard.guests.access);
-        let mcp = Mcp::new(peers::own_index(shard) as u8, now);
-        let hub = Hub::new(connections_max, per_address_max, seed, now, access, mcp);
+        let hub = Hub::new(connections_max, per_address_max, seed, now, access);
         shard.guests.hub = Hub { is_open: true, ..hub };
     }
     Ok(())

@@ -73,7 +73,6 @@ use crate::endpoint::{Access, AwaitedEvent, Surroundings};
 use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
-use crate::server::peers::remote::Remotes;
 use crate::server::shm::Looks;
 use crate::trace::Deliveries;
 use crate::wire::http1::http_date;
@@ -125,12 +124,11 @@ pub(in crate::server) struct Hub {
     ended: Vec<ExecutionId>,
     /// Connections that follow a front end's thread which has no run now.
     idle_threads: Vec<ConnectionId>,
-    /// The readers of other shards' rings.
-    pub(in crate::server) remotes: Remotes,
+    /// Readers of other shards' rings whose connections take bytes again, by their slots.
+    released: Vec<u32>,
     timers: Wheel<(ConnectionId, Timer)>,
     /// The access rules, for heads that are written during a delivery.
     access: Arc<Access>,
-    pub(in crate::server) mcp: crate::server::mcp::Mcp,
     /// The admission limits.
     places: admit::Places,
     /// The number of connections of each address.
@@ -152,7 +150,7 @@ pub(in crate::server) struct Hub {
 impl Hub {
     /// Creates the tables of a shard that has no connections yet, and no room for any.
     pub fn closed(now: Instant) -> Hub {
-        Hub::new(0, 0, 0, now, Arc::default(), crate::server::mcp::Mcp::new(0, now))
+        Hub::new(0, 0, 0, now, Arc::default())
     }
 
     pub fn new(
@@ -161,7 +159,6 @@ impl Hub {
         seed: u64,
         now: Instant,
         access: Arc<Access>,
-        mcp: crate::server::mcp::Mcp,
     ) -> Hub {
         let mut random = Random::new(seed);
         let addresses =
@@ -191,10 +188,9 @@ impl Hub {
             waiting: Vec::new(),
             ended: Vec::new(),
             idle_threads: Vec::new(),
-            remotes: Remotes::default(),
+            released: Vec::with_capacity(256),
             timers: Wheel::new(connections_max, now),
             access,
-            mcp,
             places: admit::Places::new(connections_max),
             addresses,
             waiting_line: line::Line::new(connections_max),
@@ -264,6 +260,11 @@ impl Hub {
     /// Adds a connection that follows a front end's thread which has no run now.
     pub fn add_idle_thread(&mut self, id: ConnectionId) {
         self.idle_threads.push(id);
+    }
+
+    /// Takes the slots of readers whose connections take bytes again.
+    pub fn take_released(&mut self) -> impl Iterator<Item = u32> {
+        self.released.drain(..)
     }
 
     /// Takes the connections that follow threads without a run.
@@ -361,6 +362,7 @@ impl Hub {
         self.touched.reserve(count.saturating_sub(self.touched.len()));
         self.demands.reserve(count.saturating_sub(self.demands.len()));
         self.moved.reserve(count.saturating_sub(self.moved.len()));
+        self.released.reserve(count.saturating_sub(self.released.len()));
         self.spare.provide(count);
         self.set_timer(id, Some((Timer::Request, now + limits::REQUEST_DEADLINE)));
     }
@@ -439,8 +441,7 @@ impl Hub {
     /// Returns the time at which the next timer expires.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let chunks = clock::earlier(self.remotes.next_deadline(), self.mcp.next_deadline());
-        clock::earlier(self.timers.next_deadline(), chunks)
+        self.timers.next_deadline()
     }
 
     /// True if something has to be sent, or a flush has left something to do.
@@ -449,12 +450,12 @@ impl Hub {
         !(self.touched.is_empty()
             && self.demands.is_empty()
             && self.moved.is_empty()
+            && self.released.is_empty()
             && self.broken.is_empty()
             && self.finished.is_empty()
             && self.ended.is_empty()
             && self.answered.is_empty()
-            && self.looks.borrow().is_empty()
-            && !self.mcp.has_news())
+            && self.looks.borrow().is_empty())
     }
 
     /// Returns the number of open connections.
@@ -504,8 +505,6 @@ impl Hub {
             let waits = stream.is_some_and(|stream| stream.waits_on_thread());
             assert!(is_listed == waits || connection.is_aborted); // T1
         }
-        self.audit_mcp();
         self.audit_lines();
-        self.remotes.audit(&self.connections);
     }
 }

@@ -9,16 +9,17 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use crate::base::{Handle, Instant, Principal};
-use crate::endpoint::{Answer, JSON, StreamBody};
+use crate::endpoint::{Answer, JSON};
 use crate::engine::Event;
 use crate::limits;
 use crate::mcp::{Context, Era, McpFault};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::hub::Hub;
+use crate::server::guests::Guests;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::call::{Asker, McpCall, Outlet, Stage, Tokens};
+use crate::server::mcp::link::Written;
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Link, Part, far, lines, trace};
+use crate::server::mcp::{Link, Part, far, lines, link, trace};
 use crate::server::metrics::McpOutcome;
 use crate::server::{ServerShard, calls};
 use crate::wire::http1::Status;
@@ -153,36 +154,6 @@ pub(in crate::server) fn status_of(reply: &Reply) -> Status {
     Status::new(code).unwrap_or(Status::INTERNAL_SERVER_ERROR)
 }
 
-impl Hub {
-    /// Turns the connection's answer into a stream. Returns `false` if that is impossible, or if
-    /// the stream has no body.
-    pub(in crate::server) fn begin_stream(&mut self, id: ConnectionId) -> bool {
-        let access = std::sync::Arc::clone(self.access());
-        let around = self.around(&access, Instant::from_nanos(0));
-        let Some(connection) = self.writable(id) else { return false };
-        if connection.mcp.as_ref().is_none_or(|link| link.body.is_some()) {
-            return false;
-        }
-        let media_type = crate::wire::sse::MEDIA_TYPE;
-        let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));
-        if let Some(link) = &mut connection.mcp {
-            link.body = Some(body);
-        }
-        body != StreamBody::None
-    }
-
-    /// Ends the connection's part in a call or session, and lets its next request come.
-    pub(in crate::server) fn release_link(&mut self, id: ConnectionId) {
-        let Some(connection) = self.writable(id) else { return };
-        let Some(link) = connection.mcp.take() else { return };
-        match link.body {
-            Some(StreamBody::None) | None => {}
-            Some(_) => connection.converse(|http, out| http.end_stream(out)),
-        }
-        connection.doing = Doing::Requests;
-        self.resume_later(id);
-    }
-}
 /// Inserts a request that is answered later into the table of calls.
 pub(in crate::server) fn open_call<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
@@ -192,13 +163,13 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
 ) -> Result<Handle, McpFault> {
     let now = shard.now;
     let Source { asker, owner, outlet } = source;
-    let hub = &mut shard.guests.hub;
+    let Guests { hub, mcp, .. } = &mut shard.guests;
     let most = limits::MCP_REQUESTS_PER_SESSION_MAX;
     let own_count = match asker {
-        Asker::Session(name) if name.shard == hub.mcp.shard => {
-            hub.mcp.sessions.get(name).map_or(0, |session| session.call_count)
+        Asker::Session(name) if name.shard == mcp.shard => {
+            mcp.sessions.get(name).map_or(0, |session| session.call_count)
         }
-        _ => hub.mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
+        _ => mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
     };
     if own_count >= most {
         return Err(McpFault::busy(format!("{most} requests are under way already")));
@@ -208,7 +179,7 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
         Stage::Asks(_) | Stage::Reads(..) | Stage::Begins => true,
         Stage::Runs(_) | Stage::Awaits(_) | Stage::Listens(_) | Stage::Answered(_) => false,
     };
-    let span = hub.mcp.span.take();
+    let span = mcp.span.take();
     let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
     let call = McpCall {
         name: None,
@@ -230,12 +201,12 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
         span,
     };
     let full = |_| McpFault::busy("the server has too many requests under way");
-    let handle = hub.mcp.calls.insert(Box::new(call)).map_err(full)?;
+    let handle = mcp.calls.insert(Box::new(call)).map_err(full)?;
     if let Asker::Session(name) = asker
-        && let Some(session) = hub.mcp.sessions.get(name)
+        && let Some(session) = mcp.sessions.get(name)
     {
         session.call_count += 1;
-        hub.mcp.sessions.touch(name, now);
+        mcp.sessions.touch(name, now);
     }
     if let Outlet::Open(id) = outlet
         && let Some(connection) = hub.connection(id)
@@ -251,9 +222,9 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
 /// the client is back or the grace period is over. Any other notifier ends, and the client is
 /// told what it missed.
 pub(in crate::server) fn mute<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    hub.mcp.notice.drop_of(handle);
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    mcp.notice.drop_of(handle);
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     call.outlet = Outlet::Nowhere;
     if let Some(notifier) = call.notifier {
         shard.tell(Event::Lost(notifier));
@@ -262,9 +233,9 @@ pub(in crate::server) fn mute<R: Reactor + 'static>(shard: &mut ServerShard<R>, 
 
 /// Ends a call's notifications.
 pub(in crate::server) fn silence<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    hub.mcp.notice.drop_of(handle);
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    mcp.notice.drop_of(handle);
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     let outlet = call.outlet.connection();
     let Some(notifier) = call.notifier.take() else { return };
     if let Some(connection) = outlet.and_then(|id| hub.connection(id))
@@ -282,11 +253,11 @@ pub(in crate::server) fn close_call<R: Reactor + 'static>(
 ) -> Option<Box<McpCall>> {
     silence(shard, handle);
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    let mut call = hub.mcp.calls.remove(handle)?;
-    hub.mcp.set_timer(call.timer.take(), None);
-    hub.mcp.watches.forget(handle);
-    hub.mcp.news.retain(|news| *news != crate::server::mcp::News::Call(handle));
+    let mcp = &mut shard.guests.mcp;
+    let mut call = mcp.calls.remove(handle)?;
+    mcp.set_timer(call.timer.take(), None);
+    mcp.watches.forget(handle);
+    mcp.news.retain(|news| *news != crate::server::mcp::News::Call(handle));
     free_id(shard, call.asker, &call.context, now);
     trace::cancel_span(shard, call.span.take());
     if call.is_to_count {
@@ -300,8 +271,8 @@ pub(in crate::server) fn close_call<R: Reactor + 'static>(
 
 /// Counts the answer to a call in the table.
 fn count_answer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, reply: &Reply) {
-    let hub = &mut shard.guests.hub;
-    if let Some(call) = hub.mcp.calls.get_mut(handle)
+    let mcp = &mut shard.guests.mcp;
+    if let Some(call) = mcp.calls.get_mut(handle)
         && std::mem::take(&mut call.is_to_count)
     {
         let era = call.context.version.era();
@@ -315,8 +286,8 @@ pub(in crate::server) fn count_call<R: Reactor + 'static>(
     era: Era,
     outcome: McpOutcome,
 ) {
-    let hub = &mut shard.guests.hub;
-    hub.mcp.counts.calls[era as usize][outcome as usize] += 1;
+    let mcp = &mut shard.guests.mcp;
+    mcp.counts.calls[era as usize][outcome as usize] += 1;
 }
 
 fn free_id<R: Reactor + 'static>(
@@ -326,12 +297,12 @@ fn free_id<R: Reactor + 'static>(
     now: Instant,
 ) {
     let Asker::Session(name) = asker else { return };
-    let hub = &mut shard.guests.hub;
-    match hub.mcp.sessions.get(name) {
+    let mcp = &mut shard.guests.mcp;
+    match mcp.sessions.get(name) {
         Some(session) => {
             session.machine.finish(&context.id);
             session.call_count -= 1;
-            hub.mcp.sessions.touch(name, now);
+            mcp.sessions.touch(name, now);
         }
         None => far::finish_far(shard, name, &context.id),
     }
@@ -345,8 +316,8 @@ pub(in crate::server) fn answer_call<R: Reactor + 'static>(
 ) {
     trace::end_span_of(shard, handle, &reply);
     count_answer(shard, handle, &reply);
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get(handle) else { return };
     let (outlet, bytes) = (call.outlet, write_answer(&call.context.id, &reply));
     let tells_parts = call.tokens.partial.is_some();
     if let Outlet::Lines(_) = outlet
@@ -358,11 +329,11 @@ pub(in crate::server) fn answer_call<R: Reactor + 'static>(
     // that lose what comes together with an answer. Parts of a result are counted, so all of
     // them are sent.
     if matches!(outlet, Outlet::Stream(_)) || tells_parts {
-        shard.guests.hub.close_notice();
+        shard.guests.mcp.close_notice(&mut shard.guests.hub);
     }
     // The first part has turned an open answer into a stream.
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get(handle) else { return };
     let outlet = call.outlet;
     match outlet {
         Outlet::Nowhere => return keep_answer(shard, handle, bytes),
@@ -376,8 +347,8 @@ pub(in crate::server) fn answer_call<R: Reactor + 'static>(
         Outlet::Stream(_) | Outlet::Lines(_) => {}
     }
     silence(shard, handle);
-    let hub = &mut shard.guests.hub;
-    hub.say(handle, |out| out.extend_from_slice(&bytes));
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    mcp.say(hub, handle, |out| out.extend_from_slice(&bytes));
     finish_answered(shard, handle, bytes);
 }
 
@@ -387,10 +358,10 @@ pub(in crate::server) fn say_answer<R: Reactor + 'static>(
     handle: Handle,
     bytes: Vec<u8>,
 ) {
-    let hub = &mut shard.guests.hub;
-    match hub.say(handle, |out| out.extend_from_slice(&bytes)) {
-        true => finish_answered(shard, handle, bytes),
-        false => keep_answer(shard, handle, bytes),
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    match mcp.say(hub, handle, |out| out.extend_from_slice(&bytes)) {
+        Written::Queued => finish_answered(shard, handle, bytes),
+        Written::Unheard => keep_answer(shard, handle, bytes),
     }
 }
 
@@ -402,15 +373,15 @@ pub(in crate::server) fn finish_answered<R: Reactor + 'static>(
 ) {
     let now = shard.now;
     let Some(mut call) = close_call(shard, handle) else { return };
-    let hub = &mut shard.guests.hub;
+    let Guests { hub, mcp, .. } = &mut shard.guests;
     if let Outlet::Stream(id) = call.outlet {
-        hub.release_link(id);
+        link::release(hub, id);
         if matches!(call.asker, Asker::Session(_)) && call.context.version.era() == Era::Handshake {
             // The answer may get lost on its way.
             call.outlet = Outlet::Nowhere;
             call.stage = Stage::Answered(bytes.into());
             let count = call.reached.count;
-            hub.mcp.kept.keep(handle, call, Some(count), now);
+            mcp.kept.keep(handle, call, Some(count), now);
         }
     }
 }
@@ -421,8 +392,8 @@ fn keep_answer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle,
     let Some(mut call) = close_call(shard, handle) else { return };
     if call.is_primed || call.reached.count > 0 {
         call.stage = Stage::Answered(bytes.into());
-        let hub = &mut shard.guests.hub;
-        hub.mcp.kept.keep(handle, call, None, now);
+        let mcp = &mut shard.guests.mcp;
+        mcp.kept.keep(handle, call, None, now);
     }
 }
 
@@ -435,10 +406,10 @@ pub(in crate::server) fn drop_call<R: Reactor + 'static>(
     match call.outlet {
         Outlet::Open(id) => {
             let hub = &mut shard.guests.hub;
-            hub.begin_stream(id);
-            hub.release_link(id);
+            link::begin_stream(hub, id);
+            link::release(hub, id);
         }
-        Outlet::Stream(id) => shard.guests.hub.release_link(id),
+        Outlet::Stream(id) => link::release(&mut shard.guests.hub, id),
         Outlet::Lines(_) | Outlet::Nowhere => {}
     }
 }

@@ -236,9 +236,9 @@ pub(in crate::server) fn find_call<R: Reactor + 'static>(
     asker: Asker,
     id: &Id,
 ) -> Option<Handle> {
-    let hub = &shard.guests.hub;
+    let mcp = &shard.guests.mcp;
     let is_it = |call: &McpCall| call.asker == asker && call.context.id == *id;
-    hub.mcp.calls.iter().find(|(_, call)| is_it(call)).map(|(handle, _)| handle)
+    mcp.calls.iter().find(|(_, call)| is_it(call)).map(|(handle, _)| handle)
 }
 
 /// Stops a call that its client has cancelled, without an answer.
@@ -258,11 +258,11 @@ pub(in crate::server) fn stop_call<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) -> Option<crate::base::ExecutionId> {
-    let hub = &mut shard.guests.hub;
-    let call = hub.mcp.calls.get(handle)?;
+    let mcp = &mut shard.guests.mcp;
+    let call = mcp.calls.get(handle)?;
     match call.stage {
         Stage::Runs(keep) => {
-            let execution = hub.mcp.keeps.get(keep)?.execution;
+            let execution = mcp.keeps.get(keep)?.execution;
             settle::forget_keep(shard, keep);
             execution
         }

@@ -119,8 +119,8 @@ fn begin_door<R: Reactor + 'static>(
         execute_error(&Results::new(version, &server), &error)
     })?;
     set_door_timer(shard, keep);
-    let hub = &mut shard.guests.hub;
-    let kept = hub.mcp.keeps.get_mut(keep).expect("it was just made");
+    let mcp = &mut shard.guests.mcp;
+    let kept = mcp.keeps.get_mut(keep).expect("it was just made");
     kept.place = Some(place);
     let execution = kept.execution.expect("it runs");
     records::log_started_by(shard, source.outlet.connection(), execution, &spec.name);
@@ -145,9 +145,9 @@ fn place_for_door<R: Reactor + 'static>(
     owner: Principal,
 ) -> Result<Place, String> {
     let place = take_door_place(shard, owner)?;
-    let hub = &mut shard.guests.hub;
+    let mcp = &mut shard.guests.mcp;
     let is_own = |keep: &Keep| matches!(keep.role, Role::Door) && keep.owner == owner;
-    let own: Vec<_> = hub.mcp.keeps.iter().filter(|(_, keep)| is_own(keep)).collect();
+    let own: Vec<_> = mcp.keeps.iter().filter(|(_, keep)| is_own(keep)).collect();
     let idle = own.iter().filter(|(_, keep)| keep.place.is_none());
     let oldest = idle.min_by_key(|(_, keep)| (!keep.is_done(), keep.idle_until));
     let is_full = own.len() >= limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
@@ -171,14 +171,14 @@ fn count_again<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) -> Result<(), String> {
-    let hub = &mut shard.guests.hub;
-    let keep = hub.mcp.keeps.get(handle).expect("it was just found");
+    let mcp = &mut shard.guests.mcp;
+    let keep = mcp.keeps.get(handle).expect("it was just found");
     let is_counted = keep.place.is_some() || keep.over.is_some();
     let owner = keep.owner;
     if !is_counted {
         let place = take_door_place(shard, owner)?;
-        let hub = &mut shard.guests.hub;
-        hub.mcp.keeps.get_mut(handle).expect("as above").place = Some(place);
+        let mcp = &mut shard.guests.mcp;
+        mcp.keeps.get_mut(handle).expect("as above").place = Some(place);
     }
     Ok(())
 }
@@ -194,16 +194,16 @@ fn find_door<R: Reactor + 'static>(
     if !calls::is_owned(shard, id, owner) {
         return Err(unknown());
     }
-    let hub = &mut shard.guests.hub;
+    let mcp = &mut shard.guests.mcp;
     let is_it = |keep: &Keep| matches!(keep.role, Role::Door) && keep.execution == Some(id);
-    if let Some((handle, _)) = hub.mcp.keeps.iter().find(|(_, keep)| is_it(keep)) {
+    if let Some((handle, _)) = mcp.keeps.iter().find(|(_, keep)| is_it(keep)) {
         return Ok(handle);
     }
     let spec = shard.tool_of(id).cloned().ok_or_else(unknown)?;
     let place = Some(place_for_door(shard, owner)?);
     let keep = Keep { execution: Some(id), place, ..Keep::new(owner, spec, Role::Door) };
-    let hub = &mut shard.guests.hub;
-    let keep = hub.mcp.keeps.insert(Box::new(keep));
+    let mcp = &mut shard.guests.mcp;
+    let keep = mcp.keeps.insert(Box::new(keep));
     let keep = keep.map_err(|_| "too many streams are open".to_owned())?;
     shard.pump();
     tools::attach_keep(shard, keep, id, From::Start);
@@ -217,18 +217,18 @@ fn find_door<R: Reactor + 'static>(
 fn set_door_timer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     let idle_until = shard.now + limits::MCP_STREAM_IDLE;
     let counted_until = idle_until.min(shard.now + shard.block_deadline);
-    let hub = &mut shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     keep.idle_until = idle_until;
     arm_door(shard, handle, counted_until);
 }
 
 fn arm_door<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, until: Instant) {
-    let hub = &mut shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     let armed = keep.timer.take();
-    let timer = hub.mcp.set_timer(armed, Some((Due::Keep(handle), until)));
-    hub.mcp.keeps.get_mut(handle).expect("it was just there").timer = timer;
+    let timer = mcp.set_timer(armed, Some((Due::Keep(handle), until)));
+    mcp.keeps.get_mut(handle).expect("it was just there").timer = timer;
 }
 
 /// Takes the place of a door that was not read for a while. At the second deadline it is
@@ -238,8 +238,8 @@ pub(in crate::server) fn door_is_due<R: Reactor + 'static>(
     handle: Handle,
 ) {
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     if keep.has_readers() {
         return set_door_timer(shard, handle); // A client is reading.
     }
@@ -274,10 +274,10 @@ fn read_stream<R: Reactor + 'static>(
         Err(fault) => return Some(Err(fault)),
     };
     let until = shard.now + limits::MCP_READ_WAIT;
-    let hub = &mut shard.guests.hub;
-    let timer = hub.mcp.set_timer(None, Some((Due::Call(handle), until)));
-    hub.mcp.calls.get_mut(handle).expect("it was just opened").timer = timer;
-    hub.mcp.keeps.get_mut(keep).expect("it was just read").readers.push(handle);
+    let mcp = &mut shard.guests.mcp;
+    let timer = mcp.set_timer(None, Some((Due::Call(handle), until)));
+    mcp.calls.get_mut(handle).expect("it was just opened").timer = timer;
+    mcp.keeps.get_mut(keep).expect("it was just read").readers.push(handle);
     None
 }
 
@@ -291,9 +291,9 @@ fn read_door<R: Reactor + 'static>(
 ) -> Option<Reply> {
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
-    let hub = &mut shard.guests.hub;
+    let mcp = &mut shard.guests.mcp;
     let meta = CallMeta::default();
-    let Some(keep) = hub.mcp.keeps.get_mut(handle) else {
+    let Some(keep) = mcp.keeps.get_mut(handle) else {
         return Some(Ok(results.call_refused("the stream was closed", meta)));
     };
     let id = keep.execution.expect("a door has an execution").to_string();
@@ -342,8 +342,8 @@ pub(in crate::server) fn answer_read<R: Reactor + 'static>(
 ) {
     let context = listen::call_context(shard, handle);
     let Some(reply) = read_door(shard, &context, keep, offset, is_late) else { return };
-    let hub = &mut shard.guests.hub;
-    if let Some(keep) = hub.mcp.keeps.get_mut(keep) {
+    let mcp = &mut shard.guests.mcp;
+    if let Some(keep) = mcp.keeps.get_mut(keep) {
         keep.readers.retain(|reader| *reader != handle);
     }
     answer::answer_call(shard, handle, reply);
@@ -356,10 +356,10 @@ pub(in crate::server) fn settle_readers<R: Reactor + 'static>(
     handle: Handle,
 ) {
     loop {
-        let hub = &mut shard.guests.hub;
-        let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
+        let mcp = &mut shard.guests.mcp;
+        let Some(keep) = mcp.keeps.get_mut(handle) else { return };
         let Some(&reader) = keep.readers.first() else { return };
-        let offset = match hub.mcp.calls.get(reader).map(|call| &call.stage) {
+        let offset = match mcp.calls.get(reader).map(|call| &call.stage) {
             Some(Stage::Reads(_, offset)) => *offset,
             _ => {
                 keep.readers.remove(0); // The call is gone.
@@ -367,8 +367,8 @@ pub(in crate::server) fn settle_readers<R: Reactor + 'static>(
             }
         };
         answer_read(shard, reader, handle, offset, false);
-        let hub = &mut shard.guests.hub;
-        let keep = hub.mcp.keeps.get(handle);
+        let mcp = &mut shard.guests.mcp;
+        let keep = mcp.keeps.get(handle);
         if keep.is_none_or(|keep| keep.readers.first() == Some(&reader)) {
             return; // It still waits.
         }
@@ -377,8 +377,8 @@ pub(in crate::server) fn settle_readers<R: Reactor + 'static>(
 
 /// Closes a door and returns the bytes that its stream had so far.
 fn close_stream<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) -> u64 {
-    let hub = &mut shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return 0 };
+    let mcp = &mut shard.guests.mcp;
+    let Some(keep) = mcp.keeps.get_mut(handle) else { return 0 };
     let total = keep.window().map_or(0, |window| window.total_written());
     let execution = keep.execution;
     close_door(shard, handle);
@@ -393,8 +393,8 @@ pub(in crate::server) fn close_door<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let hub = &mut shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     let readers = std::mem::take(&mut keep.readers);
     settle::forget_keep(shard, handle);
     for reader in readers {
@@ -411,8 +411,8 @@ pub(in crate::server) fn answer_with_door<R: Reactor + 'static>(
     handle: Handle,
 ) {
     let context = listen::call_context(shard, call);
-    let hub = &mut shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     let (owner, execution) = (keep.owner, keep.execution.expect("it runs"));
     let place = match place_for_door(shard, owner) {
         Ok(place) => place,
@@ -424,8 +424,8 @@ pub(in crate::server) fn answer_with_door<R: Reactor + 'static>(
             return answer::answer_call(shard, call, reply);
         }
     };
-    let hub = &mut shard.guests.hub;
-    let keep = hub.mcp.keeps.get_mut(handle).expect("as above");
+    let mcp = &mut shard.guests.mcp;
+    let keep = mcp.keeps.get_mut(handle).expect("as above");
     (keep.role, keep.place) = (Role::Door, Some(place));
     let spec = Arc::clone(&keep.tool);
     let beginning = std::mem::take(&mut keep.beginning);

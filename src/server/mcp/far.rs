@@ -12,11 +12,12 @@ use crate::endpoint::{Answer, ApiCall, ApiError, JSON, McpAction, McpRequest, sh
 use crate::mcp::{Ask, Context, Incoming};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::calls::Answered;
+use crate::server::guests::Guests;
 use crate::server::mcp::answer::{Source, status_of, write_answer};
 use crate::server::mcp::call::{Asker, Outlet};
 use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::trace::error_of;
-use crate::server::mcp::{ask, receive, resources, result, tasks, trace};
+use crate::server::mcp::{ask, link, receive, resources, result, tasks, trace};
 use crate::server::peers::ToPeer;
 use crate::server::{ServerShard, calls, peers, workers};
 use crate::trace::Span;
@@ -129,8 +130,8 @@ pub(in crate::server) fn finish_here<R: Reactor + 'static>(
     name: SessionName,
     id: &Id,
 ) {
-    let hub = &mut shard.guests.hub;
-    if let Some(session) = hub.mcp.sessions.get(name) {
+    let mcp = &mut shard.guests.mcp;
+    if let Some(session) = mcp.sessions.get(name) {
         session.machine.finish(id);
     }
 }
@@ -169,9 +170,9 @@ pub(in crate::server) fn end_far_session<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     name: SessionName,
 ) {
-    let hub = &mut shard.guests.hub;
-    hub.mcp.forget_session(name);
-    let calls = hub.mcp.calls.iter();
+    let mcp = &mut shard.guests.mcp;
+    mcp.forget_session(name);
+    let calls = mcp.calls.iter();
     let its = calls.filter(|(_, call)| call.asker == Asker::Session(name));
     let its: Vec<Handle> = its.map(|(handle, _)| handle).collect();
     for handle in its {
@@ -198,11 +199,11 @@ pub(in crate::server) fn tell_session_here<R: Reactor + 'static>(
     name: SessionName,
     bytes: &[u8],
 ) {
-    let hub = &mut shard.guests.hub;
-    let Some(session) = hub.mcp.sessions.get(name) else { return };
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    let Some(session) = mcp.sessions.get(name) else { return };
     if let Some(outlet) = session.outlet() {
-        hub.mcp.counts.notifications += 1;
-        hub.write_event(outlet, None, |out| out.extend_from_slice(bytes));
+        mcp.counts.notifications += 1;
+        link::write_event(hub, outlet, None, |out| out.extend_from_slice(bytes));
     }
 }
 

@@ -8,13 +8,13 @@ use crate::base::{Handle, Principal, guarded};
 use crate::limits;
 use crate::mcp::{self, Era, Incoming, McpFault, codes};
 use crate::reactor::{AdoptError, ConnectionId, Reactor, ReleasedSocket};
-use crate::server::hub::Hub;
+use crate::server::guests::Guests;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::answer::{Source, write_answer};
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::receive::result_bytes;
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Due, Link, Part, answer, ask, questions, receive, trace};
+use crate::server::mcp::{Due, Link, Part, answer, ask, link, questions, receive, trace};
 use crate::server::{ServerShard, hub};
 use crate::shard::panics::Callback;
 use crate::wire::jsonrpc::{self, Id, Malformed, RpcMessage};
@@ -41,7 +41,7 @@ impl fmt::Debug for LineOptions {
 pub(in crate::server) struct Lines {
     splitter: LineSplitter,
     session: Option<SessionName>,
-    options: LineOptions,
+    pub(in crate::server::mcp) options: LineOptions,
     /// True if the client sends nothing more. The connection ends after the last answer.
     is_ending: bool,
 }
@@ -129,8 +129,8 @@ fn hear_line<R: Reactor + 'static>(
             (mcp::admit(message, None, &spec_of), Asker::Alone(id))
         }
         (Era::Handshake, Some(name)) => {
-            let hub = &mut shard.guests.hub;
-            let Some(session) = hub.mcp.sessions.get(name) else { return };
+            let mcp = &mut shard.guests.mcp;
+            let Some(session) = mcp.sessions.get(name) else { return };
             (session.machine.receive(message, None), Asker::Session(name))
         }
         (Era::Handshake, None) => return begin_line_session(shard, id, &message, request_id),
@@ -183,11 +183,11 @@ fn begin_line_session<R: Reactor + 'static>(
         Err(fault) => write_fault(shard, id, request, &fault),
         Ok((name, result)) => {
             let now = shard.now;
-            let hub = &mut shard.guests.hub;
-            if let Some(session) = hub.mcp.sessions.get(name) {
+            let mcp = &mut shard.guests.mcp;
+            if let Some(session) = mcp.sessions.get(name) {
                 session.lines = Some(id);
             }
-            hub.mcp.sessions.touch(name, now);
+            mcp.sessions.touch(name, now);
             if let Some(lines) = lines_of(shard, id) {
                 lines.session = Some(name);
             }
@@ -214,7 +214,7 @@ fn write_line<R: Reactor + 'static>(
     write: impl FnOnce(&mut Vec<u8>),
 ) {
     let hub = &mut shard.guests.hub;
-    hub.write_event(id, None, write);
+    link::write_event(hub, id, None, write);
 }
 
 /// Handles the end of the client's messages. Requests that need nothing more from the client
@@ -233,7 +233,7 @@ pub(in crate::server) fn end_lines<R: Reactor + 'static>(
         hear_line(shard, id, message);
     }
     for handle in calls_of(shard, id) {
-        let call = shard.guests.hub.mcp.calls.get(handle);
+        let call = shard.guests.mcp.calls.get(handle);
         match call.map(|call| &call.stage) {
             Some(Stage::Begins | Stage::Runs(_) | Stage::Awaits(_) | Stage::Reads(..)) => {}
             _ => end_call_of_lines(shard, handle),
@@ -249,7 +249,7 @@ pub(in crate::server) fn end_lines<R: Reactor + 'static>(
 }
 
 fn calls_of<R: Reactor + 'static>(shard: &ServerShard<R>, id: ConnectionId) -> Vec<Handle> {
-    let calls = shard.guests.hub.mcp.calls.iter();
+    let calls = shard.guests.mcp.calls.iter();
     let its = calls.filter(|(_, call)| call.outlet == Outlet::Lines(id));
     its.map(|(handle, _)| handle).collect()
 }
@@ -272,8 +272,8 @@ pub(in crate::server) fn end_behind_answers<R: Reactor + 'static>(
     if !lines_of(shard, id).is_some_and(|lines| lines.is_ending) {
         return;
     }
-    let hub = &mut shard.guests.hub;
-    if hub.mcp.calls.iter().any(|(_, call)| call.outlet == Outlet::Lines(id)) {
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    if mcp.calls.iter().any(|(_, call)| call.outlet == Outlet::Lines(id)) {
         return;
     }
     hub.set_timer(id, None);
@@ -285,7 +285,7 @@ pub(in crate::server) fn end_behind_answers<R: Reactor + 'static>(
 
 /// Sends an answer that only waits for time. Cancels any other call.
 fn end_call_of_lines<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let Some(call) = shard.guests.hub.mcp.calls.get(handle) else {
+    let Some(call) = shard.guests.mcp.calls.get(handle) else {
         return;
     };
     match &call.stage {
@@ -320,10 +320,10 @@ pub(in crate::server) fn defer_answer<R: Reactor + 'static>(
     bytes: &[u8],
 ) -> bool {
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get(handle) else { return false };
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    let Some(call) = mcp.calls.get(handle) else { return false };
     let Outlet::Lines(id) = call.outlet else { return false };
-    let was_told = call.reached.count > 0 || hub.mcp.notice.is_of(handle);
+    let was_told = call.reached.count > 0 || mcp.notice.is_of(handle);
     let Some(link) = hub.connection(id).and_then(|connection| connection.mcp.as_mut()) else {
         return false;
     };
@@ -331,14 +331,14 @@ pub(in crate::server) fn defer_answer<R: Reactor + 'static>(
     if settle.is_zero() || !was_told {
         return false;
     }
-    hub.close_notice();
+    mcp.close_notice(hub);
     answer::silence(shard, handle);
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return true };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get_mut(handle) else { return true };
     call.stage = Stage::Answered(bytes.into());
     let armed = call.timer.take();
-    let timer = hub.mcp.set_timer(armed, Some((Due::Call(handle), now + settle)));
-    if let Some(call) = hub.mcp.calls.get_mut(handle) {
+    let timer = mcp.set_timer(armed, Some((Due::Call(handle), now + settle)));
+    if let Some(call) = mcp.calls.get_mut(handle) {
         call.timer = timer;
     }
     true
@@ -350,15 +350,6 @@ pub(in crate::server) fn is_of_lines<R: Reactor + 'static>(
     id: ConnectionId,
 ) -> bool {
     lines_of(shard, id).is_some()
-}
-
-impl Hub {
-    /// True if answers on this connection wait after notifications.
-    pub(in crate::server) fn settles(&mut self, id: ConnectionId) -> bool {
-        let link = self.connection(id).and_then(|connection| connection.mcp.as_mut());
-        let lines = link.and_then(|link| link.lines());
-        lines.is_some_and(|lines| !lines.options.settle.is_zero())
-    }
 }
 
 fn too_long() -> Malformed {

@@ -11,10 +11,11 @@ use crate::mcp::results::{ExecutionUri, Results};
 use crate::mcp::{Context, Filter, McpFault, notify};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
+use crate::server::guests::Guests;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, McpCall, Stage};
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Due, Mcp, News, answer, ask, far, receive, resources};
+use crate::server::mcp::{Due, answer, ask, far, link, receive, resources};
 use crate::stream::{ExecutionState, Outcome};
 use crate::wire::jsonrpc::Id;
 
@@ -66,33 +67,6 @@ impl Watches {
     }
 }
 
-impl Mcp {
-    /// Returns this principal's listening calls whose filter fits.
-    fn listeners(&self, owner: Principal, wants: impl Fn(&Filter) -> bool) -> Vec<(Handle, Id)> {
-        let wanted = |call: &McpCall| match &call.stage {
-            Stage::Listens(filter) => call.owner == owner && wants(filter),
-            _ => false,
-        };
-        let calls = self.calls.iter().filter(|(_, call)| wanted(call));
-        calls.map(|(handle, call)| (handle, call.context.id.clone())).collect()
-    }
-
-    /// Returns the calls that listen to a task.
-    pub(in crate::server) fn listeners_of_task(
-        &self,
-        owner: Principal,
-        name: &str,
-    ) -> Vec<(Handle, Id)> {
-        self.listeners(owner, |filter| filter.tasks.iter().any(|task| task == name))
-    }
-
-    /// Queues a check if an ended execution is watched.
-    pub(in crate::server) fn note_ended(&mut self, execution: ExecutionId) {
-        if self.watches.has(execution) {
-            self.note(News::Look);
-        }
-    }
-}
 /// Starts a stream of changes (B29). Its first message says which of the wanted changes are
 /// sent.
 pub(in crate::server) fn listen_mcp<R: Reactor + 'static>(
@@ -114,8 +88,8 @@ pub(in crate::server) fn listen_mcp<R: Reactor + 'static>(
         Ok(handle) => handle,
         Err(fault) => return Some(Err(fault)),
     };
-    let hub = &mut shard.guests.hub;
-    hub.notify(handle, |out| notify::acknowledged(out, &id, &filter));
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    mcp.notify(hub, handle, |out| notify::acknowledged(out, &id, &filter));
     for uri in uris {
         watch(shard, Watcher::Call(handle), &uri);
     }
@@ -137,11 +111,11 @@ pub(in crate::server) fn unwatch_for_session<R: Reactor + 'static>(
     name: SessionName,
     uri: &str,
 ) {
-    let hub = &mut shard.guests.hub;
+    let mcp = &mut shard.guests.mcp;
     let is_it = |watch: &crate::server::mcp::listen::Watch| {
         watch.watcher == Watcher::Session(name) && watch.uri == uri
     };
-    hub.mcp.watches.all.retain(|watch| !is_it(watch));
+    mcp.watches.all.retain(|watch| !is_it(watch));
 }
 
 fn watch<R: Reactor + 'static>(shard: &mut ServerShard<R>, watcher: Watcher, uri: &str) {
@@ -152,15 +126,15 @@ fn watch<R: Reactor + 'static>(shard: &mut ServerShard<R>, watcher: Watcher, uri
     };
     let seen = glance(shard, execution);
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    let watches = &mut hub.mcp.watches;
+    let mcp = &mut shard.guests.mcp;
+    let watches = &mut mcp.watches;
     let is_known = |watch: &Watch| watch.watcher == watcher && watch.uri == uri;
     if !watches.all.iter().any(is_known) {
         watches.all.push(Watch { watcher, uri: uri.to_owned(), execution, seen });
     }
     if watches.timer.is_none() {
         let until = now + limits::MCP_UPDATE_INTERVAL;
-        hub.mcp.watches.timer = hub.mcp.set_timer(None, Some((Due::Look, until)));
+        mcp.watches.timer = mcp.set_timer(None, Some((Due::Look, until)));
     }
 }
 
@@ -184,20 +158,20 @@ fn glance<R: Reactor + 'static>(
 
 /// Checks all watched executions and sets the next check.
 pub(in crate::server) fn look_at_resources<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let hub = &mut shard.guests.hub;
-    hub.mcp.watches.timer = None;
+    let mcp = &mut shard.guests.mcp;
+    mcp.watches.timer = None;
     tell_updates(shard);
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    if !hub.mcp.watches.all.is_empty() {
+    let mcp = &mut shard.guests.mcp;
+    if !mcp.watches.all.is_empty() {
         let until = now + limits::MCP_UPDATE_INTERVAL;
-        hub.mcp.watches.timer = hub.mcp.set_timer(None, Some((Due::Look, until)));
+        mcp.watches.timer = mcp.set_timer(None, Some((Due::Look, until)));
     }
 }
 
 pub(in crate::server) fn tell_updates<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let hub = &mut shard.guests.hub;
-    let watches = std::mem::take(&mut hub.mcp.watches.all);
+    let mcp = &mut shard.guests.mcp;
+    let watches = std::mem::take(&mut mcp.watches.all);
     let mut kept = Vec::with_capacity(watches.len());
     for mut watch in watches {
         let glance = glance(shard, watch.execution);
@@ -209,17 +183,17 @@ pub(in crate::server) fn tell_updates<R: Reactor + 'static>(shard: &mut ServerSh
             kept.push(watch); // A forgotten execution does not change any more.
         }
     }
-    let hub = &mut shard.guests.hub;
-    hub.mcp.watches.all.append(&mut kept);
+    let mcp = &mut shard.guests.mcp;
+    mcp.watches.all.append(&mut kept);
 }
 
 fn tell_update<R: Reactor + 'static>(shard: &mut ServerShard<R>, watch: &Watch) {
-    let hub = &mut shard.guests.hub;
+    let Guests { hub, mcp, .. } = &mut shard.guests;
     match watch.watcher {
         Watcher::Call(handle) => {
-            let Some(call) = hub.mcp.calls.get(handle) else { return };
+            let Some(call) = mcp.calls.get(handle) else { return };
             let id = call.context.id.clone();
-            hub.notify(handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
+            mcp.notify(hub, handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
         }
         Watcher::Session(name) => {
             let mut bytes = Vec::new();
@@ -235,17 +209,16 @@ pub(in crate::server) fn tell_changed<R: Reactor + 'static>(
     list: List,
     principal: Option<Principal>,
 ) {
-    let hub = &mut shard.guests.hub;
+    let Guests { hub, mcp, .. } = &mut shard.guests;
     let concerns = |owner: Principal| principal.is_none_or(|principal| principal == owner);
-    let told = hub
-        .mcp
+    let told = mcp
         .sessions
         .iter()
         .filter(|session| concerns(session.owner) && session.machine.is_initialized());
     let outlets: Vec<_> = told.filter_map(crate::server::mcp::sessions::Session::outlet).collect();
     for outlet in outlets {
-        hub.mcp.counts.notifications += 1;
-        hub.write_event(outlet, None, |out| notify::list_changed(out, list, None));
+        mcp.counts.notifications += 1;
+        link::write_event(hub, outlet, None, |out| notify::list_changed(out, list, None));
     }
     let wants = |call: &McpCall| match &call.stage {
         Stage::Listens(filter) => {
@@ -259,25 +232,25 @@ pub(in crate::server) fn tell_changed<R: Reactor + 'static>(
         }
         _ => false,
     };
-    let calls = hub.mcp.calls.iter().filter(|(_, call)| wants(call));
+    let calls = mcp.calls.iter().filter(|(_, call)| wants(call));
     let calls: Vec<(Handle, Id)> =
         calls.map(|(handle, call)| (handle, call.context.id.clone())).collect();
     for (handle, id) in calls {
-        hub.notify(handle, |out| notify::list_changed(out, list, Some(&id)));
+        mcp.notify(hub, handle, |out| notify::list_changed(out, list, Some(&id)));
     }
 }
 
 /// Ends the protocol's waiting requests and streams because the server ends.
 pub(in crate::server) fn end_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let hub = &mut shard.guests.hub;
+    let mcp = &mut shard.guests.mcp;
     let waiting = |call: &McpCall| !matches!(call.stage, Stage::Runs(_) | Stage::Answered(_));
-    let calls = hub.mcp.calls.iter().filter(|(_, call)| waiting(call));
+    let calls = mcp.calls.iter().filter(|(_, call)| waiting(call));
     let calls: Vec<Handle> = calls.map(|(handle, _)| handle).collect();
     for handle in calls {
         let context = call_context(shard, handle);
-        let hub = &shard.guests.hub;
+        let mcp = &shard.guests.mcp;
         let listens =
-            hub.mcp.calls.get(handle).is_some_and(|call| matches!(call.stage, Stage::Listens(_)));
+            mcp.calls.get(handle).is_some_and(|call| matches!(call.stage, Stage::Listens(_)));
         let server = ask::server_info(shard);
         let reply = match listens {
             true => Ok(Results::new(context.version, &server).listened(&context.id)),
@@ -302,7 +275,7 @@ pub(in crate::server) fn end_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R
                     receive::lose_stream(shard, name);
                 }
                 let hub = &mut shard.guests.hub;
-                hub.release_link(id);
+                link::release(hub, id);
                 if let Some(connection) = hub.writable(id) {
                     connection.is_last = true;
                 }
@@ -316,8 +289,8 @@ pub(in crate::server) fn call_context<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     handle: Handle,
 ) -> Context {
-    let hub = &shard.guests.hub;
-    let call = hub.mcp.calls.get(handle).expect("the caller has looked");
+    let mcp = &shard.guests.mcp;
+    let call = mcp.calls.get(handle).expect("the caller has looked");
     call.context.clone()
 }
 

@@ -29,6 +29,7 @@ mod doors;
 mod far;
 mod keep;
 mod lines;
+mod link;
 mod listen;
 mod notice;
 mod questions;
@@ -50,10 +51,11 @@ pub(in crate::server) use far::{
 };
 use keep::{Keep, Role};
 pub use lines::LineOptions;
-use lines::Lines;
 pub(in crate::server) use lines::{
     cancel_all_of, end_lines, is_of_lines, open_lines, receive_lines,
 };
+pub(in crate::server) use link::Link;
+use link::Part;
 pub(in crate::server) use listen::end_mcp;
 use notice::Notice;
 pub(in crate::server) use receive::answer_mcp;
@@ -61,19 +63,22 @@ pub(in crate::server) use result::beat_mcp;
 pub use sessions::SessionName;
 use sessions::Sessions;
 pub(in crate::server) use settle::{fire_mcp_deadlines, lose_link, settle_mcp};
-use smallvec::SmallVec;
 
-use crate::base::{Guarded, Handle, Instant, Pool, Principal, SubscriberId};
-use crate::endpoint::StreamBody;
+use crate::base::{ExecutionId, Guarded, Handle, Instant, Pool, Principal};
 use crate::engine::wheel::{TimerId, Wheel};
 use crate::limits;
 use crate::mcp::cursor::List;
 use crate::mcp::request_state::Seal;
-use crate::mcp::{Catalog, ServerInfo};
-use crate::reactor::Reactor;
+use crate::mcp::{Catalog, Filter, ServerInfo};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::hub::Hub;
 use crate::server::hub::clock::earlier;
+use crate::server::hub::connection::{Connection, Doing};
+use crate::server::mcp::call::{Asker, Stage};
+use crate::server::mcp::tasks::Task;
 use crate::server::metrics::{McpCounts, McpMetrics};
 use crate::server::{GuestConfig, Places, ServerShard};
+use crate::wire::jsonrpc::Id;
 
 /// The receiver of a subscriber's deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,56 +87,6 @@ pub enum Ear {
     Keep(Handle),
     /// A call, whose notifications they become.
     Call(Handle),
-}
-
-/// The role of a connection in the protocol.
-#[derive(Debug)]
-pub(in crate::server) struct Link {
-    part: Part,
-    /// The body of the stream that its answer has become.
-    body: Option<StreamBody>,
-    /// The subscribers whose deliveries become messages on it.
-    pub feeds: SmallVec<[SubscriberId; 1]>,
-}
-
-/// The messages that a connection carries.
-#[derive(Debug)]
-enum Part {
-    /// Those of one call.
-    Call(Handle),
-    /// Those of a session that belong to no call.
-    Session(SessionName),
-    /// Those of both directions, each on a line.
-    Lines(Box<Lines>),
-}
-
-impl Link {
-    fn new(part: Part) -> Link {
-        Link { part, body: None, feeds: SmallVec::new() }
-    }
-
-    /// True for a connection of lines.
-    pub fn is_of_lines(&self) -> bool {
-        matches!(self.part, Part::Lines(_))
-    }
-
-    fn is_of_call(&self) -> bool {
-        matches!(self.part, Part::Call(_))
-    }
-
-    fn session(&self) -> Option<SessionName> {
-        match self.part {
-            Part::Session(name) => Some(name),
-            Part::Call(_) | Part::Lines(_) => None,
-        }
-    }
-
-    fn lines(&mut self) -> Option<&mut Lines> {
-        match &mut self.part {
-            Part::Lines(lines) => Some(lines),
-            Part::Call(_) | Part::Session(_) => None,
-        }
-    }
 }
 
 /// An event to handle at the end of the turn.
@@ -159,44 +114,6 @@ enum Due {
     Look,
 }
 
-/// The parts of the protocol that all requests share.
-pub(in crate::server) struct McpSetUp {
-    pub(in crate::server::mcp) server: Arc<ServerInfo>,
-    pub(in crate::server::mcp) catalog: Guarded<Arc<Catalog>>,
-    /// Seals the state that tools want back.
-    pub(in crate::server::mcp) seal: Seal,
-    /// The limits of places, common to all shards of the server.
-    pub(in crate::server::mcp) places: Places,
-}
-
-impl McpSetUp {
-    /// Takes the key and the places of the server. A server of one shard may have none: it then
-    /// gets a random key and places of its own. Clients may list their tasks only if all have to
-    /// authenticate.
-    ///
-    /// # Errors
-    /// The system has no randomness to give.
-    pub fn new(config: &GuestConfig) -> std::io::Result<McpSetUp> {
-        let mut drawn = [0; 32];
-        let key = match config.mcp_key {
-            Some(key) => key,
-            None => {
-                crate::reactor::random_bytes(&mut drawn)?;
-                drawn
-            }
-        };
-        let server =
-            ServerInfo { lists_tasks: config.access.is_guarded(), ..ServerInfo::default() };
-        let (server, catalog, seal) = (server.into(), Guarded::default(), Seal::new(&key));
-        Ok(McpSetUp {
-            server,
-            catalog,
-            seal,
-            places: config.mcp_places.clone().unwrap_or_default(),
-        })
-    }
-}
-
 /// Sets the prompts and resources that clients of the Model Context Protocol find, besides
 /// tools and executions. This replaces the previous catalog, and clients that want to know of
 /// changed prompts are notified. Clients learn only when they connect whether prompts exist.
@@ -209,12 +126,18 @@ pub(in crate::server) fn set_catalog<R: Reactor + 'static>(
     let has_prompts = !catalog.prompts.is_empty();
     Arc::make_mut(&mut shard.guests.mcp.server).has_prompts = has_prompts;
     shard.guests.mcp.catalog = Guarded::new(catalog);
-    let hub = &mut shard.guests.hub;
-    hub.mcp.note(News::Changed(List::Prompts, None));
+    let mcp = &mut shard.guests.mcp;
+    mcp.note(News::Changed(List::Prompts, None));
 }
 
 /// The tables of the protocol.
 pub(in crate::server) struct Mcp {
+    server: Arc<ServerInfo>,
+    catalog: Guarded<Arc<Catalog>>,
+    /// Seals the state that tools want back.
+    seal: Seal,
+    /// The limits of places, common to all shards of the server.
+    places: Places,
     /// The index of this shard.
     shard: u8,
     /// The time of the current turn.
@@ -235,9 +158,29 @@ pub(in crate::server) struct Mcp {
 }
 
 impl Mcp {
-    pub fn new(shard: u8, now: Instant) -> Mcp {
+    /// Creates the tables of a shard, with the key and the places of its server. A server of one
+    /// shard may have none: it then gets a random key and places of its own. Clients may list their
+    /// tasks only if all have to authenticate.
+    ///
+    /// # Errors
+    /// The kernel's error, when a key is drawn.
+    pub fn new(config: &GuestConfig, shard: u8, now: Instant) -> std::io::Result<Mcp> {
+        let mut drawn = [0; 32];
+        let key = match config.mcp_key {
+            Some(key) => key,
+            None => {
+                crate::reactor::random_bytes(&mut drawn)?;
+                drawn
+            }
+        };
+        let server =
+            ServerInfo { lists_tasks: config.access.is_guarded(), ..ServerInfo::default() };
         let timers_max = limits::MCP_CALLS_MAX + limits::MCP_KEEPS_MAX + 1;
-        Mcp {
+        Ok(Mcp {
+            server: server.into(),
+            catalog: Guarded::default(),
+            seal: Seal::new(&key),
+            places: config.mcp_places.clone().unwrap_or_default(),
             shard,
             now,
             sessions: Sessions::new(),
@@ -251,7 +194,7 @@ impl Mcp {
             kept: answer::Kept::default(),
             counts: McpCounts::default(),
             span: None,
-        }
+        })
     }
 
     /// True if events are queued or a notification is gathered.
@@ -322,5 +265,94 @@ impl Mcp {
         }
         let (due, at) = next?;
         Some(self.timers.arm(at, due).expect("the wheel has room for each call and each keep"))
+    }
+
+    /// Returns this principal's listening calls whose filter fits.
+    fn listeners(&self, owner: Principal, wants: impl Fn(&Filter) -> bool) -> Vec<(Handle, Id)> {
+        let wanted = |call: &McpCall| match &call.stage {
+            Stage::Listens(filter) => call.owner == owner && wants(filter),
+            _ => false,
+        };
+        let calls = self.calls.iter().filter(|(_, call)| wanted(call));
+        calls.map(|(handle, call)| (handle, call.context.id.clone())).collect()
+    }
+
+    /// Returns the calls that listen to a task.
+    fn listeners_of_task(&self, owner: Principal, name: &str) -> Vec<(Handle, Id)> {
+        self.listeners(owner, |filter| filter.tasks.iter().any(|task| task == name))
+    }
+
+    /// Queues a check if an ended execution is watched.
+    pub(in crate::server) fn note_ended(&mut self, execution: ExecutionId) {
+        if self.watches.has(execution) {
+            self.note(News::Look);
+        }
+    }
+
+    fn task(&self, handle: Handle) -> Option<&Task> {
+        match &self.keeps.get(handle)?.role {
+            Role::Task(task) => Some(task),
+            Role::Answer(_) | Role::Door => None,
+        }
+    }
+
+    fn task_mut(&mut self, handle: Handle) -> Option<&mut Task> {
+        match &mut self.keeps.get_mut(handle)?.role {
+            Role::Task(task) => Some(task),
+            Role::Answer(_) | Role::Door => None,
+        }
+    }
+
+    /// Returns the calls that wait for the result of a task.
+    fn awaiting(&self, handle: Handle) -> Vec<Handle> {
+        let is_it = |stage: &Stage| matches!(stage, Stage::Awaits(keep) if *keep == handle);
+        let calls = self.calls.iter().filter(|(_, call)| is_it(&call.stage));
+        calls.map(|(call, _)| call).collect()
+    }
+
+    /// Checks the invariants of sessions, calls and keeps. For tests.
+    ///
+    /// # Panics
+    /// If an invariant does not hold.
+    pub fn audit(&self, hub: &Hub) {
+        self.sessions.audit();
+        self.kept.audit();
+        self.timers.audit();
+        let linked = |id: ConnectionId| {
+            let connection = hub.connection_at(id)?;
+            connection.mcp.as_deref()
+        };
+        for (handle, call) in self.calls.iter() {
+            if let Some(id) = call.outlet.connection() {
+                let link = linked(id).expect("the connection of a call's outlet is linked");
+                let is_its = match &link.part {
+                    Part::Call(its) => *its == handle,
+                    Part::Lines(_) => true,
+                    Part::Session(_) => false,
+                };
+                assert!(is_its); // M4
+                assert!(call.notifier.is_none_or(|notifier| link.feeds.contains(&notifier)));
+            }
+            if let Stage::Runs(keep) = call.stage {
+                let keep = self.keeps.get(keep).expect("a running call has a keep");
+                assert!(matches!(keep.role, Role::Answer(its) if its == handle));
+            }
+        }
+        for session in self.sessions.iter() {
+            let is_its = |call: &McpCall| call.asker == Asker::Session(session.name);
+            let count = self.calls.iter().filter(|(_, call)| is_its(call)).count();
+            assert_eq!(count, session.call_count);
+        }
+        for (_, keep) in self.keeps.iter() {
+            let is_asking = keep.execution.is_none();
+            assert!(is_asking || keep.over.is_some() || keep.subscriber.is_some()); // M5
+            if let Role::Answer(call) = keep.role {
+                assert!(self.calls.get(call).is_some());
+            }
+        }
+        let is_mcp = |connection: &Connection| matches!(connection.doing, Doing::Mcp);
+        for connection in hub.connections() {
+            assert_eq!(is_mcp(connection), connection.mcp.is_some(), "{connection:?}");
+        }
     }
 }

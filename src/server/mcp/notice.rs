@@ -11,19 +11,15 @@ use std::io::Write;
 use std::rc::Rc;
 
 use crate::base::{Handle, SubscriberId};
-use crate::endpoint::StreamBody;
 use crate::limits;
 use crate::mcp::{Level, Version, notify};
-use crate::reactor::ConnectionId;
 use crate::server::hub::Hub;
-use crate::server::hub::connection::Connection;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
-use crate::server::mcp::{Due, Ear, News, Part};
+use crate::server::mcp::link::Written;
+use crate::server::mcp::{Due, Ear, Mcp, News, link};
 use crate::shard::{Chunk, Delivery, Reported};
 use crate::stream::{EndState, Gap, Kind, Progress};
 use crate::trace::Transport;
-use crate::wire::http1::{begin_chunk, end_chunk};
-use crate::wire::sse;
 
 /// Gathered chunks for one call.
 #[derive(Debug)]
@@ -111,11 +107,12 @@ impl Notice {
     }
 }
 
-impl Hub {
+impl Mcp {
     /// Handles a chunk for the receiver of a subscriber's deliveries.
     #[inline]
     pub fn hear_chunk(
         &mut self,
+        hub: &mut Hub,
         ear: Ear,
         subscriber: SubscriberId,
         chunk: &Chunk<'_>,
@@ -123,80 +120,85 @@ impl Hub {
     ) {
         match ear {
             Ear::Keep(handle) => {
-                let Some(keep) = self.mcp.keeps.get_mut(handle) else { return };
+                let Some(keep) = self.keeps.get_mut(handle) else { return };
                 let was_full = keep.is_full;
                 keep.take(chunk);
                 let is_newly_full = keep.is_full && !was_full;
                 if keep.has_readers() || is_newly_full {
-                    self.mcp.note(News::Keep(handle));
+                    self.note(News::Keep(handle));
                 }
                 if is_newly_full {
-                    self.hold(subscriber); // M6
+                    hub.hold(subscriber); // M6
                 }
             }
-            Ear::Call(handle) if chunk.kind == Kind::Log => self.hear_log(handle, chunk),
+            Ear::Call(handle) if chunk.kind == Kind::Log => self.hear_log(hub, handle, chunk),
             // Structured content is sent as a whole, with the answer.
             Ear::Call(handle) if chunk.kind == Kind::Json && self.is_relayed(handle) => {
-                if let Some(call) = self.mcp.calls.get_mut(handle) {
+                if let Some(call) = self.calls.get_mut(handle) {
                     call.reached.come_past(chunk);
                 }
             }
             Ear::Call(handle) => {
-                self.deliveries_mut().note(chunk.published_at, Transport::Mcp, 1);
-                if !self.mcp.notice.push(handle, chunk, progress) {
-                    self.close_notice();
-                    self.mcp.notice.push(handle, chunk, progress);
+                hub.deliveries_mut().note(chunk.published_at, Transport::Mcp, 1);
+                if !self.notice.push(handle, chunk, progress) {
+                    self.close_notice(hub);
+                    self.notice.push(handle, chunk, progress);
                 }
-                let outlet =
-                    self.mcp.calls.get_mut(handle).and_then(|call| call.outlet.connection());
-                let connection = outlet.and_then(|id| self.connection(id));
+                let outlet = self.calls.get_mut(handle).and_then(|call| call.outlet.connection());
+                let connection = outlet.and_then(|id| hub.connection(id));
                 let is_urged = connection.is_some_and(|c| c.must_flush_after(chunk.data.len()));
-                self.note_queued(1, chunk.data.len(), is_urged);
+                hub.note_queued(1, chunk.data.len(), is_urged);
             }
         }
     }
 
     /// True if this call runs a tool of another server.
     fn is_relayed(&self, handle: Handle) -> bool {
-        let stage = self.mcp.calls.get(handle).map(|call| &call.stage);
+        let stage = self.calls.get(handle).map(|call| &call.stage);
         let Some(Stage::Runs(keep)) = stage else { return false };
-        self.mcp.keeps.get(*keep).is_some_and(|keep| keep.tool.is_relayed)
+        self.keeps.get(*keep).is_some_and(|keep| keep.tool.is_relayed)
     }
 
     /// Handles any other delivery.
-    pub fn hear(&mut self, ear: Ear, subscriber: SubscriberId, delivery: &Delivery<'_>) {
+    pub fn hear(
+        &mut self,
+        hub: &mut Hub,
+        ear: Ear,
+        subscriber: SubscriberId,
+        delivery: &Delivery<'_>,
+    ) {
         match ear {
             Ear::Keep(handle) => {
-                let Some(keep) = self.mcp.keeps.get_mut(handle) else { return };
+                let Some(keep) = self.keeps.get_mut(handle) else { return };
                 match delivery {
                     Delivery::End(ended) => keep.end(ended),
                     Delivery::Gap(gap) => keep.miss(gap),
                     Delivery::Chunk(_) | Delivery::Progress(_) => return,
                 }
-                self.mcp.note(News::Keep(handle));
+                self.note(News::Keep(handle));
             }
             Ear::Call(handle) => match delivery {
                 Delivery::Chunk(_) => {}
-                Delivery::Gap(gap) => self.tell_gap(handle, gap),
-                Delivery::Progress(reported) => self.tell_progress(handle, reported),
+                Delivery::Gap(gap) => self.tell_gap(hub, handle, gap),
+                Delivery::Progress(reported) => self.tell_progress(hub, handle, reported),
                 Delivery::End(ended) => {
-                    self.unfeed(handle, subscriber, ended.end.state);
-                    self.mcp.note(News::Call(handle));
+                    self.unfeed(hub, handle, subscriber, ended.end.state);
+                    self.note(News::Call(handle));
                 }
             },
         }
     }
 
     /// Handles the end of a subscriber that delivers to a call.
-    fn unfeed(&mut self, handle: Handle, subscriber: SubscriberId, state: EndState) {
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+    fn unfeed(&mut self, hub: &mut Hub, handle: Handle, subscriber: SubscriberId, state: EndState) {
+        let Some(call) = self.calls.get_mut(handle) else { return };
         if call.notifier != Some(subscriber) {
             return; // The client is back and has another subscriber.
         }
         call.notifier = None;
         let Some(id) = call.outlet.connection() else { return };
         call.is_cut_short = matches!(state, EndState::Detached { .. });
-        if let Some(connection) = self.connection(id)
+        if let Some(connection) = hub.connection(id)
             && let Some(link) = &mut connection.mcp
         {
             link.feeds.retain(|fed| *fed != subscriber);
@@ -204,18 +206,22 @@ impl Hub {
     }
 
     /// Writes the gathered chunks as a notification.
-    pub(in crate::server) fn close_notice(&mut self) {
-        let Some(handle) = self.mcp.notice.call.take() else { return };
-        let notice = std::mem::replace(&mut self.mcp.notice, EMPTY);
-        self.write_notice(handle, &notice);
-        self.mcp.notice = notice;
+    pub(in crate::server) fn close_notice(&mut self, hub: &mut Hub) {
+        let Some(handle) = self.notice.call.take() else { return };
+        let notice = std::mem::replace(&mut self.notice, EMPTY);
+        self.write_notice(hub, handle, &notice);
+        self.notice = notice;
     }
 
-    fn write_notice(&mut self, handle: Handle, notice: &Notice) {
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+    fn write_notice(&mut self, hub: &mut Hub, handle: Handle, notice: &Notice) {
+        let Some(call) = self.calls.get_mut(handle) else { return };
         let Some(last) = notice.pieces.last() else {
             let Some(progress) = notice.progress else { return };
-            return self.tell_report(handle, &Reported { progress, message: None, context: None });
+            return self.tell_report(
+                hub,
+                handle,
+                &Reported { progress, message: None, context: None },
+            );
         };
         call.reached.come_to(last.seq, last.offset + (last.until - last.from) as u64);
         let version = call.context.version;
@@ -223,12 +229,12 @@ impl Hub {
         if let Some(token) = &tokens.partial {
             let seq = call.reached.partials;
             call.reached.partials += 1;
-            self.notify(handle, |out| {
+            self.notify(hub, handle, |out| {
                 notify::partial_result(out, version, token, seq, notice.chunks());
             });
         }
         let Some(token) = &tokens.progress else { return };
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let Some(call) = self.calls.get_mut(handle) else { return };
         let (wanted, total) = match notice.progress {
             Some(progress) => (progress.progress, progress.total),
             None => (last.seq as f64, notice.chunks_expected.map(|count| count as f64)),
@@ -245,10 +251,10 @@ impl Hub {
         // A client that gets partial results is not sent the output twice.
         let is_whole = note.total.is_some_and(|total| wanted >= total);
         match tokens.partial.is_some() {
-            true => self.tell_or_hold(handle, is_whole, |out| {
+            true => self.tell_or_hold(hub, handle, is_whole, |out| {
                 notify::progress(out, &note, [].into_iter());
             }),
-            false => self.tell_or_hold(handle, is_whole, |out| {
+            false => self.tell_or_hold(hub, handle, is_whole, |out| {
                 notify::progress(out, &note, notice.chunks());
             }),
         }
@@ -257,55 +263,61 @@ impl Hub {
     /// Sends a progress notification in its order. On lines, a notification that reports completion
     /// first waits a moment, and is dropped when the answer comes. Some clients lose what comes
     /// right before the answer and report an error.
-    fn tell_or_hold(&mut self, handle: Handle, is_whole: bool, write: impl FnOnce(&mut Vec<u8>)) {
-        self.tell_held(handle);
-        let Some(call) = self.mcp.calls.get(handle) else { return };
+    fn tell_or_hold(
+        &mut self,
+        hub: &mut Hub,
+        handle: Handle,
+        is_whole: bool,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        self.tell_held(hub, handle);
+        let Some(call) = self.calls.get(handle) else { return };
         let outlet = call.outlet;
-        if !matches!(outlet, Outlet::Lines(id) if is_whole && !self.settles(id)) {
-            self.notify(handle, write);
+        if !matches!(outlet, Outlet::Lines(id) if is_whole && !link::is_settling(hub, id)) {
+            self.notify(hub, handle, write);
             return;
         }
-        let until = self.mcp.now + limits::MCP_WHOLE_HELD;
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let until = self.now + limits::MCP_WHOLE_HELD;
+        let Some(call) = self.calls.get_mut(handle) else { return };
         write(&mut call.held);
         let armed = call.timer.take();
-        let timer = self.mcp.set_timer(armed, Some((Due::Call(handle), until)));
-        self.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
+        let timer = self.set_timer(armed, Some((Due::Call(handle), until)));
+        self.calls.get_mut(handle).expect("it was just there").timer = timer;
     }
 
     /// Sends the notification that was held back.
-    pub(in crate::server) fn tell_held(&mut self, handle: Handle) {
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+    pub(in crate::server) fn tell_held(&mut self, hub: &mut Hub, handle: Handle) {
+        let Some(call) = self.calls.get_mut(handle) else { return };
         if !call.held.is_empty() {
             let held = std::mem::take(&mut call.held);
             let armed = call.timer.take();
-            self.mcp.set_timer(armed, None);
-            self.notify(handle, |out| out.extend_from_slice(&held));
+            self.set_timer(armed, None);
+            self.notify(hub, handle, |out| out.extend_from_slice(&held));
         }
     }
 
     /// Handles a report of progress. A number without a text waits for the chunk that may come with
     /// it.
-    fn tell_progress(&mut self, handle: Handle, reported: &Reported<'_>) {
+    fn tell_progress(&mut self, hub: &mut Hub, handle: Handle, reported: &Reported<'_>) {
         let Reported { progress, message, context } = *reported;
         if message.is_none() && context.is_none() {
-            if !self.mcp.notice.is_of(handle) {
-                self.close_notice();
-                self.mcp.notice.open(handle);
+            if !self.notice.is_of(handle) {
+                self.close_notice(hub);
+                self.notice.open(handle);
             }
-            self.mcp.notice.progress = Some(progress);
+            self.notice.progress = Some(progress);
             return;
         }
-        if self.mcp.notice.is_of(handle) {
-            self.close_notice();
+        if self.notice.is_of(handle) {
+            self.close_notice(hub);
         }
-        self.tell_report(handle, reported);
+        self.tell_report(hub, handle, reported);
     }
 
     /// Sends a report of progress without chunks, unless it contains nothing new.
-    fn tell_report(&mut self, handle: Handle, reported: &Reported<'_>) {
+    fn tell_report(&mut self, hub: &mut Hub, handle: Handle, reported: &Reported<'_>) {
         let Reported { progress, message, context } = *reported;
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let Some(call) = self.calls.get_mut(handle) else { return };
         let tokens = Rc::clone(&call.tokens);
         let Some(token) = &tokens.progress else { return };
         let has_risen = call.reached.rising.last().is_none_or(|last| progress.progress > last);
@@ -326,17 +338,17 @@ impl Hub {
             ..notify::ProgressNotification::new(token, call.reached.rising.next(progress.progress))
         };
         let is_whole = note.total.is_some_and(|total| progress.progress >= total);
-        self.tell_or_hold(handle, is_whole, |out| {
+        self.tell_or_hold(hub, handle, is_whole, |out| {
             notify::progress(out, &note, [].into_iter());
         });
     }
 
-    fn tell_gap(&mut self, handle: Handle, gap: &Gap) {
-        if self.mcp.notice.call == Some(handle) {
-            self.close_notice();
+    fn tell_gap(&mut self, hub: &mut Hub, handle: Handle, gap: &Gap) {
+        if self.notice.call == Some(handle) {
+            self.close_notice(hub);
         }
-        self.tell_held(handle); // Its number is below that of the gap.
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        self.tell_held(hub, handle); // Its number is below that of the gap.
+        let Some(call) = self.calls.get_mut(handle) else { return };
         call.reached.seq = gap.to_seq;
         call.reached.bytes += gap.byte_count;
         let tokens = Rc::clone(&call.tokens);
@@ -352,14 +364,15 @@ impl Hub {
             }),
             ..notify::ProgressNotification::new(token, call.reached.rising.next(last))
         };
-        if self.notify(handle, |out| notify::progress(out, &note, [].into_iter())) {
-            self.mcp.counts.gaps += 1;
-        }
+        let written = self.notify(hub, handle, |out| {
+            notify::progress(out, &note, [].into_iter());
+        });
+        self.counts.gaps += u64::from(written == Written::Queued);
     }
 
     /// Handles a line of a log: a text, or an object with its level.
-    fn hear_log(&mut self, handle: Handle, chunk: &Chunk<'_>) {
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+    fn hear_log(&mut self, hub: &mut Hub, handle: Handle, chunk: &Chunk<'_>) {
+        let Some(call) = self.calls.get_mut(handle) else { return };
         let Some(least) = call.level else { return call.reached.come_past(chunk) };
         let text = String::from_utf8_lossy(chunk.data);
         let said: Option<serde_json::Value> = serde_json::from_str(&text).ok();
@@ -373,47 +386,49 @@ impl Hub {
             Some(said) => notify::Data::Json(&said["data"]),
             None => notify::Data::Text(&text),
         };
-        self.close_notice(); // Earlier chunks come before this line.
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        self.close_notice(hub); // Earlier chunks come before this line.
+        let Some(call) = self.calls.get_mut(handle) else { return };
         call.reached.come_past(chunk);
-        self.notify(handle, |out| notify::message(out, level, member("logger"), data, None));
+        self.notify(hub, handle, |out| notify::message(out, level, member("logger"), data, None));
     }
 
-    /// Sends a notification like [`Hub::say`], and counts it.
-    pub(in crate::server) fn notify(
+    /// Sends a notification like [`Mcp::say`], and counts it.
+    pub(in crate::server::mcp) fn notify(
         &mut self,
+        hub: &mut Hub,
         handle: Handle,
         write: impl FnOnce(&mut Vec<u8>),
-    ) -> bool {
-        let is_told = self.say(handle, write);
-        self.mcp.counts.notifications += u64::from(is_told);
-        is_told
+    ) -> Written {
+        let written = self.say(hub, handle, write);
+        self.counts.notifications += u64::from(written == Written::Queued);
+        written
     }
 
     /// Writes a message to the client of this call, after the notifications gathered for it.
-    /// Returns `false` if the client has no connection.
-    pub(in crate::server) fn say(
+    pub(in crate::server::mcp) fn say(
         &mut self,
+        hub: &mut Hub,
         handle: Handle,
         write: impl FnOnce(&mut Vec<u8>),
-    ) -> bool {
-        if self.mcp.notice.is_of(handle) {
-            self.close_notice();
+    ) -> Written {
+        if self.notice.is_of(handle) {
+            self.close_notice(hub);
         }
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return false };
-        let Some(id) = call.outlet.connection() else { return false };
+        let Some(call) = self.calls.get_mut(handle) else { return Written::Unheard };
+        let Some(id) = call.outlet.connection() else { return Written::Unheard };
         call.reached.count += 1;
         let has_ids = matches!(call.asker, Asker::Session(_));
-        let shard = self.mcp.shard;
+        let shard = self.shard;
         let (reached, handle) = (call.reached, call.name.unwrap_or(handle));
         if let Outlet::Open(_) = call.outlet {
             call.outlet = Outlet::Stream(id);
             let primes = has_ids && call.context.version == Version::V2025_11_25;
-            if !self.begin_stream(id) {
-                return false;
+            if link::begin_stream(hub, id) == Written::Unheard {
+                return Written::Unheard;
             }
             if primes {
-                self.write_event(
+                link::write_event(
+                    hub,
                     id,
                     Some(EventId { shard, handle, seq: 0, bytes: 0, count: 0 }),
                     |_| {},
@@ -422,82 +437,26 @@ impl Hub {
         }
         let (seq, bytes, count) = (reached.seq, reached.bytes, reached.count);
         let event_id = has_ids.then_some(EventId { shard, handle, seq, bytes, count });
-        self.write_event(id, event_id, write);
-        true
+        link::write_event(hub, id, event_id, write);
+        Written::Queued
     }
 
     /// Begins the stream of a call with an event that only has an id.
-    pub(in crate::server) fn prime(&mut self, handle: Handle) {
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+    pub(in crate::server) fn prime(&mut self, hub: &mut Hub, handle: Handle) {
+        let Some(call) = self.calls.get_mut(handle) else { return };
         let Outlet::Open(id) = call.outlet else { return };
         call.outlet = Outlet::Stream(id);
         call.is_primed = true;
-        let shard = self.mcp.shard;
-        if self.begin_stream(id) {
-            self.write_event(
+        let shard = self.shard;
+        if link::begin_stream(hub, id) == Written::Queued {
+            link::write_event(
+                hub,
                 id,
                 Some(EventId { shard, handle, seq: 0, bytes: 0, count: 0 }),
                 |_| {},
             );
         }
     }
-
-    /// Writes a message in the format of its connection: a line or a server-sent event.
-    pub(in crate::server) fn write_event(
-        &mut self,
-        id: ConnectionId,
-        event_id: Option<EventId>,
-        write: impl FnOnce(&mut Vec<u8>),
-    ) {
-        self.borrow_large_buffer(id);
-        let Some(connection) = self.writable(id) else { return };
-        let before = connection.own_bytes();
-        let Some(link) = &connection.mcp else { return };
-        let (is_lines, body) = (matches!(link.part, Part::Lines(_)), link.body);
-        if is_lines {
-            connection.write(|out| {
-                write(out);
-                out.push(b'\n');
-            });
-        } else if let Some(body @ (StreamBody::Chunked | StreamBody::UntilClose)) = body {
-            write_framed(connection, body, |out| {
-                if let Some(event_id) = event_id {
-                    event_id.write(out);
-                }
-                out.extend_from_slice(b"event: message\ndata: ");
-                write(out);
-                out.extend_from_slice(b"\n\n");
-            });
-        }
-        let written = connection.own_bytes() - before;
-        self.note_queued(0, written, false);
-    }
-
-    /// Writes the time that a client has to wait before it reconnects.
-    pub(in crate::server) fn write_mcp_retry(&mut self, id: ConnectionId) {
-        let retry = self.retry();
-        let Some(connection) = self.writable(id) else { return };
-        let Some(body) = connection.mcp.as_ref().and_then(|link| link.body) else { return };
-        write_framed(connection, body, |out| {
-            sse::write_retry(out, retry);
-            out.extend_from_slice(sse::END);
-        });
-    }
-}
-
-/// Writes a part of a stream's body.
-pub(in crate::server) fn write_framed(
-    connection: &mut Connection,
-    body: StreamBody,
-    write: impl FnOnce(&mut Vec<u8>),
-) {
-    connection.write(|out| {
-        let open = (body == StreamBody::Chunked).then(|| begin_chunk(out));
-        write(out);
-        if let Some(open) = open {
-            end_chunk(out, open);
-        }
-    });
 }
 
 /// The placeholder while a notice is being written.
@@ -524,7 +483,7 @@ pub(in crate::server) struct EventId {
 }
 
 impl EventId {
-    fn write(self, out: &mut Vec<u8>) {
+    pub(in crate::server::mcp) fn write(self, out: &mut Vec<u8>) {
         let EventId { shard, handle, seq, bytes, count } = self;
         let (index, generation) = (handle.index, handle.generation);
         writeln!(out, "id: {shard:02x}.{index:x}.{generation:x}-{seq}-{bytes}-{count}")

@@ -13,6 +13,7 @@ use crate::mcp::results::Results;
 use crate::mcp::{Era, questions};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
+use crate::server::guests::Guests;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asks, Stage};
 use crate::server::mcp::tools::ToolCall;
@@ -71,22 +72,22 @@ fn send_questions<R: Reactor + 'static>(
     asked: Vec<Question>,
 ) {
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
+    let Guests { hub, mcp, .. } = &mut shard.guests;
     for question in asked {
         let number = hub.random_number();
-        let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+        let Some(call) = mcp.calls.get_mut(handle) else { return };
         let params = questions::params(call.context.version, &question);
         let method = question.method.name();
         let Stage::Asks(asks) = &mut call.stage else { return };
         asks.open.push((number, question));
         let name = name_of(handle, number);
-        hub.say(handle, |out| jsonrpc::write_request(out, &name, method, &params));
+        mcp.say(hub, handle, |out| jsonrpc::write_request(out, &name, method, &params));
     }
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     let armed = call.timer.take();
     let until = now + limits::MCP_ASK_DEADLINE;
-    let timer = hub.mcp.set_timer(armed, Some((Due::Call(handle), until)));
-    hub.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
+    let timer = mcp.set_timer(armed, Some((Due::Call(handle), until)));
+    mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
 }
 
 /// Repeats the open questions for a client that has come back.
@@ -94,8 +95,8 @@ pub(in crate::server) fn ask_open_again<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     let Stage::Asks(asks) = &mut call.stage else { return };
     let open = std::mem::take(&mut asks.open);
     send_questions(shard, handle, open.into_iter().map(|(_, question)| question).collect());
@@ -109,8 +110,8 @@ pub(in crate::server) fn hear_reply<R: Reactor + 'static>(
     result: Result<Value, ErrorObject>,
 ) {
     let Some((handle, number)) = parse_name(id) else { return };
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     if call.asker != source.asker || call.owner != source.owner {
         return; // It is not the asker's call.
     }
@@ -143,8 +144,8 @@ pub(in crate::server) fn hear_reply<R: Reactor + 'static>(
 
 /// Runs a tool whose questions were all answered, or sends its further questions.
 fn ask_again<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     let Stage::Asks(asks) = &mut call.stage else { return };
     asks.rounds += 1;
     let is_endless = asks.rounds > ROUNDS_MAX;
@@ -171,10 +172,10 @@ fn ask_again<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
         Ok(Asking::Run) => match tools::prepare_call(shard, &tool_call) {
             Err(reply) => answer::answer_call(shard, handle, reply),
             Ok(prepared) => {
-                let hub = &mut shard.guests.hub;
-                let call = hub.mcp.calls.get_mut(handle).expect("as above");
+                let mcp = &mut shard.guests.mcp;
+                let call = mcp.calls.get_mut(handle).expect("as above");
                 let armed = call.timer.take();
-                hub.mcp.set_timer(armed, None);
+                mcp.set_timer(armed, None);
                 tools::run_for(shard, handle, tool_call.spec, prepared);
             }
         },
@@ -183,8 +184,8 @@ fn ask_again<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
             if let Err(fault) = questions::check(context.version, &context.client, &asked) {
                 return answer::answer_call(shard, handle, Err(fault));
             }
-            let hub = &mut shard.guests.hub;
-            let call = hub.mcp.calls.get_mut(handle).expect("as above");
+            let mcp = &mut shard.guests.mcp;
+            let call = mcp.calls.get_mut(handle).expect("as above");
             let Stage::Asks(asks) = &mut call.stage else { return };
             asks.state = state;
             match asked.is_empty() {

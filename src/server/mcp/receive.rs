@@ -8,11 +8,13 @@ use crate::limits;
 use crate::mcp::{self, Era, Headers, Incoming, McpFault, McpSession as Machine, Version};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::calls::Answered;
+use crate::server::guests::Guests;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::answer::{Reply, Source, status_of, write_answer};
 use crate::server::mcp::call::{Asker, Outlet};
+use crate::server::mcp::link::Written;
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Link, Part, ask, far, questions, result, trace};
+use crate::server::mcp::{Link, Part, ask, far, link, questions, result, trace};
 use crate::server::{ServerShard, calls, peers, workers};
 use crate::tool::ToolSpec;
 use crate::wire::http1::Status;
@@ -66,9 +68,9 @@ fn named_session<R: Reactor + 'static>(
         let text = "the header `MCP-Protocol-Version` does not name a version that has sessions";
         return Err(McpFault::invalid_request(text));
     }
-    let hub = &mut shard.guests.hub;
+    let mcp = &mut shard.guests.mcp;
     let name = text.parse::<SessionName>().ok();
-    match name.filter(|name| hub.mcp.sessions.of(*name, owner).is_some()) {
+    match name.filter(|name| mcp.sessions.of(*name, owner).is_some()) {
         Some(name) => Ok(name),
         None => Err(McpFault::invalid_request("the session does not exist").status(404)),
     }
@@ -100,9 +102,9 @@ fn hear_session<R: Reactor + 'static>(
         Err(fault) => return answer_fault(shard, id, request_id, fault),
     };
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    hub.mcp.sessions.touch(name, now);
-    let session = hub.mcp.sessions.get(name).expect("it was just there");
+    let mcp = &mut shard.guests.mcp;
+    mcp.sessions.touch(name, now);
+    let session = mcp.sessions.get(name).expect("it was just there");
     match session.machine.receive(message, request.version.as_deref()) {
         Err(fault) => answer_fault(shard, id, request_id, fault),
         Ok(incoming) => {
@@ -181,9 +183,9 @@ pub(in crate::server) fn free_asked<R: Reactor + 'static>(
     asker: Asker,
     id: &Id,
 ) {
-    let hub = &mut shard.guests.hub;
+    let mcp = &mut shard.guests.mcp;
     if let Asker::Session(name) = asker {
-        match hub.mcp.sessions.get(name) {
+        match mcp.sessions.get(name) {
             Some(session) => session.machine.finish(id),
             None => far::finish_far(shard, name, id),
         }
@@ -204,12 +206,12 @@ pub(in crate::server) fn initialize<R: Reactor + 'static>(
     let name = SessionName { shard: peers::own_index(shard) as u8, key: secret.token };
     let most = limits::MCP_SESSIONS_MAX;
     let own_max = if shard.guests.access.is_guarded() { most / 4 } else { most };
-    let hub = &mut shard.guests.hub;
-    let opened = hub.mcp.sessions.open(name, owner, machine, now, own_max);
+    let mcp = &mut shard.guests.mcp;
+    let opened = mcp.sessions.open(name, owner, machine, now, own_max);
     let gone = opened.map_err(|_| McpFault::busy("too many sessions are open"))?;
     if let Some(gone) = gone {
-        hub.mcp.counts.sessions_evicted += 1;
-        hub.mcp.forget_session(gone.name);
+        mcp.counts.sessions_evicted += 1;
+        mcp.forget_session(gone.name);
     }
     Ok((name, result))
 }
@@ -220,19 +222,19 @@ pub(in crate::server) fn close_session<R: Reactor + 'static>(
     name: SessionName,
 ) {
     far::tell_far(shard, name);
-    let hub = &mut shard.guests.hub;
+    let mcp = &mut shard.guests.mcp;
     let of_it = |call: &crate::server::mcp::call::McpCall| call.asker == Asker::Session(name);
-    let calls = hub.mcp.calls.iter().filter(|(_, call)| of_it(call));
+    let calls = mcp.calls.iter().filter(|(_, call)| of_it(call));
     let calls: Vec<_> = calls.map(|(handle, _)| handle).collect();
     for handle in calls {
         ask::abandon(shard, handle);
     }
-    let hub = &mut shard.guests.hub;
-    hub.mcp.forget_session(name);
-    if let Some(session) = hub.mcp.sessions.close(name)
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    mcp.forget_session(name);
+    if let Some(session) = mcp.sessions.close(name)
         && let Some(stream) = session.stream
     {
-        hub.release_link(stream);
+        link::release(hub, stream);
     }
 }
 
@@ -252,20 +254,20 @@ fn open_ear<R: Reactor + 'static>(
         };
     }
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    let session = hub.mcp.sessions.get(name).expect("it was just there");
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    let session = mcp.sessions.get(name).expect("it was just there");
     if session.stream.is_some() {
         let text = "this session already has a stream";
         let error = ApiError::new(Status::CONFLICT, "stream_in_use", text);
         return calls::answer_error(shard, id, &error);
     }
     session.stream = Some(id);
-    hub.mcp.sessions.touch(name, now);
+    mcp.sessions.touch(name, now);
     let connection = hub.connection(id).expect("its request is being answered");
     connection.mcp = Some(Box::new(Link::new(Part::Session(name))));
     connection.doing = Doing::Mcp;
     hub.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
-    if !hub.begin_stream(id) {
+    if link::begin_stream(hub, id) == Written::Unheard {
         // A HEAD request has no stream.
         let connection = hub.connection(id).expect("as above");
         connection.mcp = None;
@@ -283,10 +285,10 @@ pub(in crate::server) fn lose_stream<R: Reactor + 'static>(
     name: SessionName,
 ) {
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    if let Some(session) = hub.mcp.sessions.get(name) {
+    let mcp = &mut shard.guests.mcp;
+    if let Some(session) = mcp.sessions.get(name) {
         session.stream = None;
-        hub.mcp.sessions.touch(name, now);
+        mcp.sessions.touch(name, now);
     }
 }
 

@@ -145,8 +145,8 @@ pub(in crate::server) fn subscribe_resource<R: Reactor + 'static>(
         return Err(McpFault::resource_not_found(results.version(), uri));
     }
     if let Some(name) = listen::session_of(source) {
-        let hub = &mut shard.guests.hub;
-        if let Some(session) = hub.mcp.sessions.get(name) {
+        let mcp = &mut shard.guests.mcp;
+        if let Some(session) = mcp.sessions.get(name) {
             session.machine.subscribe(uri)?;
         }
         listen::watch_for_session(shard, name, uri);
@@ -161,8 +161,8 @@ pub(in crate::server) fn unsubscribe_resource<R: Reactor + 'static>(
     uri: &str,
 ) -> Reply {
     if let Some(name) = listen::session_of(source) {
-        let hub = &mut shard.guests.hub;
-        if let Some(session) = hub.mcp.sessions.get(name) {
+        let mcp = &mut shard.guests.mcp;
+        if let Some(session) = mcp.sessions.get(name) {
             session.machine.unsubscribe(uri);
         }
         listen::unwatch_for_session(shard, name, uri);

@@ -11,18 +11,17 @@ use crate::mcp::results::Results;
 use crate::mcp::{Context, McpFault, Rest, ToolCallEnd};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::calls::Answered;
-use crate::server::hub::Hub;
-use crate::server::hub::connection::{Connection, Doing, Timer};
+use crate::server::guests::Guests;
+use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::answer::Reply;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::doors::meta_of;
 use crate::server::mcp::keep::{Content, Role};
 use crate::server::mcp::notice::EventId;
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Link, News, Part, answer, ask, doors, questions, tools};
+use crate::server::mcp::{Link, News, Part, answer, ask, doors, link, questions, tools};
 use crate::server::{ServerShard, hub};
 use crate::stream::{Kind, Kinds, Totals};
-use crate::wire::sse;
 /// Returns the reply to a call whose execution is over.
 pub(in crate::server) fn result_of<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
@@ -31,10 +30,10 @@ pub(in crate::server) fn result_of<R: Reactor + 'static>(
 ) -> Reply {
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
-    let hub = &shard.guests.hub;
-    let keep = hub.mcp.keeps.get(keep).ok_or_else(|| McpFault::internal("the output is gone"))?;
+    let mcp = &shard.guests.mcp;
+    let keep = mcp.keeps.get(keep).ok_or_else(|| McpFault::internal("the output is gone"))?;
     let is_cut_short = match &keep.role {
-        Role::Answer(call) => hub.mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
+        Role::Answer(call) => mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
         Role::Door | Role::Task(_) => false,
     };
     let is_told = context.progress_token.is_some() || context.partial_token.is_some();
@@ -77,12 +76,12 @@ pub(in crate::server) fn send_away<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     let Outlet::Stream(id) = call.outlet else { return };
-    hub.write_mcp_retry(id);
+    link::write_retry(hub, id);
     answer::mute(shard, handle);
-    shard.guests.hub.release_link(id);
+    link::release(&mut shard.guests.hub, id);
 }
 
 /// Resumes the stream of a call after this event. Returns `None` if no such call exists.
@@ -95,8 +94,8 @@ pub(in crate::server) fn resume_call<R: Reactor + 'static>(
 ) -> Option<Answered> {
     let event = EventId::parse(behind)?;
     let asker = Asker::Session(name);
-    let hub = &mut shard.guests.hub;
-    if hub.mcp.kept.was_answered(event.handle, name, event.count) {
+    let mcp = &mut shard.guests.mcp;
+    if mcp.kept.was_answered(event.handle, name, event.count) {
         return end_at_once(shard, id, name, event.handle);
     }
     let is_its =
@@ -104,14 +103,14 @@ pub(in crate::server) fn resume_call<R: Reactor + 'static>(
     let is_it = |handle: Handle, call: &crate::server::mcp::call::McpCall| {
         is_its(call) && call.name.unwrap_or(handle) == event.handle
     };
-    let found = hub.mcp.calls.iter().find(|(handle, call)| is_it(*handle, call));
+    let found = mcp.calls.iter().find(|(handle, call)| is_it(*handle, call));
     let found = found.map(|(handle, _)| handle);
     let handle = match found {
         Some(handle) => handle,
         None => {
-            let call = hub.mcp.kept.take(event.handle, name)?;
-            let handle = hub.mcp.calls.insert(call).ok()?;
-            if let Some(session) = hub.mcp.sessions.get(name) {
+            let call = mcp.kept.take(event.handle, name)?;
+            let handle = mcp.calls.insert(call).ok()?;
+            if let Some(session) = mcp.sessions.get(name) {
                 session.call_count += 1;
             }
             handle
@@ -119,21 +118,21 @@ pub(in crate::server) fn resume_call<R: Reactor + 'static>(
     };
     take_from(shard, handle);
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    hub.mcp.sessions.touch(name, now);
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    mcp.sessions.touch(name, now);
     let connection = hub.connection(id)?;
     connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
     connection.doing = Doing::Mcp;
     hub.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
-    let call = hub.mcp.calls.get_mut(handle)?;
+    let call = mcp.calls.get_mut(handle)?;
     call.outlet = Outlet::Stream(id);
     call.reached.count = call.reached.count.max(event.count);
     (call.reached.seq, call.reached.bytes) = (event.seq, event.bytes); // It resumes there.
-    hub.begin_stream(id);
+    link::begin_stream(hub, id);
     notify_from(shard, handle, event);
     questions::ask_open_again(shard, handle);
-    let hub = &mut shard.guests.hub;
-    hub.mcp.note(News::Call(handle));
+    let mcp = &mut shard.guests.mcp;
+    mcp.note(News::Call(handle));
     shard.pump();
     Some(Answered::Later)
 }
@@ -146,19 +145,19 @@ fn end_at_once<R: Reactor + 'static>(
     call: Handle,
 ) -> Option<Answered> {
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    hub.mcp.sessions.touch(name, now);
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    mcp.sessions.touch(name, now);
     let connection = hub.connection(id)?;
     connection.mcp = Some(Box::new(Link::new(Part::Call(call))));
-    hub.begin_stream(id);
-    hub.release_link(id);
+    link::begin_stream(hub, id);
+    link::release(hub, id);
     Some(Answered::Later)
 }
 
 /// Takes a call from its previous connection, whose loss was not noticed yet.
 fn take_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     let before = call.outlet;
     answer::mute(shard, handle);
     let hub = &mut shard.guests.hub;
@@ -174,8 +173,8 @@ fn take_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
 /// Sends the chunks after an event again, from the log of the execution. The notifier of the
 /// lost connection keeps the log until the new one does.
 fn notify_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, event: EventId) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     let lost = call.notifier.take();
     attach_behind(shard, handle, event);
     if let Some(lost) = lost {
@@ -184,10 +183,10 @@ fn notify_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle,
 }
 
 fn attach_behind<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, event: EventId) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get(handle) else { return };
     let execution = match call.stage {
-        Stage::Runs(keep) => hub.mcp.keeps.get(keep).and_then(|keep| keep.execution),
+        Stage::Runs(keep) => mcp.keeps.get(keep).and_then(|keep| keep.execution),
         Stage::Answered(_) => call.ran,
         _ => None,
     };
@@ -212,7 +211,7 @@ pub(in crate::server) fn beat_mcp<R: Reactor + 'static>(
     id: ConnectionId,
 ) {
     let now = shard.now;
-    let hub = &mut shard.guests.hub;
+    let Guests { hub, mcp, .. } = &mut shard.guests;
     let Some(connection) = hub.connection(id) else { return };
     let silence = now.since(connection.sent_at);
     if connection.is_blocked && silence >= limits::SEND_STALL {
@@ -229,72 +228,13 @@ pub(in crate::server) fn beat_mcp<R: Reactor + 'static>(
         _ => None,
     };
     if silence >= limits::KEEP_ALIVE / 2 && !is_blocked {
-        if let Some(call) = call.and_then(|handle| hub.mcp.calls.get_mut(handle))
+        if let Some(call) = call.and_then(|handle| mcp.calls.get_mut(handle))
             && let Outlet::Open(_) = call.outlet
         {
             call.outlet = Outlet::Stream(id);
-            hub.begin_stream(id); // A client that waits for long gets a sign of life.
+            link::begin_stream(hub, id); // A client that waits for long gets a sign of life.
         }
-        hub.write_comment(id);
+        link::write_keep_alive(hub, id);
     }
     hub.set_timer(id, Some((Timer::McpBeat, next_at)));
-}
-
-impl Hub {
-    fn write_comment(&mut self, id: ConnectionId) {
-        let Some(connection) = self.writable(id) else { return };
-        let Some(body) = connection.mcp.as_ref().and_then(|link| link.body) else { return };
-        crate::server::mcp::notice::write_framed(connection, body, |out| {
-            out.extend_from_slice(sse::KEEP_ALIVE);
-        });
-    }
-
-    /// Checks the invariants of sessions, calls and keeps. For tests.
-    ///
-    /// # Panics
-    /// If an invariant does not hold.
-    pub(in crate::server) fn audit_mcp(&self) {
-        let mcp = &self.mcp;
-        mcp.sessions.audit();
-        mcp.kept.audit();
-        mcp.timers.audit();
-        let linked = |id: ConnectionId| {
-            let connection = self.connection_at(id)?;
-            connection.mcp.as_deref()
-        };
-        for (handle, call) in mcp.calls.iter() {
-            if let Some(id) = call.outlet.connection() {
-                let link = linked(id).expect("the connection of a call's outlet is linked");
-                let is_its = match &link.part {
-                    Part::Call(its) => *its == handle,
-                    Part::Lines(_) => true,
-                    Part::Session(_) => false,
-                };
-                assert!(is_its); // M4
-                assert!(call.notifier.is_none_or(|notifier| link.feeds.contains(&notifier)));
-            }
-            if let Stage::Runs(keep) = call.stage {
-                let keep = mcp.keeps.get(keep).expect("a running call has a keep");
-                assert!(matches!(keep.role, Role::Answer(its) if its == handle));
-            }
-        }
-        for session in mcp.sessions.iter() {
-            let is_its = |call: &crate::server::mcp::call::McpCall| {
-                call.asker == Asker::Session(session.name)
-            };
-            let count = mcp.calls.iter().filter(|(_, call)| is_its(call)).count();
-            assert_eq!(count, session.call_count);
-        }
-        for (_, keep) in mcp.keeps.iter() {
-            let is_asking = keep.execution.is_none();
-            assert!(is_asking || keep.over.is_some() || keep.subscriber.is_some()); // M5
-            if let Role::Answer(call) = keep.role {
-                assert!(mcp.calls.get(call).is_some());
-            }
-        }
-        let is_mcp = |connection: &Connection| matches!(connection.doing, Doing::Mcp);
-        for connection in self.connections() {
-            assert_eq!(is_mcp(connection), connection.mcp.is_some(), "{connection:?}");
-        }
-    }
 }

@@ -5,6 +5,7 @@ use crate::engine::Event;
 use crate::mcp::Era;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
+use crate::server::guests::Guests;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::keep::Role;
 use crate::server::mcp::{
@@ -14,9 +15,9 @@ use crate::server::mcp::{
 pub(in crate::server) fn settle_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let now = shard.now;
     loop {
-        let hub = &mut shard.guests.hub;
-        hub.mcp.now = now;
-        match hub.mcp.news.pop() {
+        let mcp = &mut shard.guests.mcp;
+        mcp.now = now;
+        match mcp.news.pop() {
             None => return,
             Some(News::Keep(keep)) => settle_keep(shard, keep),
             Some(News::Call(call)) => settle_call(shard, call),
@@ -27,12 +28,12 @@ pub(in crate::server) fn settle_mcp<R: Reactor + 'static>(shard: &mut ServerShar
 }
 
 fn settle_keep<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get(handle) else { return };
+    let mcp = &shard.guests.mcp;
+    let Some(keep) = mcp.keeps.get(handle) else { return };
     let run = keep.execution.and_then(|id| doors::known_run(shard, id));
     let has_panicked = run.is_some_and(|run| run.has_panicked);
-    let hub = &mut shard.guests.hub;
-    let keep = hub.mcp.keeps.get_mut(handle).expect("as above");
+    let mcp = &mut shard.guests.mcp;
+    let keep = mcp.keeps.get_mut(handle).expect("as above");
     keep.has_panicked |= has_panicked;
     match &keep.role {
         Role::Answer(call) => {
@@ -50,19 +51,19 @@ fn settle_keep<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle)
 
 /// Answers a call if its output is complete and all its notifications were sent.
 fn settle_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get(handle) else { return };
     match &call.stage {
         Stage::Runs(keep) => {
             let keep = *keep;
-            let Some(kept) = hub.mcp.keeps.get(keep) else { return };
+            let Some(kept) = mcp.keeps.get(keep) else { return };
             if kept.over.is_none() || call.notifier.is_some() {
                 return;
             }
             let execution = kept.execution;
             let reply = result::result_of(shard, keep, &listen::call_context(shard, handle));
-            let hub = &mut shard.guests.hub;
-            hub.mcp.calls.get_mut(handle).expect("it was just there").ran = execution;
+            let mcp = &mut shard.guests.mcp;
+            mcp.calls.get_mut(handle).expect("it was just there").ran = execution;
             forget_keep(shard, keep);
             answer::answer_call(shard, handle, reply);
         }
@@ -80,9 +81,9 @@ pub(in crate::server) fn forget_keep<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let hub = &mut shard.guests.hub;
-    let Some(mut keep) = hub.mcp.keeps.remove(handle) else { return };
-    hub.mcp.set_timer(keep.timer.take(), None);
+    let mcp = &mut shard.guests.mcp;
+    let Some(mut keep) = mcp.keeps.remove(handle) else { return };
+    mcp.set_timer(keep.timer.take(), None);
     if let Some(subscriber) = keep.subscriber {
         shard.pump(); // Earlier actions come first.
         shard.ask_at_once(Event::Unsubscribe(subscriber));
@@ -100,8 +101,8 @@ pub(in crate::server) fn lose_link<R: Reactor + 'static>(
         Part::Session(name) => receive::lose_stream(shard, name),
         Part::Lines(lines) => lines::lose_lines(shard, id, *lines),
         Part::Call(handle) => {
-            let hub = &mut shard.guests.hub;
-            let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+            let mcp = &mut shard.guests.mcp;
+            let Some(call) = mcp.calls.get_mut(handle) else { return };
             match call.asker {
                 Asker::Session(_) if call.context.version.era() == Era::Handshake => {
                     answer::mute(shard, handle);
@@ -118,10 +119,10 @@ pub(in crate::server) fn lose_link<R: Reactor + 'static>(
 
 /// Settles a call that has lost its connection. A call that only waits is closed.
 fn settle_detached<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get(handle) else { return };
     match &call.stage {
-        Stage::Runs(_) | Stage::Answered(_) => hub.mcp.note(News::Call(handle)),
+        Stage::Runs(_) | Stage::Answered(_) => mcp.note(News::Call(handle)),
         Stage::Asks(_) => {} // The client comes back, or the time is up.
         Stage::Awaits(_) | Stage::Reads(..) | Stage::Listens(_) | Stage::Begins => {
             answer::close_call(shard, handle);
@@ -133,14 +134,14 @@ fn settle_detached<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Han
 pub(in crate::server) fn fire_mcp_deadlines<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let now = shard.now;
     loop {
-        let hub = &mut shard.guests.hub;
-        hub.mcp.kept.expire(now);
-        if let Some(session) = hub.mcp.sessions.expire(now) {
-            hub.mcp.counts.sessions_idled_out += 1;
-            hub.mcp.forget_session(session.name);
+        let mcp = &mut shard.guests.mcp;
+        mcp.kept.expire(now);
+        if let Some(session) = mcp.sessions.expire(now) {
+            mcp.counts.sessions_idled_out += 1;
+            mcp.forget_session(session.name);
             continue;
         }
-        let Some(due) = hub.mcp.timers.pop_expired(now) else { return };
+        let Some(due) = mcp.timers.pop_expired(now) else { return };
         shard.worked = true;
         match due {
             Due::Call(handle) => call_is_due(shard, handle),
@@ -151,8 +152,8 @@ pub(in crate::server) fn fire_mcp_deadlines<R: Reactor + 'static>(shard: &mut Se
 }
 
 fn call_is_due<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     call.timer = None;
     match &call.stage {
         Stage::Asks(_) => {
@@ -168,14 +169,14 @@ fn call_is_due<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle)
             let bytes = bytes.to_vec(); // The settling of lines is over.
             answer::say_answer(shard, handle, bytes);
         }
-        Stage::Runs(_) => hub.tell_held(handle),
+        Stage::Runs(_) => mcp.tell_held(hub, handle),
         Stage::Awaits(_) | Stage::Listens(_) | Stage::Begins => {}
     }
 }
 
 fn keep_is_due<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     keep.timer = None;
     let execution = keep.execution;
     match &keep.role {

@@ -13,6 +13,7 @@ use crate::mcp::results::Results;
 use crate::mcp::tasks::{self, Detail, TaskState};
 use crate::mcp::{Context, Era, META_TASK, McpFault, Version, notify, questions};
 use crate::reactor::Reactor;
+use crate::server::guests::Guests;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, Stage};
 use crate::server::mcp::keep::{Keep, Role};
@@ -111,16 +112,16 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
     };
     let now = shard.now;
     let keep = Keep { place, ..Keep::new(owner, spec, Role::Task(Box::new(task))) };
-    let hub = &mut shard.guests.hub;
+    let mcp = &mut shard.guests.mcp;
     let full = |_| McpFault::busy("too many tasks exist");
-    let handle = hub.mcp.keeps.insert(Box::new(keep)).map_err(full)?;
+    let handle = mcp.keeps.insert(Box::new(keep)).map_err(full)?;
     let until = now + Duration::from_millis(ttl_ms);
-    let timer = hub.mcp.set_timer(None, Some((Due::Keep(handle), until)));
-    hub.mcp.keeps.get_mut(handle).expect("it was just made").timer = timer;
+    let timer = mcp.set_timer(None, Some((Due::Keep(handle), until)));
+    mcp.keeps.get_mut(handle).expect("it was just made").timer = timer;
     advance_task(shard, handle);
     let server = ask::server_info(shard);
-    let hub = &mut shard.guests.hub;
-    let Some(task) = hub.mcp.task(handle) else {
+    let mcp = &mut shard.guests.mcp;
+    let Some(task) = mcp.task(handle) else {
         return Err(McpFault::internal("the task is gone"));
     };
     Ok(Results::new(task.context.version, &server).task_created(&task.document()))
@@ -128,8 +129,8 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
 
 /// Runs the tool of a task, or asks its questions first.
 fn advance_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     let (owner, spec) = (keep.owner, Arc::clone(&keep.tool));
     let Role::Task(task) = &mut keep.role else { return };
     task.rounds += 1;
@@ -164,11 +165,11 @@ fn advance_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle
             if let Err(fault) = questions::check(context.version, &context.client, &asked) {
                 return finish_task(shard, handle, Err(fault), Outcome::Failed);
             }
-            let hub = &mut shard.guests.hub;
+            let Guests { hub, mcp, .. } = &mut shard.guests;
             let is_nothing = asked.is_empty();
             let open: Vec<(u64, Question)> =
                 asked.into_iter().map(|question| (hub.random_number(), question)).collect();
-            let Some(task) = hub.mcp.task_mut(handle) else { return };
+            let Some(task) = mcp.task_mut(handle) else { return };
             (task.open, task.remembers) = (open, state);
             match is_nothing {
                 true => advance_task(shard, handle),
@@ -196,8 +197,8 @@ fn run_task<R: Reactor + 'static>(
             finish_task(shard, handle, reply, Outcome::Failed);
         }
         Ok(execution) => {
-            let hub = &mut shard.guests.hub;
-            if let Some(keep) = hub.mcp.keeps.get_mut(handle) {
+            let mcp = &mut shard.guests.mcp;
+            if let Some(keep) = mcp.keeps.get_mut(handle) {
                 keep.execution = Some(execution);
             }
             tools::attach_keep(shard, handle, execution, crate::engine::From::Start);
@@ -214,8 +215,8 @@ fn set_task_state<R: Reactor + 'static>(
     state: TaskState,
 ) {
     let now_us = records::wall_us(shard);
-    let hub = &mut shard.guests.hub;
-    let Some(task) = hub.mcp.task_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(task) = mcp.task_mut(handle) else { return };
     if task.state != state {
         task.state = state;
         task.updated_us = now_us.max(task.created_us);
@@ -228,8 +229,8 @@ pub(in crate::server) fn settle_task<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let hub = &mut shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(keep) = mcp.keeps.get(handle) else { return };
     let (Some(over), Role::Task(task)) = (&keep.over, &keep.role) else { return };
     if task.reply.is_some() {
         return;
@@ -246,8 +247,8 @@ fn finish_task<R: Reactor + 'static>(
     reply: Reply,
     outcome: Outcome,
 ) {
-    let hub = &mut shard.guests.hub;
-    let Some(task) = hub.mcp.task_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(task) = mcp.task_mut(handle) else { return };
     let state = match (&reply, outcome) {
         _ if task.state.is_terminal() => task.state,
         (_, Outcome::Cancelled) => TaskState::Cancelled,
@@ -262,11 +263,11 @@ fn finish_task<R: Reactor + 'static>(
 
 /// Answers the calls that wait for the result of a task.
 fn answer_awaiting<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(task) = hub.mcp.task(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(task) = mcp.task(handle) else { return };
     let Some(reply) = task.reply.clone() else { return };
     let name = task.name.clone();
-    for call in hub.mcp.awaiting(handle) {
+    for call in mcp.awaiting(handle) {
         let reply = of_task(shard, &name, reply.clone(), &listen::call_context(shard, call));
         answer::answer_call(shard, call, reply);
     }
@@ -288,12 +289,12 @@ fn find_task<R: Reactor + 'static>(
     owner: Principal,
     name: &str,
 ) -> Result<Handle, McpFault> {
-    let hub = &shard.guests.hub;
+    let mcp = &shard.guests.mcp;
     let is_it = |keep: &Keep| match &keep.role {
         Role::Task(task) => keep.owner == owner && task.name == name,
         Role::Answer(_) | Role::Door => false,
     };
-    let found = hub.mcp.keeps.iter().find(|(_, keep)| is_it(keep));
+    let found = mcp.keeps.iter().find(|(_, keep)| is_it(keep));
     found.map(|(handle, _)| handle).ok_or_else(McpFault::task_not_found)
 }
 
@@ -306,8 +307,8 @@ pub(in crate::server) fn get_task<R: Reactor + 'static>(
     let handle = find_task(shard, owner, name)?;
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
-    let hub = &mut shard.guests.hub;
-    let task = hub.mcp.task(handle).ok_or_else(McpFault::task_not_found)?;
+    let mcp = &mut shard.guests.mcp;
+    let task = mcp.task(handle).ok_or_else(McpFault::task_not_found)?;
     Ok(task.with_detail(|detail| results.task(&task.document(), detail)))
 }
 
@@ -321,8 +322,8 @@ pub(in crate::server) fn task_result<R: Reactor + 'static>(
         Ok(handle) => handle,
         Err(fault) => return Some(Err(fault)),
     };
-    let hub = &mut shard.guests.hub;
-    let reply = hub.mcp.task(handle).and_then(|task| task.reply.clone());
+    let mcp = &mut shard.guests.mcp;
+    let reply = mcp.task(handle).and_then(|task| task.reply.clone());
     if let Some(reply) = reply {
         return Some(of_task(shard, name, reply, &context));
     }
@@ -339,8 +340,8 @@ pub(in crate::server) fn task_items<R: Reactor + 'static>(
     owner: Principal,
     version: Version,
 ) -> Vec<Value> {
-    let hub = &shard.guests.hub;
-    let own = hub.mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
+    let mcp = &shard.guests.mcp;
+    let own = mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
     let documents = own.filter_map(|(_, keep)| match &keep.role {
         Role::Task(task) => Some(task.document().to_json(version).into()),
         Role::Answer(_) | Role::Door => None,
@@ -357,8 +358,8 @@ pub(in crate::server) fn cancel_task<R: Reactor + 'static>(
     let handle = find_task(shard, owner, name)?;
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
-    let hub = &mut shard.guests.hub;
-    let keep = hub.mcp.keeps.get(handle).ok_or_else(McpFault::task_not_found)?;
+    let mcp = &mut shard.guests.mcp;
+    let keep = mcp.keeps.get(handle).ok_or_else(McpFault::task_not_found)?;
     let Role::Task(task) = &keep.role else { return Err(McpFault::task_not_found()) };
     let execution = keep.execution.filter(|_| keep.over.is_none());
     if !task.state.is_terminal() {
@@ -375,8 +376,8 @@ pub(in crate::server) fn cancel_task<R: Reactor + 'static>(
         let text = format!("the task is already {}", task.state.name());
         return Err(McpFault::invalid_params(text));
     }
-    let hub = &mut shard.guests.hub;
-    let task = hub.mcp.task(handle).ok_or_else(McpFault::task_not_found)?;
+    let mcp = &mut shard.guests.mcp;
+    let task = mcp.task(handle).ok_or_else(McpFault::task_not_found)?;
     Ok(results.task_cancelled(&task.document()))
 }
 
@@ -388,8 +389,8 @@ pub(in crate::server) fn update_task<R: Reactor + 'static>(
     answers: Map<String, Value>,
 ) -> Reply {
     let handle = find_task(shard, owner, name)?;
-    let hub = &mut shard.guests.hub;
-    let task = hub.mcp.task_mut(handle).ok_or_else(McpFault::task_not_found)?;
+    let mcp = &mut shard.guests.mcp;
+    let task = mcp.task_mut(handle).ok_or_else(McpFault::task_not_found)?;
     for (key, answer) in answers {
         task.hear(&key, answer);
     }
@@ -399,8 +400,8 @@ pub(in crate::server) fn update_task<R: Reactor + 'static>(
 }
 
 fn go_on_if_answered<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(task) = hub.mcp.task(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(task) = mcp.task(handle) else { return };
     if task.state == TaskState::InputRequired && task.open.is_empty() {
         set_task_state(shard, handle, TaskState::Working);
         advance_task(shard, handle);
@@ -410,9 +411,9 @@ fn go_on_if_answered<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: H
 /// Sends a task's questions, in the handshake era, on the stream of a call that waits for its
 /// result.
 fn send_task_questions<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.awaiting(handle).first().copied() else { return };
-    let Some(task) = hub.mcp.task(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.awaiting(handle).first().copied() else { return };
+    let Some(task) = mcp.task(handle) else { return };
     let (version, name) = (task.context.version, task.name.clone());
     if version.era() == Era::Stateless {
         return;
@@ -422,8 +423,8 @@ fn send_task_questions<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle:
         params["_meta"][META_TASK] = json!({ "taskId": name });
         let id = crate::server::mcp::questions::name_of(call, number);
         let method = question.method.name();
-        let hub = &mut shard.guests.hub;
-        hub.say(call, |out| jsonrpc::write_request(out, &id, method, &params));
+        let Guests { hub, mcp, .. } = &mut shard.guests;
+        mcp.say(hub, call, |out| jsonrpc::write_request(out, &id, method, &params));
     }
 }
 
@@ -434,8 +435,8 @@ pub(in crate::server) fn hear_task_reply<R: Reactor + 'static>(
     number: u64,
     result: Result<Value, ErrorObject>,
 ) {
-    let hub = &mut shard.guests.hub;
-    let Some(task) = hub.mcp.task_mut(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(task) = mcp.task_mut(handle) else { return };
     let found = task.open.iter().find(|(open, _)| *open == number);
     let Some((_, question)) = found.cloned() else { return };
     match result {
@@ -454,12 +455,12 @@ pub(in crate::server) fn hear_task_reply<R: Reactor + 'static>(
 
 /// Notifies the calls that listen to a task of its change.
 fn tell_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let hub = &mut shard.guests.hub;
-    let Some(keep) = hub.mcp.keeps.get(handle) else { return };
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    let Some(keep) = mcp.keeps.get(handle) else { return };
     let (owner, Role::Task(task)) = (keep.owner, &keep.role) else { return };
     let version = task.context.version;
     let mut messages = Vec::new();
-    for (call, id) in hub.mcp.listeners_of_task(owner, &task.name) {
+    for (call, id) in mcp.listeners_of_task(owner, &task.name) {
         let mut bytes = Vec::new();
         let document = task.document();
         task.with_detail(|detail| {
@@ -468,7 +469,7 @@ fn tell_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
         messages.push((call, bytes));
     }
     for (call, bytes) in messages {
-        hub.notify(call, |out| out.extend_from_slice(&bytes));
+        mcp.notify(hub, call, |out| out.extend_from_slice(&bytes));
     }
 }
 
@@ -477,8 +478,8 @@ pub(in crate::server) fn forget_task<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let hub = &mut shard.guests.hub;
-    let awaiting = hub.mcp.awaiting(handle);
+    let mcp = &mut shard.guests.mcp;
+    let awaiting = mcp.awaiting(handle);
     settle::forget_keep(shard, handle);
     for call in awaiting {
         answer::answer_call(shard, call, Err(McpFault::task_not_found()));
@@ -503,28 +504,5 @@ impl Task {
             self.open.remove(at);
             self.answers.insert(key.to_owned(), answer);
         }
-    }
-}
-
-impl crate::server::mcp::Mcp {
-    pub(in crate::server) fn task(&self, handle: Handle) -> Option<&Task> {
-        match &self.keeps.get(handle)?.role {
-            Role::Task(task) => Some(task),
-            Role::Answer(_) | Role::Door => None,
-        }
-    }
-
-    fn task_mut(&mut self, handle: Handle) -> Option<&mut Task> {
-        match &mut self.keeps.get_mut(handle)?.role {
-            Role::Task(task) => Some(task),
-            Role::Answer(_) | Role::Door => None,
-        }
-    }
-
-    /// Returns the calls that wait for the result of a task.
-    fn awaiting(&self, handle: Handle) -> Vec<Handle> {
-        let is_it = |stage: &Stage| matches!(stage, Stage::Awaits(keep) if *keep == handle);
-        let calls = self.calls.iter().filter(|(_, call)| is_it(&call.stage));
-        calls.map(|(call, _)| call).collect()
     }
 }

@@ -15,7 +15,7 @@ use crate::mcp::streams::StreamCall;
 use crate::mcp::tasks::{self, Placement};
 use crate::mcp::{CallMeta, Context, Era, McpFault, Version};
 use crate::reactor::Reactor;
-use crate::server::guests::Destination;
+use crate::server::guests::{Destination, Guests};
 use crate::server::hub::connection::kernel_bytes_for;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, Outlet, Stage};
@@ -159,8 +159,8 @@ pub(in crate::server) fn run_for<R: Reactor + 'static>(
     spec: Arc<ToolSpec>,
     prepared: Prepared,
 ) {
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get(handle) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(call) = mcp.calls.get(handle) else { return };
     let (owner, outlet, asker) = (call.owner, call.outlet, call.asker);
     let version = call.context.version;
     let is_streamed = call.context.wants_stream == Some(false);
@@ -184,17 +184,17 @@ pub(in crate::server) fn run_for<R: Reactor + 'static>(
             return;
         }
     };
-    let hub = &mut shard.guests.hub;
-    let kept = hub.mcp.keeps.get_mut(keep).expect("it was just made");
+    let mcp = &mut shard.guests.mcp;
+    let kept = mcp.keeps.get_mut(keep).expect("it was just made");
     kept.is_streamed = is_streamed;
     let execution = kept.execution.expect("it runs");
-    hub.mcp.calls.get_mut(handle).expect("as above").stage = Stage::Runs(keep);
+    mcp.calls.get_mut(handle).expect("as above").stage = Stage::Runs(keep);
     records::log_started_by(shard, outlet.connection(), execution, &spec.name);
     if let Some(kinds) = kinds {
         attach_notifier(shard, handle, execution, From::Start, kinds);
     }
     if polls || (wants_chunks && is_primed) {
-        shard.guests.hub.prime(handle);
+        shard.guests.mcp.prime(&mut shard.guests.hub, handle);
     }
     if polls {
         result::send_away(shard, handle);
@@ -217,8 +217,8 @@ pub(in crate::server) fn keep_output<R: Reactor + 'static>(
     };
     let execution = open_kept(shard, owner, prepared, subscriber_count, retention)?;
     let keep = Keep { execution: Some(execution), ..Keep::new(owner, spec, role) };
-    let hub = &mut shard.guests.hub;
-    let keep = hub.mcp.keeps.insert(Box::new(keep));
+    let mcp = &mut shard.guests.mcp;
+    let keep = mcp.keeps.insert(Box::new(keep));
     let Ok(keep) = keep else {
         let _ = shard.cancel(execution);
         return Err(ExecuteError::Open(crate::engine::OpenError::TooMany {
@@ -260,14 +260,14 @@ pub(in crate::server) fn attach_keep<R: Reactor + 'static>(
     let spec = SubscribeSpec { policy: Policy::Block, from, ..SubscribeSpec::default() };
     let subscribed = attach_ear(shard, execution, spec, Ear::Keep(keep));
     let token = doors::token_of(shard, execution);
-    let hub = &mut shard.guests.hub;
-    let Some(kept) = hub.mcp.keeps.get_mut(keep) else { return };
+    let mcp = &mut shard.guests.mcp;
+    let Some(kept) = mcp.keeps.get_mut(keep) else { return };
     kept.token = token;
     match subscribed {
         Ok(subscribed) => kept.subscriber = Some(subscribed.subscriber),
         Err(error) => {
             kept.fail(&error.to_string());
-            hub.mcp.note(crate::server::mcp::News::Keep(keep));
+            mcp.note(crate::server::mcp::News::Keep(keep));
         }
     }
 }
@@ -291,8 +291,8 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
     };
     let Ok(subscribed) = attached else { return }; // The answer is complete without it.
     let notifier = subscribed.subscriber;
-    let hub = &mut shard.guests.hub;
-    let Some(call) = hub.mcp.calls.get_mut(handle) else { return };
+    let Guests { hub, mcp, .. } = &mut shard.guests;
+    let Some(call) = mcp.calls.get_mut(handle) else { return };
     call.notifier = Some(notifier);
     call.is_cut_short = false;
     // Only the client of a session can come back.

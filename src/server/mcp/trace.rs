@@ -45,9 +45,9 @@ fn ask_in_span<R: Reactor + 'static>(
         let (trace_id, span_id) = (*trace_id, *span_id);
         context.trace.parent = Some(TraceParent { trace_id, span_id, is_sampled });
     }
-    shard.guests.hub.mcp.span = span;
+    shard.guests.mcp.span = span;
     let reply = ask::carry_out_mcp(shard, source, context, ask);
-    let left = shard.guests.hub.mcp.span.take();
+    let left = shard.guests.mcp.span.take();
     if let (Some(span), Some(reply)) = (left, &reply) {
         end_span(shard, span, error_of(reply));
     }
@@ -100,8 +100,8 @@ pub(in crate::server) fn end_span_of<R: Reactor + 'static>(
     handle: Handle,
     reply: &Reply,
 ) {
-    let hub = &mut shard.guests.hub;
-    let span = hub.mcp.calls.get_mut(handle).and_then(|call| call.span.take());
+    let mcp = &mut shard.guests.mcp;
+    let span = mcp.calls.get_mut(handle).and_then(|call| call.span.take());
     if let Some(span) = span {
         end_span(shard, span, error_of(reply));
     }

@@ -113,7 +113,7 @@ fn ask_all<R: Reactor + 'static>(
         _ => (None, None),
     };
     let parts = vec![own_part];
-    let span = listed.as_ref().and_then(|_| shard.guests.hub.mcp.take_span());
+    let span = listed.as_ref().and_then(|_| shard.guests.mcp.take_span());
     let gathering = Gathering { format, listed, span, parts, answer };
     if awaited.is_empty() {
         return answer_gathered(shard, id, gathering);
@@ -245,7 +245,7 @@ fn metrics<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics {
         agents: agents::running_agents(shard).count() as u64,
         doors: shm::door_count(shard),
         door_bytes: shm::door_bytes(shard),
-        mcp: shard.guests.hub.mcp.metrics(),
+        mcp: shard.guests.mcp.metrics(),
     }
 }
 

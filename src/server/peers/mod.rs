@@ -15,13 +15,16 @@ pub(in crate::server) use gather::{gather, tell_all};
 pub(in crate::server) use join::{begin_joining, is_apart, join_late};
 pub(in crate::server) use messages::{ToPeer, on_message, send, send_all};
 pub(in crate::server) use moves::{begin_move, home_of, send_off};
-pub(in crate::server) use remote::{has_awake_remotes, look_at_remotes, lose_remote, poll_remotes};
+pub(in crate::server) use remote::{look_at_remotes, lose_remote, poll_remotes};
 
 use crate::endpoint::ApiError;
 use crate::limits;
 use crate::reactor::Reactor;
 use crate::server::guests::Guests;
+use crate::server::hub::Hub;
+use crate::server::hub::connection::Doing;
 use crate::server::peers::messages::OpenQuestions;
+use crate::server::peers::remote::Remotes;
 use crate::server::{ServerHandle, ServerShard};
 use crate::shard::CallError;
 use crate::shard::handle::Mailbox;
@@ -34,6 +37,8 @@ pub(in crate::server) struct Peers<R: Reactor + 'static> {
     /// The numbers of the shards that have died, in order.
     dead: Vec<u8>,
     open: OpenQuestions,
+    /// The readers of other shards' rings.
+    remotes: Remotes,
     #[cfg(any(test, fuzzing))]
     courier: Option<messages::Courier>,
     /// Messages that the courier delays, with the number of turns that are left.
@@ -48,6 +53,7 @@ impl<R: Reactor + 'static> Peers<R> {
             mailboxes: Vec::new(),
             dead: Vec::new(),
             open: OpenQuestions::default(),
+            remotes: Remotes::default(),
             #[cfg(any(test, fuzzing))]
             courier: None,
             #[cfg(any(test, fuzzing))]
@@ -63,6 +69,18 @@ impl<R: Reactor + 'static> Peers<R> {
     /// Returns the numbers of the shards that have died.
     pub fn dead(&self) -> &[u8] {
         &self.dead
+    }
+
+    /// Returns the readers of other shards' rings.
+    #[inline]
+    pub fn remotes(&self) -> &Remotes {
+        &self.remotes
+    }
+
+    /// Returns the readers of other shards' rings, to change them.
+    #[inline]
+    pub fn remotes_mut(&mut self) -> &mut Remotes {
+        &mut self.remotes
     }
 
     /// Returns the mailbox of a shard.
@@ -123,12 +141,14 @@ impl<R: Reactor + 'static> Peers<R> {
         self.open.is_gathering()
     }
 
-    /// Checks the table of open questions, for this number of connections that wait for readers.
+    /// Checks the open questions and the readers, against these connections. For tests.
     ///
     /// # Panics
     /// If an invariant does not hold.
-    pub fn audit(&self, joining_count: usize) {
-        self.open.audit(joining_count);
+    pub fn audit(&self, hub: &Hub) {
+        let joining = hub.connections().filter(|c| matches!(c.doing, Doing::Joining));
+        self.open.audit(joining.count());
+        self.remotes.audit(hub);
     }
 }
 

@@ -22,8 +22,8 @@ use crate::base::Instant;
 use crate::engine::{Coalesce, Replay};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::server::guests::Guests;
 use crate::server::hub::Hub;
-use crate::server::hub::connection::Connection;
 use crate::server::hub::deliver::Giving;
 use crate::server::hub::stream::Source;
 use crate::server::peers::join::Joined;
@@ -139,12 +139,15 @@ impl Remotes {
         !self.awake.is_empty()
     }
 
-    /// Wakes the held reader in this slot, because its connection takes bytes again.
-    pub fn release(&mut self, at: u32) {
-        let remote = self.places[at as usize].as_mut().expect("R1");
-        if remote.state == State::Held {
-            remote.state = State::Awake;
-            self.awake.push_back(at);
+    /// Wakes the held readers in these slots, because their connections take bytes again.
+    pub fn release(&mut self, slots: impl Iterator<Item = u32>) {
+        for at in slots {
+            // The reader that is being polled is not in its slot.
+            let Some(remote) = &mut self.places[at as usize] else { continue };
+            if remote.state == State::Held {
+                remote.state = State::Awake;
+                self.awake.push_back(at);
+            }
         }
     }
 
@@ -194,9 +197,9 @@ impl Remotes {
     ///
     /// # Panics
     /// If one does not hold.
-    pub fn audit(&self, connections: &[Option<Box<Connection>>]) {
+    pub fn audit(&self, hub: &Hub) {
         let mut named_count = 0;
-        for connection in connections.iter().flatten() {
+        for connection in hub.connections() {
             for followed in connection.stream.iter().flat_map(|stream| &stream.followed) {
                 let Some(Source::There(at)) = followed.source else { continue };
                 named_count += 1;
@@ -214,28 +217,23 @@ impl Remotes {
     }
 }
 
-impl Hub {
-    /// True if a reader of another shard's ring is awake.
-    #[inline]
-    pub fn has_awake_remotes(&self) -> bool {
-        self.remotes.has_awake()
-    }
-
+impl Remotes {
     /// Delivers to a connection from the reader in this slot, at most one delivery.
-    fn poll_remote<R: Reactor>(
+    fn poll<R: Reactor>(
         &mut self,
         at: u32,
+        hub: &mut Hub,
         reactor: &mut R,
         counters: &mut Counters,
         now: Instant,
     ) -> Given {
         // The reader leaves its slot meanwhile, because its deliveries borrow it.
-        let mut remote = self.remotes.places[at as usize].take().expect("R2");
+        let mut remote = self.places[at as usize].take().expect("R2");
         let id = remote.connection;
-        let is_alone = self.remotes.count() == 1;
+        let is_alone = self.count() == 1;
         let (mut count, mut bytes, mut ended) = (0, 0, None);
         remote.state = loop {
-            if !self.connection(id).expect("R1").takes {
+            if !hub.connection(id).expect("R1").takes {
                 break State::Held;
             }
             let (chunks_max, bytes_max) = remote.delivery_max;
@@ -244,7 +242,7 @@ impl Hub {
             }
             if let Company::Waits { head_seq } = remote.company(now) {
                 remote.subscriber.settle();
-                self.remotes.expect_by(remote.due_at);
+                self.expect_by(remote.due_at);
                 let reactor_sleep = remote.subscriber.rest_behind(head_seq);
                 break if reactor_sleep { State::Dozing } else { State::Awake };
             }
@@ -253,7 +251,7 @@ impl Hub {
                 break if remote.subscriber.rest() { State::Dozing } else { State::Awake };
             };
             count += 1;
-            self.next_chunk();
+            hub.next_chunk();
             if let Delivery::Chunk(chunk) = &delivery {
                 bytes += chunk.data.len() as u64;
                 counters.chunks_delivered += 1;
@@ -265,11 +263,11 @@ impl Hub {
                     names: &remote.names,
                     is_alone,
                 };
-                self.give(id, Source::There(at), chunk, giving);
+                hub.give(id, Source::There(at), chunk, giving);
                 continue;
             }
             count_told(counters, &delivery);
-            self.tell(id, Source::There(at), &remote.names, next_seq, &delivery);
+            hub.tell(id, Source::There(at), &remote.names, next_seq, &delivery);
             if let Delivery::End(Ended { end, .. }) = delivery {
                 ended = Some(end);
                 break State::Dozing;
@@ -279,10 +277,11 @@ impl Hub {
             remote.subscriber.settle(); // The connection has copied the bytes.
         }
         let is_awake = remote.state == State::Awake;
-        self.remotes.places[at as usize] = Some(remote);
-        let left = ended.map(|end| (self.remotes.remove(at), end));
+        self.release(hub.take_released()); // A delivery may have sent.
+        self.places[at as usize] = Some(remote);
+        let left = ended.map(|end| (self.remove(at), end));
         if is_awake {
-            self.remotes.awake.push_back(at);
+            self.awake.push_back(at);
         }
         Given { any: count > 0, left }
     }
@@ -313,21 +312,16 @@ fn count_told(counters: &mut Counters, delivery: &Delivery<'_>) {
         }
     }
 }
-/// True if a reader of another shard's ring is awake.
-#[inline]
-pub(in crate::server) fn has_awake_remotes<R: Reactor + 'static>(shard: &ServerShard<R>) -> bool {
-    shard.guests.hub.has_awake_remotes()
-}
-
 /// Delivers from the rings of other shards.
 pub(in crate::server) fn poll_remotes<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let awake_count = shard.guests.hub.remotes.awake.len();
+    let awake_count = shard.guests.peers.remotes.awake.len();
     for _ in 0..awake_count {
         hub::make_room_for_deliveries(shard);
-        let hub = &mut shard.guests.hub;
-        let Some(at) = hub.remotes.awake.pop_front() else { return };
+        let Guests { hub, peers, .. } = &mut shard.guests;
+        let remotes = &mut peers.remotes;
+        let Some(at) = remotes.awake.pop_front() else { return };
         let (reactor, counters) = (&mut shard.reactor, &mut shard.counters);
-        let Given { any, left } = hub.poll_remote(at, reactor, counters, shard.now);
+        let Given { any, left } = remotes.poll(at, hub, reactor, counters, shard.now);
         shard.worked |= any;
         if let Some((subscriber, end)) = left {
             records::log_let_go(shard, subscriber.execution(), subscriber.id(), &end);
@@ -338,12 +332,10 @@ pub(in crate::server) fn poll_remotes<R: Reactor + 'static>(shard: &mut ServerSh
 
 /// Checks the dozing readers, because another shard may have woken this one.
 pub(in crate::server) fn look_at_remotes<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let hub = &mut shard.guests.hub;
-    hub.remotes.look_at_dozing();
+    shard.guests.peers.remotes.look_at_dozing();
 }
 
 /// Removes the reader in this slot, because its connection is gone.
 pub(in crate::server) fn lose_remote<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u32) {
-    let hub = &mut shard.guests.hub;
-    drop(hub.remotes.remove(at)); // Dropping it tells its shard.
+    drop(shard.guests.peers.remotes.remove(at)); // Dropping it tells its shard.
 }

@@ -148,8 +148,8 @@ pub(in crate::server) fn change_tools_here<R: Reactor + 'static>(
     call: &ApiCall,
     principal: Principal,
 ) -> Result<Answer, ApiError> {
-    let hub = &mut shard.guests.hub;
-    hub.mcp.note_tools(Some(principal));
+    let mcp = &mut shard.guests.mcp;
+    mcp.note_tools(Some(principal));
     match call {
         ApiCall::PutVirtualTool(tool) => put_virtual_tool(shard, tool, principal),
         ApiCall::DeleteVirtualTool(name) => {
