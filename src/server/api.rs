@@ -13,7 +13,7 @@ use crate::reactor::{
 use crate::server::guests::Guests;
 use crate::server::{
     AgentRun, AgentSteps, AgentStream, LineOptions, ServerHandle, ServerShard, ServerShardConfig,
-    agents, hub, mcp, peers, workers,
+    agents, hub, mcp, peers, turn, workers,
 };
 use crate::shard::{ExecuteError, ExecuteOptions, Shard};
 use crate::tool::{SpecError, VirtualTool};
@@ -96,7 +96,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
     /// subscribers `detached: shutdown`. Pending output is still sent: call [`Shard::turn`] until
     /// [`Shard::connection_count`] is 0, or until a deadline of the caller.
     pub fn drain(&mut self) {
-        hub::drain(self)
+        turn::drain(self)
     }
 
     /// Adds a virtual tool for every principal. Its calls go to the workers of the calling

@@ -10,8 +10,7 @@ use crate::limits;
 use crate::memory::{ControlPage, ReaderPageView};
 use crate::reactor::{AnyReactor, ConnectionId, Reactor, SocketLimits};
 use crate::server::agents::{Agent, Agents};
-use crate::server::calls::conversations;
-use crate::server::calls::conversations::Conversations;
+use crate::server::conversations::Conversations;
 use crate::server::hub::Hub;
 use crate::server::hub::stream::Source;
 use crate::server::hub::tls::TlsConfig;
@@ -23,8 +22,8 @@ use crate::server::shm::{Door, DoorsHere, Named, ProcessSeat};
 use crate::server::workers::Workers;
 use crate::server::workers::open_call::OpenCall;
 use crate::server::{
-    AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents, hub,
-    outgoing, peers, records, shm, workers,
+    AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents,
+    conversations, hub, outgoing, peers, records, shm, turn, workers,
 };
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, GuestRun, GuestWork, Notice, Outlet, OutsideReader};
@@ -225,15 +224,15 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn on_bell(shard: &mut ServerShard<R>) {
-        peers::look_at_remotes(shard);
+        shard.guests.peers.remotes_mut().look_at_dozing();
     }
 
     fn on_sockets(shard: &mut ServerShard<R>) {
-        hub::serve_sockets(shard);
+        turn::serve_sockets(shard);
     }
 
     fn on_message(shard: &mut ServerShard<R>, message: ToPeer) {
-        peers::on_message(shard, message);
+        turn::on_message(shard, message);
     }
 
     #[inline]
@@ -242,7 +241,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn on_deadline(shard: &mut ServerShard<R>) {
-        hub::fire_connection_timers(shard);
+        turn::fire_connection_timers(shard);
         outgoing::fire_outgoing_timers(shard);
     }
 
@@ -257,14 +256,15 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         #[cfg(any(test, fuzzing))]
         peers::messages::send_late(shard);
         agents::settle_agents(shard);
+        turn::settle_deaths(shard);
         if shard.guests.peers.remotes().has_awake() {
             shard.did.note(Duty::Remotes);
-            peers::poll_remotes(shard);
+            turn::poll_remotes(shard);
         }
     }
 
     fn flush(shard: &mut ServerShard<R>) {
-        hub::flush_connections(shard);
+        turn::flush_connections(shard);
         shard.wake_readers();
         hub::settle_deliveries(shard);
     }
@@ -286,7 +286,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn close(shard: &mut ServerShard<R>) {
-        hub::close_connections(shard);
+        turn::close_connections(shard);
         outgoing::close_outgoing(shard);
     }
 
@@ -352,7 +352,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn flush_if_due(shard: &mut ServerShard<R>) {
-        hub::flush_if_due(shard);
+        turn::flush_if_due(shard);
     }
 
     fn prepare(
@@ -431,7 +431,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         }
         shm::tell_end_at_door(shard, execution, verdict);
         shm::end_named(shard, execution.index);
-        hub::note_ended(shard, execution);
+        turn::note_ended(shard, execution);
         workers::note_call_ended(shard, execution, verdict.outcome);
         records::log_ended(shard, execution, verdict);
     }
@@ -462,7 +462,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     fn after_wake(shard: &mut ServerShard<R>) {
         if shm::has_lines_to_wake(shard) {
-            hub::flush_connections(shard);
+            turn::flush_connections(shard);
         }
     }
 
@@ -490,6 +490,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         let hub = &shard.guests.hub;
         hub.audit();
         shard.guests.mcp.audit(hub);
+        shm::lines::audit_lines(hub);
         shard.guests.peers.audit(hub);
         workers::audit_calls(shard);
         shm::audit_doors(shard);

@@ -3,23 +3,28 @@
 //! A [`ServerShard`] is a shard with guests. Each guest is a struct with tables of its own:
 //!
 //! - `hub`: the connections, their output and their deadlines;
-//! - `calls`: the calls of the HTTP API;
+//! - `streams`: connections that follow executions;
+//! - `executions`: what clients may know of executions, and `conversations`: threads of these;
+//! - `calls`: the calls of the HTTP API that run tools;
 //! - `mcp`: the Model Context Protocol;
 //! - `workers`: tools whose work is done by clients;
 //! - `agents`: runs of models, and `outgoing`: connections to the servers of models;
 //! - `shm`: processes that share memory;
 //! - `peers`: the other shards of the server.
 //!
-//! `guests.rs` joins them: it is all that the shard knows of them. `launch.rs` starts the shards of
+//! A guest calls those below it only; `tests/tidy/guests.rs` has the order. `turn` joins them.
+//! `guests.rs` is all that the shard knows of them. `launch.rs` starts the shards of
 //! a server, `ends.rs` reports their ends, and `records.rs` writes the log.
 
 mod agents;
 mod api;
 mod calls;
+mod conversations;
 mod ends;
 #[cfg(test)]
 #[path = "ends_tests.rs"]
 mod ends_tests;
+mod executions;
 mod guests;
 #[cfg(test)]
 mod guests_tests;
@@ -36,13 +41,15 @@ mod places;
 mod records;
 mod shm;
 mod spans;
+mod streams;
+mod turn;
 mod upstreams;
 mod workers;
 
 pub use agents::{
     AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
 };
-pub use calls::conversations::Conversations;
+pub use conversations::Conversations;
 pub use ends::{ShardEnd, ShardEnds};
 pub use guests::{GuestConfig, Guests, ServerHandle, ServerShard, ServerShardConfig, ServerThread};
 pub use hub::TlsConfig;

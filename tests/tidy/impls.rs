@@ -16,8 +16,6 @@ const KNOWN: &[(&str, &str, usize)] = &[
     ("engine", "Engine", 9),
     ("engine", "Execution", 5),
     ("reactor", "UringNet", 5),
-    ("server", "Hub", 6),
-    ("server", "ServedRun", 5),
     ("sim", "Follower", 4),
     ("sim", "Sim", 7),
 ];

@@ -1,32 +1,12 @@
-//! The calls of the HTTP API: what is carried out here, and how it is answered.
+//! The calls of the HTTP API that run tools, wait for results, and name conversations.
 //!
-//! `answer.rs` carries out calls, `owner.rs` says which principal may make them, and `threads.rs`
-//! handles the requests of front ends that name a conversation (`conversations.rs`).
+//! `answer.rs` runs tools and answers with results. `threads.rs` handles the requests of front
+//! ends that name a conversation.
 
 pub(in crate::server) mod answer;
-pub(in crate::server) mod conversations;
-mod owner;
 mod threads;
 
 pub(in crate::server) use answer::{
-    answer, answer_error, answer_late, answer_waiting, carry_out_call, describe, list_executions,
-    served_ring_bytes, tool_name,
+    answer_late, answer_waiting, await_result, cancel_call, run_tool,
 };
-pub(in crate::server) use owner::{is_owned, principal_of};
-pub(in crate::server) use threads::{cut_waiting, end_threads, home_of_thread};
-
-/// The state of a request that was carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Answered {
-    /// Its reply is complete.
-    Now,
-    /// Its reply comes later, or is a stream that has begun.
-    Later,
-}
-
-impl Answered {
-    /// True if the reply is complete.
-    pub fn is_now(self) -> bool {
-        self == Answered::Now
-    }
-}
+pub(in crate::server) use threads::{ask_thread, cut_waiting, end_threads, home_of_thread};

@@ -26,15 +26,15 @@ use crate::endpoint::{
 };
 use crate::engine::{From, NotFound};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::calls::{Answered, answer, owner};
-use crate::server::hub::Hub;
-use crate::server::hub::attached::Attached;
+use crate::server::calls::answer;
 use crate::server::hub::connection::{Doing, kernel_bytes_for};
-use crate::server::hub::follow::Manner;
-use crate::server::hub::front::{Thread, Told};
 use crate::server::hub::stream::Source;
+use crate::server::hub::{Answered, Hub};
 use crate::server::peers::ToPeer;
-use crate::server::{ServerShard, hub, peers};
+use crate::server::streams::attached::Attached;
+use crate::server::streams::follow::Manner;
+use crate::server::streams::front::{Thread, Told};
+use crate::server::{ServerShard, executions, hub, peers, streams};
 use crate::shard::act::read_chunk;
 use crate::shard::run::Ring;
 use crate::stream::ExecutionState;
@@ -81,7 +81,7 @@ pub(in crate::server) fn ask_thread<R: Reactor + 'static>(
 ) -> Answered {
     let ThreadCall { thread, ask } = call;
     let newest = shard.guests.conversations.newest(principal, &thread);
-    let newest = newest.filter(|execution| owner::is_owned(shard, *execution, principal));
+    let newest = newest.filter(|execution| executions::is_owned(shard, *execution, principal));
     let answer = match ask {
         ThreadAsk::Rejoin(format, delivery_options) => {
             return rejoin(shard, id, newest, format, delivery_options);
@@ -107,7 +107,7 @@ pub(in crate::server) fn ask_thread<R: Reactor + 'static>(
         }
     };
     let answer = answer.unwrap_or_else(|error| Answer::error(&error));
-    answer::answer(shard, id, &answer)
+    hub::answer(shard, id, &answer)
 }
 
 fn is_under_way<R: Reactor + 'static>(shard: &mut ServerShard<R>, execution: ExecutionId) -> bool {
@@ -125,7 +125,7 @@ fn rejoin<R: Reactor + 'static>(
     delivery_options: DeliveryOptions,
 ) -> Answered {
     let Some(execution) = newest.filter(|execution| is_under_way(shard, *execution)) else {
-        return answer::answer(shard, id, &Answer::empty(Status::NO_CONTENT));
+        return hub::answer(shard, id, &Answer::empty(Status::NO_CONTENT));
     };
     let follow = Follow {
         executions: smallvec![(execution, From::Start)],
@@ -135,7 +135,7 @@ fn rejoin<R: Reactor + 'static>(
         delivery_options,
         front: FrontOptions::default(),
     };
-    hub::follow(shard, id, &follow)
+    streams::follow(shard, id, &follow)
 }
 
 /// Answers with the stream of a thread: its newest run, if it has one, and all later ones.
@@ -157,8 +157,8 @@ fn follow_thread<R: Reactor + 'static>(
         front: action,
     };
     let begun =
-        hub::follow_in_words(shard, id, follow.executions[0], &follow, (format, Some(thread)));
-    begun.unwrap_or_else(|error| answer::answer_error(shard, id, &error))
+        streams::follow_in_words(shard, id, follow.executions[0], &follow, (format, Some(thread)));
+    begun.unwrap_or_else(|error| hub::answer_error(shard, id, &error))
 }
 
 /// Begins the stream of a thread that has no run.
@@ -169,7 +169,7 @@ fn wait_on_thread<R: Reactor + 'static>(
 ) -> Answered {
     thread.waiting = Some(shard.guests.conversations.wait());
     let manner = Manner::told(thread.format, Told::nothing_yet(thread));
-    let answered = hub::begin(shard, id, manner, Default::default());
+    let answered = streams::begin(shard, id, manner, Default::default());
     if answered == Answered::Later {
         shard.guests.hub.add_idle_thread(id);
     }
@@ -218,7 +218,7 @@ fn waiting_for<R: Reactor + 'static>(
     let (mut found, mut others) = (Vec::new(), Vec::new());
     for id in hub.take_idle_threads() {
         let is_it = |thread: &Thread| thread.principal == principal && *thread.name == *name;
-        match hub.thread_of(id).is_some_and(|thread| is_it(thread)) {
+        match thread_of(hub, id).is_some_and(|thread| is_it(thread)) {
             true => found.push(id),
             false => others.push(id),
         }
@@ -234,12 +234,12 @@ fn begin_next_run<R: Reactor + 'static>(
     execution: ExecutionId,
 ) -> Result<(), ApiError> {
     let hub = &mut shard.guests.hub;
-    let Some(thread) = hub.thread_of(id) else { return Ok(()) };
+    let Some(thread) = thread_of(hub, id) else { return Ok(()) };
     thread.waiting = None;
     let (format, channels) = (thread.format, thread.channels.clone());
-    let spec = hub::spec_of(shard, execution, &DeliveryOptions::default(), From::Start);
-    let subscribed = hub::attach_connection(shard, execution, spec, id)?;
-    let front = hub::front_of(shard, execution, format, &channels);
+    let spec = executions::spec_of(shard, execution, &DeliveryOptions::default(), From::Start);
+    let subscribed = streams::attach_connection(shard, execution, spec, id)?;
+    let front = streams::front_of(shard, execution, format, &channels);
     let run = shard.runs[execution.slot.index as usize].as_ref().expect("it was just opened");
     let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
     let hub = &mut shard.guests.hub;
@@ -360,9 +360,7 @@ fn last_words<R: Reactor + 'static>(
     }
 }
 
-impl Hub {
-    /// The thread that a connection follows.
-    fn thread_of(&mut self, id: ConnectionId) -> Option<&mut Thread> {
-        self.connection(id)?.stream.as_mut()?.front.as_mut()?.thread.as_mut()
-    }
+/// Returns the thread that a connection follows.
+fn thread_of(hub: &mut Hub, id: ConnectionId) -> Option<&mut Thread> {
+    hub.connection(id)?.stream.as_mut()?.front.as_mut()?.thread.as_mut()
 }

@@ -5,21 +5,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use smallvec::SmallVec;
 
-use crate::base::{Handle, Instant, SubscriberId};
+use crate::base::{Instant, SubscriberId};
 use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SendError};
-use crate::server::guests::{Guests, ServedRun};
+use crate::server::ServerShard;
+use crate::server::guests::ServedRun;
 use crate::server::hub::connection::{Connection, Doing, Flushed, Timer};
 use crate::server::hub::frames::{ENCODINGS, Encoding, Frame, Key};
-use crate::server::hub::front::Next;
 use crate::server::hub::stream::{Source, Stream};
-use crate::server::hub::{Hub, listen, receive, stream};
+use crate::server::hub::{Hub, stream};
 use crate::server::shm::lines::Parcel;
-use crate::server::{ServerShard, calls, mcp, workers};
+use crate::server::streams::front::Next;
 use crate::shard::{Chunk, Delivery, Names};
 use crate::stream::{EndState, Outcome};
-use crate::trace::{Counters, Duty, Transport, probe};
+use crate::trace::{Counters, Transport, probe};
 use crate::wire::sse;
 
 /// The context of the delivery of a chunk, besides the tables.
@@ -276,7 +276,7 @@ impl Hub {
             }
             if takes != connection.takes {
                 connection.takes = takes;
-                self.has_free_worker |= takes && connection.worker.is_some();
+                self.free_workers += u32::from(takes && connection.worker.is_some());
                 say_demand(connection, &mut self.demands, &mut self.released);
             }
             if connection.is_last && (takes || connection.is_aborted) && !is_broken {
@@ -289,6 +289,42 @@ impl Hub {
         self.queued_bytes = 0;
         self.is_flush_urged = false;
     }
+
+    /// Sends a keep-alive on a stream that was silent.
+    pub fn beat(&mut self, id: ConnectionId, now: Instant) -> Beat {
+        let connection = self.connection(id).expect("the caller found it");
+        if connection.stream.is_none() {
+            return Beat::Alive;
+        }
+        let silence = now.since(connection.sent_at);
+        if connection.is_blocked && silence >= limits::SEND_STALL {
+            return Beat::Stalled;
+        }
+        // A keep-alive is sent after half of the interval or more. The first one comes early, so
+        // that streams that began together do not send theirs together for ever.
+        let is_quiet = silence >= limits::KEEP_ALIVE / 2 && !connection.is_blocked;
+        let next_at = match is_quiet || connection.is_blocked {
+            true => now + limits::KEEP_ALIVE,
+            false => connection.sent_at + limits::KEEP_ALIVE,
+        };
+        if is_quiet {
+            let connection = self.writable(id).expect("as above");
+            let stream = connection.stream.take().expect("only a stream has this timer");
+            connection.write(|out| stream.write_keep_alive(out));
+            connection.stream = Some(stream);
+        }
+        self.set_timer(id, Some((Timer::Beat, next_at)));
+        Beat::Alive
+    }
+}
+
+/// The result of a stream's keep-alive timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Beat {
+    /// The stream goes on, or has ended in this turn. The next step then sets the timer.
+    Alive,
+    /// The client has not read for too long.
+    Stalled,
 }
 
 /// Tells all subscribers of a connection whether it takes more.
@@ -333,18 +369,6 @@ impl Stream {
         }
     }
 }
-/// Sends what is queued, if that is enough, in the middle of a fan-out. Slow connections then
-/// get no further chunks.
-#[inline]
-pub(in crate::server) fn flush_if_due<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let Guests { hub, mcp, .. } = &mut shard.guests;
-    if hub.is_flush_due() {
-        mcp.close_notice(hub);
-        hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
-        shard.guests.release_readers();
-        tell_demands(shard);
-    }
-}
 
 /// Makes sure that the chunks of one delivery can be noted. These are at most
 /// [`limits::DELIVERY_CHUNKS_MAX`], or [`limits::BURST_CHUNKS_MAX`] for a relay.
@@ -374,91 +398,6 @@ pub(in crate::server) fn tell_demands<R: Reactor + 'static>(shard: &mut ServerSh
     }
     while let Some(subscriber) = shard.guests.hub.moved.pop() {
         shard.tell(Event::Moved(subscriber));
-    }
-}
-
-/// Sends all output of this turn, and handles what follows from it.
-pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    shard.guests.mcp.look_at_tools(shard.tools.revision());
-    while shard.guests.has_work() {
-        shard.did.note(Duty::Sends);
-        if shard.guests.workers.has_news() {
-            workers::settle_calls(shard);
-        }
-        mcp::settle_mcp(shard);
-        let Guests { hub, mcp, .. } = &mut shard.guests;
-        hub.wake_lines();
-        mcp.close_notice(hub);
-        hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
-        if std::mem::take(&mut hub.has_free_worker) {
-            shard.guests.workers.note_free();
-        }
-        shard.guests.release_readers();
-        tell_demands(shard);
-        settle_flush(shard);
-        shard.pump();
-    }
-    listen::close_idle(shard);
-}
-
-fn settle_flush<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    loop {
-        let hub = &mut shard.guests.hub;
-        if let Some(id) = hub.broken.pop() {
-            receive::drop_connection(shard, id);
-        } else if let Some(id) = hub.finished.pop() {
-            finish_connection(shard, id);
-        } else if let Some(execution) = hub.ended.pop() {
-            calls::answer_waiting(shard, execution);
-        } else if let Some(id) = hub.answered.pop() {
-            match mcp::is_of_lines(shard, id) {
-                true => shard.reactor.set_receiving(id, true),
-                false => receive::converse(shard, id, |http, around, out| http.resume(around, out)),
-            }
-        } else {
-            return;
-        }
-    }
-}
-
-/// Closes a connection that has sent everything, once the client has read it.
-fn finish_connection<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
-    let now = shard.now;
-    let hub = &mut shard.guests.hub;
-    let is_draining = hub.is_draining;
-    let Some(connection) = hub.connection(id) else { return };
-    // A client that has sent nothing more loses nothing by it.
-    let ends_now = is_draining && connection.has_read_all();
-    if connection.is_aborted || connection.has_ended || ends_now {
-        receive::drop_connection(shard, id);
-        return;
-    }
-    connection.doing = Doing::Closing;
-    connection.stream = None;
-    hub.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
-    shard.reactor.finish(id);
-    shard.reactor.set_receiving(id, true); // Waits for the client's end.
-}
-
-/// Notes that an execution has ended. Connections that wait for its result are answered at the
-/// end of the turn.
-pub(in crate::server) fn note_ended<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    execution: Handle,
-) {
-    let run = shard.runs[execution.index as usize].as_ref();
-    if let Some(seat) = run.and_then(|run| run.guest.thread.as_ref()) {
-        seat.end();
-    }
-    let Guests { hub, mcp, .. } = &mut shard.guests;
-    let id = shard.runs[execution.index as usize].as_ref().map(|run| run.id);
-    if let Some(id) = id {
-        mcp.note_ended(id);
-    }
-    if let Some(id) = id
-        && hub.waiting.iter().any(|(waited_for, _)| *waited_for == id)
-    {
-        hub.ended.push(id);
     }
 }
 

@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::reactor::{ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor};
-use crate::server::hub::connection::Doing;
-use crate::server::hub::{Hub, deliver, receive};
-use crate::server::{ServerShard, calls, mcp, workers};
+use crate::reactor::{ListenAddress, ListenError, ListenOptions, Reactor};
+use crate::server::ServerShard;
+use crate::server::hub::Hub;
 
 /// Serves HTTP at this address from now on. Returns the address with the port that the kernel
 /// chose. An address that other machines can reach requires a token of every client:
@@ -62,31 +61,6 @@ pub(in crate::server) fn connection_count<R: Reactor + 'static>(shard: &ServerSh
     shard.guests.hub.connection_count()
 }
 
-/// Begins to end the server. It accepts no more connections, stops what runs, and tells
-/// subscribers `detached: shutdown`. Pending output is still sent: call [`ServerShard::turn`] until
-/// [`Shard::connection_count`] is 0, or until a deadline of the caller.
-pub(in crate::server) fn drain<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let hub = &mut shard.guests.hub;
-    if std::mem::replace(&mut hub.is_draining, true) {
-        return;
-    }
-    stop_listening(shard);
-    shard.shut_down();
-    deliver::flush_connections(shard);
-    workers::end_workers(shard);
-    mcp::end_mcp(shard);
-    calls::end_threads(shard);
-    let hub = &shard.guests.hub;
-    let connections = hub.connections.iter().flatten();
-    let told = connections.filter(|c| matches!(c.doing, Doing::Closing) && c.has_read_all());
-    let told: Vec<ConnectionId> = told.map(|connection| connection.id).collect();
-    for id in told {
-        receive::drop_connection(shard, id);
-    }
-    // From now on this closes connections that wait for a request.
-    deliver::flush_connections(shard);
-}
-
 /// Creates the tables that connections need, at the first call.
 pub(in crate::server) fn open_hub<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
@@ -102,24 +76,4 @@ pub(in crate::server) fn open_hub<R: Reactor + 'static>(
         shard.guests.hub = Hub { is_open: true, ..hub };
     }
     Ok(())
-}
-
-/// Closes the connections without a request while the server drains.
-pub(in crate::server) fn close_idle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    while shard.guests.hub.is_draining
-        && let Some(index) = shard.guests.hub.waiting_line.first()
-    {
-        let id = shard.guests.hub.connections[index as usize].as_ref().expect("V4").id;
-        receive::drop_connection(shard, id);
-    }
-}
-
-/// Sends what can be sent and closes all connections. For the end of a shard.
-pub(in crate::server) fn close_connections<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    deliver::flush_connections(shard);
-    let connections = shard.guests.hub.connections.iter().flatten();
-    let all: Vec<ConnectionId> = connections.map(|connection| connection.id).collect();
-    for id in all {
-        receive::drop_connection(shard, id);
-    }
 }

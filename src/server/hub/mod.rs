@@ -25,15 +25,13 @@
 //! and `peers/remote.rs` (how it goes on), which has invariants of its own.
 
 pub(in crate::server) mod addresses;
-mod admit;
-pub(in crate::server) mod attached;
+pub(in crate::server) mod admit;
+mod answer;
 pub(in crate::server) mod buffers;
 pub(in crate::server) mod clock;
 pub(in crate::server) mod connection;
 pub(in crate::server) mod deliver;
-pub(in crate::server) mod follow;
 pub(in crate::server) mod frames;
-pub(in crate::server) mod front;
 pub(in crate::server) mod line;
 mod listen;
 mod receive;
@@ -47,23 +45,18 @@ pub(in crate::server) mod tls;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(in crate::server) use admit::Verdict;
+pub(in crate::server) use answer::{Answered, answer, answer_error, principal_of};
 use buffers::Buffers;
-pub(in crate::server) use clock::{fire_connection_timers, settle_connection};
+pub(in crate::server) use clock::settle_connection;
 use connection::{Connection, Doing, Timer};
 pub(in crate::server) use deliver::{
-    flush_connections, flush_if_due, make_room_for_deliveries, note_ended, settle_deliveries,
-    tell_demands,
-};
-pub(in crate::server) use follow::{
-    attach_connection, begin, check_subscriber, follow, follow_new, follow_with, send_output,
-    spec_of, unfollow,
+    Beat, make_room_for_deliveries, settle_deliveries, tell_demands,
 };
 use frames::{ENCODINGS, Frame, Frames};
-pub(in crate::server) use front::{follow_in_words, front_of};
 pub(in crate::server) use listen::{
-    close_connections, connection_count, drain, listen, listen_at_door, open_hub, stop_listening,
+    connection_count, listen, listen_at_door, open_hub, stop_listening,
 };
-pub(in crate::server) use receive::{converse, drop_connection, serve_sockets, take_step};
 pub use tls::TlsConfig;
 #[cfg(feature = "tls")]
 pub use tls::TlsError;
@@ -76,6 +69,26 @@ use crate::reactor::{ConnectionId, ListenerId, Peer};
 use crate::server::shm::Looks;
 use crate::trace::Deliveries;
 use crate::wire::http1::http_date;
+
+/// The answer to a request to drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Draining {
+    Begins,
+    Already,
+}
+
+/// A consequence of a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum HubEvent {
+    /// The connection is broken and has to be dropped.
+    Broken(ConnectionId),
+    /// The connection has sent its last byte.
+    Finished(ConnectionId),
+    /// The execution has ended, and connections wait for its result.
+    Ended(ExecutionId),
+    /// The connection has a complete reply. Its next request may have arrived already.
+    Answered(ConnectionId),
+}
 
 /// The connections of a shard and their tables.
 pub(in crate::server) struct Hub {
@@ -116,8 +129,8 @@ pub(in crate::server) struct Hub {
     finished: Vec<ConnectionId>,
     /// Connections with a complete reply. Their next request may have arrived already.
     answered: Vec<ConnectionId>,
-    /// True if a connection of a worker has become able to take more calls.
-    has_free_worker: bool,
+    /// The number of workers' connections that have become able to take more calls.
+    free_workers: u32,
     /// Connections that wait for the end of an execution.
     waiting: Vec<(ExecutionId, ConnectionId)>,
     /// Executions of this table that have ended.
@@ -184,7 +197,7 @@ impl Hub {
             broken: Vec::new(),
             finished: Vec::new(),
             answered: Vec::new(),
-            has_free_worker: false,
+            free_workers: 0,
             waiting: Vec::new(),
             ended: Vec::new(),
             idle_threads: Vec::new(),
@@ -212,6 +225,107 @@ impl Hub {
     /// True if it listens at an address.
     pub fn is_listening(&self) -> bool {
         !self.listeners.is_empty()
+    }
+
+    /// Begins to drain. Returns what it did before.
+    pub fn begin_draining(&mut self) -> Draining {
+        match std::mem::replace(&mut self.is_draining, true) {
+            true => Draining::Already,
+            false => Draining::Begins,
+        }
+    }
+
+    /// True if this is the listener at which other processes share memory.
+    pub fn is_door(&self, listener: ListenerId) -> bool {
+        self.door == Some(listener)
+    }
+
+    /// Returns a consequence of the last flush, or of what was noted since. `None` if nothing is
+    /// left to handle.
+    pub fn poll_event(&mut self) -> Option<HubEvent> {
+        if let Some(id) = self.broken.pop() {
+            return Some(HubEvent::Broken(id));
+        }
+        if let Some(id) = self.finished.pop() {
+            return Some(HubEvent::Finished(id));
+        }
+        if let Some(execution) = self.ended.pop() {
+            return Some(HubEvent::Ended(execution));
+        }
+        self.answered.pop().map(HubEvent::Answered)
+    }
+
+    /// Returns an expired timer of a connection.
+    pub fn poll_timer(&mut self, now: Instant) -> Option<(ConnectionId, Timer)> {
+        let (id, timer) = self.timers.pop_expired(now)?;
+        self.connection(id).expect("a closed connection has no timer").timer = None;
+        Some((id, timer))
+    }
+
+    /// Decides about a new connection.
+    pub fn judge(&self, now: Instant) -> Verdict {
+        // A connection that was answered in this turn stands at the end, with its answer not sent
+        // yet. Nobody stands behind it.
+        let first = self.waiting_line.first();
+        let first = first.and_then(|at| self.connections[at as usize].as_deref());
+        self.places.judge(self.connection_count, first, now)
+    }
+
+    /// Puts a connection into the line of those without a request, or takes it out.
+    pub fn settle_place(&mut self, id: ConnectionId, now: Instant) {
+        let Some(connection) = self.connection(id) else { return };
+        match connection.is_between_requests() {
+            true => {
+                connection.idle_from = now;
+                self.waiting_line.append(id.0.index);
+            }
+            false => self.waiting_line.leave(id.0.index),
+        }
+    }
+
+    /// Returns the connection that has waited longest without a request.
+    pub fn first_waiting(&self) -> Option<ConnectionId> {
+        let index = self.waiting_line.first()?;
+        Some(self.connections[index as usize].as_ref().expect("V4").id)
+    }
+
+    /// Drops a connection at the end of the turn.
+    pub fn lose(&mut self, id: ConnectionId) {
+        self.broken.push(id);
+    }
+
+    /// Takes the number of workers' connections that have become able to take more calls.
+    pub fn take_free_workers(&mut self) -> u32 {
+        std::mem::take(&mut self.free_workers)
+    }
+
+    /// Notes that an execution has ended. Connections that wait for its result are answered at the
+    /// end of the turn.
+    pub fn note_ended(&mut self, execution: ExecutionId) {
+        if self.waiting.iter().any(|(waited_for, _)| *waited_for == execution) {
+            self.ended.push(execution);
+        }
+    }
+
+    /// Recycles the buffers of a connection that was removed.
+    pub fn recycle(&mut self, connection: Box<Connection>) {
+        connection.recycle(&mut self.spare);
+    }
+
+    /// Makes sure that a small buffer is there for a reader of another shard's ring.
+    pub fn provide_small_buffer(&mut self) {
+        self.spare.provide_small();
+    }
+
+    /// Counts a refused connection. Returns the number of those that were not logged yet, if it is
+    /// time for a record.
+    pub fn count_refused(&mut self, now: Instant) -> Option<u64> {
+        self.untold.count(now)
+    }
+
+    /// True if this address may have one connection more.
+    pub fn has_room_for(&self, peer: &Peer) -> bool {
+        self.addresses.has_room(peer)
     }
 
     /// Returns all connections.
@@ -505,6 +619,5 @@ impl Hub {
             let waits = stream.is_some_and(|stream| stream.waits_on_thread());
             assert!(is_listed == waits || connection.is_aborted); // T1
         }
-        self.audit_lines();
     }
 }

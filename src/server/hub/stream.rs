@@ -8,7 +8,7 @@ use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::server::hub::connection::Connection;
 use crate::server::hub::frames::{Encoding, Frame};
-use crate::server::hub::front::Told;
+use crate::server::streams::front::Told;
 use crate::shard::Chunk;
 use crate::stream::{Kinds, Totals};
 use crate::wire::events::WireEvent;
@@ -165,7 +165,7 @@ impl Stream {
             Encoding::Sse => sse::KEEP_ALIVE,
             Encoding::Ndjson => b"\n",
             Encoding::Output => return,
-            Encoding::Front => crate::server::hub::front::KEEP_ALIVE,
+            Encoding::Front => crate::server::streams::front::KEEP_ALIVE,
         };
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         out.extend_from_slice(text);

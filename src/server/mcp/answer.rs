@@ -17,11 +17,12 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::guests::Guests;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::call::{Asker, McpCall, Outlet, Stage, Tokens};
+use crate::server::mcp::lines::Answering;
 use crate::server::mcp::link::Written;
 use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::{Link, Part, far, lines, link, trace};
 use crate::server::metrics::McpOutcome;
-use crate::server::{ServerShard, calls};
+use crate::server::{ServerShard, hub};
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{self, Id};
 
@@ -321,7 +322,7 @@ pub(in crate::server) fn answer_call<R: Reactor + 'static>(
     let (outlet, bytes) = (call.outlet, write_answer(&call.context.id, &reply));
     let tells_parts = call.tokens.partial.is_some();
     if let Outlet::Lines(_) = outlet
-        && lines::defer_answer(shard, handle, &bytes)
+        && lines::defer_answer(shard, handle, &bytes) == Answering::Later
     {
         return;
     }
@@ -340,7 +341,7 @@ pub(in crate::server) fn answer_call<R: Reactor + 'static>(
         Outlet::Open(id) => {
             close_call(shard, handle);
             unlink(shard, id);
-            calls::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes));
+            hub::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes));
             shard.guests.hub.resume_later(id);
             return;
         }

@@ -16,6 +16,7 @@ use crate::mcp::{
 use crate::reactor::Reactor;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, McpCall, Stage};
+use crate::server::mcp::far::Listing;
 use crate::server::mcp::{answer, far, listen, receive, resources, settle, tasks, tools};
 use crate::server::{ServerShard, workers};
 use crate::shard::panics::Callback;
@@ -43,8 +44,8 @@ pub(in crate::server) fn carry_out_mcp<R: Reactor + 'static>(
         Ask::ListTools { cursor } => Some(list_tools(shard, owner, &results, cursor.as_deref())),
         Ask::ListResources { ref cursor } => match far::gather_list(shard, &source, &context, &ask)
         {
-            true => None,
-            false => {
+            Listing::ByAll => None,
+            Listing::Here => {
                 let items = resources::execution_items(shard, owner);
                 Some(resources::page_of_resources(shard, &results, items, cursor.as_deref()))
             }
@@ -65,9 +66,13 @@ pub(in crate::server) fn carry_out_mcp<R: Reactor + 'static>(
         }
         Ask::Complete(ref wanted) => {
             let is_of_all = completion::asks_for_executions(wanted);
-            match is_of_all && far::gather_list(shard, &source, &context, &ask) {
-                true => None,
-                false => {
+            let listing = match is_of_all {
+                true => far::gather_list(shard, &source, &context, &ask),
+                false => Listing::Here,
+            };
+            match listing {
+                Listing::ByAll => None,
+                Listing::Here => {
                     let ids = || resources::execution_names(shard, owner);
                     Some(complete_argument(shard, owner, &results, wanted, &ids))
                 }
@@ -76,8 +81,8 @@ pub(in crate::server) fn carry_out_mcp<R: Reactor + 'static>(
         Ask::GetTask { id } => Some(tasks::get_task(shard, owner, &context, &id)),
         Ask::TaskResult { id } => tasks::task_result(shard, source, context, &id),
         Ask::ListTasks { ref cursor } => match far::gather_list(shard, &source, &context, &ask) {
-            true => None,
-            false => {
+            Listing::ByAll => None,
+            Listing::Here => {
                 let items = tasks::task_items(shard, owner, context.version);
                 Some(crate::server::mcp::tasks::page(&results, items, cursor.as_deref()))
             }

@@ -20,7 +20,7 @@ use crate::server::mcp::keep::{Keep, Role};
 use crate::server::mcp::tools::{ToolCall, execute_error};
 use crate::server::mcp::{Due, answer, ask, listen, receive, settle, tools};
 use crate::server::places::{Place, What};
-use crate::server::{ServerShard, calls, records};
+use crate::server::{ServerShard, executions, records};
 use crate::tool::{Asking, Prepared, Replies, ToolSpec};
 /// Carries out a call of one of the door's tools. Returns `None` if it is answered later.
 pub(in crate::server) fn use_door<R: Reactor + 'static>(
@@ -191,7 +191,7 @@ fn find_door<R: Reactor + 'static>(
 ) -> Result<Handle, String> {
     let unknown = || "argument `stream_id`: unknown stream".to_owned();
     let id = stream_id.parse::<ExecutionId>().map_err(|_| unknown())?;
-    if !calls::is_owned(shard, id, owner) {
+    if !executions::is_owned(shard, id, owner) {
         return Err(unknown());
     }
     let mcp = &mut shard.guests.mcp;

@@ -11,15 +11,15 @@ use crate::base::{Handle, Principal};
 use crate::endpoint::{Answer, ApiCall, ApiError, JSON, McpAction, McpRequest, shard_of};
 use crate::mcp::{Ask, Context, Incoming};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::calls::Answered;
 use crate::server::guests::Guests;
+use crate::server::hub::Answered;
 use crate::server::mcp::answer::{Source, status_of, write_answer};
 use crate::server::mcp::call::{Asker, Outlet};
 use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::trace::error_of;
 use crate::server::mcp::{ask, link, receive, resources, result, tasks, trace};
-use crate::server::peers::ToPeer;
-use crate::server::{ServerShard, calls, peers, workers};
+use crate::server::peers::{Asked, Gathering, Purpose, ToPeer};
+use crate::server::{ServerShard, hub, peers, workers};
 use crate::trace::Span;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::Id;
@@ -61,7 +61,7 @@ pub(in crate::server) fn hear_asked<R: Reactor + 'static>(
     let Some(name) = name else {
         let text = "the request names no session";
         let error = ApiError::new(Status::BAD_REQUEST, "no_session", text);
-        return calls::answer_error(shard, id, &error);
+        return hub::answer_error(shard, id, &error);
     };
     let asker = Asker::Session(name);
     let source = Source { asker, owner, outlet: Outlet::Open(id) };
@@ -207,28 +207,46 @@ pub(in crate::server) fn tell_session_here<R: Reactor + 'static>(
     }
 }
 
+/// The shards that make a list.
+pub(in crate::server) enum Listing {
+    /// This one. The caller lists.
+    Here,
+    /// All. The answer is given, or it comes once all parts have come.
+    ByAll,
+}
+
 /// Asks all shards for their parts of a list, if there are others and the client can wait.
 pub(in crate::server) fn gather_list<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     source: &Source,
     context: &Context,
     ask: &Ask,
-) -> bool {
-    let Outlet::Open(id) = source.outlet else { return false };
+) -> Listing {
+    let Outlet::Open(id) = source.outlet else { return Listing::Here };
     if shard.guests.peers.count() < 2 {
-        return false;
+        return Listing::Here;
     }
     let session = match source.asker {
         Asker::Session(name) => Some(name.to_string().into()),
         Asker::Alone(_) => None,
     };
     let action = McpAction::Forwarded(Box::new(context.clone()), ask.clone());
-    let request = McpRequest::of(action, session);
-    if peers::gather(shard, id, ApiCall::Mcp(request.into()), source.owner).is_now() {
-        // It has been answered already: the next request may have come.
-        shard.guests.hub.resume_later(id);
+    let request = Box::new(McpRequest::of(action, session));
+    let own_part = peers::Part::List(list_part(shard, &request, source.owner));
+    let purpose = Purpose::McpList(request.clone(), shard.guests.mcp.take_span());
+    let (call, gathering) = (ApiCall::Mcp(request), Gathering::new(purpose, own_part));
+    match peers::ask_all(shard, id, &call, source.owner, gathering) {
+        Asked::Waits => return Listing::ByAll,
+        Asked::Complete(Gathering { purpose: Purpose::McpList(request, span), parts }) => {
+            let (_, items) = peers::join_lists(parts);
+            answer_listed(shard, id, &request, items, span);
+        }
+        Asked::Complete(_) => unreachable!("it was asked for a list"),
+        Asked::Refused(error) => _ = hub::answer_error(shard, id, &error),
     }
-    true
+    // It has been answered already: the next request may have come.
+    shard.guests.hub.resume_later(id);
+    Listing::ByAll
 }
 
 /// Returns the part of a list that is on this shard.
@@ -287,5 +305,5 @@ pub(in crate::server) fn answer_listed<R: Reactor + 'static>(
         trace::end_span(shard, span, error_of(&reply));
     }
     let bytes = write_answer(&context.id, &reply);
-    calls::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes))
+    hub::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes))
 }

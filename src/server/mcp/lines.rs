@@ -225,7 +225,7 @@ pub(in crate::server) fn end_lines<R: Reactor + 'static>(
     is_broken: bool,
 ) {
     if is_broken {
-        hub::drop_connection(shard, id);
+        shard.guests.hub.lose(id);
         return;
     }
     let last = lines_of(shard, id).and_then(|lines| lines.splitter.end().map(jsonrpc::parse));
@@ -312,36 +312,43 @@ pub(in crate::server) fn lose_lines<R: Reactor + 'static>(
     }
 }
 
-/// Stores an answer that has to wait so that the client keeps the notifications before it.
-/// Returns `false` if it need not wait.
-pub(in crate::server) fn defer_answer<R: Reactor + 'static>(
+/// The time at which an answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server::mcp) enum Answering {
+    Now,
+    /// A moment after the notifications before it.
+    Later,
+}
+
+/// Stores an answer if it has to wait so that the client keeps the notifications before it.
+pub(in crate::server::mcp) fn defer_answer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
     bytes: &[u8],
-) -> bool {
+) -> Answering {
     let now = shard.now;
     let Guests { hub, mcp, .. } = &mut shard.guests;
-    let Some(call) = mcp.calls.get(handle) else { return false };
-    let Outlet::Lines(id) = call.outlet else { return false };
+    let Some(call) = mcp.calls.get(handle) else { return Answering::Now };
+    let Outlet::Lines(id) = call.outlet else { return Answering::Now };
     let was_told = call.reached.count > 0 || mcp.notice.is_of(handle);
     let Some(link) = hub.connection(id).and_then(|connection| connection.mcp.as_mut()) else {
-        return false;
+        return Answering::Now;
     };
     let settle = link.lines().map_or(Duration::ZERO, |lines| lines.options.settle);
     if settle.is_zero() || !was_told {
-        return false;
+        return Answering::Now;
     }
     mcp.close_notice(hub);
     answer::silence(shard, handle);
     let mcp = &mut shard.guests.mcp;
-    let Some(call) = mcp.calls.get_mut(handle) else { return true };
+    let Some(call) = mcp.calls.get_mut(handle) else { return Answering::Later };
     call.stage = Stage::Answered(bytes.into());
     let armed = call.timer.take();
     let timer = mcp.set_timer(armed, Some((Due::Call(handle), now + settle)));
     if let Some(call) = mcp.calls.get_mut(handle) {
         call.timer = timer;
     }
-    true
+    Answering::Later
 }
 
 /// True for a connection of lines.

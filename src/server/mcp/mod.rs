@@ -227,9 +227,9 @@ impl Mcp {
         }
     }
 
-    /// Queues a change of the tools of this principal, or of all.
-    pub fn note_tools(&mut self, principal: Option<Principal>) {
-        self.note(News::Changed(List::Tools, principal));
+    /// Queues a change of the tools of this principal.
+    pub fn note_tools(&mut self, principal: Principal) {
+        self.note(News::Changed(List::Tools, Some(principal)));
     }
 
     /// Queues a change of the server's tools if their revision is new.

@@ -7,15 +7,15 @@ use crate::endpoint::{Answer, ApiError, JSON, McpAction, McpRequest};
 use crate::limits;
 use crate::mcp::{self, Era, Headers, Incoming, McpFault, McpSession as Machine, Version};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::calls::Answered;
 use crate::server::guests::Guests;
+use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::answer::{Reply, Source, status_of, write_answer};
 use crate::server::mcp::call::{Asker, Outlet};
 use crate::server::mcp::link::Written;
 use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::{Link, Part, ask, far, link, questions, result, trace};
-use crate::server::{ServerShard, calls, peers, workers};
+use crate::server::{ServerShard, hub, peers, workers};
 use crate::tool::ToolSpec;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{Id, RpcMessage};
@@ -45,7 +45,7 @@ pub(in crate::server) fn answer_mcp<R: Reactor + 'static>(
         McpAction::EndSession => match named_session(shard, &request, owner) {
             Ok(name) => {
                 close_session(shard, name);
-                calls::answer(shard, id, &Answer::empty(Status::NO_CONTENT))
+                hub::answer(shard, id, &Answer::empty(Status::NO_CONTENT))
             }
             Err(fault) => answer_fault(shard, id, None, fault),
         },
@@ -92,7 +92,7 @@ fn hear_session<R: Reactor + 'static>(
             Ok((name, result)) => {
                 let bytes = result_bytes(&message, &result);
                 let answer = Answer::text(Status::OK, JSON, bytes);
-                calls::answer(shard, id, &answer.in_session(name.to_string()))
+                hub::answer(shard, id, &answer.in_session(name.to_string()))
             }
             Err(fault) => answer_fault(shard, id, request_id, fault),
         };
@@ -161,18 +161,18 @@ pub(in crate::server) fn hear_incoming<R: Reactor + 'static>(
                 Some(reply) => {
                     free_asked(shard, source.asker, &request);
                     let bytes = write_answer(&request, &reply);
-                    calls::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes))
+                    hub::answer(shard, id, &Answer::text(status_of(&reply), JSON, bytes))
                 }
                 None => Answered::Later,
             }
         }
         Incoming::Notification(told) => {
             ask::tell_mcp(shard, source, told);
-            calls::answer(shard, id, &Answer::empty(Status::ACCEPTED))
+            hub::answer(shard, id, &Answer::empty(Status::ACCEPTED))
         }
         Incoming::Reply { id: asked, result } => {
             questions::hear_reply(shard, source, &asked, result);
-            calls::answer(shard, id, &Answer::empty(Status::ACCEPTED))
+            hub::answer(shard, id, &Answer::empty(Status::ACCEPTED))
         }
     }
 }
@@ -259,7 +259,7 @@ fn open_ear<R: Reactor + 'static>(
     if session.stream.is_some() {
         let text = "this session already has a stream";
         let error = ApiError::new(Status::CONFLICT, "stream_in_use", text);
-        return calls::answer_error(shard, id, &error);
+        return hub::answer_error(shard, id, &error);
     }
     session.stream = Some(id);
     mcp.sessions.touch(name, now);
@@ -307,7 +307,7 @@ pub(in crate::server) fn answer_fault<R: Reactor + 'static>(
         Status::OK if request.is_none() => Status::BAD_REQUEST,
         status => status,
     };
-    calls::answer(shard, id, &Answer::text(status, JSON, bytes))
+    hub::answer(shard, id, &Answer::text(status, JSON, bytes))
 }
 
 /// Returns the tool of this name, if this principal can call it.

@@ -10,7 +10,7 @@ use crate::mcp::results::{self, ExecutionUri, Results};
 use crate::reactor::Reactor;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::{ask, listen};
-use crate::server::{ServerShard, calls};
+use crate::server::{ServerShard, executions};
 use crate::shard::act::read_chunk;
 /// Returns this principal's executions on this shard, sorted by name.
 pub(in crate::server) fn own_executions<R: Reactor + 'static>(
@@ -40,7 +40,7 @@ pub(in crate::server) fn execution_items<R: Reactor + 'static>(
     for id in own_executions(shard, owner) {
         let Ok(status) = shard.inspect(id) else { continue };
         let state = status.state.name();
-        items.push(results::execution(&id.to_string(), &calls::tool_name(shard, id), state));
+        items.push(results::execution(&id.to_string(), &executions::tool_name(shard, id), state));
     }
     items
 }
@@ -82,7 +82,7 @@ pub(in crate::server) fn is_resource<R: Reactor + 'static>(
 ) -> bool {
     match ExecutionUri::parse(uri) {
         Some(ExecutionUri::State(id) | ExecutionUri::Output(id)) => {
-            calls::is_owned(shard, id, owner)
+            executions::is_owned(shard, id, owner)
         }
         None => ask::catalog(shard).has(uri),
     }
@@ -96,11 +96,11 @@ pub(in crate::server) fn read_resource<R: Reactor + 'static>(
 ) -> Reply {
     let not_found = || McpFault::resource_not_found(results.version(), uri);
     let item = match ExecutionUri::parse(uri) {
-        Some(ExecutionUri::State(id)) if calls::is_owned(shard, id, owner) => {
-            let state = calls::describe(shard, id).map_err(|_| not_found())?;
+        Some(ExecutionUri::State(id)) if executions::is_owned(shard, id, owner) => {
+            let state = executions::describe(shard, id).map_err(|_| not_found())?;
             contents(uri, Some("application/json"), &Contents::Text(state.to_string()))
         }
-        Some(ExecutionUri::Output(id)) if calls::is_owned(shard, id, owner) => {
+        Some(ExecutionUri::Output(id)) if executions::is_owned(shard, id, owner) => {
             let output = output_held(shard, id).ok_or_else(not_found)?;
             match String::from_utf8(output) {
                 Ok(text) => contents(uri, Some("text/plain"), &Contents::Text(text)),

@@ -10,8 +10,9 @@ use crate::limits;
 use crate::mcp::results::Results;
 use crate::mcp::{Context, McpFault, Rest, ToolCallEnd};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::calls::Answered;
+use crate::server::ServerShard;
 use crate::server::guests::Guests;
+use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::answer::Reply;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
@@ -20,7 +21,6 @@ use crate::server::mcp::keep::{Content, Role};
 use crate::server::mcp::notice::EventId;
 use crate::server::mcp::sessions::SessionName;
 use crate::server::mcp::{Link, News, Part, answer, ask, doors, link, questions, tools};
-use crate::server::{ServerShard, hub};
 use crate::stream::{Kind, Kinds, Totals};
 /// Returns the reply to a call whose execution is over.
 pub(in crate::server) fn result_of<R: Reactor + 'static>(
@@ -166,7 +166,7 @@ fn take_from<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
             connection.mcp = None;
             connection.is_aborted = true;
         }
-        hub::drop_connection(shard, id);
+        hub.lose(id);
     }
 }
 
@@ -215,7 +215,7 @@ pub(in crate::server) fn beat_mcp<R: Reactor + 'static>(
     let Some(connection) = hub.connection(id) else { return };
     let silence = now.since(connection.sent_at);
     if connection.is_blocked && silence >= limits::SEND_STALL {
-        hub::drop_connection(shard, id);
+        hub.lose(id);
         return;
     }
     let is_blocked = connection.is_blocked;

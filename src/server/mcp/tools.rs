@@ -21,7 +21,7 @@ use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::keep::{Keep, Role};
 use crate::server::mcp::{Ear, answer, ask, doors, questions, receive, result};
-use crate::server::{ServerShard, calls, hub, records, shm, workers};
+use crate::server::{ServerShard, executions, records, shm, workers};
 use crate::shard::{Call as SinkCall, ExecuteError, ExecuteOptions, Sink};
 use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::{Asking, Prepared, Replies, StartError, TaskSupport, ToolSpec};
@@ -246,7 +246,7 @@ pub(in crate::server) fn open_kept<R: Reactor + 'static>(
     };
     let policy = prepared.tool.as_ref().map(|tool| tool.subscribers.policy);
     let ring_bytes = &mut prepared.need.ring_bytes;
-    *ring_bytes = calls::served_ring_bytes(shard, policy).max(*ring_bytes);
+    *ring_bytes = executions::served_ring_bytes(shard, policy).max(*ring_bytes);
     shard.execute_prepared(prepared, options)
 }
 
@@ -281,7 +281,7 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
     kinds: Kinds,
 ) {
     let delivery_options = DeliveryOptions { kinds, ..DeliveryOptions::default() };
-    let spec = hub::spec_of(shard, execution, &delivery_options, from);
+    let spec = executions::spec_of(shard, execution, &delivery_options, from);
     let attached = match attach_ear(shard, execution, spec, Ear::Call(handle)) {
         Err(SubscribeError::NoLongerHeld { tail_seq }) => {
             let from = From::Seq { seq: tail_seq, seen: None };

@@ -11,14 +11,13 @@ use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{ApiError, DeliveryOptions, Follow};
-use crate::engine::{Coalesce, From, NotFound};
+use crate::engine::{Coalesce, From};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, Waker};
-use crate::server::calls::Answered;
+use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
-use crate::server::hub::follow::was_seen_to_end;
 use crate::server::peers::messages::{Question, Subject, ToPeer};
-use crate::server::{ServerShard, calls, hub, peers};
+use crate::server::{ServerShard, hub, peers};
 use crate::shard::{Names, Subscriber};
 use crate::wire::http1::Status;
 
@@ -56,13 +55,13 @@ pub(in crate::server) type Parts = Vec<Option<Part>>;
 /// The readers that a shard is asked for.
 pub struct Wanted {
     /// The waker of the asking shard's reactor.
-    reactor: Waker,
+    pub(in crate::server) reactor: Waker,
     /// The principal of the request.
-    principal: Principal,
+    pub(in crate::server) principal: Principal,
     /// The executions, with their indices in the request.
-    executions: Vec<(usize, ExecutionId, From)>,
-    delivery_options: DeliveryOptions,
-    resumes: bool,
+    pub(in crate::server) executions: Vec<(usize, ExecutionId, From)>,
+    pub(in crate::server) delivery_options: DeliveryOptions,
+    pub(in crate::server) resumes: bool,
 }
 
 impl Wanted {
@@ -75,8 +74,8 @@ impl Wanted {
 /// A request that waits for readers.
 #[derive(Debug)]
 pub(in crate::server) struct Joining {
-    follow: Follow,
-    parts: Parts,
+    pub follow: Follow,
+    pub parts: Parts,
 }
 
 impl Joining {
@@ -96,7 +95,8 @@ impl Joining {
     }
 }
 
-fn busy() -> ApiError {
+/// Returns the error for a shard that accepts no calls.
+pub(in crate::server) fn busy() -> ApiError {
     let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard accepts no calls now");
     error.retry_after(limits::BUSY_RETRY_AFTER)
 }
@@ -116,7 +116,7 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
     id: ConnectionId,
     follow: &Follow,
 ) -> Answered {
-    let principal = calls::principal_of(shard, id);
+    let principal = hub::principal_of(shard, id);
     let ticket = shard.guests.peers.open.draw_ticket();
     let mut awaited = SmallVec::new();
     for home in 0..shard.guests.peers.count() {
@@ -140,7 +140,7 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
         let question = ToPeer::Ask(own, ticket, Question::Join(Box::new(wanted)));
         if let Err(error) = peers::send(shard, home, question) {
             let error = peers::peer_refusal(home, error);
-            return calls::answer_error(shard, id, &error); // Answers that still come find no entry.
+            return hub::answer_error(shard, id, &error); // Answers that still come find no entry.
         }
         awaited.push(home as u8);
     }
@@ -152,94 +152,4 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
     let joining = Joining { follow: follow.clone(), parts };
     shard.guests.peers.open.insert(ticket, id, awaited, Subject::Join(joining));
     Answered::Later
-}
-
-/// Returns readers of this shard's rings, for another shard.
-pub(in crate::server) fn join<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    wanted: &Wanted,
-) -> Vec<(usize, Part)> {
-    if shard.bell.departed.take() {
-        shard.dismiss_departed(); // One may belong to the client that reconnects now.
-    }
-    let mut parts = Vec::with_capacity(wanted.executions.len());
-    for &(at, execution, from) in &wanted.executions {
-        parts.push((at, join_one(shard, wanted, execution, from)));
-    }
-    parts
-}
-
-fn join_one<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    wanted: &Wanted,
-    execution: ExecutionId,
-    from: From,
-) -> Part {
-    let Wanted { principal, delivery_options, resumes, reactor, .. } = wanted;
-    if !calls::is_owned(shard, execution, *principal) {
-        return Part::Refused(NotFound.into());
-    }
-    let run = shard.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
-    if let Some(run) = run.filter(|run| run.id == execution) {
-        if run.reader().is_none() {
-            let text = "an execution on another shard waits for a ring";
-            let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "queued", text);
-            let error = error.field("executions").retry_after(limits::BUSY_RETRY_AFTER);
-            return Part::Refused(error);
-        }
-        // The reader may have seen more than the engine was told.
-        shard.ingest(execution.slot.index);
-    }
-    if let From::Seq { seq, .. } = from
-        && *resumes
-        && let Ok(status) = shard.inspect(execution)
-        && was_seen_to_end(&status, seq)
-    {
-        return Part::SeenToEnd;
-    }
-    let spec = hub::spec_of(shard, execution, delivery_options, from);
-    let subscriber = match shard.subscribe_from_afar(execution, spec, Some(reactor.clone())) {
-        Ok(mut subscriber) => {
-            subscriber.keep_its_place();
-            subscriber.provide();
-            subscriber
-        }
-        Err(error) => return Part::Refused(error.into()),
-    };
-    let (names, tool) =
-        (shard.run_mut(execution.slot).names.clone(), calls::tool_name(shard, execution));
-    let coalesce = delivery_options.coalesce;
-    Part::Joined(Box::new(Joined { subscriber, names, tool, coalesce }))
-}
-
-/// Begins the stream of a connection for which all readers have come.
-pub(in crate::server) fn on_complete<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    id: ConnectionId,
-    joining: Joining,
-) {
-    let hub = &mut shard.guests.hub;
-    let Joining { follow, parts } = joining;
-    hub.connection(id).expect("Q1").doing = Doing::Requests;
-    hub.set_timer(id, None);
-    let answered = match hub.is_draining() {
-        true => calls::answer_error(shard, id, &ApiError::shutting_down()),
-        false => hub::follow_with(shard, id, &follow, parts),
-    };
-    match answered {
-        Answered::Now => shard.guests.hub.resume_later(id),
-        Answered::Later => hub::settle_connection(shard, id),
-    }
-}
-
-/// Refuses a request because the other shards have not answered in time.
-pub(in crate::server) fn join_late<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    id: ConnectionId,
-) {
-    let hub = &mut shard.guests.hub;
-    hub.connection(id).expect("the caller found it").doing = Doing::Requests;
-    shard.guests.peers.abandon(id);
-    calls::answer_error(shard, id, &busy());
-    shard.guests.hub.resume_later(id);
 }

@@ -23,7 +23,7 @@ use crate::server::peers::gather::{self, Gathering};
 use crate::server::peers::join::{self, Joining};
 use crate::server::peers::moves::Moving;
 use crate::server::shm::Bought;
-use crate::server::{ServerShard, calls, mcp, peers, shm};
+use crate::server::{ServerShard, peers};
 use crate::shard::CallError;
 use crate::shard::handle::Command;
 use crate::wire::jsonrpc::Id;
@@ -275,74 +275,5 @@ pub(in crate::server) fn send_all<R: Reactor + 'static>(
         if peer != peers::own_index(shard) {
             let _ = send(shard, peer, message());
         }
-    }
-}
-
-/// Handles a message.
-pub(in crate::server) fn on_message<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    message: ToPeer,
-) {
-    match message {
-        ToPeer::Arrive(moving) => peers::moves::take_in(shard, *moving),
-        ToPeer::Ask(asker, ticket, question) => {
-            let answer = match question {
-                Question::Part(call, principal) => {
-                    Answer::Part(gather::part_of(shard, &call, principal))
-                }
-                Question::Join(wanted) => Answer::Joined(join::join(shard, &wanted)),
-            };
-            let own = peers::own_index(shard) as u8;
-            // If it takes no message, its connection waits in vain, or is gone. Readers that are
-            // dropped here count as broken connections.
-            let _ = send(shard, asker.into(), ToPeer::Answer(own, ticket, answer));
-        }
-        ToPeer::Answer(peer, ticket, answer) => take_answer(shard, peer, ticket, answer),
-        ToPeer::RunBegan(principal, thread) => calls::cut_waiting(shard, principal, &thread),
-        ToPeer::RequestOver(session, id) => mcp::finish_here(shard, session, &id),
-        ToPeer::Cancel(session, id) => mcp::cancel_here(shard, session, &id),
-        ToPeer::SessionEnded(session) => mcp::end_far_session(shard, session),
-        ToPeer::Notify(session, bytes) => mcp::tell_session_here(shard, session, &bytes),
-        ToPeer::Bought(number, bought) => shm::take_in_memory(shard, number, *bought),
-        ToPeer::Died(peer) => on_death(shard, peer),
-    }
-}
-
-fn take_answer<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    peer: u8,
-    ticket: Ticket,
-    answer: Answer,
-) {
-    let open = &mut shard.guests.peers.open;
-    // Without an entry, the connection that asked is gone.
-    match (open.subject(ticket, peer), answer) {
-        (Some(Subject::Gather(gathering)), Answer::Part(part)) => gathering.add(part),
-        (Some(Subject::Join(joining)), Answer::Joined(parts)) => joining.add(parts),
-        (None, _) => return,
-        (Some(_), _) => unreachable!("the answer fits the question"),
-    }
-    finish(shard, peer, ticket);
-}
-
-/// Answers the connection that asked, if this answer was the last one.
-fn finish<R: Reactor + 'static>(shard: &mut ServerShard<R>, peer: u8, ticket: Ticket) {
-    match shard.guests.peers.open.answered(ticket, peer) {
-        Some((id, Subject::Gather(gathering))) => gather::on_complete(shard, id, gathering),
-        Some((id, Subject::Join(joining))) => join::on_complete(shard, id, joining),
-        None => {}
-    }
-}
-
-/// Notes that another shard has died. Nothing waits for it any more.
-pub(in crate::server) fn on_death<R: Reactor + 'static>(shard: &mut ServerShard<R>, peer: u8) {
-    if !shard.guests.peers.bury(peer) {
-        return;
-    }
-    for ticket in shard.guests.peers.open.awaiting(peer) {
-        if let Some(Subject::Join(joining)) = shard.guests.peers.open.subject(ticket, peer) {
-            joining.refuse(peer);
-        }
-        finish(shard, peer, ticket);
     }
 }

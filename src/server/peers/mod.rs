@@ -11,15 +11,16 @@ pub(in crate::server) mod messages;
 pub(in crate::server) mod moves;
 pub(in crate::server) mod remote;
 
-pub(in crate::server) use gather::{gather, tell_all};
-pub(in crate::server) use join::{begin_joining, is_apart, join_late};
-pub(in crate::server) use messages::{ToPeer, on_message, send, send_all};
-pub(in crate::server) use moves::{begin_move, home_of, send_off};
-pub(in crate::server) use remote::{look_at_remotes, lose_remote, poll_remotes};
+pub(in crate::server) use gather::{
+    Asked, Gathering, Part, Purpose, ask_all, join_lists, tell_all,
+};
+pub(in crate::server) use join::{begin_joining, is_apart};
+pub(in crate::server) use messages::{Answer, Question, Subject, Ticket, ToPeer, send, send_all};
+pub(in crate::server) use moves::begin_move;
 
 use crate::endpoint::ApiError;
 use crate::limits;
-use crate::reactor::Reactor;
+use crate::reactor::{ConnectionId, Reactor};
 use crate::server::guests::Guests;
 use crate::server::hub::Hub;
 use crate::server::hub::connection::Doing;
@@ -36,6 +37,8 @@ pub(in crate::server) struct Peers<R: Reactor + 'static> {
     mailboxes: Vec<Mailbox<R, Guests<R>>>,
     /// The numbers of the shards that have died, in order.
     dead: Vec<u8>,
+    /// Those of them whose open questions are not settled.
+    mourned: Vec<u8>,
     open: OpenQuestions,
     /// The readers of other shards' rings.
     remotes: Remotes,
@@ -52,6 +55,7 @@ impl<R: Reactor + 'static> Peers<R> {
         Peers {
             mailboxes: Vec::new(),
             dead: Vec::new(),
+            mourned: Vec::new(),
             open: OpenQuestions::default(),
             remotes: Remotes::default(),
             #[cfg(any(test, fuzzing))]
@@ -84,7 +88,7 @@ impl<R: Reactor + 'static> Peers<R> {
     }
 
     /// Returns the mailbox of a shard.
-    fn mailbox(&self, peer: usize) -> Option<&Mailbox<R, Guests<R>>> {
+    pub fn mailbox(&self, peer: usize) -> Option<&Mailbox<R, Guests<R>>> {
         self.mailboxes.get(peer)
     }
 
@@ -120,14 +124,35 @@ impl<R: Reactor + 'static> Peers<R> {
         !self.late.is_empty()
     }
 
-    /// Notes that a shard has died. Returns false if that was known.
-    fn bury(&mut self, peer: u8) -> bool {
-        let is_new = !self.dead.contains(&peer);
-        if is_new {
+    /// Notes that a shard has died. The questions to it are settled later.
+    pub fn bury(&mut self, peer: u8) {
+        if !self.dead.contains(&peer) {
             self.dead.push(peer);
             self.dead.sort_unstable();
+            self.mourned.push(peer);
         }
-        is_new
+    }
+
+    /// Returns a question to a shard that has died, with the number of that shard. It is open for
+    /// the other shards only, or complete.
+    pub fn poll_lost_question(&mut self) -> Option<(u8, Ticket)> {
+        while let Some(peer) = self.mourned.last().copied() {
+            match self.open.awaiting(peer).first() {
+                Some(ticket) => return Some((peer, *ticket)),
+                None => _ = self.mourned.pop(),
+            }
+        }
+        None
+    }
+
+    /// Returns the subject of a question that waits for this shard.
+    pub fn subject(&mut self, ticket: Ticket, peer: u8) -> Option<&mut Subject> {
+        self.open.subject(ticket, peer)
+    }
+
+    /// Notes that a shard has answered. Returns the question if it was the last one.
+    pub fn answered(&mut self, ticket: Ticket, peer: u8) -> Option<(ConnectionId, Subject)> {
+        self.open.answered(ticket, peer)
     }
 
     /// Removes the open question of a connection that waits no longer.

@@ -22,12 +22,10 @@ use crate::base::Instant;
 use crate::engine::{Coalesce, Replay};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::guests::Guests;
 use crate::server::hub::Hub;
 use crate::server::hub::deliver::Giving;
 use crate::server::hub::stream::Source;
 use crate::server::peers::join::Joined;
-use crate::server::{ServerShard, hub, records};
 use crate::shard::{Delivery, Ended, Names, Subscriber};
 use crate::stream::{End, EndState, Gap};
 use crate::trace::Counters;
@@ -119,8 +117,8 @@ impl Remotes {
         Source::There(at)
     }
 
-    /// Removes the reader in a slot.
-    fn remove(&mut self, at: u32) -> Subscriber {
+    /// Removes the reader in a slot. Dropping it tells its shard.
+    pub fn remove(&mut self, at: u32) -> Subscriber {
         let remote = self.places[at as usize].take().expect("R1");
         if remote.state == State::Awake {
             self.awake.retain(|&awake| awake != at); // R2
@@ -131,6 +129,16 @@ impl Remotes {
 
     fn count(&self) -> usize {
         self.places.len() - self.free.len()
+    }
+
+    /// Returns the number of readers that are awake.
+    pub fn awake_count(&self) -> usize {
+        self.awake.len()
+    }
+
+    /// Takes the next awake reader out of the queue.
+    pub fn next_awake(&mut self) -> Option<u32> {
+        self.awake.pop_front()
     }
 
     /// True if a reader is awake.
@@ -152,7 +160,7 @@ impl Remotes {
     }
 
     /// Checks which dozing readers were roused, after this shard was woken.
-    fn look_at_dozing(&mut self) {
+    pub fn look_at_dozing(&mut self) {
         for (at, remote) in self.places.iter_mut().enumerate() {
             if let Some(remote) = remote
                 && remote.state == State::Dozing
@@ -219,7 +227,7 @@ impl Remotes {
 
 impl Remotes {
     /// Delivers to a connection from the reader in this slot, at most one delivery.
-    fn poll<R: Reactor>(
+    pub fn poll<R: Reactor>(
         &mut self,
         at: u32,
         hub: &mut Hub,
@@ -288,11 +296,11 @@ impl Remotes {
 }
 
 /// The result of a poll.
-struct Given {
+pub(in crate::server) struct Given {
     /// True if something was delivered.
-    any: bool,
+    pub any: bool,
     /// The reader that has had its end, and that end.
-    left: Option<(Subscriber, End)>,
+    pub left: Option<(Subscriber, End)>,
 }
 
 /// Counts what the engine counts for subscribers of its own thread.
@@ -311,31 +319,4 @@ fn count_told(counters: &mut Counters, delivery: &Delivery<'_>) {
             counters.ends_delivered += u64::from(is_own);
         }
     }
-}
-/// Delivers from the rings of other shards.
-pub(in crate::server) fn poll_remotes<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    let awake_count = shard.guests.peers.remotes.awake.len();
-    for _ in 0..awake_count {
-        hub::make_room_for_deliveries(shard);
-        let Guests { hub, peers, .. } = &mut shard.guests;
-        let remotes = &mut peers.remotes;
-        let Some(at) = remotes.awake.pop_front() else { return };
-        let (reactor, counters) = (&mut shard.reactor, &mut shard.counters);
-        let Given { any, left } = remotes.poll(at, hub, reactor, counters, shard.now);
-        shard.worked |= any;
-        if let Some((subscriber, end)) = left {
-            records::log_let_go(shard, subscriber.execution(), subscriber.id(), &end);
-        }
-        hub::flush_if_due(shard);
-    }
-}
-
-/// Checks the dozing readers, because another shard may have woken this one.
-pub(in crate::server) fn look_at_remotes<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    shard.guests.peers.remotes.look_at_dozing();
-}
-
-/// Removes the reader in this slot, because its connection is gone.
-pub(in crate::server) fn lose_remote<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u32) {
-    drop(shard.guests.peers.remotes.remove(at)); // Dropping it tells its shard.
 }

@@ -35,7 +35,7 @@ use crate::trace::Code;
 pub(in crate::server) struct Guest {
     /// The connection to the producer's process.
     pub connection: ConnectionId,
-    ring: ProducerRing,
+    pub(super) ring: ProducerRing,
     page: Page,
     /// The progress of taking over its ring.
     pub(in crate::server) taken: Progress,
@@ -48,13 +48,13 @@ pub(in crate::server) struct Guest {
     /// True if its next chunk had no room when it was last visited.
     is_stuck: bool,
     /// True if a reader in this process waits for its chunks. It is then visited in every turn.
-    is_urgent: bool,
+    pub(super) is_urgent: bool,
     /// The time of the last visit.
     looked: Instant,
     /// The newest chunk taken over when the positions of its readers were last sampled.
     sampled_seq: u64,
     /// The newest chunk that it had published when it was told that no more is taken.
-    shut_seq: u64,
+    pub(super) shut_seq: u64,
     reports_seen: u64,
     expected_seen: Option<u64>,
 }
@@ -221,34 +221,6 @@ impl Door {
     }
 }
 
-impl ServedRun {
-    pub(in crate::server) fn guest(&mut self) -> Option<&mut Guest> {
-        self.guest.door.as_mut()?.guest()
-    }
-
-    /// Tells a guest that no chunk after those published by now is taken. Returns `false` if it has
-    /// not begun and so has published nothing.
-    pub fn must_await_guest(&mut self) -> bool {
-        let ingested_seq = self.ingested_seq;
-        let Some(door) = &mut self.guest.door else { return false };
-        door.close_to_producer();
-        let head_seq = door.guest_reader().map_or(0, RingReader::head_seq);
-        let Some(guest) = door.guest().filter(|guest| guest.has_begun) else { return false };
-        // No ring holds more, whatever the producer claims.
-        let held_max = u64::from(guest.ring.reader().geometry().slot_count());
-        guest.shut_seq = head_seq.min(ingested_seq + held_max);
-        guest.is_urgent = true;
-        true
-    }
-
-    /// Tells a guest whose execution has ended that nothing more is taken. Returns its connection.
-    pub fn dismiss_guest(&mut self) -> Option<ConnectionId> {
-        let door = self.guest.door.as_mut()?;
-        let connection = door.guest()?.connection;
-        door.close_to_producer();
-        Some(connection)
-    }
-}
 /// Lets a guest begin that the engine has started, as soon as it has mapped its memory.
 pub(in crate::server) fn let_guest_begin<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,

@@ -25,15 +25,13 @@ use crate::engine::{
 use crate::limits;
 use crate::memory::{ControlFile, Geometry, ProducerRing, ReaderPageFile, WildCursor};
 use crate::reactor::{ConnectionId, Peer, Reactor};
-use crate::server::calls::Answered;
-use crate::server::calls::answer::{options_of, refusal};
-use crate::server::guests::{ServedRemote, ServedRun};
-use crate::server::hub::Hub;
+use crate::server::executions::{options_of, refusal};
 use crate::server::hub::connection::{Connection, Doing, Timer};
+use crate::server::hub::{Answered, Hub};
 use crate::server::shm::{
     Behind, Door, Guest, Looks, Place as DoorPlace, guest, purchase, reads, relay,
 };
-use crate::server::{ServerShard, calls, hub, records};
+use crate::server::{ServerShard, executions, hub, records};
 use crate::shard::run::{Producer, Remote, Seat};
 use crate::shard::{ExecuteError, ExecuteOptions};
 use crate::stream::DetachReason;
@@ -134,49 +132,47 @@ pub(in crate::server) fn of_producer(
     }
 }
 
-impl Hub {
-    /// True if a client may connect at the door: a process of the server's own user or of root.
-    pub(in crate::server) fn is_of_house(peer: &Peer) -> bool {
-        let own = rustix::process::geteuid().as_raw();
-        matches!(peer, Peer::Unix { uid, .. } if *uid == own || *uid == 0)
-    }
+/// True if a client may connect at the door: a process of the server's own user or of root.
+pub(in crate::server) fn is_of_house(peer: &Peer) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    matches!(peer, Peer::Unix { uid, .. } if *uid == own || *uid == 0)
+}
 
-    /// Sends a message on a line, if its last message was not sent yet.
-    fn tell_line(&mut self, id: ConnectionId, document: &serde_json::Value) {
-        let Some(connection) = self.writable(id) else { return };
-        let Some(line) = connection.line.take() else { return };
-        if !line.is_over {
-            line.write(connection, document);
-        }
-        connection.line = Some(line);
+/// Sends a message on a line, if its last message was not sent yet.
+fn tell_line(hub: &mut Hub, id: ConnectionId, document: &serde_json::Value) {
+    let Some(connection) = hub.writable(id) else { return };
+    let Some(line) = connection.line.take() else { return };
+    if !line.is_over {
+        line.write(connection, document);
     }
+    connection.line = Some(line);
+}
 
-    /// Wakes processes that sleep on their connections. A process with output left to read does not
-    /// sleep for long.
-    pub(in crate::server) fn wake_lines(&mut self) {
-        let looks = Rc::clone(self.looks());
-        for id in looks.borrow_mut().drain(..) {
-            let is_quiet = self.connection(id).is_some_and(|c| c.line.is_some() && !c.has_pieces());
-            if is_quiet && let Some(connection) = self.writable(id) {
-                let line = connection.line.take().expect("it was just there");
-                if !line.is_over {
-                    line.write_look(connection);
-                }
-                connection.line = Some(line);
+/// Wakes processes that sleep on their connections. A process with output left to read does not
+/// sleep for long.
+pub(in crate::server) fn wake_lines(hub: &mut Hub) {
+    let looks = Rc::clone(hub.looks());
+    for id in looks.borrow_mut().drain(..) {
+        let is_quiet = hub.connection(id).is_some_and(|c| c.line.is_some() && !c.has_pieces());
+        if is_quiet && let Some(connection) = hub.writable(id) {
+            let line = connection.line.take().expect("it was just there");
+            if !line.is_over {
+                line.write_look(connection);
             }
+            connection.line = Some(line);
         }
     }
+}
 
-    /// Checks L1 on the side of the connection. For tests.
-    ///
-    /// # Panics
-    /// If it does not hold.
-    pub(in crate::server) fn audit_lines(&self) {
-        for connection in self.connections() {
-            let is_line = matches!(connection.doing, Doing::Door);
-            assert!(!is_line || connection.line.is_some()); // L1
-            assert!(connection.parcel.is_none() || connection.line.is_some());
-        }
+/// Checks L1 on the side of the connection. For tests.
+///
+/// # Panics
+/// If it does not hold.
+pub(in crate::server) fn audit_lines(hub: &Hub) {
+    for connection in hub.connections() {
+        let is_line = matches!(connection.doing, Doing::Door);
+        assert!(!is_line || connection.line.is_some()); // L1
+        assert!(connection.parcel.is_none() || connection.line.is_some());
     }
 }
 /// Refuses a request that is allowed at the door only. Returns true if it was refused.
@@ -187,7 +183,7 @@ fn is_elsewhere<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: Connection
     }
     let text = "memory is shared only at the server's door, a Unix socket: see --door";
     let error = ApiError::new(Status::FORBIDDEN, "not_at_the_door", text);
-    calls::answer_error(shard, id, &error).is_now()
+    hub::answer_error(shard, id, &error).is_now()
 }
 
 /// Lets another process read a ring. Returns true if it was refused, false if its line has
@@ -236,7 +232,7 @@ pub(in crate::server) fn refuse_at_door<R: Reactor + 'static>(
     error: &ApiError,
 ) -> Answered {
     shard.counters.doors_refused += 1;
-    calls::answer_error(shard, id, error)
+    hub::answer_error(shard, id, error)
 }
 
 pub(in crate::server) fn looks<R: Reactor + 'static>(shard: &ServerShard<R>) -> Looks {
@@ -253,10 +249,10 @@ pub(in crate::server) fn grant_reader<R: Reactor + 'static>(
 ) -> Result<Grant, ApiError> {
     let execution = asked.execution;
     let shared = share_with_reader(shard, execution)?;
-    let spec = hub::spec_of(shard, execution, &asked.delivery_options, asked.from);
+    let spec = executions::spec_of(shard, execution, &asked.delivery_options, asked.from);
     let subscribed = subscribe_at_door(shard, execution, spec)?;
     let (grant, parcel) = seat_reader(shard, id, &subscribed, shared)?;
-    let tool = calls::tool_name(shard, execution);
+    let tool = executions::tool_name(shard, execution);
     let names = &shard.run_mut(execution.slot).names;
     let document = documents::granted(grant.to_json(), &tool, names.token.as_deref());
     let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
@@ -438,7 +434,7 @@ pub(in crate::server) fn say_go<R: Reactor + 'static>(
     connection: ConnectionId,
 ) {
     let hub = &mut shard.guests.hub;
-    hub.tell_line(connection, &documents::door_go());
+    tell_line(hub, connection, &documents::door_go());
 }
 
 /// True if sleeping processes have to be woken.
@@ -576,7 +572,7 @@ pub(in crate::server) fn tell_end_at_door<R: Reactor + 'static>(
     let word = LastWord::Ended(verdict);
     let hub = &mut shard.guests.hub;
     for id in readers {
-        hub.tell_line(id, &word.document());
+        tell_line(hub, id, &word.document());
     }
     if let Some(id) = producer {
         end_line(shard, id, word);
@@ -628,19 +624,6 @@ pub(in crate::server) fn log_refused_guest<R: Reactor + 'static>(
             record.show("execution", &run.id).show("reason", &rule);
         },
     );
-}
-
-impl ServedRun {
-    /// Tells a guest how many processes read its ring directly and have to be woken by it.
-    fn count_direct_readers(&mut self) {
-        let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
-        let count = self.remotes.iter().filter(is_elsewhere).count();
-        if let Some(door) = &mut self.guest.door
-            && door.guest().is_some()
-        {
-            door.control.page.set_direct_readers(count as u32);
-        }
-    }
 }
 
 fn not_yet() -> ApiError {

@@ -321,6 +321,44 @@ impl ProcessSeat {
 }
 
 impl ServedRun {
+    pub(in crate::server) fn guest(&mut self) -> Option<&mut Guest> {
+        self.guest.door.as_mut()?.guest()
+    }
+
+    /// Tells a guest that no chunk after those published by now is taken. Returns `false` if it has
+    /// not begun and so has published nothing.
+    pub fn must_await_guest(&mut self) -> bool {
+        let ingested_seq = self.ingested_seq;
+        let Some(door) = &mut self.guest.door else { return false };
+        door.close_to_producer();
+        let head_seq = door.guest_reader().map_or(0, RingReader::head_seq);
+        let Some(guest) = door.guest().filter(|guest| guest.has_begun) else { return false };
+        // No ring holds more, whatever the producer claims.
+        let held_max = u64::from(guest.ring.reader().geometry().slot_count());
+        guest.shut_seq = head_seq.min(ingested_seq + held_max);
+        guest.is_urgent = true;
+        true
+    }
+
+    /// Tells a guest whose execution has ended that nothing more is taken. Returns its connection.
+    pub fn dismiss_guest(&mut self) -> Option<ConnectionId> {
+        let door = self.guest.door.as_mut()?;
+        let connection = door.guest()?.connection;
+        door.close_to_producer();
+        Some(connection)
+    }
+
+    /// Tells a guest how many processes read its ring directly and have to be woken by it.
+    fn count_direct_readers(&mut self) {
+        let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
+        let count = self.remotes.iter().filter(is_elsewhere).count();
+        if let Some(door) = &mut self.guest.door
+            && door.guest().is_some()
+        {
+            door.control.page.set_direct_readers(count as u32);
+        }
+    }
+
     /// Checks D1 to D3. For tests.
     ///
     /// # Panics

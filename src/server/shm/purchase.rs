@@ -11,12 +11,12 @@ use crate::endpoint::{ApiError, Produce, ReadDoor};
 use crate::limits;
 use crate::memory::{ControlFile, DoorMemory, ProducerRing};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::calls::answer::refusal;
+use crate::server::executions::refusal;
 use crate::server::guests::ServedRun;
 use crate::server::hub::connection::Doing;
 use crate::server::peers::ToPeer;
 use crate::server::shm::{Behind, Bought, Door, Place, guest, lines, relay};
-use crate::server::{ServerShard, calls};
+use crate::server::{ServerShard, hub};
 use crate::shard::CallError;
 use crate::shard::handle::Command;
 
@@ -180,7 +180,7 @@ fn answer_at_door<R: Reactor + 'static>(
 ) {
     let is_draining = shard.guests.hub.is_draining();
     let is_answered = match granted {
-        Ok(_) if is_draining => calls::answer_error(shard, id, &ApiError::shutting_down()),
+        Ok(_) if is_draining => hub::answer_error(shard, id, &ApiError::shutting_down()),
         Ok(grant) => lines::begin_line(shard, id, grant),
         Err(error) => lines::refuse_at_door(shard, id, &error),
     };

@@ -13,14 +13,14 @@ use crate::endpoint::{Answer, ApiError, Deliver, StreamBody, Work, documents};
 use crate::engine::NotFound;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::calls::Answered;
 use crate::server::guests::Guests;
+use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::Stream;
 use crate::server::workers::open_call::{Gone, OpenCall, Publish, Taken};
 use crate::server::workers::{Due, EnterError};
-use crate::server::{ServerShard, calls};
+use crate::server::{ServerShard, executions, hub};
 use crate::shard::run::Producer;
 use crate::stream::Outcome;
 use crate::tool::RemoteCall;
@@ -63,7 +63,7 @@ pub(in crate::server) fn let_work<R: Reactor + 'static>(
     principal: Principal,
 ) -> Answered {
     if let Err(error) = shard.guests.workers.may_enter(principal, &work.session) {
-        return calls::answer_error(shard, id, &entrance_error(error));
+        return hub::answer_error(shard, id, &entrance_error(error));
     }
     let now = shard.now;
     let hub = &mut shard.guests.hub;
@@ -147,7 +147,7 @@ fn accept_part<R: Reactor + 'static>(
 ) -> Result<Taken, NotFound> {
     let part = &deliver.part;
     let id = part.call;
-    if !calls::is_owned(shard, id, principal) {
+    if !executions::is_owned(shard, id, principal) {
         return Err(NotFound);
     }
     let run = shard.runs[id.slot.index as usize].as_ref().expect("it is owned");
@@ -241,7 +241,7 @@ fn answer_part<R: Reactor + 'static>(
         }
         Ok(Taken::Now | Taken::Before) => {
             let document = documents::delivered(is_duplicate);
-            return calls::answer(shard, id, &Answer::json(Status::OK, &document));
+            return hub::answer(shard, id, &Answer::json(Status::OK, &document));
         }
         Ok(Taken::NotYet) => {
             let text = "a block subscriber has to read first; nothing of this part was taken";
@@ -255,7 +255,7 @@ fn answer_part<R: Reactor + 'static>(
         Ok(Taken::Over) => call_ended(shard, deliver.part.call),
         Err(NotFound) => NotFound.into(),
     };
-    calls::answer_error(shard, id, &error)
+    hub::answer_error(shard, id, &error)
 }
 
 /// Returns the error for parts after the last one, or after the end of the execution.

@@ -48,6 +48,8 @@ pub(in crate::server) struct Workers {
     /// True if an entry of these three lists has to be handled, or a waiting call may find a
     /// worker.
     has_news: bool,
+    /// The principals whose tools have changed.
+    changed: Vec<Principal>,
     deadlines: BTreeMap<Deadline, Due>,
     deadline_count: u64,
 }
@@ -192,6 +194,23 @@ impl Workers {
     #[inline]
     pub fn has_news(&self) -> bool {
         self.has_news
+    }
+
+    /// Notes that the tools of a principal have changed.
+    pub fn note_changed(&mut self, principal: Principal) {
+        if !self.changed.contains(&principal) {
+            self.changed.push(principal);
+        }
+    }
+
+    /// True if the tools of a principal have changed.
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// Returns a principal whose tools have changed.
+    pub fn poll_changed(&mut self) -> Option<Principal> {
+        self.changed.pop()
     }
 
     pub fn take_ended(&mut self) -> Option<(ExecutionId, Principal, Option<Outcome>)> {

@@ -13,8 +13,8 @@ use crate::base::Principal;
 use crate::endpoint::{Answer, ApiCall, ApiError, documents};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::calls::Answered;
-use crate::server::{ServerShard, calls, peers};
+use crate::server::hub::Answered;
+use crate::server::{ServerShard, hub, peers};
 use crate::tool::{ArgumentError, Prepared, SpecError, StartError, ToolSpec, Tools, VirtualTool};
 use crate::wire::http1::Status;
 use crate::wire::write_json;
@@ -137,8 +137,8 @@ pub(in crate::server) fn change_tools<R: Reactor + 'static>(
     principal: Principal,
 ) -> Answered {
     match change_tools_here(shard, &call, principal) {
-        Ok(answer) => peers::tell_all(shard, id, call, principal, answer),
-        Err(error) => calls::answer_error(shard, id, &error),
+        Ok(answer) => peers::tell_all(shard, id, &call, principal, answer),
+        Err(error) => hub::answer_error(shard, id, &error),
     }
 }
 
@@ -148,8 +148,7 @@ pub(in crate::server) fn change_tools_here<R: Reactor + 'static>(
     call: &ApiCall,
     principal: Principal,
 ) -> Result<Answer, ApiError> {
-    let mcp = &mut shard.guests.mcp;
-    mcp.note_tools(Some(principal));
+    shard.guests.workers.note_changed(principal);
     match call {
         ApiCall::PutVirtualTool(tool) => put_virtual_tool(shard, tool, principal),
         ApiCall::DeleteVirtualTool(name) => {

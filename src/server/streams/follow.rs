@@ -7,20 +7,19 @@ use crate::endpoint::{
     Answer, ApiError, DeliveryOptions, Follow, FrontOptions, PolicyChoice, StreamBody, StreamFormat,
 };
 use crate::engine::{
-    Event, From, NotFound, Reply, Status as ExecutionStatus, SubscribeError, SubscribeSpec,
-    Subscribed,
+    Event, From, Reply, Status as ExecutionStatus, SubscribeError, SubscribeSpec, Subscribed,
 };
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::calls::Answered;
 use crate::server::guests::{Destination, Guests};
-use crate::server::hub::attached::{AllAttached, Attached};
+use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer, kernel_bytes_for};
 use crate::server::hub::frames::Encoding;
-use crate::server::hub::front::Told;
 use crate::server::hub::stream::{Source, Stream};
-use crate::server::hub::{attached, deliver, front};
 use crate::server::peers::join::{Part, Parts};
-use crate::server::{ServerShard, calls, peers, shm};
+use crate::server::streams::attached::{AllAttached, Attached};
+use crate::server::streams::front::Told;
+use crate::server::streams::{attached, front};
+use crate::server::{ServerShard, executions, hub, peers, shm};
 use crate::shard::{Call as SinkCall, Delivery, Ended, Sink};
 use crate::stream::{ExecutionState, Kinds, Policy};
 use crate::trace::Code;
@@ -59,7 +58,7 @@ pub(in crate::server) fn follow_with<R: Reactor + 'static>(
             Some(Part::SeenToEnd) => Ok(Attached::over(from, follow.delivery_options.kinds)),
             Some(Part::Joined(joined)) => Ok(Attached::There(joined)),
             None => {
-                let spec = spec_of(shard, execution, &follow.delivery_options, from);
+                let spec = executions::spec_of(shard, execution, &follow.delivery_options, from);
                 let result = attach_connection(shard, execution, spec, id);
                 result.map(Attached::Here).map_err(ApiError::from)
             }
@@ -68,12 +67,12 @@ pub(in crate::server) fn follow_with<R: Reactor + 'static>(
             Ok(next) => attached.push((execution, next)),
             Err(error) => {
                 attached::detach_all_of(shard, attached, parts);
-                return calls::answer_error(shard, id, &error);
+                return hub::answer_error(shard, id, &error);
             }
         }
     }
     if !attached.iter().any(|(_, attached)| attached.is_open()) {
-        return calls::answer(shard, id, &Answer::empty(Status::NO_CONTENT));
+        return hub::answer(shard, id, &Answer::empty(Status::NO_CONTENT));
     }
     let encoding = match follow.format {
         StreamFormat::Sse => Encoding::Sse,
@@ -113,18 +112,18 @@ pub(in crate::server) fn send_output<R: Reactor + 'static>(
     // The ring may overwrite chunks before the subscription. The stream then has a gap, and is
     // cut.
     let tail_seq = match shard.inspect(execution) {
-        Err(error) => return calls::answer_error(shard, id, &error.into()),
+        Err(error) => return hub::answer_error(shard, id, &error.into()),
         Ok(status) => status.tail_seq,
     };
     if tail_seq > 1 {
         let error = SubscribeError::NoLongerHeld { tail_seq };
-        return calls::answer_error(shard, id, &error.into());
+        return hub::answer_error(shard, id, &error.into());
     }
     let delivery_options =
         DeliveryOptions { policy: Some(Policy::Block), kinds, ..DeliveryOptions::default() };
     let spec = delivery_options.spec(PolicyChoice::default(), From::Start);
     match attach_connection(shard, execution, spec, id) {
-        Err(error) => calls::answer_error(shard, id, &error.into()),
+        Err(error) => hub::answer_error(shard, id, &error.into()),
         Ok(subscribed) => {
             let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
             let manner = Manner::of(Encoding::Output, "application/octet-stream");
@@ -145,28 +144,6 @@ pub(in crate::server) fn follow_new<R: Reactor + 'static>(
     let executions = SmallVec::from_elem((execution, From::Start), 1);
     let (is_combined, resumes) = (false, false);
     follow(shard, id, &Follow { executions, is_combined, resumes, format, delivery_options, front })
-}
-
-/// Returns the subscription of a client, with the execution's defaults for what it leaves open.
-pub(in crate::server) fn spec_of<R: Reactor + 'static>(
-    shard: &ServerShard<R>,
-    execution: ExecutionId,
-    delivery_options: &DeliveryOptions,
-    from: From,
-) -> SubscribeSpec {
-    let run = shard.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
-    let run = run.filter(|run| run.id == execution);
-    let default = run.and_then(|run| {
-        let of_tool = run.tool.as_ref().map(|tool| tool.subscribers);
-        run.guest.policy.or(of_tool.map(|default| PolicyChoice {
-            policy: default.policy,
-            limit_chunks: default.limit_chunks,
-            limit_bytes: default.limit_bytes,
-        }))
-    });
-    let spec = delivery_options.spec(default.unwrap_or_default(), from);
-    // The last bytes may be lost with the connection. The client resumes for them.
-    SubscribeSpec { replays: spec.policy == Policy::Block, ..spec }
 }
 
 /// Subscribes a connection. Nothing is delivered before its reply has begun, because no action
@@ -245,21 +222,23 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
         followed.source = match attached {
             Attached::There(joined) => Some(peers.remotes_mut().insert(*joined, id)),
             Attached::Here(subscribed) => {
-                hub.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
+                if !takes {
+                    hub.hold(subscribed.subscriber);
+                }
                 Some(Source::Here(subscribed.subscriber))
             }
             Attached::Over { .. } => None,
         };
     }
     if stream.followed.iter().any(|f| matches!(f.source, Some(Source::There(_)))) {
-        hub.spare.provide_small();
+        hub.provide_small_buffer();
     }
     let connection = hub.connection(id).expect("as above");
     connection.doing = Doing::Stream;
     connection.bound_sending(kernel_bytes, &mut shard.reactor);
     connection.stream = Some(stream);
     hub.set_timer(id, Some((Timer::Beat, now + beat)));
-    deliver::tell_demands(shard);
+    hub::tell_demands(shard);
     Answered::Later
 }
 
@@ -269,7 +248,7 @@ pub(in crate::server) fn unfollow<R: Reactor + 'static>(
     execution: ExecutionId,
     subscriber: SubscriberId,
 ) -> Result<(), ApiError> {
-    check_subscriber(shard, execution, subscriber)?;
+    executions::check_subscriber(shard, execution, subscriber)?;
     let index = subscriber.0.index as usize;
     let followed_by = match shard.sinks.get(index).map(|sink| &sink.call) {
         Some(SinkCall::Guest(Destination::Connection(id))) => Some(*id),
@@ -284,19 +263,6 @@ pub(in crate::server) fn unfollow<R: Reactor + 'static>(
         hub.tell_here(id, subscriber, run, &delivery);
     }
     Ok(())
-}
-
-/// Checks that the subscriber belongs to this execution.
-pub(in crate::server) fn check_subscriber<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    execution: ExecutionId,
-    subscriber: SubscriberId,
-) -> Result<(), ApiError> {
-    let all = shard.subscribers(execution)?;
-    match all.iter().any(|status| status.id == subscriber) {
-        true => Ok(()),
-        false => Err(NotFound.into()),
-    }
 }
 
 /// The format of a stream.

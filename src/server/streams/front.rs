@@ -13,13 +13,13 @@ use crate::endpoint::front::{
 use crate::endpoint::{ApiError, Follow, FrontOptions};
 use crate::engine::{From, Status, SubscribeError};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::calls::Answered;
-use crate::server::calls::conversations::{Conversations, Waiting};
-use crate::server::hub::attached::Attached;
-use crate::server::hub::follow;
-use crate::server::hub::follow::Manner;
+use crate::server::conversations::{Conversations, Waiting};
+use crate::server::hub::Answered;
 use crate::server::hub::frames::Encoding;
-use crate::server::{ServerShard, calls};
+use crate::server::streams::attached::Attached;
+use crate::server::streams::follow;
+use crate::server::streams::follow::Manner;
+use crate::server::{ServerShard, executions, hub};
 use crate::shard::Chunk;
 use crate::shard::act::read_chunk;
 use crate::shard::run::Ring;
@@ -200,7 +200,7 @@ pub(in crate::server) fn follow_front<R: Reactor + 'static>(
     let (execution, from) = follow.executions[0];
     match follow_in_words(shard, id, (execution, from), follow, (format, None)) {
         Ok(answered) => answered,
-        Err(error) => calls::answer_error(shard, id, &error),
+        Err(error) => hub::answer_error(shard, id, &error),
     }
 }
 
@@ -228,7 +228,7 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
             Opening::Middle(if is_new { FrontReader::New } else { FrontReader::Returning }, lost)
         }
     };
-    let spec = follow::spec_of(shard, execution, &follow.delivery_options, from);
+    let spec = executions::spec_of(shard, execution, &follow.delivery_options, from);
     let subscribed = follow::attach_connection(shard, execution, spec, id)?;
     let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
     let told = Told { front: Some(front), opening, thread };

@@ -1,0 +1,59 @@
+//! Complete answers to the requests of connections.
+
+use crate::base::Principal;
+use crate::endpoint::{Answer, ApiError};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::ServerShard;
+
+/// The state of a request that was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Answered {
+    /// Its reply is complete.
+    Now,
+    /// Its reply comes later, or is a stream that has begun.
+    Later,
+}
+
+impl Answered {
+    /// True if the reply is complete.
+    pub fn is_now(self) -> bool {
+        self == Answered::Now
+    }
+}
+
+/// Returns the principal of the request that this connection is being answered.
+pub(in crate::server) fn principal_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) -> Principal {
+    let connection = shard.guests.hub.connection(id);
+    connection.map_or(Principal::ANYONE, |connection| connection.http.principal())
+}
+
+/// Writes a complete reply. Always returns true.
+pub(in crate::server) fn answer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    answer: &Answer,
+) -> Answered {
+    let hub = &mut shard.guests.hub;
+    let around = hub.around(&shard.guests.access, shard.now);
+    if let Some(connection) = hub.writable(id) {
+        connection.converse(|http, out| http.answer(answer, &around, out));
+    }
+    Answered::Now
+}
+
+/// Writes a complete error reply. Always returns true.
+pub(in crate::server) fn answer_error<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    error: &ApiError,
+) -> Answered {
+    let hub = &mut shard.guests.hub;
+    let around = hub.around(&shard.guests.access, shard.now);
+    if let Some(connection) = hub.writable(id) {
+        connection.converse(|http, out| http.answer_error(error, &around, out));
+    }
+    Answered::Now
+}

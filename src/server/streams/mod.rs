@@ -1,0 +1,17 @@
+//! Streams: a connection that follows executions, of its own shard or of others, in any format.
+//!
+//! - `follow.rs` makes a request into subscribers and begins the reply; `attached.rs` is the state
+//!   in between.
+//! - `front.rs` does this for the formats of front ends.
+//! - `join.rs` gives readers to other shards, and begins the streams for which readers were asked.
+
+pub(in crate::server) mod attached;
+pub(in crate::server) mod follow;
+pub(in crate::server) mod front;
+mod join;
+
+pub(in crate::server) use follow::{
+    attach_connection, begin, follow, follow_new, follow_with, send_output, unfollow,
+};
+pub(in crate::server) use front::{follow_in_words, front_of};
+pub(in crate::server) use join::{join_for, join_late, on_joined};

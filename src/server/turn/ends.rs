@@ -1,0 +1,51 @@
+//! The end of a server.
+
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::hub::Draining;
+use crate::server::hub::connection::Doing;
+use crate::server::turn::{flush, sockets};
+use crate::server::{ServerShard, calls, hub, mcp, workers};
+
+/// Begins to end the server. It accepts no more connections, stops what runs, and tells
+/// subscribers `detached: shutdown`. Pending output is still sent: call [`ServerShard::turn`] until
+/// [`Shard::connection_count`] is 0, or until a deadline of the caller.
+pub(in crate::server) fn drain<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let hub = &mut shard.guests.hub;
+    if hub.begin_draining() == Draining::Already {
+        return;
+    }
+    hub::stop_listening(shard);
+    shard.shut_down();
+    flush::flush_connections(shard);
+    workers::end_workers(shard);
+    mcp::end_mcp(shard);
+    calls::end_threads(shard);
+    let hub = &shard.guests.hub;
+    let connections = hub.connections();
+    let told = connections.filter(|c| matches!(c.doing, Doing::Closing) && c.has_read_all());
+    let told: Vec<ConnectionId> = told.map(|connection| connection.id).collect();
+    for id in told {
+        sockets::drop_connection(shard, id);
+    }
+    // From now on this closes connections that wait for a request.
+    flush::flush_connections(shard);
+}
+
+/// Closes the connections without a request while the server drains.
+pub(in crate::server) fn close_idle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    while shard.guests.hub.is_draining()
+        && let Some(id) = shard.guests.hub.first_waiting()
+    {
+        sockets::drop_connection(shard, id);
+    }
+}
+
+/// Sends what can be sent and closes all connections. For the end of a shard.
+pub(in crate::server) fn close_connections<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    flush::flush_connections(shard);
+    let connections = shard.guests.hub.connections();
+    let all: Vec<ConnectionId> = connections.map(|connection| connection.id).collect();
+    for id in all {
+        sockets::drop_connection(shard, id);
+    }
+}

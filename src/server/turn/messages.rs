@@ -1,0 +1,74 @@
+//! The messages of other shards: each is passed to the guest that it is for.
+
+use crate::reactor::Reactor;
+use crate::server::peers::{Answer, Question, Subject, Ticket, ToPeer};
+use crate::server::turn::{moves, parts};
+use crate::server::{ServerShard, calls, mcp, peers, shm, streams};
+
+/// Handles a message.
+pub(in crate::server) fn on_message<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    message: ToPeer,
+) {
+    match message {
+        ToPeer::Arrive(moving) => moves::take_in(shard, *moving),
+        ToPeer::Ask(asker, ticket, question) => {
+            let answer = match question {
+                Question::Part(call, principal) => {
+                    Answer::Part(parts::part_of(shard, &call, principal))
+                }
+                Question::Join(wanted) => Answer::Joined(streams::join_for(shard, &wanted)),
+            };
+            let own = peers::own_index(shard) as u8;
+            // If it takes no message, its connection waits in vain, or is gone. Readers that are
+            // dropped here count as broken connections.
+            let _ = peers::send(shard, asker.into(), ToPeer::Answer(own, ticket, answer));
+        }
+        ToPeer::Answer(peer, ticket, answer) => take_answer(shard, peer, ticket, answer),
+        ToPeer::RunBegan(principal, thread) => calls::cut_waiting(shard, principal, &thread),
+        ToPeer::RequestOver(session, id) => mcp::finish_here(shard, session, &id),
+        ToPeer::Cancel(session, id) => mcp::cancel_here(shard, session, &id),
+        ToPeer::SessionEnded(session) => mcp::end_far_session(shard, session),
+        ToPeer::Notify(session, bytes) => mcp::tell_session_here(shard, session, &bytes),
+        ToPeer::Bought(number, bought) => shm::take_in_memory(shard, number, *bought),
+        ToPeer::Died(peer) => {
+            shard.guests.peers.bury(peer);
+            settle_deaths(shard);
+        }
+    }
+}
+
+fn take_answer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    peer: u8,
+    ticket: Ticket,
+    answer: Answer,
+) {
+    // Without an entry, the connection that asked is gone.
+    match (shard.guests.peers.subject(ticket, peer), answer) {
+        (Some(Subject::Gather(gathering)), Answer::Part(part)) => gathering.add(part),
+        (Some(Subject::Join(joining)), Answer::Joined(parts)) => joining.add(parts),
+        (None, _) => return,
+        (Some(_), _) => unreachable!("the answer fits the question"),
+    }
+    finish(shard, peer, ticket);
+}
+
+/// Answers the connection that asked, if this answer was the last one.
+fn finish<R: Reactor + 'static>(shard: &mut ServerShard<R>, peer: u8, ticket: Ticket) {
+    match shard.guests.peers.answered(ticket, peer) {
+        Some((id, Subject::Gather(gathering))) => parts::on_complete(shard, id, gathering),
+        Some((id, Subject::Join(joining))) => streams::on_joined(shard, id, joining),
+        None => {}
+    }
+}
+
+/// Settles the questions to shards that have died. Nothing waits for them any more.
+pub(in crate::server) fn settle_deaths<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    while let Some((peer, ticket)) = shard.guests.peers.poll_lost_question() {
+        if let Some(Subject::Join(joining)) = shard.guests.peers.subject(ticket, peer) {
+            joining.refuse(peer);
+        }
+        finish(shard, peer, ticket);
+    }
+}

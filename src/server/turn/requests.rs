@@ -1,0 +1,150 @@
+//! Requests of the HTTP API: each is passed to the guest that carries it out.
+
+use crate::base::Principal;
+use crate::endpoint::{Answer, ApiCall, ApiError, documents};
+use crate::engine::NotFound;
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::hub::Answered;
+use crate::server::turn::parts;
+use crate::server::{ServerShard, calls, executions, hub, mcp, peers, shm, streams, workers};
+use crate::wire::http1::Status;
+
+/// Carries out a call of a client. Returns true if the reply is complete. Returns false if it
+/// comes later, or if it is a stream that has begun.
+pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: ApiCall,
+) -> Answered {
+    let is_draining = shard.guests.hub.is_draining();
+    let principal = hub::principal_of(shard, id);
+    match call {
+        ApiCall::Execute(_)
+        | ApiCall::Follow(_)
+        | ApiCall::Output(..)
+        | ApiCall::Work(_)
+        | ApiCall::ReadDoor(_)
+        | ApiCall::Produce(_)
+        | ApiCall::Thread(_)
+        | ApiCall::Ready
+            if is_draining =>
+        {
+            hub::answer_error(shard, id, &ApiError::shutting_down())
+        }
+        ref call if !is_open_to(shard, call, principal) => {
+            hub::answer_error(shard, id, &NotFound.into())
+        }
+        ApiCall::Execute(execute) => calls::run_tool(shard, id, *execute, principal),
+        ApiCall::Follow(follow) => streams::follow(shard, id, &follow),
+        ApiCall::Output(execution, kinds) => streams::send_output(shard, id, execution, kinds),
+        ApiCall::Result(execution, wait) => calls::await_result(shard, id, execution, wait),
+        ApiCall::Executions | ApiCall::AllProgress | ApiCall::Metrics(_) => {
+            parts::gather(shard, id, &call, principal)
+        }
+        ApiCall::PutVirtualTool(_) | ApiCall::DeleteVirtualTool(_) => {
+            workers::change_tools(shard, id, call, principal)
+        }
+        ApiCall::Work(work) => workers::let_work(shard, id, *work, principal),
+        ApiCall::Deliver(deliver) => workers::deliver(shard, id, deliver, principal),
+        ApiCall::Mcp(request) => mcp::answer_mcp(shard, id, *request, principal),
+        ApiCall::ReadDoor(door) => shm::read_at_door(shard, id, &door),
+        ApiCall::Produce(produce) => shm::produce_at_door(shard, id, *produce, principal),
+        ApiCall::Thread(call) => calls::ask_thread(shard, id, *call, principal),
+        other => {
+            let reply = answer_now(shard, &other, principal);
+            hub::answer(shard, id, &reply.unwrap_or_else(|error| Answer::error(&error)))
+        }
+    }
+}
+
+/// Answers a call from the tables of this shard.
+fn answer_now<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    call: &ApiCall,
+    principal: Principal,
+) -> Result<Answer, ApiError> {
+    let document = match call {
+        ApiCall::Tools => {
+            documents::tools(workers::tool_specs(shard, principal).map(|spec| &**spec))
+        }
+        ApiCall::VirtualTools => workers::list_virtual_tools(shard, principal),
+        ApiCall::Inspect(execution) => executions::describe(shard, *execution)?,
+        ApiCall::Cancel(execution) => return calls::cancel_call(shard, *execution),
+        ApiCall::Acknowledge(execution, subscriber, seq) => {
+            executions::check_subscriber(shard, *execution, *subscriber)?;
+            shard.acknowledge(*subscriber, *seq)?;
+            return Ok(Answer::empty(Status::NO_CONTENT));
+        }
+        ApiCall::Unsubscribe(execution, subscriber) => {
+            streams::unfollow(shard, *execution, *subscriber)?;
+            return Ok(Answer::empty(Status::NO_CONTENT));
+        }
+        ApiCall::Progress(token) => {
+            let id = shard.find_token(*token)?;
+            let status = shard.inspect(id)?;
+            documents::progress(*token, &status, shard.engine.progress_texts(id.slot))
+        }
+        ApiCall::Ready if !shard.guests.peers.dead().is_empty() => {
+            return Err(ApiError::shards_dead(shard.guests.peers.dead()));
+        }
+        ApiCall::Ready => documents::health("ready"),
+        ApiCall::Execute(_)
+        | ApiCall::Follow(_)
+        | ApiCall::Output(..)
+        | ApiCall::Result(..)
+        | ApiCall::Executions
+        | ApiCall::Metrics(_)
+        | ApiCall::AllProgress
+        | ApiCall::PutVirtualTool(_)
+        | ApiCall::DeleteVirtualTool(_)
+        | ApiCall::Work(_)
+        | ApiCall::Mcp(_)
+        | ApiCall::ReadDoor(_)
+        | ApiCall::Produce(_)
+        | ApiCall::Thread(_)
+        | ApiCall::Deliver(_) => unreachable!("answered elsewhere"),
+    };
+    Ok(Answer::json(Status::OK, &document))
+}
+
+/// True if all that a call names exists and belongs to this principal. Executions of other
+/// shards are checked there.
+pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    call: &ApiCall,
+    principal: Principal,
+) -> bool {
+    match call {
+        ApiCall::Inspect(id)
+        | ApiCall::Cancel(id)
+        | ApiCall::Result(id, _)
+        | ApiCall::Output(id, _)
+        | ApiCall::Acknowledge(id, ..)
+        | ApiCall::Unsubscribe(id, _) => executions::is_owned(shard, *id, principal),
+        ApiCall::ReadDoor(door) => executions::is_owned(shard, door.execution, principal),
+        ApiCall::Deliver(deliver) => executions::is_owned(shard, deliver.part.call, principal),
+        // All are checked together, so that the answer for one tells nothing about another.
+        ApiCall::Follow(follow) => {
+            let mut ids = follow.executions.iter().map(|(id, _)| *id);
+            ids.all(|id| peers::is_apart(shard, id) || executions::is_owned(shard, id, principal))
+        }
+        ApiCall::Progress(token) => {
+            let found = shard.engine.find_token(*token);
+            found.is_some_and(|id| executions::is_owned(shard, id, principal))
+        }
+        // In lists everyone gets their own entries.
+        ApiCall::Executions | ApiCall::AllProgress => true,
+        ApiCall::Tools
+        | ApiCall::Execute(_)
+        | ApiCall::Produce(_)
+        | ApiCall::Metrics(_)
+        | ApiCall::Ready => true,
+        // These names are looked up among the caller's own.
+        ApiCall::VirtualTools
+        | ApiCall::PutVirtualTool(_)
+        | ApiCall::DeleteVirtualTool(_)
+        | ApiCall::Work(_) => true,
+        // All names in them are looked up among the caller's own.
+        ApiCall::Mcp(_) | ApiCall::Thread(_) => true,
+    }
+}
