@@ -42,6 +42,8 @@ mod gate_tests;
 #[cfg(test)]
 mod memory_tests;
 #[cfg(test)]
+mod readers_tests;
+#[cfg(test)]
 mod replay_tests;
 #[cfg(test)]
 mod tests;

@@ -116,9 +116,11 @@ impl<L: Link> Subscriber<L> {
         match next {
             None => self.disconnect(),
             Some(Ok(until_seq)) => {
-                // Under these two policies the newest chunks are owed: evaluate again after each.
-                let one = matches!(self.terms.policy, Policy::DropOldest | Policy::Conflate)
-                    || self.window.is_some();
+                // Under these policies the newest chunks decide: evaluate again after each.
+                let one = matches!(
+                    self.terms.policy,
+                    Policy::DropOldest | Policy::Conflate | Policy::Disconnect
+                ) || self.window.is_some();
                 self.granted_seq = if one { next_seq + 1 } else { until_seq.max(next_seq + 1) };
                 self.look()
             }
