@@ -1,6 +1,7 @@
 //! Counts the instructions of a process under valgrind, and finds the compiler of this program.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -25,15 +26,20 @@ pub fn has_valgrind() -> bool {
 }
 
 /// Returns the compiler and the profile of this program. The compiler leaves its name in the
-/// binary.
+/// binary, and cargo builds each profile into a folder of its name.
 ///
 /// # Errors
 /// [`Failure::Environment`] if this program cannot be read.
 pub fn made_by() -> Result<String, Failure> {
     let cannot = |error: std::io::Error| Failure::Environment(format!("this program: {error}"));
-    let bytes = std::fs::read(std::env::current_exe().map_err(cannot)?).map_err(cannot)?;
+    let program = std::env::current_exe().map_err(cannot)?;
+    let bytes = std::fs::read(&program).map_err(cannot)?;
     let compiler = compiler_of(&bytes).unwrap_or_else(|| "an unknown rustc".to_owned());
-    let profile = if cfg!(debug_assertions) { "with debug assertions" } else { "release" };
+    let folder = program.parent().and_then(Path::file_name).map(OsStr::to_string_lossy);
+    let profile = match cfg!(debug_assertions) {
+        true => "with debug assertions".into(),
+        false => folder.unwrap_or_default(),
+    };
     Ok(format!("{compiler}, {profile}"))
 }
 

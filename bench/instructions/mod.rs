@@ -5,7 +5,7 @@
 //! process repeats an operation (`operations.rs`) under valgrind's callgrind, and a second process
 //! repeats it more often. The difference belongs to the operation alone, without the start and the
 //! setup (`count.rs`). `records.rs` reads, writes and compares files of counts. `counts.toml`
-//! belongs to the build of the tests, and `tools/test` checks it. `release.toml` belongs to the
+//! belongs to the build of the tests, and `tools/test` checks it. `dist.toml` belongs to the
 //! shipped build.
 
 mod count;
@@ -38,10 +38,10 @@ Usage: bench instructions [options]
   --help
 
 To record again after an intended change of the costs, for the profile that tools/test compares and
-for the release profile:
+for the profile dist:
   cargo run --profile test --all-features --bin bench -- \\
       instructions --record bench/instructions/counts.toml
-  cargo run --release --bin bench -- instructions --record bench/instructions/release.toml
+  cargo run --profile dist --bin bench -- instructions --record bench/instructions/dist.toml
 
 Counts are only comparable for one compiler and one profile. With others, or without valgrind,
 nothing is compared, and the last line reports it (\"not run: …\").
