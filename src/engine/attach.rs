@@ -19,16 +19,16 @@ impl Engine {
         let result = self.try_subscribe(id, spec);
         match &result {
             Ok(subscribed) => {
-                self.counters.subscribers_attached += 1;
+                self.effects.counters.subscribers_attached += 1;
                 self.attached(subscribed.execution);
                 if spec.place == SubscriberPlace::Remote {
                     self.report_to_first(subscribed.execution);
                 }
                 self.take_over(subscribed, spec);
             }
-            Err(_) => self.counters.subscribers_refused += 1,
+            Err(_) => self.effects.counters.subscribers_refused += 1,
         }
-        self.reply(Reply::Subscribed(result));
+        self.effects.reply(Reply::Subscribed(result));
     }
 
     fn try_subscribe(
@@ -65,7 +65,7 @@ impl Engine {
         assert!(seat.index < self.limits.subscribers_max); // The shard's tables have this size.
         let subscriber = SubscriberId(seat);
         let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor, replay };
-        let now = self.now;
+        let now = self.effects.now;
         let e = self.executions.get_mut(id.slot).expect("it was just found");
         match spec.place {
             SubscriberPlace::Remote => {
@@ -93,7 +93,7 @@ impl Engine {
         e.audience_changed();
         let hold = e.timers.hold.take();
         assert!(!e.holds()); // Its first reader is there.
-        self.disarm(hold);
+        self.effects.disarm(hold);
         if !planted(Planted::LateJoinerNotGated) {
             self.update_gate(execution);
         }
@@ -106,12 +106,12 @@ impl Engine {
             None => Err(NotFound),
             Some(&seat) => Ok(self.leave(subscriber, seat)),
         };
-        self.reply(Reply::Unsubscribed(result));
+        self.effects.reply(Reply::Unsubscribed(result));
     }
 
     fn leave(&mut self, subscriber: SubscriberId, seat: Seat) -> End {
-        self.counters.subscribers_detached_left += 1;
-        let now = self.now;
+        self.effects.counters.subscribers_detached_left += 1;
+        let now = self.effects.now;
         let end = match self.local_mut(subscriber) {
             Some(local) => local.detached(DetachReason::Removed, now),
             None => {
@@ -124,7 +124,7 @@ impl Engine {
                 End { state, given, missed, published, duration_us: 0, exit: None }
             }
         };
-        self.actions.push_back(Action::Forget(subscriber));
+        self.effects.push(Action::Forget(subscriber));
         self.remove(subscriber);
         end
     }
@@ -132,8 +132,8 @@ impl Engine {
     /// Detaches one subscriber before its execution ends.
     pub(super) fn detach(&mut self, subscriber: SubscriberId, reason: DetachReason) {
         let seat = *self.seats.get(subscriber.0).expect("a living subscriber");
-        self.count_detached(reason);
-        let now = self.now;
+        self.effects.count_detached(reason);
+        let now = self.effects.now;
         let action = match self.local_mut(subscriber) {
             Some(local) => {
                 let end = local.detached(reason, now);
@@ -141,27 +141,8 @@ impl Engine {
             }
             None => Action::DetachReader(subscriber, seat.execution, reason),
         };
-        self.actions.push_back(action);
+        self.effects.push(action);
         self.remove(subscriber);
-    }
-
-    fn count_detached(&mut self, reason: DetachReason) {
-        let counter = match reason {
-            DetachReason::Lag => &mut self.counters.subscribers_detached_lag,
-            DetachReason::Stall => &mut self.counters.subscribers_detached_stall,
-            DetachReason::Lost => &mut self.counters.subscribers_detached_lost,
-            DetachReason::Shutdown => &mut self.counters.subscribers_detached_shutdown,
-            DetachReason::Evicted => &mut self.counters.subscribers_detached_evicted,
-            DetachReason::Removed => &mut self.counters.subscribers_detached_left,
-        };
-        *counter += 1;
-        self.count_end();
-    }
-
-    /// Counts the end of one subscriber. Each subscriber has at most one.
-    pub(super) fn count_end(&mut self) {
-        self.counters.ends_delivered += 1;
-        assert!(self.counters.ends_delivered <= self.counters.subscribers_attached);
     }
 
     /// Detaches all subscribers of an execution. Those that have everything are given its own end
@@ -199,7 +180,7 @@ impl Engine {
                 assert!(local.plain_chunks == 0); // L1: it is given nothing more.
                 e.removed = true;
                 let timers = [local.detail.coalesce_timer.take(), local.detail.grace_timer.take()];
-                timers.into_iter().for_each(|timer| self.disarm(timer));
+                timers.into_iter().for_each(|timer| self.effects.disarm(timer));
                 if self.scan.is_none_or(|scan| scan.execution != seat.execution) {
                     self.compact(seat.execution);
                 }
@@ -213,7 +194,7 @@ impl Engine {
                     assert!(moved.at as usize == e.remotes.len()); // It was the last one.
                     moved.at = seat.at;
                 }
-                self.disarm(remote.grace_timer);
+                self.effects.disarm(remote.grace_timer);
             }
         }
         if !planted(Planted::DetachedStillGates) {
@@ -262,7 +243,7 @@ impl Engine {
             let seat = *self.seats.get(subscriber.0).expect("it was just found");
             self.mark_dirty(seat.execution);
         }
-        self.reply(Reply::Acknowledged(result));
+        self.effects.reply(Reply::Acknowledged(result));
     }
 
     #[inline]
@@ -291,7 +272,7 @@ impl Engine {
             return;
         }
         if blocks {
-            let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
+            let timer = self.effects.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
             let local = self.local_mut(subscriber).expect("it was just found");
             note(&mut local.detail.grace_timer, timer);
         } else {
@@ -316,7 +297,7 @@ impl Engine {
                 assert!(was_lost || timer.is_none()); // E4
                 let (terms, cursor) = (local.terms, local.cursor);
                 let (replays, ack_window) = (local.replays, local.detail.ack_window);
-                self.disarm(timer);
+                self.effects.disarm(timer);
                 let execution = self.seats.get(subscriber.0).expect("it was found").execution;
                 self.mark_dirty(execution);
                 let e = self.executions.get(execution).expect("a seat's execution lives");
@@ -324,7 +305,7 @@ impl Engine {
                 Ok(Subscribed { subscriber, execution, terms, cursor, replay })
             }
         };
-        self.reply(Reply::Reattached(result));
+        self.effects.reply(Reply::Reattached(result));
     }
 }
 

@@ -15,7 +15,6 @@ use crate::engine::policy::{Cursor, Log};
 use crate::engine::subscriber::{ConnectionState, Next};
 use crate::engine::timers::{Timer, note};
 use crate::stream::{DetachReason, End, ExecutionState, Gap, GapReason, Policy, Totals};
-use crate::trace::Counters;
 
 /// A walk over the local subscribers of one execution.
 #[derive(Clone, Copy, Debug)]
@@ -97,13 +96,13 @@ impl Engine {
     pub(super) fn published(&mut self, execution: Handle, chunks: &[ChunkFacts]) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
-        e.active_at = self.now;
+        e.active_at = self.effects.now;
         let bytes_before = e.log.total_bytes();
         for &facts in chunks {
             e.log.push(facts);
         }
-        self.counters.chunks_published += chunks.len() as u64;
-        self.counters.bytes_published += e.log.total_bytes() - bytes_before;
+        self.effects.counters.chunks_published += chunks.len() as u64;
+        self.effects.counters.bytes_published += e.log.total_bytes() - bytes_before;
         if !e.dirty && !e.locals.is_empty() {
             e.dirty = true;
             self.dirty.push_back(execution);
@@ -165,7 +164,7 @@ impl Engine {
 
     #[inline]
     fn make_up_delivery(&mut self) -> bool {
-        while self.actions.is_empty() {
+        while self.effects.is_empty() {
             if self.scan.is_none() {
                 match self.begin_scan() {
                     NextScan::Nothing => return false,
@@ -300,8 +299,8 @@ impl Engine {
         let local = &mut e.locals.apart()[scan.at as usize];
         let subscriber = local.id;
         if let Next::Gap(gap) = next {
-            count_gap(&mut self.counters, &gap);
-            self.actions.push_back(Action::Gap(subscriber, execution, gap));
+            self.effects.count_gap(&gap);
+            self.effects.push(Action::Gap(subscriber, execution, gap));
             return Walk::Told;
         }
         if local.progress_reported < e.progress_to_report
@@ -309,7 +308,7 @@ impl Engine {
         {
             assert!(progress.report_count >= e.progress_to_report); // Reports are only ever added.
             local.progress_reported = progress.report_count; // It may be ahead of the others.
-            self.actions.push_back(Action::Progress(subscriber, execution, progress));
+            self.effects.push(Action::Progress(subscriber, execution, progress));
             return Walk::Told;
         }
         scan.advance(e.locals.len() as u32);
@@ -328,7 +327,7 @@ impl Engine {
                 let local = self.local_mut(subscriber).expect("it is being walked over");
                 if local.detail.coalesce_timer.is_none() {
                     let delay_max = local.detail.coalesce.expect("it coalesces").delay_max;
-                    let timer = self.arm(delay_max, Timer::Coalesce(subscriber));
+                    let timer = self.effects.arm(delay_max, Timer::Coalesce(subscriber));
                     let local = self.local_mut(subscriber).expect("as above");
                     note(&mut local.detail.coalesce_timer, timer);
                 }
@@ -348,14 +347,14 @@ impl Engine {
         // Not the totals that the cursor has passed: a client that came back may have supplied
         // those.
         let published = execution.log.totals_through_head(kinds);
-        let now = self.now;
+        let now = self.effects.now;
         let end_seq = execution.log.head_seq() + 1;
         let local = self.local_mut(subscriber).expect("as above");
         let has_all = local.cursor.next_seq == end_seq;
         assert!(has_all || planted(Planted::EndBeforeLastChunk)); // The end comes last.
         let end = End { published, ..local.ended(outcome, exit, now) };
-        self.count_end();
-        self.actions.push_back(Action::End(subscriber, seat.execution, end));
+        self.effects.count_end();
+        self.effects.push(Action::End(subscriber, seat.execution, end));
         self.remove(subscriber);
     }
 
@@ -418,8 +417,8 @@ impl Engine {
             };
             let Totals { chunks: chunk_count, bytes: byte_count } = missed;
             let gap = Gap { from_seq, to_seq, chunk_count, byte_count, reason };
-            count_gap(&mut self.counters, &gap);
-            self.actions.push_front(Action::Gap(subscriber, seat.execution, gap));
+            self.effects.count_gap(&gap);
+            self.effects.push_first(Action::Gap(subscriber, seat.execution, gap));
         }
         self.mark_dirty(seat.execution);
     }
@@ -427,7 +426,7 @@ impl Engine {
     /// Handles a producer that cannot continue. If its gate does not move now, the slowest reader
     /// gets a deadline.
     pub(super) fn gated(&mut self, execution: Handle) {
-        let now = self.now;
+        let now = self.effects.now;
         let Some(e) = self.executions.get_mut(execution) else { return };
         if e.closed() {
             return;
@@ -442,16 +441,16 @@ impl Engine {
         }
         // A stall deadline that was armed without a gating reader does not count against one.
         let vain = e.gate_repeated_at.take().and_then(|_| e.timers.stall.take());
-        self.disarm(vain);
+        self.effects.disarm(vain);
         let e = self.executions.get_mut(execution).expect("as above");
         assert!(e.ring.is_some()); // Only the writer of a ring waits for room.
         if e.gated_at.is_none() {
             e.gated_at = Some(now);
-            self.counters.producers_paused += 1;
+            self.effects.counters.producers_paused += 1;
         }
         if !planted(Planted::InactivityWhileGated) {
             let silence = e.timers.silence.take(); // The timeout is paused.
-            self.disarm(silence);
+            self.effects.disarm(silence);
         }
         self.wait_for_readers(execution);
     }
@@ -466,21 +465,21 @@ impl Engine {
             self.set_gate(execution, gate);
         } else if e.timers.stall.is_none() {
             let deadline = e.spec.block_deadline;
-            let timer = self.arm(deadline, Timer::Stall(execution));
+            let timer = self.effects.arm(deadline, Timer::Stall(execution));
             self.with(execution, |e| note(&mut e.timers.stall, timer));
         }
     }
 
     /// Sets a deadline for the slowest reader, and turns on reports of readers on other threads.
     pub(super) fn wait_for_readers(&mut self, execution: Handle) {
-        let now = self.now;
+        let now = self.effects.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
         // Nobody else waits for a reader.
         assert!(e.gated() || e.state == ExecutionState::Draining);
         if e.timers.stall.is_none() {
             let deadline = e.stall_deadline();
             e.timers.stall_from = (e.slowest_gating_seq().unwrap_or(0), now);
-            let timer = self.arm(deadline, Timer::Stall(execution));
+            let timer = self.effects.arm(deadline, Timer::Stall(execution));
             self.with(execution, |e| note(&mut e.timers.stall, timer));
         }
         self.watch_readers(execution, true);
@@ -511,14 +510,14 @@ impl Engine {
 
     /// Notes that the readers have read what the producer waited for, or that it may look again.
     fn stop_waiting(&mut self, execution: Handle) {
-        let now = self.now;
+        let now = self.effects.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
         let was_gated = e.ungate(now);
         assert!(!e.gated());
         let is_left = planted(Planted::BlockDeadlineLeftArmed);
         // A reader has moved: the deadline starts anew.
         let stall = if is_left { None } else { e.timers.stall.take() };
-        self.disarm(stall);
+        self.effects.disarm(stall);
         if was_gated {
             self.watch_readers(execution, false);
             self.listen(execution);
@@ -527,7 +526,7 @@ impl Engine {
 
     pub(super) fn set_gate(&mut self, execution: Handle, gate: Gate) {
         gate.assert_sound(); // E2
-        self.actions.push_back(Action::SetGate(execution, gate));
+        self.effects.push(Action::SetGate(execution, gate));
     }
 
     pub(super) fn watch_readers(&mut self, execution: Handle, watch: bool) {
@@ -535,16 +534,7 @@ impl Engine {
             && e.watching != watch
         {
             e.watching = watch;
-            self.actions.push_back(Action::WatchReaders(execution, watch));
+            self.effects.push(Action::WatchReaders(execution, watch));
         }
     }
-}
-
-fn count_gap(counters: &mut Counters, gap: &Gap) {
-    assert!(gap.from_seq <= gap.to_seq);
-    assert!(gap.chunk_count > 0); // A gap without a missed chunk is none.
-    assert!(gap.chunk_count <= gap.to_seq - gap.from_seq + 1); // P2
-    counters.gaps_delivered += 1;
-    counters.chunks_missed += gap.chunk_count;
-    counters.bytes_missed += gap.byte_count;
 }

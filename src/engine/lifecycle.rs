@@ -16,16 +16,8 @@ use crate::engine::timers::{Timer, note};
 use crate::engine::{Engine, Log};
 use crate::limits;
 use crate::stream::{DetachReason, ExecutionState, Exit, Outcome};
-use crate::trace::Counters;
 
 impl Engine {
-    /// Queues the answer to a request, before all other actions that follow from it.
-    pub(super) fn reply(&mut self, reply: Reply) {
-        // The shard has taken the answer to the last request before it passes on another one.
-        assert!(!matches!(self.actions.front(), Some(Action::Reply(_))));
-        self.actions.push_front(Action::Reply(reply));
-    }
-
     /// Returns the execution of an id that came from outside. Its nonce must match, too.
     pub(super) fn find(&self, id: ExecutionId) -> Option<&Execution> {
         self.executions.get(id.slot).filter(|execution| execution.id == id)
@@ -34,15 +26,15 @@ impl Engine {
     pub(super) fn open(&mut self, spec: OpenSpec) {
         match self.try_open(spec) {
             Ok(id) => {
-                self.counters.executions_opened += 1;
+                self.effects.counters.executions_opened += 1;
                 self.queue.push_back(id.slot);
                 assert!(self.queue.len() as u32 <= self.limits.queued_max);
                 self.request_lease();
-                self.reply(Reply::Opened(Ok(id)));
+                self.effects.reply(Reply::Opened(Ok(id)));
             }
             Err(error) => {
-                self.counters.executions_refused += 1;
-                self.reply(Reply::Opened(Err(error)));
+                self.effects.counters.executions_refused += 1;
+                self.effects.reply(Reply::Opened(Err(error)));
             }
         }
     }
@@ -72,7 +64,7 @@ impl Engine {
         assert!(self.executions.count() < self.limits.executions_max);
         let nonce = spec.secret.nonce;
         let shard = self.limits.shard;
-        let now = self.now;
+        let now = self.effects.now;
         let unnamed = Handle { index: 0, generation: 0 };
         let id = ExecutionId { shard, slot: unnamed, nonce };
         let Ok(slot) = self.executions.insert(Execution::new(id, spec, now)) else {
@@ -84,12 +76,12 @@ impl Engine {
         let start = match spec.start {
             Start::Now => None,
             Start::AfterSubscribers { deadline, .. } => {
-                Some(self.arm(deadline, Timer::Start(slot)))
+                Some(self.effects.arm(deadline, Timer::Start(slot)))
             }
         };
         let hold = match spec.hold {
             Hold::Newest => None,
-            Hold::UntilRead { deadline } => Some(self.arm(deadline, Timer::Hold(slot))),
+            Hold::UntilRead { deadline } => Some(self.effects.arm(deadline, Timer::Hold(slot))),
         };
         let execution = self.executions.get_mut(slot).expect("it was just put there");
         execution.id = id;
@@ -112,7 +104,7 @@ impl Engine {
             assert!(e.ring.is_none());
             let fit = if self.can_spare_a_ring() { RingFit::Whole } else { RingFit::Any };
             self.leasing = Some(fit);
-            self.actions.push_back(Action::Lease(execution, fit));
+            self.effects.push(Action::Lease(execution, fit));
         }
     }
 
@@ -121,7 +113,7 @@ impl Engine {
         self.leasing = None;
         if self.queue.front() != Some(&execution) {
             // It was cancelled while the ring was requested.
-            self.actions.push_back(Action::Release(execution));
+            self.effects.push(Action::Release(execution));
             self.request_lease();
             return;
         }
@@ -208,9 +200,9 @@ impl Engine {
         if e.ring.is_some() && e.producer == Producer::Waiting && !e.closed() && e.start_is_due() {
             e.set_producer(Producer::Active);
             let timer = e.timers.start.take();
-            self.disarm(timer);
+            self.effects.disarm(timer);
             self.start_timeouts(execution);
-            self.actions.push_back(Action::StartProducer(execution));
+            self.effects.push(Action::StartProducer(execution));
         }
     }
 
@@ -234,8 +226,8 @@ impl Engine {
             return; // It was stopped in the meantime.
         }
         let before = e.timers.sleep.take();
-        self.disarm(before);
-        let timer = self.arm_at(until, Timer::Sleep(execution));
+        self.effects.disarm(before);
+        let timer = self.effects.arm_at(until, Timer::Sleep(execution));
         self.with(execution, |e| note(&mut e.timers.sleep, timer));
     }
 
@@ -250,7 +242,7 @@ impl Engine {
         if result.is_ok() {
             self.stop(id.slot, Outcome::Cancelled);
         }
-        self.reply(Reply::Cancelled(result));
+        self.effects.reply(Reply::Cancelled(result));
     }
 
     /// Stops the producer, or closes an execution that has none yet. The execution ends with
@@ -267,8 +259,8 @@ impl Engine {
                 e.stop_outcome = Some(outcome);
                 e.set_producer(Producer::Stopping);
                 let sleep = e.timers.sleep.take();
-                self.disarm(sleep);
-                self.actions.push_back(Action::StopProducer(execution));
+                self.effects.disarm(sleep);
+                self.effects.push(Action::StopProducer(execution));
             }
             Producer::Stopping => assert!(e.stop_outcome.is_some()),
             Producer::Gone => assert!(e.closed()),
@@ -325,36 +317,15 @@ impl Engine {
         let Timers { start, hold, stall, sleep, progress, silence, total, retention, .. } = timers;
         assert!(retention.is_none());
         for timer in [start, hold, stall, sleep, progress, silence, total] {
-            self.disarm(timer);
+            self.effects.disarm(timer);
         }
         if let Some(progress) = last_report {
-            self.actions.push_back(Action::Report(execution, progress));
+            self.effects.push(Action::Report(execution, progress));
         }
-        self.actions.push_back(Action::Verdict(execution, Box::new(verdict)));
-        self.count_outcome(outcome);
+        self.effects.push(Action::Verdict(execution, Box::new(verdict)));
+        self.effects.count_outcome(outcome);
         self.mark_dirty(execution);
         self.settle(execution);
-    }
-
-    fn count_outcome(&mut self, outcome: Outcome) {
-        let counter = match outcome {
-            Outcome::Completed => &mut self.counters.executions_completed,
-            Outcome::Failed => &mut self.counters.executions_failed,
-            Outcome::Cancelled => &mut self.counters.executions_cancelled,
-            Outcome::TimedOut => &mut self.counters.executions_timed_out,
-        };
-        *counter += 1;
-        let Counters {
-            executions_opened,
-            executions_completed,
-            executions_failed,
-            executions_cancelled,
-            executions_timed_out,
-            ..
-        } = self.counters;
-        let stopped = executions_cancelled + executions_timed_out;
-        let ended = executions_completed + executions_failed + stopped;
-        assert!(ended <= executions_opened || planted(Planted::EndTwiceInCancelRace)); // E3
     }
 
     /// Ends a draining execution once every `block` subscriber has read everything. Until then
@@ -375,9 +346,9 @@ impl Engine {
         assert!(e.older.is_none()); // It is not in the list yet.
         assert!(e.newer.is_none());
         e.older = self.newest_ended;
-        self.disarm(stall);
+        self.effects.disarm(stall);
         self.watch_readers(execution, false);
-        let timer = self.arm(retention, Timer::Retention(execution));
+        let timer = self.effects.arm(retention, Timer::Retention(execution));
         self.with(execution, |e| note(&mut e.timers.retention, timer));
         match self.newest_ended {
             Some(index) => {
@@ -398,7 +369,7 @@ impl Engine {
     /// needed.
     fn evict(&mut self, index: u32) {
         let handle = self.executions.handle_at(index).expect("listed executions live");
-        self.counters.executions_evicted += 1;
+        self.effects.counters.executions_evicted += 1;
         self.forget(handle);
     }
 
@@ -412,11 +383,11 @@ impl Engine {
         let (older, newer) = (e.older, e.newer);
         let retention = e.timers.retention.take();
         assert!(e.timers.is_empty()); // E4: no timer outlives its execution.
-        self.disarm(retention);
+        self.effects.disarm(retention);
         self.unlist(execution.index, older, newer);
         let removed = self.executions.remove(execution);
         assert!(removed.is_some());
-        self.actions.push_back(Action::Release(execution));
+        self.effects.push(Action::Release(execution));
         self.request_lease();
     }
 
@@ -474,6 +445,6 @@ impl Engine {
 
     /// The time of the last event.
     pub fn now(&self) -> Instant {
-        self.now
+        self.effects.now
     }
 }

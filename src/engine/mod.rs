@@ -29,6 +29,7 @@
 mod action;
 mod attach;
 mod deliver;
+mod effects;
 mod event;
 mod execution;
 mod gate;
@@ -75,10 +76,9 @@ pub use status::{Status, SubscriberStatus};
 use crate::base::{Handle, Instant, Pool, SubscriberId};
 use crate::limits;
 use crate::trace::Counters;
+use effects::Effects;
 use execution::Execution;
 use subscriber::{Local, Remote};
-use timers::Timer;
-use wheel::Wheel;
 
 /// The limits of one engine.
 #[derive(Clone, Copy, Debug)]
@@ -108,16 +108,10 @@ impl Default for EngineLimits {
     }
 }
 
-/// Pending actions for which memory is allocated at the start. An event that ends more subscribers
-/// than that allocates (A3).
-const WISHES_EXPECTED: usize = 256;
-
 const _: () = {
     assert!(limits::EXECUTIONS_QUEUED_MAX <= limits::EXECUTIONS_MAX); // Those are executions, too.
     assert!(limits::EXECUTIONS_MAX > 0);
     assert!(limits::SUBSCRIBERS_MAX > 0);
-    // The readers of one execution elsewhere can be detached by one event without an allocation.
-    assert!(limits::READERS_PER_EXECUTION_MAX as usize <= WISHES_EXPECTED);
 };
 
 /// The place of a subscriber in the lists of its execution.
@@ -135,9 +129,7 @@ pub struct Engine {
     limits: EngineLimits,
     executions: Pool<Execution>,
     seats: Pool<Seat>,
-    wheel: Wheel<Timer>,
-    /// Pending actions, oldest first. Deliveries are not among them: each is computed on request.
-    actions: VecDeque<Action>,
+    effects: Effects,
     /// Executions whose local subscribers may have something pending.
     dirty: VecDeque<Handle>,
     scan: Option<deliver::Scan>,
@@ -155,11 +147,6 @@ pub struct Engine {
     oldest_ended: Option<u32>,
     newest_ended: Option<u32>,
     shutting_down: bool,
-    /// True if a timer was armed since the last [`Engine::take_has_armed`].
-    has_armed: bool,
-    /// The time of the event that is being handled.
-    now: Instant,
-    counters: Counters,
 }
 
 impl Engine {
@@ -176,8 +163,7 @@ impl Engine {
             limits,
             executions: Pool::new(limits.executions_max),
             seats: Pool::new(limits.subscribers_max),
-            wheel: Wheel::new(timers::timers_max(&limits), now),
-            actions: VecDeque::with_capacity(WISHES_EXPECTED),
+            effects: Effects::new(timers::timers_max(&limits), now),
             dirty: VecDeque::with_capacity(limits.executions_max as usize),
             scan: None,
             fan_out: FanOut {
@@ -193,16 +179,13 @@ impl Engine {
             oldest_ended: None,
             newest_ended: None,
             shutting_down: false,
-            has_armed: false,
-            now,
-            counters: Counters::default(),
         }
     }
 
     /// Handles an event. [`Engine::next_action`] returns the actions that follow from it.
     #[inline(always)] // The variant is known at the call site.
     pub fn handle(&mut self, event: Event, now: Instant) {
-        self.now = now;
+        self.effects.now = now;
         match event {
             Event::Published(execution, facts) => self.published(execution, facts),
             Event::Demand(subscriber, count) => self.demand(subscriber, count),
@@ -256,19 +239,19 @@ impl Engine {
     /// at this moment.
     #[inline]
     pub fn next_action(&mut self) -> Option<Action> {
-        if self.actions.is_empty() && self.next_fan_out() {
+        if self.effects.is_empty() && self.next_fan_out() {
             let FanOut { execution, from_seq, until_seq, .. } = self.fan_out;
             assert!(from_seq < until_seq); // `FanOut::of` let no other one in.
             return Some(Action::Deliver { execution, from_seq, until_seq });
         }
-        self.actions.pop_front()
+        self.effects.pop()
     }
 
     /// Returns the next action that is not a delivery. It is for a caller that has just learned
     /// from [`Engine::next_fan_out`] that no delivery is next.
     #[inline]
     pub(crate) fn next_queued_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.effects.pop()
     }
 
     /// The subscribers that the last [`Action::Deliver`] goes to. The slice is valid until the next
@@ -287,19 +270,19 @@ impl Engine {
     /// The time at which [`Event::Tick`] is due next.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.wheel.next_deadline()
+        self.effects.next_deadline()
     }
 
     /// Returns true if a timer was armed since the last call. A chunk alone can arm one (for
     /// coalescing) without an action that shows it.
     #[inline]
     pub fn take_has_armed(&mut self) -> bool {
-        std::mem::take(&mut self.has_armed)
+        self.effects.take_has_armed()
     }
 
     /// The counters of everything that has happened so far.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.effects.counters
     }
 
     /// The terms of a local subscriber.
@@ -397,7 +380,7 @@ impl Engine {
     /// # Panics
     /// If one does not hold.
     pub fn audit(&self) {
-        self.wheel.audit();
+        self.effects.audit();
         for (handle, execution) in self.executions.iter() {
             assert_eq!(execution.id.slot, handle);
             execution.audit();

@@ -223,7 +223,7 @@ impl Execution {
 
 impl Engine {
     pub(super) fn progressed(&mut self, execution: Handle, report: &ProgressReport) {
-        let now = self.now;
+        let now = self.effects.now;
         let Some(e) = self.executions.get_mut(execution) else { return };
         if e.closed() {
             return;
@@ -232,7 +232,7 @@ impl Engine {
         e.tracker.by_tool = true;
         assert!(!e.derives_progress());
         let (worth, is_backward) = e.tracker.take(report);
-        self.counters.progress_backward += u64::from(is_backward);
+        self.effects.counters.progress_backward += u64::from(is_backward);
         if !e.has_reported {
             self.note_first_report(execution);
         }
@@ -242,7 +242,7 @@ impl Engine {
             ReportNews::Words => {
                 let e = self.executions.get_mut(execution).expect("as above");
                 let timer = e.timers.progress.take();
-                self.disarm(timer);
+                self.effects.disarm(timer);
                 self.report_progress(execution);
             }
         }
@@ -263,9 +263,9 @@ impl Engine {
         }
         let due = e.progress_reported_at.map(|reported_at| reported_at + limits::PROGRESS_INTERVAL);
         match due {
-            Some(due) if due > self.now => {
+            Some(due) if due > self.effects.now => {
                 assert!(!e.closed()); // E4
-                let timer = self.arm_at(due, Timer::Progress(execution));
+                let timer = self.effects.arm_at(due, Timer::Progress(execution));
                 self.with(execution, |e| note(&mut e.timers.progress, timer));
             }
             _ => self.report_progress(execution),
@@ -283,7 +283,7 @@ impl Engine {
 
     /// Marks the newest progress to be reported to all subscribers.
     fn report_progress(&mut self, execution: Handle) {
-        let now = self.now;
+        let now = self.effects.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
         e.progress_reported_at = Some(now);
         let Some(progress) = e.tracker.progress() else { return };
@@ -294,7 +294,7 @@ impl Engine {
         e.progress_to_report = progress.report_count;
         e.locals.apart();
         if !e.remotes.is_empty() {
-            self.actions.push_back(Action::Report(execution, progress));
+            self.effects.push(Action::Report(execution, progress));
         }
         self.mark_dirty(execution);
     }

@@ -20,7 +20,7 @@ impl Engine {
             && e.progress_to_report > 0
             && let Some(progress) = e.tracker.progress()
         {
-            self.actions.push_back(Action::Report(execution, progress));
+            self.effects.push(Action::Report(execution, progress));
         }
     }
 
@@ -47,7 +47,7 @@ impl Engine {
             }
         };
         self.moved(seat.execution);
-        self.reply(Reply::Acknowledged(result));
+        self.effects.reply(Reply::Acknowledged(result));
     }
 
     /// Handles a moved cursor of a reader on another thread, if the producer or the drain waits for
@@ -74,7 +74,7 @@ impl Engine {
             return;
         }
         if replays {
-            let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
+            let timer = self.effects.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
             let remote = self.remote_mut(subscriber).expect("as above");
             note(&mut remote.grace_timer, timer);
             assert!(remote.is_lost());
@@ -110,8 +110,8 @@ impl Engine {
         if let Some(seat) = self.seats.get(subscriber.0)
             && seat.place == SubscriberPlace::Remote
         {
-            self.counters.subscribers_detached_left += 1;
-            self.actions.push_back(Action::Forget(subscriber));
+            self.effects.counters.subscribers_detached_left += 1;
+            self.effects.push(Action::Forget(subscriber));
             self.remove(subscriber);
         }
     }

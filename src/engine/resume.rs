@@ -75,7 +75,7 @@ impl Engine {
         if old.is_lost {
             self.resumed(old.id);
         } else {
-            let until = self.now + limits::RECONNECT_GRACE;
+            let until = self.effects.now + limits::RECONNECT_GRACE;
             self.set_successor(new.subscriber, Some(Successor { of: old.id, until }));
         }
     }
@@ -85,7 +85,7 @@ impl Engine {
     pub(super) fn leave_to_successor(&mut self, lost: SubscriberId, execution: Handle) -> bool {
         let e = self.executions.get(execution).expect("a seat's execution lives");
         let is_successor =
-            |successor: Successor| successor.of == lost && self.now <= successor.until;
+            |successor: Successor| successor.of == lost && self.effects.now <= successor.until;
         let found = e.replaying().find(|new| new.successor.is_some_and(is_successor));
         let Some(new) = found else { return false };
         assert!(new.id != lost);
@@ -95,10 +95,12 @@ impl Engine {
     }
 
     fn resumed(&mut self, lost: SubscriberId) {
-        self.counters.subscribers_resumed += 1;
-        self.actions.push_back(Action::Forget(lost));
+        self.effects.counters.subscribers_resumed += 1;
+        self.effects.push(Action::Forget(lost));
         self.remove(lost);
-        assert!(self.counters.subscribers_resumed <= self.counters.subscribers_attached);
+        assert!(
+            self.effects.counters.subscribers_resumed <= self.effects.counters.subscribers_attached
+        );
     }
 
     fn set_successor(&mut self, subscriber: SubscriberId, successor: Option<Successor>) {

@@ -135,7 +135,7 @@ impl Engine {
                 ring: e.ring,
             })
         });
-        self.reply(Reply::Inspected(status.ok_or(NotFound)));
+        self.effects.reply(Reply::Inspected(status.ok_or(NotFound)));
     }
 
     /// True if the execution has exactly one subscriber, and that one is local.
@@ -182,6 +182,6 @@ impl Engine {
                 Ok(())
             }
         };
-        self.reply(Reply::TokenForgotten(result));
+        self.effects.reply(Reply::TokenForgotten(result));
     }
 }

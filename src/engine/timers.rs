@@ -123,26 +123,8 @@ impl Execution {
 }
 
 impl Engine {
-    /// Arms a timer. The caller notes it.
-    pub(super) fn arm(&mut self, after: Duration, timer: Timer) -> TimerId {
-        self.arm_at(self.now + after, timer)
-    }
-
-    pub(super) fn arm_at(&mut self, deadline: Instant, timer: Timer) -> TimerId {
-        self.has_armed = true;
-        self.wheel.arm(deadline, timer).expect("the wheel was made for all timers there can be")
-    }
-
-    pub(super) fn disarm(&mut self, timer: Option<TimerId>) {
-        if let Some(timer) = timer {
-            let cancelled = self.wheel.cancel(timer);
-            assert!(cancelled.is_some()); // E4: a noted timer is armed.
-        }
-    }
-
     pub(super) fn fire_timers(&mut self) {
-        while let Some(timer) = self.wheel.pop_expired(self.now) {
-            self.counters.timers_fired += 1;
+        while let Some(timer) = self.effects.pop_expired() {
             match timer {
                 Timer::Coalesce(subscriber) => self.coalesced(subscriber),
                 Timer::Grace(subscriber) => self.grace_over(subscriber),
@@ -157,7 +139,7 @@ impl Engine {
                 Timer::Stall(execution) => self.stalled(execution),
                 Timer::Sleep(execution) => {
                     self.with(execution, |e| fired(&mut e.timers.sleep));
-                    self.actions.push_back(Action::WakeProducer(execution));
+                    self.effects.push(Action::WakeProducer(execution));
                 }
                 Timer::Silence(execution) => self.silent(execution),
                 Timer::Total(execution) => {
@@ -165,7 +147,7 @@ impl Engine {
                     self.time_out(execution, Timeout::Total);
                 }
                 Timer::Retention(execution) => {
-                    self.counters.executions_forgotten += 1;
+                    self.effects.counters.executions_forgotten += 1;
                     self.with(execution, |e| fired(&mut e.timers.retention));
                     self.forget(execution);
                 }
@@ -175,7 +157,7 @@ impl Engine {
                 }
             }
         }
-        assert!(self.next_deadline().is_none_or(|deadline| deadline > self.now));
+        assert!(self.next_deadline().is_none_or(|deadline| deadline > self.effects.now));
     }
 
     pub(super) fn with(&mut self, execution: Handle, change: impl FnOnce(&mut Execution)) {
@@ -185,14 +167,14 @@ impl Engine {
 
     /// Starts the time limits of a producer that begins.
     pub(super) fn start_timeouts(&mut self, execution: Handle) {
-        let now = self.now;
+        let now = self.effects.now;
         let e = self.executions.get_mut(execution).expect("it is being started");
         assert!(e.producer == Producer::Active);
         e.active_at = now;
         let total = e.spec.timeouts.total;
         self.listen(execution);
         if let Some(total) = total {
-            let timer = self.arm(total, Timer::Total(execution));
+            let timer = self.effects.arm(total, Timer::Total(execution));
             self.with(execution, |e| note(&mut e.timers.total, timer));
         }
     }
@@ -206,7 +188,7 @@ impl Engine {
         let Some(silence_max) = e.silence_max() else { return };
         assert!(!e.closed()); // E4: an active producer's execution is open.
         let deadline = e.active_at + silence_max;
-        let timer = self.arm_at(deadline, Timer::Silence(execution));
+        let timer = self.effects.arm_at(deadline, Timer::Silence(execution));
         self.with(execution, |e| note(&mut e.timers.silence, timer));
     }
 
@@ -216,13 +198,13 @@ impl Engine {
         assert!(!e.has_reported); // The first is heard once.
         e.has_reported = true;
         let timer = e.timers.silence.take();
-        self.disarm(timer);
+        self.effects.disarm(timer);
         self.listen(execution);
     }
 
     /// Notes that the newest chunks were published earlier than they were reported.
     pub(super) fn note_earlier_activity(&mut self, execution: Handle, at: Instant) {
-        let now = self.now;
+        let now = self.effects.now;
         if let Some(e) = self.executions.get_mut(execution) {
             e.active_at = at.min(now).max(e.opened_at);
             assert!(e.active_at >= e.opened_at); // `at` comes from another process.
@@ -232,7 +214,7 @@ impl Engine {
     /// Handles the silence timer: the producer has timed out, or has published since and is given
     /// the rest. A chunk does not move the timer; it only stores its time.
     fn silent(&mut self, execution: Handle) {
-        let now = self.now;
+        let now = self.effects.now;
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
         fired(&mut e.timers.silence);
         let timeout = if e.has_reported { Timeout::Inactivity } else { Timeout::FirstChunk };
@@ -286,13 +268,13 @@ impl Engine {
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
         if e.gate_repeated_at == Some(e.log.head_seq()) && e.producer == Producer::Active {
             e.error = Some("the producer waited for room, and nobody held it back".into());
-            self.counters.producers_stuck += 1;
+            self.effects.counters.producers_stuck += 1;
             self.stop(execution, Outcome::Failed);
         }
     }
 
     pub(super) fn connection_moved(&mut self, subscriber: SubscriberId) {
-        let now = self.now;
+        let now = self.effects.now;
         if let Some(local) = self.local_mut(subscriber) {
             local.detail.moved_at = now;
         }
@@ -301,7 +283,7 @@ impl Engine {
     /// Detaches the slowest gating readers, or fails the execution. A reader that came to the same
     /// place while the deadline ran has a deadline of its own.
     fn stalled(&mut self, execution: Handle) {
-        let now = self.now;
+        let now = self.effects.now;
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
         fired(&mut e.timers.stall);
         if !e.gated() && !e.closed() {
@@ -342,8 +324,8 @@ impl Engine {
             && (e.gated() || e.closed())
         {
             let timer = e.timers.stall.take();
-            self.disarm(timer);
-            let timer = self.arm_at(since + deadline, Timer::Stall(execution));
+            self.effects.disarm(timer);
+            let timer = self.effects.arm_at(since + deadline, Timer::Stall(execution));
             self.with(execution, |e| note(&mut e.timers.stall, timer));
         }
         self.settle(execution);
