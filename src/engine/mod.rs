@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod admission;
 mod attach;
 mod deliver;
 mod effects;
