@@ -13,7 +13,6 @@ const KNOWN: &[(&str, &str, usize)] = &[
     ("agent", "AnswerEncoder", 4),
     ("agent", "RunMachine", 4),
     ("agent", "RunPart", 4),
-    ("reactor", "UringNet", 5),
     ("server", "Hub", 11),
     ("server", "ServedRun", 5),
     ("sim", "Follower", 4),
