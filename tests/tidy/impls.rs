@@ -12,7 +12,6 @@ const FILES_MAX: usize = 3;
 const KNOWN: &[(&str, &str, usize)] = &[
     ("agent", "AnswerEncoder", 4),
     ("agent", "RunMachine", 4),
-    ("agent", "RunPart", 4),
     ("server", "Hub", 11),
     ("server", "ServedRun", 5),
     ("sim", "Follower", 4),
