@@ -10,7 +10,6 @@ const FILES_MAX: usize = 3;
 /// Types with more files than that, and their numbers: they were there before the rule. A type
 /// that has become smaller loses its place here.
 const KNOWN: &[(&str, &str, usize)] = &[
-    ("agent", "AnswerEncoder", 4),
     ("server", "Hub", 11),
     ("server", "ServedRun", 5),
     ("sim", "Follower", 4),
