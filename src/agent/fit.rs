@@ -60,20 +60,36 @@ enum LongValue<'a> {
     Calls(&'a mut Vec<StepCall>, &'a mut bool),
 }
 
-impl RunPart {
-    /// Cuts the longest values until the part's JSON has at most `bytes_max` bytes. `scratch` is
-    /// working space. The cut depends neither on times nor on the part's number: runs with equal
-    /// content are cut at the same places.
+/// Cuts parts until they fit into a chunk.
+#[derive(Debug)]
+pub(super) struct PartFitter {
+    part_bytes_max: usize,
+    /// Working space for the JSON of a part.
+    scratch: Vec<u8>,
+}
+
+impl PartFitter {
+    pub fn new(part_bytes_max: usize) -> PartFitter {
+        PartFitter { part_bytes_max, scratch: Vec::new() }
+    }
+
+    /// Maximum size in bytes of a part's JSON.
+    pub fn part_bytes_max(&self) -> usize {
+        self.part_bytes_max
+    }
+
+    /// Cuts the longest values until the part's JSON is short enough. The cut depends neither on
+    /// times nor on the part's number: runs with equal content are cut at the same places.
     ///
     /// # Panics
     /// Panics if nothing is left to cut. Ids, names and numbers are bounded and always fit.
-    pub(super) fn fit(&mut self, bytes_max: usize, scratch: &mut Vec<u8>) {
+    pub fn fit(&mut self, part: &mut RunPart) {
         loop {
-            scratch.clear();
-            self.write_json(scratch);
-            let json_bytes = scratch.len() + self.spare_bytes();
-            let Some(excess) = json_bytes.checked_sub(bytes_max + 1) else { return };
-            let mut long = self.body.long();
+            self.scratch.clear();
+            part.write_json(&mut self.scratch);
+            let json_bytes = self.scratch.len() + spare_bytes(part);
+            let Some(excess) = json_bytes.checked_sub(self.part_bytes_max + 1) else { return };
+            let mut long = part.body.long();
             long.sort_by_key(LongValue::bytes);
             let longest = long.pop().filter(|longest| longest.bytes() > 0);
             let longest = longest.unwrap_or_else(|| panic!("{} bytes too many", excess + 1));
@@ -87,30 +103,28 @@ impl RunPart {
     }
 }
 
-impl RunPart {
-    /// Number of further bytes that the varying numbers of the part could take: sequence number and
-    /// times.
-    fn spare_bytes(&self) -> usize {
-        const DIGITS_MAX: usize = 20; // The digits of `u64::MAX`.
-        let spare =
-            |number: u64| DIGITS_MAX - number.checked_ilog10().map_or(1, |log| log as usize + 1);
-        let inner = match &self.body {
-            Body::Partial(_) => 0,
-            Body::Final(last) => match last {
-                Final::ToolCallArgsCompleted { .. } => 0,
-                Final::ToolCallCompleted { execution, .. }
-                | Final::ToolCallFailed { execution, .. }
-                | Final::ToolCallCancelled { execution, .. } => {
-                    spare(execution.started_us) + spare(execution.duration_us)
-                }
-                Final::StepCompleted { step, .. } => spare(step.duration_us),
-                Final::ExecutionCompleted { final_state }
-                | Final::ExecutionFailed { final_state, .. }
-                | Final::ExecutionCancelled { final_state, .. } => spare(final_state.duration_us),
-            },
-        };
-        spare(self.seq) + spare(self.timestamp_us) + inner
-    }
+/// Number of further bytes that the varying numbers of a part could take: sequence number and
+/// times.
+fn spare_bytes(part: &RunPart) -> usize {
+    const DIGITS_MAX: usize = 20; // The digits of `u64::MAX`.
+    let spare =
+        |number: u64| DIGITS_MAX - number.checked_ilog10().map_or(1, |log| log as usize + 1);
+    let inner = match &part.body {
+        Body::Partial(_) => 0,
+        Body::Final(last) => match last {
+            Final::ToolCallArgsCompleted { .. } => 0,
+            Final::ToolCallCompleted { execution, .. }
+            | Final::ToolCallFailed { execution, .. }
+            | Final::ToolCallCancelled { execution, .. } => {
+                spare(execution.started_us) + spare(execution.duration_us)
+            }
+            Final::StepCompleted { step, .. } => spare(step.duration_us),
+            Final::ExecutionCompleted { final_state }
+            | Final::ExecutionFailed { final_state, .. }
+            | Final::ExecutionCancelled { final_state, .. } => spare(final_state.duration_us),
+        },
+    };
+    spare(part.seq) + spare(part.timestamp_us) + inner
 }
 
 impl Body {

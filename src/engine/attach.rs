@@ -5,30 +5,34 @@ use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::action::{
     AcknowledgeError, Action, NotFound, Reply, SubscribeError, Subscribed,
 };
-use crate::engine::event::{From, RingFacts, SubscribeSpec, SubscriberPlace};
-use crate::engine::execution::Execution;
-use crate::engine::policy::{Cursor, Log, totals_before};
-use crate::engine::subscriber::{ConnectionState, Local, Remote};
-use crate::engine::timers::{Timer, note};
-use crate::engine::{Engine, Replay, Seat};
+use crate::engine::admission::{first_cursor, replay_in, terms};
+use crate::engine::deliver::NoDelivery;
+use crate::engine::event::{From, SubscribeSpec, SubscriberPlace};
+use crate::engine::policy::Log;
+use crate::engine::remote::Remote;
+use crate::engine::resume::Successor;
+use crate::engine::subscriber::{ConnectionState, Local, Overtaken};
+use crate::engine::timers::{Timer, fired, note};
+use crate::engine::{Engine, Replay};
 use crate::limits;
-use crate::stream::{DetachReason, End, EndState, Kinds, LagLimit, Policy, Terms, Totals};
+use crate::stream::{DetachReason, End, Policy};
+use crate::trace::Counters;
 
 impl Engine {
     pub(super) fn subscribe(&mut self, id: ExecutionId, spec: &SubscribeSpec) {
         let result = self.try_subscribe(id, spec);
         match &result {
             Ok(subscribed) => {
-                self.counters.subscribers_attached += 1;
+                self.effects.counters.subscribers_attached += 1;
                 self.attached(subscribed.execution);
                 if spec.place == SubscriberPlace::Remote {
                     self.report_to_first(subscribed.execution);
                 }
                 self.take_over(subscribed, spec);
             }
-            Err(_) => self.counters.subscribers_refused += 1,
+            Err(_) => self.effects.counters.subscribers_refused += 1,
         }
-        self.reply(Reply::Subscribed(result));
+        self.effects.reply(Reply::Subscribed(result));
     }
 
     fn try_subscribe(
@@ -39,14 +43,14 @@ impl Engine {
         if self.shutting_down {
             return Err(SubscribeError::ShuttingDown);
         }
-        let execution = self.find(id).ok_or(SubscribeError::NotFound)?;
+        let execution = self.registry.find(id).ok_or(SubscribeError::NotFound)?;
         let of_execution = match spec.place {
             SubscriberPlace::Local => self.limits.subscribers_per_execution_max,
             SubscriberPlace::Remote => limits::READERS_PER_EXECUTION_MAX,
         };
         let there = match spec.place {
-            SubscriberPlace::Local => execution.locals.len(),
-            SubscriberPlace::Remote => execution.remotes.len(),
+            SubscriberPlace::Local => execution.audience.locals.len(),
+            SubscriberPlace::Remote => execution.audience.remotes.len(),
         };
         if there as u32 >= of_execution {
             return Err(SubscribeError::TooMany { subscribers_max: of_execution });
@@ -58,19 +62,16 @@ impl Engine {
         assert!(cursor.seen.chunks < cursor.next_seq); // P2: each was counted once.
         let ring = execution.ring_facts();
         let replay = replay_in(ring, spec);
-        let seat = Seat { execution: id.slot, place: spec.place, at: there as u32 };
-        let Ok(seat) = self.seats.insert(seat) else {
+        let Some(subscriber) = self.registry.add(id.slot, spec.place, there) else {
             return Err(SubscribeError::TooMany { subscribers_max: self.limits.subscribers_max });
         };
-        assert!(seat.index < self.limits.subscribers_max); // The shard's tables have this size.
-        let subscriber = SubscriberId(seat);
         let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor, replay };
-        let now = self.now;
-        let e = self.executions.get_mut(id.slot).expect("it was just found");
+        let now = self.effects.now;
+        let e = self.registry.living_mut(id.slot);
         match spec.place {
             SubscriberPlace::Remote => {
-                e.remotes.push(Remote::new(subscriber, spec, terms, cursor.next_seq, now));
-                assert!(e.remotes.len() == there + 1); // Its seat says so.
+                e.audience.remotes.push(Remote::new(subscriber, spec, terms, cursor.next_seq, now));
+                assert!(e.audience.remotes.len() == there + 1); // Its seat says so.
             }
             SubscriberPlace::Local => {
                 let gone = e.log.totals_before_tail(terms.kinds);
@@ -79,8 +80,8 @@ impl Engine {
                 if !terms.kinds.is_all() {
                     e.log.keep_kind_totals();
                 }
-                e.locals.push(local);
-                assert!(e.locals.len() == there + 1);
+                e.audience.locals.push(local);
+                assert!(e.audience.locals.len() == there + 1);
             }
         }
         Ok(subscribed)
@@ -88,12 +89,12 @@ impl Engine {
 
     /// Handles the consequences of one more subscriber.
     fn attached(&mut self, execution: Handle) {
-        let e = self.executions.get_mut(execution).expect("it was just subscribed to");
-        assert!(e.subscriber_count() > 0);
+        let e = self.registry.living_mut(execution);
+        assert!(e.audience.count() > 0);
         e.audience_changed();
         let hold = e.timers.hold.take();
         assert!(!e.holds()); // Its first reader is there.
-        self.disarm(hold);
+        self.effects.disarm(hold);
         if !planted(Planted::LateJoinerNotGated) {
             self.update_gate(execution);
         }
@@ -101,80 +102,130 @@ impl Engine {
         self.start_if_due(execution);
     }
 
-    pub(super) fn unsubscribe(&mut self, subscriber: SubscriberId) {
-        let result = match self.seats.get(subscriber.0) {
-            None => Err(NotFound),
-            Some(&seat) => Ok(self.leave(subscriber, seat)),
-        };
-        self.reply(Reply::Unsubscribed(result));
+    /// Reports the progress to the first reader on another thread. Without such readers progress is
+    /// not written to where they see it.
+    fn report_to_first(&mut self, execution: Handle) {
+        let e = self.registry.living(execution);
+        assert!(!e.audience.remotes.is_empty());
+        if e.audience.remotes.len() == 1
+            && e.progress.to_report() > 0
+            && let Some(progress) = e.progress.newest()
+        {
+            self.effects.push(Action::Report(execution, progress));
+        }
     }
 
-    fn leave(&mut self, subscriber: SubscriberId, seat: Seat) -> End {
-        self.counters.subscribers_detached_left += 1;
-        let now = self.now;
-        let end = match self.local_mut(subscriber) {
-            Some(local) => local.detached(DetachReason::Removed, now),
-            None => {
-                // A reader on another thread keeps its own totals.
-                let e = self.executions.get(seat.execution).expect("a seat's execution lives");
-                assert!(e.remotes[seat.at as usize].id == subscriber);
-                let resume_from = e.remotes[seat.at as usize].next_seq;
-                let state = EndState::Detached { reason: DetachReason::Removed, resume_from };
-                let (given, missed, published) = (Totals::ZERO, Totals::ZERO, Totals::ZERO);
-                End { state, given, missed, published, duration_us: 0, exit: None }
+    /// Gives the new subscriber the place of an old one. A lost one is removed at once; otherwise
+    /// the new one becomes its successor. The new one holds the producer already, so nothing is
+    /// overwritten in between.
+    fn take_over(&mut self, new: &Subscribed, spec: &SubscribeSpec) {
+        let From::Seq { seq, .. } = spec.from else { return };
+        if !spec.replays || spec.policy != Policy::Block {
+            return;
+        }
+        let audience = &self.registry.living(new.execution).audience;
+        match audience.predecessor(new, seq) {
+            None => {}
+            Some((old, true)) => self.resumed(old),
+            Some((old, false)) => {
+                let successor = Successor::new(old, self.effects.now);
+                self.registry.set_successor(new.subscriber, Some(successor));
             }
+        }
+    }
+
+    /// Removes a lost subscriber whose client has come back already. Returns false if it has no
+    /// successor.
+    fn leave_to_successor(&mut self, lost: SubscriberId, execution: Handle) -> bool {
+        let audience = &self.registry.living(execution).audience;
+        let Some(new) = audience.successor(lost, self.effects.now) else { return false };
+        self.registry.set_successor(new, None);
+        self.resumed(lost);
+        true
+    }
+
+    fn resumed(&mut self, lost: SubscriberId) {
+        self.effects.counters.subscribers_resumed += 1;
+        self.effects.push(Action::Forget(lost));
+        self.remove(lost);
+        let Counters { subscribers_resumed, subscribers_attached, .. } = self.effects.counters;
+        assert!(subscribers_resumed <= subscribers_attached);
+    }
+
+    pub(super) fn unsubscribe(&mut self, subscriber: SubscriberId) {
+        let now = self.effects.now;
+        let end = match self.registry.local_mut(subscriber) {
+            Some(local) => Some(local.detached(DetachReason::Removed, now)),
+            None => self.registry.remote_mut(subscriber).map(|remote| remote.removed()),
         };
-        self.actions.push_back(Action::Forget(subscriber));
-        self.remove(subscriber);
-        end
+        if end.is_some() {
+            self.effects.counters.subscribers_detached_left += 1;
+            self.effects.push(Action::Forget(subscriber));
+            self.remove(subscriber);
+        }
+        self.effects.reply(Reply::Unsubscribed(end.ok_or(NotFound)));
     }
 
     /// Detaches one subscriber before its execution ends.
     pub(super) fn detach(&mut self, subscriber: SubscriberId, reason: DetachReason) {
-        let seat = *self.seats.get(subscriber.0).expect("a living subscriber");
-        self.count_detached(reason);
-        let now = self.now;
-        let action = match self.local_mut(subscriber) {
-            Some(local) => {
-                let end = local.detached(reason, now);
-                Action::End(subscriber, seat.execution, end)
-            }
-            None => Action::DetachReader(subscriber, seat.execution, reason),
+        let execution = self.registry.execution_of(subscriber).expect("a living subscriber");
+        self.effects.count_detached(reason);
+        let now = self.effects.now;
+        let action = match self.registry.local_mut(subscriber) {
+            Some(local) => Action::End(subscriber, execution, local.detached(reason, now)),
+            None => Action::DetachReader(subscriber, execution, reason),
         };
-        self.actions.push_back(action);
+        self.effects.push(action);
         self.remove(subscriber);
     }
 
-    fn count_detached(&mut self, reason: DetachReason) {
-        let counter = match reason {
-            DetachReason::Lag => &mut self.counters.subscribers_detached_lag,
-            DetachReason::Stall => &mut self.counters.subscribers_detached_stall,
-            DetachReason::Lost => &mut self.counters.subscribers_detached_lost,
-            DetachReason::Shutdown => &mut self.counters.subscribers_detached_shutdown,
-            DetachReason::Evicted => &mut self.counters.subscribers_detached_evicted,
-            DetachReason::Removed => &mut self.counters.subscribers_detached_left,
-        };
-        *counter += 1;
-        self.count_end();
+    /// Ends a subscriber that has everything, after the execution's end.
+    fn end(&mut self, subscriber: SubscriberId) {
+        let execution = self.registry.execution_of(subscriber).expect("a living subscriber");
+        let e = self.registry.living(execution);
+        let outcome = e.outcome.expect("only after the end is one caught up");
+        let (exit, end_seq) = (e.exit, e.log.head_seq() + 1);
+        let kinds = self.registry.local(subscriber).expect("it is being walked over").terms.kinds;
+        // Not the totals that the cursor has passed: a client that came back may have supplied
+        // those.
+        let published = e.log.totals_through_head(kinds);
+        let now = self.effects.now;
+        let local = self.registry.local_mut(subscriber).expect("as above");
+        let has_all = local.cursor.next_seq == end_seq;
+        assert!(has_all || planted(Planted::EndBeforeLastChunk)); // The end comes last.
+        let end = End { published, ..local.ended(outcome, exit, now) };
+        self.effects.count_end();
+        self.effects.push(Action::End(subscriber, execution, end));
+        self.remove(subscriber);
     }
 
-    /// Counts the end of one subscriber. Each subscriber has at most one.
-    pub(super) fn count_end(&mut self) {
-        self.counters.ends_delivered += 1;
-        assert!(self.counters.ends_delivered <= self.counters.subscribers_attached);
+    /// Handles a subscriber that gets no chunk and no gap now.
+    pub(super) fn rest(&mut self, subscriber: SubscriberId, rest: NoDelivery) {
+        match rest {
+            NoDelivery::Coalesce => {
+                let local = self.registry.local_mut(subscriber).expect("it is being walked over");
+                if local.detail.coalesce_timer.is_none() {
+                    let delay_max = local.detail.coalesce.expect("it coalesces").delay_max;
+                    let timer = self.effects.arm(delay_max, Timer::Coalesce(subscriber));
+                    note(&mut local.detail.coalesce_timer, timer);
+                }
+            }
+            NoDelivery::Disconnect => self.detach(subscriber, DetachReason::Lag),
+            NoDelivery::CaughtUp => self.end(subscriber),
+        }
     }
 
     /// Detaches all subscribers of an execution. Those that have everything are given its own end
     /// instead.
     pub(super) fn detach_all(&mut self, execution: Handle, reason: DetachReason) {
-        let e = self.executions.get(execution).expect("a living execution");
+        let e = self.registry.living(execution);
         let end_seq = e.closed().then(|| e.log.head_seq() + 1);
-        let locals = e.locals.positions().map(|(local, seq)| {
+        let locals = e.audience.locals.positions().map(|(local, seq)| {
             let is_up = local.connection == ConnectionState::Up;
             (local.id, is_up && Some(seq) == end_seq)
         });
         // A reader on another thread checks that by itself.
-        let remotes = e.remotes.iter().map(|remote| (remote.id, false));
+        let remotes = e.audience.remotes.iter().map(|remote| (remote.id, false));
         let all: Vec<(SubscriberId, bool)> = locals.chain(remotes).collect();
         for (subscriber, has_all) in all {
             match has_all {
@@ -186,221 +237,173 @@ impl Engine {
     }
 
     /// Removes a subscriber from its execution, and updates the gate and the drain that it held up.
-    pub(super) fn remove(&mut self, subscriber: SubscriberId) {
-        let seat = self.seats.remove(subscriber.0).expect("a living subscriber");
-        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
-        match seat.place {
-            SubscriberPlace::Local => {
-                let local = &mut e.locals.apart()[seat.at as usize];
-                assert!(local.id == subscriber);
-                assert!(!local.gone); // It is removed once.
-                local.gone = true;
-                local.set_plain();
-                assert!(local.plain_chunks == 0); // L1: it is given nothing more.
-                e.removed = true;
-                let timers = [local.detail.coalesce_timer.take(), local.detail.grace_timer.take()];
-                timers.into_iter().for_each(|timer| self.disarm(timer));
-                if self.scan.is_none_or(|scan| scan.execution != seat.execution) {
-                    self.compact(seat.execution);
-                }
-            }
-            SubscriberPlace::Remote => {
-                let remote = e.remotes.swap_remove(seat.at as usize);
-                assert!(remote.id == subscriber);
-                if let Some(moved) = e.remotes.get(seat.at as usize) {
-                    let moved = self.seats.get_mut(moved.id.0).expect("a living subscriber");
-                    assert!(moved.place == SubscriberPlace::Remote);
-                    assert!(moved.at as usize == e.remotes.len()); // It was the last one.
-                    moved.at = seat.at;
-                }
-                self.disarm(remote.grace_timer);
-            }
+    fn remove(&mut self, subscriber: SubscriberId) {
+        let execution = self.registry.remove(subscriber, &mut self.effects);
+        if !self.deliveries.is_walking(execution) {
+            self.registry.compact(execution);
         }
         if !planted(Planted::DetachedStillGates) {
-            self.update_gate(seat.execution);
+            self.update_gate(execution);
         }
-        self.settle(seat.execution);
-    }
-
-    /// Closes the holes that removed local subscribers have left in the list.
-    pub(super) fn compact(&mut self, execution: Handle) {
-        let e = self.executions.get_mut(execution).expect("a living execution");
-        if !e.removed {
-            return;
-        }
-        e.removed = false;
-        let count = e.locals.len();
-        e.locals.apart().retain(|local| !local.gone);
-        assert!(e.locals.len() < count); // The mark is set where one has left.
-        for (at, local) in e.locals.without_cursors().iter().enumerate() {
-            let seat = self.seats.get_mut(local.id.0).expect("a living subscriber");
-            assert!(seat.execution == execution);
-            assert!(seat.place == SubscriberPlace::Local);
-            assert!(seat.at >= at as u32); // Holes are closed towards the front.
-            seat.at = at as u32;
-        }
-        e.audience_changed();
+        self.settle(execution);
     }
 
     pub(super) fn acknowledge(&mut self, subscriber: SubscriberId, seq: u64) {
-        if self.remote_mut(subscriber).is_some() {
-            self.acknowledge_remote(subscriber, seq);
-            return;
-        }
-        let result = match self.local_mut(subscriber) {
-            None => Err(AcknowledgeError::NotFound),
-            Some(local) if local.detail.ack_window.is_none() => Err(AcknowledgeError::NotAsked),
-            Some(local) if seq >= local.cursor.next_seq => {
-                Err(AcknowledgeError::NotGiven { next_seq: local.cursor.next_seq })
+        let execution = self.registry.execution_of(subscriber);
+        let result = if let Some(remote) = self.registry.remote_mut(subscriber) {
+            let result = remote.acknowledge(seq);
+            self.moved(execution.expect("it was just found"));
+            result
+        } else if let Some(local) = self.registry.local_mut(subscriber) {
+            let result = local.acknowledge(seq);
+            if result.is_ok() {
+                self.mark_dirty(execution.expect("it was just found"));
             }
-            Some(local) => {
-                local.acknowledge(seq);
-                Ok(())
-            }
+            result
+        } else {
+            Err(AcknowledgeError::NotFound)
         };
-        if result.is_ok() {
-            let seat = *self.seats.get(subscriber.0).expect("it was just found");
-            self.mark_dirty(seat.execution);
-        }
-        self.reply(Reply::Acknowledged(result));
+        self.effects.reply(Reply::Acknowledged(result));
     }
 
     #[inline]
     pub(super) fn demand(&mut self, subscriber: SubscriberId, count: u32) {
-        let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
-        let Some(local) = self.local_mut(subscriber) else { return };
+        let Some(execution) = self.registry.execution_of(subscriber) else { return };
+        let Some(local) = self.registry.local_mut(subscriber) else { return };
         local.demand = count;
         local.set_plain();
-        self.mark_dirty(seat.execution);
+        self.mark_dirty(execution);
     }
 
+    /// Turns chunks that were overwritten before their delivery into a gap `from_seq..=to_seq`. The
+    /// subscriber continues behind it.
+    pub(super) fn overtaken(&mut self, subscriber: SubscriberId, from_seq: u64, to_seq: u64) {
+        let Some((e, at)) = self.registry.local_seat(subscriber) else { return };
+        let local = &mut e.audience.locals.apart()[at];
+        assert!(local.id == subscriber);
+        match local.overtaken(from_seq, to_seq, &e.log) {
+            Overtaken::Disconnect => return self.detach(subscriber, DetachReason::Lag),
+            Overtaken::NothingMissed => {}
+            Overtaken::Gap(gap) => {
+                self.effects.count_gap(&gap);
+                self.effects.push_first(Action::Gap(subscriber, e.handle(), gap));
+            }
+        }
+        self.deliveries.mark(e.handle(), e);
+    }
+
+    /// Handles the loss of the connection of a subscriber. One whose client may come back keeps
+    /// its place for a while.
     pub(super) fn lost(&mut self, subscriber: SubscriberId) {
-        if self.remote_mut(subscriber).is_some() {
-            self.lost_remote(subscriber);
-            return;
-        }
-        let Some(local) = self.local_mut(subscriber) else { return };
-        if local.connection == ConnectionState::Lost {
-            return;
-        }
-        local.connection = ConnectionState::Lost;
-        local.set_plain();
-        let (replays, blocks) = (local.replays, local.terms.policy == Policy::Block);
-        let execution = self.seats.get(subscriber.0).expect("it was just found").execution;
+        let Some(execution) = self.registry.execution_of(subscriber) else { return };
+        let (replays, blocks) = if let Some(remote) = self.registry.remote_mut(subscriber) {
+            if remote.is_lost() {
+                return;
+            }
+            assert!(!remote.replays || remote.gates()); // Others do not hold the ring.
+            (remote.replays, remote.replays)
+        } else {
+            let local = self.registry.local_mut(subscriber).expect("it has a seat");
+            if local.is_lost() {
+                return;
+            }
+            local.connection = ConnectionState::Lost;
+            local.set_plain();
+            (local.replays, local.terms.policy == Policy::Block)
+        };
         if replays && self.leave_to_successor(subscriber, execution) {
             return;
         }
         if blocks {
-            let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
-            let local = self.local_mut(subscriber).expect("it was just found");
-            note(&mut local.detail.grace_timer, timer);
+            let timer = self.effects.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
+            note(self.registry.grace_timer_mut(subscriber), timer);
         } else {
             self.detach(subscriber, DetachReason::Lost);
         }
     }
 
     pub(super) fn broken(&mut self, subscriber: SubscriberId) {
-        if self.seats.get(subscriber.0).is_some() {
+        if self.registry.execution_of(subscriber).is_some() {
             self.detach(subscriber, DetachReason::Lost);
         }
     }
 
+    pub(super) fn connection_moved(&mut self, subscriber: SubscriberId) {
+        let now = self.effects.now;
+        if let Some(local) = self.registry.local_mut(subscriber) {
+            local.detail.moved_at = now;
+        }
+    }
+
     pub(super) fn reattach(&mut self, subscriber: SubscriberId) {
-        let result = match self.local_mut(subscriber) {
-            None => Err(NotFound),
-            Some(local) => {
-                let was_lost = local.is_lost();
-                local.connection = ConnectionState::Up;
-                local.set_plain();
-                let timer = local.detail.grace_timer.take();
-                assert!(was_lost || timer.is_none()); // E4
-                let (terms, cursor) = (local.terms, local.cursor);
-                let (replays, ack_window) = (local.replays, local.detail.ack_window);
-                self.disarm(timer);
-                let execution = self.seats.get(subscriber.0).expect("it was found").execution;
-                self.mark_dirty(execution);
-                let e = self.executions.get(execution).expect("a seat's execution lives");
-                let replay = replays.then(|| Replay::of(e.ring_facts(), ack_window));
-                Ok(Subscribed { subscriber, execution, terms, cursor, replay })
-            }
-        };
-        self.reply(Reply::Reattached(result));
+        let result = self.try_reattach(subscriber).ok_or(NotFound);
+        self.effects.reply(Reply::Reattached(result));
     }
-}
 
-/// Returns the promise to a subscriber that may come back, if it is one.
-fn replay_in(ring: RingFacts, spec: &SubscribeSpec) -> Option<Replay> {
-    let replays = spec.replays && spec.policy == Policy::Block;
-    let replay = replays.then(|| Replay::of(ring, spec.ack_window));
-    assert!(replay.is_none_or(|replay| replay.chunks <= ring.slot_count));
-    replay
-}
+    fn try_reattach(&mut self, subscriber: SubscriberId) -> Option<Subscribed> {
+        let execution = self.registry.execution_of(subscriber)?;
+        let local = self.registry.local_mut(subscriber)?;
+        let was_lost = local.is_lost();
+        local.connection = ConnectionState::Up;
+        local.set_plain();
+        let timer = local.detail.grace_timer.take();
+        assert!(was_lost || timer.is_none()); // E4
+        let (terms, cursor) = (local.terms, local.cursor);
+        let (replays, ack_window) = (local.replays, local.detail.ack_window);
+        self.effects.disarm(timer);
+        self.mark_dirty(execution);
+        let ring = self.registry.living(execution).ring_facts();
+        let replay = replays.then(|| Replay::of(ring, ack_window));
+        Some(Subscribed { subscriber, execution, terms, cursor, replay })
+    }
 
-/// Returns the terms for a subscription, with defaults filled in and bounds checked.
-fn terms(execution: &Execution, spec: &SubscribeSpec) -> Result<Terms, SubscribeError> {
-    let ring = execution.ring_facts();
-    let default = spec.policy.default_limit(ring.chunks_max);
-    let chunks = spec.limit_chunks.unwrap_or(default.chunks);
-    if chunks == 0 || chunks > ring.chunks_max {
-        let limit_chunks_max = ring.chunks_max;
-        return Err(SubscribeError::Limit { limit_chunks: chunks, limit_chunks_max });
+    /// Handles chunks that have waited long enough to be coalesced.
+    pub(super) fn coalesced(&mut self, subscriber: SubscriberId) {
+        let execution = self.registry.execution_of(subscriber).expect("a timer's subscriber lives");
+        let local = self.registry.local_mut(subscriber).expect("only a local one coalesces");
+        fired(&mut local.detail.coalesce_timer);
+        assert!(local.coalesces);
+        local.flush = true;
+        self.mark_dirty(execution);
     }
-    if spec.limit_bytes == Some(0) {
-        return Err(SubscribeError::Invalid { field: "limit_bytes" });
-    }
-    if spec.kinds.is_empty() {
-        return Err(SubscribeError::Invalid { field: "kinds" });
-    }
-    if spec.ack_window == Some(0) {
-        return Err(SubscribeError::Invalid { field: "ack_window" });
-    }
-    if let Some(coalesce) = spec.coalesce
-        && coalesce.delay_max > limits::COALESCE_DELAY_MAX
-    {
-        return Err(SubscribeError::Invalid { field: "coalesce.delay_max" });
-    }
-    let limit = LagLimit { chunks, bytes: spec.limit_bytes.unwrap_or(u64::MAX) };
-    assert!(limit.holds(Totals { chunks: 1, bytes: u64::MAX })); // One chunk is within any limit.
-    Ok(Terms { policy: spec.policy, limit, kinds: spec.kinds })
-}
 
-fn first_cursor(execution: &Execution, spec: &SubscribeSpec) -> Result<Cursor, SubscribeError> {
-    let log = &execution.log;
-    let next_seq = log.head_seq() + 1;
-    match spec.from {
-        From::Start => Ok(Cursor::new(1, Totals::ZERO)),
-        From::Live => Ok(Cursor::new(next_seq, log.totals_through_head(spec.kinds))),
-        From::Seq { seq: 0, .. } => Err(SubscribeError::Invalid { field: "from" }),
-        From::Seq { seq, .. } if seq > next_seq => Err(SubscribeError::NotYet { next_seq }),
-        From::Seq { seq: 1, .. } => Ok(Cursor::new(1, Totals::ZERO)),
-        From::Seq { seq, .. } if seq >= log.tail_seq() => {
-            Ok(Cursor::new(seq, totals_before(spec.kinds, seq, log)))
+    /// Handles the end of the grace of a broken connection.
+    pub(super) fn grace_over(&mut self, subscriber: SubscriberId) {
+        fired(self.registry.grace_timer_mut(subscriber));
+        let local = self.registry.local(subscriber);
+        assert!(local.is_none_or(Local::is_lost));
+        self.detach(subscriber, DetachReason::Lost);
+    }
+
+    /// Handles a moved cursor of a reader on another thread, if the producer or the drain waits for
+    /// it.
+    fn moved(&mut self, execution: Handle) {
+        let e = self.registry.living(execution);
+        if e.gated() || e.closed() {
+            self.update_gate(execution);
+            self.settle(execution);
         }
-        From::Seq { seq, seen: Some(seen) } => {
-            if !could_be_seen(execution, spec.kinds, seq, seen) {
-                return Err(SubscribeError::Invalid { field: "from.seen" });
-            }
-            if planted(Planted::GapTwiceAfterReconnect) {
-                return Ok(Cursor::new(1, Totals::ZERO));
-            }
-            Ok(Cursor::new(seq, seen))
-        }
-        From::Seq { .. } => Err(SubscribeError::NoLongerHeld { tail_seq: log.tail_seq() }),
     }
-}
 
-/// True if `seen` can be the totals of `kinds` before chunk `seq`, which is no longer held. It
-/// checks what can still be known, which is the gap up to the tail. The gap must not have more
-/// chunks than there were in between, nor more bytes than these can have had.
-fn could_be_seen(execution: &Execution, kinds: Kinds, seq: u64, seen: Totals) -> bool {
-    let log = &execution.log;
-    assert!(seq < log.tail_seq()); // What is held is counted exactly.
-    let before_tail = log.totals_before_tail(kinds);
-    if seen.chunks >= seq || seen.chunks > before_tail.chunks || seen.bytes > before_tail.bytes {
-        return false;
+    pub(super) fn reader_at(&mut self, subscriber: SubscriberId, next_seq: u64) {
+        let Some(execution) = self.registry.followed_by_remote(subscriber) else { return };
+        let end_seq = self.registry.living(execution).log.head_seq() + 1;
+        let remote = self.registry.remote_mut(subscriber).expect("it is a remote one");
+        remote.move_to(next_seq, end_seq);
+        self.moved(execution);
     }
-    let missed = before_tail - seen;
-    let chunk_bytes_max = u64::from(execution.ring_facts().chunk_bytes_max);
-    let fits = |totals: Totals| totals.bytes <= totals.chunks.saturating_mul(chunk_bytes_max);
-    missed.chunks <= log.tail_seq() - seq && fits(missed) && fits(seen)
+
+    pub(super) fn reader_wild(&mut self, subscriber: SubscriberId) {
+        if self.registry.followed_by_remote(subscriber).is_some() {
+            self.detach(subscriber, DetachReason::Evicted);
+        }
+    }
+
+    pub(super) fn reader_gone(&mut self, subscriber: SubscriberId) {
+        if self.registry.followed_by_remote(subscriber).is_some() {
+            self.effects.counters.subscribers_detached_left += 1;
+            self.effects.push(Action::Forget(subscriber));
+            self.remove(subscriber);
+        }
+    }
 }

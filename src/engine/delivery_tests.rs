@@ -112,12 +112,12 @@ fn pieces_for_who_stands_abreast_go_to_all_of_them_at_once() {
     let all: Vec<SubscriberId> = (0..5).map(|_| world.subscribe(block())).collect();
     world.publish(&[8]);
     assert_eq!(world.deliver_all(), 1);
-    assert!(world.engine.abreast_from.is_some() || world.engine.recipients().len() == 5);
+    assert!(world.engine.deliveries.is_abreast() || world.engine.recipients().len() == 5);
     world.publish(&[8; 640]);
     for _ in 0..10 {
         let (chunks, recipients) = world.deliver().unwrap();
         assert_eq!((chunks.count(), recipients.len()), (64, 5));
-        assert!(world.engine.abreast_from.is_some());
+        assert!(world.engine.deliveries.is_abreast());
     }
     assert_eq!(world.deliver_all(), 0);
     assert!(all.into_iter().all(|each| world.has_everything(each)));

@@ -7,42 +7,28 @@
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken};
-use crate::engine::action::{Action, CancelError, OpenError, Reply, RingFit, Verdict};
+use crate::engine::Engine;
+use crate::engine::action::{Action, CancelError, OpenError, Reply, RingFit};
 use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
-use crate::engine::execution::{Execution, Producer, Timers};
-use crate::engine::log::ChunkLog;
-use crate::engine::reserve::Reserve;
-use crate::engine::timers::{Timer, note};
-use crate::engine::{Engine, Log};
+use crate::engine::execution::{Execution, Producer};
+use crate::engine::gating::Stalled;
+use crate::engine::progress::{ReportNews, Reported};
+use crate::engine::timers::{Timeout, Timer, fired, note};
 use crate::limits;
-use crate::stream::{DetachReason, ExecutionState, Exit, Outcome};
-use crate::trace::Counters;
+use crate::stream::{DetachReason, ExecutionState, Exit, Outcome, ProgressReport};
 
 impl Engine {
-    /// Queues the answer to a request, before all other actions that follow from it.
-    pub(super) fn reply(&mut self, reply: Reply) {
-        // The shard has taken the answer to the last request before it passes on another one.
-        assert!(!matches!(self.actions.front(), Some(Action::Reply(_))));
-        self.actions.push_front(Action::Reply(reply));
-    }
-
-    /// Returns the execution of an id that came from outside. Its nonce must match, too.
-    pub(super) fn find(&self, id: ExecutionId) -> Option<&Execution> {
-        self.executions.get(id.slot).filter(|execution| execution.id == id)
-    }
-
     pub(super) fn open(&mut self, spec: OpenSpec) {
         match self.try_open(spec) {
             Ok(id) => {
-                self.counters.executions_opened += 1;
-                self.queue.push_back(id.slot);
-                assert!(self.queue.len() as u32 <= self.limits.queued_max);
+                self.effects.counters.executions_opened += 1;
+                self.line.join(id.slot);
                 self.request_lease();
-                self.reply(Reply::Opened(Ok(id)));
+                self.effects.reply(Reply::Opened(Ok(id)));
             }
             Err(error) => {
-                self.counters.executions_refused += 1;
-                self.reply(Reply::Opened(Err(error)));
+                self.effects.counters.executions_refused += 1;
+                self.effects.reply(Reply::Opened(Err(error)));
             }
         }
     }
@@ -56,12 +42,13 @@ impl Engine {
         {
             return Err(OpenError::Invalid { field: "start.count" });
         }
-        if self.queue.len() as u32 >= self.limits.queued_max {
+        if self.line.is_full() {
             let retry_after_ms = limits::BUSY_RETRY_AFTER.as_millis() as u32;
             return Err(OpenError::Busy { retry_after_ms });
         }
-        if self.executions.count() >= self.limits.executions_max {
-            match self.find_ended_unread(|_| true).or(self.oldest_ended) {
+        if self.registry.executions.count() >= self.limits.executions_max {
+            let unread = self.ended.find_unread(&self.registry.executions, |_| true);
+            match unread.or(self.ended.oldest()) {
                 Some(index) => self.evict(index),
                 None => {
                     let executions_max = self.limits.executions_max;
@@ -69,13 +56,13 @@ impl Engine {
                 }
             }
         }
-        assert!(self.executions.count() < self.limits.executions_max);
+        assert!(self.registry.executions.count() < self.limits.executions_max);
         let nonce = spec.secret.nonce;
         let shard = self.limits.shard;
-        let now = self.now;
+        let now = self.effects.now;
         let unnamed = Handle { index: 0, generation: 0 };
         let id = ExecutionId { shard, slot: unnamed, nonce };
-        let Ok(slot) = self.executions.insert(Execution::new(id, spec, now)) else {
+        let Ok(slot) = self.registry.executions.insert(Execution::new(id, spec, now)) else {
             let executions_max = self.limits.executions_max; // Slots were retired.
             return Err(OpenError::TooMany { executions_max });
         };
@@ -84,14 +71,14 @@ impl Engine {
         let start = match spec.start {
             Start::Now => None,
             Start::AfterSubscribers { deadline, .. } => {
-                Some(self.arm(deadline, Timer::Start(slot)))
+                Some(self.effects.arm(deadline, Timer::Start(slot)))
             }
         };
         let hold = match spec.hold {
             Hold::Newest => None,
-            Hold::UntilRead { deadline } => Some(self.arm(deadline, Timer::Hold(slot))),
+            Hold::UntilRead { deadline } => Some(self.effects.arm(deadline, Timer::Hold(slot))),
         };
-        let execution = self.executions.get_mut(slot).expect("it was just put there");
+        let execution = self.registry.executions.get_mut(slot).expect("it was just put there");
         execution.id = id;
         let secret = spec.secret.token;
         execution.token = Some(ProgressToken { shard, slot, secret });
@@ -104,68 +91,49 @@ impl Engine {
     /// request is for a whole ring as long as an ended execution can give its own without a loss
     /// for a reader.
     pub(super) fn request_lease(&mut self) {
-        if let Some(&execution) = self.queue.front()
-            && self.leasing.is_none()
-        {
-            let e = self.executions.get(execution).expect("what is queued lives");
+        if let Some(execution) = self.line.unserved() {
+            let e = self.registry.living(execution);
             assert!(e.state == ExecutionState::Queued);
             assert!(e.ring.is_none());
             let fit = if self.can_spare_a_ring() { RingFit::Whole } else { RingFit::Any };
-            self.leasing = Some(fit);
-            self.actions.push_back(Action::Lease(execution, fit));
+            self.line.requested(fit);
+            self.effects.push(Action::Lease(execution, fit));
         }
     }
 
     pub(super) fn leased(&mut self, execution: Handle, ring: RingFacts) {
         ring.assert_sound();
-        self.leasing = None;
-        if self.queue.front() != Some(&execution) {
+        self.line.answered();
+        if !self.line.is_first(execution) {
             // It was cancelled while the ring was requested.
-            self.actions.push_back(Action::Release(execution));
+            self.effects.push(Action::Release(execution));
             self.request_lease();
             return;
         }
-        self.queue.pop_front();
-        let e = self.executions.get_mut(execution).expect("what is queued lives");
-        assert!(e.ring.is_none()); // Each execution has one ring.
-        assert!(e.log.head_seq() == 0); // Without a ring nothing was published (E1).
-        e.ring = Some(ring);
-        e.log = ChunkLog::new(ring.slot_count);
-        e.enter(ExecutionState::Running);
-        let filters = e.locals.positions().any(|(local, _)| !local.terms.kinds.is_all());
-        if filters {
-            e.log.keep_kind_totals();
-        }
-        for local in e.locals.apart() {
-            // Where memory is short, the ring may be smaller than expected.
-            local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
-            assert!(local.terms.limit.chunks > 0);
-            local.set_window(ring);
-        }
-        e.audience_changed();
-        e.reserve = Reserve::of(ring);
-        e.gate = e.move_reserve();
-        let gate = e.gate;
-        self.set_gate(execution, gate);
+        self.line.pop();
+        let e = self.registry.living_mut(execution);
+        e.set_ring(ring);
+        e.begin_gating(&mut self.effects);
         self.start_if_due(execution);
         self.request_lease();
     }
 
     /// True if an ended execution can give its ring to a new one without a loss for a reader.
     pub fn can_spare_a_ring(&self) -> bool {
-        self.find_ended_unread(|e| e.ring.is_some()).is_some()
+        let executions = &self.registry.executions;
+        self.ended.find_unread(executions, |e| e.ring.is_some()).is_some()
     }
 
     pub(super) fn lease_failed(&mut self, execution: Handle) {
-        let fit = self.leasing.take();
+        let fit = self.line.answered();
         assert!(fit.is_some());
-        let has_ring = |e: &Execution| e.ring.is_some();
-        let unread = self.find_ended_unread(has_ring);
-        if self.queue.front() != Some(&execution) {
+        let (executions, has_ring) = (&self.registry.executions, |e: &Execution| e.ring.is_some());
+        let unread = self.ended.find_unread(executions, has_ring);
+        if !self.line.is_first(execution) {
             self.request_lease();
         } else if let Some(index) = unread.or_else(|| match fit {
             Some(RingFit::Whole) => None, // A smaller one is requested first.
-            _ => self.find_ended(has_ring),
+            _ => self.ended.find(executions, has_ring),
         }) {
             self.evict(index); // This requests a ring again.
         } else if fit == Some(RingFit::Whole) {
@@ -173,55 +141,89 @@ impl Engine {
         }
     }
 
-    /// Returns the oldest ended execution that fits and has no subscriber.
-    fn find_ended_unread(&self, fits: impl Fn(&Execution) -> bool) -> Option<u32> {
-        self.find_ended(|e| e.subscriber_count() == 0 && fits(e))
-    }
-
-    /// Returns the oldest ended execution that fits.
-    fn find_ended(&self, fits: impl Fn(&Execution) -> bool) -> Option<u32> {
-        let mut next = self.oldest_ended;
-        while let Some(index) = next {
-            let e = self.executions.at(index).expect("listed executions live");
-            assert!(matches!(e.state, ExecutionState::Ended(_)));
-            if fits(e) {
-                return Some(index);
-            }
-            next = e.newer;
-        }
-        None
-    }
-
     pub(super) fn lease_refused(&mut self, execution: Handle, text: &str) {
-        assert!(self.leasing.is_some());
-        self.leasing = None;
-        if self.queue.front() == Some(&execution) {
-            let e = self.executions.get_mut(execution).expect("what is queued lives");
-            e.error = Some(shortened(text).into());
+        let fit = self.line.answered();
+        assert!(fit.is_some());
+        if self.line.is_first(execution) {
+            self.registry.living_mut(execution).error = Some(shortened(text).into());
             self.stop(execution, Outcome::Failed);
         }
         self.request_lease();
     }
 
     pub(super) fn start_if_due(&mut self, execution: Handle) {
-        let e = self.executions.get_mut(execution).expect("a living execution");
+        let e = self.registry.living_mut(execution);
         if e.ring.is_some() && e.producer == Producer::Waiting && !e.closed() && e.start_is_due() {
             e.set_producer(Producer::Active);
-            let timer = e.timers.start.take();
-            self.disarm(timer);
-            self.start_timeouts(execution);
-            self.actions.push_back(Action::StartProducer(execution));
+            self.effects.disarm(e.timers.start.take());
+            e.start_timeouts(&mut self.effects);
+            self.effects.push(Action::StartProducer(execution));
+        }
+    }
+
+    /// Handles a producer that cannot continue.
+    pub(super) fn gated(&mut self, execution: Handle) {
+        if let Some(e) = self.registry.executions.get_mut(execution) {
+            e.wait_for_gate(&mut self.effects);
+        }
+    }
+
+    /// Computes the gate of an execution again, if it still exists.
+    pub(super) fn update_gate(&mut self, execution: Handle) {
+        if let Some(e) = self.registry.executions.get_mut(execution) {
+            e.update_gate(&mut self.effects);
+        }
+    }
+
+    pub(super) fn note_earlier_activity(&mut self, execution: Handle, at: Instant) {
+        if let Some(e) = self.registry.executions.get_mut(execution) {
+            e.note_earlier_activity(at, self.effects.now);
+        }
+    }
+
+    pub(super) fn progressed(&mut self, execution: Handle, report: &ProgressReport) {
+        let Some(e) = self.registry.executions.get_mut(execution) else { return };
+        if e.closed() {
+            return;
+        }
+        e.active_at = self.effects.now;
+        let (news, is_backward) = e.progress.take(report);
+        self.effects.counters.progress_backward += u64::from(is_backward);
+        if !e.has_reported {
+            e.note_first_report(&mut self.effects);
+        }
+        let reported = match news {
+            ReportNews::Nothing => Reported::Nothing,
+            ReportNews::Number => e.conflate_progress(&mut self.effects),
+            ReportNews::Words => {
+                self.effects.disarm(e.timers.progress.take());
+                e.report_progress(&mut self.effects)
+            }
+        };
+        if reported == Reported::ToSubscribers {
+            self.deliveries.mark(execution, e);
+        }
+    }
+
+    /// Handles the end of the interval: the next report may go out.
+    fn progress_due(&mut self, execution: Handle) {
+        let e = self.registry.living_mut(execution);
+        fired(&mut e.timers.progress);
+        e.derive_progress();
+        e.trip_seq = e.next_trip_seq();
+        if e.report_progress(&mut self.effects) == Reported::ToSubscribers {
+            self.deliveries.mark(execution, e);
         }
     }
 
     pub(super) fn total_expected(&mut self, execution: Handle, count: u64) {
-        if let Some(e) = self.executions.get_mut(execution) {
-            e.chunks_expected = Some(count);
+        if let Some(e) = self.registry.executions.get_mut(execution) {
+            e.progress.expect_chunks(count);
         }
     }
 
     pub(super) fn exited(&mut self, execution: Handle, exit: Exit) {
-        if let Some(e) = self.executions.get_mut(execution)
+        if let Some(e) = self.registry.executions.get_mut(execution)
             && !e.closed()
         {
             e.exit = Some(exit); // After the end it would reach no subscriber.
@@ -229,18 +231,17 @@ impl Engine {
     }
 
     pub(super) fn sleeping(&mut self, execution: Handle, until: Instant) {
-        let Some(e) = self.executions.get_mut(execution) else { return };
+        let Some(e) = self.registry.executions.get_mut(execution) else { return };
         if e.producer != Producer::Active {
             return; // It was stopped in the meantime.
         }
-        let before = e.timers.sleep.take();
-        self.disarm(before);
-        let timer = self.arm_at(until, Timer::Sleep(execution));
-        self.with(execution, |e| note(&mut e.timers.sleep, timer));
+        self.effects.disarm(e.timers.sleep.take());
+        let timer = self.effects.arm_at(until, Timer::Sleep(execution));
+        note(&mut e.timers.sleep, timer);
     }
 
     pub(super) fn cancel(&mut self, id: ExecutionId) {
-        let result = match self.find(id) {
+        let result = match self.registry.find(id) {
             None => Err(CancelError::NotFound),
             Some(e) => match e.outcome {
                 Some(outcome) => Err(CancelError::Ended(outcome)),
@@ -250,25 +251,24 @@ impl Engine {
         if result.is_ok() {
             self.stop(id.slot, Outcome::Cancelled);
         }
-        self.reply(Reply::Cancelled(result));
+        self.effects.reply(Reply::Cancelled(result));
     }
 
     /// Stops the producer, or closes an execution that has none yet. The execution ends with
     /// `outcome`, whatever the producer reports.
     pub(super) fn stop(&mut self, execution: Handle, outcome: Outcome) {
-        let e = self.executions.get_mut(execution).expect("a living execution");
+        let e = self.registry.living_mut(execution);
         match e.producer {
             Producer::Waiting => {
-                self.queue.retain(|&queued| queued != execution);
+                self.line.leave(execution);
                 self.close(execution, outcome);
             }
             Producer::Active => {
                 assert!(e.stop_outcome.is_none()); // It is told to stop once.
                 e.stop_outcome = Some(outcome);
                 e.set_producer(Producer::Stopping);
-                let sleep = e.timers.sleep.take();
-                self.disarm(sleep);
-                self.actions.push_back(Action::StopProducer(execution));
+                self.effects.disarm(e.timers.sleep.take());
+                self.effects.push(Action::StopProducer(execution));
             }
             Producer::Stopping => assert!(e.stop_outcome.is_some()),
             Producer::Gone => assert!(e.closed()),
@@ -276,12 +276,12 @@ impl Engine {
     }
 
     pub(super) fn producer_ended(&mut self, execution: Handle, end: ProducerEnd) {
-        let Some(e) = self.executions.get_mut(execution) else { return };
+        let Some(e) = self.registry.executions.get_mut(execution) else { return };
         if e.closed() && !planted(Planted::EndTwiceInCancelRace) {
             return;
         }
         if e.producer == Producer::Waiting {
-            self.queue.retain(|&queued| queued != execution); // Its producer left before the start.
+            self.line.leave(execution); // Its producer left before the start.
         }
         let by_itself = match end {
             ProducerEnd::Done => Outcome::Completed,
@@ -299,162 +299,144 @@ impl Engine {
 
     /// Closes the execution: nothing more will be published.
     fn close(&mut self, execution: Handle, outcome: Outcome) {
-        let e = self.executions.get_mut(execution).expect("a living execution");
-        assert!(e.outcome.is_none() || planted(Planted::EndTwiceInCancelRace)); // E3
-        e.outcome = Some(outcome);
-        e.set_producer(Producer::Gone);
-        e.enter(ExecutionState::Draining);
-        e.gated_at = None;
-        e.locals.apart(); // Each of them has its end pending.
-        e.derive_progress();
-        let progress = e.tracker.progress();
-        let report_count = progress.map_or(0, |progress| progress.report_count);
-        assert!(e.progress_to_report <= report_count); // Reports are only ever added.
-        e.progress_to_report = report_count;
-        let last_report = progress.filter(|_| !e.remotes.is_empty());
-        let verdict = Verdict {
-            outcome,
-            head_seq: e.log.head_seq(),
-            totals: e.log.kind_totals(),
-            error: e.error.clone(),
-            exit: e.exit,
-        };
-        // An error text belongs to a failure, or to the reason of a stop.
-        assert!(outcome == Outcome::Failed || e.error.is_none() || e.stop_outcome.is_some());
-        let timers = std::mem::take(&mut e.timers);
-        let Timers { start, hold, stall, sleep, progress, silence, total, retention, .. } = timers;
-        assert!(retention.is_none());
-        for timer in [start, hold, stall, sleep, progress, silence, total] {
-            self.disarm(timer);
-        }
-        if let Some(progress) = last_report {
-            self.actions.push_back(Action::Report(execution, progress));
-        }
-        self.actions.push_back(Action::Verdict(execution, Box::new(verdict)));
-        self.count_outcome(outcome);
-        self.mark_dirty(execution);
+        let e = self.registry.living_mut(execution);
+        e.close(outcome, &mut self.effects);
+        self.deliveries.mark(execution, e);
         self.settle(execution);
-    }
-
-    fn count_outcome(&mut self, outcome: Outcome) {
-        let counter = match outcome {
-            Outcome::Completed => &mut self.counters.executions_completed,
-            Outcome::Failed => &mut self.counters.executions_failed,
-            Outcome::Cancelled => &mut self.counters.executions_cancelled,
-            Outcome::TimedOut => &mut self.counters.executions_timed_out,
-        };
-        *counter += 1;
-        let Counters {
-            executions_opened,
-            executions_completed,
-            executions_failed,
-            executions_cancelled,
-            executions_timed_out,
-            ..
-        } = self.counters;
-        let stopped = executions_cancelled + executions_timed_out;
-        let ended = executions_completed + executions_failed + stopped;
-        assert!(ended <= executions_opened || planted(Planted::EndTwiceInCancelRace)); // E3
     }
 
     /// Ends a draining execution once every `block` subscriber has read everything. Until then
     /// these readers have a deadline.
     pub(super) fn settle(&mut self, execution: Handle) {
-        let Some(e) = self.executions.get_mut(execution) else { return };
+        let Some(e) = self.registry.executions.get_mut(execution) else { return };
         if e.state != ExecutionState::Draining {
             return;
         }
         if !e.drained() {
-            self.wait_for_readers(execution);
+            e.wait_for_readers(&mut self.effects);
             return;
         }
         let outcome = e.outcome.expect("draining begins with an outcome");
         e.enter(ExecutionState::Ended(outcome));
-        let stall = e.timers.stall.take();
-        let retention = e.spec.retention;
-        assert!(e.older.is_none()); // It is not in the list yet.
-        assert!(e.newer.is_none());
-        e.older = self.newest_ended;
-        self.disarm(stall);
-        self.watch_readers(execution, false);
-        let timer = self.arm(retention, Timer::Retention(execution));
-        self.with(execution, |e| note(&mut e.timers.retention, timer));
-        match self.newest_ended {
-            Some(index) => {
-                let older = self.executions.at_mut(index).expect("listed executions live");
-                assert!(older.newer.is_none()); // It was the newest.
-                older.newer = Some(execution.index);
-            }
-            None => {
-                assert!(self.oldest_ended.is_none()); // The list was empty, at both ends.
-                self.oldest_ended = Some(execution.index);
-            }
-        }
-        self.newest_ended = Some(execution.index);
+        self.effects.disarm(e.timers.stall.take());
+        e.watch_readers(false, &mut self.effects);
+        let timer = self.effects.arm(e.spec.retention, Timer::Retention(execution));
+        note(&mut e.timers.retention, timer);
+        self.ended.push(&mut self.registry.executions, execution.index);
         self.request_lease(); // An execution in the queue may wait for this ring.
     }
 
     /// Forgets an ended execution before its retention ends, because its ring or its slot is
     /// needed.
     fn evict(&mut self, index: u32) {
-        let handle = self.executions.handle_at(index).expect("listed executions live");
-        self.counters.executions_evicted += 1;
+        let handle = self.registry.executions.handle_at(index).expect("listed executions live");
+        self.effects.counters.executions_evicted += 1;
         self.forget(handle);
     }
 
     pub(super) fn forget(&mut self, execution: Handle) {
-        let e = self.executions.get(execution).expect("a living execution");
+        let e = self.registry.living(execution);
         assert!(matches!(e.state, ExecutionState::Ended(_)));
         if !planted(Planted::RetentionFreesLeasedRing) {
             self.detach_all(execution, DetachReason::Evicted);
         }
-        let e = self.executions.get_mut(execution).expect("as above");
-        let (older, newer) = (e.older, e.newer);
+        let e = self.registry.living_mut(execution);
         let retention = e.timers.retention.take();
         assert!(e.timers.is_empty()); // E4: no timer outlives its execution.
-        self.disarm(retention);
-        self.unlist(execution.index, older, newer);
-        let removed = self.executions.remove(execution);
+        self.effects.disarm(retention);
+        self.ended.unlink(&mut self.registry.executions, execution.index);
+        let removed = self.registry.executions.remove(execution);
         assert!(removed.is_some());
-        self.actions.push_back(Action::Release(execution));
+        self.effects.push(Action::Release(execution));
         self.request_lease();
     }
 
-    /// Takes an execution out of the list of ended ones, between its two neighbours.
-    fn unlist(&mut self, index: u32, older: Option<u32>, newer: Option<u32>) {
-        match older {
-            Some(older_index) => {
-                let neighbour = self.executions.at_mut(older_index).expect("a neighbour lives");
-                let next = std::mem::replace(&mut neighbour.newer, newer);
-                assert!(next == Some(index));
-            }
-            None => {
-                assert!(self.oldest_ended == Some(index));
-                self.oldest_ended = newer;
+    pub(super) fn fire_timers(&mut self) {
+        while let Some(timer) = self.effects.pop_expired() {
+            match timer {
+                Timer::Coalesce(subscriber) => self.coalesced(subscriber),
+                Timer::Grace(subscriber) => self.grace_over(subscriber),
+                Timer::Start(execution) => {
+                    fired(&mut self.registry.living_mut(execution).timers.start);
+                    self.start_if_due(execution);
+                }
+                Timer::Hold(execution) => {
+                    fired(&mut self.registry.living_mut(execution).timers.hold);
+                    self.update_gate(execution);
+                }
+                Timer::Stall(execution) => self.stalled(execution),
+                Timer::Sleep(execution) => {
+                    fired(&mut self.registry.living_mut(execution).timers.sleep);
+                    self.effects.push(Action::WakeProducer(execution));
+                }
+                Timer::Silence(execution) => {
+                    let e = self.registry.living_mut(execution);
+                    if let Some(timeout) = e.silent(&mut self.effects) {
+                        self.time_out(execution, timeout);
+                    }
+                }
+                Timer::Total(execution) => {
+                    fired(&mut self.registry.living_mut(execution).timers.total);
+                    self.time_out(execution, Timeout::Total);
+                }
+                Timer::Retention(execution) => {
+                    self.effects.counters.executions_forgotten += 1;
+                    fired(&mut self.registry.living_mut(execution).timers.retention);
+                    self.forget(execution);
+                }
+                Timer::Progress(execution) => self.progress_due(execution),
             }
         }
-        match newer {
-            Some(newer_index) => {
-                let neighbour = self.executions.at_mut(newer_index).expect("a neighbour lives");
-                let previous = std::mem::replace(&mut neighbour.older, older);
-                assert!(previous == Some(index));
+        assert!(self.next_deadline().is_none_or(|deadline| deadline > self.effects.now));
+    }
+
+    fn time_out(&mut self, execution: Handle, timeout: Timeout) {
+        let e = self.registry.living_mut(execution);
+        if e.producer != Producer::Active {
+            return; // It is being stopped for another reason.
+        }
+        e.error = Some(e.timeout_text(timeout).into());
+        self.stop(execution, Outcome::TimedOut);
+    }
+
+    /// Handles the stall deadline: detaches the slowest gating readers, or fails the execution.
+    fn stalled(&mut self, execution: Handle) {
+        let e = self.registry.living_mut(execution);
+        match e.stalled(&mut self.effects) {
+            Stalled::Nobody => {}
+            Stalled::Stuck => {
+                e.error = Some("the producer waited for room, and nobody held it back".into());
+                self.effects.counters.producers_stuck += 1;
+                self.stop(execution, Outcome::Failed);
             }
-            None => {
-                assert!(self.newest_ended == Some(index));
-                self.newest_ended = older;
+            Stalled::Fails => {
+                e.error = Some("a block subscriber held the producer past its deadline".into());
+                self.stop(execution, Outcome::Failed);
+            }
+            Stalled::Readers { stalled, next } => {
+                for subscriber in stalled {
+                    self.detach(subscriber, DetachReason::Stall);
+                }
+                self.update_gate(execution);
+                if let Some(next) = next
+                    && let Some(e) = self.registry.executions.get_mut(execution)
+                {
+                    e.move_stall_deadline(next, &mut self.effects);
+                }
+                self.settle(execution);
             }
         }
     }
 
     pub(super) fn shut_down(&mut self) {
         self.shutting_down = true;
-        let all: Vec<Handle> = self.executions.iter().map(|(handle, _)| handle).collect();
+        let all: Vec<Handle> = self.registry.executions.iter().map(|(handle, _)| handle).collect();
         for execution in all {
             self.detach_all(execution, DetachReason::Shutdown);
             self.stop(execution, Outcome::Cancelled);
             self.settle(execution);
         }
-        assert!(self.queue.is_empty()); // No execution begins any more.
+        assert!(self.line.is_empty()); // No execution begins any more.
     }
 }
 
@@ -463,17 +445,4 @@ fn shortened(text: &str) -> &str {
     let text = &text[..text.floor_char_boundary(limits::ERROR_TEXT_BYTES_MAX)];
     assert!(text.len() <= limits::ERROR_TEXT_BYTES_MAX); // The control page has room for it.
     text
-}
-
-impl Engine {
-    /// The outcome that an execution will have once its producer, which was told to stop, has
-    /// stopped.
-    pub fn stop_outcome(&self, execution: Handle) -> Option<Outcome> {
-        self.executions.get(execution)?.stop_outcome
-    }
-
-    /// The time of the last event.
-    pub fn now(&self) -> Instant {
-        self.now
-    }
 }

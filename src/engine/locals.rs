@@ -199,7 +199,7 @@ mod tests {
             let mut given = Vec::new();
             while let Some(action) = engine.next_action() {
                 if let Action::Deliver { from_seq, until_seq, .. } = action {
-                    abreast_count += u32::from(engine.abreast_from.is_some());
+                    abreast_count += u32::from(engine.deliveries.is_abreast());
                     for seq in from_seq..until_seq {
                         given.extend(engine.recipients().iter().map(|&name| (name, seq)));
                     }

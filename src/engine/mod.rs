@@ -7,9 +7,18 @@
 //! thread owns an engine.
 //!
 //! Read [`Event`] and [`Action`] first, which are its whole behaviour, then [`policy`].
-//! `lifecycle.rs` covers an execution from opening to removal, `attach.rs` a subscriber, and
-//! `remote.rs` a subscriber on another thread. `deliver.rs` is the chunk path, and `timers.rs` the
-//! timers.
+//! `mod.rs` has the chunk path, `lifecycle.rs` covers an execution from opening to removal, and
+//! `attach.rs` a subscriber. The engine holds five parts:
+//!
+//! - `registry.rs`: all executions, and the seats of their subscribers;
+//! - `deliver.rs`: the chunks that are given next;
+//! - `waiting.rs`: the executions without a ring;
+//! - `ended.rs`: the ended executions, in the order of their eviction;
+//! - `effects.rs`: pending actions, timers and counts.
+//!
+//! One execution is `execution.rs` (its states), `gating.rs` (how far its producer may go) and
+//! `timers.rs` (how long it may be silent). It holds its `log.rs`, its `audience.rs` and its
+//! `progress.rs`. One subscriber is `subscriber.rs`, or `remote.rs` on another thread.
 //!
 //! ```
 //! use streamdoor::base::Instant;
@@ -27,22 +36,29 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod admission;
 mod attach;
+mod audience;
 mod deliver;
+mod effects;
+mod ended;
 mod event;
 mod execution;
 mod gate;
+mod gating;
 mod lifecycle;
 mod locals;
 mod log;
 pub mod policy;
 mod progress;
+mod registry;
 mod remote;
 mod reserve;
 mod resume;
 mod status;
 mod subscriber;
 mod timers;
+mod waiting;
 pub mod wheel;
 
 #[cfg(test)]
@@ -53,9 +69,6 @@ mod found_tests;
 mod resume_tests;
 #[cfg(test)]
 mod tests;
-
-use crate::stream::{ExecutionState, KindTotals, Terms};
-use std::collections::VecDeque;
 
 pub use action::{
     AcknowledgeError, Action, CancelError, NotFound, OpenError, Reply, RingFit, SubscribeError,
@@ -72,13 +85,17 @@ pub use progress::ProgressSource;
 pub use reserve::Replay;
 pub use status::{Status, SubscriberStatus};
 
-use crate::base::{Handle, Instant, Pool, SubscriberId};
+use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::limits;
+use crate::stream::{DetachReason, ExecutionState, KindTotals, Outcome, Progress, Terms};
 use crate::trace::Counters;
-use execution::Execution;
-use subscriber::{Local, Remote};
-use timers::Timer;
-use wheel::Wheel;
+use deliver::{Deliveries, Step};
+use effects::Effects;
+use ended::EndedList;
+use execution::{Execution, Producer};
+use progress::Reported;
+use registry::Registry;
+use waiting::WaitingLine;
 
 /// The limits of one engine.
 #[derive(Clone, Copy, Debug)]
@@ -108,58 +125,23 @@ impl Default for EngineLimits {
     }
 }
 
-/// Pending actions for which memory is allocated at the start. An event that ends more subscribers
-/// than that allocates (A3).
-const WISHES_EXPECTED: usize = 256;
-
 const _: () = {
     assert!(limits::EXECUTIONS_QUEUED_MAX <= limits::EXECUTIONS_MAX); // Those are executions, too.
     assert!(limits::EXECUTIONS_MAX > 0);
     assert!(limits::SUBSCRIBERS_MAX > 0);
-    // The readers of one execution elsewhere can be detached by one event without an allocation.
-    assert!(limits::READERS_PER_EXECUTION_MAX as usize <= WISHES_EXPECTED);
 };
-
-/// The place of a subscriber in the lists of its execution.
-#[derive(Clone, Copy, Debug)]
-struct Seat {
-    execution: Handle,
-    place: SubscriberPlace,
-    /// The index into the execution's list of that place.
-    at: u32,
-}
 
 /// The state of all executions and subscribers of one shard.
 #[derive(Debug)]
 pub struct Engine {
     limits: EngineLimits,
-    executions: Pool<Execution>,
-    seats: Pool<Seat>,
-    wheel: Wheel<Timer>,
-    /// Pending actions, oldest first. Deliveries are not among them: each is computed on request.
-    actions: VecDeque<Action>,
-    /// Executions whose local subscribers may have something pending.
-    dirty: VecDeque<Handle>,
-    scan: Option<deliver::Scan>,
-    /// The current `Deliver`, and the subscribers that it goes to.
-    fan_out: FanOut,
-    recipients: Vec<SubscriberId>,
-    /// Set if the delivery goes to all local subscribers of its execution, beginning with this one.
-    /// `recipients` is not used then.
-    abreast_from: Option<u32>,
-    /// Executions without a ring, in the order in which they were opened.
-    queue: VecDeque<Handle>,
-    /// The `Lease` that is in progress. Only one is at a time, which keeps the queue in order.
-    leasing: Option<RingFit>,
-    /// The ends of the list of ended executions, which is linked through their own slots.
-    oldest_ended: Option<u32>,
-    newest_ended: Option<u32>,
+    registry: Registry,
+    effects: Effects,
+    deliveries: Deliveries,
+    /// Executions without a ring.
+    line: WaitingLine,
+    ended: EndedList,
     shutting_down: bool,
-    /// True if a timer was armed since the last [`Engine::take_has_armed`].
-    has_armed: bool,
-    /// The time of the event that is being handled.
-    now: Instant,
-    counters: Counters,
 }
 
 impl Engine {
@@ -174,35 +156,19 @@ impl Engine {
         assert!(limits.subscribers_max <= crate::limits::SUBSCRIBERS_CEILING);
         Engine {
             limits,
-            executions: Pool::new(limits.executions_max),
-            seats: Pool::new(limits.subscribers_max),
-            wheel: Wheel::new(timers::timers_max(&limits), now),
-            actions: VecDeque::with_capacity(WISHES_EXPECTED),
-            dirty: VecDeque::with_capacity(limits.executions_max as usize),
-            scan: None,
-            fan_out: FanOut {
-                execution: Handle { index: 0, generation: 0 },
-                from_seq: 0,
-                until_seq: 0,
-                filters: false,
-            },
-            recipients: Vec::with_capacity(limits.subscribers_per_execution_max as usize),
-            abreast_from: None,
-            queue: VecDeque::with_capacity(limits.queued_max as usize),
-            leasing: None,
-            oldest_ended: None,
-            newest_ended: None,
+            registry: Registry::new(&limits),
+            effects: Effects::new(timers::timers_max(&limits), now),
+            deliveries: Deliveries::new(&limits),
+            line: WaitingLine::new(limits.queued_max),
+            ended: EndedList::default(),
             shutting_down: false,
-            has_armed: false,
-            now,
-            counters: Counters::default(),
         }
     }
 
     /// Handles an event. [`Engine::next_action`] returns the actions that follow from it.
     #[inline(always)] // The variant is known at the call site.
     pub fn handle(&mut self, event: Event, now: Instant) {
-        self.now = now;
+        self.effects.now = now;
         match event {
             Event::Published(execution, facts) => self.published(execution, facts),
             Event::Demand(subscriber, count) => self.demand(subscriber, count),
@@ -226,9 +192,9 @@ impl Engine {
             Event::RingReturned => self.request_lease(),
             Event::Published(..) | Event::Demand(..) => unreachable!("handled on the fast path"),
             Event::Gated(execution) => self.gated(execution),
-            Event::RoomWanted(execution) => _ = self.update_gate(execution),
+            Event::RoomWanted(execution) => self.update_gate(execution),
             Event::HeldFrom(execution, seq) => {
-                self.with(execution, |e| e.log.give_up_before(seq));
+                self.registry.living_mut(execution).log.give_up_before(seq);
             }
             Event::ActiveAt(execution, at) => self.note_earlier_activity(execution, at),
             Event::TotalExpected(execution, count) => self.total_expected(execution, count),
@@ -256,60 +222,140 @@ impl Engine {
     /// at this moment.
     #[inline]
     pub fn next_action(&mut self) -> Option<Action> {
-        if self.actions.is_empty() && self.next_fan_out() {
-            let FanOut { execution, from_seq, until_seq, .. } = self.fan_out;
+        if self.effects.is_empty() && self.next_fan_out() {
+            let FanOut { execution, from_seq, until_seq, .. } = *self.deliveries.fan_out();
             assert!(from_seq < until_seq); // `FanOut::of` let no other one in.
             return Some(Action::Deliver { execution, from_seq, until_seq });
         }
-        self.actions.pop_front()
+        self.effects.pop()
     }
 
     /// Returns the next action that is not a delivery. It is for a caller that has just learned
     /// from [`Engine::next_fan_out`] that no delivery is next.
     #[inline]
     pub(crate) fn next_queued_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.effects.pop()
     }
 
     /// The subscribers that the last [`Action::Deliver`] goes to. The slice is valid until the next
     /// action is requested.
     #[inline]
     pub fn recipients(&self) -> &[SubscriberId] {
-        match self.abreast_from {
-            None => &self.recipients,
-            Some(first) => {
-                let execution = self.executions.get(self.fan_out.execution);
-                execution.expect("chunks are being given").locals.names(first)
+        self.deliveries.recipients(&self.registry.executions)
+    }
+
+    /// Returns true if the next action is a delivery, which is then in [`Engine::fan_out`]. It is
+    /// the fast path of [`Engine::next_action`] for the one action that occurs with every chunk.
+    #[inline]
+    pub fn next_fan_out(&mut self) -> bool {
+        !self.deliveries.is_idle() && self.make_up_delivery()
+    }
+
+    /// The delivery that [`Engine::next_fan_out`] has found.
+    #[inline]
+    pub fn fan_out(&self) -> &FanOut {
+        self.deliveries.fan_out()
+    }
+
+    #[inline]
+    fn make_up_delivery(&mut self) -> bool {
+        while self.effects.is_empty() {
+            match self.deliveries.step(&mut self.registry.executions, &mut self.effects) {
+                Step::Nothing => return false,
+                Step::Deliver => return true,
+                Step::Told => {}
+                Step::Rest(subscriber, reason) => self.rest(subscriber, reason),
+                Step::Done(execution) => self.walked(execution),
             }
+        }
+        false
+    }
+
+    /// Handles the end of a walk over the subscribers of an execution.
+    fn walked(&mut self, execution: Handle) {
+        let Some(e) = self.registry.executions.get(execution) else { return };
+        let waits = e.gated() || e.closed();
+        self.registry.compact(execution);
+        if waits {
+            self.update_gate(execution);
+            self.settle(execution);
+        }
+    }
+
+    #[inline(always)] // The number of chunks, most often one, is known at the call site.
+    fn published(&mut self, execution: Handle, chunks: &[ChunkFacts]) {
+        let e = self.registry.executions.get_mut(execution).expect("a publishing execution lives");
+        assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
+        e.active_at = self.effects.now;
+        let bytes_before = e.log.total_bytes();
+        for &facts in chunks {
+            e.log.push(facts);
+        }
+        self.effects.counters.chunks_published += chunks.len() as u64;
+        self.effects.counters.bytes_published += e.log.total_bytes() - bytes_before;
+        self.deliveries.mark(execution, e);
+        if e.log.head_seq() >= e.trip_seq {
+            self.trip(execution);
+        }
+    }
+
+    /// Handles the rare consequences of a chunk. Ends `disconnect` subscribers that are over their
+    /// limit, even if they request nothing; notes the first chunk; and counts chunks as progress.
+    #[cold]
+    fn trip(&mut self, execution: Handle) {
+        let e = self.registry.living_mut(execution);
+        assert!(e.log.head_seq() >= e.trip_seq);
+        let derives_progress = e.derives_progress();
+        if !e.has_reported {
+            e.note_first_report(&mut self.effects);
+        }
+        if derives_progress {
+            e.derive_progress();
+            if e.conflate_progress(&mut self.effects) == Reported::ToSubscribers {
+                self.deliveries.mark(execution, e);
+            }
+        }
+        for subscriber in e.audience.over_limit(&e.log) {
+            self.detach(subscriber, DetachReason::Lag);
+        }
+        let e = self.registry.living_mut(execution);
+        assert!(e.has_reported); // Its first chunk is noted from here on.
+        e.trip_seq = e.next_trip_seq();
+    }
+
+    /// Notes that the execution's local subscribers may have something pending.
+    fn mark_dirty(&mut self, execution: Handle) {
+        if let Some(e) = self.registry.executions.get_mut(execution) {
+            self.deliveries.mark(execution, e);
         }
     }
 
     /// The time at which [`Event::Tick`] is due next.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.wheel.next_deadline()
+        self.effects.next_deadline()
     }
 
     /// Returns true if a timer was armed since the last call. A chunk alone can arm one (for
     /// coalescing) without an action that shows it.
     #[inline]
     pub fn take_has_armed(&mut self) -> bool {
-        std::mem::take(&mut self.has_armed)
+        self.effects.take_has_armed()
     }
 
     /// The counters of everything that has happened so far.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.effects.counters
     }
 
     /// The terms of a local subscriber.
     pub fn terms(&self, subscriber: SubscriberId) -> Option<Terms> {
-        self.local(subscriber).map(|local| local.terms)
+        self.registry.local(subscriber).map(|local| local.terms)
     }
 
     /// The execution's log as the policies see it; `None` for a stale handle.
     pub fn log(&self, execution: Handle) -> Option<&impl Log> {
-        Some(&self.executions.get(execution)?.log)
+        Some(&self.registry.executions.get(execution)?.log)
     }
 
     /// The limits that this engine was created with.
@@ -318,78 +364,121 @@ impl Engine {
     }
 
     /// The id of an execution; `None` for a stale handle.
-    pub fn execution_id(&self, execution: Handle) -> Option<crate::base::ExecutionId> {
-        Some(self.executions.get(execution)?.id)
+    pub fn execution_id(&self, execution: Handle) -> Option<ExecutionId> {
+        Some(self.registry.executions.get(execution)?.id)
     }
 
     /// The largest number of chunks that the shard may report at once, for a local subscriber to
     /// stay within its lag limit. With larger batches a fast reader would lose chunks.
     #[inline]
     pub fn burst_chunks(&self, execution: Handle) -> u32 {
-        let Some(execution) = self.executions.get(execution) else { return 1 };
+        let Some(execution) = self.registry.executions.get(execution) else { return 1 };
         assert!(execution.burst_chunks > 0);
         execution.burst_chunks
     }
 
     /// Totals by kind of all chunks before `seq`, which is held or the next one.
     pub fn totals_before(&self, execution: Handle, seq: u64) -> Option<KindTotals> {
-        self.executions.get(execution).map(|e| e.log.kind_totals_before(seq))
+        self.registry.executions.get(execution).map(|e| e.log.kind_totals_before(seq))
     }
 
     /// Number of subscribers of an execution, local and remote.
     pub fn subscriber_count(&self, execution: Handle) -> u32 {
-        self.executions.get(execution).map_or(0, |e| e.subscriber_count())
+        self.registry.executions.get(execution).map_or(0, |e| e.audience.count())
     }
 
     /// True if a reader or the hold may keep the producer of an execution waiting.
     pub fn is_held_back(&self, execution: Handle) -> bool {
-        self.executions.get(execution).is_some_and(Execution::is_held_back)
+        self.registry.executions.get(execution).is_some_and(Execution::is_held_back)
     }
 
     /// True if the engine itself waits for the chunks of an execution. If not, and if no subscriber
     /// does, the shard may report them later, many at once.
     pub fn is_in_a_hurry(&self, execution: Handle) -> bool {
-        let Some(e) = self.executions.get(execution) else { return false };
+        let Some(e) = self.registry.executions.get(execution) else { return false };
         !e.has_reported || e.gated() || e.derives_progress()
     }
 
     /// Number of executions, queued and ended ones included.
     pub fn execution_count(&self) -> u32 {
-        self.executions.count()
+        self.registry.executions.count()
     }
 
-    /// Returns a local subscriber, whose cursor may be out of date.
-    fn local(&self, subscriber: SubscriberId) -> Option<&Local> {
-        let seat = self.seats.get(subscriber.0)?;
-        if seat.place != SubscriberPlace::Local {
-            return None;
-        }
-        let e = self.executions.get(seat.execution).expect("a seat's execution lives");
-        let local = &e.locals.without_cursors()[seat.at as usize];
-        assert!(local.id == subscriber);
-        Some(local)
+    /// The outcome that an execution will have once its producer, which was told to stop, has
+    /// stopped.
+    pub fn stop_outcome(&self, execution: Handle) -> Option<Outcome> {
+        self.registry.executions.get(execution)?.stop_outcome
     }
 
-    fn local_mut(&mut self, subscriber: SubscriberId) -> Option<&mut Local> {
-        let seat = self.seats.get(subscriber.0)?;
-        if seat.place != SubscriberPlace::Local {
-            return None;
-        }
-        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
-        let local = &mut e.locals.apart()[seat.at as usize];
-        assert!(local.id == subscriber);
-        Some(local)
+    /// The time of the last event.
+    pub fn now(&self) -> Instant {
+        self.effects.now
     }
 
-    fn remote_mut(&mut self, subscriber: SubscriberId) -> Option<&mut Remote> {
-        let seat = self.seats.get(subscriber.0)?;
-        if seat.place != SubscriberPlace::Remote {
-            return None;
+    /// The progress of an execution, if any was reported or derived.
+    pub fn progress(&self, execution: Handle) -> Option<Progress> {
+        self.registry.executions.get(execution)?.progress.newest()
+    }
+
+    /// The message and the context of the last report of an execution.
+    pub fn progress_texts(&self, execution: Handle) -> (Option<&str>, Option<&str>) {
+        self.registry.executions.get(execution).map_or((None, None), |e| e.progress.texts())
+    }
+
+    /// The execution that a reader on another thread follows; `None` for a local or unknown
+    /// subscriber.
+    pub fn followed_by_remote(&self, subscriber: SubscriberId) -> Option<Handle> {
+        self.registry.followed_by_remote(subscriber)
+    }
+
+    /// True if the execution has exactly one subscriber, and that one is local.
+    pub fn is_alone(&self, execution: Handle) -> bool {
+        let audience = self.registry.executions.get(execution).map(|e| &e.audience);
+        audience.is_some_and(|a| a.locals.len() == 1 && a.remotes.is_empty())
+    }
+
+    /// The state and the number of subscribers of each execution.
+    pub fn census(&self) -> impl Iterator<Item = (ExecutionState, u32)> {
+        self.registry.executions.iter().map(|(_, e)| (e.state, e.audience.count()))
+    }
+
+    /// Returns the status of each subscriber of an execution.
+    ///
+    /// # Errors
+    /// [`NotFound`] if the execution does not exist.
+    pub fn subscribers(&self, id: ExecutionId) -> Result<Vec<SubscriberStatus>, NotFound> {
+        self.registry.find(id).map(SubscriberStatus::all_of).ok_or(NotFound)
+    }
+
+    /// The progress token of an execution, unless it was forgotten.
+    pub fn token(&self, id: ExecutionId) -> Option<ProgressToken> {
+        self.registry.find(id)?.token
+    }
+
+    /// The execution that a token stands for, unless the token was forgotten.
+    pub fn find_token(&self, token: ProgressToken) -> Option<ExecutionId> {
+        let execution = self.registry.executions.get(token.slot)?;
+        assert!(execution.id.slot == token.slot);
+        (execution.token == Some(token)).then_some(execution.id)
+    }
+
+    /// The tokens of all executions that have not ended, with their progress.
+    pub fn tokens(&self) -> impl Iterator<Item = (ProgressToken, ExecutionId, Option<Progress>)> {
+        let active = self.registry.executions.iter().filter(|(_, e)| !e.closed());
+        active.filter_map(|(_, e)| Some((e.token?, e.id, e.progress.newest())))
+    }
+
+    fn inspect(&mut self, id: ExecutionId) {
+        let status = self.registry.find(id).map(|e| Box::new(Status::of(e)));
+        self.effects.reply(Reply::Inspected(status.ok_or(NotFound)));
+    }
+
+    fn forget_token(&mut self, token: ProgressToken) {
+        let found = self.find_token(token).ok_or(NotFound);
+        if let Ok(id) = found {
+            self.registry.living_mut(id.slot).token = None;
         }
-        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
-        let remote = &mut e.remotes[seat.at as usize];
-        assert!(remote.id == subscriber);
-        Some(remote)
+        self.effects.reply(Reply::TokenForgotten(found.map(|_| ())));
     }
 
     /// Checks every invariant. It walks everything, so it is for tests only.
@@ -397,38 +486,12 @@ impl Engine {
     /// # Panics
     /// If one does not hold.
     pub fn audit(&self) {
-        self.wheel.audit();
-        for (handle, execution) in self.executions.iter() {
-            assert_eq!(execution.id.slot, handle);
-            execution.audit();
-            for (at, local) in execution.locals.without_cursors().iter().enumerate() {
-                if !local.gone {
-                    let seat = self.seats.get(local.id.0).expect("a subscriber has a seat");
-                    assert_eq!((seat.execution, seat.at), (handle, at as u32));
-                    assert_eq!(seat.place, SubscriberPlace::Local);
-                }
-            }
-            for (at, remote) in execution.remotes.iter().enumerate() {
-                let seat = self.seats.get(remote.id.0).expect("a subscriber has a seat");
-                assert_eq!((seat.execution, seat.at), (handle, at as u32));
-                assert_eq!(seat.place, SubscriberPlace::Remote);
-            }
-            let queued = self.queue.contains(&handle);
+        self.effects.audit();
+        self.registry.audit();
+        for (handle, execution) in self.registry.executions.iter() {
+            let queued = self.line.contains(handle);
             assert_eq!(queued, execution.state == ExecutionState::Queued);
         }
-        for (_, seat) in self.seats.iter() {
-            assert!(self.executions.get(seat.execution).is_some());
-        }
-        let mut at = self.oldest_ended;
-        let mut ended_count = 0;
-        while let Some(index) = at {
-            let execution = self.executions.at(index).expect("the list holds living executions");
-            assert!(matches!(execution.state, ExecutionState::Ended(_)));
-            at = execution.newer;
-            ended_count += 1;
-        }
-        let ended =
-            self.executions.iter().filter(|(_, e)| matches!(e.state, ExecutionState::Ended(_)));
-        assert_eq!(ended.count(), ended_count);
+        self.ended.audit(&self.registry.executions);
     }
 }

@@ -11,15 +11,10 @@
 //! - Reports that are numbers only are conflated to one per [`limits::PROGRESS_INTERVAL`]. Words
 //!   and contexts are reported at once.
 
-use crate::base::Handle;
+use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
-use crate::engine::Engine;
-use crate::engine::action::Action;
-use crate::engine::execution::Execution;
-use crate::engine::policy::Log;
-use crate::engine::timers::{Timer, note};
 use crate::limits;
-use crate::stream::{Measure, Progress, ProgressReport};
+use crate::stream::{Measure, Progress, ProgressReport, Totals};
 
 /// The source of an execution's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +39,7 @@ enum Axis {
 
 /// The progress of one execution.
 #[derive(Debug, Default)]
-pub(super) struct Tracker {
+struct Tracker {
     axis: Option<Axis>,
     progress: f64,
     total: Option<f64>,
@@ -53,7 +48,7 @@ pub(super) struct Tracker {
     message: String,
     context: String,
     /// True if the tool itself has reported something.
-    pub by_tool: bool,
+    by_tool: bool,
 }
 
 /// The news in a report.
@@ -79,19 +74,19 @@ const _: () = {
 
 impl Tracker {
     /// The newest progress, if there is any.
-    pub fn progress(&self) -> Option<Progress> {
+    fn progress(&self) -> Option<Progress> {
         let Tracker { progress, total, report_count, .. } = *self;
         assert!((report_count > 0) == self.axis.is_some()); // The first report fixes the axis.
         (report_count > 0).then_some(Progress { progress, total, report_count })
     }
 
     /// The message and the context of the last report.
-    pub fn texts(&self) -> (Option<&str>, Option<&str>) {
+    fn texts(&self) -> (Option<&str>, Option<&str>) {
         (shown_text(&self.message), shown_text(&self.context))
     }
 
     /// Takes a report. Returns the news in it, and true if its number would have gone backwards.
-    pub fn take(&mut self, report: &ProgressReport) -> (ReportNews, bool) {
+    fn take(&mut self, report: &ProgressReport) -> (ReportNews, bool) {
         let measure = sound(report.measure);
         let context = report.context.filter(|c| c.len() <= limits::PROGRESS_CONTEXT_BYTES_MAX);
         let has_words = report.message.is_some() || context.is_some();
@@ -187,126 +182,131 @@ fn sound(measure: Measure) -> Measure {
     }
 }
 
-impl Execution {
-    /// True if the next chunk counts as a progress report, because the tool reports nothing itself.
-    pub fn derives_progress(&self) -> bool {
-        self.spec.progress != ProgressSource::Tool
-            && !self.tracker.by_tool
-            && self.timers.progress.is_none()
-            && !self.closed()
+/// The reports of one execution: those of its tool, or those that its chunks show.
+#[derive(Debug)]
+pub(super) struct Reports {
+    source: ProgressSource,
+    bytes_expected: Option<u64>,
+    chunks_expected: Option<u64>,
+    tracker: Tracker,
+    /// The time of the last report to the subscribers.
+    reported_at: Option<Instant>,
+    /// Number of the report that local subscribers should have been given. Those below have one
+    /// pending.
+    to_report: u64,
+}
+
+/// The result of an attempt to report progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Reported {
+    /// No report goes out now.
+    Nothing,
+    /// The subscribers have a report pending.
+    ToSubscribers,
+}
+
+impl Reports {
+    pub fn new(source: ProgressSource, bytes_expected: Option<u64>) -> Reports {
+        Reports {
+            source,
+            bytes_expected,
+            chunks_expected: None,
+            tracker: Tracker::default(),
+            reported_at: None,
+            to_report: 0,
+        }
+    }
+
+    /// Notes how many chunks the tool will publish.
+    pub fn expect_chunks(&mut self, count: u64) {
+        self.chunks_expected = Some(count);
+    }
+
+    /// Number of chunks that the tool will publish, if it has said so.
+    pub fn chunks_expected(&self) -> Option<u64> {
+        self.chunks_expected
+    }
+
+    /// The newest progress, if any was reported or derived.
+    pub fn newest(&self) -> Option<Progress> {
+        self.tracker.progress()
+    }
+
+    /// The message and the context of the last report.
+    pub fn texts(&self) -> (Option<&str>, Option<&str>) {
+        self.tracker.texts()
+    }
+
+    /// Number of the report that local subscribers should have been given.
+    #[inline]
+    pub fn to_report(&self) -> u64 {
+        self.to_report
+    }
+
+    /// True if progress is derived from the chunks, because the tool reports nothing itself.
+    pub fn derives(&self) -> bool {
+        self.source != ProgressSource::Tool && !self.tracker.by_tool
+    }
+
+    /// Takes a report of the tool. Returns the news in it, and true if its number would have gone
+    /// backwards.
+    pub fn take(&mut self, report: &ProgressReport) -> (ReportNews, bool) {
+        self.tracker.by_tool = true;
+        assert!(!self.derives());
+        self.tracker.take(report)
+    }
+
+    /// Updates the progress from the totals of all published chunks, unless the tool reports its
+    /// own.
+    pub fn derive(&mut self, published: Totals) {
+        if !self.tracker.by_tool {
+            let measure = self.derived(published);
+            self.tracker.take(&ProgressReport { measure, ..Default::default() });
+        }
     }
 
     /// Returns the progress that the published chunks or bytes show.
-    fn derived(&self) -> Measure {
+    fn derived(&self, published: Totals) -> Measure {
         let whole = |number: u64| number as f64;
-        match self.spec.progress {
+        match self.source {
             ProgressSource::Tool => Measure::None,
             ProgressSource::Chunks => Measure::Absolute {
-                current: whole(self.log.head_seq()),
+                current: whole(published.chunks),
                 total: self.chunks_expected.map(whole),
             },
             ProgressSource::Bytes => Measure::Absolute {
-                current: whole(self.log.total_bytes()),
-                total: self.spec.bytes_expected.map(whole),
+                current: whole(published.bytes),
+                total: self.bytes_expected.map(whole),
             },
         }
     }
 
-    /// Updates the derived progress, unless the tool reports its own.
-    pub fn derive_progress(&mut self) {
-        if !self.tracker.by_tool {
-            let report = ProgressReport { measure: self.derived(), ..Default::default() };
-            self.tracker.take(&report);
-        }
-    }
-}
-
-impl Engine {
-    pub(super) fn progressed(&mut self, execution: Handle, report: &ProgressReport) {
-        let now = self.now;
-        let Some(e) = self.executions.get_mut(execution) else { return };
-        if e.closed() {
-            return;
-        }
-        e.active_at = now;
-        e.tracker.by_tool = true;
-        assert!(!e.derives_progress());
-        let (worth, is_backward) = e.tracker.take(report);
-        self.counters.progress_backward += u64::from(is_backward);
-        if !e.has_reported {
-            self.note_first_report(execution);
-        }
-        match worth {
-            ReportNews::Nothing => {}
-            ReportNews::Number => self.conflate_progress(execution),
-            ReportNews::Words => {
-                let e = self.executions.get_mut(execution).expect("as above");
-                let timer = e.timers.progress.take();
-                self.disarm(timer);
-                self.report_progress(execution);
-            }
-        }
+    /// The time at which the next number may be reported; `None` before the first one.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.reported_at.map(|reported_at| reported_at + limits::PROGRESS_INTERVAL)
     }
 
-    /// Takes a published chunk as progress of a producer that reports nothing itself.
-    pub(super) fn progress_derived(&mut self, execution: Handle) {
-        let e = self.executions.get_mut(execution).expect("a publishing execution lives");
-        e.derive_progress();
-        self.conflate_progress(execution);
-    }
-
-    /// Reports the newest progress now, or when the interval has passed.
-    fn conflate_progress(&mut self, execution: Handle) {
-        let e = self.executions.get_mut(execution).expect("a living execution");
-        if e.timers.progress.is_some() {
-            return; // A report is scheduled, and will carry the newest number.
+    /// Marks the newest progress as one to be reported to all subscribers, and returns it. Returns
+    /// `None` if they have it already.
+    pub fn report(&mut self, now: Instant) -> Option<Progress> {
+        self.reported_at = Some(now);
+        let progress = self.newest()?;
+        if self.to_report == progress.report_count {
+            return None;
         }
-        let due = e.progress_reported_at.map(|reported_at| reported_at + limits::PROGRESS_INTERVAL);
-        match due {
-            Some(due) if due > self.now => {
-                assert!(!e.closed()); // E4
-                let timer = self.arm_at(due, Timer::Progress(execution));
-                self.with(execution, |e| note(&mut e.timers.progress, timer));
-            }
-            _ => self.report_progress(execution),
-        }
+        assert!(progress.report_count > self.to_report); // Reports are only ever added.
+        self.to_report = progress.report_count;
+        Some(progress)
     }
 
-    /// Handles the end of the interval: the next report may go out.
-    pub(super) fn progress_due(&mut self, execution: Handle) {
-        let e = self.executions.get_mut(execution).expect("a timer's execution lives");
-        assert!(e.timers.progress.is_none());
-        e.derive_progress();
-        e.trip_seq = e.next_trip_seq();
-        self.report_progress(execution);
-    }
-
-    /// Marks the newest progress to be reported to all subscribers.
-    fn report_progress(&mut self, execution: Handle) {
-        let now = self.now;
-        let e = self.executions.get_mut(execution).expect("a living execution");
-        e.progress_reported_at = Some(now);
-        let Some(progress) = e.tracker.progress() else { return };
-        if e.progress_to_report == progress.report_count {
-            return;
-        }
-        assert!(progress.report_count > e.progress_to_report); // Reports are only ever added.
-        e.progress_to_report = progress.report_count;
-        e.locals.apart();
-        if !e.remotes.is_empty() {
-            self.actions.push_back(Action::Report(execution, progress));
-        }
-        self.mark_dirty(execution);
-    }
-
-    /// The progress of an execution, if any was reported or derived.
-    pub fn progress(&self, execution: Handle) -> Option<Progress> {
-        self.executions.get(execution)?.tracker.progress()
-    }
-
-    /// The message and the context of the last report of an execution.
-    pub fn progress_texts(&self, execution: Handle) -> (Option<&str>, Option<&str>) {
-        self.executions.get(execution).map_or((None, None), |e| e.tracker.texts())
+    /// Marks the last progress as one to be reported, and returns it.
+    pub fn close(&mut self) -> Option<Progress> {
+        let progress = self.newest();
+        let report_count = progress.map_or(0, |progress| progress.report_count);
+        assert!(self.to_report <= report_count); // Reports are only ever added.
+        self.to_report = report_count;
+        progress
     }
 }
 

@@ -1,43 +1,80 @@
-//! Subscribers on other threads: they evaluate their policies by themselves, and report their
-//! cursors.
+//! A subscriber on another thread. It evaluates its policy by itself, and reports its cursor.
 
-use crate::base::{Handle, SubscriberId};
-use crate::engine::Engine;
-use crate::engine::action::{AcknowledgeError, Action, Reply};
-use crate::engine::event::SubscriberPlace;
-use crate::engine::policy::Log;
-use crate::engine::timers::{Timer, note};
-use crate::limits;
-use crate::stream::DetachReason;
+use crate::base::{Instant, SubscriberId};
+use crate::engine::action::AcknowledgeError;
+use crate::engine::event::{SubscribeSpec, SubscriberPlace};
+use crate::engine::resume::Successor;
+use crate::engine::wheel::TimerId;
+use crate::stream::{DetachReason, End, EndState, Policy, Terms, Totals};
 
-impl Engine {
-    /// Reports the progress to the first reader on another thread. Without such readers progress is
-    /// not written to where they see it.
-    pub(super) fn report_to_first(&mut self, execution: Handle) {
-        let e = self.executions.get(execution).expect("it was just subscribed to");
-        assert!(!e.remotes.is_empty());
-        if e.remotes.len() == 1
-            && e.progress_to_report > 0
-            && let Some(progress) = e.tracker.progress()
-        {
-            self.actions.push_back(Action::Report(execution, progress));
+/// A subscriber on another thread, whose cursor the engine watches.
+#[derive(Debug)]
+pub(super) struct Remote {
+    pub id: SubscriberId,
+    pub terms: Terms,
+    /// The cursor when it was last reported. By now it can only be further.
+    pub next_seq: u64,
+    pub since: Instant,
+    pub gone: bool,
+    /// True if its client may come back for the chunks that it was given last.
+    pub replays: bool,
+    /// The last acknowledged chunk; `None` without acknowledgements.
+    pub acked_seq: Option<u64>,
+    /// The grace timer of a broken connection. The subscriber keeps its place until the timer
+    /// fires.
+    pub grace_timer: Option<TimerId>,
+    pub successor: Option<Successor>,
+}
+
+impl Remote {
+    /// Creates a subscriber with these terms, whose first chunk is `next_seq`.
+    pub fn new(
+        id: SubscriberId,
+        spec: &SubscribeSpec,
+        terms: Terms,
+        next_seq: u64,
+        since: Instant,
+    ) -> Remote {
+        assert!(spec.place == SubscriberPlace::Remote);
+        assert!(terms.limit.chunks > 0);
+        assert!(next_seq > 0);
+        Remote {
+            id,
+            terms,
+            next_seq,
+            since,
+            gone: false,
+            replays: spec.replays && spec.policy == Policy::Block,
+            acked_seq: spec.ack_window.map(|_| next_seq - 1),
+            grace_timer: None,
+            successor: None,
         }
     }
 
-    /// The execution that a reader on another thread follows; `None` for a local or unknown
-    /// subscriber.
-    pub fn followed_by_remote(&self, subscriber: SubscriberId) -> Option<Handle> {
-        let seat = self.seats.get(subscriber.0)?;
-        (seat.place == SubscriberPlace::Remote).then_some(seat.execution)
+    /// True if its connection is broken.
+    pub fn is_lost(&self) -> bool {
+        self.grace_timer.is_some()
     }
 
-    /// Handles an acknowledgement of a reader on another thread, up to the cursor that the shard
-    /// reported.
-    pub(super) fn acknowledge_remote(&mut self, subscriber: SubscriberId, seq: u64) {
-        let seat = *self.seats.get(subscriber.0).expect("the caller found it");
-        let remote = self.remote_mut(subscriber).expect("as above");
-        let next_seq = remote.next_seq;
-        let result = match &mut remote.acked_seq {
+    /// True if it may hold its producer back.
+    pub fn gates(&self) -> bool {
+        self.terms.policy == Policy::Block && !self.gone
+    }
+
+    /// Takes the cursor that the reader has reported; `end_seq` is one past the newest chunk. The
+    /// reader may be ahead of what the engine was told of a producer on another thread.
+    pub fn move_to(&mut self, next_seq: u64, end_seq: u64) {
+        self.next_seq = self.next_seq.max(next_seq.min(end_seq));
+        assert!(self.next_seq <= end_seq); // E2: nobody has read what is not published.
+    }
+
+    /// Takes an acknowledgement of all chunks through `seq`, up to the reported cursor.
+    ///
+    /// # Errors
+    /// If the reader does not acknowledge, or was not given that chunk.
+    pub fn acknowledge(&mut self, seq: u64) -> Result<(), AcknowledgeError> {
+        let next_seq = self.next_seq;
+        match &mut self.acked_seq {
             None => Err(AcknowledgeError::NotAsked),
             Some(_) if seq >= next_seq => Err(AcknowledgeError::NotGiven { next_seq }),
             Some(acked_seq) => {
@@ -45,74 +82,14 @@ impl Engine {
                 assert!(*acked_seq < next_seq); // Only what was given is acknowledged.
                 Ok(())
             }
-        };
-        self.moved(seat.execution);
-        self.reply(Reply::Acknowledged(result));
-    }
-
-    /// Handles a moved cursor of a reader on another thread, if the producer or the drain waits for
-    /// it.
-    fn moved(&mut self, execution: Handle) {
-        let e = self.executions.get(execution).expect("a seat's execution lives");
-        if e.gated() || e.closed() {
-            self.update_gate(execution);
-            self.settle(execution);
         }
     }
 
-    /// Handles the loss of the connection that the reader serves. One whose client may come back
-    /// keeps its place.
-    pub(super) fn lost_remote(&mut self, subscriber: SubscriberId) {
-        let remote = self.remote_mut(subscriber).expect("the caller found it");
-        if remote.is_lost() {
-            return;
-        }
-        let replays = remote.replays;
-        assert!(!replays || remote.gates()); // Others do not hold the ring.
-        let execution = self.seats.get(subscriber.0).expect("the caller found it").execution;
-        if replays && self.leave_to_successor(subscriber, execution) {
-            return;
-        }
-        if replays {
-            let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
-            let remote = self.remote_mut(subscriber).expect("as above");
-            note(&mut remote.grace_timer, timer);
-            assert!(remote.is_lost());
-        } else {
-            self.detach(subscriber, DetachReason::Lost);
-        }
-    }
-
-    pub(super) fn reader_at(&mut self, subscriber: SubscriberId, next_seq: u64) {
-        let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
-        if seat.place != SubscriberPlace::Remote {
-            return;
-        }
-        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
-        let end_seq = e.log.head_seq() + 1;
-        let remote = &mut e.remotes[seat.at as usize];
-        assert!(remote.id == subscriber);
-        // A reader may be ahead of what the engine was told of a producer on another thread.
-        remote.next_seq = remote.next_seq.max(next_seq.min(end_seq));
-        assert!(remote.next_seq <= end_seq); // E2: nobody has read what is not published.
-        self.moved(seat.execution);
-    }
-
-    pub(super) fn reader_wild(&mut self, subscriber: SubscriberId) {
-        if let Some(seat) = self.seats.get(subscriber.0)
-            && seat.place == SubscriberPlace::Remote
-        {
-            self.detach(subscriber, DetachReason::Evicted);
-        }
-    }
-
-    pub(super) fn reader_gone(&mut self, subscriber: SubscriberId) {
-        if let Some(seat) = self.seats.get(subscriber.0)
-            && seat.place == SubscriberPlace::Remote
-        {
-            self.counters.subscribers_detached_left += 1;
-            self.actions.push_back(Action::Forget(subscriber));
-            self.remove(subscriber);
-        }
+    /// Creates the final report of a reader that was removed. It keeps its own totals.
+    pub fn removed(&self) -> End {
+        let resume_from = self.next_seq;
+        let state = EndState::Detached { reason: DetachReason::Removed, resume_from };
+        let (given, missed, published) = (Totals::ZERO, Totals::ZERO, Totals::ZERO);
+        End { state, given, missed, published, duration_us: 0, exit: None }
     }
 }

@@ -1,11 +1,9 @@
-//! The status of an execution and of each of its subscribers. Nothing here changes any state but
-//! `forget_token`.
+//! The status of an execution and of each of its subscribers. Nothing here changes any state.
 
-use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
-use crate::engine::Engine;
-use crate::engine::action::{NotFound, Reply};
+use crate::base::{ExecutionId, Instant, ProgressToken, SubscriberId};
 use crate::engine::event::{RingFacts, SubscriberPlace};
 use crate::engine::execution::Execution;
+use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log, lag, totals_before};
 use crate::stream::{ExecutionState, Exit, Outcome, Progress, Terms, Totals};
 
@@ -71,27 +69,53 @@ pub struct SubscriberStatus {
     pub since: Instant,
 }
 
-impl Execution {
-    /// The status of all subscribers, in no particular order.
-    fn subscribers(&self) -> Vec<SubscriberStatus> {
-        let slowest_seq = self.gated().then(|| self.slowest_gating_seq()).flatten();
-        let locals = self.locals.positions().map(|(local, next_seq)| SubscriberStatus {
+impl Status {
+    /// Returns the status of an execution.
+    pub(super) fn of(e: &Execution) -> Status {
+        assert!(e.log.tail_seq() <= e.log.head_seq() + 1); // G1
+        assert!(!e.gated() || !e.closed()); // Only a running producer waits.
+        Status {
+            id: e.id,
+            token: e.token,
+            state: e.state,
+            outcome: e.outcome,
+            head_seq: e.log.head_seq(),
+            tail_seq: e.log.tail_seq(),
+            totals: Totals { chunks: e.log.head_seq(), bytes: e.log.total_bytes() },
+            chunks_expected: e.progress.chunks_expected(),
+            progress: e.progress.newest(),
+            subscriber_count: e.audience.count(),
+            gated: e.gated(),
+            holds: e.holds(),
+            opened_at: e.opened_at,
+            error: e.error.clone(),
+            exit: e.exit,
+            ring: e.ring,
+        }
+    }
+}
+
+impl SubscriberStatus {
+    /// Returns the status of all subscribers of an execution, in no particular order.
+    pub(super) fn all_of(e: &Execution) -> Vec<SubscriberStatus> {
+        let slowest_seq = e.gated().then(|| e.audience.slowest_gating_seq()).flatten();
+        let locals = e.audience.locals.positions().map(|(local, next_seq)| SubscriberStatus {
             id: local.id,
             place: SubscriberPlace::Local,
             terms: local.terms,
             next_seq,
-            lag: self.lag_of(&local.terms, next_seq),
+            lag: held_lag(&local.terms, next_seq, &e.log),
             missed: local.missed(),
             gates: local.gates() && Some(next_seq) == slowest_seq,
             lost: local.is_lost(),
             since: local.since(),
         });
-        let remotes = self.remotes.iter().map(|remote| SubscriberStatus {
+        let remotes = e.audience.remotes.iter().map(|remote| SubscriberStatus {
             id: remote.id,
             place: SubscriberPlace::Remote,
             terms: remote.terms,
             next_seq: remote.next_seq,
-            lag: self.lag_of(&remote.terms, remote.next_seq),
+            lag: held_lag(&remote.terms, remote.next_seq, &e.log),
             missed: Totals::ZERO,
             gates: remote.gates() && Some(remote.next_seq) == slowest_seq,
             lost: remote.is_lost(),
@@ -99,89 +123,14 @@ impl Execution {
         });
         locals.chain(remotes).collect()
     }
-
-    /// Totals of the chunks that the ring holds for a subscriber whose next chunk is `next_seq`.
-    fn lag_of(&self, terms: &Terms, next_seq: u64) -> Totals {
-        let held_seq = next_seq.max(self.log.tail_seq());
-        assert!(next_seq <= self.log.head_seq() + 1); // E2
-        let seen = totals_before(terms.kinds, held_seq, &self.log);
-        let lag = lag(terms, &Cursor::new(held_seq, seen), &self.log);
-        assert!(lag.chunks <= self.log.head_seq() + 1 - held_seq); // G2
-        lag
-    }
 }
 
-impl Engine {
-    pub(super) fn inspect(&mut self, id: ExecutionId) {
-        let status = self.find(id).map(|e| {
-            assert!(e.log.tail_seq() <= e.log.head_seq() + 1); // G1
-            assert!(!e.gated() || !e.closed()); // Only a running producer waits.
-            Box::new(Status {
-                id,
-                token: e.token,
-                state: e.state,
-                outcome: e.outcome,
-                head_seq: e.log.head_seq(),
-                tail_seq: e.log.tail_seq(),
-                totals: Totals { chunks: e.log.head_seq(), bytes: e.log.total_bytes() },
-                chunks_expected: e.chunks_expected,
-                progress: e.tracker.progress(),
-                subscriber_count: e.subscriber_count(),
-                gated: e.gated(),
-                holds: e.holds(),
-                opened_at: e.opened_at,
-                error: e.error.clone(),
-                exit: e.exit,
-                ring: e.ring,
-            })
-        });
-        self.reply(Reply::Inspected(status.ok_or(NotFound)));
-    }
-
-    /// True if the execution has exactly one subscriber, and that one is local.
-    pub fn is_alone(&self, execution: Handle) -> bool {
-        self.executions.get(execution).is_some_and(|e| e.locals.len() == 1 && e.remotes.is_empty())
-    }
-
-    /// The state and the number of subscribers of each execution.
-    pub fn census(&self) -> impl Iterator<Item = (ExecutionState, u32)> {
-        self.executions.iter().map(|(_, e)| (e.state, e.subscriber_count()))
-    }
-
-    /// Returns the status of each subscriber of an execution.
-    ///
-    /// # Errors
-    /// [`NotFound`] if the execution does not exist.
-    pub fn subscribers(&self, id: ExecutionId) -> Result<Vec<SubscriberStatus>, NotFound> {
-        self.find(id).map(Execution::subscribers).ok_or(NotFound)
-    }
-
-    /// The progress token of an execution, unless it was forgotten.
-    pub fn token(&self, id: ExecutionId) -> Option<ProgressToken> {
-        self.find(id)?.token
-    }
-
-    /// The execution that a token stands for, unless the token was forgotten.
-    pub fn find_token(&self, token: ProgressToken) -> Option<ExecutionId> {
-        let execution = self.executions.get(token.slot)?;
-        assert!(execution.id.slot == token.slot);
-        (execution.token == Some(token)).then_some(execution.id)
-    }
-
-    /// The tokens of all executions that have not ended, with their progress.
-    pub fn tokens(&self) -> impl Iterator<Item = (ProgressToken, ExecutionId, Option<Progress>)> {
-        let active = self.executions.iter().filter(|(_, e)| !e.closed());
-        active.filter_map(|(_, e)| Some((e.token?, e.id, e.tracker.progress())))
-    }
-
-    pub(super) fn forget_token(&mut self, token: ProgressToken) {
-        let result = match self.find_token(token) {
-            None => Err(NotFound),
-            Some(id) => {
-                self.executions.get_mut(id.slot).expect("it was just found").token = None;
-                Ok(())
-            }
-        };
-        self.reply(Reply::TokenForgotten(result));
-    }
+/// Totals of the chunks that the ring holds for a subscriber whose next chunk is `next_seq`.
+fn held_lag(terms: &Terms, next_seq: u64, log: &ChunkLog) -> Totals {
+    let held_seq = next_seq.max(log.tail_seq());
+    assert!(next_seq <= log.head_seq() + 1); // E2
+    let seen = totals_before(terms.kinds, held_seq, log);
+    let lag = lag(terms, &Cursor::new(held_seq, seen), log);
+    assert!(lag.chunks <= log.head_seq() + 1 - held_seq); // G2
+    lag
 }

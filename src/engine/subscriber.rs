@@ -1,12 +1,12 @@
-//! One subscriber as the engine sees it, and the next thing that it is given.
+//! One local subscriber, and the next thing that it is given.
 //!
-//! [`Local`] lives on the engine's thread (a closure, a poll handle, a connection), [`Remote`] on
-//! another thread. The part of a local one that a delivery touches is kept small, and lies beside
-//! its neighbours of the same execution.
+//! A [`Local`] lives on the engine's thread (a closure, a poll handle, a connection). The part of
+//! it that a delivery touches is kept small, and lies beside its neighbours of the same execution.
+//! `remote.rs` has the subscriber on another thread.
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
-use crate::engine::action::Subscribed;
+use crate::engine::action::{AcknowledgeError, Subscribed};
 use crate::engine::event::{Coalesce, RingFacts, SubscribeSpec, SubscriberPlace};
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log, Owed, owed, pending};
@@ -120,6 +120,15 @@ pub(super) enum Next {
     Disconnect,
     /// The subscriber was given everything, and the execution is over.
     CaughtUp,
+}
+
+/// The consequence of chunks that were overwritten before their delivery.
+#[derive(Debug)]
+pub(super) enum Overtaken {
+    /// No chunk of its kinds was among them.
+    NothingMissed,
+    Gap(Gap),
+    Disconnect,
 }
 
 const _: () = {
@@ -442,67 +451,62 @@ impl Local {
     }
 
     /// Takes an acknowledgement of all chunks through `seq`, which moves the window.
-    pub fn acknowledge(&mut self, seq: u64) {
-        assert!(seq < self.cursor.next_seq); // Other ones are refused.
+    ///
+    /// # Errors
+    /// If the subscriber does not acknowledge, or was not given that chunk.
+    pub fn acknowledge(&mut self, seq: u64) -> Result<(), AcknowledgeError> {
+        if self.detail.ack_window.is_none() {
+            return Err(AcknowledgeError::NotAsked);
+        }
+        let next_seq = self.cursor.next_seq;
+        if seq >= next_seq {
+            return Err(AcknowledgeError::NotGiven { next_seq });
+        }
         if let Some(window) = self.detail.window {
             self.detail.acked_seq = self.detail.acked_seq.max(seq);
             let until_seq = seq + 1 + u64::from(window.chunks);
             self.acked_until_seq = self.acked_until_seq.max(until_seq);
         }
+        Ok(())
     }
-}
 
-/// A subscriber on another thread. It evaluates its policy by itself, and the engine only watches
-/// its cursor.
-#[derive(Debug)]
-pub(super) struct Remote {
-    pub id: SubscriberId,
-    pub terms: Terms,
-    /// The cursor when it was last reported. By now it can only be further.
-    pub next_seq: u64,
-    pub since: Instant,
-    pub gone: bool,
-    /// True if its client may come back for the chunks that it was given last.
-    pub replays: bool,
-    /// The last acknowledged chunk; `None` without acknowledgements.
-    pub acked_seq: Option<u64>,
-    /// The grace timer of a broken connection. The subscriber keeps its place until the timer
-    /// fires.
-    pub grace_timer: Option<TimerId>,
-    pub successor: Option<Successor>,
-}
-
-impl Remote {
-    /// Creates a subscriber with these terms, whose first chunk is `next_seq`.
-    pub fn new(
-        id: SubscriberId,
-        spec: &SubscribeSpec,
-        terms: Terms,
-        next_seq: u64,
-        since: Instant,
-    ) -> Remote {
-        assert!(spec.place == SubscriberPlace::Remote);
-        assert!(terms.limit.chunks > 0);
-        assert!(next_seq > 0);
-        Remote {
-            id,
-            terms,
-            next_seq,
-            since,
-            gone: false,
-            replays: spec.replays && spec.policy == Policy::Block,
-            acked_seq: spec.ack_window.map(|_| next_seq - 1),
-            grace_timer: None,
-            successor: None,
+    /// Takes back chunks that were overwritten before their delivery, and continues behind them.
+    pub fn overtaken(&mut self, from_seq: u64, to_seq: u64, log: &ChunkLog) -> Overtaken {
+        let next_seq = self.cursor.next_seq;
+        assert!(from_seq <= to_seq && to_seq < next_seq);
+        assert!(from_seq >= log.tail_seq());
+        // The engine still knows the metadata of these chunks: it was not yet told that they are
+        // gone.
+        let kinds = self.terms.kinds;
+        let sum = |seqs: std::ops::Range<u64>| {
+            let metas = seqs.map(|seq| log.meta(seq)).filter(|meta| kinds.contains(meta.kind));
+            metas.fold(Totals::ZERO, |mut sum, meta| {
+                sum.count(meta.length);
+                sum
+            })
+        };
+        let missed = sum(from_seq..to_seq + 1);
+        if self.terms.policy == Policy::Disconnect && missed.chunks > 0 {
+            let seen = self.cursor.seen - sum(from_seq..next_seq);
+            self.cursor = Cursor::new(from_seq, seen);
+            return Overtaken::Disconnect;
         }
-    }
-
-    /// True if its connection is broken.
-    pub fn is_lost(&self) -> bool {
-        self.grace_timer.is_some()
-    }
-
-    pub fn gates(&self) -> bool {
-        self.terms.policy == Policy::Block && !self.gone
+        let seen = self.cursor.seen - sum(to_seq + 1..next_seq);
+        self.cursor = match missed.chunks {
+            0 => self.cursor.moved_to(to_seq + 1, seen),
+            _ => self.cursor.jumped_to(to_seq + 1, seen),
+        };
+        self.detail.missed = self.detail.missed + missed;
+        self.detail.reported_seq = to_seq;
+        if missed.chunks == 0 {
+            return Overtaken::NothingMissed;
+        }
+        // Once a `block` subscriber is attached, the gate protects its chunks.
+        let reason = match self.terms.policy {
+            Policy::Block => GapReason::Late,
+            _ => GapReason::Overtaken,
+        };
+        let Totals { chunks: chunk_count, bytes: byte_count } = missed;
+        Overtaken::Gap(Gap { from_seq, to_seq, chunk_count, byte_count, reason })
     }
 }

@@ -1,4 +1,4 @@
-//! The timers of the engine, and their consequences.
+//! The timers of the engine, and the time limits of a producer.
 //!
 //! Each armed timer is noted in one place of its execution or subscriber (E4). That bounds their
 //! number: the wheel has room for the sum of all places, so arming a timer never fails.
@@ -7,15 +7,11 @@ use std::time::Duration;
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, Instant, SubscriberId};
-use crate::engine::action::Action;
-use crate::engine::event::OnStall;
-use crate::engine::execution::{Producer, Timers};
-use crate::engine::policy::Log;
-use crate::engine::subscriber::{ConnectionState, Local};
+use crate::engine::EngineLimits;
+use crate::engine::effects::Effects;
+use crate::engine::execution::{Execution, Producer, Timers};
 use crate::engine::wheel::TimerId;
-use crate::engine::{Engine, EngineLimits, Execution};
 use crate::limits;
-use crate::stream::{DetachReason, Outcome};
 
 /// A deadline of an execution or a subscriber. The handle may be stale when it fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,14 +89,14 @@ pub(super) fn note(place: &mut Option<TimerId>, timer: TimerId) {
 }
 
 /// Empties the place of a timer that has fired. The other half of [`note`]: what fires was noted.
-fn fired(place: &mut Option<TimerId>) {
+pub(super) fn fired(place: &mut Option<TimerId>) {
     let timer = place.take();
     assert!(timer.is_some() || planted(Planted::TimerFiresAfterCancel)); // E4
 }
 
 /// The limit of [`crate::engine::Timeouts`] that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Timeout {
+pub(super) enum Timeout {
     FirstChunk,
     Inactivity,
     Total,
@@ -111,241 +107,75 @@ fn in_words(what: &str, limit: Option<Duration>) -> String {
 }
 
 impl Execution {
-    /// Time for which a gating reader may stand still. It is short after a cancellation.
-    pub(super) fn stall_deadline(&self) -> Duration {
-        let deadline = match self.outcome {
-            Some(Outcome::Cancelled) => self.spec.block_deadline.min(limits::CANCELLED_STALL),
-            _ => self.spec.block_deadline,
-        };
-        assert!(deadline <= self.spec.block_deadline);
-        deadline
-    }
-}
-
-impl Engine {
-    /// Arms a timer. The caller notes it.
-    pub(super) fn arm(&mut self, after: Duration, timer: Timer) -> TimerId {
-        self.arm_at(self.now + after, timer)
-    }
-
-    pub(super) fn arm_at(&mut self, deadline: Instant, timer: Timer) -> TimerId {
-        self.has_armed = true;
-        self.wheel.arm(deadline, timer).expect("the wheel was made for all timers there can be")
-    }
-
-    pub(super) fn disarm(&mut self, timer: Option<TimerId>) {
-        if let Some(timer) = timer {
-            let cancelled = self.wheel.cancel(timer);
-            assert!(cancelled.is_some()); // E4: a noted timer is armed.
-        }
-    }
-
-    pub(super) fn fire_timers(&mut self) {
-        while let Some(timer) = self.wheel.pop_expired(self.now) {
-            self.counters.timers_fired += 1;
-            match timer {
-                Timer::Coalesce(subscriber) => self.coalesced(subscriber),
-                Timer::Grace(subscriber) => self.grace_over(subscriber),
-                Timer::Start(execution) => {
-                    self.with(execution, |e| fired(&mut e.timers.start));
-                    self.start_if_due(execution);
-                }
-                Timer::Hold(execution) => {
-                    self.with(execution, |e| fired(&mut e.timers.hold));
-                    self.update_gate(execution);
-                }
-                Timer::Stall(execution) => self.stalled(execution),
-                Timer::Sleep(execution) => {
-                    self.with(execution, |e| fired(&mut e.timers.sleep));
-                    self.actions.push_back(Action::WakeProducer(execution));
-                }
-                Timer::Silence(execution) => self.silent(execution),
-                Timer::Total(execution) => {
-                    self.with(execution, |e| fired(&mut e.timers.total));
-                    self.time_out(execution, Timeout::Total);
-                }
-                Timer::Retention(execution) => {
-                    self.counters.executions_forgotten += 1;
-                    self.with(execution, |e| fired(&mut e.timers.retention));
-                    self.forget(execution);
-                }
-                Timer::Progress(execution) => {
-                    self.with(execution, |e| fired(&mut e.timers.progress));
-                    self.progress_due(execution);
-                }
-            }
-        }
-        assert!(self.next_deadline().is_none_or(|deadline| deadline > self.now));
-    }
-
-    pub(super) fn with(&mut self, execution: Handle, change: impl FnOnce(&mut Execution)) {
-        // An execution disarms its timers before it is removed.
-        change(self.executions.get_mut(execution).expect("a timer's execution lives"));
-    }
-
     /// Starts the time limits of a producer that begins.
-    pub(super) fn start_timeouts(&mut self, execution: Handle) {
-        let now = self.now;
-        let e = self.executions.get_mut(execution).expect("it is being started");
-        assert!(e.producer == Producer::Active);
-        e.active_at = now;
-        let total = e.spec.timeouts.total;
-        self.listen(execution);
-        if let Some(total) = total {
-            let timer = self.arm(total, Timer::Total(execution));
-            self.with(execution, |e| note(&mut e.timers.total, timer));
+    pub fn start_timeouts(&mut self, effects: &mut Effects) {
+        assert!(self.producer == Producer::Active);
+        self.active_at = effects.now;
+        self.listen(effects);
+        if let Some(total) = self.spec.timeouts.total {
+            let timer = effects.arm(total, Timer::Total(self.handle()));
+            note(&mut self.timers.total, timer);
+        }
+    }
+
+    /// The longest silence that the producer is allowed now.
+    fn silence_max(&self) -> Option<Duration> {
+        if self.has_reported {
+            self.spec.timeouts.inactivity
+        } else {
+            self.spec.timeouts.first_chunk
         }
     }
 
     /// Arms the silence timer of a producer, unless a reader holds it back.
-    pub(super) fn listen(&mut self, execution: Handle) {
-        let e = self.executions.get_mut(execution).expect("a living execution");
-        if e.producer != Producer::Active || e.gated() || e.timers.silence.is_some() {
+    pub fn listen(&mut self, effects: &mut Effects) {
+        if self.producer != Producer::Active || self.gated() || self.timers.silence.is_some() {
             return;
         }
-        let Some(silence_max) = e.silence_max() else { return };
-        assert!(!e.closed()); // E4: an active producer's execution is open.
-        let deadline = e.active_at + silence_max;
-        let timer = self.arm_at(deadline, Timer::Silence(execution));
-        self.with(execution, |e| note(&mut e.timers.silence, timer));
+        let Some(silence_max) = self.silence_max() else { return };
+        assert!(!self.closed()); // E4: an active producer's execution is open.
+        let deadline = self.active_at + silence_max;
+        let timer = effects.arm_at(deadline, Timer::Silence(self.handle()));
+        note(&mut self.timers.silence, timer);
     }
 
     /// Notes the first chunk or report of a producer. From now on `inactivity` is its limit.
-    pub(super) fn note_first_report(&mut self, execution: Handle) {
-        let e = self.executions.get_mut(execution).expect("a living execution");
-        assert!(!e.has_reported); // The first is heard once.
-        e.has_reported = true;
-        let timer = e.timers.silence.take();
-        self.disarm(timer);
-        self.listen(execution);
+    pub fn note_first_report(&mut self, effects: &mut Effects) {
+        assert!(!self.has_reported); // The first is heard once.
+        self.has_reported = true;
+        effects.disarm(self.timers.silence.take());
+        self.listen(effects);
     }
 
     /// Notes that the newest chunks were published earlier than they were reported.
-    pub(super) fn note_earlier_activity(&mut self, execution: Handle, at: Instant) {
-        let now = self.now;
-        if let Some(e) = self.executions.get_mut(execution) {
-            e.active_at = at.min(now).max(e.opened_at);
-            assert!(e.active_at >= e.opened_at); // `at` comes from another process.
-        }
+    pub fn note_earlier_activity(&mut self, at: Instant, now: Instant) {
+        self.active_at = at.min(now).max(self.opened_at);
+        assert!(self.active_at >= self.opened_at); // `at` comes from another process.
     }
 
     /// Handles the silence timer: the producer has timed out, or has published since and is given
     /// the rest. A chunk does not move the timer; it only stores its time.
-    fn silent(&mut self, execution: Handle) {
-        let now = self.now;
-        let e = self.executions.get_mut(execution).expect("a timer's execution lives");
-        fired(&mut e.timers.silence);
-        let timeout = if e.has_reported { Timeout::Inactivity } else { Timeout::FirstChunk };
-        let silent_for = now.since(e.active_at);
-        let is_held = e.gated() && !planted(Planted::InactivityWhileGated);
-        if !is_held && e.silence_max().is_some_and(|silence_max| silent_for >= silence_max) {
-            self.time_out(execution, timeout);
-        } else {
-            self.listen(execution);
+    pub fn silent(&mut self, effects: &mut Effects) -> Option<Timeout> {
+        fired(&mut self.timers.silence);
+        let silent_for = effects.now.since(self.active_at);
+        let is_held = self.gated() && !planted(Planted::InactivityWhileGated);
+        if !is_held && self.silence_max().is_some_and(|silence_max| silent_for >= silence_max) {
+            return Some(match self.has_reported {
+                true => Timeout::Inactivity,
+                false => Timeout::FirstChunk,
+            });
         }
+        self.listen(effects);
+        None
     }
 
-    fn time_out(&mut self, execution: Handle, timeout: Timeout) {
-        let e = self.executions.get_mut(execution).expect("a timer's execution lives");
-        if e.producer != Producer::Active {
-            return; // It is being stopped for another reason.
-        }
-        let timeouts = e.spec.timeouts;
-        let text = match timeout {
+    /// The error text of a producer that has exceeded a limit.
+    pub fn timeout_text(&self, timeout: Timeout) -> String {
+        let timeouts = self.spec.timeouts;
+        match timeout {
             Timeout::FirstChunk => in_words("no first chunk within", timeouts.first_chunk),
             Timeout::Inactivity => in_words("nothing more within", timeouts.inactivity),
             Timeout::Total => in_words("not done within", timeouts.total),
-        };
-        e.error = Some(text.into());
-        self.stop(execution, Outcome::TimedOut);
-    }
-
-    fn coalesced(&mut self, subscriber: SubscriberId) {
-        let seat = *self.seats.get(subscriber.0).expect("a timer's subscriber lives");
-        let local = self.local_mut(subscriber).expect("only a local one coalesces");
-        fired(&mut local.detail.coalesce_timer);
-        assert!(local.coalesces);
-        local.flush = true;
-        self.mark_dirty(seat.execution);
-    }
-
-    fn grace_over(&mut self, subscriber: SubscriberId) {
-        if let Some(remote) = self.remote_mut(subscriber) {
-            fired(&mut remote.grace_timer);
-        } else {
-            let local = self.local_mut(subscriber).expect("a timer's subscriber lives");
-            fired(&mut local.detail.grace_timer);
-            assert_eq!(local.connection, ConnectionState::Lost);
         }
-        self.detach(subscriber, DetachReason::Lost);
-    }
-
-    /// Fails the execution if its producer still waits behind the same chunk without a gating
-    /// reader.
-    fn fail_if_stuck(&mut self, execution: Handle) {
-        let e = self.executions.get_mut(execution).expect("a timer's execution lives");
-        if e.gate_repeated_at == Some(e.log.head_seq()) && e.producer == Producer::Active {
-            e.error = Some("the producer waited for room, and nobody held it back".into());
-            self.counters.producers_stuck += 1;
-            self.stop(execution, Outcome::Failed);
-        }
-    }
-
-    pub(super) fn connection_moved(&mut self, subscriber: SubscriberId) {
-        let now = self.now;
-        if let Some(local) = self.local_mut(subscriber) {
-            local.detail.moved_at = now;
-        }
-    }
-
-    /// Detaches the slowest gating readers, or fails the execution. A reader that came to the same
-    /// place while the deadline ran has a deadline of its own.
-    fn stalled(&mut self, execution: Handle) {
-        let now = self.now;
-        let e = self.executions.get_mut(execution).expect("a timer's execution lives");
-        fired(&mut e.timers.stall);
-        if !e.gated() && !e.closed() {
-            self.fail_if_stuck(execution);
-            return;
-        }
-        // The hold for the first reader has a deadline of its own, and no reader is to blame.
-        let Some(slowest_seq) = e.slowest_gating_seq() else { return };
-        let (from_seq, from) = e.timers.stall_from;
-        if e.closed() && slowest_seq > from_seq {
-            return self.wait_for_readers(execution);
-        }
-        let deadline = e.stall_deadline();
-        // During the drain a reader also moves within a chunk, but for at most `block_deadline`.
-        let until = from + e.spec.block_deadline;
-        let moves =
-            |l: &Local| e.closed() && now < until && now.since(l.detail.moved_at) < deadline;
-        let is_slowest = |&(l, seq): &(&Local, u64)| l.gates() && seq == slowest_seq;
-        let locals = e.locals.positions().filter(is_slowest).map(|(local, _)| local);
-        let since = |l: &Local| if moves(l) { l.detail.moved_at } else { l.detail.since };
-        let remotes = e.remotes.iter().filter(|r| r.gates() && r.next_seq == slowest_seq);
-        let slowest = locals.map(|l| (l.id, since(l))).chain(remotes.map(|r| (r.id, r.since)));
-        let (stalled, others): (Vec<_>, Vec<_>) =
-            slowest.partition(|(_, since)| now.since(*since) >= deadline);
-        assert!(!stalled.is_empty() || !others.is_empty()); // Some reader has the slowest cursor.
-        let is_active = e.producer == Producer::Active; // A producer that stops may still publish.
-        if e.spec.on_stall == OnStall::Fail && is_active && !stalled.is_empty() {
-            e.error = Some("a block subscriber held the producer past its deadline".into());
-            self.stop(execution, Outcome::Failed);
-            return;
-        }
-        for (subscriber, _) in stalled {
-            self.detach(subscriber, DetachReason::Stall);
-        }
-        self.update_gate(execution);
-        if let Some(since) = others.into_iter().map(|(_, since)| since).min()
-            && let Some(e) = self.executions.get_mut(execution)
-            && (e.gated() || e.closed())
-        {
-            let timer = e.timers.stall.take();
-            self.disarm(timer);
-            let timer = self.arm_at(since + deadline, Timer::Stall(execution));
-            self.with(execution, |e| note(&mut e.timers.stall, timer));
-        }
-        self.settle(execution);
     }
 }

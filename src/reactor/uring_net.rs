@@ -11,22 +11,21 @@
 //! - N3 a paused connection holds the bytes that raced with the pause in memory of its own.
 
 mod accept;
-mod connect;
+mod connections;
 mod receive;
-mod release;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
+use accept::Listeners;
 use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::base::{Handle, Instant, Pool};
 use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::reactor::ends::ConnectionEnds;
-use crate::reactor::listener::{self, Listener};
 use crate::reactor::released::SocketHistory;
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 use crate::reactor::uring_wakes::{PURPOSE_SHIFT, Purpose, user_data};
@@ -44,13 +43,6 @@ enum Flight {
     Owed,
     /// The kernel has it.
     Armed,
-}
-
-struct ListenerSlot {
-    listener: Listener,
-    accept: Flight,
-    is_paused: bool,
-    is_closing: bool,
 }
 
 struct Connection {
@@ -118,20 +110,20 @@ enum Lent {
 /// cancel.
 const EVENTS_EACH: usize = 3;
 
+/// Operations for the kernel, in the order in which they are wanted.
+type Owed = VecDeque<(Purpose, Handle)>;
+
 /// Listeners and connections of a [`crate::reactor::UringReactor`].
 pub struct UringNet {
-    listeners: Pool<ListenerSlot>,
+    listeners: Listeners,
     connections: Pool<Connection>,
     closing_count: u32,
-    pub owed: VecDeque<(Purpose, Handle)>,
+    pub owed: Owed,
     events: VecDeque<PendingEvent>,
-    /// Accepted while no slot was free, and kept until one is.
-    arrivals: VecDeque<(Handle, OwnedFd)>,
     pub buffers: ReceiveBuffers,
     /// Receives that found no free buffer.
     starved: VecDeque<Handle>,
     lent: Lent,
-    retry_at: Option<Instant>,
 }
 
 impl UringNet {
@@ -139,16 +131,14 @@ impl UringNet {
         assert!(limits.connections_max < 1 << PURPOSE_SHIFT);
         assert!(limits.listeners_max < 1 << PURPOSE_SHIFT);
         UringNet {
-            listeners: Pool::new(limits.listeners_max),
+            listeners: Listeners::new(limits.listeners_max),
             connections: Pool::new(limits.connections_max),
             closing_count: 0,
             owed: VecDeque::new(),
             events: VecDeque::new(),
-            arrivals: VecDeque::new(),
             buffers,
             starved: VecDeque::new(),
             lent: Lent::Nothing,
-            retry_at: None,
         }
     }
 
@@ -168,17 +158,17 @@ impl UringNet {
 
     /// True while a listener or a connection holds a slot.
     pub fn is_in_use(&self) -> bool {
-        self.connections.count() > 0 || self.listeners.count() > 0
+        self.connections.count() > 0 || !self.listeners.is_empty()
     }
 
     pub fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
+        self.listeners.retry_at()
     }
 
     /// Ends the pause of listeners if it is over.
     pub fn retry(&mut self) {
-        if self.retry_at.is_some_and(|at| at <= Clock::now()) {
-            self.resume_listeners();
+        if self.retry_at().is_some_and(|at| at <= Clock::now()) {
+            self.listeners.resume(&mut self.owed);
         }
     }
 
@@ -186,12 +176,7 @@ impl UringNet {
     pub fn entry(&mut self, purpose: Purpose, handle: Handle) -> Option<squeue::Entry> {
         let cancel = |target| opcode::AsyncCancel::new(user_data(target, handle)).build();
         let entry = match purpose {
-            Purpose::Accept => {
-                let slot = self.listeners.get_mut(handle)?;
-                let fd = types::Fd(slot.listener.fd());
-                arm(&mut slot.accept)?;
-                opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build()
-            }
+            Purpose::Accept => self.listeners.entry(handle)?,
             Purpose::Receive => {
                 let slot = self.connections.get_mut(handle)?;
                 arm(&mut slot.receive)?;
@@ -208,8 +193,7 @@ impl UringNet {
                 opcode::PollAdd::new(fd, libc::POLLOUT as u32).build()
             }
             Purpose::CancelAccept => {
-                self.listeners.get(handle).filter(|slot| slot.accept == Flight::Armed)?;
-                cancel(Purpose::Accept)
+                self.listeners.is_armed(handle).then(|| cancel(Purpose::Accept))?
             }
             Purpose::CancelReceive => {
                 self.connections.get(handle).filter(|slot| slot.receive == Flight::Armed)?;
@@ -248,6 +232,21 @@ impl UringNet {
         }
     }
 
+    fn on_accept(
+        &mut self,
+        handle: Handle,
+        result: i32,
+        has_more: bool,
+        counters: &mut SocketCounters,
+    ) {
+        self.listeners.on_answer(handle, result, has_more, &mut self.owed, counters);
+        self.settle_arrivals(counters);
+        if self.connections.count() == self.connections.capacity() {
+            self.listeners.pause(handle, &mut self.owed, counters); // Until one is closed.
+        }
+        self.listeners.want_accept(handle, &mut self.owed);
+    }
+
     fn on_writable(&mut self, handle: Handle, counters: &mut SocketCounters) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         slot.writable = Flight::Idle;
@@ -279,8 +278,8 @@ impl UringNet {
     /// Offers a free slot to connections that were accepted already, then to the listeners.
     fn offer_place(&mut self, counters: &mut SocketCounters) {
         self.settle_arrivals(counters);
-        if self.arrivals.is_empty() {
-            self.resume_listeners();
+        if !self.listeners.has_arrivals() {
+            self.listeners.resume(&mut self.owed);
         }
     }
 
@@ -301,12 +300,7 @@ impl UringNet {
 
     /// Closes everything: for the drop.
     pub fn close_all(&mut self, counters: &mut SocketCounters) {
-        for index in 0..self.listeners.capacity() {
-            if let Some(handle) = self.listeners.handle_at(index) {
-                self.close_listener(ListenerId(handle));
-            }
-        }
-        self.arrivals.clear();
+        self.listeners.close_all(&mut self.owed);
         for index in 0..self.connections.capacity() {
             if let Some(handle) = self.connections.handle_at(index) {
                 self.close(ConnectionId(handle), counters);
@@ -321,27 +315,15 @@ impl Net for UringNet {
         address: &ListenAddress,
         options: ListenOptions,
     ) -> Result<ListenerId, ListenError> {
-        let accept = Flight::Owed;
-        let slot =
-            |listener| ListenerSlot { listener, accept, is_paused: false, is_closing: false };
-        let handle = listener::open_into(&mut self.listeners, address, options, true, slot)?;
-        self.owed.push_back((Purpose::Accept, handle));
-        Ok(ListenerId(handle))
+        self.listeners.open(address, options, &mut self.owed)
     }
 
     fn listen_address(&self, id: ListenerId) -> Option<ListenAddress> {
-        let slot = self.listeners.get(id.0).filter(|slot| !slot.is_closing)?;
-        Some(slot.listener.address().clone())
+        self.listeners.address(id)
     }
 
     fn close_listener(&mut self, id: ListenerId) {
-        let Some(slot) = self.listeners.get_mut(id.0) else { return };
-        slot.is_closing = true;
-        self.arrivals.retain(|(listener, _)| *listener != id.0);
-        match slot.accept {
-            Flight::Armed => self.owed.push_back((Purpose::CancelAccept, id.0)),
-            Flight::Idle | Flight::Owed => drop(self.listeners.remove(id.0)),
-        }
+        self.listeners.close(id, &mut self.owed);
     }
 
     fn connect(&mut self, address: &ConnectAddress) -> Result<ConnectionId, ConnectError> {

@@ -2,8 +2,6 @@
 //! world. A reader reads a ring in the middle of a write, and a reader falls asleep while the shard
 //! goes on. Only with the feature `planted`; without it this module does nothing.
 
-use crate::sim::run::Sim;
-
 /// The sleep state of a reader on another thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ReaderSleep {
@@ -18,11 +16,12 @@ pub(super) enum ReaderSleep {
 mod looks {
     use std::cell::{Cell, RefCell};
 
-    use super::{ReaderSleep, Sim};
+    use super::ReaderSleep;
     use crate::memory::interleave;
     use crate::memory::reader::RingReader;
     use crate::sim::model::fill_payload;
-    use crate::sim::watcher::Seat;
+    use crate::sim::stage::Stage;
+    use crate::sim::watcher::{Seat, Watcher, Watchers};
 
     std::thread_local! {
         static WRITING: Cell<u32> = const { Cell::new(0) };
@@ -65,14 +64,14 @@ mod looks {
         }
     }
 
-    impl Sim {
-        /// Installs the reader for the steps in between.
-        pub fn watch_between(&self) {
-            WRONG.set(None);
-            RELAYED.take();
-            interleave::watch(look);
-        }
+    /// Installs the reader for the steps in between.
+    pub fn watch_between() {
+        WRONG.set(None);
+        RELAYED.take();
+        interleave::watch(look);
+    }
 
+    impl Watchers {
         /// Wakes the watchers that were woken. A watcher that still sleeps must have no reason to
         /// be awake.
         pub fn check_between(&mut self) -> Result<(), String> {
@@ -80,7 +79,7 @@ mod looks {
                 return Err(text);
             }
             let woken = interleave::take_woken();
-            for watcher in &mut self.watchers {
+            for watcher in &mut self.list {
                 let (ReaderSleep::Asleep(words), Seat::Remote(reader)) =
                     (watcher.rest, &mut watcher.seat)
                 else {
@@ -95,27 +94,26 @@ mod looks {
             }
             Ok(())
         }
+    }
 
+    impl Watcher {
         /// Lets a reader that has nothing to do begin to fall asleep, if it is of another thread.
-        pub fn lie_down(&mut self, at: usize) {
-            let watcher = &mut self.watchers[at];
-            if let Seat::Remote(reader) = &mut watcher.seat
-                && self.random.chance(1, 4)
+        pub fn lie_down(&mut self, stage: &mut Stage) {
+            if let Seat::Remote(reader) = &mut self.seat
+                && stage.random.chance(1, 4)
                 && reader.lie_down()
             {
-                watcher.rest = ReaderSleep::LyingDown;
-                self.shared.lock().coverage.count("reader fell asleep");
+                self.rest = ReaderSleep::LyingDown;
+                stage.shared.lock().coverage.count("reader fell asleep");
             }
         }
 
-        /// True if this watcher sleeps. One that has begun to fall asleep does so now, unless it
-        /// finds news.
-        pub fn sleeps(&mut self, at: usize) -> bool {
-            let watcher = &mut self.watchers[at];
-            match (watcher.rest, &mut watcher.seat) {
+        /// True if it sleeps. One that has begun to fall asleep does so now, unless it finds news.
+        pub fn sleeps(&mut self) -> bool {
+            match (self.rest, &mut self.seat) {
                 (ReaderSleep::LyingDown, Seat::Remote(reader)) => {
-                    watcher.rest = reader.doze().map_or(ReaderSleep::Awake, ReaderSleep::Asleep);
-                    watcher.rest != ReaderSleep::Awake
+                    self.rest = reader.doze().map_or(ReaderSleep::Awake, ReaderSleep::Asleep);
+                    self.rest != ReaderSleep::Awake
                 }
                 (rest, _) => rest != ReaderSleep::Awake,
             }
@@ -125,4 +123,4 @@ mod looks {
 
 #[cfg(feature = "server")]
 pub(super) use looks::note_relay;
-pub(super) use looks::set_writing;
+pub(super) use looks::{set_writing, watch_between};

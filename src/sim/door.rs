@@ -13,10 +13,11 @@ use crate::server::{AtDoor, HandLine};
 use crate::shard::delivery::exit_of_code;
 use crate::shard::reader::link::{Link, Shared};
 use crate::shard::{Flaw, Subscriber};
+use crate::sim::SimShard;
 use crate::sim::between::note_relay;
 use crate::sim::expect::Held;
 use crate::sim::model::ExecutionModel;
-use crate::sim::run::Sim;
+use crate::sim::world::SimWorld;
 use crate::stream::Exit;
 
 /// A signal on a line.
@@ -38,6 +39,34 @@ impl LifeLines {
 
     pub fn end(&self, line: HandLine) {
         self.lock().push(Signal::End(line));
+    }
+
+    /// Delivers the signals on all lines to the shard.
+    pub fn deliver(&self, shard: &mut SimShard) {
+        let signals = std::mem::take(&mut *self.lock());
+        for signal in signals {
+            match signal {
+                Signal::Knock(line) => shard.hear_by_hand(line),
+                Signal::End(line) => shard.lose_by_hand(line),
+            }
+        }
+    }
+
+    /// Grants a reader access at the door, with a line of its own.
+    pub fn read(
+        &self,
+        shard: &mut SimShard,
+        (execution, id): (usize, ExecutionId),
+        spec: SubscribeSpec,
+        world: &SimWorld,
+    ) -> Result<DoorReader, SubscribeError> {
+        note_relay(execution);
+        let spec = SubscribeSpec { ack_window: None, coalesce: None, ..spec };
+        let AtDoor { subscribed, shared, reader_signals, line } = shard.read_by_hand(id, spec)?;
+        let (lines, has_left) = (self.clone(), Cell::new(false));
+        let link = DoorLink { shared, reader_signals, line, lines, has_left };
+        link.ring(); // It has mapped everything.
+        Ok(Subscriber::of_link(link, &subscribed, None, world.now()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Signal>> {
@@ -122,40 +151,4 @@ impl Link for DoorLink {
 pub(super) fn held_for<L: Link>(subscriber: &Subscriber<L>, model: &ExecutionModel) -> Held {
     let ring = &subscriber.link().shared().reader;
     Held { tail_seq: ring.tail_seq(), head_seq: ring.head_seq().min(model.head_seq()) }
-}
-
-impl Sim {
-    /// Grants a reader access at the door.
-    pub fn read_at_door(
-        &mut self,
-        (execution, id): (usize, ExecutionId),
-        spec: SubscribeSpec,
-        headers_only: bool,
-    ) -> Result<DoorReader, SubscribeError> {
-        note_relay(execution);
-        let spec = SubscribeSpec { ack_window: None, coalesce: None, ..spec };
-        let AtDoor { subscribed, shared, reader_signals, line } =
-            self.shard.read_by_hand(id, spec)?;
-        let (lines, has_left) = (self.lines.clone(), Cell::new(false));
-        let link = DoorLink { shared, reader_signals, line, lines, has_left };
-        link.ring(); // It has mapped everything.
-        let mut reader = Subscriber::of_link(link, &subscribed, None, self.now());
-        reader.headers_only(headers_only);
-        Ok(reader)
-    }
-
-    /// Delivers the signals on all lines to the shard, unless they are late.
-    pub fn hear_lines(&mut self) {
-        let has_faults = self.shared.lock().has_faults;
-        if has_faults && self.random.chance(1, 4) {
-            return;
-        }
-        let signals = std::mem::take(&mut *self.lines.lock());
-        for signal in signals {
-            match signal {
-                Signal::Knock(line) => self.shard.hear_by_hand(line),
-                Signal::End(line) => self.shard.lose_by_hand(line),
-            }
-        }
-    }
 }

@@ -12,8 +12,8 @@ use crate::sim::between::ReaderSleep;
 use crate::sim::door::held_for;
 use crate::sim::follower::Habitat;
 use crate::sim::plan::pick;
-use crate::sim::run::Sim;
 use crate::sim::scene::{Joining, SharedScene};
+use crate::sim::stage::Stage;
 use crate::sim::watcher::{Seat, Watcher};
 use crate::stream::{Kind, Kinds, Policy};
 
@@ -26,9 +26,9 @@ struct JoinRequest {
     is_promised: bool,
 }
 
-impl Sim {
-    /// Subscribes to an execution.
-    pub fn subscribe(&mut self) {
+impl Stage {
+    /// Subscribes to an execution. Returns the owner of the subscriber, if it was granted.
+    pub fn subscribe(&mut self) -> Option<Watcher> {
         let count = self.shared.lock().executions.len() as u64;
         let is_misuse = self.random.chance(self.plan.misuse, 1_000);
         // Mostly one of the newest, which still publishes.
@@ -65,24 +65,24 @@ impl Sim {
                 Seat::Remote(Box::new(subscriber))
             }),
             #[cfg(feature = "server")]
-            Habitat::Door => self
-                .read_at_door((execution, id), spec, headers_only)
-                .map(|reader| Seat::Door(Box::new(reader))),
+            Habitat::Door => {
+                let (lines, world) = (&self.lines, &self.world);
+                let reader = lines.read(&mut self.shard, (execution, id), spec, world);
+                reader.map(|mut reader| {
+                    reader.headers_only(headers_only);
+                    Seat::Door(Box::new(reader))
+                })
+            }
         };
+        let mut watcher = None;
         match granted {
             Ok(seat) => {
                 self.note_backlog(execution, follower, &seat);
                 self.check_granted(follower, &spec, headers_only);
                 self.check_taken_over(&spec, is_promised);
                 let is_slow = self.random.chance(self.plan.slow_readers, 1_000);
-                let stuck_until = Instant::ZERO;
-                self.watchers.push(Watcher {
-                    follower,
-                    seat,
-                    is_slow,
-                    stuck_until,
-                    rest: ReaderSleep::Awake,
-                });
+                let (stuck_until, rest) = (Instant::ZERO, ReaderSleep::Awake);
+                watcher = Some(Watcher { follower, seat, is_slow, stuck_until, rest });
             }
             Err(SubscribeError::NoLongerHeld { tail_seq }) if is_promised => {
                 let text = format!("{spec:?} comes back, and what was kept begins at {tail_seq}");
@@ -97,6 +97,7 @@ impl Sim {
             }
         }
         self.shared.lock().joining = None;
+        watcher
     }
 
     /// Notes the backlog of a reader that reads a ring by itself, which is no lag.

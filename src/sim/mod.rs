@@ -9,10 +9,11 @@
 //! Reading order:
 //!
 //! - `run.rs`: one run from beginning to end.
+//! - `stage.rs`: what all actors share, with the time and the memory of the world.
 //! - `model.rs`: the facts about an execution.
 //! - `follower.rs`, `ending.rs` and `expect.rs`: the oracle.
-//! - The actors: `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`, `door.rs`,
-//!   `shortage.rs`.
+//! - The actors: `caller.rs`, `requests.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`,
+//!   `door.rs`.
 //! - `between.rs`: steps of other threads in the middle of the actors' steps.
 //!
 //! `outgoing_tests.rs` has a shard that makes HTTP requests. `server/` has the whole server in the
@@ -50,12 +51,13 @@ mod producer;
 #[cfg(test)]
 mod progress_tests;
 pub mod reactor;
+mod requests;
 mod run;
 mod scene;
 #[cfg(feature = "server")]
 pub mod server;
-mod shortage;
 mod socket;
+mod stage;
 mod thread;
 #[cfg(test)]
 mod timeseries_tests;

@@ -10,7 +10,7 @@ use crate::base::{ExecutionId, Instant, Random};
 use crate::engine::{OnStall, RingFacts, Timeouts, Verdict};
 use crate::limits;
 use crate::sim::patience::Patience;
-use crate::sim::shortage::REFUSED_TEXT;
+use crate::sim::stage::REFUSED_TEXT;
 use crate::stream::{Kind, Kinds, Outcome, Totals};
 
 /// The beginning of the error text of a producer that failed.

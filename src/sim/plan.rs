@@ -7,8 +7,12 @@
 use std::time::Duration;
 
 use crate::base::Random;
-use crate::engine::{EngineLimits, Timeouts};
+use crate::engine::{EngineLimits, Hold, OnStall, Start, Timeouts};
 use crate::limits;
+use crate::memory::Geometry;
+use crate::shard::ExecuteOptions;
+use crate::sim::model::Producer;
+use crate::tool::Need;
 
 /// Number of kinds of producers. Without a server no door exists for other processes.
 const PRODUCERS: usize = if cfg!(feature = "server") { 4 } else { 3 };
@@ -143,6 +147,58 @@ impl Plan {
             doors: rate(random, 1_000),
             looks: rate(random, 1_000),
         }
+    }
+
+    /// Draws the kind of an execution's producer.
+    pub fn producer(&self, random: &mut Random) -> Producer {
+        #[cfg(feature = "server")]
+        let producers = [Producer::Steps, Producer::Feed, Producer::Thread, Producer::Process];
+        #[cfg(not(feature = "server"))]
+        let producers = [Producer::Steps, Producer::Feed, Producer::Thread];
+        producers[pick(random, &self.producers)]
+    }
+
+    /// Draws the need of an execution.
+    pub fn need(&self, random: &mut Random, producer: Producer) -> Need {
+        let class = random.below(self.class_max as u64 + 1) as usize;
+        let ring_bytes = limits::RING_CLASS_BYTES[class];
+        let mut need = Need { ring_bytes, chunk_bytes: 0, ..Default::default() };
+        if random.chance(1, 4) {
+            need.chunk_bytes = random.below(u64::from(need.ring_bytes / 8)) as u32;
+        }
+        if random.chance(self.misuse, 1_000) {
+            need.chunk_bytes = u32::MAX;
+        }
+        if producer.is_in_process() {
+            need.chunk_bytes = Geometry::of_class(need.ring_bytes).length_max();
+        }
+        need
+    }
+
+    /// Draws the options of an execution.
+    pub fn options(&self, random: &mut Random) -> ExecuteOptions {
+        let mut options = ExecuteOptions {
+            retention: Some(self.retention(random)),
+            block_deadline: Some(self.block_deadline(random)),
+            ..Default::default()
+        };
+        let deadline = Duration::from_millis(1 << random.between(0, 14));
+        if random.chance(self.start_waits, 1_000) {
+            options.start = Start::AfterSubscribers { count: random.below(5) as u32, deadline };
+        }
+        if random.chance(self.holds, 1_000) {
+            options.hold = Hold::UntilRead { deadline };
+        }
+        if random.chance(self.timeouts, 1_000) {
+            options.timeouts = Some(self.timeouts(random));
+        }
+        if random.chance(self.stall_fails, 1_000) {
+            options.on_stall = OnStall::Fail;
+        }
+        if random.chance(self.misuse, 1_000) {
+            options.start = Start::AfterSubscribers { count: u32::MAX, deadline };
+        }
+        options
     }
 
     /// Time for which an ended execution is kept.

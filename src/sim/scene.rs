@@ -17,7 +17,7 @@ use crate::sim::coverage::{Coverage, Fnv};
 use crate::sim::follower::{Follower, Gone, Habitat};
 use crate::sim::model::{ChunkModel, ExecutionModel, Producer, ReportedEnd};
 use crate::sim::patience::Patience;
-use crate::sim::shortage::REFUSED_TEXT;
+use crate::sim::stage::REFUSED_TEXT;
 use crate::sim::thread::ThreadActor;
 use crate::stream::{EndState, GapReason, Outcome, Policy};
 

@@ -11,7 +11,8 @@ use crate::sim::between::ReaderSleep;
 use crate::sim::door::{DoorReader, held_for};
 use crate::sim::expect::{Expected, Got, Held};
 use crate::sim::follower::Habitat;
-use crate::sim::run::Sim;
+use crate::sim::scene::SharedScene;
+use crate::sim::stage::Stage;
 use crate::stream::GapReason;
 
 /// The owner of one subscriber.
@@ -42,84 +43,90 @@ fn held_by(status: Option<&Status>, habitat: Habitat, head_seq: u64) -> Held {
     }
 }
 
-impl Sim {
+/// The owners of all subscribers.
+#[derive(Default)]
+pub(super) struct Watchers {
+    pub list: Vec<Watcher>,
+}
+
+impl Watchers {
     /// Lets one of the subscribers act.
-    pub fn visit(&mut self, at: usize) {
-        let now = self.now();
-        if self.watchers[at].stuck_until > now || self.sleeps(at) {
+    pub fn visit(&mut self, stage: &mut Stage, at: usize) {
+        let now = stage.now();
+        if self.list[at].stuck_until > now || self.list[at].sleeps() {
             return;
         }
-        if self.random.chance(self.plan.reader_stuck, 1_000) {
-            let pause = Duration::from_millis(1 << self.random.between(0, 16));
-            self.watchers[at].stuck_until = now + pause;
-            self.shared.lock().coverage.count("reader stuck");
+        if stage.random.chance(stage.plan.reader_stuck, 1_000) {
+            let pause = Duration::from_millis(1 << stage.random.between(0, 16));
+            self.list[at].stuck_until = now + pause;
+            stage.shared.lock().coverage.count("reader stuck");
             return;
         }
         let (is_lost, replays) = {
-            let follower = &self.shared.lock().followers[self.watchers[at].follower];
+            let follower = &stage.shared.lock().followers[self.list[at].follower];
             (follower.lost_at.is_some(), follower.replays)
         };
         // A subscriber that may come back on another connection loses this one more often.
-        let breaks = self.plan.connection_breaks.max(if replays { 100 } else { 0 });
+        let breaks = stage.plan.connection_breaks.max(if replays { 100 } else { 0 });
         if is_lost {
-            if self.random.chance(1, if replays { 16 } else { 4 }) {
-                self.mend(at);
+            if stage.random.chance(1, if replays { 16 } else { 4 }) {
+                self.mend(stage, at);
             }
-        } else if self.random.chance(breaks, 1_000) {
-            self.break_connection(at);
-        } else if self.random.chance(self.plan.reader_leaves, 1_000) {
-            self.unsubscribe(at);
+        } else if stage.random.chance(breaks, 1_000) {
+            self.break_connection(stage, at);
+        } else if stage.random.chance(stage.plan.reader_leaves, 1_000) {
+            self.unsubscribe(stage, at);
             return;
-        } else if self.random.chance(self.plan.reader_dies, 1_000) {
-            self.die(at);
+        } else if stage.random.chance(stage.plan.reader_dies, 1_000) {
+            self.die(stage, at);
             return;
         }
-        self.acknowledge(at);
-        let is_slow = self.watchers[at].is_slow;
-        let count = if is_slow { self.random.below(3) } else { 200 };
+        self.acknowledge(stage, at);
+        let is_slow = self.list[at].is_slow;
+        let count = if is_slow { stage.random.below(3) } else { 200 };
         for _ in 0..count {
-            if !self.ask(at) {
-                self.lie_down(at);
+            if !self.ask(stage, at) {
+                self.list[at].lie_down(stage);
                 break;
             }
-            if is_slow || self.random.chance(1, 3) {
-                self.acknowledge(at);
+            if is_slow || stage.random.chance(1, 3) {
+                self.acknowledge(stage, at);
             }
         }
-        self.drop_if_done(at);
+        self.drop_if_done(stage, at);
     }
 
     /// Removes one that has received its end, with some chance.
-    pub fn drop_if_done(&mut self, at: usize) {
-        let follower = self.watchers[at].follower;
-        let scene = self.shared.lock();
+    pub fn drop_if_done(&mut self, stage: &mut Stage, at: usize) {
+        let follower = self.list[at].follower;
+        let scene = stage.shared.lock();
         let is_done =
             scene.followers[follower].ended.is_some() || scene.followers[follower].has_left;
         drop(scene);
-        if is_done && self.random.chance(1, 2) {
-            self.watchers.swap_remove(at);
+        if is_done && stage.random.chance(1, 2) {
+            self.list.swap_remove(at);
         }
     }
 
     /// Polls once, and compares the delivery with the one that is owed. Returns false if nothing
     /// came.
-    pub fn ask(&mut self, at: usize) -> bool {
-        if self.sleeps(at) {
+    pub fn ask(&mut self, stage: &mut Stage, at: usize) -> bool {
+        if self.list[at].sleeps() {
             return false;
         }
-        let index = self.watchers[at].follower;
+        let index = self.list[at].follower;
         let (execution, id, ended) = {
-            let scene = self.shared.lock();
+            let scene = stage.shared.lock();
             let follower = &scene.followers[index];
             let id = scene.executions[follower.execution].id;
             (follower.execution, id, follower.ended.is_some())
         };
-        let status = self.shard.inspect(id).ok();
-        let mut guard = self.shared.lock();
+        let status = stage.shard.inspect(id).ok();
+        let mut guard = stage.shared.lock();
         let scene = &mut *guard;
         let follower = &mut scene.followers[index];
         let model = &scene.executions[execution];
-        let held = match &self.watchers[at].seat {
+        let held = match &self.list[at].seat {
             #[cfg(feature = "server")]
             Seat::Door(reader) => held_for(reader, model),
             #[cfg(feature = "server")]
@@ -135,10 +142,10 @@ impl Sim {
             false => follower.expect(model, held),
         };
         drop(guard);
-        let shared = self.shared.clone();
-        let delivery = match &mut self.watchers[at].seat {
+        let shared = stage.shared.clone();
+        let delivery = match &mut self.list[at].seat {
             Seat::Closure => return false,
-            Seat::Polled(polled) => self.shard.poll(polled),
+            Seat::Polled(polled) => stage.shard.poll(polled),
             Seat::Remote(subscriber) => subscriber.poll(),
             #[cfg(feature = "server")]
             Seat::Door(reader) => reader.try_poll().unwrap_or_else(|flaw| {
@@ -177,9 +184,9 @@ impl Sim {
     }
 
     /// Acknowledges a chunk, and now and then an invalid one.
-    fn acknowledge(&mut self, at: usize) {
-        let index = self.watchers[at].follower;
-        let scene = self.shared.lock();
+    fn acknowledge(&mut self, stage: &mut Stage, at: usize) {
+        let index = self.list[at].follower;
+        let scene = stage.shared.lock();
         let follower = &scene.followers[index];
         let (window, subscriber) = (follower.ack_window, follower.subscriber);
         let (acked_seq, dealt_seq) = (follower.acked_seq, follower.dealt_seq);
@@ -187,12 +194,12 @@ impl Sim {
         let has_ended = follower.gone.is_some();
         let is_local = !follower.habitat.is_elsewhere();
         drop(scene);
-        let is_misuse = self.random.chance(self.plan.misuse, 1_000);
+        let is_misuse = stage.random.chance(stage.plan.misuse, 1_000);
         if !is_local || window.is_none() && !is_misuse || !is_attached && !is_misuse {
             return;
         }
-        let mut seq = self.random.between(acked_seq, dealt_seq.max(acked_seq));
-        if self.random.chance(1, 2) {
+        let mut seq = stage.random.between(acked_seq, dealt_seq.max(acked_seq));
+        if stage.random.chance(1, 2) {
             seq = dealt_seq;
         }
         if is_misuse {
@@ -200,11 +207,11 @@ impl Sim {
         }
         if !is_misuse {
             // Deliveries that it makes room for come before the reply.
-            let now = self.now();
-            self.shared.lock().acknowledge(index, seq, now);
+            let now = stage.now();
+            stage.shared.lock().acknowledge(index, seq, now);
         }
-        let result = self.shard.acknowledge(subscriber, seq);
-        let mut scene = self.shared.lock();
+        let result = stage.shard.acknowledge(subscriber, seq);
+        let mut scene = stage.shared.lock();
         scene.say(|| format!("{index} acknowledges {seq}: {result:?}"));
         let fits = match result {
             Ok(()) => {
@@ -230,29 +237,29 @@ impl Sim {
     }
 
     /// Breaks a connection.
-    fn break_connection(&mut self, at: usize) {
-        let index = self.watchers[at].follower;
-        let scene = self.shared.lock();
+    fn break_connection(&mut self, stage: &mut Stage, at: usize) {
+        let index = self.list[at].follower;
+        let scene = stage.shared.lock();
         let follower = &scene.followers[index];
         let subscriber = follower.subscriber;
         let can_break = !follower.habitat.is_elsewhere() && follower.is_attached();
         drop(scene);
         if can_break {
-            let now = self.now();
-            let mut scene = self.shared.lock();
+            let now = stage.now();
+            let mut scene = stage.shared.lock();
             scene.followers[index].lost_at = Some(now);
             scene.coverage.count("connection broke");
             scene.say(|| format!("the connection of {index} breaks"));
             drop(scene);
-            self.shard.lose(subscriber);
+            stage.shard.lose(subscriber);
         }
     }
 
     /// Restores the connection: the subscriber still has its place, or the reason of the loss is
     /// known.
-    pub fn mend(&mut self, at: usize) {
-        let index = self.watchers[at].follower;
-        let mut scene = self.shared.lock();
+    pub fn mend(&mut self, stage: &mut Stage, at: usize) {
+        let index = self.list[at].follower;
+        let mut scene = stage.shared.lock();
         let follower = &mut scene.followers[index];
         let subscriber = follower.subscriber;
         if follower.lost_at.is_none() || follower.has_left {
@@ -261,12 +268,12 @@ impl Sim {
         let gone_before = follower.gone;
         if gone_before.is_none() {
             follower.lost_at = None; // Waiting chunks come at once.
-            follower.free_since = self.world.now();
+            follower.free_since = stage.world.now();
         }
         scene.say(|| format!("the connection of {index} is back"));
         drop(scene);
-        let result = self.shard.reattach(subscriber);
-        let mut scene = self.shared.lock();
+        let result = stage.shard.reattach(subscriber);
+        let mut scene = stage.shared.lock();
         scene.coverage.count(match result {
             Ok(()) => "connection came back",
             Err(_) => "connection came back too late",
@@ -276,9 +283,9 @@ impl Sim {
         }
     }
 
-    fn unsubscribe(&mut self, at: usize) {
-        let index = self.watchers[at].follower;
-        let scene = self.shared.lock();
+    fn unsubscribe(&mut self, stage: &mut Stage, at: usize) {
+        let index = self.list[at].follower;
+        let scene = stage.shared.lock();
         let follower = &scene.followers[index];
         let (subscriber, gone) = (follower.subscriber, follower.gone);
         let counted = (follower.given, follower.missed);
@@ -286,11 +293,11 @@ impl Sim {
         scene.say(|| format!("{index} leaves"));
         drop(scene);
         if is_remote {
-            self.die(at); // Its owner is on another thread, and drops it.
+            self.die(stage, at); // Its owner is on another thread, and drops it.
             return;
         }
-        let result = self.shard.unsubscribe(subscriber);
-        let mut scene = self.shared.lock();
+        let result = stage.shard.unsubscribe(subscriber);
+        let mut scene = stage.shared.lock();
         scene.coverage.count(if result.is_ok() { "reader left" } else { "unsubscribe refused" });
         let fits = match result {
             Ok(end) => {
@@ -304,83 +311,86 @@ impl Sim {
         }
         drop(scene);
         if gone.is_none()
-            && let Seat::Polled(polled) = &mut self.watchers[at].seat
+            && let Seat::Polled(polled) = &mut self.list[at].seat
         {
-            let came = self.shard.poll(polled).is_some();
+            let came = stage.shard.poll(polled).is_some();
             if came {
-                self.shared.lock().fail(format!("subscriber {index} left, and is given something"));
+                stage
+                    .shared
+                    .lock()
+                    .fail(format!("subscriber {index} left, and is given something"));
             }
-            self.watchers.swap_remove(at);
+            self.list.swap_remove(at);
         }
     }
 
     /// Leaves without a request: a closure's connection breaks for good, the others are dropped.
-    fn die(&mut self, at: usize) {
-        let index = self.watchers[at].follower;
-        let mut scene = self.shared.lock();
+    fn die(&mut self, stage: &mut Stage, at: usize) {
+        let index = self.list[at].follower;
+        let mut scene = stage.shared.lock();
         scene.coverage.count("reader died");
         scene.say(|| format!("{index} dies"));
         let subscriber = scene.followers[index].subscriber;
         let is_closure = scene.followers[index].habitat == Habitat::Closure;
         if is_closure && scene.followers[index].lost_at.is_none() {
-            scene.followers[index].lost_at = Some(self.world.now());
+            scene.followers[index].lost_at = Some(stage.world.now());
         }
         if !is_closure {
             scene.followers[index].has_left = true;
         }
         drop(scene);
         if is_closure {
-            self.shard.lose(subscriber);
+            stage.shard.lose(subscriber);
         }
-        self.watchers.swap_remove(at);
+        self.list.swap_remove(at);
     }
 
     /// Lets all subscribers poll quickly, after the faults. Returns true if any got a delivery.
-    pub fn visit_all(&mut self) -> bool {
+    pub fn visit_all(&mut self, stage: &mut Stage) -> bool {
         let mut moved = false;
-        for at in (0..self.watchers.len()).rev() {
-            self.watchers[at].stuck_until = Instant::ZERO;
-            self.mend(at);
-            self.acknowledge_all(at);
+        for at in (0..self.list.len()).rev() {
+            self.list[at].stuck_until = Instant::ZERO;
+            self.mend(stage, at);
+            self.acknowledge_all(stage, at);
             for _ in 0..1_000 {
-                if !self.ask(at) {
+                if !self.ask(stage, at) {
                     break;
                 }
                 moved = true;
-                self.acknowledge_all(at);
+                self.acknowledge_all(stage, at);
             }
         }
         moved
     }
 
-    fn acknowledge_all(&mut self, at: usize) {
-        let index = self.watchers[at].follower;
-        let scene = self.shared.lock();
+    fn acknowledge_all(&mut self, stage: &mut Stage, at: usize) {
+        let index = self.list[at].follower;
+        let scene = stage.shared.lock();
         let follower = &scene.followers[index];
         let (subscriber, seq) = (follower.subscriber, follower.dealt_seq);
         let waits = follower.ack_window.is_some() && follower.acked_seq < seq;
         let is_due = waits && follower.is_attached();
         drop(scene);
         if is_due {
-            let now = self.now();
-            self.shared.lock().acknowledge(index, seq, now);
-            if let Err(error) = self.shard.acknowledge(subscriber, seq) {
-                self.shared.lock().fail(format!("{index} acknowledged {seq}: {error:?}"));
+            let now = stage.now();
+            stage.shared.lock().acknowledge(index, seq, now);
+            if let Err(error) = stage.shard.acknowledge(subscriber, seq) {
+                stage.shared.lock().fail(format!("{index} acknowledged {seq}: {error:?}"));
             }
         }
     }
+}
 
-    /// Checks that every subscriber that still polls has received its end.
-    pub fn check_ends(&mut self) {
-        let mut scene = self.shared.lock();
-        let open = scene.followers.iter().find(|follower| {
-            let is_told = follower.ended.is_some() || follower.has_left;
-            let died = follower.habitat == Habitat::Closure && follower.lost_at.is_some();
-            !is_told && !died
-        });
-        if let Some(follower) = open {
-            let text = format!("subscriber {} never had its end: {follower:?}", follower.index);
-            scene.fail(text);
-        }
+/// Checks that every subscriber that still polls has received its end.
+pub(super) fn check_ends(shared: &SharedScene) {
+    let mut scene = shared.lock();
+    let open = scene.followers.iter().find(|follower| {
+        let is_told = follower.ended.is_some() || follower.has_left;
+        let died = follower.habitat == Habitat::Closure && follower.lost_at.is_some();
+        !is_told && !died
+    });
+    if let Some(follower) = open {
+        let text = format!("subscriber {} never had its end: {follower:?}", follower.index);
+        scene.fail(text);
     }
 }

@@ -7,18 +7,6 @@ use crate::source::{Token, tokens, without_comments_and_strings};
 
 /// Maximum number of files with methods of one type.
 const FILES_MAX: usize = 3;
-/// Types with more files than that, and their numbers: they were there before the rule. A type
-/// that has become smaller loses its place here.
-const KNOWN: &[(&str, &str, usize)] = &[
-    ("agent", "AnswerEncoder", 4),
-    ("agent", "RunMachine", 4),
-    ("agent", "RunPart", 4),
-    ("engine", "Engine", 9),
-    ("engine", "Execution", 5),
-    ("reactor", "UringNet", 5),
-    ("sim", "Follower", 4),
-    ("sim", "Sim", 7),
-];
 
 /// The types whose methods stand in too many of these files (path and text), at each last file.
 pub fn findings(files: &[(String, String)]) -> Vec<Finding> {
@@ -35,16 +23,11 @@ pub fn findings(files: &[(String, String)]) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     for ((area, name), paths) in &places {
-        let known = KNOWN.iter().find(|known| known.0 == area && known.1 == name);
-        let is_wrong = match known {
-            Some((_, _, count)) => paths.len() != *count,
-            None => paths.len() > FILES_MAX,
-        };
-        if is_wrong {
+        if paths.len() > FILES_MAX {
             let path = paths.last().expect("a type is somewhere").to_string();
             let text = format!(
-                "`{name}` has methods in {} files, {FILES_MAX} at most: give the module its own \
-                 type (KNOWN has the number of a type that has more)",
+                "`{name}` of {area} has methods in {} files, {FILES_MAX} at most: give the module \
+                 its own type",
                 paths.len()
             );
             findings.push(Finding { path, line: 1, text });

@@ -39,6 +39,7 @@
 //! Tests: `tests.rs` has one behaviour each; `world_tests.rs` has seeded worlds of models, tools
 //! and faults.
 
+mod call_ids;
 mod calls;
 mod out;
 mod output;
@@ -47,12 +48,10 @@ mod step;
 mod testing;
 #[cfg(test)]
 mod tests;
-mod turn;
 #[cfg(test)]
 mod world_tests;
 
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
 
 use crate::agent::config::{Config, ConfigError};
 use crate::agent::event::{RunAction, RunEvent};
@@ -64,6 +63,7 @@ use crate::agent::part::{Partial, RunPart};
 use crate::agent::state::{Ended, Reason, RunEnd, RunState};
 use crate::base::{Guarded, Instant, Random};
 use crate::limits;
+use call_ids::CallIds;
 use out::Out;
 use step::OpenStep;
 
@@ -111,8 +111,7 @@ pub struct RunMachine {
     deadline: Instant,
     step: Option<OpenStep>,
     exchange_count: u32,
-    call_count: u32,
-    call_ids: BTreeSet<Arc<str>>,
+    call_ids: CallIds,
 }
 
 impl RunMachine {
@@ -142,8 +141,7 @@ impl RunMachine {
             deadline: Instant::FAR,
             step: None,
             exchange_count: 0,
-            call_count: 0,
-            call_ids: BTreeSet::new(),
+            call_ids: CallIds::default(),
             config,
         })
     }
@@ -303,7 +301,7 @@ impl RunMachine {
     pub fn audit(&self) {
         self.out.audit();
         assert!(self.conversation_bytes == step::messages_bytes(&self.messages));
-        assert!(self.call_ids.len() == self.call_count as usize);
+        self.call_ids.audit();
         if self.is_over().is_some() {
             assert!(self.step.is_none());
             assert!(self.next_deadline().is_none());

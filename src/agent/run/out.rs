@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::agent::fit::front_within;
+use crate::agent::fit::{PartFitter, front_within};
 use crate::agent::fold::Fold;
 use crate::agent::hooks::Hooks;
 use crate::agent::order::Order;
@@ -27,11 +27,10 @@ pub(super) struct Out {
     /// Number of bytes of text, reasoning, arguments and output so far.
     pub streamed_bytes: u64,
     agent_id: Arc<str>,
-    part_bytes_max: usize,
+    fitter: PartFitter,
     accumulates: bool,
     queue: VecDeque<RunPart>,
     order: Order,
-    scratch: Vec<u8>,
 }
 
 /// A chunk of a tool's output, for [`Out::push_output`].
@@ -59,11 +58,10 @@ impl Out {
             step_number: 0,
             streamed_bytes: 0,
             agent_id: agent_id.into(),
-            part_bytes_max,
+            fitter: PartFitter::new(part_bytes_max),
             accumulates,
             queue: VecDeque::new(),
             order: Order::default(),
-            scratch: Vec::new(),
         }
     }
 
@@ -77,7 +75,7 @@ impl Out {
 
     /// Maximum size in bytes of a part's JSON. Texts are cut to it before a part is fitted.
     pub fn part_bytes_max(&self) -> usize {
-        self.part_bytes_max
+        self.fitter.part_bytes_max()
     }
 
     /// Pushes a part, which is cut until it fits.
@@ -105,7 +103,7 @@ impl Out {
     /// Returns the next part, cut until it fits.
     pub fn fitted(&mut self, body: Body) -> RunPart {
         let mut part = self.part(body);
-        part.fit(self.part_bytes_max, &mut self.scratch);
+        self.fitter.fit(&mut part);
         part
     }
 
@@ -138,7 +136,7 @@ impl Out {
     /// `text`.
     pub fn push_text(&mut self, text: String, make: impl Fn(String, u64) -> Partial) {
         self.streamed_bytes += text.len() as u64;
-        let room = self.part_bytes_max - ENVELOPE_BYTES_MAX;
+        let room = self.part_bytes_max() - ENVELOPE_BYTES_MAX;
         let (mut at, mut text) = (0, text);
         while !text.is_empty() {
             let rest = text.split_off(front_within(&text, room));
@@ -161,7 +159,7 @@ impl Out {
             return;
         };
         let before = self.fold.open_text();
-        match before.len() + delta.len() <= self.part_bytes_max {
+        match before.len() + delta.len() <= self.part_bytes_max() {
             true => *accumulated_text = Some([before, delta].concat()),
             false => *accumulated_truncated = true,
         }
@@ -170,7 +168,7 @@ impl Out {
     /// Pushes a chunk of a tool's output in as many parts as necessary.
     pub fn push_output(&mut self, chunk: &OutputChunk<'_>) {
         self.streamed_bytes += chunk.bytes.len() as u64;
-        let room = self.part_bytes_max - ENVELOPE_BYTES_MAX;
+        let room = self.part_bytes_max() - ENVELOPE_BYTES_MAX;
         let text = std::str::from_utf8(chunk.bytes).ok();
         let mut at = 0;
         loop {

@@ -12,7 +12,7 @@ use crate::stream::{Policy, Totals};
 use crate::wire::{ndjson, sse};
 
 /// A follower, as in the module's text.
-pub(super) struct Follower {
+pub(super) struct HttpFollower {
     /// The executions that it follows: one, or several on one connection.
     parts: Vec<Oracle>,
     is_combined: bool,
@@ -33,13 +33,13 @@ enum StreamDecoder {
     Output,
 }
 
-impl Follower {
+impl HttpFollower {
     pub fn new(
         executions: &[(&str, Script)],
         acknowledges: bool,
         is_combined: bool,
         random: &mut Random,
-    ) -> Follower {
+    ) -> HttpFollower {
         let policy = Policy::ALL[random.below(Policy::ALL.len() as u64) as usize];
         let mut kinds = Vec::new();
         if random.chance(1, 3) {
@@ -59,7 +59,7 @@ impl Follower {
             Oracle::new(id, script, policy, kinds.clone(), acknowledges)
         };
         let shard_of = |id: &str| id.parse::<ExecutionId>().map(|id| id.shard).ok();
-        Follower {
+        HttpFollower {
             parts: executions.iter().map(part).collect(),
             is_combined,
             is_apart: executions.iter().any(|(id, _)| shard_of(id) != shard_of(executions[0].0)),

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::SeedSummary;
 use super::actions::ActionsHash;
 use super::exchange::{Exchange, Outcome};
-use super::follower::Follower;
+use super::follower::HttpFollower;
 use super::mcp_client::{McpClientSeen, SimMcpClient};
 use super::oracle::SeenCounts;
 use super::script::{self, Script, ThreadPlayer};
@@ -68,7 +68,7 @@ struct ServerPlay {
     executions: Vec<Execution>,
     threads: Vec<ThreadPlayer>,
     thread_count: u64,
-    followers: Vec<Follower>,
+    followers: Vec<HttpFollower>,
     checked_requests: Vec<CheckedRequest>,
     workers: Vec<SimWorker>,
     worker_seen: WorkerSeen,
@@ -455,7 +455,7 @@ impl ServerPlay {
             }
         }
         let random = &mut self.random;
-        self.followers.push(Follower::new(&followed, acknowledges, is_combined, random));
+        self.followers.push(HttpFollower::new(&followed, acknowledges, is_combined, random));
     }
 
     fn moves(&mut self) -> u64 {
@@ -494,7 +494,7 @@ impl ServerPlay {
             }
             if round == CALM_ROUNDS_MAX {
                 let open = self.followers.iter().find(|follower| !follower.is_done);
-                let open = open.map(Follower::describe);
+                let open = open.map(HttpFollower::describe);
                 let waits = self.mcp_clients.iter().find(|client| !client.is_idle());
                 let open = open.or(waits.map(SimMcpClient::describe));
                 return Err(format!("calm: {open:?} never comes to the end"));

@@ -2,95 +2,93 @@
 
 use serde_json::{Value, json};
 
-use super::{AnswerEncoder, OutputItem, TokenKind, frame};
+use super::{Answer, OutputItem, TokenKind, frame};
 use crate::agent::script::{Finish, ScriptedUsage};
 
 /// The signature of thoughts, which is not checked here.
 const SIGNATURE: &str = "c2NyaXB0ZWQ=";
 
-impl AnswerEncoder {
-    pub(super) fn messages_begin(&self, usage: ScriptedUsage, out: &mut Vec<u8>) {
-        let usage = ScriptedUsage { output_tokens: 1, ..usage };
-        let message = self.message(json!([]), Value::Null, usage);
-        frame(out, Some("message_start"), &json!({"type": "message_start", "message": message}));
-    }
+pub(super) fn begin(answer: &Answer, usage: ScriptedUsage, out: &mut Vec<u8>) {
+    let usage = ScriptedUsage { output_tokens: 1, ..usage };
+    let message = message(answer, json!([]), Value::Null, usage);
+    frame(out, Some("message_start"), &json!({"type": "message_start", "message": message}));
+}
 
-    pub(super) fn messages_open(&self, out: &mut Vec<u8>) {
-        let block = match self.item() {
-            OutputItem { kind: TokenKind::Text | TokenKind::Refusal, .. } => {
-                json!({"type": "text", "text": ""})
-            }
-            OutputItem { kind: TokenKind::Reasoning, .. } => {
-                json!({"type": "thinking", "thinking": "", "signature": ""})
-            }
-            OutputItem { kind: TokenKind::Call, id, name, .. } => {
-                json!({"type": "tool_use", "id": id, "name": name, "input": {}})
-            }
-        };
-        let data = json!({
-            "type": "content_block_start", "index": self.item_index(), "content_block": block,
-        });
-        frame(out, Some("content_block_start"), &data);
-    }
-
-    pub(super) fn messages_add(&self, piece: &str, out: &mut Vec<u8>) {
-        self.block_delta(
-            match self.item().kind {
-                TokenKind::Text | TokenKind::Refusal => {
-                    json!({"type": "text_delta", "text": piece})
-                }
-                TokenKind::Reasoning => json!({"type": "thinking_delta", "thinking": piece}),
-                TokenKind::Call => json!({"type": "input_json_delta", "partial_json": piece}),
-            },
-            out,
-        );
-    }
-
-    pub(super) fn messages_close(&self, out: &mut Vec<u8>) {
-        if self.item().kind == TokenKind::Reasoning {
-            self.block_delta(json!({"type": "signature_delta", "signature": SIGNATURE}), out);
+pub(super) fn open(answer: &Answer, out: &mut Vec<u8>) {
+    let block = match answer.item() {
+        OutputItem { kind: TokenKind::Text | TokenKind::Refusal, .. } => {
+            json!({"type": "text", "text": ""})
         }
-        let data = json!({"type": "content_block_stop", "index": self.item_index()});
-        frame(out, Some("content_block_stop"), &data);
-    }
+        OutputItem { kind: TokenKind::Reasoning, .. } => {
+            json!({"type": "thinking", "thinking": "", "signature": ""})
+        }
+        OutputItem { kind: TokenKind::Call, id, name, .. } => {
+            json!({"type": "tool_use", "id": id, "name": name, "input": {}})
+        }
+    };
+    let data = json!({
+        "type": "content_block_start", "index": answer.item_index(), "content_block": block,
+    });
+    frame(out, Some("content_block_start"), &data);
+}
 
-    pub(super) fn messages_ping(&self, out: &mut Vec<u8>) {
-        frame(out, Some("ping"), &json!({"type": "ping"}));
-    }
+pub(super) fn add(answer: &Answer, piece: &str, out: &mut Vec<u8>) {
+    block_delta(
+        answer,
+        match answer.item().kind {
+            TokenKind::Text | TokenKind::Refusal => {
+                json!({"type": "text_delta", "text": piece})
+            }
+            TokenKind::Reasoning => json!({"type": "thinking_delta", "thinking": piece}),
+            TokenKind::Call => json!({"type": "input_json_delta", "partial_json": piece}),
+        },
+        out,
+    );
+}
 
-    pub(super) fn messages_finish(&self, finish: Finish, usage: ScriptedUsage, out: &mut Vec<u8>) {
-        let data = json!({
-            "type": "message_delta",
-            "delta": {"stop_reason": reason(finish), "stop_sequence": null},
-            "usage": usage_of(usage),
-        });
-        frame(out, Some("message_delta"), &data);
-        frame(out, Some("message_stop"), &json!({"type": "message_stop"}));
+pub(super) fn close(answer: &Answer, out: &mut Vec<u8>) {
+    if answer.item().kind == TokenKind::Reasoning {
+        block_delta(answer, json!({"type": "signature_delta", "signature": SIGNATURE}), out);
     }
+    let data = json!({"type": "content_block_stop", "index": answer.item_index()});
+    frame(out, Some("content_block_stop"), &data);
+}
 
-    pub(super) fn messages_whole(&self, finish: Finish, usage: ScriptedUsage) -> Value {
-        let blocks: Vec<Value> = self.items.iter().map(block).collect();
-        self.message(json!(blocks), json!(reason(finish)), usage)
-    }
+pub(super) fn ping(out: &mut Vec<u8>) {
+    frame(out, Some("ping"), &json!({"type": "ping"}));
+}
 
-    fn message(&self, content: Value, stop_reason: Value, usage: ScriptedUsage) -> Value {
-        json!({
-            "id": format!("msg_{}", self.number),
-            "type": "message",
-            "role": "assistant",
-            "model": self.model,
-            "content": content,
-            "stop_reason": stop_reason,
-            "stop_sequence": null,
-            "usage": usage_of(usage),
-        })
-    }
+pub(super) fn finish(finish: Finish, usage: ScriptedUsage, out: &mut Vec<u8>) {
+    let data = json!({
+        "type": "message_delta",
+        "delta": {"stop_reason": reason(finish), "stop_sequence": null},
+        "usage": usage_of(usage),
+    });
+    frame(out, Some("message_delta"), &data);
+    frame(out, Some("message_stop"), &json!({"type": "message_stop"}));
+}
 
-    fn block_delta(&self, delta: Value, out: &mut Vec<u8>) {
-        let data =
-            json!({"type": "content_block_delta", "index": self.item_index(), "delta": delta});
-        frame(out, Some("content_block_delta"), &data);
-    }
+pub(super) fn whole(answer: &Answer, finish: Finish, usage: ScriptedUsage) -> Value {
+    let blocks: Vec<Value> = answer.items.iter().map(block).collect();
+    message(answer, json!(blocks), json!(reason(finish)), usage)
+}
+
+fn message(answer: &Answer, content: Value, stop_reason: Value, usage: ScriptedUsage) -> Value {
+    json!({
+        "id": format!("msg_{}", answer.number),
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model,
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": null,
+        "usage": usage_of(usage),
+    })
+}
+
+fn block_delta(answer: &Answer, delta: Value, out: &mut Vec<u8>) {
+    let data = json!({"type": "content_block_delta", "index": answer.item_index(), "delta": delta});
+    frame(out, Some("content_block_delta"), &data);
 }
 
 fn block(item: &OutputItem) -> Value {

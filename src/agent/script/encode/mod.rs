@@ -13,26 +13,39 @@ use serde_json::Value;
 use super::{Finish, ScriptedUsage};
 use crate::agent::model::Wire;
 use crate::wire::write_json;
+use chat::ChatFrames;
+use responses::ResponsesFrames;
 
 pub(super) use refused::{models, refused, status_of};
 
 /// One answer while it is written.
 #[derive(Debug)]
 pub(super) struct AnswerEncoder {
-    wire: Wire,
-    /// The number in the answer's own ids.
-    number: u64,
-    model: String,
-    created_s: u64,
-    includes_usage: bool,
-    items: Vec<OutputItem>,
+    answer: Answer,
+    frames: WireFrames,
     /// True if the last item is open.
     is_open: bool,
     /// True if the texts of items are needed at the end.
     keeps_texts: bool,
     kept_bytes: usize,
-    /// The sequence number of the next frame (Responses only).
-    sequence_number: u64,
+}
+
+/// The content of an answer so far.
+#[derive(Debug)]
+struct Answer {
+    /// The number in the answer's own ids.
+    number: u64,
+    model: String,
+    created_s: u64,
+    items: Vec<OutputItem>,
+}
+
+/// The frames of one wire, which writes an answer in its own way.
+#[derive(Debug)]
+enum WireFrames {
+    Chat(ChatFrames),
+    Responses(ResponsesFrames),
+    Messages,
 }
 
 /// The kind of an item's tokens.
@@ -56,23 +69,25 @@ struct OutputItem {
 
 impl AnswerEncoder {
     pub fn new(wire: Wire, model: &str, number: u64, created_s: u64) -> AnswerEncoder {
+        let frames = match wire {
+            Wire::ChatCompletions => WireFrames::Chat(ChatFrames::default()),
+            Wire::Responses => WireFrames::Responses(ResponsesFrames::default()),
+            Wire::Messages => WireFrames::Messages,
+        };
         AnswerEncoder {
-            wire,
-            number,
-            model: model.to_owned(),
-            created_s,
-            includes_usage: false,
-            items: Vec::new(),
+            answer: Answer { number, model: model.to_owned(), created_s, items: Vec::new() },
+            frames,
             is_open: false,
             keeps_texts: wire == Wire::Responses,
             kept_bytes: 0,
-            sequence_number: 0,
         }
     }
 
     /// Sets whether a stream of Chat Completions reports the token counts.
     pub fn include_usage(&mut self, includes_usage: bool) {
-        self.includes_usage = includes_usage;
+        if let WireFrames::Chat(frames) = &mut self.frames {
+            frames.includes_usage = includes_usage;
+        }
     }
 
     /// Keeps the texts, because the answer is needed as a document.
@@ -87,17 +102,18 @@ impl AnswerEncoder {
 
     /// Writes the first frames.
     pub fn begin(&mut self, usage: ScriptedUsage, out: &mut Vec<u8>) {
-        match self.wire {
-            Wire::ChatCompletions => self.chat_begin(out),
-            Wire::Responses => self.responses_begin(out),
-            Wire::Messages => self.messages_begin(usage, out),
+        match &mut self.frames {
+            WireFrames::Chat(frames) => frames.begin(&self.answer, out),
+            WireFrames::Responses(frames) => frames.begin(&self.answer, out),
+            WireFrames::Messages => messages::begin(&self.answer, usage, out),
         }
     }
 
     /// Writes a token of a text.
     pub fn token(&mut self, kind: TokenKind, piece: &str, out: &mut Vec<u8>) {
         assert!(kind != TokenKind::Call);
-        let is_same = self.is_open && self.items.last().is_some_and(|item| item.kind == kind);
+        let is_same =
+            self.is_open && self.answer.items.last().is_some_and(|item| item.kind == kind);
         if !is_same {
             self.open(kind, String::new(), String::new(), out);
         }
@@ -106,8 +122,12 @@ impl AnswerEncoder {
 
     /// Writes the beginning of a call; its arguments are added.
     pub fn call(&mut self, id: Option<&str>, name: &str, out: &mut Vec<u8>) {
-        let of_wire = if self.wire == Wire::Messages { "toolu" } else { "call" };
-        let made_up = || format!("{of_wire}_{}_{}", self.number, self.call_count() + 1);
+        let of_wire = match self.frames {
+            WireFrames::Messages => "toolu",
+            WireFrames::Chat(_) | WireFrames::Responses(_) => "call",
+        };
+        let made_up =
+            || format!("{of_wire}_{}_{}", self.answer.number, self.answer.call_count() + 1);
         let id = id.map_or_else(made_up, str::to_owned);
         self.open(TokenKind::Call, id, name.to_owned(), out);
     }
@@ -116,13 +136,13 @@ impl AnswerEncoder {
     pub fn add(&mut self, piece: &str, out: &mut Vec<u8>) {
         assert!(self.is_open);
         if self.keeps_texts {
-            self.items.last_mut().expect("it is open").text += piece;
+            self.answer.items.last_mut().expect("it is open").text += piece;
             self.kept_bytes += piece.len();
         }
-        match self.wire {
-            Wire::ChatCompletions => self.chat_add(piece, out),
-            Wire::Responses => self.responses_add(piece, out),
-            Wire::Messages => self.messages_add(piece, out),
+        match &mut self.frames {
+            WireFrames::Chat(frames) => frames.add(&self.answer, piece, out),
+            WireFrames::Responses(frames) => frames.add(&self.answer, piece, out),
+            WireFrames::Messages => messages::add(&self.answer, piece, out),
         }
     }
 
@@ -133,12 +153,12 @@ impl AnswerEncoder {
 
     fn open(&mut self, kind: TokenKind, id: String, name: String, out: &mut Vec<u8>) {
         self.close(out);
-        self.items.push(OutputItem { kind, text: String::new(), id, name });
+        self.answer.items.push(OutputItem { kind, text: String::new(), id, name });
         self.is_open = true;
-        match self.wire {
-            Wire::ChatCompletions => self.chat_open(out),
-            Wire::Responses => self.responses_open(out),
-            Wire::Messages => self.messages_open(out),
+        match &mut self.frames {
+            WireFrames::Chat(frames) => frames.open(&self.answer, out),
+            WireFrames::Responses(frames) => frames.open(&self.answer, out),
+            WireFrames::Messages => messages::open(&self.answer, out),
         }
     }
 
@@ -146,50 +166,52 @@ impl AnswerEncoder {
         if !std::mem::take(&mut self.is_open) {
             return;
         }
-        match self.wire {
-            Wire::ChatCompletions => {}
-            Wire::Responses => self.responses_close(out),
-            Wire::Messages => self.messages_close(out),
+        match &mut self.frames {
+            WireFrames::Chat(_) => {}
+            WireFrames::Responses(frames) => frames.close(&self.answer, out),
+            WireFrames::Messages => messages::close(&self.answer, out),
         }
     }
 
     /// Writes a keep-alive frame.
     pub fn ping(&self, out: &mut Vec<u8>) {
-        match self.wire {
-            Wire::ChatCompletions | Wire::Responses => out.extend_from_slice(b": ping\n\n"),
-            Wire::Messages => self.messages_ping(out),
+        match &self.frames {
+            WireFrames::Chat(_) | WireFrames::Responses(_) => out.extend_from_slice(b": ping\n\n"),
+            WireFrames::Messages => messages::ping(out),
         }
     }
 
     /// Writes the last frames.
     pub fn finish(&mut self, finish: Finish, usage: ScriptedUsage, out: &mut Vec<u8>) {
         self.close(out);
-        match self.wire {
-            Wire::ChatCompletions => self.chat_finish(finish, usage, out),
-            Wire::Responses => self.responses_finish(finish, usage, out),
-            Wire::Messages => self.messages_finish(finish, usage, out),
+        match &mut self.frames {
+            WireFrames::Chat(frames) => frames.finish(&self.answer, finish, usage, out),
+            WireFrames::Responses(frames) => frames.finish(&self.answer, finish, usage, out),
+            WireFrames::Messages => messages::finish(finish, usage, out),
         }
     }
 
     /// Writes the last frame of an answer that failed.
     pub fn error(&mut self, kind: &str, message: &str, out: &mut Vec<u8>) {
-        match self.wire {
-            Wire::ChatCompletions => frame(out, None, &refused::openai(kind, message)),
-            Wire::Responses => self.responses_error(kind, message, out),
-            Wire::Messages => frame(out, Some("error"), &refused::anthropic(kind, message)),
+        match &mut self.frames {
+            WireFrames::Chat(_) => frame(out, None, &refused::openai(kind, message)),
+            WireFrames::Responses(frames) => frames.error(kind, message, out),
+            WireFrames::Messages => frame(out, Some("error"), &refused::anthropic(kind, message)),
         }
     }
 
     /// Returns the answer as a document.
     pub fn whole(&self, finish: Finish, usage: ScriptedUsage) -> Value {
         assert!(self.keeps_texts);
-        match self.wire {
-            Wire::ChatCompletions => self.chat_whole(finish, usage),
-            Wire::Responses => self.responses_whole(Some(finish), Some(usage)),
-            Wire::Messages => self.messages_whole(finish, usage),
+        match &self.frames {
+            WireFrames::Chat(frames) => frames.whole(&self.answer, finish, usage),
+            WireFrames::Responses(_) => responses::whole(&self.answer, Some(finish), Some(usage)),
+            WireFrames::Messages => messages::whole(&self.answer, finish, usage),
         }
     }
+}
 
+impl Answer {
     fn item(&self) -> &OutputItem {
         self.items.last().expect("one was opened")
     }
