@@ -376,6 +376,7 @@ written_as! {
     Timeouts => TimeLimits;
 }
 
+#[doc(hidden)]
 impl From<LagLimit> for Limits {
     fn from(limit: LagLimit) -> Limits {
         let bytes = Some(limit.bytes).filter(|bytes| *bytes < u64::MAX);
@@ -383,12 +384,14 @@ impl From<LagLimit> for Limits {
     }
 }
 
+#[doc(hidden)]
 impl From<Limits> for LagLimit {
     fn from(limits: Limits) -> LagLimit {
         LagLimit { chunks: limits.chunks, bytes: limits.bytes.unwrap_or(u64::MAX) }
     }
 }
 
+#[doc(hidden)]
 impl From<Timeouts> for TimeLimits {
     fn from(timeouts: Timeouts) -> TimeLimits {
         let ms = |timeout: Option<Duration>| OrNull(timeout.map(|time| time.as_millis() as u64));
@@ -400,6 +403,7 @@ impl From<Timeouts> for TimeLimits {
     }
 }
 
+#[doc(hidden)]
 impl From<TimeLimits> for Timeouts {
     fn from(limits: TimeLimits) -> Timeouts {
         let time = |ms: OrNull<u64>| ms.0.map(Duration::from_millis);

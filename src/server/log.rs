@@ -90,7 +90,7 @@ impl Log {
     ///
     /// ```
     /// use streamdoor::server::Log;
-    /// use streamdoor::trace::Level;
+    /// use streamdoor::server::Level;
     ///
     /// let log = Log::off();
     /// log.record(1_700_000_000_000_000, Level::Info, "connection_closed", |record| {
@@ -113,6 +113,7 @@ impl Log {
 
     /// Like [`Log::record`], with texts of any length. It allocates, so it is for the start and the
     /// end of the process and for rare events.
+    #[doc(hidden)]
     pub fn announce(
         &self,
         wall_us: u64,
@@ -135,7 +136,7 @@ impl Log {
         self.way.as_ref().map_or(0, |way| way.dropped.load(Ordering::Relaxed))
     }
 
-    /// Waits until everything is written, at most about twice [`LOG_CLOSE_WAIT`]. Nothing is
+    /// Waits until everything is written, at most about twice `LOG_CLOSE_WAIT`. Nothing is
     /// written afterwards. Returns true if everything was written.
     pub fn close(&self) -> bool {
         const LOOK: Duration = Duration::from_millis(10);

@@ -27,7 +27,7 @@ mod hub;
 mod launch;
 mod log;
 mod mcp;
-pub mod metrics;
+pub(crate) mod metrics;
 #[cfg(test)]
 mod metrics_tests;
 pub(crate) mod outgoing;
@@ -39,6 +39,15 @@ mod spans;
 mod upstreams;
 mod workers;
 
+pub use crate::endpoint::{
+    Access, HostError, HostName, Origin, OriginError, TokenFault, Tokens, TokensError,
+};
+pub use crate::reactor::socket::AddressParseError;
+pub use crate::reactor::{IoError, ListenAddress, ListenError, ListenOptions};
+pub use crate::trace::log::WordError;
+pub use crate::trace::{Level, LogFormat, Record, Span};
+
+#[doc(hidden)] // In `crate::agents`.
 pub use agents::{
     AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
 };
