@@ -16,6 +16,20 @@ use crate::shard::handle::spawn_and_tell;
 use crate::tool::Files;
 
 /// The configuration of a server.
+///
+/// ```
+/// use streamdoor::ServerConfig;
+/// use streamdoor::server::ServerShardConfig;
+///
+/// // Two threads, at a port and at a Unix socket.
+/// let config = ServerConfig {
+///     shards: vec![ServerShardConfig::default(); 2],
+///     listen: vec!["127.0.0.1:8808".parse()?, "unix:/run/streamdoor.sock".parse()?],
+///     connections_max: 1_000,
+/// };
+/// # let _ = config;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// The configurations of the shards, one for each thread. The server sets their numbers.
@@ -28,6 +42,22 @@ pub struct ServerConfig {
 }
 
 /// A running server. Dropping it ends the server at once. [`Server::drain`] lets clients finish.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use streamdoor::server::ServerShardConfig;
+/// use streamdoor::{Server, ServerConfig};
+///
+/// # let shards = vec![ServerShardConfig::default()];
+/// # let listen = vec!["127.0.0.1:0".parse()?];
+/// let config = ServerConfig { shards, listen, connections_max: 100 };
+/// let server = Server::start(config, Arc::new(|_shard| {}))?;
+/// let end = server.wait(); // Of the first shard that ends.
+/// println!("shard {} has ended", end.shard);
+/// server.drain(Duration::from_secs(10));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Server {
     threads: Vec<ServerThread>,
