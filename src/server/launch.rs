@@ -66,6 +66,15 @@ pub struct Server {
     reports: Vec<Report>,
 }
 
+/// The result of [`Server::drain`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Everything that was pending was sent.
+    Whole,
+    /// The deadline came first, or a shard has died and its output was lost.
+    InPart,
+}
+
 /// The reason why a server did not start.
 #[derive(Debug)]
 pub enum ServerError {
@@ -214,9 +223,8 @@ impl Server {
     }
 
     /// Ends the server. It accepts no more connections, stops what runs, tells subscribers
-    /// `detached: shutdown`, and sends what is pending, for at most `deadline`. Returns true if
-    /// everything was sent. Returns false if a shard has died, because its output was lost.
-    pub fn drain(self, deadline: Duration) -> bool {
+    /// `detached: shutdown`, and sends what is pending, for at most `deadline`.
+    pub fn drain(self, deadline: Duration) -> Drained {
         let mut undrained: Vec<&ServerThread> = self.threads.iter().collect();
         let mut waited = Duration::ZERO;
         loop {
@@ -230,7 +238,10 @@ impl Server {
             };
             let is_done = undrained.is_empty() && self.threads.iter().all(is_quiet);
             if is_done || waited >= deadline {
-                return is_done && !self.ends.has_death();
+                return match is_done && !self.ends.has_death() {
+                    true => Drained::Whole,
+                    false => Drained::InPart,
+                };
             }
             std::thread::sleep(limits::DRAIN_LOOK);
             waited += limits::DRAIN_LOOK;

@@ -57,8 +57,8 @@ pub use guests::{GuestConfig, Guests, ServerHandle, ServerShard, ServerShardConf
 pub use hub::TlsConfig;
 #[cfg(feature = "tls")]
 pub use hub::TlsError;
-pub use launch::{Server, ServerConfig, ServerError, SetUp};
-pub use log::Log;
+pub use launch::{Drained, Server, ServerConfig, ServerError, SetUp};
+pub use log::{Log, LogClosed};
 pub use mcp::LineOptions;
 pub use outgoing::OutgoingConfig;
 #[cfg(feature = "tls")]
