@@ -1,6 +1,9 @@
 //! The inside of the crate, for readers of its code: the map, the path of one chunk, the words and
 //! the invariants.
 //!
+//! The modules below that have no page of their own are not part of the stable interface. They are
+//! `pub` for the program, the tests and the benchmarks only, and change without notice.
+//!
 //! # The map
 //!
 //! A module imports only from modules of a lower stratum (`tests/tidy.rs` holds the table):
@@ -28,8 +31,8 @@
 //! the kernel. Only `shard` knows all three. Time goes in as `now` and comes out as
 //! `next_deadline`.*
 //!
-//! Reading order: [`crate::engine::Event`] and [`crate::engine::Action`] (the whole behaviour),
-//! [`crate::engine::policy`], [`crate::memory::writer`] (the protocol of the ring), `shard/mod.rs`
+//! Reading order: `engine::Event` and `engine::Action` (the whole behaviour),
+//! `engine::policy`, `memory::writer` (the protocol of the ring), `shard/mod.rs`
 //! (one turn as a recipe). For the server: `endpoint::ApiCall` (all requests),
 //! `server/mod.rs` and `server/guests.rs`.
 //!
@@ -38,12 +41,12 @@
 //!
 //! # The path of one chunk
 //!
-//! A tool calls [`crate::tool::Context::emit`]. [`crate::memory::RingWriter`] claims room, copies
+//! A tool calls [`crate::tool::Context::emit`]. `memory::RingWriter` claims room, copies
 //! the bytes and publishes the descriptor. After the step the shard tells the engine the length and
-//! the kind ([`crate::engine::Event::Published`]). The engine notes the numbers and nothing else.
+//! the kind (`engine::Event::Published`). The engine notes the numbers and nothing else.
 //!
 //! The shard then asks for actions. The engine walks the subscribers and evaluates the policy of
-//! each. It returns one [`crate::engine::Action::Deliver`] for all subscribers that are owed the
+//! each. It returns one `engine::Action::Deliver` for all subscribers that are owed the
 //! same chunks. The shard borrows the bytes from the ring and calls their closures.
 //!
 //! A [`crate::Subscriber`] on another thread needs none of that. It polls the cache line of the
@@ -85,12 +88,12 @@
 //!
 //! - A1 `engine`, `wire`, `mcp`, `agent` and `endpoint` contain no syscall, clock, thread, OS
 //!   randomness or `unsafe`.
-//! - A2 Only [`crate::wire`], `mcp` and `agent` spell events for the outside. The engine knows no
+//! - A2 Only `wire`, `mcp` and `agent` spell events for the outside. The engine knows no
 //!   JSON, no HTTP, no MCP.
 //! - A3 After start the path publish → deliver allocates nothing: `tests/allocations.rs`. Exempt
 //!   are a tool's own work, opening and ending executions, attaching and detaching subscribers.
-//! - A4 Every queue, table, loop and retry has a limit in [`crate::limits`]. Rings shrink to a
-//!   tenth of what a cgroup allows, and if memory is short ([`crate::memory::pressure`]).
+//! - A4 Every queue, table, loop and retry has a limit in `limits.rs`. Rings shrink to a
+//!   tenth of what a cgroup allows, and if memory is short (`memory::pressure`).
 //! - A5 A number that left our hands comes back with its generation, and is checked before use.
 //! - A6 The kernel, tools, other processes and the contents of shared memory are *outside*. Their
 //!   values are checked, and wrong ones are answered with errors. Our own state is asserted, in
@@ -98,5 +101,5 @@
 //! - A7 The same seed and the same inputs give the same actions. The simulator runs each seed twice
 //!   and compares the hashes.
 //! - A8 Each word of shared memory has one writer. All atomics go through
-//!   [`crate::memory::atomic`].
+//!   `memory::atomic`.
 //! - A9 The core makes no callbacks. Actions are values, and results come back as values.

@@ -85,8 +85,43 @@
 //! With the feature `server`, a `Server` runs several shards at the same addresses. Clients start
 //! tools over HTTP or MCP, and follow them as server-sent events or as lines of JSON. The program
 //! `streamdoor serve` is such a server. A `Client` is the blocking counterpart; `streamdoor call`
-//! and `streamdoor watch` use it. A `Door` is for programs on the same machine, which read or write
-//! a ring in shared memory.
+//! and `streamdoor watch` use it:
+//!
+//! ```
+//! # #[cfg(not(feature = "server"))]
+//! # fn main() {}
+//! # #[cfg(feature = "server")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::{sync::Arc, time::Duration};
+//!
+//! use streamdoor::client::{ExecuteOptions, FollowOptions, StreamEvent};
+//! use streamdoor::server::ServerShardConfig;
+//! use streamdoor::{Client, Server, ServerConfig, ServerShard, ToolSpec};
+//!
+//! let config = ServerConfig {
+//!     shards: vec![ServerShardConfig::default(); 2],
+//!     listen: vec!["127.0.0.1:0".parse()?], // Any free port.
+//!     connections_max: 100,
+//! };
+//! let set_up = |shard: &mut ServerShard| {
+//!     let (spec, tools) = (ToolSpec::new("greet", "Says hello."), shard.tools_mut());
+//!     tools.insert_closure(spec, |_, out| Ok(out.send(b"hello")?)).expect("its name is new");
+//! };
+//! let server = Server::start(config, Arc::new(set_up))?;
+//!
+//! let client = Client::new(&format!("http://{}", server.addresses()[0]))?;
+//! let (execute, follow) = (ExecuteOptions::default(), FollowOptions::default());
+//! for event in client.call("greet", &serde_json::json!({}), &execute, follow)? {
+//!     if let StreamEvent::Chunk(chunk) = event? {
+//!         assert_eq!(chunk.data, b"hello");
+//!     }
+//! }
+//! server.drain(Duration::from_secs(1));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A `Door` is for programs on the same machine, which read or write a ring in shared memory.
 //!
 //! # Features
 //!
@@ -103,8 +138,9 @@
 //!
 //! # Where to read on
 //!
-//! The types that most programs need are at the root of this crate. [`internals`] has the map of
-//! the modules, the path of one chunk, the words and the invariants.
+//! The types that most programs need are at the root of this crate. The types in their fields and
+//! signatures are in modules by theme. [`internals`] has the map of the other modules, the path of
+//! one chunk, the words and the invariants.
 
 #![cfg_attr(
     not(feature = "server"),
@@ -114,65 +150,191 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("streamdoor runs on Linux only: it needs memfd seals, futexes and io_uring");
 
-#[cfg(feature = "server")]
-pub mod agent;
-#[cfg(feature = "server")]
-pub mod api;
-pub mod base;
-#[cfg(feature = "server")]
-pub mod client;
-#[cfg(feature = "server")]
-pub mod door;
-#[cfg(feature = "server")]
-pub mod endpoint;
-pub mod engine;
-pub mod internals;
-pub mod limits;
-#[cfg(feature = "server")]
-pub mod mcp;
-pub mod memory;
-pub mod reactor;
-#[cfg(feature = "server")]
-pub mod server;
-pub mod shard;
-#[cfg(any(test, fuzzing))]
-#[doc(hidden)]
-pub mod sim;
-pub mod stream;
-pub mod tool;
-pub mod trace;
-#[cfg(feature = "server")]
-pub mod upstream;
-pub mod wire;
+// The face: names at the root, and modules by theme.
 
+#[doc(inline)]
+pub use crate::base::{ExecutionId, SubscriberId};
 #[cfg(feature = "server")]
 #[doc(inline)]
 pub use crate::client::Client;
 #[cfg(feature = "server")]
 #[doc(inline)]
 pub use crate::door::Door;
+#[doc(inline)]
+pub use crate::engine::{Hold, Start, Status, SubscribeSpec};
 #[cfg(feature = "server")]
 #[doc(inline)]
-pub use crate::server::{GuestConfig, Server, ServerConfig, ServerError, ServerShard};
-
-#[doc(inline)]
-pub use crate::base::{ExecutionId, SubscriberId};
-#[doc(inline)]
-pub use crate::engine::{
-    CancelError, Hold, OnStall, Start, Status, SubscribeError, SubscribeSpec, Timeouts,
-};
+pub use crate::server::{GuestConfig, Server, ServerConfig, ServerShard};
 #[doc(inline)]
 pub use crate::shard::{
-    Chunk, Delivery, Ended, ExecuteError, ExecuteOptions, HandleError, PublishError, Reported,
-    Shard, ShardConfig, ShardHandle, ShardThread, Subscriber,
+    Chunk, Delivery, Ended, ExecuteOptions, Polled, Reported, Shard, ShardConfig, ShardHandle,
+    ShardThread, Subscriber,
 };
 #[doc(inline)]
 pub use crate::stream::{
-    DetachReason, End, EndState, ExecutionState, Exit, Gap, GapReason, Kind, Kinds, LagLimit,
-    Measure, Outcome, Policy, Progress, ProgressReport, Totals,
+    DetachReason, End, EndState, ExecutionState, Exit, Gap, GapReason, Kind, Kinds, Outcome,
+    Policy, Progress, Totals,
 };
 #[doc(inline)]
 pub use crate::tool::{Context, Output, Step, Tool, ToolError, ToolSpec, Tools};
+
+/// The errors of shards, handles and tools. Those of a server, a client and a door are in their
+/// own modules.
+pub mod errors {
+    #[doc(inline)]
+    pub use crate::base::Panicked;
+    #[doc(inline)]
+    pub use crate::base::id::ParseIdError;
+    #[doc(inline)]
+    pub use crate::engine::{AcknowledgeError, CancelError, NotFound, OpenError, SubscribeError};
+    #[doc(inline)]
+    pub use crate::reactor::{idle::IdleParseError, probe::ChoiceParseError};
+    #[doc(inline)]
+    pub use crate::shard::{CallError, ExecuteError, HandleError, PublishError, Shortage};
+    #[doc(inline)]
+    pub use crate::stream::{UnknownKind, UnknownPolicy};
+    #[doc(inline)]
+    pub use crate::tool::{ArgumentError, EmitError, SendError, SpecError, StartError, Stopped};
+}
+
+/// The options of shards, executions and subscribers.
+pub mod options {
+    #[doc(inline)]
+    pub use crate::base::{Principal, ProgressToken};
+    #[doc(inline)]
+    pub use crate::engine::{
+        Coalesce, EngineLimits, From, OnStall, ProgressSource, SubscriberPlace, Timeouts,
+    };
+    #[doc(inline)]
+    pub use crate::memory::RingPoolConfig;
+    #[doc(inline)]
+    pub use crate::reactor::{Choice, Idle, SocketLimits, Watch};
+    #[doc(inline)]
+    pub use crate::shard::MemoryWatch;
+    #[doc(inline)]
+    pub use crate::stream::{LagLimit, Terms};
+}
+
+/// The times and counts that a shard reports about itself.
+pub mod readings {
+    #[doc(inline)]
+    pub use crate::base::Instant;
+    #[doc(inline)]
+    pub use crate::engine::{RingFacts, SubscriberStatus};
+    #[doc(inline)]
+    pub use crate::memory::pressure::Decisive;
+    #[doc(inline)]
+    pub use crate::memory::{Pressure, Readings, RingPoolUsage};
+    #[doc(inline)]
+    pub use crate::reactor::Report;
+    #[doc(inline)]
+    pub use crate::reactor::{
+        probe::Found,
+        uring::{Flavor, UringError},
+    };
+    #[doc(inline)]
+    pub use crate::shard::MemoryStatus;
+    #[doc(inline)]
+    pub use crate::trace::{Counters, Duty, Latency, Stalls};
+}
+
+/// The parts of tools: their descriptions, their work, their progress, and their questions.
+pub mod tools {
+    #[doc(inline)]
+    pub use crate::base::Guarded;
+    #[doc(inline)]
+    pub use crate::memory::ChunkHeader;
+    #[doc(inline)]
+    pub use crate::stream::{Measure, ProgressReport};
+    #[cfg(feature = "tools")]
+    #[doc(inline)]
+    pub use crate::tool::CommandPolicy;
+    #[cfg(feature = "server")]
+    #[doc(inline)]
+    pub use crate::tool::Folder;
+    #[doc(inline)]
+    pub use crate::tool::{
+        Abilities, Arguments, Asking, Blocking, Completion, Files, Gather, Need, OnStop, Prepared,
+        Question, QuestionMethod, Replies, Report, StopSignal, SubscribeDefaults, TaskSupport,
+        VirtualTool, Work,
+    };
+    #[cfg(any(feature = "tools", feature = "server"))]
+    #[doc(inline)]
+    pub use crate::tool::{Environment, Variable, VariableParseError};
+    #[doc(inline)]
+    pub use crate::trace::{TraceContext, TraceParent};
+}
+
+/// Runs of language models inside a server's shard.
+#[cfg(feature = "server")]
+pub mod agents {
+    #[doc(inline)]
+    pub use crate::agent::model::{
+        BaseUrl, Effort, Endpoint, EndpointError, FinishReason, Secret, Wire,
+    };
+    #[doc(inline)]
+    pub use crate::agent::{
+        Arguments, AssistantMessage, Body, CallMade, CancelReason, Config, ConfigError,
+        Continuation, Data, Decision, Ended, Failure, Final, FinalState, Fold, Folded, Hooks,
+        Iterate, Message, NoHooks, PartError, PartProgress, Partial, Reason, ReasoningBlock,
+        RunEnd, RunPart, RunState, StepCall, StepChoice, StepState, StepSummary, Strategy,
+        ToolDescription, ToolExecution, ToolResult, UnknownStrategy, Usage,
+    };
+    #[doc(inline)]
+    pub use crate::server::{
+        AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
+    };
+}
+
+#[cfg(feature = "server")]
+pub mod client;
+#[cfg(feature = "server")]
+pub mod door;
+pub mod internals;
+#[cfg(feature = "server")]
+pub mod server;
+
+// The inside. The program, the tests and the benchmarks use it, so it is visible, but it is not
+// part of the stable interface (`internals.rs`).
+
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub mod agent;
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub mod api;
+#[doc(hidden)]
+pub mod base;
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub mod endpoint;
+#[doc(hidden)]
+pub mod engine;
+#[doc(hidden)]
+pub mod limits;
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub mod mcp;
+#[doc(hidden)]
+pub mod memory;
+#[doc(hidden)]
+pub mod reactor;
+#[doc(hidden)]
+pub mod shard;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod sim;
+#[doc(hidden)]
+pub mod stream;
+#[doc(hidden)]
+pub mod tool;
+#[doc(hidden)]
+pub mod trace;
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub mod upstream;
+#[doc(hidden)]
+pub mod wire;
 
 // The name by which tests and fuzz targets know the library.
 #[cfg(test)]

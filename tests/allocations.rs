@@ -55,7 +55,7 @@ fn nothing_allocates_on_the_chunk_path() {
 #[cfg(feature = "server")]
 fn logging_allocates_nothing() {
     use counting::wait_until_it_sleeps;
-    use streamdoor::server::Log;
+    use streamdoor::server::{Log, LogClosed};
     use streamdoor::trace::{Level, LogFormat};
     let log = Log::start(LogFormat::Json, Level::Info, std::io::sink()).unwrap();
     let push = |count: u64| {
@@ -72,7 +72,7 @@ fn logging_allocates_nothing() {
     at_chunk(LAST_COUNTED);
     println!("the log: {} of 110000 records dropped", log.dropped_total());
     assert_none("the log");
-    assert!(log.close());
+    assert_eq!(log.close(), LogClosed::Whole);
 }
 
 /// Asserts that reading the kernel's memory files, once a second in the memory watch, does not

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use streamdoor::client::{Client, ExecuteOptions as Wanted, FollowOptions, StreamEvent};
 use streamdoor::engine::{Start, SubscribeSpec};
 use streamdoor::mcp::catalog::{Catalog, Prompt, Resource};
-use streamdoor::server::{Server, ServerConfig, ServerHandle, ServerShard};
+use streamdoor::server::{Drained, Server, ServerConfig, ServerHandle, ServerShard};
 use streamdoor::shard::{CallError, Delivery, ExecuteOptions, ShardConfig};
 use streamdoor::stream::{EndState, Outcome};
 use streamdoor::tool::{Context, Output, Step, Tool, ToolSpec, Work};
@@ -265,7 +265,7 @@ fn callbacks_that_panic_cost_nobody_else_anything() {
     // two.
     assert_eq!(sum("callbacks_panicked_total"), ROUNDS * (2 * 5 + 2));
     assert_eq!(sum("subscribers_detached_lost_total"), ROUNDS * 2);
-    assert!(server.drain(std::time::Duration::from_secs(20)));
+    assert_eq!(server.drain(std::time::Duration::from_secs(20)), Drained::Whole);
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl std::str::FromStr for Strategy {
     }
 }
 
-/// The settings of a run. [`Config::new`] uses the defaults of [`crate::limits`].
+/// The settings of a run. [`Config::new`] uses the defaults of `limits.rs`.
 ///
 /// A run that reaches `steps_max`, `tokens_max`, `duration_max`, `bytes_max` or
 /// `conversation_bytes_max` ends as *completed*, and its reason names the limit. Everything it did
@@ -104,7 +104,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Creates a configuration without tools, with the defaults of [`crate::limits`].
+    /// Creates a configuration without tools, with the defaults of `limits.rs`.
     pub fn new(agent_id: impl Into<String>, endpoint: Endpoint) -> Config {
         Config {
             agent_id: agent_id.into(),

@@ -19,7 +19,7 @@ use crate::limits;
 /// Folds the parts of a run into its [`RunState`].
 ///
 /// ```
-/// use streamdoor::agent::{Fold, Folded, RunPart};
+/// use streamdoor::agents::{Fold, Folded, RunPart};
 /// let lines = [
 ///     r#"{"type":"StepStarted","seq":2,"agent_id":"a","step_number":1,"timestamp_us":0}"#,
 ///     r#"{"type":"TextDelta","seq":3,"agent_id":"a","step_number":1,"timestamp_us":0,
@@ -33,10 +33,10 @@ use crate::limits;
 /// let folded: Vec<Folded> = lines
 ///     .iter()
 ///     .map(|line| Ok(fold.take(&RunPart::parse(line.as_bytes())?)))
-///     .collect::<Result<_, streamdoor::agent::PartError>>()?;
+///     .collect::<Result<_, streamdoor::agents::PartError>>()?;
 /// assert_eq!(folded, [Folded::Nothing, Folded::Nothing, Folded::Step]);
 /// assert_eq!(fold.state().text(), "Hello");
-/// # Ok::<(), streamdoor::agent::PartError>(())
+/// # Ok::<(), streamdoor::agents::PartError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Fold {
@@ -244,7 +244,7 @@ impl Fold {
 /// parts. It is `iterate`, built on `stream`.
 ///
 /// ```
-/// use streamdoor::agent::{Iterate, RunPart};
+/// use streamdoor::agents::{Iterate, RunPart};
 /// # let last = r#"{"type":"ExecutionCompleted","seq":1,"agent_id":"a","step_number":0,
 /// #     "timestamp_us":0,"final_state":{"step_count":0,"text":"","usage":{"input_tokens":0,
 /// #     "output_tokens":0},"reason":"stop","tool_call_count":0,"duration_us":0}}"#;

@@ -23,7 +23,7 @@ use crate::stream::{Gap, Kind};
 /// One part of a run.
 ///
 /// ```
-/// use streamdoor::agent::{Body, RunPart, Partial};
+/// use streamdoor::agents::{Body, RunPart, Partial};
 /// let line = br#"{"type":"TextDelta","seq":3,"agent_id":"a1","step_number":1,
 ///     "timestamp_us":1700000000000000,"delta":"Hello","offset":0}"#;
 /// let part = RunPart::parse(line)?;
@@ -34,7 +34,7 @@ use crate::stream::{Gap, Kind};
 /// let mut json = Vec::new();
 /// part.write_json(&mut json);
 /// assert_eq!(RunPart::parse(&json)?, part);
-/// # Ok::<(), streamdoor::agent::PartError>(())
+/// # Ok::<(), streamdoor::agents::PartError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunPart {

@@ -4,9 +4,10 @@
 //! member stands in one row, with its text, its name and its type ([`Row`]). The rows make the
 //! type, its traits of `serde` and its JSON Schema.
 //!
-//! Deliberately absent: the events of streams and the messages of MCP. They are hot, and
-//! [`crate::wire`] and `mcp` spell them by hand. Also absent are the documents of front ends, which
-//! others define, and the bodies of requests, which `endpoint` reads by tables of fields.
+//! Deliberately absent: the spelling of events and of MCP messages. They are hot, and
+//! [`crate::wire`] and `mcp` spell them by hand. `events.rs` has the rows of events, and tests
+//! compare both. Also absent are the bodies of requests. `endpoint` reads them by tables of fields,
+//! which make their schemas, too.
 //!
 //! Invariants:
 //! - Values from outside are checked against the rows before they are read ([`read`]). The error
@@ -21,7 +22,9 @@
 #![forbid(unsafe_code)]
 
 mod doors;
+mod events;
 mod executions;
+mod fronts;
 mod replies;
 mod rows;
 #[cfg(test)]
@@ -35,10 +38,12 @@ use serde_json::{Map, Value, json};
 pub use doors::{
     Clocks, DoorEnd, DoorGo, EndOfDoor, ProduceGrant, ReadGrant, ReadTerms, SeenTotals,
 };
+pub use events::{ChunkEvent, EndEvent, GapEvent, PartEvent, Replay, StartedEvent, progress_rows};
 pub use executions::{
     AllProgress, Created, Ended, Execution, Executions, HELD_BY_HOLD, Links, Progress, ProgressOf,
     StateOf, Subscriber, Summary, TokenProgress,
 };
+pub use fronts::{CommandAnswer, FrontInfo, McpError, McpProblem, StartedRun, Thread, ThreadState};
 pub use replies::{ErrorReply, Health, Problem};
 pub use rows::{Document, Fault, Member, Row, read, schema};
 pub use tools::{
@@ -57,6 +62,8 @@ pub fn schemas() -> Map<String, Value> {
     let one_of = |variants: &[Value]| json!({ "oneOf": variants });
     let lines = [ReadGrant::schema(), ProduceGrant::schema(), DoorGo::schema(), DoorEnd::schema()];
     let alternatives = vec![
+        ("Event", events::any_event()),
+        events::progress_event(),
         ("Exit", values::exit_schema()),
         ("VirtualTool", Tool::schema()),
         ("WorkerEvent", one_of(&[ToolCall::schema(), CancelledCall::schema()])),
@@ -67,6 +74,8 @@ pub fn schemas() -> Map<String, Value> {
         tools::schemas(),
         executions::schemas(),
         doors::schemas(),
+        events::schemas(),
+        fronts::schemas(),
         values::schemas(),
     ];
     let all = of_files.into_iter().flatten().chain(alternatives);

@@ -129,19 +129,31 @@ pub(super) fn reference<T: Document>() -> Value {
 
 /// Returns the schema of a document.
 pub fn schema<T: Document>() -> Value {
-    let properties: Map<String, Value> =
-        T::ROWS.iter().map(|row| (row.name.to_owned(), row.described())).collect();
-    let required = T::ROWS.iter().filter(|row| !row.is_optional);
-    let required: Vec<&str> = required.map(|row| row.name).collect();
+    object(T::ABOUT, T::IS_OPEN, T::ROWS)
+}
+
+/// Returns the schema of an object with these members.
+pub(super) fn object(
+    about: &str,
+    is_open: bool,
+    rows: impl IntoIterator<Item = &'static Row>,
+) -> Value {
+    let (mut properties, mut required) = (Map::new(), Vec::new());
+    for row in rows {
+        properties.insert(row.name.to_owned(), row.described());
+        if !row.is_optional {
+            required.push(row.name);
+        }
+    }
     let mut schema = json!({
         "type": "object",
-        "description": T::ABOUT.trim(),
+        "description": about.trim(),
         "properties": properties,
     });
     if !required.is_empty() {
         schema["required"] = required.into();
     }
-    if !T::IS_OPEN {
+    if !is_open {
         schema["additionalProperties"] = false.into();
     }
     schema

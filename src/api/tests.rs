@@ -118,9 +118,17 @@ fn an_exit_is_a_code_or_a_signal() {
 #[test]
 fn every_text_of_a_row_is_a_sentence_and_every_schema_has_its_name_once() {
     let schemas = schemas();
-    let count = [replies::schemas(), tools::schemas(), executions::schemas(), doors::schemas()];
-    let count: usize = count.iter().map(Vec::len).sum::<usize>() + values::schemas().len();
-    assert_eq!(schemas.len(), count + 4, "a name occurs twice");
+    let count = [
+        replies::schemas(),
+        tools::schemas(),
+        executions::schemas(),
+        doors::schemas(),
+        events::schemas(),
+        fronts::schemas(),
+        values::schemas(),
+    ];
+    let count: usize = count.iter().map(Vec::len).sum();
+    assert_eq!(schemas.len(), count + 6, "a name occurs twice");
     for (title, schema) in &schemas {
         let properties = schema["properties"].as_object().into_iter().flatten();
         for (name, schema) in properties {
@@ -128,4 +136,57 @@ fn every_text_of_a_row_is_a_sentence_and_every_schema_has_its_name_once() {
             assert!(text.ends_with('.'), "{title}.{name}: {text}");
         }
     }
+}
+
+/// Leaves out each member of an answer in turn. The error names those that must be there.
+fn assert_is_strict<T: Document + std::fmt::Debug>(full: &Value) {
+    assert!(read::<T>(full.clone(), "the answer").is_ok(), "{full}");
+    for row in T::ROWS {
+        let mut document = full.clone();
+        let known = document.as_object_mut().unwrap().remove(row.name).is_some();
+        assert!(known, "{} has no `{}`", T::TITLE, row.name);
+        match read::<T>(document, "the answer") {
+            Ok(_) => assert!(row.is_optional, "{} does without `{}`", T::TITLE, row.name),
+            Err(fault) => {
+                let expected = format!("`{}` of the answer is missing", row.name);
+                assert_eq!(fault.text, expected);
+                assert!(!row.is_optional, "{} needs `{}`", T::TITLE, row.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_member_that_an_answer_lacks_is_named() {
+    let (id, token) = ("0".repeat(26), "0".repeat(39));
+    let links =
+        json!({"self": "/a", "events": "/b", "result": "/c", "output": "/d", "progress": "/e"});
+    let progress = json!({
+        "progress": 1, "total": 2, "percentage": 50, "message": "m", "context": {},
+    });
+    let summary = json!({
+        "execution": id, "tool": "t", "state": "running", "chunks": 1, "bytes": 2,
+        "subscribers": 3, "age_ms": 4,
+    });
+    let ended = json!({
+        "execution": id, "state": "failed", "chunks": 1, "bytes": 2, "complete": true,
+        "encoding": "text", "data": "d", "exit": {"code": 1}, "error": "e",
+    });
+    let created = json!({
+        "execution": id, "token": token, "tool": "t", "state": "queued", "links": links,
+    });
+    let of = json!({"token": token, "execution": id, "progress": progress});
+    assert_is_strict::<Created>(&created);
+    assert_is_strict::<Links>(&links);
+    assert_is_strict::<StateOf>(&json!({"execution": id, "state": "running"}));
+    assert_is_strict::<Executions>(&json!({"executions": [summary], "dead_shards": [1]}));
+    assert_is_strict::<Summary>(&summary);
+    assert_is_strict::<Ended<'_>>(&ended);
+    assert_is_strict::<Progress>(&progress);
+    assert_is_strict::<ProgressOf>(&of);
+    assert_is_strict::<AllProgress>(&json!({"progress": [of], "dead_shards": [1]}));
+    let problem = json!({"code": "c", "message": "m", "field": "f", "limit": 1});
+    assert_is_strict::<Problem>(&problem);
+    assert_is_strict::<ErrorReply>(&json!({ "error": problem }));
+    assert_is_strict::<Subscriber>(&subscriber());
 }

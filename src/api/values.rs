@@ -10,7 +10,9 @@ use serde_json::{Map, Value, json};
 use super::rows::{Fault, Member, documents};
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
 use crate::engine::{SubscriberPlace, Timeouts};
-use crate::stream::{DetachReason, ExecutionState, Exit, Kind, LagLimit, Outcome, Policy};
+use crate::stream::{
+    DetachReason, ExecutionState, Exit, GapReason, Kind, LagLimit, Outcome, Policy,
+};
 
 /// Gives types of `serde` a noun, a check and a schema.
 macro_rules! plain {
@@ -36,6 +38,7 @@ plain! {
     u8: "a number in its range", fits::<u8>, {"type": "integer", "minimum": 0};
     u32: "a number in its range", fits::<u32>, {"type": "integer", "minimum": 0};
     i32: "a number of 32 bits", fits::<i32>, {"type": "integer"};
+    i64: "a whole number", Value::is_i64, {"type": "integer"};
     u64: "a whole number of 64 bits", Value::is_u64, {"type": "integer", "minimum": 0};
     f64: "a number", Value::is_number, {"type": "number"};
     Map<String, Value>: "a JSON object", Value::is_object, {"type": "object"};
@@ -233,12 +236,15 @@ names! {
     Outcome: Outcome::name, OUTCOMES;
     ExecutionState: ExecutionState::name, STATES;
     DetachReason: DetachReason::name, DetachReason::ALL;
+    GapReason: GapReason::name, GAP_REASONS;
     SubscriberPlace: place_name, [SubscriberPlace::Local, SubscriberPlace::Remote];
     Encoding: encoding_name, [Encoding::Text, Encoding::Base64];
 }
 
 const OUTCOMES: [Outcome; 4] =
     [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::TimedOut];
+const GAP_REASONS: [GapReason; 4] =
+    [GapReason::Lag, GapReason::Conflated, GapReason::Overtaken, GapReason::Late];
 const STATES: [ExecutionState; 7] = [
     ExecutionState::Queued,
     ExecutionState::Running,
@@ -376,6 +382,7 @@ written_as! {
     Timeouts => TimeLimits;
 }
 
+#[doc(hidden)]
 impl From<LagLimit> for Limits {
     fn from(limit: LagLimit) -> Limits {
         let bytes = Some(limit.bytes).filter(|bytes| *bytes < u64::MAX);
@@ -383,12 +390,14 @@ impl From<LagLimit> for Limits {
     }
 }
 
+#[doc(hidden)]
 impl From<Limits> for LagLimit {
     fn from(limits: Limits) -> LagLimit {
         LagLimit { chunks: limits.chunks, bytes: limits.bytes.unwrap_or(u64::MAX) }
     }
 }
 
+#[doc(hidden)]
 impl From<Timeouts> for TimeLimits {
     fn from(timeouts: Timeouts) -> TimeLimits {
         let ms = |timeout: Option<Duration>| OrNull(timeout.map(|time| time.as_millis() as u64));
@@ -400,6 +409,7 @@ impl From<Timeouts> for TimeLimits {
     }
 }
 
+#[doc(hidden)]
 impl From<TimeLimits> for Timeouts {
     fn from(limits: TimeLimits) -> Timeouts {
         let time = |ms: OrNull<u64>| ms.0.map(Duration::from_millis);

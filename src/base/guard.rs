@@ -34,7 +34,7 @@ impl Panicked {
         Panicked { text }
     }
 
-    /// The message of the panic, cut after [`PANIC_TEXT_BYTES_MAX`] bytes.
+    /// The message of the panic, cut after `PANIC_TEXT_BYTES_MAX` bytes.
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -10,11 +10,18 @@ use crate::base::pool::Handle;
 /// case), 128 bits.
 ///
 /// The 64-bit nonce makes an id unguessable. The index and the generation make its look-up O(1).
+///
+/// ```
+/// use streamdoor::{ExecutionId, errors::ParseIdError};
+///
+/// assert_eq!("no id".parse::<ExecutionId>(), Err(ParseIdError));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExecutionId {
     /// The shard that holds the execution.
     pub shard: u8,
     /// The slot in that shard's table (24 bits of its index are printed).
+    #[doc(hidden)]
     pub slot: Handle,
     /// Random bits drawn when the execution was opened.
     pub nonce: u64,
@@ -27,6 +34,7 @@ pub struct ProgressToken {
     /// The shard that holds the execution.
     pub shard: u8,
     /// The slot in that shard's table (24 bits of its index are printed).
+    #[doc(hidden)]
     pub slot: Handle,
     /// Random bits drawn when the execution was opened.
     pub secret: u128,
@@ -34,8 +42,14 @@ pub struct ProgressToken {
 
 /// The id of one subscriber of one shard. It is not secret, because it is only used with an
 /// execution.
+///
+/// ```
+/// use streamdoor::{SubscriberId, errors::ParseIdError};
+///
+/// assert_eq!("no id".parse::<SubscriberId>(), Err(ParseIdError));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SubscriberId(pub Handle);
+pub struct SubscriberId(#[doc(hidden)] pub Handle);
 
 /// The error for a text that is not an id of any version of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -119,6 +119,7 @@ pub(crate) fn printable(text: &str) -> String {
     chars.take(limits::CLIENT_MESSAGE_CHARS_MAX).collect()
 }
 
+#[doc(hidden)]
 impl From<ResponseError> for ClientError {
     fn from(error: ResponseError) -> ClientError {
         match error {

@@ -3,11 +3,9 @@
 
 use super::error::ClientError;
 use super::fields::Fields;
-use crate::api::{Json, Progress};
+use crate::api::{self, Json, Progress};
 use crate::base::{ExecutionId, ProgressToken};
-use crate::stream::{
-    DetachReason, End, EndState, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
-};
+use crate::stream::{End, EndState, Gap, Kind, LagLimit, Outcome, Policy, Totals};
 use crate::wire::base64;
 use crate::wire::events::Replay;
 
@@ -120,43 +118,58 @@ impl StreamEvent {
             ));
         }
         let name = fields.text("event")?;
-        let execution = fields.parsed("execution")?;
-        let event = match name.as_str() {
-            "started" => StreamEvent::Started(started(execution, &mut fields)?),
-            "chunk" => StreamEvent::Chunk(chunk(&mut fields)?),
-            "gap" => StreamEvent::Gap(gap(&mut fields)?),
-            "progress" => StreamEvent::Progress(progress(&mut fields)?),
-            "end" => StreamEvent::End(end(&mut fields)?),
-            _ => return Err(fields.wrong("event", "the name of an event")),
-        };
-        Ok((execution, event))
+        match name.as_str() {
+            "started" => started(fields.document("event", name)?),
+            "chunk" => Ok((fields.parsed("execution")?, StreamEvent::Chunk(chunk(&mut fields)?))),
+            "gap" => gap(fields.document("event", name)?),
+            "progress" => {
+                let execution = fields.parsed("execution")?;
+                Ok((execution, StreamEvent::Progress(progress(&mut fields)?)))
+            }
+            "end" => end(fields.document("event", name)?),
+            _ => Err(fields.wrong("event", "the name of an event")),
+        }
     }
 }
 
-fn started(execution: ExecutionId, fields: &mut Fields) -> Result<StartedEvent, ClientError> {
-    Ok(StartedEvent {
-        execution,
-        subscriber: fields.text("subscriber")?,
-        tool: fields.text("tool")?,
-        token: fields.parsed_if("token")?,
-        policy: fields.parsed("policy")?,
-        limit: fields.member("limits")?,
-        from_seq: seq(fields, "from_seq")?,
-        replay: fields.object_if("replay")?.map(replay).transpose()?,
+/// The error of a member whose value contradicts another one.
+fn wrong(name: &str, must: &str) -> ClientError {
+    ClientError::protocol(format!("`{name}` of an event is not {must}"))
+}
+
+fn started(event: api::StartedEvent) -> Result<(ExecutionId, StreamEvent), ClientError> {
+    first_seq(event.from_seq, "from_seq")?;
+    let started = StartedEvent {
+        execution: event.execution,
+        subscriber: event.subscriber,
+        tool: event.tool,
+        token: event.token,
+        policy: event.policy,
+        limit: event.limits,
+        from_seq: event.from_seq,
+        replay: event.replay.map(replay).transpose()?,
+    };
+    Ok((started.execution, StreamEvent::Started(started)))
+}
+
+fn replay(replay: api::Replay) -> Result<Replay, ClientError> {
+    let Some(of) = Replay::OF.iter().position(|word| *word == replay.of) else {
+        return Err(wrong("of", "`sent` or `unacknowledged`"));
+    };
+    Ok(Replay {
+        chunks: replay.chunks,
+        bytes: replay.bytes,
+        until_acknowledged: of == 1,
+        grace_ms: replay.grace_ms,
     })
 }
 
-fn replay(mut fields: Fields) -> Result<Replay, ClientError> {
-    let of = fields.text("of")?;
-    let Some(of) = Replay::OF.iter().position(|word| *word == of) else {
-        return Err(fields.wrong("of", "`sent` or `unacknowledged`"));
-    };
-    Ok(Replay {
-        chunks: fields.small("chunks")?,
-        bytes: fields.small("bytes")?,
-        until_acknowledged: of == 1,
-        grace_ms: fields.number("grace_ms")?,
-    })
+/// Refuses a number that no chunk has.
+fn first_seq(seq: u64, name: &str) -> Result<u64, ClientError> {
+    match seq {
+        0 => Err(wrong(name, "the number of a chunk")),
+        seq => Ok(seq),
+    }
 }
 
 fn chunk(fields: &mut Fields) -> Result<ChunkEvent, ClientError> {
@@ -188,30 +201,24 @@ fn part(name: String, json: &[u8], fields: &mut Fields) -> Result<PartEvent, Cli
 
 /// The number of a chunk, at least 1.
 fn seq(fields: &mut Fields, name: &str) -> Result<u64, ClientError> {
-    match fields.number(name)? {
-        0 => Err(fields.wrong(name, "the number of a chunk")),
-        seq => Ok(seq),
-    }
+    first_seq(fields.number(name)?, name)
 }
 
-fn gap(fields: &mut Fields) -> Result<Gap, ClientError> {
-    const REASONS: [GapReason; 4] =
-        [GapReason::Lag, GapReason::Conflated, GapReason::Overtaken, GapReason::Late];
+fn gap(event: api::GapEvent) -> Result<(ExecutionId, StreamEvent), ClientError> {
     let gap = Gap {
-        from_seq: seq(fields, "from_seq")?,
-        to_seq: seq(fields, "to_seq")?,
-        chunk_count: fields.number("chunk_count")?,
-        byte_count: fields.number("byte_count")?,
-        reason: fields
-            .named("reason", |name| REASONS.into_iter().find(|reason| reason.name() == name))?,
+        from_seq: first_seq(event.from_seq, "from_seq")?,
+        to_seq: event.to_seq,
+        chunk_count: event.chunk_count,
+        byte_count: event.byte_count,
+        reason: event.reason,
     };
     if gap.to_seq < gap.from_seq {
-        return Err(fields.wrong("to_seq", "at least `from_seq`"));
+        return Err(wrong("to_seq", "at least `from_seq`"));
     }
     if gap.chunk_count - u64::from(gap.chunk_count > 0) > gap.to_seq - gap.from_seq {
-        return Err(fields.wrong("chunk_count", "at most the number of chunks in the gap"));
+        return Err(wrong("chunk_count", "at most the number of chunks in the gap"));
     }
-    Ok(gap)
+    Ok((event.execution, StreamEvent::Gap(gap)))
 }
 
 fn progress(fields: &mut Fields) -> Result<Progress, ClientError> {
@@ -224,33 +231,28 @@ fn progress(fields: &mut Fields) -> Result<Progress, ClientError> {
     })
 }
 
-fn end(fields: &mut Fields) -> Result<EndEvent, ClientError> {
-    let state = fields.text("state")?;
-    let state = match (state.as_str(), outcome(&state)) {
+fn end(event: api::EndEvent) -> Result<(ExecutionId, StreamEvent), ClientError> {
+    let missing = |name| ClientError::protocol(format!("`{name}` of an event is missing"));
+    let state = match (&*event.state, outcome(&event.state)) {
         (_, Some(outcome)) => EndState::Ended(outcome),
         ("detached", _) => EndState::Detached {
-            reason: fields.named("reason", |name| {
-                DetachReason::ALL.into_iter().find(|reason| reason.name() == name)
-            })?,
-            resume_from: seq(fields, "resume_from")?,
+            reason: event.reason.ok_or_else(|| missing("reason"))?,
+            resume_from: first_seq(
+                event.resume_from.ok_or_else(|| missing("resume_from"))?,
+                "resume_from",
+            )?,
         },
-        _ => return Err(fields.wrong("state", "a state in which a subscription ends")),
+        _ => return Err(wrong("state", "a state in which a subscription ends")),
     };
     let end = End {
         state,
-        given: Totals { chunks: fields.number("chunks")?, bytes: fields.number("bytes")? },
-        missed: Totals {
-            chunks: fields.number("missed_chunks")?,
-            bytes: fields.number("missed_bytes")?,
-        },
-        published: Totals {
-            chunks: fields.number("execution_chunks")?,
-            bytes: fields.number("execution_bytes")?,
-        },
-        duration_us: fields.number("duration_us")?,
-        exit: fields.member("exit")?,
+        given: Totals { chunks: event.chunks, bytes: event.bytes },
+        missed: Totals { chunks: event.missed_chunks, bytes: event.missed_bytes },
+        published: Totals { chunks: event.execution_chunks, bytes: event.execution_bytes },
+        duration_us: event.duration_us,
+        exit: event.exit,
     };
-    Ok(EndEvent { end, error: fields.text_if("error")? })
+    Ok((event.execution, StreamEvent::End(EndEvent { end, error: event.error })))
 }
 
 /// The outcome of that name.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::event::StreamEvent;
+use crate::api::{self, Document, Row};
 use crate::base::{ExecutionId, Handle, Random};
 use crate::stream::{
     DetachReason, EndState, Exit, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
@@ -213,5 +214,97 @@ fn what_is_no_event_is_refused_by_name() {
     }
     for event in [&chunk, &gap, &end] {
         assert_eq!(fault(event, "unknown", json!([1])), "", "unknown fields must be ignored");
+    }
+}
+
+/// Returns one event of each kind as the server writes it, with the rows of its members.
+fn written() -> Vec<(Value, Vec<&'static Row>)> {
+    let (execution, token) = (&*id().to_string(), &*"0".repeat(39));
+    let limits = events::Limits { chunks: 1, bytes: Some(2) };
+    let replay = events::Replay { chunks: 1, bytes: 2, until_acknowledged: true, grace_ms: 3 };
+    let started = events::StartedEvent {
+        execution,
+        subscriber: "s1.2",
+        tool: "t",
+        token: Some(token),
+        policy: "block",
+        limits,
+        from_seq: 1,
+        replay: Some(replay),
+    };
+    let gap = events::GapEvent {
+        execution,
+        from_seq: 2,
+        to_seq: 3,
+        chunk_count: 2,
+        byte_count: 5,
+        reason: "lag",
+    };
+    let progress = events::ProgressEvent {
+        execution,
+        token: Some(token),
+        progress: 1.0,
+        total: Some(2.0),
+        percentage: Some(50.0),
+        message: Some("m"),
+        context: Some("{}"),
+    };
+    let end = events::EndEvent {
+        execution,
+        state: events::EndState::Detached { reason: "lag", resume_from: 4 },
+        chunks: 1,
+        bytes: 2,
+        missed_chunks: 2,
+        missed_bytes: 5,
+        execution_chunks: 3,
+        execution_bytes: 7,
+        duration_us: 9,
+        exit: Some(Exit::Code(1)),
+        error: Some("e"),
+    };
+    let rows = |rows: &'static [Row]| rows.iter().collect();
+    let all: [(_, Vec<&Row>); 5] = [
+        (events::WireEvent::Started(started), rows(api::StartedEvent::ROWS)),
+        (events::WireEvent::Chunk(chunk(execution, b"data")), rows(api::ChunkEvent::ROWS)),
+        (events::WireEvent::Gap(gap), rows(api::GapEvent::ROWS)),
+        (events::WireEvent::Progress(progress), api::progress_rows().collect()),
+        (events::WireEvent::End(end), rows(api::EndEvent::ROWS)),
+    ];
+    let write = |event: events::WireEvent<'_>| {
+        let mut line = Vec::new();
+        event.write_line(&mut line);
+        serde_json::from_slice(&line).unwrap()
+    };
+    all.into_iter().map(|(event, rows)| (write(event), rows)).collect()
+}
+
+#[test]
+fn the_server_writes_the_members_of_the_rows_in_their_order() {
+    for (event, rows) in written() {
+        let names = rows.iter().map(|row| row.name);
+        assert!(event.as_object().unwrap().keys().eq(names), "{event}");
+    }
+}
+
+#[test]
+fn a_member_that_must_be_there_and_is_not_is_named() {
+    let part = json!({"type": "StateUpdate", "seq": 1, "agent_id": id().to_string()});
+    assert_eq!(fault(&part, "step_number", json!(null)), "", "parts have members of their own");
+    for name in ["seq", "agent_id"] {
+        let expected = format!("the server breaks the rules: `{name}` of an event is missing");
+        assert_eq!(fault(&part, name, json!(null)), expected);
+    }
+    for (event, rows) in written() {
+        assert_eq!(fault(&event, "unknown", json!(1)), "", "{event}");
+        for row in rows {
+            let expected = match row.is_optional && !matches!(row.name, "reason" | "resume_from") {
+                true => String::new(),
+                false => {
+                    let name = row.name;
+                    format!("the server breaks the rules: `{name}` of an event is missing")
+                }
+            };
+            assert_eq!(fault(&event, row.name, json!(null)), expected, "{event}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde_json::{Map, Value};
 
 use super::error::{ClientError, printable};
-use crate::api::Member;
+use crate::api::{self, Document};
 
 /// The fields of an object. Reading a field takes it out. Unknown fields are ignored, and `null`
 /// counts as absent.
@@ -90,12 +90,6 @@ impl Fields {
         self.present(name, number)
     }
 
-    /// A number that fits into `T`.
-    pub fn small<T: TryFrom<u64>>(&mut self, name: &str) -> Result<T, ClientError> {
-        let number = self.number(name)?;
-        T::try_from(number).map_err(|_| self.wrong(name, "a number in its range"))
-    }
-
     /// A field that is parsed from its text.
     pub fn parsed_if<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, ClientError> {
         self.named_if(name, |text| text.parse().ok())
@@ -134,24 +128,17 @@ impl Fields {
         self.present(name, value)
     }
 
-    pub fn object_if(&mut self, name: &'static str) -> Result<Option<Fields>, ClientError> {
-        self.take(name).map(|value| Fields::new(name, value)).transpose()
-    }
-
-    /// A field that documents have too.
-    pub fn member<T: Member>(&mut self, name: &'static str) -> Result<T, ClientError> {
-        let value = self.take(name).unwrap_or_default();
-        if let Some(fault) = T::fault(&value, name, self.of) {
-            return Err(ClientError::protocol(printable(&fault.text)));
-        }
-        T::deserialize(value).map_err(|_| self.wrong(name, T::NOUN))
+    /// All fields as a document, with one that was taken out before.
+    pub fn document<T: Document>(mut self, name: &str, value: String) -> Result<T, ClientError> {
+        self.fields.insert(name.to_owned(), value.into());
+        api::read(Value::Object(self.fields), self.of)
+            .map_err(|fault| ClientError::protocol(printable(&fault.text)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::{Exit, Policy};
 
     fn fields() -> Fields {
         let json = br#"{"text": "a", "number": 300, "float": 1.5, "flag": true, "none": null,
@@ -165,10 +152,7 @@ mod tests {
         assert_eq!(fields.text("text").unwrap(), "a");
         assert_eq!(fields.number("number").unwrap(), 300);
         assert_eq!(fields.float("float").unwrap(), 1.5);
-        assert!(fields.member::<bool>("flag").unwrap());
         assert_eq!(fields.text_if("none").unwrap(), None);
-        assert_eq!(fields.member::<Option<Exit>>("none").unwrap(), None);
-        assert_eq!(fields.object_if("object").unwrap().unwrap().small::<u8>("at").unwrap(), 1);
     }
 
     #[test]
@@ -179,12 +163,7 @@ mod tests {
             (|f| f.text("number").err(), "`number` of a thing is not a string"),
             (|f| f.number("minus").err(), "`minus` of a thing is not a whole number of 64 bits"),
             (|f| f.number("float").err(), "`float` of a thing is not a whole number of 64 bits"),
-            (|f| f.small::<u8>("number").err(), "`number` of a thing is not a number in its range"),
             (|f| f.parsed::<u8>("text").err(), "`text` of a thing cannot be \"a\""),
-            (|f| f.object_if("list").err(), "list is not a JSON object"),
-            (|f| f.member::<Exit>("object").err(), "`object` of a thing is not a code or a signal"),
-            (|f| f.member::<Policy>("text").err(), "`text` of a thing cannot be \"a\""),
-            (|f| f.member::<bool>("text").err(), "`text` of a thing is not true or false"),
         ];
         for (read, expected) in table {
             let error = read(&mut fields()).expect(expected).to_string();

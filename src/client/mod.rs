@@ -32,7 +32,7 @@
 //! keeps the chunks that may be lost with a connection. At its end the stream compares the totals
 //! over all connections with the totals of the execution.
 //!
-//! Everything that a server sends is checked: lengths against [`crate::limits`], fields against
+//! Everything that a server sends is checked: lengths against `limits.rs`, fields against
 //! their types, and numbers against each other.
 //!
 //! Deliberately absent: proxies, redirects, compression, cookies.
@@ -72,22 +72,26 @@ use serde_json::Value;
 
 use crate::api::{AllProgress, Document, Executions, StateOf, Tools};
 use crate::base::ExecutionId;
-use crate::endpoint::{StreamFormat, TokenFault, check_token};
+use crate::endpoint::check_token;
 use crate::engine::From;
 use crate::limits;
 use crate::stream::ExecutionState;
-use crate::wire::http1::{Method, Status as HttpStatus, is_media_type};
+use crate::wire::http1::{Method, is_media_type};
 
 pub use crate::wire::sse::{Reached, SeenTotals};
 
 pub use crate::api::{
-    Created, Execution as Status, Progress, ProgressOf, Subscriber as SubscriberStatus, Summary,
-    Tool,
+    Coalesce, Created, Execution as Status, Json, Links, OrNull, Progress, ProgressOf,
+    Subscriber as SubscriberStatus, Subscribers, Summary, Tool,
 };
+pub use crate::endpoint::front::{FormatError, FrontFormat, SdkVersion, Spelling};
+pub use crate::endpoint::{DeliveryOptions, PolicyChoice, StreamFormat, TokenFault};
+pub use crate::wire::events::Replay;
+pub use crate::wire::http1::Status as HttpStatus;
 pub use address::{Address, AddressError};
 pub use documents::{Awaited, ExecutionOutput};
 pub use error::{ClientError, Cut, ServerRefusal};
-pub use event::{ChunkEvent, EndEvent, StartedEvent, StreamEvent};
+pub use event::{ChunkEvent, EndEvent, PartEvent, StartedEvent, StreamEvent};
 pub use metrics::Metrics;
 pub use request::{ExecuteOptions, FollowOptions};
 pub use stream::EventStream;
@@ -101,6 +105,16 @@ use request::{ClientRequest, path_piece};
 
 /// A client of one server. Clones share one idle connection for the next request. Each stream has a
 /// connection of its own.
+///
+/// ```no_run
+/// use streamdoor::Client;
+///
+/// let client = Client::new("http://127.0.0.1:8808")?;
+/// for tool in client.tools()? {
+///     println!("{}: {}", tool.name, tool.description);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<ClientShared>,
@@ -300,7 +314,7 @@ impl Client {
     }
 
     /// Returns how an execution ended, and its output. Waits for the end for at most `wait` and at
-    /// most [`limits::CLIENT_RESULT_WAIT_S_MAX`].
+    /// most `limits::CLIENT_RESULT_WAIT_S_MAX`.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -7,6 +7,7 @@ use crate::wire::events;
 
 impl StreamEvent {
     /// The event in the form that all wire formats share.
+    #[doc(hidden)]
     pub fn to_wire<'a>(&'a self, names: &'a Names) -> events::WireEvent<'a> {
         let execution = names.execution.as_str();
         match self {

@@ -6,7 +6,7 @@
 //! ```no_run
 //! use serde_json::json;
 //! use streamdoor::door::{Door, ReadOptions};
-//! use streamdoor::shard::Delivery;
+//! use streamdoor::Delivery;
 //!
 //! let door = Door::open(Door::default_path().ok_or("no XDG_RUNTIME_DIR")?)?;
 //! let arguments = json!({"chunks": 10, "delay_ms": 100});
@@ -23,10 +23,10 @@
 //! ```
 //!
 //! A door is a Unix socket that speaks the server's HTTP. Two of its replies carry descriptors:
-//! `endpoint/grant.rs` has their lines, and [`crate::memory::shared`] has the files. The connection
+//! `endpoint/grant.rs` has their lines, and `memory::shared` has the files. The connection
 //! on which a door was granted is its life line: while it stands, both sides are present. The end
 //! of a life line is final. A stream over the network can break while its reader lives, so a
-//! `block` subscriber there may reconnect within [`crate::limits::RECONNECT_GRACE`]. The end of a
+//! `block` subscriber there may reconnect within `limits::RECONNECT_GRACE`. The end of a
 //! local socket means that a process has closed it or has died. A [`DoorReader`] whose line ends is
 //! therefore removed at once and holds no producer back. A [`DoorWriter`] whose line ends has
 //! failed. A client that continues in another process asks for a new door, from
@@ -69,12 +69,16 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::client::{Client, ClientError, ExecuteOptions};
-use crate::endpoint::{GrantNames, ProduceGrant, ReadGrant, TokenFault, check_token};
+use crate::endpoint::{GrantNames, ProduceGrant, ReadGrant, check_token};
 use crate::engine::Hold;
 use crate::limits;
 
 use connection::OpenConnection;
 
+pub use crate::endpoint::{GrantFault, TokenFault};
+pub use crate::memory::named::{NamedError, NamedFault};
+pub use crate::memory::{HeaderFault, OpenError};
+pub use crate::shard::Flaw;
 pub use error::{DoorError, Unsound, WriteError};
 pub use named::NamedReader;
 pub use options::{ProduceOptions, ReadOptions};
@@ -82,6 +86,19 @@ pub use reader::DoorReader;
 pub use writer::DoorWriter;
 
 /// The door of a server: the address of a Unix socket. It connects only when a request is sent.
+///
+/// ```no_run
+/// use streamdoor::Door;
+/// use streamdoor::door::ReadOptions;
+///
+/// let door = Door::open("/run/user/1000/streamdoor.sock")?;
+/// let arguments = serde_json::json!({"chunks": 10, "delay_ms": 100});
+/// let mut reader = door.run("slow_data_processor", &arguments, &ReadOptions::default())?;
+/// while let Some(delivery) = reader.next()? {
+///     println!("{delivery:?}");
+/// }
+/// # Ok::<(), streamdoor::door::DoorError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Door {
     path: PathBuf,
@@ -151,7 +168,7 @@ impl Door {
     ///
     /// ```no_run
     /// # use streamdoor::door::{Door, ReadOptions};
-    /// # use streamdoor::stream::Policy;
+    /// # use streamdoor::Policy;
     /// # let (door, id) = (Door::open("/run/user/1000/streamdoor.sock")?, "");
     /// let options = ReadOptions { policy: Some(Policy::Block), ..Default::default() };
     /// let mut reader = door.read(id, &options)?;

@@ -15,7 +15,7 @@ use crate::wire::http1::Method;
 /// ```
 /// use streamdoor::door::ReadOptions;
 /// use streamdoor::Policy;
-/// use streamdoor::engine::From;
+/// use streamdoor::options::From;
 ///
 /// // Everything from now on; the producer waits for us. We only count.
 /// let options = ReadOptions {

@@ -154,7 +154,7 @@ impl DoorWriter {
     ///
     /// ```no_run
     /// # use streamdoor::door::{DoorWriter, WriteError};
-    /// # use streamdoor::stream::Kind;
+    /// # use streamdoor::Kind;
     /// fn square(writer: &mut DoorWriter, numbers: &[u8]) -> Result<u64, WriteError> {
     ///     let room = writer.lend(numbers.len())?;
     ///     for (square, number) in room.iter_mut().zip(numbers) {

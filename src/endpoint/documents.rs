@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::api::{
     self, AllProgress, CallTimeouts, CancelledCall, Created, Delivered, DoorEnd, DoorGo, Encoding,
@@ -236,12 +236,16 @@ pub fn all_progress<'a>(all: impl IntoIterator<Item = Advance<'a>>) -> Value {
 }
 
 /// Returns the lists of all shards as one, with the numbers of the shards whose list is missing.
+/// `name` is the member of the list in [`Executions`] or [`AllProgress`].
 pub fn gathered(name: String, list: Vec<Value>, dead_shards: &[u8]) -> Value {
-    let mut document = Map::from_iter([(name, Value::from(list))]);
-    if !dead_shards.is_empty() {
-        document.insert("dead_shards".to_owned(), dead_shards.into());
-    }
-    document.into()
+    let dead_shards = (!dead_shards.is_empty()).then(|| dead_shards.to_vec());
+    let mut document = match &*name {
+        "executions" => spelled(&Executions { executions: Vec::new(), dead_shards }),
+        "progress" => spelled(&AllProgress { progress: Vec::new(), dead_shards }),
+        _ => unreachable!("no other list goes to all shards"),
+    };
+    document[name] = list.into(); // Each shard has spelled its items.
+    document
 }
 
 /// Returns the answer of the health and readiness checks: `{"status": …}`.

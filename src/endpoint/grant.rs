@@ -67,7 +67,7 @@ impl GrantNames {
 pub enum GrantFault {
     /// The line is not a JSON object.
     NoObject,
-    /// The version is not [`DOOR_VERSION`].
+    /// The version is not `DOOR_VERSION`.
     Version,
     /// This field is missing or invalid.
     Field(&'static str),

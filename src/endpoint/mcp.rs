@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
 
+use crate::api::{McpError, McpProblem, spelled};
 use crate::base::ExecutionId;
 use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::fields::{Field, Shape};
@@ -167,9 +168,10 @@ pub(super) fn error_body(error: &ApiError) -> Vec<u8> {
     if let Some(limit) = error.limit {
         data.insert("limit".into(), limit.into());
     }
-    let mut body = Vec::with_capacity(256);
-    jsonrpc::write_error(&mut body, None, code, &error.message, Some(&data.into()));
-    body
+    let (message, data) = (error.message.clone(), Some(data.into()));
+    let error = McpProblem { code, message, data };
+    let document = McpError { jsonrpc: "2.0".to_owned(), id: None, error };
+    spelled(&document).to_string().into_bytes()
 }
 
 fn head(headers: Headers<'_>, action: McpAction) -> Result<McpRequest, ApiError> {

@@ -125,7 +125,7 @@ impl Timeouts {
 }
 
 impl Default for Timeouts {
-    /// The limits of [`crate::limits`], and none for the total time.
+    /// The limits of `limits.rs`, and none for the total time.
     fn default() -> Timeouts {
         Timeouts {
             first_chunk: Some(limits::TIMEOUT_FIRST_CHUNK),
@@ -185,6 +185,15 @@ impl OpenSpec {
 }
 
 /// The condition on which a tool starts.
+///
+/// ```
+/// use std::time::Duration;
+/// use streamdoor::{ExecuteOptions, Start};
+///
+/// let start = Start::AfterSubscribers { count: 2, deadline: Duration::from_secs(5) };
+/// let options = ExecuteOptions { start, ..Default::default() };
+/// assert_ne!(options.start, Start::Now);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// Starts as soon as a ring is available.
@@ -200,6 +209,15 @@ pub enum Start {
 }
 
 /// The behaviour of a ring before the first subscriber comes.
+///
+/// ```
+/// use std::time::Duration;
+/// use streamdoor::{ExecuteOptions, Hold};
+///
+/// let hold = Hold::UntilRead { deadline: Duration::from_secs(5) };
+/// let options = ExecuteOptions { hold, ..Default::default() };
+/// assert_ne!(options.hold, Hold::default());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hold {
     /// The ring keeps the newest chunks, as it always does later.
@@ -287,6 +305,20 @@ pub enum ProducerEnd<'a> {
 }
 
 /// The parameters of a subscription.
+///
+/// ```
+/// use streamdoor::options::From;
+/// use streamdoor::{Kind, Kinds, Policy, SubscribeSpec};
+///
+/// // Every line of standard error that is still to come.
+/// let spec = SubscribeSpec {
+///     policy: Policy::Block,
+///     kinds: Kinds::NONE.with(Kind::Stderr),
+///     from: From::Live,
+///     ..Default::default()
+/// };
+/// assert!(!spec.kinds.contains(Kind::Stdout));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct SubscribeSpec {
     /// The policy for a subscriber that lags.
@@ -312,7 +344,7 @@ pub struct SubscribeSpec {
     /// True if chunks may be lost on the way to the subscriber and its client comes back for them.
     /// Under `block` the ring then keeps the newest chunks before the cursor, in up to half of its
     /// space. With acknowledgements the ring keeps the unacknowledged chunks, and the subscriber is
-    /// given no more than the ring can keep: [`Replay`](crate::engine::Replay). A subscriber that
+    /// given no more than the ring can keep: `engine::Replay`. A subscriber that
     /// comes back with [`From::Seq`] and the same terms takes the place of the lost one. On another
     /// thread this is for readers that serve connections.
     pub replays: bool,

@@ -113,7 +113,7 @@ pub struct EngineLimits {
 }
 
 impl Default for EngineLimits {
-    /// The limits of [`crate::limits`], for shard 0.
+    /// The limits of `limits.rs`, for shard 0.
     fn default() -> EngineLimits {
         EngineLimits {
             shard: 0,

@@ -8,6 +8,18 @@ use crate::engine::policy::{Cursor, Log, lag, totals_before};
 use crate::stream::{ExecutionState, Exit, Outcome, Progress, Terms, Totals};
 
 /// The status of an execution.
+///
+/// ```
+/// use streamdoor::{ExecuteOptions, ExecutionState, Shard, ShardConfig};
+///
+/// let (mut shard, _report) = Shard::new(ShardConfig::default())?;
+/// let arguments = serde_json::json!({"chunks": 1, "delay_ms": 1});
+/// let id = shard.execute("slow_data_processor", &arguments, ExecuteOptions::default())?;
+/// let status = shard.inspect(id)?;
+/// assert_eq!(status.id, id);
+/// assert!(!matches!(status.state, ExecutionState::Ended(_)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Status {
     /// The id of the execution.

@@ -254,7 +254,7 @@ impl ClockAnchor {
 /// The attributes that the producer gives a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkHeader {
-    /// The kind, below [`KINDS_MAX`].
+    /// The kind, below `KINDS_MAX`.
     pub kind: u8,
     /// The key for `conflate`: only the newest chunk of a key matters.
     pub key: u8,

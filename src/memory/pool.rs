@@ -76,7 +76,7 @@ pub struct RingPoolConfig {
     pub bytes_max: u64,
     /// Number of bytes that most rings will hold. Half of the memory that is bought at start is
     /// windows for these. The default is the size for a tool that declares nothing. A server sets
-    /// [`crate::limits::RING_SERVED_BYTES`].
+    /// `limits::RING_SERVED_BYTES`.
     pub common_bytes: u32,
 }
 

@@ -87,7 +87,7 @@ impl Pressure {
         }
     }
 
-    /// The state that these readings alone require ([`Diagnosis::of`]).
+    /// The state that these readings alone require (`Diagnosis::of`).
     pub fn of(readings: &Readings) -> Pressure {
         Diagnosis::of(readings).pressure
     }
@@ -99,7 +99,7 @@ impl fmt::Display for Pressure {
     }
 }
 
-/// The reading that decided a state: a row of [`THRESHOLDS`], and its value at that moment.
+/// The reading that decided a state: a row of `THRESHOLDS`, and its value at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decisive {
     row: u8,
@@ -107,7 +107,7 @@ pub struct Decisive {
 }
 
 impl Decisive {
-    /// Makes the reading of this row of [`THRESHOLDS`], or `None` without such a row. Percentages
+    /// Makes the reading of this row of `THRESHOLDS`, or `None` without such a row. Percentages
     /// are rounded down, and end at [`Decisive::PERCENT_MAX`].
     pub fn new(row: usize, percent: f32) -> Option<Decisive> {
         let percent = percent.clamp(0.0, f32::from(Decisive::PERCENT_MAX)) as u8;
@@ -118,7 +118,7 @@ impl Decisive {
     /// more than its limit.
     pub const PERCENT_MAX: u8 = 127;
 
-    /// The row of [`THRESHOLDS`].
+    /// The row of `THRESHOLDS`.
     pub fn row(self) -> usize {
         usize::from(self.row)
     }

@@ -136,7 +136,7 @@ impl Watch {
     ///
     /// # Errors
     /// The kernel's error if it cannot make a thread.
-    pub fn join(self: &Arc<Watch>, waker: Waker) -> io::Result<Member> {
+    pub(crate) fn join(self: &Arc<Watch>, waker: Waker) -> io::Result<Member> {
         let mut state = self.lock();
         if !state.is_running {
             let mut files = KernelFiles::new(&self.root);

@@ -54,7 +54,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
     /// [`ListenError`]. Nothing is left behind.
     ///
     /// ```
-    /// use streamdoor::reactor::ListenOptions;
+    /// use streamdoor::server::ListenOptions;
     /// use streamdoor::{ServerShard, ShardConfig};
     /// let (mut shard, _) = ServerShard::open(ShardConfig::default())?;
     /// let address = shard.listen(&"127.0.0.1:0".parse()?, ListenOptions::default())?;
@@ -112,6 +112,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
     /// tools and executions. This replaces the previous catalog, and clients that want to know of
     /// changed prompts are notified. Clients learn only when they connect whether prompts exist.
     /// Set the first prompts before the first client is served.
+    #[doc(hidden)]
     pub fn set_catalog(&mut self, catalog: impl Into<Arc<Catalog>>) {
         mcp::set_catalog(self, catalog)
     }
@@ -121,6 +122,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
     ///
     /// # Errors
     /// [`AdoptError`], which returns the socket.
+    #[doc(hidden)]
     pub fn open_lines(
         &mut self,
         socket: ReleasedSocket,
@@ -130,7 +132,8 @@ impl<R: Reactor + 'static> ServerShard<R> {
     }
 
     /// Makes shards that are driven by hand one server, in the order of their numbers. Spawned
-    /// shards use [`Shard::set_peers`].
+    /// shards use `set_peers`.
+    #[doc(hidden)]
     pub fn introduce(shards: &mut [ServerShard<R>]) {
         peers::introduce(shards)
     }
@@ -152,9 +155,9 @@ impl<R: Reactor + 'static> ServerShard<R> {
     /// parts.
     ///
     /// ```
-    /// use streamdoor::agent::{Body, Config, Partial};
-    /// use streamdoor::server::{AgentRun, ModelSettings, ServerShard};
-    /// use streamdoor::shard::{ExecuteOptions, ShardConfig};
+    /// use streamdoor::agents::{Body, Config, Partial};
+    /// use streamdoor::agents::{AgentRun, ModelSettings};
+    /// use streamdoor::{ExecuteOptions, ServerShard, ShardConfig};
     ///
     /// # use std::io::{Read, Write};
     /// # let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
@@ -220,7 +223,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
 
 impl ServerShard {
     /// Sets the shards of the server, including this one, in the order of their numbers.
-    pub fn set_peers(&mut self, peers: &[ServerHandle]) {
+    pub(crate) fn set_peers(&mut self, peers: &[ServerHandle]) {
         peers::set_peers(self, peers)
     }
 }

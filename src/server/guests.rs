@@ -34,6 +34,19 @@ use crate::tool::Work;
 use crate::trace::{Counters, Duty};
 
 /// A shard of a server: a shard with connections, workers, agents and processes as its guests.
+///
+/// ```no_run
+/// use streamdoor::{Server, ServerConfig, ServerShard, ToolSpec};
+///
+/// let set_up = |shard: &mut ServerShard| {
+///     let (spec, tools) = (ToolSpec::new("greet", "Says hello."), shard.tools_mut());
+///     tools.insert_closure(spec, |_, out| Ok(out.send(b"hello")?)).expect("its name is new");
+/// };
+/// # let (shards, listen) = (Vec::new(), Vec::new());
+/// let config = ServerConfig { shards, listen, connections_max: 100 };
+/// let server = Server::start(config, std::sync::Arc::new(set_up))?;
+/// # Ok::<(), streamdoor::server::ServerError>(())
+/// ```
 pub type ServerShard<R = AnyReactor> = Shard<R, Guests<R>>;
 /// The handle of a server's shard, for other threads.
 pub type ServerHandle = ShardHandle<Guests<AnyReactor>>;
@@ -47,6 +60,15 @@ pub(in crate::server) type ServedRun = Run<Served>;
 pub(in crate::server) type ServedRemote = Remote<ProcessSeat>;
 
 /// The settings of the guests of a server's shard.
+///
+/// ```
+/// use streamdoor::GuestConfig;
+/// use streamdoor::server::ServerShardConfig;
+///
+/// let guests = GuestConfig { connections_per_address_max: 10, ..Default::default() };
+/// let shard = ServerShardConfig { guests, ..Default::default() };
+/// assert_eq!(shard.guests.connections_per_address_max, 10);
+/// ```
 #[derive(Clone, Debug)]
 pub struct GuestConfig {
     /// Maximum number of connections to this shard from one address, or from one /64 of IPv6. The
@@ -213,6 +235,7 @@ impl<R: Reactor + 'static> Guests<R> {
     }
 }
 
+#[doc(hidden)]
 impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     type Config = GuestConfig;
     type Key = Destination;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::engine::{Start, SubscribeSpec};
 use crate::limits;
 use crate::memory::{Readings, RingPoolConfig};
-use crate::server::{GuestConfig, Log, ServerShard};
+use crate::server::{GuestConfig, Log, LogClosed, ServerShard};
 use crate::shard::{ExecuteOptions, MemoryWatch, PublishError, ShardConfig};
 use crate::stream::{Kind, Policy};
 use crate::tool::{Prepared, Work};
@@ -50,7 +50,7 @@ fn each_change_of_state_is_a_line_that_names_the_reading() {
     for _ in 0..limits::PRESSURE_CALM_SAMPLES {
         shard.set_readings(&some(1.0));
     }
-    assert!(log.close());
+    assert_eq!(log.close(), LogClosed::Whole);
     let bytes = written.0.lock().unwrap();
     let lines = std::str::from_utf8(&bytes).unwrap().lines();
     let lines: Vec<serde_json::Value> =

@@ -16,6 +16,20 @@ use crate::shard::handle::spawn_and_tell;
 use crate::tool::Files;
 
 /// The configuration of a server.
+///
+/// ```
+/// use streamdoor::ServerConfig;
+/// use streamdoor::server::ServerShardConfig;
+///
+/// // Two threads, at a port and at a Unix socket.
+/// let config = ServerConfig {
+///     shards: vec![ServerShardConfig::default(); 2],
+///     listen: vec!["127.0.0.1:8808".parse()?, "unix:/run/streamdoor.sock".parse()?],
+///     connections_max: 1_000,
+/// };
+/// # let _ = config;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// The configurations of the shards, one for each thread. The server sets their numbers.
@@ -28,12 +42,37 @@ pub struct ServerConfig {
 }
 
 /// A running server. Dropping it ends the server at once. [`Server::drain`] lets clients finish.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use streamdoor::server::ServerShardConfig;
+/// use streamdoor::{Server, ServerConfig};
+///
+/// # let shards = vec![ServerShardConfig::default()];
+/// # let listen = vec!["127.0.0.1:0".parse()?];
+/// let config = ServerConfig { shards, listen, connections_max: 100 };
+/// let server = Server::start(config, Arc::new(|_shard| {}))?;
+/// let end = server.wait(); // Of the first shard that ends.
+/// println!("shard {} has ended", end.shard);
+/// server.drain(Duration::from_secs(10));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Server {
     threads: Vec<ServerThread>,
     ends: ShardEnds,
     addresses: Vec<ListenAddress>,
     reports: Vec<Report>,
+}
+
+/// The result of [`Server::drain`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Everything that was pending was sent.
+    Whole,
+    /// The deadline came first, or a shard has died and its output was lost.
+    InPart,
 }
 
 /// The reason why a server did not start.
@@ -184,9 +223,8 @@ impl Server {
     }
 
     /// Ends the server. It accepts no more connections, stops what runs, tells subscribers
-    /// `detached: shutdown`, and sends what is pending, for at most `deadline`. Returns true if
-    /// everything was sent. Returns false if a shard has died, because its output was lost.
-    pub fn drain(self, deadline: Duration) -> bool {
+    /// `detached: shutdown`, and sends what is pending, for at most `deadline`.
+    pub fn drain(self, deadline: Duration) -> Drained {
         let mut undrained: Vec<&ServerThread> = self.threads.iter().collect();
         let mut waited = Duration::ZERO;
         loop {
@@ -200,7 +238,10 @@ impl Server {
             };
             let is_done = undrained.is_empty() && self.threads.iter().all(is_quiet);
             if is_done || waited >= deadline {
-                return is_done && !self.ends.has_death();
+                return match is_done && !self.ends.has_death() {
+                    true => Drained::Whole,
+                    false => Drained::InPart,
+                };
             }
             std::thread::sleep(limits::DRAIN_LOOK);
             waited += limits::DRAIN_LOOK;

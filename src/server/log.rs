@@ -27,6 +27,15 @@ pub struct Log {
     way: Option<Way>,
 }
 
+/// The result of [`Log::close`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogClosed {
+    /// Everything was written.
+    Whole,
+    /// The output took too long. Records were lost.
+    InPart,
+}
+
 #[derive(Clone, Debug)]
 struct Way {
     sender: SyncSender<Message>,
@@ -90,7 +99,7 @@ impl Log {
     ///
     /// ```
     /// use streamdoor::server::Log;
-    /// use streamdoor::trace::Level;
+    /// use streamdoor::server::Level;
     ///
     /// let log = Log::off();
     /// log.record(1_700_000_000_000_000, Level::Info, "connection_closed", |record| {
@@ -113,6 +122,7 @@ impl Log {
 
     /// Like [`Log::record`], with texts of any length. It allocates, so it is for the start and the
     /// end of the process and for rare events.
+    #[doc(hidden)]
     pub fn announce(
         &self,
         wall_us: u64,
@@ -135,22 +145,28 @@ impl Log {
         self.way.as_ref().map_or(0, |way| way.dropped.load(Ordering::Relaxed))
     }
 
-    /// Waits until everything is written, at most about twice [`LOG_CLOSE_WAIT`]. Nothing is
-    /// written afterwards. Returns true if everything was written.
-    pub fn close(&self) -> bool {
+    /// Waits until everything is written, at most about twice `LOG_CLOSE_WAIT`. Nothing is
+    /// written afterwards.
+    pub fn close(&self) -> LogClosed {
         const LOOK: Duration = Duration::from_millis(10);
-        let Some(way) = &self.way else { return true };
+        let Some(way) = &self.way else { return LogClosed::Whole };
         let (sender, receiver) = sync_channel(1);
         let mut message = Message::Close(sender);
         for _ in 0..LOG_CLOSE_WAIT.as_millis() / LOOK.as_millis() {
             match way.sender.try_send(message) {
-                Ok(()) => return receiver.recv_timeout(LOG_CLOSE_WAIT).is_ok(),
-                Err(TrySendError::Disconnected(_)) => return true, // Another caller was first.
+                Ok(()) => {
+                    return match receiver.recv_timeout(LOG_CLOSE_WAIT) {
+                        Ok(()) => LogClosed::Whole,
+                        Err(_) => LogClosed::InPart,
+                    };
+                }
+                // Another caller was first.
+                Err(TrySendError::Disconnected(_)) => return LogClosed::Whole,
                 Err(TrySendError::Full(same)) => message = same,
             }
             std::thread::sleep(LOOK);
         }
-        false
+        LogClosed::InPart
     }
 
     fn push(&self, message: Message) {
@@ -283,7 +299,7 @@ mod tests {
             std::thread::yield_now(); // It is reported without another record.
         }
         log.record(0, Level::Info, "last", |_| {});
-        assert!(log.close());
+        assert_eq!(log.close(), LogClosed::Whole);
         let lines = reader.lines();
         let numbers: Vec<u64> = lines.iter().filter_map(|line| line["number"].as_u64()).collect();
         assert!(numbers.is_sorted());
@@ -310,7 +326,7 @@ mod tests {
                 });
             }
         });
-        assert!(log.close());
+        assert_eq!(log.close(), LogClosed::Whole);
         let lines = reader.lines();
         let written = lines.iter().filter(|line| line["event"] == "numbered").count() as u64;
         assert_eq!(written + count_dropped(&lines), THREADS * EACH);
@@ -325,9 +341,9 @@ mod tests {
         log.record(0, Level::Error, "loud", |_| {});
         let long = "x".repeat(1_000);
         log.announce(0, Level::Warn, "announced", |line| line.text("long", &long));
-        assert!(log.close());
+        assert_eq!(log.close(), LogClosed::Whole);
         log.record(0, Level::Error, "late", |_| {});
-        assert!(log.close());
+        assert_eq!(log.close(), LogClosed::Whole);
         let lines = reader.lines();
         let events: Vec<&str> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
         assert_eq!(events, ["loud", "announced"]);
@@ -343,7 +359,7 @@ mod tests {
         for _ in 0..2 * LOG_RECORDS_MAX {
             log.record(0, Level::Info, "e", |_| {});
         }
-        assert!(!log.close());
+        assert_eq!(log.close(), LogClosed::InPart);
         reader.set_stopped(false);
     }
 }

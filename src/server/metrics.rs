@@ -127,13 +127,10 @@ pub struct ExecutionCounts {
     pub running: u64,
     /// Executions whose tools have ended while `block` subscribers still read.
     pub draining: u64,
-    /// Executions that have ended in this way and can still be read.
+    // Executions that have ended in this way and can still be read.
     pub completed: u64,
-    #[expect(missing_docs, reason = "as above")]
     pub failed: u64,
-    #[expect(missing_docs, reason = "as above")]
     pub cancelled: u64,
-    #[expect(missing_docs, reason = "as above")]
     pub timed_out: u64,
 }
 

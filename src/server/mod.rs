@@ -32,7 +32,7 @@ mod hub;
 mod launch;
 mod log;
 mod mcp;
-pub mod metrics;
+pub(crate) mod metrics;
 #[cfg(test)]
 mod metrics_tests;
 pub(crate) mod outgoing;
@@ -46,6 +46,15 @@ mod turn;
 mod upstreams;
 mod workers;
 
+pub use crate::endpoint::{
+    Access, HostError, HostName, Origin, OriginError, TokenFault, Tokens, TokensError,
+};
+pub use crate::reactor::socket::AddressParseError;
+pub use crate::reactor::{IoError, ListenAddress, ListenError, ListenOptions};
+pub use crate::trace::log::WordError;
+pub use crate::trace::{Level, LogFormat, Record, Span};
+
+#[doc(hidden)] // In `crate::agents`.
 pub use agents::{
     AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
 };
@@ -55,8 +64,8 @@ pub use guests::{GuestConfig, Guests, ServerHandle, ServerShard, ServerShardConf
 pub use hub::TlsConfig;
 #[cfg(feature = "tls")]
 pub use hub::TlsError;
-pub use launch::{Server, ServerConfig, ServerError, SetUp};
-pub use log::Log;
+pub use launch::{Drained, Server, ServerConfig, ServerError, SetUp};
+pub use log::{Log, LogClosed};
 pub use mcp::LineOptions;
 pub use outgoing::OutgoingConfig;
 #[cfg(feature = "tls")]

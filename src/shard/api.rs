@@ -29,7 +29,17 @@ use crate::stream::{End, Kind, Progress, Totals};
 use crate::tool::{Job, Prepared, StartError, ToolSpec};
 use crate::trace::Code;
 
-/// The options of an execution. Their defaults are those of [`crate::limits`].
+/// The options of an execution. Their defaults are those of `limits.rs`.
+///
+/// ```
+/// use std::time::Duration;
+/// use streamdoor::ExecuteOptions;
+/// use streamdoor::options::Timeouts;
+///
+/// let timeouts = Timeouts { total: Some(Duration::from_secs(60)), ..Default::default() };
+/// let options = ExecuteOptions { timeouts: Some(timeouts), ..Default::default() };
+/// assert!(options.retention.is_none());
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExecuteOptions {
     /// The condition on which the tool starts.
@@ -72,6 +82,24 @@ pub enum ExecuteError {
 }
 
 /// A subscriber on the shard's own thread that fetches its deliveries with [`Shard::poll`].
+///
+/// ```
+/// use streamdoor::{ExecuteOptions, Shard, ShardConfig, SubscribeSpec};
+///
+/// let (mut shard, _report) = Shard::new(ShardConfig::default())?;
+/// let arguments = serde_json::json!({"chunks": 2, "delay_ms": 1});
+/// let id = shard.execute("slow_data_processor", &arguments, ExecuteOptions::default())?;
+/// let mut polled = shard.subscribe_polled(id, SubscribeSpec::default())?;
+/// while !polled.is_done() {
+///     while let Some(delivery) = shard.poll(&mut polled) {
+///         println!("{delivery:?}");
+///     }
+///     if !shard.turn() && !polled.is_done() {
+///         shard.park(None);
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Polled {
     id: SubscriberId,
@@ -370,6 +398,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
 
     /// Reports that the connection of a `block` subscriber broke. The subscriber keeps its place
     /// for a while. Any other subscriber is detached.
+    #[doc(hidden)]
     pub fn lose(&mut self, subscriber: SubscriberId) {
         self.look_at_clock();
         self.tell(Event::Lost(subscriber));
@@ -380,6 +409,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     ///
     /// # Errors
     /// [`NotFound`] if it has lost its place.
+    #[doc(hidden)]
     pub fn reattach(&mut self, subscriber: SubscriberId) -> Result<(), NotFound> {
         let Reply::Reattached(result) = self.ask(Event::Reattach(subscriber)) else {
             unreachable!("the reply fits the request");
@@ -486,11 +516,12 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     ///
     /// # Errors
     /// [`NotFound`] if the token is unknown or was forgotten.
-    pub fn find_token(&self, token: ProgressToken) -> Result<ExecutionId, NotFound> {
+    pub(crate) fn find_token(&self, token: ProgressToken) -> Result<ExecutionId, NotFound> {
         self.engine.find_token(token).ok_or(NotFound)
     }
 
     /// The progress tokens of all executions that have not ended, with the latest progress of each.
+    #[doc(hidden)]
     pub fn tokens(&self) -> impl Iterator<Item = (ProgressToken, ExecutionId, Option<Progress>)> {
         self.engine.tokens()
     }
@@ -500,6 +531,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     ///
     /// # Errors
     /// [`NotFound`] if the token is unknown.
+    #[doc(hidden)]
     pub fn forget_token(&mut self, token: ProgressToken) -> Result<(), NotFound> {
         let found = self.engine.find_token(token);
         let Reply::TokenForgotten(result) = self.ask(Event::ForgetToken(token)) else {
@@ -535,18 +567,21 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
 
     /// Stops the use of threads for blocking tools. From now on the caller of [`Shard::next_job`]
     /// runs them: a simulator, or an owner with threads of its own.
+    #[doc(hidden)]
     pub fn run_jobs_by_hand(&mut self) {
         self.threads = Threads::ByHand;
     }
 
     /// Returns a blocking tool that has to be run on some thread: call `work`, then `done` with the
     /// output's writer.
+    #[doc(hidden)]
     pub fn next_job(&mut self) -> Option<Box<Job>> {
         self.jobs.pop_front().map(Guarded::into_inner)
     }
 
     /// Calls `observer` with every action of the engine before the action is carried out, and with
     /// the recipients of a delivery. An observer that panics is not called again.
+    #[doc(hidden)]
     pub fn observe(&mut self, observer: impl FnMut(&Action, &[SubscriberId]) + 'static) {
         self.observer = Some(Guarded::new(Box::new(observer)));
     }
@@ -631,13 +666,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     }
 
     /// Takes one sample of the kernel's readings, for a shard without a watch. The pressure rises
-    /// at once, and falls after [`PRESSURE_CALM_SAMPLES`] better samples. Returns the pressure.
-    ///
-    /// [`PRESSURE_CALM_SAMPLES`]: crate::limits::PRESSURE_CALM_SAMPLES
+    /// at once, and falls after `PRESSURE_CALM_SAMPLES` better samples. Returns the pressure.
     ///
     /// ```
-    /// use streamdoor::memory::{Pressure, Readings};
-    /// use streamdoor::shard::{MemoryWatch, Shard, ShardConfig};
+    /// use streamdoor::readings::{Pressure, Readings};
+    /// use streamdoor::{Shard, ShardConfig, options::MemoryWatch};
     ///
     /// let config = ShardConfig { memory: MemoryWatch::ByHand, ..Default::default() };
     /// let (mut shard, _report) = Shard::new(config)?;
@@ -660,14 +693,13 @@ impl Shard<AnyReactor> {
     ///
     /// ```
     /// use serde_json::json;
-    /// use streamdoor::engine::SubscribeSpec;
-    /// use streamdoor::shard::{Delivery, Shard, ShardConfig};
+    /// use streamdoor::{Delivery, Shard, ShardConfig, SubscribeSpec};
     ///
     /// let (shard, _report) = Shard::spawn(ShardConfig::default(), |_| {})?;
     /// let arguments = json!({"chunks": 3, "delay_ms": 1});
     /// let deadline = std::time::Duration::from_secs(5);
-    /// let hold = streamdoor::engine::Hold::UntilRead { deadline };
-    /// let options = streamdoor::shard::ExecuteOptions { hold, ..Default::default() };
+    /// let hold = streamdoor::Hold::UntilRead { deadline };
+    /// let options = streamdoor::ExecuteOptions { hold, ..Default::default() };
     /// let id = shard.execute("slow_data_processor", arguments, options)?;
     /// let mut subscriber = shard.subscribe(id, SubscribeSpec::default())?;
     /// let mut count = 0;

@@ -8,7 +8,22 @@ use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{Choice, Idle, SocketLimits, Watch};
 
-/// The configuration of a shard. `..Default::default()` fills in the values of [`crate::limits`].
+/// The configuration of a shard. `..Default::default()` fills in the values of `limits.rs`.
+///
+/// ```
+/// use std::time::Duration;
+/// use streamdoor::options::Idle;
+/// use streamdoor::{Shard, ShardConfig};
+///
+/// let config = ShardConfig {
+///     idle: Idle::Block,
+///     retention: Duration::from_secs(10),
+///     ..Default::default()
+/// };
+/// let (shard, _report) = Shard::new(config)?;
+/// # drop(shard);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ShardConfig<G = ()> {
     /// The limits of the engine.

@@ -6,6 +6,19 @@ use crate::stream::{DetachReason, End, EndState, Exit, Gap, Kind, Outcome, Progr
 
 /// One delivery to a subscriber. Deliveries come in the order of the log, and the last one is
 /// `End`.
+///
+/// ```
+/// use streamdoor::Delivery;
+///
+/// fn show(delivery: Delivery<'_>) {
+///     match delivery {
+///         Delivery::Chunk(chunk) => println!("chunk {}: {} bytes", chunk.seq, chunk.data.len()),
+///         Delivery::Gap(gap) => println!("missed {} to {}", gap.from_seq, gap.to_seq),
+///         Delivery::Progress(reported) => println!("{} done", reported.progress.progress),
+///         Delivery::End(ended) => println!("{}", ended.end.state),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Delivery<'a> {
     /// A piece of the result.
@@ -19,6 +32,17 @@ pub enum Delivery<'a> {
 }
 
 /// A piece of a result. Its bytes are borrowed until the subscriber is used again.
+///
+/// ```
+/// use streamdoor::{Chunk, Kind};
+///
+/// fn print(chunk: Chunk<'_>) {
+///     match chunk.kind {
+///         Kind::Stderr => eprint!("{}", String::from_utf8_lossy(chunk.data)),
+///         _ => print!("{}", String::from_utf8_lossy(chunk.data)),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     /// The execution that published it.
@@ -74,6 +98,15 @@ impl<'a> Chunk<'a> {
 }
 
 /// The progress of a tool, with its texts.
+///
+/// ```
+/// use streamdoor::Reported;
+///
+/// fn show(reported: Reported<'_>) {
+///     let percentage = reported.progress.percentage().unwrap_or(0.0);
+///     println!("{percentage:.0} % {}", reported.message.unwrap_or(""));
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Reported<'a> {
     /// The progress in numbers.
@@ -85,6 +118,17 @@ pub struct Reported<'a> {
 }
 
 /// The end of a subscription.
+///
+/// ```
+/// use streamdoor::{EndState, Ended, Outcome};
+///
+/// fn result(ended: Ended<'_>) -> Result<(), String> {
+///     match ended.end.state {
+///         EndState::Ended(Outcome::Completed) => Ok(()),
+///         state => Err(ended.error.map_or_else(|| state.to_string(), str::to_owned)),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Ended<'a> {
     /// The way in which it ended, with the totals of what the subscriber was given and what it

@@ -47,6 +47,7 @@ impl Names {
 
     /// Returns a chunk of this execution as an event.
     #[inline]
+    #[doc(hidden)]
     pub fn event<'a>(&'a self, chunk: &Chunk<'a>) -> WireEvent<'a> {
         match self.has_parts {
             true => WireEvent::Part(events::PartEvent { seq: chunk.seq, json: chunk.data }),
@@ -78,6 +79,7 @@ impl Names {
 
 impl<'a> Delivery<'a> {
     /// Returns the delivery as an event.
+    #[doc(hidden)]
     pub fn event(&self, names: &'a Names) -> WireEvent<'a> {
         let execution = names.execution.as_str();
         match self {
@@ -92,6 +94,7 @@ impl<'a> Delivery<'a> {
 impl<'a> Chunk<'a> {
     /// Returns the chunk as an event. `execution` is the id of the execution as text.
     #[inline]
+    #[doc(hidden)]
     pub fn event(&self, execution: &'a str) -> events::ChunkEvent<'a> {
         events::ChunkEvent {
             execution,

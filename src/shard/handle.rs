@@ -49,12 +49,35 @@ pub struct Mailbox<R: Reactor + 'static, O: Outlet<R>> {
 }
 
 /// A handle to a shard on another thread. Cloning it is cheap.
+///
+/// ```
+/// use streamdoor::{ExecuteOptions, Shard, ShardConfig, ShardHandle};
+///
+/// let (shard, _report) = Shard::spawn(ShardConfig::default(), |_| {})?;
+/// let handle = ShardHandle::clone(&shard);
+/// std::thread::spawn(move || {
+///     let arguments = serde_json::json!({"chunks": 1, "delay_ms": 1});
+///     let id = handle.execute("slow_data_processor", arguments, ExecuteOptions::default());
+///     println!("{}", id.expect("the tool exists"));
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct ShardHandle<O: Outlet<AnyReactor> = ()> {
     mailbox: Mailbox<AnyReactor, O>,
 }
 
 /// The thread of a spawned shard. Dropping it stops the shard and waits for its end. It
 /// dereferences to the [`ShardHandle`].
+///
+/// ```
+/// use streamdoor::{Shard, ShardConfig, ShardThread};
+///
+/// let (shard, _report) = Shard::spawn(ShardConfig::default(), |_| {})?;
+/// let shard: ShardThread = shard;
+/// assert_eq!(shard.call(|shard| shard.execution_count())?, 0);
+/// drop(shard); // The thread has ended.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ShardThread<O: Outlet<AnyReactor> = ()> {
     handle: ShardHandle<O>,
     thread: Option<JoinHandle<()>>,

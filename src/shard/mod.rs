@@ -81,6 +81,18 @@ use crate::tool::{Job, ThreadPool, Tools};
 use crate::trace::{Code, Counters, Duties, Duty, FlightRecorder, Stalls, probe};
 
 /// The engine, rings, tools and subscribers of one thread.
+///
+/// Its parameters are its reactor and its guests. Programs leave them at their defaults, or use
+/// `ServerShard`.
+///
+/// ```
+/// use streamdoor::{Shard, ShardConfig};
+///
+/// let (mut shard, report) = Shard::new(ShardConfig::default())?;
+/// println!("{report}");
+/// while shard.turn() {} // Until nothing is left to do.
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Shard<R: Reactor + 'static = AnyReactor, O: Outlet<R> = ()> {
     pub(crate) reactor: R,
     pub(crate) engine: Engine,
@@ -247,7 +259,7 @@ impl Shard<AnyReactor> {
     /// The kernel's error.
     ///
     /// ```
-    /// use streamdoor::shard::{Shard, ShardConfig};
+    /// use streamdoor::{Shard, ShardConfig};
     /// let (shard, report) = Shard::new(ShardConfig::default())?;
     /// println!("{report}");
     /// # drop(shard);
@@ -263,6 +275,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ///
     /// # Errors
     /// The kernel's error, when memory for the rings is allocated.
+    #[doc(hidden)]
     pub fn with_reactor(reactor: R, config: ShardConfig) -> io::Result<Shard<R>> {
         Shard::assemble(reactor, config, ())
     }
@@ -511,6 +524,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     }
 
     /// The reactor, for an owner that drives the shard by hand.
+    #[doc(hidden)]
     pub fn reactor_mut(&mut self) -> &mut R {
         &mut self.reactor
     }

@@ -47,6 +47,26 @@ const WAIT_MAX: Duration = Duration::from_secs(3_600);
 const STEPS_MAX: u32 = 1 << 16;
 
 /// A subscriber that may live on any thread. Dropping it unsubscribes.
+///
+/// Its parameter is its link to its shard. Programs leave it at its default.
+///
+/// ```
+/// use std::time::Duration;
+/// use streamdoor::{Delivery, Subscriber};
+///
+/// /// Reads until the end, or until nothing comes for a second.
+/// fn read(mut subscriber: Subscriber) -> usize {
+///     let mut byte_count = 0;
+///     while let Some(delivery) = subscriber.next_within(Duration::from_secs(1)) {
+///         match delivery {
+///             Delivery::Chunk(chunk) => byte_count += chunk.data.len(),
+///             Delivery::End(_) => break,
+///             Delivery::Gap(_) | Delivery::Progress(_) => {}
+///         }
+///     }
+///     byte_count
+/// }
+/// ```
 pub struct Subscriber<L: Link = Near> {
     link: L,
     id: SubscriberId,

@@ -10,6 +10,13 @@ use std::str::FromStr;
 use crate::limits::KINDS_MAX;
 
 /// The kind of a chunk. A subscriber can ask for some kinds only.
+///
+/// ```
+/// use streamdoor::Kind;
+///
+/// assert_eq!("stderr".parse(), Ok(Kind::Stderr));
+/// assert_eq!(Kind::ToolCall.name(), "tool_call");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -113,6 +120,14 @@ impl FromStr for Kind {
 }
 
 /// A set of kinds, used as a subscriber's filter.
+///
+/// ```
+/// use streamdoor::{Kind, Kinds};
+///
+/// let kinds = Kinds::NONE.with(Kind::Stdout).with(Kind::Stderr);
+/// assert!(kinds.contains(Kind::Stdout));
+/// assert!(!kinds.contains(Kind::Row));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kinds(u16);
 
@@ -159,6 +174,14 @@ impl FromIterator<Kind> for Kinds {
 }
 
 /// A number of chunks and of their bytes.
+///
+/// ```
+/// use streamdoor::Totals;
+///
+/// let mut totals = Totals::ZERO;
+/// totals.count(100);
+/// assert_eq!(totals, Totals { chunks: 1, bytes: 100 });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Totals {
     /// Number of chunks.
@@ -281,6 +304,14 @@ pub struct Meta {
 }
 
 /// A run of chunks that a subscriber will not be given. It is reported in its place in the order.
+///
+/// ```
+/// use streamdoor::{Gap, GapReason};
+///
+/// let reason = GapReason::Lag;
+/// let gap = Gap { from_seq: 4, to_seq: 6, chunk_count: 3, byte_count: 90, reason };
+/// assert_eq!(gap.to_seq + 1 - gap.from_seq, gap.chunk_count); // No filter skipped any.
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gap {
     /// The first chunk missed.
@@ -296,6 +327,12 @@ pub struct Gap {
 }
 
 /// The reason why chunks were missed.
+///
+/// ```
+/// use streamdoor::GapReason;
+///
+/// assert_eq!(GapReason::Overtaken.to_string(), "overtaken");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GapReason {
     /// The subscriber's lag reached its limit, and its policy drops chunks.

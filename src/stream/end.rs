@@ -5,6 +5,13 @@ use std::fmt;
 use crate::stream::{Exit, Totals};
 
 /// The state of an execution.
+///
+/// ```
+/// use streamdoor::{ExecutionState, Outcome};
+///
+/// assert_eq!(ExecutionState::Running.name(), "running");
+/// assert_eq!(ExecutionState::Ended(Outcome::Failed).name(), "failed");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExecutionState {
     /// The execution waits for a ring.
@@ -18,6 +25,12 @@ pub enum ExecutionState {
 }
 
 /// The way in which an execution ended.
+///
+/// ```
+/// use streamdoor::Outcome;
+///
+/// assert_eq!(Outcome::Completed.to_string(), "completed");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The tool has finished its work.
@@ -61,6 +74,15 @@ impl fmt::Display for Outcome {
 }
 
 /// The final report to one subscriber.
+///
+/// ```
+/// use streamdoor::End;
+///
+/// /// True if the subscriber was given every chunk that it asked for.
+/// fn is_whole(end: &End) -> bool {
+///     end.missed.chunks == 0 && end.given == end.published
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct End {
     /// The way in which it ended.
@@ -80,6 +102,12 @@ pub struct End {
 }
 
 /// The way in which an execution ended for one subscriber.
+///
+/// ```
+/// use streamdoor::{EndState, Outcome};
+///
+/// assert_eq!(EndState::Ended(Outcome::TimedOut).to_string(), "timed_out");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndState {
     /// The execution is over. The subscriber was given every chunk, or was told of it in a gap.
@@ -103,6 +131,12 @@ impl fmt::Display for EndState {
 }
 
 /// The reason why a subscriber was detached before the execution's end.
+///
+/// ```
+/// use streamdoor::DetachReason;
+///
+/// assert_eq!(DetachReason::Lag.name(), "lag");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DetachReason {
     /// The lag exceeded its limit under `disconnect`.

@@ -3,6 +3,13 @@
 use std::fmt;
 
 /// The exit status of a process.
+///
+/// ```
+/// use streamdoor::Exit;
+///
+/// assert!(Exit::Code(0).is_success());
+/// assert_eq!(Exit::Signal(9).to_string(), "killed by signal 9 (SIGKILL)");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Exit {
     /// The process exited with this code.

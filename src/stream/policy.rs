@@ -7,6 +7,13 @@ use crate::limits;
 use crate::stream::{Kinds, Totals};
 
 /// The consequence when a subscriber's lag reaches its limit.
+///
+/// ```
+/// use streamdoor::Policy;
+///
+/// assert_eq!("drop_oldest".parse(), Ok(Policy::DropOldest));
+/// assert_eq!(Policy::default(), Policy::Drop);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// The subscriber is owed `limit` chunks from its cursor. After these, one gap covers

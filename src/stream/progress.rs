@@ -22,14 +22,21 @@ pub enum Measure {
 pub struct ProgressReport<'a> {
     /// The progress in numbers.
     pub measure: Measure,
-    /// The progress in words; cut after [`crate::limits::PROGRESS_MESSAGE_BYTES_MAX`] bytes.
+    /// The progress in words; cut after `limits::PROGRESS_MESSAGE_BYTES_MAX` bytes.
     pub message: Option<&'a str>,
-    /// A context in JSON, of at most [`crate::limits::PROGRESS_CONTEXT_BYTES_MAX`] bytes. A longer
+    /// A context in JSON, of at most `limits::PROGRESS_CONTEXT_BYTES_MAX` bytes. A longer
     /// one is left out.
     pub context: Option<&'a str>,
 }
 
 /// The progress of a producer.
+///
+/// ```
+/// use streamdoor::Progress;
+///
+/// let progress = Progress { progress: 3.0, total: Some(12.0), report_count: 1 };
+/// assert_eq!(progress.percentage(), Some(25.0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
     /// The amount that is done. It never goes backwards.

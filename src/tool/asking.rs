@@ -27,7 +27,7 @@ impl Replies {
     ///
     /// ```
     /// use serde_json::json;
-    /// use streamdoor::tool::Replies;
+    /// use streamdoor::tools::Replies;
     /// let mut replies = Replies::default();
     /// let answer = json!({"action": "accept", "content": {"name": "Ada"}});
     /// replies.answers.insert("who".to_owned(), answer);

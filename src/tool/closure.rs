@@ -61,7 +61,7 @@ impl Drop for OnStop {
 /// The output of a closure.
 ///
 /// ```no_run
-/// # use streamdoor::tool::{Output, ToolError};
+/// # use streamdoor::{Output, ToolError};
 /// fn count(out: &mut Output) -> Result<(), ToolError> {
 ///     out.expect_total(3);
 ///     for number in 0..3 {
@@ -106,7 +106,7 @@ pub enum SendError {
 
 impl Output {
     /// Used by the thread that runs a tool.
-    pub fn new(
+    pub(crate) fn new(
         writer: RingWriter,
         control: ControlView,
         exchange: Arc<Exchange>,
@@ -311,7 +311,7 @@ impl Output {
     }
 
     /// Returns the writer of the ring when the tool has ended.
-    pub fn into_writer(self) -> RingWriter {
+    pub(crate) fn into_writer(self) -> RingWriter {
         self.writer
     }
 }

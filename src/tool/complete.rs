@@ -14,7 +14,7 @@ use crate::limits;
 /// The matching values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// At most [`limits::COMPLETION_VALUES_MAX`] values.
+    /// At most `limits::COMPLETION_VALUES_MAX` values.
     pub values: Vec<String>,
     /// Number of all matching values.
     pub total: usize,

@@ -73,7 +73,7 @@ impl fmt::Display for Variable {
 pub struct Environment(Arc<[(OsString, OsString)]>);
 
 impl Environment {
-    /// The variables of this process that are in [`INHERITED`], and those that are `asked` for. A
+    /// The variables of this process that are in `INHERITED`, and those that are `asked` for. A
     /// name in `secret` is never taken from this process, even if it is asked for.
     pub fn of_process(asked: &[Variable], secret: &[String]) -> Environment {
         let is_asked = |name: &str| {
@@ -98,7 +98,7 @@ impl Environment {
 }
 
 impl Default for Environment {
-    /// The variables of this process that are in [`INHERITED`].
+    /// The variables of this process that are in `INHERITED`.
     fn default() -> Environment {
         Environment::of_process(&[], &[])
     }

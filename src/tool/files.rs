@@ -53,7 +53,7 @@ impl Files {
     /// If the folder cannot be opened, or the kernel is older than Linux 5.6 and lacks `openat2`.
     ///
     /// ```
-    /// use streamdoor::tool::{Files, Tools};
+    /// use streamdoor::{Tools, tools::Files};
     /// let mut tools = Tools::built_in();
     /// tools.allow_files(Files::below("/usr/share".as_ref())?);
     /// # Ok::<(), std::io::Error>(())

@@ -73,6 +73,18 @@ pub use threads::{Done, Job, ThreadPool};
 use std::fmt;
 
 /// The reason why a tool could not do its work.
+///
+/// ```
+/// use streamdoor::{Output, ToolError};
+///
+/// fn send_file(path: &str, out: &mut Output) -> Result<(), ToolError> {
+///     let bytes = std::fs::read(path)?; // The error's text reaches every subscriber.
+///     if bytes.is_empty() {
+///         return Err(ToolError::new(format!("{path} is empty")));
+///     }
+///     Ok(out.send(&bytes)?)
+/// }
+/// ```
 #[derive(Debug)]
 pub enum ToolError {
     /// The tool was told to stop, and has stopped.
@@ -136,8 +148,10 @@ pub enum Work {
     Feed,
     /// Work of a remote worker, which the server finds. Without a server it behaves like
     /// [`Work::Feed`].
+    #[doc(hidden)]
     Remote(Box<RemoteCall>),
     /// A run of a model, for an agent with the tools that it calls. A shard with models hosts it.
+    #[doc(hidden)]
     Agent(Box<AgentCall>),
 }
 

@@ -190,6 +190,16 @@ impl fmt::Display for SpecError {
 impl std::error::Error for SpecError {}
 
 /// A registry of tools by name.
+///
+/// ```
+/// use streamdoor::{ToolSpec, Tools};
+///
+/// let mut tools = Tools::new();
+/// let spec = ToolSpec::new("greet", "Says hello.");
+/// tools.insert_closure(spec, |_arguments, out| Ok(out.send(b"hello")?))?;
+/// assert!(tools.spec("greet").is_some());
+/// # Ok::<(), streamdoor::errors::SpecError>(())
+/// ```
 #[derive(Default)]
 pub struct Tools {
     by_name: BTreeMap<String, Entry>,
@@ -251,7 +261,7 @@ impl Tools {
     }
 
     /// Sets the environment variables of commands from now on. The default is
-    /// [`INHERITED`](crate::tool::INHERITED).
+    /// `INHERITED`.
     #[cfg(feature = "tools")]
     pub fn set_environment(&mut self, environment: Environment) {
         self.environment = environment;
@@ -378,7 +388,8 @@ impl Tools {
     ///
     /// ```
     /// use serde_json::json;
-    /// use streamdoor::tool::{Abilities, Asking, Question, Replies, ToolSpec, Tools};
+    /// use streamdoor::tools::{Abilities, Asking, Question, Replies};
+    /// use streamdoor::{ToolSpec, Tools};
     ///
     /// let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     /// let mut tools = Tools::new();
@@ -398,7 +409,7 @@ impl Tools {
     /// )?;
     /// let asking = tools.asking("greet", &json!({}), &Replies::default(), Abilities::default());
     /// assert!(matches!(asking, Ok(Asking::Ask { .. })));
-    /// # Ok::<(), streamdoor::tool::SpecError>(())
+    /// # Ok::<(), streamdoor::errors::SpecError>(())
     /// ```
     ///
     /// # Errors

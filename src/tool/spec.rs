@@ -67,7 +67,7 @@ impl TaskSupport {
 ///
 /// ```
 /// use serde_json::json;
-/// use streamdoor::tool::ToolSpec;
+/// use streamdoor::ToolSpec;
 /// let spec = ToolSpec {
 ///     arguments: json!({"type": "object", "properties": {"up_to": {"type": "integer"}}}),
 ///     ..ToolSpec::new("count", "Counts.")
@@ -111,7 +111,7 @@ pub struct ToolSpec {
 }
 
 impl ToolSpec {
-    /// A tool that takes any object, with the defaults of [`crate::limits`].
+    /// A tool that takes any object, with the defaults of `limits.rs`.
     pub fn new(name: impl Into<String>, description: impl Into<String>) -> ToolSpec {
         ToolSpec {
             name: name.into(),
@@ -136,7 +136,7 @@ impl ToolSpec {
     ///
     /// ```
     /// use serde_json::{Map, json};
-    /// use streamdoor::tool::ToolSpec;
+    /// use streamdoor::ToolSpec;
     /// let mut spec = ToolSpec::new("paint", "Paints.");
     /// let color = json!({"enum": ["red", "blue"]});
     /// spec.arguments = json!({"type": "object", "properties": {"color": color}});

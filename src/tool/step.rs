@@ -14,7 +14,7 @@ use crate::trace::TraceContext;
 /// A tool that runs on its shard's own thread, one short step at a time.
 ///
 /// ```
-/// use streamdoor::tool::{Context, EmitError, Step, Tool};
+/// use streamdoor::{Context, Step, Tool, errors::EmitError};
 ///
 /// struct Count(u32);
 ///
@@ -38,6 +38,15 @@ pub trait Tool: Send {
 }
 
 /// The result of a step.
+///
+/// ```
+/// use std::time::Duration;
+/// use streamdoor::{Context, Step};
+///
+/// fn wait(context: &mut Context<'_>) -> Step {
+///     Step::Sleep(context.now() + Duration::from_millis(10))
+/// }
+/// ```
 #[derive(Debug)]
 pub enum Step {
     /// Call it again in the next turn.
@@ -79,7 +88,7 @@ impl ToolUpdate {
     }
 
     /// Adds later notes.
-    pub fn append(&mut self, later: ToolUpdate) {
+    pub(crate) fn append(&mut self, later: ToolUpdate) {
         self.chunks_expected = later.chunks_expected.or(self.chunks_expected);
         self.exit = later.exit.or(self.exit);
         later.reports.into_iter().for_each(|report| self.push(report));
@@ -89,7 +98,7 @@ impl ToolUpdate {
 /// A progress report, in any of four forms; see [`ProgressReport`].
 ///
 /// ```
-/// use streamdoor::tool::Report;
+/// use streamdoor::tools::Report;
 /// let report = Report::amount(3.0, Some(5.0)).with_message("step 3 of 5");
 /// # drop(report);
 /// ```
@@ -150,6 +159,19 @@ impl Report {
 }
 
 /// The interface of a tool within its step.
+///
+/// ```
+/// use streamdoor::errors::EmitError;
+/// use streamdoor::{Context, Step, ToolError};
+///
+/// fn say_hello(context: &mut Context<'_>) -> Step {
+///     match context.emit(b"hello") {
+///         Ok(_seq) => Step::Done,
+///         Err(EmitError::Blocked) => Step::Blocked,
+///         Err(EmitError::TooLarge { .. }) => Step::Failed(ToolError::new("too long")),
+///     }
+/// }
+/// ```
 pub struct Context<'a> {
     now: Instant,
     writer: &'a mut RingWriter,
@@ -172,7 +194,7 @@ pub enum EmitError {
 
 impl<'a> Context<'a> {
     /// Used by the caller of [`Tool::step`].
-    pub fn new(
+    pub(crate) fn new(
         now: Instant,
         writer: &'a mut RingWriter,
         gate: Gate,
@@ -260,6 +282,7 @@ impl<'a> Context<'a> {
     }
 }
 
+#[doc(hidden)]
 impl From<WriteError> for EmitError {
     fn from(error: WriteError) -> EmitError {
         match error {

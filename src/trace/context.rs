@@ -39,7 +39,7 @@ impl TraceContext {
     /// Creates the context from the values of `traceparent`, `tracestate` and `baggage`.
     ///
     /// ```
-    /// use streamdoor::trace::TraceContext;
+    /// use streamdoor::tools::TraceContext;
     /// let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     /// let trace = TraceContext::parse(Some(parent), Some("vendor=opaque"), None);
     /// assert_eq!(trace.headers()[0], ("traceparent", Some(parent.to_owned())));

@@ -197,7 +197,7 @@ impl Counters {
     ///
     /// # Example
     /// ```
-    /// let mut counters = streamdoor::trace::Counters::default();
+    /// let mut counters = streamdoor::readings::Counters::default();
     /// counters.turns += 2;
     /// let turns = counters.iter().find(|&(name, _)| name == "turns");
     /// assert_eq!(turns, Some(("turns", 2)));

@@ -38,7 +38,7 @@ impl Transport {
 /// The latencies of one transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// Number of chunks per bucket: at most its bound in [`LATENCY_BUCKETS_NS`], and above the one
+    /// Number of chunks per bucket: at most its bound in `LATENCY_BUCKETS_NS`, and above the one
     /// before. The last bucket is above all bounds.
     pub counts: [u64; BUCKET_COUNT],
     /// Sum of all latencies.

@@ -132,7 +132,7 @@ enum Value {
     Text(ShortText),
 }
 
-/// A log record: an event, its time, and up to [`LOG_FIELDS_MAX`] numbers and texts.
+/// A log record: an event, its time, and up to `LOG_FIELDS_MAX` numbers and texts.
 #[derive(Clone, Copy)]
 pub struct Record {
     wall_us: u64,
@@ -157,15 +157,15 @@ impl Record {
     /// Adds a number.
     ///
     /// # Panics
-    /// If the record has [`LOG_FIELDS_MAX`] fields.
+    /// If the record has `LOG_FIELDS_MAX` fields.
     pub fn number(&mut self, name: &'static str, number: u64) -> &mut Record {
         self.add(name, Value::Number(number))
     }
 
-    /// Adds the text that `shown` displays, cut after [`LOG_TEXT_BYTES_MAX`] bytes.
+    /// Adds the text that `shown` displays, cut after `LOG_TEXT_BYTES_MAX` bytes.
     ///
     /// # Panics
-    /// If the record has [`LOG_FIELDS_MAX`] fields.
+    /// If the record has `LOG_FIELDS_MAX` fields.
     pub fn show(&mut self, name: &'static str, shown: &dyn fmt::Display) -> &mut Record {
         let mut text = ShortText::EMPTY;
         let _ = write!(text, "{shown}"); // An error means that it was cut.

@@ -83,12 +83,12 @@ impl Duties {
 ///
 /// # Example
 /// ```
-/// use streamdoor::trace::{Duties, Duty, Stalls};
-/// let (mut stalls, mut did) = (Stalls::default(), Duties::default());
-/// did.note(Duty::Tools);
-/// stalls.record(did, 2_000_000);
-/// assert_eq!(stalls.of(Duty::Tools), 1);
-/// assert_eq!(stalls.durations.sum_ns, 2_000_000);
+/// use streamdoor::readings::Duty;
+/// use streamdoor::{Shard, ShardConfig};
+///
+/// let (shard, _report) = Shard::new(ShardConfig::default())?;
+/// assert_eq!(shard.stalls().of(Duty::Tools), 0);
+/// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
@@ -99,7 +99,7 @@ pub struct Stalls {
 
 impl Stalls {
     /// Counts one more turn, with its duties and its duration.
-    pub fn record(&mut self, did: Duties, ns: u64) {
+    pub(crate) fn record(&mut self, did: Duties, ns: u64) {
         for (count, duty) in self.by.iter_mut().zip(Duty::ALL) {
             *count += u64::from(did.has(*duty));
         }

@@ -59,16 +59,12 @@ const ASKING: &[&str] = &[
     "wants", "takes", "holds", "keeps", "waits", "contains",
 ];
 
-/// Functions with a bare `bool` that were there before the rule.
-const KNOWN: &[(&str, &str)] =
-    &[("launch.rs", "drain"), ("log.rs", "close"), ("outgoing/client.rs", "hear")];
-
 /// All violations in the file at this path, which is relative to the root of the repository.
 pub fn findings(path: &str, text: &str) -> Vec<Finding> {
     let Some(inside) = path.strip_prefix("src/server/") else { return Vec::new() };
     let tokens = tokens(&without_comments_and_strings(text));
     let mut wrong = match inside.contains("tests") {
-        false => bare_answers(inside, &tokens),
+        false => bare_answers(&tokens),
         true => Vec::new(),
     };
     let guest = inside.split(['/', '.']).next().expect("a path has a first part");
@@ -190,7 +186,7 @@ fn block_end(tokens: &[Token], open: usize) -> usize {
 }
 
 /// Functions that return a bare `bool` under a name that asks nothing. Private ones are free.
-fn bare_answers(inside: &str, tokens: &[Token]) -> Vec<Wrong> {
+fn bare_answers(tokens: &[Token]) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     for (place, token) in tokens.iter().enumerate() {
         if token.text != "fn" || !is_visible(tokens, place) {
@@ -198,9 +194,6 @@ fn bare_answers(inside: &str, tokens: &[Token]) -> Vec<Wrong> {
         }
         let Some(name) = tokens.get(place + 1) else { continue };
         let first = name.text.split('_').next().expect("a name has a first word");
-        if KNOWN.contains(&(inside, &name.text)) {
-            continue;
-        }
         let is_named = first.starts_with(|letter: char| letter.is_alphabetic());
         if is_named && returns_bool(tokens, place) && !ASKING.contains(&first) {
             let text = format!("`{}` returns a bare `bool`: ask, or name the answers", name.text);

@@ -62,7 +62,7 @@ impl Endpoint {
     /// a version for Messages, with one for OpenAI's wires.
     ///
     /// ```
-    /// use streamdoor::agent::model::{Endpoint, Wire};
+    /// use streamdoor::agents::{Endpoint, Wire};
     ///
     /// let path = |wire, base: &str| {
     ///     let base_url = base.parse().expect("it is one");

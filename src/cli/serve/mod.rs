@@ -25,7 +25,7 @@ use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 #[cfg(feature = "tls")]
 use streamdoor::server::AgentSettings;
 use streamdoor::server::{
-    Doors, GuestConfig, Log, NamedDoors, Server, ServerConfig, ServerError, ServerShard,
+    Doors, Drained, GuestConfig, Log, NamedDoors, Server, ServerConfig, ServerError, ServerShard,
     ServerShardConfig, ShardEnds, TlsConfig,
 };
 use streamdoor::shard::ShardConfig;
@@ -186,11 +186,11 @@ fn serve_until_stopped(
     let log = &setup.log;
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
     log_event(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
-    let is_drained = server.drain(deadline);
-    let level = if is_drained { Level::Info } else { Level::Warn };
-    log_event(log, level, "stopped", |line| {
-        line.text("drained", if is_drained { "all" } else { "in part" });
-    });
+    let (level, drained) = match server.drain(deadline) {
+        Drained::Whole => (Level::Info, "all"),
+        Drained::InPart => (Level::Warn, "in part"),
+    };
+    log_event(log, level, "stopped", |line| line.text("drained", drained));
     match ends.has_death() {
         true => Err(CliError::Failed(
             "a shard has died; see the log for its number and the reason".to_owned(),

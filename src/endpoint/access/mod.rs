@@ -41,12 +41,12 @@ pub use tokens::{TokenFault, Tokens, TokensError, check_token, first_token};
 ///
 /// ```
 /// use std::time::Duration;
-/// use streamdoor::endpoint::{Access, Tokens};
+/// use streamdoor::server::{Access, Tokens};
 ///
 /// let tokens = Tokens::read("# for the nightly run\nnightly uJ0yQ3nXw1aC8bE5kR7tZ2mV6pS4dF9h\n")?;
 /// let access = Access::default().with_tokens(tokens, [7; 32], Duration::from_secs(3_600));
 /// assert!(access.is_guarded());
-/// # Ok::<(), streamdoor::endpoint::TokensError>(())
+/// # Ok::<(), streamdoor::server::TokensError>(())
 /// ```
 #[derive(Clone, Default)]
 pub struct Access {
@@ -77,7 +77,7 @@ impl Access {
     /// Admits pages of these origins, and lets them read the answers.
     ///
     /// # Panics
-    /// If there are more than [`limits::ORIGINS_MAX`].
+    /// If there are more than `limits::ORIGINS_MAX`.
     #[must_use]
     pub fn with_origins(self, origins: Vec<Origin>) -> Access {
         assert!(origins.len() <= limits::ORIGINS_MAX);

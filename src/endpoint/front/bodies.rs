@@ -6,10 +6,11 @@
 //! Unknown options are ignored, because each release of a client sends more, and each application
 //! adds its own.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::ask::{self, AskError, FrontRequest};
 use super::{FrontFormat, SdkVersion};
+use crate::api::{FrontInfo, spelled};
 use crate::endpoint::{
     Answer, ApiCall, ApiError, Execute, FrontOptions, FrontRun, ThreadAsk, ThreadCall, agent,
 };
@@ -158,8 +159,7 @@ pub(in crate::endpoint) fn create(body: &[u8]) -> Result<ApiCall, ApiError> {
 
 /// Returns information about this server for LangGraph clients.
 pub(in crate::endpoint) fn about() -> Value {
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "flags": {"assistants": false, "crons": false},
-    })
+    let flags = ["assistants", "crons"].map(|name| (name.to_owned(), false.into()));
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    spelled(&FrontInfo { version, flags: flags.into_iter().collect() })
 }

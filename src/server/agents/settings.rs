@@ -67,10 +67,10 @@ impl ModelSettings {
     /// [`ModelError`] if one of the values is not valid; its text says which.
     ///
     /// ```
-    /// use streamdoor::server::ModelSettings;
+    /// use streamdoor::agents::ModelSettings;
     /// let local = ModelSettings::new("local", "chat", "http://127.0.0.1:8080/v1", "small", None)?;
     /// assert_eq!(local.endpoint.path(), "/v1/chat/completions");
-    /// # Ok::<(), streamdoor::server::ModelError>(())
+    /// # Ok::<(), streamdoor::agents::ModelError>(())
     /// ```
     pub fn new(
         name: &str,

@@ -25,7 +25,7 @@ use crate::server::outgoing::line::{Doing, Line};
 use crate::server::outgoing::resolve::{Found, Resolver};
 use crate::server::outgoing::site::Site;
 use crate::server::outgoing::tls::{ClientTls, Trusted};
-use crate::server::outgoing::{Deadlines, ExchangeId, Heard, Target};
+use crate::server::outgoing::{Belongs, Deadlines, ExchangeId, Heard, Target};
 use crate::trace::Counters;
 
 /// A call that the owner makes on the reactor.
@@ -347,16 +347,18 @@ impl Outgoing {
         self.acts.push_back(Act::Close(connection));
     }
 
-    /// Handles an event of a socket. Returns `false` if the socket is not one of these connections.
-    pub fn hear(&mut self, event: &SocketEvent<'_>, now: Instant) -> bool {
+    /// Handles an event of a socket, if the socket is one of these connections.
+    pub fn hear(&mut self, event: &SocketEvent<'_>, now: Instant) -> Belongs {
         let connection = match event {
             SocketEvent::Connected { connection, .. }
             | SocketEvent::Received { connection, .. }
             | SocketEvent::Ended { connection, .. }
             | SocketEvent::Writable { connection } => *connection,
-            SocketEvent::Accepted { .. } | SocketEvent::Released { .. } => return false,
+            SocketEvent::Accepted { .. } | SocketEvent::Released { .. } => {
+                return Belongs::Elsewhere;
+            }
         };
-        let Some(line) = self.line(connection) else { return false };
+        let Some(line) = self.line(connection) else { return Belongs::Elsewhere };
         match event {
             SocketEvent::Connected { .. } => self.on_connected(connection, now),
             SocketEvent::Received { bytes, .. } => self.on_received(connection, bytes, now),
@@ -366,7 +368,7 @@ impl Outgoing {
                 self.touch(connection);
             }
         }
-        true
+        Belongs::Here
     }
 
     fn on_connected(&mut self, connection: ConnectionId, now: Instant) {

@@ -96,6 +96,15 @@ impl Default for Deadlines {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ExchangeId(pub Handle);
 
+/// The owner of the socket of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Belongs {
+    /// It is a connection to a server of a model, and the event was handled.
+    Here,
+    /// It is none of these.
+    Elsewhere,
+}
+
 /// An event of an exchange: one head, then pieces of the body, then one of two ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {

@@ -48,7 +48,7 @@ enum Refused {
 
 impl NamedDoors {
     /// Returns the setting for named doors in `/dev/shm`, for at most `places_max` executions at
-    /// once. The limit is at most [`limits::DOORS_CEILING`](crate::limits::DOORS_CEILING).
+    /// once. The limit is at most `limits::DOORS_CEILING`.
     pub fn new(places_max: u32) -> NamedDoors {
         NamedDoors::in_folder(PathBuf::from(FOLDER), places_max)
     }

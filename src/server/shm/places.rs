@@ -31,7 +31,7 @@ pub(in crate::server) struct Place {
 }
 
 impl Doors {
-    /// Returns a limit of `places_max` executions, at most [`limits::DOORS_CEILING`].
+    /// Returns a limit of `places_max` executions, at most `limits::DOORS_CEILING`.
     ///
     /// ```
     /// use streamdoor::server::{Doors, GuestConfig};
@@ -76,7 +76,7 @@ impl Doors {
 }
 
 impl Default for Doors {
-    /// The limit is [`limits::DOORS_MAX`].
+    /// The limit is `limits::DOORS_MAX`.
     fn default() -> Doors {
         Doors::new(limits::DOORS_MAX)
     }

@@ -9,6 +9,7 @@ use crate::server::hub::connection::{Doing, Timer};
 use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::Source;
 use crate::server::hub::tls::Opened;
+use crate::server::outgoing::Belongs;
 use crate::server::turn::{admit, moves, requests};
 use crate::server::{ServerShard, hub, mcp, outgoing, peers, records, shm, workers};
 use crate::trace::Level;
@@ -27,7 +28,7 @@ fn take_socket_events<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
         let Some(event) = shard.reactor.next_socket_event() else { return };
         shard.worked = true;
         if let Some(outgoing) = &mut shard.guests.outgoing
-            && outgoing.hear(&event, shard.now)
+            && outgoing.hear(&event, shard.now) == Belongs::Here
         {
             continue;
         }

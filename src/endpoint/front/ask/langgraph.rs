@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{AskError, Conversation, FrontRequest, content, error, list, object};
 use crate::agent::CallMade;
+use crate::api::{CommandAnswer, OrNull, StartedRun, spelled};
 use crate::endpoint::front::Channels;
 
 /// A command of a client.
@@ -164,10 +165,16 @@ pub fn read_follow(body: &[u8]) -> Result<Follow, AskError> {
 
 /// Returns the answer to a command that was carried out.
 pub fn write_command_success(id: u64, run_id: &str) -> Vec<u8> {
-    json!({"type": "success", "id": id, "result": {"run_id": run_id}}).to_string().into_bytes()
+    let result = Some(StartedRun { run_id: run_id.to_owned() });
+    let (kind, id) = ("success".to_owned(), OrNull(Some(id)));
+    let answer = CommandAnswer { kind, id, result, error: None, message: None };
+    spelled(&answer).to_string().into_bytes()
 }
 
 /// Returns the answer to a command that was refused. `reason` is one of the protocol's.
 pub fn write_command_error(id: Option<u64>, reason: &str, message: &str) -> Vec<u8> {
-    json!({"type": "error", "id": id, "error": reason, "message": message}).to_string().into_bytes()
+    let (error, message) = (Some(reason.to_owned()), Some(message.to_owned()));
+    let (kind, id) = ("error".to_owned(), OrNull(id));
+    let answer = CommandAnswer { kind, id, result: None, error, message };
+    spelled(&answer).to_string().into_bytes()
 }

@@ -1,0 +1,85 @@
+//! Documents whose members others define: threads of LangGraph clients, and errors of JSON-RPC.
+//! The streams of front ends are hot, and `endpoint::front` spells them by hand.
+
+use serde_json::{Map, Value, json};
+
+use super::rows::documents;
+use super::values::OrNull;
+
+documents! {
+    /// Information about the server for LangGraph clients.
+    struct FrontInfo: "LangGraphInfo" {
+        /// The version of the server.
+        version: String,
+        /// The abilities of the server.
+        flags: Map<String, Value>,
+    }
+
+    /// A thread as LangGraph clients know it.
+    struct Thread: "Thread" {
+        /// The id of the thread, which its client chose.
+        thread_id: String,
+        /// `busy` while a run of the thread is under way.
+        status: String => json!({"enum": ["idle", "busy"]}),
+        /// Always empty.
+        metadata: Map<String, Value>,
+        /// The messages of the last run.
+        values: Map<String, Value>,
+        /// Always empty.
+        interrupts: Map<String, Value>,
+    }
+
+    /// The state of a thread as LangGraph clients know it.
+    struct ThreadState: "ThreadState" {
+        /// The messages of the last run.
+        values: Map<String, Value>,
+        /// The nodes that run next.
+        next: Vec<String>,
+        /// Always empty.
+        tasks: Vec<Map<String, Value>>,
+        /// Always empty.
+        interrupts: Vec<Map<String, Value>>,
+        /// The last run.
+        metadata: Map<String, Value>,
+    }
+
+    /// The answer to a LangGraph command.
+    struct CommandAnswer: "CommandAnswer" {
+        /// The result of the command.
+        kind("type"): String => json!({"enum": ["success", "error"]}),
+        /// The id of the command. `null` if it could not be read.
+        id: OrNull<u64>,
+        /// The run that the command started.
+        result: Option<StartedRun>,
+        /// The reason why the command was refused, for programs.
+        error: Option<String>,
+        /// The reason, for people.
+        message: Option<String>,
+    }
+
+    /// A run that a LangGraph command started.
+    struct StartedRun: "StartedRun" {
+        /// The id of the run.
+        run_id: String,
+    }
+
+    /// A JSON-RPC error.
+    struct McpError: "McpError" {
+        /// The version of JSON-RPC.
+        jsonrpc: String => json!({"const": "2.0"}),
+        /// The id of the request. Without it, no request could be read.
+        id: Option<Value> => json!({"type": ["string", "integer"]}),
+        /// The error.
+        error: McpProblem,
+    }
+
+    /// The reason of a JSON-RPC error.
+    struct McpProblem: "McpProblem" {
+        /// The reason, for programs.
+        code: i64,
+        /// The reason, for people: a sentence.
+        message: String,
+        /// Further values.
+        data: Option<Value>,
+    }
+}
