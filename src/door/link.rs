@@ -11,12 +11,12 @@ use crate::memory::{LeaveReason, SignalView};
 use crate::reactor::Clock;
 use crate::shard::Flaw;
 use crate::shard::delivery::exit_of_code;
-use crate::shard::reader::link::{Link, Shared};
+use crate::shard::reader::link::{Link, LinkParts};
 use crate::stream::Exit;
 
 /// A [`Link`] to a server in another process, over shared memory and a life line.
 pub struct DoorLink {
-    pub(super) shared: Shared,
+    pub(super) shared: LinkParts,
     pub(super) reader_signals: SignalView,
     pub(super) line: LifeLine,
     /// The flaw that was found. Nothing is delivered after it.
@@ -28,7 +28,7 @@ impl Link for DoorLink {
     const IS_FOREIGN: bool = true;
 
     #[inline]
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &LinkParts {
         &self.shared
     }
 

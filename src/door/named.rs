@@ -23,7 +23,7 @@ use crate::memory::named::{FOLDER, NamedError, NamedView, name_of};
 use crate::memory::{LeaveReason, Poll, ReaderPage, RingReader};
 use crate::reactor::Clock;
 use crate::shard::delivery::exit_of_code;
-use crate::shard::reader::link::{Link, Shared};
+use crate::shard::reader::link::{Link, LinkParts};
 use crate::shard::{Delivery, Flaw, Subscriber};
 use crate::stream::{Exit, LagLimit, Policy, Terms, Totals};
 
@@ -88,7 +88,7 @@ impl NamedReader {
         let subscriber = SubscriberId(Handle { index: 0, generation: 0 });
         let (reader, control) = (view.ring.clone(), view.control.clone());
         let anchor = reader.anchor();
-        let shared = Shared { id: execution, reader, control, page, anchor };
+        let shared = LinkParts { id: execution, reader, control, page, anchor };
         let link = ByName { shared, view, flaw: Cell::new(None) };
         let replay = None; // A reader of shared memory loses no delivery that it was given.
         let subscribed =
@@ -216,7 +216,7 @@ fn newest(ring: &RingReader) -> Result<Cursor, DoorError> {
 /// A link to an owner that does not know of this reader.
 struct ByName {
     /// The state of the subscriber. No other thread reads its page.
-    shared: Shared,
+    shared: LinkParts,
     view: NamedView,
     /// The flaw that was found. Nothing is delivered after it.
     flaw: Cell<Option<Flaw>>,
@@ -227,7 +227,7 @@ impl Link for ByName {
     const IS_FOREIGN: bool = true;
 
     #[inline]
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &LinkParts {
         &self.shared
     }
 

@@ -16,7 +16,7 @@ use crate::engine::Subscribed;
 use crate::limits;
 use crate::memory::{ClockAnchor, ControlView, OpenError, ReaderPage, RingReader};
 use crate::reactor::Clock;
-use crate::shard::reader::link::Shared;
+use crate::shard::reader::link::LinkParts;
 use crate::shard::{Delivery, Subscriber};
 use crate::stream::Terms;
 
@@ -58,7 +58,7 @@ impl DoorReader {
         let ReadGrant { execution: id, subscriber, terms, cursor, wall_us, mono_ns, .. } = *grant;
         line.knock(); // Everything is mapped.
         let anchor = ClockAnchor { wall_us, mono_ns };
-        let shared = Shared { id, reader, control, page, anchor };
+        let shared = LinkParts { id, reader, control, page, anchor };
         let link = DoorLink { shared, reader_signals, line, flaw: Cell::new(None) };
         let replay = None; // A reader of shared memory loses no delivery that it was given.
         let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor, replay };

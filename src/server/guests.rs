@@ -14,7 +14,7 @@ use crate::server::conversations::Conversations;
 use crate::server::hub::Hub;
 use crate::server::hub::stream::Source;
 use crate::server::hub::tls::TlsConfig;
-use crate::server::mcp::{Ear, Mcp};
+use crate::server::mcp::{Mcp, McpReceiver};
 use crate::server::outgoing::Outgoing;
 use crate::server::peers::{Peers, ToPeer};
 use crate::server::shm::lines::LastWord;
@@ -26,7 +26,7 @@ use crate::server::{
     conversations, hub, outgoing, peers, records, shm, turn, workers,
 };
 use crate::shard::delivery::{Chunk, Delivery};
-use crate::shard::outlet::{Giving, GuestRun, GuestWork, Notice, Outlet, OutsideReader};
+use crate::shard::outlet::{Giving, GuestRun, GuestWork, Outlet, OutsideReader, ShardEvent};
 use crate::shard::run::{Producer, Remote, Run, Seat};
 use crate::shard::{ExecuteError, ExecuteOptions, Shard, ShardConfig, ShardHandle, ShardThread};
 use crate::stream::DetachReason;
@@ -195,9 +195,9 @@ pub enum Destination {
     /// A stream of this connection.
     Connection(ConnectionId),
     /// A call or a keep of MCP.
-    Mcp(Ear),
+    Mcp(McpReceiver),
     /// A run of an agent.
-    Agent(agents::Ear),
+    Agent(agents::AgentReceiver),
 }
 
 impl<R: Reactor + 'static> Guests<R> {
@@ -243,7 +243,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     type Message = ToPeer;
 
     fn take_over(shard: &mut ServerShard<R>) {
-        shm::take_over_guests(shard);
+        shm::take_over_producers(shard);
     }
 
     fn on_bell(shard: &mut ServerShard<R>) {
@@ -270,8 +270,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn take_over_urgent(shard: &mut ServerShard<R>) {
-        if shard.guests.doors.has_guests() {
-            shm::take_over_urgent_guests(shard);
+        if shard.guests.doors.has_producers() {
+            shm::take_over_urgent_producers(shard);
         }
     }
 
@@ -301,7 +301,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn may_sleep(shard: &mut ServerShard<R>) -> bool {
-        !shard.guests.doors.has_guests() || shm::can_sleep(shard)
+        !shard.guests.doors.has_producers() || shm::can_sleep(shard)
     }
 
     fn on_awake(shard: &mut ServerShard<R>) {
@@ -396,9 +396,9 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     fn on_fed(shard: &mut ServerShard<R>, execution: Handle) {
         let run = shard.run_mut(execution);
-        if run.guest.door.as_ref().is_some_and(|door| door.is_guests()) {
-            run.producer = Producer::Guest;
-            shm::let_guest_begin(shard, execution);
+        if run.guest.door.as_ref().is_some_and(|door| door.is_for_producer()) {
+            run.producer = Producer::Outside;
+            shm::let_producer_begin(shard, execution);
         }
     }
 
@@ -417,11 +417,11 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     fn on_room(shard: &mut ServerShard<R>, execution: Handle, was_blocked: bool) {
         let run = shard.run_mut(execution);
         match run.producer {
-            Producer::Guest if !run.guest.is_agent => {
+            Producer::Outside if !run.guest.is_agent => {
                 run.publish_gate();
                 shard.worked = true; // There may be room now for what it has written.
             }
-            Producer::Guest if was_blocked => shard.guests.agents.note(execution),
+            Producer::Outside if was_blocked => shard.guests.agents.note(execution),
             Producer::Feed if was_blocked && run.guest.is_remote => {
                 let id = run.id;
                 shard.guests.workers.note_room(id);
@@ -442,7 +442,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
             shard.guests.agents.note(execution); // It still has a last report.
             return true;
         }
-        let is_later = run.must_await_guest(); // Then `take_over_guest` ends it.
+        let is_later = run.must_await_producer(); // Then `take_over_producer` ends it.
         shard.worked |= is_later;
         is_later
     }
@@ -460,7 +460,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn on_released(&mut self, execution: Handle) {
-        self.doors.forget_guest(execution.index);
+        self.doors.forget_producer(execution.index);
     }
 
     fn before_subscribe(shard: &mut ServerShard<R>, index: u32) {
@@ -489,17 +489,19 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         }
     }
 
-    fn report(shard: &ServerShard<R>, notice: &Notice<'_>) {
+    fn report(shard: &ServerShard<R>, notice: &ShardEvent<'_>) {
         match *notice {
-            Notice::Ended(subscriber, execution, end) => {
+            ShardEvent::Ended(subscriber, execution, end) => {
                 records::log_detached(shard, subscriber, execution, end);
             }
-            Notice::Evicted(index, subscriber, wild) => {
+            ShardEvent::Evicted(index, subscriber, wild) => {
                 shm::log_evicted(shard, index, subscriber, wild)
             }
-            Notice::GateToldLate(index) => records::log_gate_told_late(shard, index),
-            Notice::Pressure(before, diagnosis) => records::log_pressure(shard, before, diagnosis),
-            Notice::Panic(event, whose, panicked) => log_panic(shard, event, whose, panicked),
+            ShardEvent::GateToldLate(index) => records::log_gate_told_late(shard, index),
+            ShardEvent::Pressure(before, diagnosis) => {
+                records::log_pressure(shard, before, diagnosis)
+            }
+            ShardEvent::Panic(event, whose, panicked) => log_panic(shard, event, whose, panicked),
         }
     }
 
@@ -550,7 +552,7 @@ impl GuestRun for Served {
     }
 
     fn published_gate(&self) -> Option<Gate> {
-        let door = self.door.as_ref().filter(|door| door.has_guest_begun())?;
+        let door = self.door.as_ref().filter(|door| door.has_producer_begun())?;
         let (gate_seq, credit_seq, credit_bytes, read_seq) = door.control.page.view().gate();
         Some(Gate { gate_seq, credit_seq, credit_bytes, read_seq })
     }
@@ -561,7 +563,7 @@ impl GuestRun for Served {
     }
 
     fn has_been(&self, seq: u64) -> bool {
-        let guest = self.door.as_ref().and_then(|door| door.guest_reader());
+        let guest = self.door.as_ref().and_then(|door| door.producer_reader());
         guest.is_some_and(|reader| reader.has_been(seq))
     }
 

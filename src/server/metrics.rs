@@ -76,8 +76,8 @@ pub struct McpMetrics {
     pub counts: McpCounts,
     /// Number of sessions.
     pub sessions: u64,
-    /// Number of doors: streams that are read piece by piece.
-    pub doors: u64,
+    /// Number of streams that clients read piece by piece.
+    pub open_streams: u64,
     /// Number of tasks, running and ended.
     pub tasks: u64,
 }
@@ -417,7 +417,7 @@ impl Families<'_, '_> {
     fn mcp(&mut self) -> fmt::Result {
         self.gauge("mcp_sessions", "MCP sessions now.", |shard| shard.mcp.sessions)?;
         let text = "Streams that MCP clients read piece by piece now.";
-        self.gauge("mcp_doors", text, |shard| shard.mcp.doors)?;
+        self.gauge("mcp_open_streams", text, |shard| shard.mcp.open_streams)?;
         let text = "MCP tasks now, running and ended.";
         self.gauge("mcp_tasks", text, |shard| shard.mcp.tasks)?;
         let text = "Notifications sent over MCP.";

@@ -194,7 +194,7 @@ fn shard(number: u32) -> ShardMetrics {
                 sessions_idled_out: 24,
             },
             sessions: 25,
-            doors: 26,
+            open_streams: 26,
             tasks: 27,
         },
     }
@@ -291,7 +291,7 @@ fn every_number_stands_under_its_name_unit_and_shard() {
         ("mcp_sessions_evicted", 23),
         ("mcp_sessions_idled_out", 24),
         ("mcp_sessions", 25),
-        ("mcp_doors", 26),
+        ("mcp_open_streams", 26),
         ("mcp_tasks", 27),
     ] {
         assert_eq!(value(name, "{shard=\"0\"}"), count);

@@ -11,14 +11,14 @@ use crate::base::Principal;
 /// The places of one server. All of its shards have clones.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    taken: Arc<Mutex<BTreeMap<(What, Principal), usize>>>,
+    taken: Arc<Mutex<BTreeMap<(PlaceKind, Principal), usize>>>,
 }
 
 /// The kinds of things that are limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::server) enum What {
+pub(in crate::server) enum PlaceKind {
     /// Streams that are read through doors, and were not read to their ends.
-    Doors,
+    Streams,
     /// Tasks that clients can ask for.
     Tasks,
 }
@@ -28,14 +28,14 @@ pub(in crate::server) enum What {
 #[must_use = "the place is given back when this is dropped"]
 pub(in crate::server) struct Place {
     of: Places,
-    key: (What, Principal),
+    key: (PlaceKind, Principal),
 }
 
 impl Places {
     /// Takes a place, if this principal has fewer than `most`.
     pub(in crate::server) fn take(
         &self,
-        what: What,
+        what: PlaceKind,
         principal: Principal,
         most: usize,
     ) -> Option<Place> {
@@ -50,7 +50,7 @@ impl Places {
         Some(Place { of: self.clone(), key })
     }
 
-    fn taken(&self) -> MutexGuard<'_, BTreeMap<(What, Principal), usize>> {
+    fn taken(&self) -> MutexGuard<'_, BTreeMap<(PlaceKind, Principal), usize>> {
         // No code under the lock can panic.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,16 +76,16 @@ mod tests {
         let places = Places::default();
         let (one, other) = (Principal(1), Principal(2));
         let elsewhere = places.clone();
-        let first = places.take(What::Doors, one, 2).unwrap();
-        let second = elsewhere.take(What::Doors, one, 2).unwrap();
-        assert!(places.take(What::Doors, one, 2).is_none());
-        assert!(places.take(What::Doors, other, 2).is_some());
-        assert!(places.take(What::Tasks, one, 2).is_some());
+        let first = places.take(PlaceKind::Streams, one, 2).unwrap();
+        let second = elsewhere.take(PlaceKind::Streams, one, 2).unwrap();
+        assert!(places.take(PlaceKind::Streams, one, 2).is_none());
+        assert!(places.take(PlaceKind::Streams, other, 2).is_some());
+        assert!(places.take(PlaceKind::Tasks, one, 2).is_some());
         drop(first);
-        let third = elsewhere.take(What::Doors, one, 2).unwrap();
-        assert!(places.take(What::Doors, one, 2).is_none());
+        let third = elsewhere.take(PlaceKind::Streams, one, 2).unwrap();
+        assert!(places.take(PlaceKind::Streams, one, 2).is_none());
         drop((second, third));
         assert!(places.taken().is_empty());
-        assert!(places.take(What::Doors, one, 0).is_none());
+        assert!(places.take(PlaceKind::Streams, one, 0).is_none());
     }
 }

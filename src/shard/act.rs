@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_exit, code_of_outcome};
-use super::outlet::{Giving, GuestRun, Notice, Outlet};
+use super::outlet::{Giving, GuestRun, Outlet, ShardEvent};
 use super::panics::Callback;
 use super::run::{Producer, Ring, Run};
 use super::{AskedFor, Call, Fan, Item, Shard, Sink, memory, panics, produce};
@@ -285,7 +285,7 @@ pub(super) fn end_subscription<R: Reactor + 'static, O: Outlet<R>>(
     execution: Handle,
     end: End,
 ) {
-    O::report(shard, &Notice::Ended(subscriber, execution, &end));
+    O::report(shard, &ShardEvent::Ended(subscriber, execution, &end));
     // Its place is free from here on, also for the closure that is called below.
     let sink = take_sink(shard, subscriber);
     let run = shard.runs[execution.index as usize].as_ref();
@@ -415,7 +415,7 @@ pub(super) fn set_gate<R: Reactor + 'static, O: Outlet<R>>(
     match &run.producer {
         Producer::Thread(_) => run.publish_gate(),
         Producer::Steps(_) if blocked => make_runnable(shard, execution.index),
-        Producer::Feed | Producer::Guest => O::on_room(shard, execution, blocked),
+        Producer::Feed | Producer::Outside => O::on_room(shard, execution, blocked),
         _ => {}
     }
 }
@@ -426,7 +426,7 @@ pub(super) fn wake_producer<R: Reactor + 'static, O: Outlet<R>>(
     execution: Handle,
 ) {
     match run_mut(shard, execution).producer {
-        Producer::Guest => O::on_due(shard, execution),
+        Producer::Outside => O::on_due(shard, execution),
         _ => make_runnable(shard, execution.index),
     }
 }
@@ -473,8 +473,8 @@ pub(super) fn stop_producer<R: Reactor + 'static, O: Outlet<R>>(
             run.stopping = true; // `take_over_threads` reports when it is quiet.
             shard.worked = true;
         }
-        Producer::Guest => {
-            run.producer = Producer::Guest;
+        Producer::Outside => {
+            run.producer = Producer::Outside;
             match O::stop(shard, execution) {
                 true => run_mut(shard, execution).stopping = true,
                 false => {

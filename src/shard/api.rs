@@ -307,11 +307,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     ) -> Result<Subscriber, SubscribeError> {
         // Nothing is lost between threads, and a reader does not acknowledge its own reads.
         let spec = SubscribeSpec { ack_window: None, coalesce: None, replays: false, ..spec };
-        self.subscribe_from_afar(id, spec, None)
+        self.subscribe_for_shard(id, spec, None)
     }
 
     /// Attaches a subscriber for another thread, which sleeps in `reactor` if that is `Some`.
-    pub(crate) fn subscribe_from_afar(
+    pub(crate) fn subscribe_for_shard(
         &mut self,
         id: ExecutionId,
         spec: SubscribeSpec,
@@ -323,7 +323,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             unreachable!("the reply fits the request");
         };
         let subscribed = result?;
-        let (bell, anchor, now) = (Arc::clone(&self.bell), self.anchor, self.now);
+        let (signals, anchor, now) = (Arc::clone(&self.signals), self.anchor, self.now);
         let run = self.run_mut(subscribed.execution);
         let Some(reader) = run.reader() else {
             // The execution waits for a ring, and the subscriber has nothing to read from yet.
@@ -336,12 +336,17 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         let (subscriber, theirs) = (subscribed.subscriber, Arc::clone(&reader_signals));
         let seat = Seat::Thread(ThreadSeat { page: view, reader_signals: theirs, reactor });
         run.remotes.push(Remote { subscriber, seat });
-        let shared =
-            super::reader::link::Shared { id, reader, control: run.control.view(), page, anchor };
-        let link = super::reader::link::Near {
+        let shared = super::reader::link::LinkParts {
+            id,
+            reader,
+            control: run.control.view(),
+            page,
+            anchor,
+        };
+        let link = super::reader::link::ThreadLink {
             shared,
             reader_signals,
-            bell,
+            signals,
             exchange: Arc::clone(&run.exchange),
             exit: Arc::clone(&run.exit),
         };

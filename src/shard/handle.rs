@@ -9,7 +9,7 @@ use std::{fmt, io};
 use serde_json::Value;
 
 use super::outlet::Outlet;
-use super::run::Bell;
+use super::run::ShardSignals;
 use super::{
     ExecuteError, ExecuteOptions, MemoryStatus, Shard, ShardConfig, Subscriber, panics, produce,
 };
@@ -45,7 +45,7 @@ pub(crate) enum Command<R: Reactor + 'static, O: Outlet<R>> {
 /// The sending side of a shard's mailbox.
 pub struct Mailbox<R: Reactor + 'static, O: Outlet<R>> {
     sender: SyncSender<Command<R, O>>,
-    bell: Arc<Bell>,
+    signals: Arc<ShardSignals>,
 }
 
 /// A handle to a shard on another thread. Cloning it is cheap.
@@ -160,14 +160,17 @@ fn prepare_thread(cpu: Option<usize>) -> io::Result<()> {
 }
 
 impl<R: Reactor + 'static, O: Outlet<R>> Mailbox<R, O> {
-    pub(super) fn new(sender: SyncSender<Command<R, O>>, bell: Arc<Bell>) -> Mailbox<R, O> {
-        Mailbox { sender, bell }
+    pub(super) fn new(
+        sender: SyncSender<Command<R, O>>,
+        signals: Arc<ShardSignals>,
+    ) -> Mailbox<R, O> {
+        Mailbox { sender, signals }
     }
 
     /// Sends a command and wakes the shard; returns the command on failure.
     pub(crate) fn send(&self, command: Command<R, O>) -> Result<(), (CallError, Command<R, O>)> {
         self.put(command)?;
-        self.bell.waker.wake();
+        self.signals.waker.wake();
         Ok(())
     }
 
@@ -182,7 +185,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Mailbox<R, O> {
 
     /// The waker of the shard.
     pub(crate) fn waker(&self) -> &crate::reactor::Waker {
-        &self.bell.waker
+        &self.signals.waker
     }
 }
 
@@ -208,7 +211,7 @@ impl<O: Outlet<AnyReactor>> Clone for ShardHandle<O> {
 
 impl<R: Reactor + 'static, O: Outlet<R>> Clone for Mailbox<R, O> {
     fn clone(&self) -> Mailbox<R, O> {
-        Mailbox { sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
+        Mailbox { sender: self.sender.clone(), signals: Arc::clone(&self.signals) }
     }
 }
 
@@ -317,9 +320,9 @@ impl<O: Outlet<AnyReactor>> std::ops::Deref for ShardThread<O> {
 impl<O: Outlet<AnyReactor>> Drop for ShardThread<O> {
     fn drop(&mut self) {
         // Blocks while the mailbox is full; an error means that the shard is gone already.
-        let Mailbox { sender, bell } = &self.handle.mailbox;
+        let Mailbox { sender, signals } = &self.handle.mailbox;
         if sender.send(Command::Stop).is_ok() {
-            bell.waker.wake();
+            signals.waker.wake();
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // Panics are caught on that thread.

@@ -2,8 +2,8 @@
 //! returns an error if no ring is available.
 //!
 //! The shard reads no file. An [`Outlook`] comes from the watch of the process (by an atomic word
-//! and the bell), or from readings by hand. The shard passes it on to the pool of rings. It gives
-//! idle memory back one step a turn, so that no turn grows long.
+//! and the signals), or from readings by hand. The shard passes it on to the pool of rings. It
+//! gives idle memory back one step a turn, so that no turn grows long.
 //!
 //! Nothing in use is taken away. Leased rings stay, and ended executions are kept for their
 //! retention. An ended execution goes early only for a ring that another one needs, as without
@@ -22,7 +22,7 @@ use std::{fmt, io};
 
 use super::act::facts_of;
 use super::config::{MemoryWatch, ShardConfig};
-use super::outlet::{Notice, Outlet};
+use super::outlet::{Outlet, ShardEvent};
 use super::{ExecuteError, Shard, act};
 use crate::engine::{Event, RingFacts, RingFit};
 use crate::limits;
@@ -143,7 +143,7 @@ pub(super) fn watch_memory<R: Reactor + 'static, O: Outlet<R>>(
     act::pump(shard);
 }
 
-/// Adapts to the watch's outlook, if it has changed. Called when the bell rings.
+/// Adapts to the watch's outlook, if it has changed. Called when the signals rings.
 pub(super) fn look_at_memory<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     if let Some(member) = &shard.memory.member {
         let outlook = member.outlook();
@@ -159,7 +159,7 @@ pub(super) fn adapt<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>,
     let Diagnosis { pressure, .. } = outlook.diagnosis;
     if pressure != before {
         shard.counters.memory_pressure_changes += 1;
-        O::report(shard, &Notice::Pressure(before, outlook.diagnosis));
+        O::report(shard, &ShardEvent::Pressure(before, outlook.diagnosis));
     }
     shard.rings.set_pressure(pressure);
     let bytes_max = shard.rings.set_bytes_max(outlook.rings_bytes_max);

@@ -68,7 +68,7 @@ use outlet::GuestRun;
 pub use outlet::Outlet;
 pub use reader::Subscriber;
 pub use reader::link::Flaw;
-use run::{Bell, Ring, Run};
+use run::{Ring, Run, ShardSignals};
 use secrets::Secrets;
 
 use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId};
@@ -103,7 +103,7 @@ pub struct Shard<R: Reactor + 'static = AnyReactor, O: Outlet<R> = ()> {
     threads: Threads,
     idle: IdleStrategy,
     pub(crate) anchor: ClockAnchor,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) signals: Arc<ShardSignals>,
     mailbox: Receiver<Command<R, O>>,
     mailbox_sender: SyncSender<Command<R, O>>,
     pub(crate) mailbox_pending: bool,
@@ -115,7 +115,7 @@ pub struct Shard<R: Reactor + 'static = AnyReactor, O: Outlet<R> = ()> {
     pub(crate) runnable: VecDeque<u32>,
     /// Executions whose ring is written by a tool's thread.
     pub(crate) away: Vec<u32>,
-    /// Executions whose readers' cursors are sampled whenever the bell rings.
+    /// Executions whose readers' cursors are sampled whenever the signals rings.
     pub(crate) watched: Vec<u32>,
     /// Executions that published chunks since their remote readers were last woken.
     pub(crate) published: Vec<u32>,
@@ -320,7 +320,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             threads: Threads::Pool(ThreadPool::new(config.tool_threads_max)),
             idle: IdleStrategy::new(config.idle, config.spin),
             anchor: ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() },
-            bell: Arc::new(Bell { waker: reactor.waker(), departed: Flag::default() }),
+            signals: Arc::new(ShardSignals { waker: reactor.waker(), departed: Flag::default() }),
             mailbox,
             mailbox_sender,
             mailbox_pending: false,
@@ -466,11 +466,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         self.engine.handle(event, self.now);
     }
 
-    /// Handles a ring of the bell: another thread has something for the shard.
+    /// Handles a ring of the signals: another thread has something for the shard.
     fn answer_bell(&mut self) {
         self.worked = true;
         self.mailbox_pending = true; // Until a look finds it empty, as no thread rings twice.
-        if self.bell.departed.take() {
+        if self.signals.departed.take() {
             self.dismiss_departed();
         }
         memory::look_at_memory(self);

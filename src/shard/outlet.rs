@@ -43,7 +43,7 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
 
     /// Takes over the chunks of producers outside of this process, before anything is answered.
     fn take_over(_shard: &mut Shard<R, Self>) {}
-    /// Handles a ring of the bell, besides what the shard itself does.
+    /// Handles a ring of the signals, besides what the shard itself does.
     fn on_bell(_shard: &mut Shard<R, Self>) {}
     /// Handles the socket events of this turn.
     fn on_sockets(_shard: &mut Shard<R, Self>) {}
@@ -153,7 +153,7 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
     /// Sends what the last wakes need, in the same turn.
     fn after_wake(_shard: &mut Shard<R, Self>) {}
     /// Reports something that an operator wants to know.
-    fn report(_shard: &Shard<R, Self>, _notice: &Notice<'_>) {}
+    fn report(_shard: &Shard<R, Self>, _notice: &ShardEvent<'_>) {}
     /// Adds the counters of the guests.
     fn add_counters(&self, _counters: &mut Counters) {}
     /// Checks every invariant of the guests. For tests.
@@ -191,7 +191,7 @@ pub enum GuestWork {
 }
 
 /// Something that an operator wants to know.
-pub enum Notice<'a> {
+pub enum ShardEvent<'a> {
     /// A subscriber was detached, or its execution has ended.
     Ended(SubscriberId, Handle, &'a End),
     /// A reader was evicted, because its cursor is impossible.

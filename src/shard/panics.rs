@@ -15,7 +15,7 @@
 
 use std::fmt;
 
-use super::outlet::{Notice, Outlet};
+use super::outlet::{Outlet, ShardEvent};
 use super::{Shard, act};
 use crate::base::{Panicked, SubscriberId, guarded};
 use crate::reactor::Reactor;
@@ -76,7 +76,7 @@ pub(super) fn tell_panic<R: Reactor + 'static, O: Outlet<R>>(
     panicked: &Panicked,
 ) {
     shard.record(Code::CalloutPanicked, 0, 0);
-    O::report(shard, &Notice::Panic(event, whose, panicked));
+    O::report(shard, &ShardEvent::Panic(event, whose, panicked));
 }
 
 /// Handles the death of this shard by a panic, after which its state may be inconsistent.

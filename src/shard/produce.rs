@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::handle::{Command, ToolDone};
-use super::outlet::{GuestRun, GuestWork, Notice, Outlet, Reader};
+use super::outlet::{GuestRun, GuestWork, Outlet, Reader, ShardEvent};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads, act};
 use crate::base::planted::{Planted, planted};
@@ -31,7 +31,7 @@ impl<X: GuestRun> Run<X> {
     pub fn publish_gate(&mut self) {
         match &self.producer {
             Producer::Thread(_) => self.publish_thread_gate(),
-            Producer::Guest => self.guest.publish_gate(self.allowed()),
+            Producer::Outside => self.guest.publish_gate(self.allowed()),
             _ => return,
         }
         self.blocked = false;
@@ -53,7 +53,7 @@ impl<X: GuestRun> Run<X> {
         let allowed = (gate_seq, credit_seq, credit_bytes, read_seq);
         match &self.producer {
             Producer::Thread(_) => self.control.view().gate() == allowed,
-            Producer::Guest => {
+            Producer::Outside => {
                 self.guest.published_gate().is_none_or(|gate| gate == self.allowed())
             }
             _ => true,
@@ -169,7 +169,7 @@ pub(super) fn note_gate_told_late<R: Reactor + 'static, O: Outlet<R>>(
     index: u32,
 ) {
     shard.counters.gates_told_late += 1;
-    O::report(shard, &Notice::GateToldLate(index));
+    O::report(shard, &ShardEvent::GateToldLate(index));
 }
 
 /// Tells the engine the cursors of readers on other threads.
@@ -199,7 +199,7 @@ pub(super) fn evict_reader<R: Reactor + 'static, O: Outlet<R>>(
 ) {
     shard.counters.door_readers_evicted += 1;
     shard.record(Code::OutsideRefused, u64::from(subscriber.0.index), wild.cursor);
-    O::report(shard, &Notice::Evicted(index, subscriber, &wild));
+    O::report(shard, &ShardEvent::Evicted(index, subscriber, &wild));
     shard.tell(Event::ReaderWild(subscriber));
 }
 
@@ -363,7 +363,7 @@ pub(super) fn start_thread<R: Reactor + 'static, O: Outlet<R>>(
         Threads::Pool(_) => ThreadClock::Real,
         Threads::ByHand => ThreadClock::Fixed(shard.now),
     };
-    let host = Arc::new(ThreadHost::new(Arc::clone(&shard.bell), clock));
+    let host = Arc::new(ThreadHost::new(Arc::clone(&shard.signals), clock));
     let run = act::run_mut(shard, handle);
     let Ring::Here(writer) = std::mem::replace(&mut run.ring, Ring::None) else {
         unreachable!("it was leased a ring");
@@ -375,12 +375,12 @@ pub(super) fn start_thread<R: Reactor + 'static, O: Outlet<R>>(
     let trace = std::mem::take(&mut run.trace);
     let output = Output::new(writer, run.control.view(), exchange, host, trace);
     shard.away.push(handle.index);
-    let (mailbox, bell) = (shard.mailbox_sender.clone(), Arc::clone(&shard.bell));
+    let (mailbox, signals) = (shard.mailbox_sender.clone(), Arc::clone(&shard.signals));
     let done = Box::new(move |writer: RingWriter, result, panicked| {
         // If the shard is gone, nobody needs to know.
         let tool_done = Box::new(ToolDone { handle, writer, result, panicked });
         if mailbox.send(Command::ToolDone(tool_done)).is_ok() {
-            bell.waker.wake();
+            signals.waker.wake();
         }
     });
     let job = Box::new(Job { output, work: work.into_inner(), done });
@@ -472,7 +472,7 @@ pub(super) fn take_over<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
             run.producer = Producer::Gone;
             shard.tell(Event::ProducerEnded(handle, ProducerEnd::Stopped));
         } else {
-            shard.bell.waker.wake(); // It is in the middle of a chunk: look again at once.
+            shard.signals.waker.wake(); // It is in the middle of a chunk: look again at once.
         }
         return;
     }

@@ -15,15 +15,15 @@
 //!
 //! Tests: `tests.rs` beside this file, `tests/threads.rs`, `sim/campaigns.rs`.
 
-mod afar;
 pub(crate) mod link;
 mod log;
+mod remote;
 mod skip;
 
 use std::fmt;
 use std::time::Duration;
 
-use link::{Flaw, Link, Near};
+use link::{Flaw, Link, ThreadLink};
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, detach_of_code};
 use super::window::Window;
@@ -67,7 +67,7 @@ const STEPS_MAX: u32 = 1 << 16;
 ///     byte_count
 /// }
 /// ```
-pub struct Subscriber<L: Link = Near> {
+pub struct Subscriber<L: Link = ThreadLink> {
     link: L,
     id: SubscriberId,
     terms: Terms,

@@ -1,9 +1,9 @@
-//! One list of tests for the two readers of a log: the engine's subscriber on the shard's own
-//! thread, and the [`Subscriber`] that reads the ring from elsewhere. Both evaluate the same policy
-//! ([`crate::engine::policy`]) and must give the same things in the same order.
+//! One list of tests for the two readers of a log. One is the engine's subscriber on the shard's
+//! own thread, the other the [`Subscriber`] that reads the ring from elsewhere. Both evaluate the
+//! same policy ([`crate::engine::policy`]) and must give the same things in the same order.
 //!
-//! They stay two machines. The engine is told of each chunk and keeps the cursors of all its
-//! subscribers in one table; a reader elsewhere finds chunks in the ring and checks afterwards that
+//! They stay two machines. The engine is told of each chunk, and keeps the cursors of all its
+//! subscribers in one table. A reader elsewhere finds chunks in the ring. It checks afterwards that
 //! nothing was overwritten, which the engine never has to.
 
 use std::collections::VecDeque;
@@ -13,13 +13,11 @@ use crate::engine::{From, SubscribeSpec};
 use crate::memory::RingPoolConfig;
 use crate::shard::api::Polled;
 use crate::shard::reader::Subscriber;
-use crate::shard::{
-    Delivery, Ended, ExecuteOptions, MemoryWatch, PublishError, Shard, ShardConfig,
-};
+use crate::shard::{Delivery, ExecuteOptions, MemoryWatch, PublishError, Shard, ShardConfig};
 use crate::stream::{Gap, Kind, Kinds, Policy};
 use crate::tool::{Prepared, Work};
 
-/// What happens to an execution and its reader.
+/// A step of an execution or of its reader.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Publishes chunks of this kind, key and length.

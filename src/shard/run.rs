@@ -40,7 +40,7 @@ pub enum Producer {
     /// The owner, which publishes by hand.
     Feed,
     /// A guest of the shard.
-    Guest,
+    Outside,
     /// A tool on a thread of its own.
     Thread(Arc<ThreadHost>),
     /// None: the producer has ended.
@@ -127,7 +127,7 @@ impl<P: OutsideReader> Remote<P> {
     }
 
     /// Ends its sleep in a reactor, if it sleeps in one.
-    fn rouse(&self, exchange: &Exchange, wake: &mut impl FnMut(&Waker)) {
+    fn wake_if_asleep(&self, exchange: &Exchange, wake: &mut impl FnMut(&Waker)) {
         if let Seat::Thread(ThreadSeat { reader_signals, reactor: Some(waker), .. }) = &self.seat
             && exchange.end_reactor_sleep(reader_signals.reactor_sleep())
         {
@@ -244,7 +244,7 @@ impl<X: GuestRun> Run<X> {
         }
         full_fence(); // exchange:sleep, page:asleep
         remote.wake(self.exchange.has_sleepers());
-        remote.rouse(&self.exchange, &mut Waker::wake);
+        remote.wake_if_asleep(&self.exchange, &mut Waker::wake);
         Some(remote)
     }
 
@@ -267,7 +267,7 @@ impl<X: GuestRun> Run<X> {
         full_fence(); // exchange:sleep, page:asleep
         let has_sleepers = self.exchange.has_sleepers();
         self.remotes.iter_mut().for_each(|remote| remote.wake(has_sleepers));
-        self.rouse_readers(&mut Waker::wake);
+        self.wake_sleeping_readers(&mut Waker::wake);
     }
 
     /// Like [`Run::knock`], for one reader.
@@ -290,7 +290,7 @@ impl<X: GuestRun> Run<X> {
             reader_signals.acknowledge(seq);
             reader_signals.knock();
             full_fence(); // exchange:reactor-sleep
-            remote.rouse(&self.exchange, &mut Waker::wake);
+            remote.wake_if_asleep(&self.exchange, &mut Waker::wake);
         }
     }
 
@@ -309,19 +309,19 @@ impl<X: GuestRun> Run<X> {
                 Ring::Away(reader) => reader.wake(),
             }
         }
-        self.rouse_readers(&mut wake);
+        self.wake_sleeping_readers(&mut wake);
         self.guest.wake_readers(&mut self.remotes);
     }
 
-    fn rouse_readers(&self, wake: &mut impl FnMut(&Waker)) {
+    fn wake_sleeping_readers(&self, wake: &mut impl FnMut(&Waker)) {
         if self.exchange.has_reactor_sleepers() {
-            self.remotes.iter().for_each(|remote| remote.rouse(&self.exchange, wake));
+            self.remotes.iter().for_each(|remote| remote.wake_if_asleep(&self.exchange, wake));
         }
     }
 }
 
-/// The bell that other threads ring when the shard has to look at something.
-pub struct Bell {
+/// The signals that other threads ring when the shard has to look at something.
+pub struct ShardSignals {
     pub waker: Waker,
     /// Set when a reader has left.
     pub departed: Flag,
@@ -329,7 +329,7 @@ pub struct Bell {
 
 /// The connection of a tool's thread to its shard.
 pub struct ThreadHost {
-    bell: Arc<Bell>,
+    signals: Arc<ShardSignals>,
     clock: ThreadClock,
     updates: Mutex<ToolUpdate>,
     noted: Flag,
@@ -346,9 +346,9 @@ pub enum ThreadClock {
 }
 
 impl ThreadHost {
-    pub fn new(bell: Arc<Bell>, clock: ThreadClock) -> ThreadHost {
+    pub fn new(signals: Arc<ShardSignals>, clock: ThreadClock) -> ThreadHost {
         ThreadHost {
-            bell,
+            signals,
             clock,
             updates: Mutex::default(),
             noted: Flag::default(),
@@ -375,7 +375,7 @@ impl Host for ThreadHost {
     }
 
     fn wake_shard(&self) {
-        self.bell.waker.wake();
+        self.signals.waker.wake();
     }
 
     fn update(&self, updates: ToolUpdate) {
@@ -383,7 +383,7 @@ impl Host for ThreadHost {
         merged.append(updates);
         drop(merged);
         self.noted.set();
-        self.bell.waker.wake();
+        self.signals.waker.wake();
     }
 
     fn keep_stop_hook(&self, hook: Option<StopHook>) {

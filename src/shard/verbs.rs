@@ -106,6 +106,6 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     }
 
     pub(crate) fn mailbox(&self) -> Mailbox<R, O> {
-        Mailbox::new(self.mailbox_sender.clone(), Arc::clone(&self.bell))
+        Mailbox::new(self.mailbox_sender.clone(), Arc::clone(&self.signals))
     }
 }

@@ -11,7 +11,7 @@ use crate::memory::atomic::AtomicU64;
 use crate::memory::{LeaveReason, SignalView};
 use crate::server::{AtDoor, HandLine};
 use crate::shard::delivery::exit_of_code;
-use crate::shard::reader::link::{Link, Shared};
+use crate::shard::reader::link::{Link, LinkParts};
 use crate::shard::{Flaw, Subscriber};
 use crate::sim::SimShard;
 use crate::sim::between::note_relay;
@@ -76,7 +76,7 @@ impl LifeLines {
 
 /// The link of a reader at the door.
 pub(super) struct DoorLink {
-    shared: Shared,
+    shared: LinkParts,
     reader_signals: SignalView,
     line: HandLine,
     lines: LifeLines,
@@ -89,7 +89,7 @@ impl Link for DoorLink {
     type Fault = Flaw;
     const IS_FOREIGN: bool = true;
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &LinkParts {
         &self.shared
     }
 

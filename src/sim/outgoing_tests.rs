@@ -13,7 +13,7 @@ use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ConnectAddress, ListenAddress, Reactor, SocketLimits};
-use crate::server::outgoing::{Deadlines, ExchangeId, Heard, Target};
+use crate::server::outgoing::{Deadlines, ExchangeId, ResponseEvent, Target};
 use crate::server::{GuestConfig, OutgoingConfig, ServerShard};
 use crate::shard::ShardConfig;
 use crate::sim::network::{SimClient, SimRoute};
@@ -197,27 +197,27 @@ impl OutgoingRun {
 
     fn hear(&mut self) {
         let now = self.world.now().nanos();
-        while let Some((id, heard)) = outgoing::next_heard(&mut self.shard, &mut self.buffer) {
+        while let Some((id, heard)) = outgoing::poll_response(&mut self.shard, &mut self.buffer) {
             let got = self.live.get_mut(&id).expect("who was given up is not heard of");
             let number = got.number;
             let (expected, _) = answer(self.seed, number);
             match &heard {
-                Heard::Head { status, .. } => {
+                ResponseEvent::Head { status, .. } => {
                     assert!(got.status.replace(*status).is_none(), "a second head");
                 }
-                Heard::Body => {
+                ResponseEvent::Body => {
                     assert!(got.status.is_some() && !self.buffer.is_empty());
                     got.body.extend_from_slice(&self.buffer);
                     assert!(expected.starts_with(&got.body), "of another exchange");
                     self.history.push((now, number, format!("{} bytes", self.buffer.len())));
                     self.buffer.clear();
                 }
-                Heard::End => {
+                ResponseEvent::End => {
                     assert!(got.status == Some(200) && got.body == expected, "not the whole");
                     *self.kinds.entry("end").or_default() += 1;
                     self.live.remove(&id);
                 }
-                Heard::Broken(fault) => {
+                ResponseEvent::Broken(fault) => {
                     let arrived = self.arrivals.contains_key(&number);
                     assert!(fault.was_sent || !arrived, "{fault:?}");
                     assert!(fault.was_received || got.status.is_none(), "{fault:?}");

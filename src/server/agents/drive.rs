@@ -7,7 +7,7 @@ use crate::engine::Event as EngineEvent;
 use crate::reactor::Reactor;
 use crate::server::agents::publish::Published;
 use crate::server::agents::{Agent, Asked, Hosted, Job, Said, publish, tools};
-use crate::server::outgoing::{Deadlines, Heard, Target};
+use crate::server::outgoing::{Deadlines, ResponseEvent, Target};
 use crate::server::{ServerShard, outgoing};
 use crate::shard::run::{Producer, Ring};
 use crate::stream::Outcome;
@@ -35,13 +35,13 @@ fn hear_model<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
         return false; // Then other parts of the shard own the answers.
     }
     let mut body = std::mem::take(&mut shard.guests.agents.body);
-    let heard = outgoing::next_heard(shard, &mut body);
+    let heard = outgoing::poll_response(shard, &mut body);
     let has_heard = heard.is_some();
     if let Some((exchange, heard)) = heard
         && let Some(Asked { run, turn, .. }) = shard.guests.agents.asked(exchange)
     {
         shard.worked = true;
-        let is_over = matches!(heard, Heard::End | Heard::Broken(_));
+        let is_over = matches!(heard, ResponseEvent::End | ResponseEvent::Broken(_));
         if is_over {
             shard.guests.agents.forget(exchange);
         }
@@ -50,15 +50,19 @@ fn hear_model<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
                 hosted.exchange = None;
             }
             let event = match &heard {
-                Heard::Head { status, retry_after, retry_after_ms, .. } => RunEvent::Answered {
-                    exchange: turn,
-                    status: *status,
-                    retry_after: retry_after.as_deref(),
-                    retry_after_ms: retry_after_ms.as_deref(),
-                },
-                Heard::Body => RunEvent::Body { exchange: turn, bytes: &body },
-                Heard::End => RunEvent::BodyEnded { exchange: turn },
-                Heard::Broken(fault) => RunEvent::Broken { exchange: turn, fault: fault.clone() },
+                ResponseEvent::Head { status, retry_after, retry_after_ms, .. } => {
+                    RunEvent::Answered {
+                        exchange: turn,
+                        status: *status,
+                        retry_after: retry_after.as_deref(),
+                        retry_after_ms: retry_after_ms.as_deref(),
+                    }
+                }
+                ResponseEvent::Body => RunEvent::Body { exchange: turn, bytes: &body },
+                ResponseEvent::End => RunEvent::BodyEnded { exchange: turn },
+                ResponseEvent::Broken(fault) => {
+                    RunEvent::Broken { exchange: turn, fault: fault.clone() }
+                }
             };
             tell_run(shard, run, hosted, event);
         });
@@ -79,7 +83,7 @@ pub(in crate::server) fn begin_agent<R: Reactor + 'static>(
     let Ring::Here(writer) = &run.ring else { unreachable!("it was leased a ring") };
     let part_bytes_max = writer.geometry().length_max() as usize;
     let (id, owner) = (run.id, run.guest.owner);
-    run.producer = Producer::Guest;
+    run.producer = Producer::Outside;
     run.guest.is_agent = true;
     let mut job = *job;
     job.config.agent_id = id.to_string();

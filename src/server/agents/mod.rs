@@ -55,7 +55,7 @@ pub(in crate::server) struct Agents {
     /// Runs to visit: they start, stop, have room or have reached a deadline.
     due: VecDeque<Handle>,
     /// The output of tools, oldest first.
-    said: VecDeque<(Ear, Said)>,
+    said: VecDeque<(AgentReceiver, Said)>,
     /// The open exchanges, with the run that each belongs to.
     exchanges: BTreeMap<Handle, Asked>,
     /// The body bytes received last. The buffer is reused.
@@ -74,7 +74,7 @@ struct Asked {
 
 /// The receiver of a tool's output: this call of this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ear {
+pub struct AgentReceiver {
     run: Handle,
     call: u32,
 }
@@ -162,21 +162,21 @@ impl Agents {
     }
 
     /// Queues a chunk that a tool has published.
-    pub fn hear_chunk(&mut self, ear: Ear, chunk: &Chunk<'_>) {
+    pub fn hear_chunk(&mut self, ear: AgentReceiver, chunk: &Chunk<'_>) {
         let Chunk { seq, offset, kind, more, data, .. } = *chunk;
         let bytes = data.into();
         self.said.push_back((ear, Said::Chunk { seq, offset, kind, more, bytes }));
     }
 
     /// Queues a progress report of a tool.
-    fn hear_progress(&mut self, ear: Ear, reported: &Reported<'_>) {
+    fn hear_progress(&mut self, ear: AgentReceiver, reported: &Reported<'_>) {
         let progress = reported.progress;
         let [message, context] = [reported.message, reported.context].map(|t| t.map(Box::from));
         self.said.push_back((ear, Said::Progress { progress, message, context }));
     }
 
     /// Queues one delivery of a tool.
-    pub fn hear(&mut self, ear: Ear, delivery: &Delivery<'_>) {
+    pub fn hear(&mut self, ear: AgentReceiver, delivery: &Delivery<'_>) {
         match delivery {
             Delivery::Chunk(chunk) => self.hear_chunk(ear, chunk),
             Delivery::Gap(gap) => self.said.push_back((ear, Said::Gap(*gap))),
@@ -186,7 +186,7 @@ impl Agents {
     }
 
     /// Queues the end of a tool.
-    pub fn hear_end(&mut self, ear: Ear, ended: &Ended<'_>) {
+    pub fn hear_end(&mut self, ear: AgentReceiver, ended: &Ended<'_>) {
         let (outcome, error) = match ended.end.state {
             EndState::Ended(outcome) => (outcome, ended.error.map(Box::from)),
             // The run has lost its subscription, so the rest of the output cannot be received.
@@ -273,7 +273,7 @@ pub(in crate::server) fn audit_agents<R: Reactor + 'static>(shard: &ServerShard<
             exchange_count += 1;
         }
         for ToolCall { call, subscriber, .. } in &hosted.calls {
-            let ear = Ear { run: handle, call: *call };
+            let ear = AgentReceiver { run: handle, call: *call };
             // The tool may have ended, which is queued for the run.
             let is_heard = shard.guests.agents.said.iter().any(|(other, _)| *other == ear);
             let Sink { subscriber: whose, call, .. } = &shard.sinks[subscriber.0.index as usize];
@@ -284,7 +284,7 @@ pub(in crate::server) fn audit_agents<R: Reactor + 'static>(shard: &ServerShard<
     assert_eq!(shard.guests.agents.exchanges.len(), exchange_count); // G1
     for run in shard.runs.iter().flatten() {
         let is_running = matches!(&run.guest.agent, Some(Agent::Running(_)));
-        let is_produced = run.guest.is_agent && matches!(run.producer, Producer::Guest);
+        let is_produced = run.guest.is_agent && matches!(run.producer, Producer::Outside);
         assert_eq!(is_running, is_produced); // G3
     }
 }

@@ -57,7 +57,7 @@ fn publish_burst<R: Reactor + 'static>(
     let now = shard.now;
     let run = shard.run_mut(handle);
     let gate = run.allowed();
-    let ServedRun { ring: Ring::Here(writer), producer: Producer::Guest, .. } = run else {
+    let ServedRun { ring: Ring::Here(writer), producer: Producer::Outside, .. } = run else {
         unreachable!("a run writes its ring until it is over");
     };
     let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();

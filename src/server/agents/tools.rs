@@ -11,7 +11,7 @@ use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::{Event as EngineEvent, Start, SubscribeSpec};
 use crate::limits;
 use crate::reactor::Reactor;
-use crate::server::agents::{Ear, Hosted, Said, ToolCall, drive};
+use crate::server::agents::{AgentReceiver, Hosted, Said, ToolCall, drive};
 use crate::server::guests::Destination;
 use crate::server::{ServerShard, records, workers};
 use crate::shard::{Call, ExecuteOptions};
@@ -85,7 +85,7 @@ fn try_start_tool<R: Reactor + 'static>(
     };
     let policy = Policy::Block;
     let spec = SubscribeSpec { policy, demand: WINDOW, kinds, ..SubscribeSpec::default() };
-    let ear = Ear { run: handle, call };
+    let ear = AgentReceiver { run: handle, call };
     let attached = shard.attach(execution, spec, |_| Call::Guest(Destination::Agent(ear)));
     shard.pump();
     match attached {

@@ -32,8 +32,8 @@ use crate::server::hub::stream::Source;
 use crate::server::hub::{Answered, Hub};
 use crate::server::peers::ToPeer;
 use crate::server::streams::attached::Attached;
-use crate::server::streams::follow::Manner;
-use crate::server::streams::front::{Thread, Told};
+use crate::server::streams::follow::StreamHead;
+use crate::server::streams::front::{FrontState, Thread};
 use crate::server::{ServerShard, executions, hub, peers, streams};
 use crate::shard::act::read_chunk;
 use crate::shard::run::Ring;
@@ -168,8 +168,8 @@ fn wait_on_thread<R: Reactor + 'static>(
     mut thread: Thread,
 ) -> Answered {
     thread.waiting = Some(shard.guests.conversations.wait());
-    let manner = Manner::told(thread.format, Told::nothing_yet(thread));
-    let answered = streams::begin(shard, id, manner, Default::default());
+    let head = StreamHead::told(thread.format, FrontState::nothing_yet(thread));
+    let answered = streams::begin(shard, id, head, Default::default());
     if answered == Answered::Later {
         shard.guests.hub.add_idle_thread(id);
     }

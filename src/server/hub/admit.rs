@@ -66,13 +66,13 @@ pub(in crate::server) enum Verdict {
 
 /// Refused connections that were not logged yet.
 #[derive(Debug, Default)]
-pub(in crate::server) struct Untold {
+pub(in crate::server) struct RefusedCount {
     count: u64,
     /// The earliest time of the next record.
     next_at: Option<Instant>,
 }
 
-impl Untold {
+impl RefusedCount {
     /// Counts one. Returns the number to log, if it is time for a record.
     pub fn count(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;

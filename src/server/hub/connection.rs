@@ -23,7 +23,7 @@ use crate::server::hub::frames::Frames;
 use crate::server::hub::stream::{Source, Stream};
 use crate::server::hub::tls::ServerTls;
 use crate::server::mcp::Link;
-use crate::server::shm::lines::{Line, Parcel};
+use crate::server::shm::lines::{Descriptors, Line};
 
 /// A range of bytes to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub(in crate::server) struct Connection {
     /// The grant that makes it a line of the door.
     pub line: Option<Box<Line>>,
     /// Descriptors that go with the next byte that is sent.
-    pub parcel: Option<Box<Parcel>>,
+    pub descriptors: Option<Box<Descriptors>>,
     pub timer: Option<(Timer, TimerId)>,
     /// The number of heads that had come when the timer was set for a request.
     pub timed_heads: u32,
@@ -223,7 +223,7 @@ impl Connection {
             mcp: None,
             is_at_door: false,
             line: None,
-            parcel: None,
+            descriptors: None,
             timer: None,
             timed_heads: 0,
             body_from: now,

@@ -15,7 +15,7 @@ use crate::server::hub::connection::{Connection, Doing, Flushed, Timer};
 use crate::server::hub::frames::{ENCODINGS, Encoding, Frame, Key};
 use crate::server::hub::stream::{Source, Stream};
 use crate::server::hub::{Hub, stream};
-use crate::server::shm::lines::Parcel;
+use crate::server::shm::lines::Descriptors;
 use crate::server::streams::front::Next;
 use crate::shard::{Chunk, Delivery, Names};
 use crate::stream::{EndState, Outcome};
@@ -236,20 +236,20 @@ impl Hub {
             connection.flushed();
             let id = connection.id;
             let was_blocked = connection.is_blocked;
-            let mut parcel = connection.parcel.take();
+            let mut descriptors = connection.descriptors.take();
             let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
                 counters.sends += 1;
-                let sent_bytes = match &parcel {
+                let sent_bytes = match &descriptors {
                     None => reactor.send(id, slices)?,
                     Some(descriptors) => send_along(reactor, id, slices, descriptors)?,
                 };
                 if sent_bytes > 0 {
-                    parcel = None; // The sent descriptors are closed here.
+                    descriptors = None; // The sent descriptors are closed here.
                 }
                 probe!(send, id.0.index, sent_bytes);
                 Ok::<_, SendError>(sent_bytes)
             });
-            connection.parcel = parcel;
+            connection.descriptors = descriptors;
             let is_broken = flushed == Flushed::Broken;
             let takes = match flushed {
                 Flushed::All => true,
@@ -406,8 +406,9 @@ fn send_along<R: Reactor>(
     reactor: &mut R,
     id: ConnectionId,
     slices: &[IoSlice<'_>],
-    parcel: &Parcel,
+    descriptors: &Descriptors,
 ) -> Result<usize, SendError> {
-    let descriptors: SmallVec<[BorrowedFd<'_>; 3]> = parcel.iter().map(OwnedFd::as_fd).collect();
+    let descriptors: SmallVec<[BorrowedFd<'_>; 3]> =
+        descriptors.iter().map(OwnedFd::as_fd).collect();
     reactor.send_with_descriptors(id, slices, &descriptors)
 }

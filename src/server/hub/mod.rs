@@ -66,7 +66,7 @@ use crate::endpoint::{Access, AwaitedEvent, Surroundings};
 use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
-use crate::server::shm::Looks;
+use crate::server::shm::WakeList;
 use crate::trace::Deliveries;
 use crate::wire::http1::http_date;
 
@@ -99,7 +99,7 @@ pub(in crate::server) struct Hub {
     /// The listener at which other processes share memory.
     door: Option<ListenerId>,
     /// Connections of sleeping processes that have to be woken with a byte.
-    looks: Looks,
+    looks: WakeList,
     /// The deliveries of this turn, for the latency metrics.
     deliveries: Deliveries,
     frames: Frames,
@@ -148,7 +148,7 @@ pub(in crate::server) struct Hub {
     addresses: addresses::Addresses,
     /// Connections without a request under way, the longest waiting first.
     waiting_line: line::Line,
-    untold: admit::Untold,
+    untold: admit::RefusedCount,
     random: Random,
     date: [u8; 29],
     date_s: u64,
@@ -181,7 +181,7 @@ impl Hub {
             connection_count: 0,
             listeners: Vec::new(),
             door: None,
-            looks: Looks::default(),
+            looks: WakeList::default(),
             deliveries: Deliveries::default(),
             frames: Frames::new(limits::FRAME_CACHE_BYTES),
             current: [None; ENCODINGS],
@@ -207,7 +207,7 @@ impl Hub {
             places: admit::Places::new(connections_max),
             addresses,
             waiting_line: line::Line::new(connections_max),
-            untold: admit::Untold::default(),
+            untold: admit::RefusedCount::default(),
             random,
             date: http_date(0),
             date_s: 0,
@@ -402,7 +402,7 @@ impl Hub {
     }
 
     /// Returns the connections whose processes have to be woken with a byte.
-    pub fn looks(&self) -> &Looks {
+    pub fn looks(&self) -> &WakeList {
         &self.looks
     }
 

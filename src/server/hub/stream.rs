@@ -8,7 +8,7 @@ use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::server::hub::connection::Connection;
 use crate::server::hub::frames::{Encoding, Frame};
-use crate::server::streams::front::Told;
+use crate::server::streams::front::FrontState;
 use crate::shard::Chunk;
 use crate::stream::{Kinds, Totals};
 use crate::wire::events::WireEvent;
@@ -28,7 +28,7 @@ pub(in crate::server) struct Stream {
     /// The execution that is cancelled if the connection breaks.
     pub cancels: Option<ExecutionId>,
     /// The state of the front end's stream, for [`Encoding::Front`].
-    pub front: Option<Box<Told>>,
+    pub front: Option<Box<FrontState>>,
 }
 
 /// The origin of events.

@@ -39,7 +39,7 @@ pub(in crate::server) struct Source {
 
 /// Calls whose answers were not delivered for certain, oldest first.
 #[derive(Debug, Default)]
-pub(in crate::server) struct Kept {
+pub(in crate::server) struct KeptAnswers {
     calls: VecDeque<KeptCall>,
     bytes: usize,
 }
@@ -55,7 +55,7 @@ pub(in crate::server) struct KeptCall {
     until: Instant,
 }
 
-impl Kept {
+impl KeptAnswers {
     /// Keeps one call, and drops the oldest ones that exceed the limits.
     pub fn keep(
         &mut self,
@@ -224,7 +224,7 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
 /// told what it missed.
 pub(in crate::server) fn mute<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     let mcp = &mut shard.guests.mcp;
-    mcp.notice.drop_of(handle);
+    mcp.gathered.drop_of(handle);
     let Some(call) = mcp.calls.get_mut(handle) else { return };
     call.outlet = Outlet::Nowhere;
     if let Some(notifier) = call.notifier {
@@ -235,7 +235,7 @@ pub(in crate::server) fn mute<R: Reactor + 'static>(shard: &mut ServerShard<R>, 
 /// Ends a call's notifications.
 pub(in crate::server) fn silence<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     let Guests { hub, mcp, .. } = &mut shard.guests;
-    mcp.notice.drop_of(handle);
+    mcp.gathered.drop_of(handle);
     let Some(call) = mcp.calls.get_mut(handle) else { return };
     let outlet = call.outlet.connection();
     let Some(notifier) = call.notifier.take() else { return };
@@ -330,7 +330,7 @@ pub(in crate::server) fn answer_call<R: Reactor + 'static>(
     // that lose what comes together with an answer. Parts of a result are counted, so all of
     // them are sent.
     if matches!(outlet, Outlet::Stream(_)) || tells_parts {
-        shard.guests.mcp.close_notice(&mut shard.guests.hub);
+        shard.guests.mcp.write_gathered(&mut shard.guests.hub);
     }
     // The first part has turned an open answer into a stream.
     let mcp = &mut shard.guests.mcp;

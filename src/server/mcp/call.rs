@@ -61,7 +61,7 @@ pub(in crate::server) enum Stage {
     Runs(Handle),
     /// The end of a task.
     Awaits(Handle),
-    /// New output after this offset of a door.
+    /// New output after this offset of a stream.
     Reads(Handle, Option<u64>),
     /// Nothing: the client is notified of changes until it leaves.
     Listens(Box<Filter>),

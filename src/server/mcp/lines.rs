@@ -330,7 +330,7 @@ pub(in crate::server::mcp) fn defer_answer<R: Reactor + 'static>(
     let Guests { hub, mcp, .. } = &mut shard.guests;
     let Some(call) = mcp.calls.get(handle) else { return Answering::Now };
     let Outlet::Lines(id) = call.outlet else { return Answering::Now };
-    let was_told = call.reached.count > 0 || mcp.notice.is_of(handle);
+    let was_told = call.reached.count > 0 || mcp.gathered.is_of(handle);
     let Some(link) = hub.connection(id).and_then(|connection| connection.mcp.as_mut()) else {
         return Answering::Now;
     };
@@ -338,7 +338,7 @@ pub(in crate::server::mcp) fn defer_answer<R: Reactor + 'static>(
     if settle.is_zero() || !was_told {
         return Answering::Now;
     }
-    mcp.close_notice(hub);
+    mcp.write_gathered(hub);
     answer::silence(shard, handle);
     let mcp = &mut shard.guests.mcp;
     let Some(call) = mcp.calls.get_mut(handle) else { return Answering::Later };

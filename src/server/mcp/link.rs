@@ -8,7 +8,7 @@ use crate::reactor::ConnectionId;
 use crate::server::hub::Hub;
 use crate::server::hub::connection::{Connection, Doing};
 use crate::server::mcp::lines::Lines;
-use crate::server::mcp::notice::EventId;
+use crate::server::mcp::notifications::EventId;
 use crate::server::mcp::sessions::SessionName;
 use crate::wire::http1::{begin_chunk, end_chunk};
 use crate::wire::sse;

@@ -2,19 +2,19 @@
 //! them. `crate::mcp` has the protocol's encoding and the rules for its messages.
 //!
 //! A call of a tool is an execution with two subscribers on the shard's own thread. One keeps the
-//! output for the answer ([`Keep`]). When that is too long for an answer, it takes no more, and the
-//! answer is a door through which the client reads the rest.
+//! output for the answer ([`KeptOutput`]). When that is too long for an answer, it takes no more,
+//! and the answer is a stream through which the client reads the rest.
 //!
 //! The other turns output into notifications, if the client wants some. While the client's
 //! connection takes no bytes, this subscriber has no demand, and its policy decides. The
-//! consequences (an answer is due, a door has new output) are handled at the end of the turn, in
+//! consequences (an answer is due, a stream has new output) are handled at the end of the turn, in
 //! `settle.rs`. No answer is sent in the middle of a delivery.
 //!
 //! Reading order:
-//! - this file, the tables; `call.rs`, `keep.rs`, `sessions.rs`, their entries;
-//! - `notice.rs`, notifications, the hot path;
+//! - this file, the tables; `call.rs`, `kept_output.rs`, `sessions.rs`, their entries;
+//! - `notifications.rs`, notifications, the hot path;
 //! - `receive.rs` (HTTP) and `lines.rs` (connections of lines), the sources of messages;
-//! - `ask.rs`, requests; `tools.rs`, `doors.rs`, `tasks.rs`, `questions.rs` (tools that have
+//! - `ask.rs`, requests; `tools.rs`, `open_streams.rs`, `tasks.rs`, `questions.rs` (tools that have
 //!   questions first), `resources.rs`, `listen.rs`;
 //! - `settle.rs` and `answer.rs`, the ends of calls.
 //!
@@ -25,13 +25,13 @@
 mod answer;
 mod ask;
 mod call;
-mod doors;
 mod far;
-mod keep;
+mod kept_output;
 mod lines;
 mod link;
 mod listen;
-mod notice;
+mod notifications;
+mod open_streams;
 mod questions;
 mod receive;
 mod resources;
@@ -49,7 +49,7 @@ pub(in crate::server) use far::{
     answer_listed, cancel_here, end_far_session, finish_here, let_go_asked, list_part,
     tell_session_here,
 };
-use keep::{Keep, Role};
+use kept_output::{KeptOutput, Role};
 pub use lines::LineOptions;
 pub(in crate::server) use lines::{
     cancel_all_of, end_lines, is_of_lines, open_lines, receive_lines,
@@ -57,7 +57,7 @@ pub(in crate::server) use lines::{
 pub(in crate::server) use link::Link;
 use link::Part;
 pub(in crate::server) use listen::end_mcp;
-use notice::Notice;
+use notifications::Gathered;
 pub(in crate::server) use receive::answer_mcp;
 pub(in crate::server) use result::beat_mcp;
 pub use sessions::SessionName;
@@ -82,9 +82,9 @@ use crate::wire::jsonrpc::Id;
 
 /// The receiver of a subscriber's deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ear {
+pub enum McpReceiver {
     /// A keep, which stores them.
-    Keep(Handle),
+    Output(Handle),
     /// A call, whose notifications they become.
     Call(Handle),
 }
@@ -93,7 +93,7 @@ pub enum Ear {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     /// A keep has more output, is full, or has ended.
-    Keep(Handle),
+    Output(Handle),
     /// A call may be over.
     Call(Handle),
     /// A list has changed, for this principal or for all.
@@ -108,8 +108,8 @@ enum Due {
     /// A call's client has not answered questions, no new output has come, or an answer or a
     /// notification has waited long enough.
     Call(Handle),
-    /// A door was not read, or the time of a task is over.
-    Keep(Handle),
+    /// A stream was not read, or the time of a task is over.
+    Output(Handle),
     /// Watched resources are checked.
     Look,
 }
@@ -144,14 +144,14 @@ pub(in crate::server) struct Mcp {
     now: Instant,
     sessions: Sessions,
     calls: Pool<Box<McpCall>>,
-    keeps: Pool<Box<Keep>>,
+    keeps: Pool<Box<KeptOutput>>,
     timers: Wheel<Due>,
     news: Vec<News>,
-    notice: Notice,
+    gathered: Gathered,
     watches: listen::Watches,
     /// The revision of the server's tools that clients know of.
     tools_revision: u64,
-    kept: answer::Kept,
+    kept: answer::KeptAnswers,
     counts: McpCounts,
     /// The span of the current request, until a call takes it.
     span: Option<Box<crate::trace::Span>>,
@@ -188,10 +188,10 @@ impl Mcp {
             keeps: Pool::new(limits::MCP_KEEPS_MAX),
             timers: Wheel::new(timers_max, now),
             news: Vec::with_capacity(64),
-            notice: Notice::default(),
+            gathered: Gathered::default(),
             watches: listen::Watches::default(),
             tools_revision: 0,
-            kept: answer::Kept::default(),
+            kept: answer::KeptAnswers::default(),
             counts: McpCounts::default(),
             span: None,
         })
@@ -200,10 +200,10 @@ impl Mcp {
     /// True if events are queued or a notification is gathered.
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.news.is_empty() || self.notice.is_open()
+        !self.news.is_empty() || self.gathered.is_open()
     }
 
-    /// Returns the counters, and the current numbers of sessions, doors and tasks.
+    /// Returns the counters, and the current numbers of sessions, open streams and tasks.
     pub fn metrics(&self) -> McpMetrics {
         let count = |is_it: fn(&Role) -> bool| {
             self.keeps.iter().filter(|(_, keep)| is_it(&keep.role)).count() as u64
@@ -211,7 +211,7 @@ impl Mcp {
         McpMetrics {
             counts: self.counts,
             sessions: self.sessions.iter().count() as u64,
-            doors: count(|role| matches!(role, Role::Door)),
+            open_streams: count(|role| matches!(role, Role::Stream)),
             tasks: count(|role| matches!(role, Role::Task(_))),
         }
     }
@@ -292,14 +292,14 @@ impl Mcp {
     fn task(&self, handle: Handle) -> Option<&Task> {
         match &self.keeps.get(handle)?.role {
             Role::Task(task) => Some(task),
-            Role::Answer(_) | Role::Door => None,
+            Role::Answer(_) | Role::Stream => None,
         }
     }
 
     fn task_mut(&mut self, handle: Handle) -> Option<&mut Task> {
         match &mut self.keeps.get_mut(handle)?.role {
             Role::Task(task) => Some(task),
-            Role::Answer(_) | Role::Door => None,
+            Role::Answer(_) | Role::Stream => None,
         }
     }
 

@@ -17,7 +17,7 @@ use crate::server::guests::Guests;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asks, Stage};
 use crate::server::mcp::tools::ToolCall;
-use crate::server::mcp::{Due, answer, ask, doors, listen, tasks, tools};
+use crate::server::mcp::{Due, answer, ask, listen, open_streams, tasks, tools};
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject, Id};
 
@@ -125,7 +125,8 @@ pub(in crate::server) fn hear_reply<R: Reactor + 'static>(
                 Ok(answer) => _ = asks.answers.insert(question.key, answer),
                 Err(error) => {
                     let text = format!("{} was refused: {}", question.method.name(), error.message);
-                    let reply = doors::refusal(shard, &listen::call_context(shard, handle), &text);
+                    let reply =
+                        open_streams::refusal(shard, &listen::call_context(shard, handle), &text);
                     answer::answer_call(shard, handle, reply);
                     return;
                 }
@@ -160,13 +161,13 @@ fn ask_again<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     };
     if is_endless {
         let text = format!("the tool has asked more than {ROUNDS_MAX} times");
-        let reply = doors::refusal(shard, &tool_call.context, &text);
+        let reply = open_streams::refusal(shard, &tool_call.context, &text);
         return answer::answer_call(shard, handle, reply);
     }
     match tools::ask_tool(shard, &tool_call) {
         Err(reply) => answer::answer_call(shard, handle, reply),
         Ok(Asking::Refuse(text)) => {
-            let reply = doors::refusal(shard, &listen::call_context(shard, handle), &text);
+            let reply = open_streams::refusal(shard, &listen::call_context(shard, handle), &text);
             answer::answer_call(shard, handle, reply);
         }
         Ok(Asking::Run) => match tools::prepare_call(shard, &tool_call) {

@@ -16,11 +16,11 @@ use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::mcp::answer::Reply;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
-use crate::server::mcp::doors::meta_of;
-use crate::server::mcp::keep::{Content, Role};
-use crate::server::mcp::notice::EventId;
+use crate::server::mcp::kept_output::{Content, Role};
+use crate::server::mcp::notifications::EventId;
+use crate::server::mcp::open_streams::meta_of;
 use crate::server::mcp::sessions::SessionName;
-use crate::server::mcp::{Link, News, Part, answer, ask, doors, link, questions, tools};
+use crate::server::mcp::{Link, News, Part, answer, ask, link, open_streams, questions, tools};
 use crate::stream::{Kind, Kinds, Totals};
 /// Returns the reply to a call whose execution is over.
 pub(in crate::server) fn result_of<R: Reactor + 'static>(
@@ -34,7 +34,7 @@ pub(in crate::server) fn result_of<R: Reactor + 'static>(
     let keep = mcp.keeps.get(keep).ok_or_else(|| McpFault::internal("the output is gone"))?;
     let is_cut_short = match &keep.role {
         Role::Answer(call) => mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
-        Role::Door | Role::Task(_) => false,
+        Role::Stream | Role::Task(_) => false,
     };
     let is_told = context.progress_token.is_some() || context.partial_token.is_some();
     let id = keep.execution.ok_or_else(|| McpFault::internal("the tool was not run"))?;
@@ -42,7 +42,7 @@ pub(in crate::server) fn result_of<R: Reactor + 'static>(
     if keep.has_panicked {
         return Err(McpFault::internal("the tool has panicked"));
     }
-    let events = doors::events_of(shard, id);
+    let events = open_streams::events_of(shard, id);
     let name = id.to_string();
     let meta = meta_of(&name, keep.token.as_deref(), events.as_deref());
     let problem = over.problem();

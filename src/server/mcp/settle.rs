@@ -7,9 +7,9 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::guests::Guests;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
-use crate::server::mcp::keep::Role;
+use crate::server::mcp::kept_output::Role;
 use crate::server::mcp::{
-    Due, Link, News, Part, answer, ask, doors, lines, listen, receive, result, tasks,
+    Due, Link, News, Part, answer, ask, lines, listen, open_streams, receive, result, tasks,
 };
 /// Handles all queued events. Gathered notifications are written in the flush.
 pub(in crate::server) fn settle_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
@@ -19,7 +19,7 @@ pub(in crate::server) fn settle_mcp<R: Reactor + 'static>(shard: &mut ServerShar
         mcp.now = now;
         match mcp.news.pop() {
             None => return,
-            Some(News::Keep(keep)) => settle_keep(shard, keep),
+            Some(News::Output(keep)) => settle_keep(shard, keep),
             Some(News::Call(call)) => settle_call(shard, call),
             Some(News::Changed(list, principal)) => listen::tell_changed(shard, list, principal),
             Some(News::Look) => listen::tell_updates(shard),
@@ -30,7 +30,7 @@ pub(in crate::server) fn settle_mcp<R: Reactor + 'static>(shard: &mut ServerShar
 fn settle_keep<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     let mcp = &shard.guests.mcp;
     let Some(keep) = mcp.keeps.get(handle) else { return };
-    let run = keep.execution.and_then(|id| doors::known_run(shard, id));
+    let run = keep.execution.and_then(|id| open_streams::known_run(shard, id));
     let has_panicked = run.is_some_and(|run| run.has_panicked);
     let mcp = &mut shard.guests.mcp;
     let keep = mcp.keeps.get_mut(handle).expect("as above");
@@ -38,13 +38,13 @@ fn settle_keep<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle)
     match &keep.role {
         Role::Answer(call) => {
             let call = *call;
-            if keep.is_a_door() {
-                doors::answer_with_door(shard, call, handle);
+            if keep.is_a_stream() {
+                open_streams::answer_with_stream(shard, call, handle);
             } else {
                 settle_call(shard, call);
             }
         }
-        Role::Door => doors::settle_readers(shard, handle),
+        Role::Stream => open_streams::settle_readers(shard, handle),
         Role::Task(_) => tasks::settle_task(shard, handle),
     }
 }
@@ -145,7 +145,7 @@ pub(in crate::server) fn fire_mcp_deadlines<R: Reactor + 'static>(shard: &mut Se
         shard.worked = true;
         match due {
             Due::Call(handle) => call_is_due(shard, handle),
-            Due::Keep(handle) => keep_is_due(shard, handle),
+            Due::Output(handle) => keep_is_due(shard, handle),
             Due::Look => listen::look_at_resources(shard),
         }
     }
@@ -158,12 +158,12 @@ fn call_is_due<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle)
     match &call.stage {
         Stage::Asks(_) => {
             let text = "the client has not answered the tool's questions";
-            let reply = doors::refusal(shard, &listen::call_context(shard, handle), text);
+            let reply = open_streams::refusal(shard, &listen::call_context(shard, handle), text);
             answer::answer_call(shard, handle, reply);
         }
         Stage::Reads(keep, offset) => {
             let (keep, offset) = (*keep, *offset);
-            doors::answer_read(shard, handle, keep, offset, true);
+            open_streams::answer_read(shard, handle, keep, offset, true);
         }
         Stage::Answered(bytes) => {
             let bytes = bytes.to_vec(); // The settling of lines is over.
@@ -180,7 +180,7 @@ fn keep_is_due<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle)
     keep.timer = None;
     let execution = keep.execution;
     match &keep.role {
-        Role::Door => doors::door_is_due(shard, handle),
+        Role::Stream => open_streams::stream_is_due(shard, handle),
         Role::Task(_) => {
             tasks::forget_task(shard, handle);
             if let Some(execution) = execution {

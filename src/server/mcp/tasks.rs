@@ -16,10 +16,10 @@ use crate::reactor::Reactor;
 use crate::server::guests::Guests;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, Stage};
-use crate::server::mcp::keep::{Keep, Role};
+use crate::server::mcp::kept_output::{KeptOutput, Role};
 use crate::server::mcp::tools::{ToolCall, execute_error};
-use crate::server::mcp::{Due, answer, ask, doors, listen, result, settle, tools};
-use crate::server::places::What;
+use crate::server::mcp::{Due, answer, ask, listen, open_streams, result, settle, tools};
+use crate::server::places::PlaceKind;
 use crate::server::{ServerShard, peers, records};
 use crate::stream::Outcome;
 use crate::tool::{Asking, Question, Replies};
@@ -87,7 +87,7 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
     let ToolCall { source, context, spec, arguments, replies } = call;
     let owner = source.owner;
     let most = limits::MCP_TASKS_MAX;
-    let place = shard.guests.mcp.places.take(What::Tasks, owner, most);
+    let place = shard.guests.mcp.places.take(PlaceKind::Tasks, owner, most);
     let full = || McpFault::busy(format!("{most} tasks exist already"));
     let place = Some(place.ok_or_else(full)?);
     let secret =
@@ -111,12 +111,12 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
         reply: None,
     };
     let now = shard.now;
-    let keep = Keep { place, ..Keep::new(owner, spec, Role::Task(Box::new(task))) };
+    let keep = KeptOutput { place, ..KeptOutput::new(owner, spec, Role::Task(Box::new(task))) };
     let mcp = &mut shard.guests.mcp;
     let full = |_| McpFault::busy("too many tasks exist");
     let handle = mcp.keeps.insert(Box::new(keep)).map_err(full)?;
     let until = now + Duration::from_millis(ttl_ms);
-    let timer = mcp.set_timer(None, Some((Due::Keep(handle), until)));
+    let timer = mcp.set_timer(None, Some((Due::Output(handle), until)));
     mcp.keeps.get_mut(handle).expect("it was just made").timer = timer;
     advance_task(shard, handle);
     let server = ask::server_info(shard);
@@ -147,13 +147,13 @@ fn advance_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle
     };
     if is_endless {
         let text = format!("the tool has asked more than {ROUNDS_MAX} times");
-        let reply = doors::refusal(shard, &call.context, &text);
+        let reply = open_streams::refusal(shard, &call.context, &text);
         return finish_task(shard, handle, reply, Outcome::Failed);
     }
     match tools::ask_tool(shard, &call) {
         Err(reply) => finish_task(shard, handle, reply, Outcome::Failed),
         Ok(Asking::Refuse(text)) => {
-            let reply = doors::refusal(shard, &call.context, &text);
+            let reply = open_streams::refusal(shard, &call.context, &text);
             finish_task(shard, handle, reply, Outcome::Failed);
         }
         Ok(Asking::Run) => match tools::prepare_call(shard, &call) {
@@ -290,9 +290,9 @@ fn find_task<R: Reactor + 'static>(
     name: &str,
 ) -> Result<Handle, McpFault> {
     let mcp = &shard.guests.mcp;
-    let is_it = |keep: &Keep| match &keep.role {
+    let is_it = |keep: &KeptOutput| match &keep.role {
         Role::Task(task) => keep.owner == owner && task.name == name,
-        Role::Answer(_) | Role::Door => false,
+        Role::Answer(_) | Role::Stream => false,
     };
     let found = mcp.keeps.iter().find(|(_, keep)| is_it(keep));
     found.map(|(handle, _)| handle).ok_or_else(McpFault::task_not_found)
@@ -344,7 +344,7 @@ pub(in crate::server) fn task_items<R: Reactor + 'static>(
     let own = mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
     let documents = own.filter_map(|(_, keep)| match &keep.role {
         Role::Task(task) => Some(task.document().to_json(version).into()),
-        Role::Answer(_) | Role::Door => None,
+        Role::Answer(_) | Role::Stream => None,
     });
     documents.collect()
 }
@@ -368,7 +368,7 @@ pub(in crate::server) fn cancel_task<R: Reactor + 'static>(
         match execution {
             Some(execution) => _ = shard.cancel(execution),
             None => {
-                let reply = doors::refusal(shard, &context, "the task was cancelled");
+                let reply = open_streams::refusal(shard, &context, "the task was cancelled");
                 finish_task(shard, handle, reply, Outcome::Cancelled);
             }
         }
@@ -447,7 +447,7 @@ pub(in crate::server) fn hear_task_reply<R: Reactor + 'static>(
         Err(error) => {
             let text = format!("{} was refused: {}", question.method.name(), error.message);
             let context = task.context.clone();
-            let reply = doors::refusal(shard, &context, &text);
+            let reply = open_streams::refusal(shard, &context, &text);
             finish_task(shard, handle, reply, Outcome::Failed);
         }
     }

@@ -19,8 +19,8 @@ use crate::server::guests::{Destination, Guests};
 use crate::server::hub::connection::kernel_bytes_for;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, Outlet, Stage};
-use crate::server::mcp::keep::{Keep, Role};
-use crate::server::mcp::{Ear, answer, ask, doors, questions, receive, result};
+use crate::server::mcp::kept_output::{KeptOutput, Role};
+use crate::server::mcp::{McpReceiver, answer, ask, open_streams, questions, receive, result};
 use crate::server::{ServerShard, executions, records, shm, workers};
 use crate::shard::{Call as SinkCall, ExecuteError, ExecuteOptions, Sink};
 use crate::stream::{Kind, Kinds, Policy};
@@ -47,7 +47,7 @@ pub(in crate::server) fn call_tool<R: Reactor + 'static>(
     arguments: Map<String, Value>,
 ) -> Option<Reply> {
     if let Some(call) = StreamCall::parse(name, &arguments) {
-        return doors::use_door(shard, source, context, call);
+        return open_streams::use_stream(shard, source, context, call);
     }
     let Some(spec) = receive::tool_spec(shard, source.owner, name) else {
         return Some(Err(McpFault::invalid_params(format!("unknown tool: {name}"))));
@@ -75,7 +75,7 @@ pub(in crate::server) fn call_tool<R: Reactor + 'static>(
         Ok(Asking::Ask { questions, state }) => {
             questions::put_questions(shard, call, questions, state)
         }
-        Ok(Asking::Refuse(text)) => Some(doors::refusal(shard, &call.context, &text)),
+        Ok(Asking::Refuse(text)) => Some(open_streams::refusal(shard, &call.context, &text)),
     }
 }
 
@@ -123,7 +123,7 @@ fn start_error<R: Reactor + 'static>(
             Err(McpFault::invalid_params(format!("unknown tool: {name}")))
         }
         StartError::Argument(_) | StartError::Asks { .. } => {
-            doors::refusal(shard, context, &error.to_string())
+            open_streams::refusal(shard, context, &error.to_string())
         }
         StartError::Panicked { .. } => Err(McpFault::internal(error.to_string())),
     }
@@ -142,7 +142,7 @@ pub(in crate::server) fn run_tool_call<R: Reactor + 'static>(
     let estimated_bytes = prepared.need.estimated_bytes.unwrap_or(0);
     let is_long = estimated_bytes > limits::MCP_RESULT_BYTES_MAX as u64;
     if context.wants_stream.unwrap_or(is_long) {
-        return Some(doors::open_door(shard, &source, &context, spec, prepared));
+        return Some(open_streams::open_with(shard, &source, &context, spec, prepared));
     }
     let handle = match answer::open_call(shard, source, context, Stage::Begins) {
         Ok(handle) => handle,
@@ -213,10 +213,10 @@ pub(in crate::server) fn keep_output<R: Reactor + 'static>(
 ) -> Result<Handle, ExecuteError> {
     let retention = match &role {
         Role::Task(task) => Some(task.ttl().min(limits::EXECUTION_DURATION_MAX)),
-        Role::Answer(_) | Role::Door => None,
+        Role::Answer(_) | Role::Stream => None,
     };
     let execution = open_kept(shard, owner, prepared, subscriber_count, retention)?;
-    let keep = Keep { execution: Some(execution), ..Keep::new(owner, spec, role) };
+    let keep = KeptOutput { execution: Some(execution), ..KeptOutput::new(owner, spec, role) };
     let mcp = &mut shard.guests.mcp;
     let keep = mcp.keeps.insert(Box::new(keep));
     let Ok(keep) = keep else {
@@ -258,8 +258,8 @@ pub(in crate::server) fn attach_keep<R: Reactor + 'static>(
     from: From,
 ) {
     let spec = SubscribeSpec { policy: Policy::Block, from, ..SubscribeSpec::default() };
-    let subscribed = attach_ear(shard, execution, spec, Ear::Keep(keep));
-    let token = doors::token_of(shard, execution);
+    let subscribed = attach_ear(shard, execution, spec, McpReceiver::Output(keep));
+    let token = open_streams::token_of(shard, execution);
     let mcp = &mut shard.guests.mcp;
     let Some(kept) = mcp.keeps.get_mut(keep) else { return };
     kept.token = token;
@@ -267,7 +267,7 @@ pub(in crate::server) fn attach_keep<R: Reactor + 'static>(
         Ok(subscribed) => kept.subscriber = Some(subscribed.subscriber),
         Err(error) => {
             kept.fail(&error.to_string());
-            mcp.note(crate::server::mcp::News::Keep(keep));
+            mcp.note(crate::server::mcp::News::Output(keep));
         }
     }
 }
@@ -282,10 +282,10 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
 ) {
     let delivery_options = DeliveryOptions { kinds, ..DeliveryOptions::default() };
     let spec = executions::spec_of(shard, execution, &delivery_options, from);
-    let attached = match attach_ear(shard, execution, spec, Ear::Call(handle)) {
+    let attached = match attach_ear(shard, execution, spec, McpReceiver::Call(handle)) {
         Err(SubscribeError::NoLongerHeld { tail_seq }) => {
             let from = From::Seq { seq: tail_seq, seen: None };
-            attach_ear(shard, execution, SubscribeSpec { from, ..spec }, Ear::Call(handle))
+            attach_ear(shard, execution, SubscribeSpec { from, ..spec }, McpReceiver::Call(handle))
         }
         attached => attached,
     };
@@ -314,7 +314,7 @@ fn attach_ear<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     execution: ExecutionId,
     spec: SubscribeSpec,
-    ear: Ear,
+    receiver: McpReceiver,
 ) -> Result<Subscribed, SubscribeError> {
     shm::keep_for_reader(shard, execution.slot.index);
     let EngineReply::Subscribed(result) = shard.ask_at_once(Event::Subscribe(execution, spec))
@@ -324,8 +324,11 @@ fn attach_ear<R: Reactor + 'static>(
     let subscribed = result?;
     let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
     let index = subscriber.0.index;
-    let sink =
-        Sink { subscriber: Some(subscriber), kinds, call: SinkCall::Guest(Destination::Mcp(ear)) };
+    let sink = Sink {
+        subscriber: Some(subscriber),
+        kinds,
+        call: SinkCall::Guest(Destination::Mcp(receiver)),
+    };
     shard.sinks[index as usize] = sink;
     shard.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
     Ok(subscribed)

@@ -6,7 +6,7 @@ use crate::agent::NetFaultKind;
 use crate::base::Instant;
 use crate::limits;
 use crate::reactor::{ConnectionId, IoError, Reactor};
-use crate::server::outgoing::Heard;
+use crate::server::outgoing::ResponseEvent;
 use crate::server::outgoing::client::{Act, Outgoing};
 use crate::server::outgoing::exchange::{Exchange, Spare, Stage};
 use crate::server::outgoing::line::{Doing, Line};
@@ -301,9 +301,9 @@ fn read_answer(
     }
 }
 
-fn heard(head: &ResponseInfo<'_>) -> Heard {
+fn heard(head: &ResponseInfo<'_>) -> ResponseEvent {
     let text = |name| head.headers.texts(name).next().map(Box::from);
-    Heard::Head {
+    ResponseEvent::Head {
         status: head.status.code(),
         retry_after: text("retry-after"),
         retry_after_ms: text("retry-after-ms"),

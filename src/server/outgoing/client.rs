@@ -22,10 +22,10 @@ use crate::reactor::{
 use crate::server::outgoing::config::OutgoingConfig;
 use crate::server::outgoing::exchange::{Exchange, Spare, Stage};
 use crate::server::outgoing::line::{Doing, Line};
+use crate::server::outgoing::origin::Origin;
 use crate::server::outgoing::resolve::{Found, Resolver};
-use crate::server::outgoing::site::Site;
 use crate::server::outgoing::tls::{ClientTls, Trusted};
-use crate::server::outgoing::{Belongs, Deadlines, ExchangeId, Heard, Target};
+use crate::server::outgoing::{Belongs, Deadlines, ExchangeId, ResponseEvent, Target};
 use crate::trace::Counters;
 
 /// A call that the owner makes on the reactor.
@@ -59,7 +59,7 @@ pub(in crate::server) struct Outgoing {
     trust: Trust,
     /// The exchanges that wait for the certificates. Some may have been dropped.
     waiting_for_trust: Vec<ExchangeId>,
-    pub(in crate::server::outgoing) sites: Pool<Site>,
+    pub(in crate::server::outgoing) sites: Pool<Origin>,
     pub(in crate::server::outgoing) exchanges: Pool<Exchange>,
     /// The connections, by their indices in the reactor.
     pub(in crate::server::outgoing) lines: Vec<Option<Box<Line>>>,
@@ -123,7 +123,7 @@ impl Outgoing {
         self.exchanges.get_mut(id.0)
     }
 
-    /// Starts an exchange. Failures are reported by [`Outgoing::next_heard`].
+    /// Starts an exchange. Failures are reported by [`Outgoing::poll_response`].
     pub fn ask(
         &mut self,
         to: &Target,
@@ -161,11 +161,11 @@ impl Outgoing {
             return Some(handle);
         }
         if self.sites.count() == self.sites.capacity() {
-            let is_unused = |site: &Site| site.user_count == 0 && !site.is_asked_for;
+            let is_unused = |site: &Origin| site.user_count == 0 && !site.is_asked_for;
             let (unused, _) = self.sites.iter().find(|(_, site)| is_unused(site))?;
             self.sites.remove(unused);
         }
-        self.sites.insert(Site::new(to.clone())).ok()
+        self.sites.insert(Origin::new(to.clone())).ok()
     }
 
     /// Gives an exchange the most recently used connection that is kept, if any.
@@ -548,11 +548,11 @@ impl Outgoing {
         }
     }
 
-    /// Returns the next event of an exchange. See [`super::next_heard`].
-    pub fn next_heard(&mut self, body: &mut Vec<u8>) -> Option<(ExchangeId, Heard)> {
+    /// Returns the next event of an exchange. See [`super::poll_response`].
+    pub fn poll_response(&mut self, body: &mut Vec<u8>) -> Option<(ExchangeId, ResponseEvent)> {
         body.clear();
         if let Some((id, fault)) = self.refused.pop_front() {
-            return Some((id, Heard::Broken(fault)));
+            return Some((id, ResponseEvent::Broken(fault)));
         }
         loop {
             let id = *self.news.front()?;
@@ -560,8 +560,8 @@ impl Outgoing {
                 self.news.pop_front(); // It was dropped.
                 continue;
             };
-            match exchange.next_heard(body) {
-                Some(heard @ (Heard::End | Heard::Broken(_))) => {
+            match exchange.poll_response(body) {
+                Some(heard @ (ResponseEvent::End | ResponseEvent::Broken(_))) => {
                     self.news.pop_front();
                     self.remove_exchange(id);
                     return Some((id, heard));

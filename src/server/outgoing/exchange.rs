@@ -11,7 +11,7 @@ use crate::base::{Handle, Instant};
 use crate::engine::wheel::TimerId;
 use crate::limits;
 use crate::reactor::ConnectionId;
-use crate::server::outgoing::{Deadlines, Heard};
+use crate::server::outgoing::{Deadlines, ResponseEvent};
 use crate::wire::http1::Method;
 
 /// The stage of an exchange.
@@ -59,7 +59,7 @@ pub(in crate::server) struct Exchange {
     pub was_received: bool,
     pub is_reading: bool,
     /// The events to report: the head, then bytes of the body, then the end.
-    pub head: Option<Heard>,
+    pub head: Option<ResponseEvent>,
     pub body: Vec<u8>,
     pub end: Option<Result<(), NetFault>>,
     /// True if it stands in the list of exchanges with events to report.
@@ -146,16 +146,16 @@ impl Exchange {
     }
 
     /// Takes the next event to report. The bytes of a body are swapped into `body`.
-    pub fn next_heard(&mut self, body: &mut Vec<u8>) -> Option<Heard> {
+    pub fn poll_response(&mut self, body: &mut Vec<u8>) -> Option<ResponseEvent> {
         if let Some(head) = self.head.take() {
             return Some(head);
         }
         if !self.body.is_empty() {
             std::mem::swap(&mut self.body, body);
-            return Some(Heard::Body);
+            return Some(ResponseEvent::Body);
         }
         let end = self.end.take()?;
-        Some(end.map_or_else(Heard::Broken, |()| Heard::End))
+        Some(end.map_or_else(ResponseEvent::Broken, |()| ResponseEvent::End))
     }
 }
 

@@ -15,7 +15,7 @@
 //! keys: they are never logged, and `Debug` shows only their length.
 //!
 //! Reading order: this file, the shard's interface; `client.rs`, the state machine; `answer.rs`,
-//! the traffic. Then `exchange.rs`, `line.rs` and `site.rs`, its tables; `resolve.rs` and `tls/`.
+//! the traffic. Then `exchange.rs`, `line.rs` and `origin.rs`, its tables; `resolve.rs` and `tls/`.
 //! Tests: `tests/` (real servers on loopback, both reactors), `tls/tests.rs`,
 //! `sim/outgoing_tests.rs` (a seeded world).
 
@@ -24,8 +24,8 @@ mod client;
 mod config;
 mod exchange;
 mod line;
+mod origin;
 mod resolve;
-mod site;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "tls")]
@@ -107,7 +107,7 @@ pub(in crate::server) enum Belongs {
 
 /// An event of an exchange: one head, then pieces of the body, then one of two ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum ResponseEvent {
     /// The head of the answer.
     Head {
         status: u16,
@@ -123,7 +123,7 @@ pub(crate) enum Heard {
     Broken(NetFault),
 }
 
-/// Starts to send a whole request. [`next_heard`] reports its answer or its failure. The
+/// Starts to send a whole request. [`poll_response`] reports its answer or its failure. The
 /// first request opens the reactor's sockets.
 pub(crate) fn ask_outside<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
@@ -166,13 +166,13 @@ pub(crate) fn set_exchange_reading<R: Reactor + 'static>(
     with_outgoing(shard, |outgoing, now| outgoing.set_reading(id, is_reading, now));
 }
 
-/// Returns the next event of an exchange. `body` has to be empty. With [`Heard::Body`], the
+/// Returns the next event of an exchange. `body` has to be empty. With [`ResponseEvent::Body`], the
 /// bytes are in it, and the next call reuses its memory.
-pub(crate) fn next_heard<R: Reactor + 'static>(
+pub(crate) fn poll_response<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     body: &mut Vec<u8>,
-) -> Option<(ExchangeId, Heard)> {
-    shard.guests.outgoing.as_mut()?.next_heard(body)
+) -> Option<(ExchangeId, ResponseEvent)> {
+    shard.guests.outgoing.as_mut()?.poll_response(body)
 }
 
 /// Handles expired deadlines of exchanges.

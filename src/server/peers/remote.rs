@@ -65,7 +65,7 @@ pub(in crate::server) struct Remotes {
 
 /// The result of checking whether chunks wait to be coalesced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Company {
+enum Coalescing {
     /// They are delivered now.
     Enough,
     /// They wait until they are due, or until a chunk newer than this one comes.
@@ -74,17 +74,17 @@ enum Company {
 
 impl Remote {
     /// Decides as the engine does for subscribers of its own thread.
-    fn company(&mut self, now: Instant) -> Company {
-        let Some(coalesce) = self.coalesce else { return Company::Enough };
-        let Some((lag, head_seq)) = self.subscriber.pending() else { return Company::Enough };
+    fn coalescing(&mut self, now: Instant) -> Coalescing {
+        let Some(coalesce) = self.coalesce else { return Coalescing::Enough };
+        let Some((lag, head_seq)) = self.subscriber.pending() else { return Coalescing::Enough };
         let limit_chunks = u64::from(self.subscriber.terms().limit.chunks);
         if lag.bytes >= coalesce.bytes_max || lag.chunks >= limit_chunks {
             self.due_at = Some(now);
         }
         let due_at = *self.due_at.get_or_insert(now + coalesce.delay_max);
         match due_at <= now || lag.chunks == 0 {
-            true => Company::Enough, // Once delivery has begun, the rest is delivered too.
-            false => Company::Waits { head_seq },
+            true => Coalescing::Enough, // Once delivery has begun, the rest is delivered too.
+            false => Coalescing::Waits { head_seq },
         }
     }
 }
@@ -159,12 +159,12 @@ impl Remotes {
         }
     }
 
-    /// Checks which dozing readers were roused, after this shard was woken.
+    /// Checks which dozing readers were woken, after this shard was woken.
     pub fn look_at_dozing(&mut self) {
         for (at, remote) in self.places.iter_mut().enumerate() {
             if let Some(remote) = remote
                 && remote.state == State::Dozing
-                && remote.subscriber.was_roused()
+                && remote.subscriber.was_woken()
             {
                 remote.state = State::Awake;
                 self.awake.push_back(at as u32);
@@ -248,7 +248,7 @@ impl Remotes {
             if count > 0 && (count >= chunks_max || bytes >= bytes_max) {
                 break State::Awake;
             }
-            if let Company::Waits { head_seq } = remote.company(now) {
+            if let Coalescing::Waits { head_seq } = remote.coalescing(now) {
                 remote.subscriber.settle();
                 self.expect_by(remote.due_at);
                 let reactor_sleep = remote.subscriber.rest_behind(head_seq);

@@ -12,9 +12,9 @@ use crate::engine::{SubscribeError, SubscribeSpec, Subscribed};
 use crate::memory::{ControlView, DoorMemory, ProducerRing, ReaderPage, RingReader, SignalView};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
-use crate::server::shm::lines::{Parcel, Side, of_producer};
+use crate::server::shm::lines::{Descriptors, Side, of_producer};
 use crate::server::shm::{lines, purchase, relay};
-use crate::shard::reader::link::Shared;
+use crate::shard::reader::link::LinkParts;
 use crate::shard::{ExecuteError, ExecuteOptions};
 
 /// The line of such a reader or producer.
@@ -27,7 +27,7 @@ pub(crate) struct HandLine {
 /// The memory that such a reader has mapped, and its line.
 pub(crate) struct AtDoor {
     pub subscribed: Subscribed,
-    pub shared: Shared,
+    pub shared: LinkParts,
     pub reader_signals: SignalView,
     pub line: HandLine,
 }
@@ -87,21 +87,21 @@ impl<R: Reactor + 'static> ServerShard<R> {
     ) -> Result<(ExecutionId, Option<ProducerAtDoor>), ExecuteError> {
         let ring = ProducerRing::create(class_bytes, self.anchor).expect(ENOUGH);
         let place = purchase::place_at_door(self).expect(ENOUGH);
-        let (door, parcel) =
+        let (door, descriptors) =
             lines::door_of_producer(self, NO_CONNECTION, ring, place).expect(ENOUGH);
         let prepared = of_producer("by hand", class_bytes, None);
-        let execution = lines::open_for_guest(self, prepared, options, door)?;
-        let line = HandLine { execution, side: Side::Guest };
+        let execution = lines::open_for_producer(self, prepared, options, door)?;
+        let line = HandLine { execution, side: Side::OutsideProducer };
         let has_door = self.run_mut(execution.slot).guest.door.is_some();
-        Ok((execution, has_door.then(|| ProducerAtDoor { memory: three(parcel), line })))
+        Ok((execution, has_door.then(|| ProducerAtDoor { memory: three(descriptors), line })))
     }
 
     /// True if the producer on this line was told to begin.
     pub(crate) fn has_begun_by_hand(&mut self, line: HandLine) -> bool {
         let run = self.runs[line.execution.slot.index as usize].as_mut();
         let run = run.filter(|run| run.id == line.execution);
-        let guest = run.and_then(|run| run.guest.door.as_mut()?.guest());
-        guest.is_some_and(|guest| guest.has_begun)
+        let producer = run.and_then(|run| run.guest.door.as_mut()?.producer());
+        producer.is_some_and(|producer| producer.has_begun)
     }
 
     /// Handles a knock on such a line.
@@ -127,17 +127,17 @@ fn grant_by_hand<R: Reactor + 'static>(
     let memory = memory.map_err(|_| SubscribeError::NotYet { next_seq: 1 })?;
     let subscribed = lines::subscribe_at_door(shard, id, spec)?;
     let seated = lines::seat_reader(shard, NO_CONNECTION, &subscribed, memory);
-    let (grant, parcel) = seated.expect("every subscriber has a slot");
-    let [ring, control, page] = three(parcel);
+    let (grant, descriptors) = seated.expect("every subscriber has a slot");
+    let [ring, control, page] = three(descriptors);
     let reader = RingReader::open(ring).expect("the ring is ours");
     let (control, reader_signals) =
         ControlView::open(control, grant.slot).expect("the page is ours");
     let page = ReaderPage::open(page).expect("the page is ours");
-    let shared = Shared { id, reader, control, page, anchor: shard.anchor };
+    let shared = LinkParts { id, reader, control, page, anchor: shard.anchor };
     let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
     Ok(AtDoor { subscribed, shared, reader_signals, line: HandLine { execution: id, side } })
 }
 
-fn three(parcel: Parcel) -> [OwnedFd; 3] {
-    <[_; 3]>::try_from(parcel.into_vec()).expect("a ring and two pages")
+fn three(descriptors: Descriptors) -> [OwnedFd; 3] {
+    <[_; 3]>::try_from(descriptors.into_vec()).expect("a ring and two pages")
 }

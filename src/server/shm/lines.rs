@@ -7,7 +7,7 @@
 //! single newline that wakes a process which sleeps on the connection.
 //!
 //! Invariant L1: every connection that is a line has exactly one entry in its execution, or none if
-//! that is gone. The entry is a reader with a signal slot, or the guest.
+//! that is gone. The entry is a reader with a signal slot, or the producer.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -29,7 +29,7 @@ use crate::server::executions::{options_of, refusal};
 use crate::server::hub::connection::{Connection, Doing, Timer};
 use crate::server::hub::{Answered, Hub};
 use crate::server::shm::{
-    Behind, Door, Guest, Looks, Place as DoorPlace, guest, purchase, reads, relay,
+    Behind, Door, OutsideProducer, Place as DoorPlace, WakeList, producer, purchase, reads, relay,
 };
 use crate::server::{ServerShard, executions, hub, records};
 use crate::shard::run::{Producer, Remote, Seat};
@@ -54,11 +54,11 @@ pub(in crate::server) struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Side {
     Reader { subscriber: SubscriberId, slot: u32 },
-    Guest,
+    OutsideProducer,
 }
 
 /// Descriptors that go with the first byte that is sent.
-pub(in crate::server) type Parcel = SmallVec<[OwnedFd; 3]>;
+pub(in crate::server) type Descriptors = SmallVec<[OwnedFd; 3]>;
 
 /// The reason why a process gets no more messages.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ pub(in crate::server) enum LastWord<'a> {
 pub(in crate::server) struct Grant {
     line: Line,
     document: serde_json::Value,
-    parcel: Parcel,
+    descriptors: Descriptors,
 }
 
 impl LastWord<'_> {
@@ -172,7 +172,7 @@ pub(in crate::server) fn audit_lines(hub: &Hub) {
     for connection in hub.connections() {
         let is_line = matches!(connection.doing, Doing::Door);
         assert!(!is_line || connection.line.is_some()); // L1
-        assert!(connection.parcel.is_none() || connection.line.is_some());
+        assert!(connection.descriptors.is_none() || connection.line.is_some());
     }
 }
 /// Refuses a request that is allowed at the door only. Returns true if it was refused.
@@ -235,10 +235,10 @@ pub(in crate::server) fn refuse_at_door<R: Reactor + 'static>(
     hub::answer_error(shard, id, error)
 }
 
-pub(in crate::server) fn looks<R: Reactor + 'static>(shard: &ServerShard<R>) -> Looks {
+pub(in crate::server) fn looks<R: Reactor + 'static>(shard: &ServerShard<R>) -> WakeList {
     match shard.guests.hub.is_open() {
         true => Rc::clone(shard.guests.hub.looks()),
-        false => Looks::default(), // Without a connection nobody sleeps on one.
+        false => WakeList::default(), // Without a connection nobody sleeps on one.
     }
 }
 
@@ -251,13 +251,13 @@ pub(in crate::server) fn grant_reader<R: Reactor + 'static>(
     let shared = share_with_reader(shard, execution)?;
     let spec = executions::spec_of(shard, execution, &asked.delivery_options, asked.from);
     let subscribed = subscribe_at_door(shard, execution, spec)?;
-    let (grant, parcel) = seat_reader(shard, id, &subscribed, shared)?;
+    let (grant, descriptors) = seat_reader(shard, id, &subscribed, shared)?;
     let tool = executions::tool_name(shard, execution);
     let names = &shard.run_mut(execution.slot).names;
     let document = documents::granted(grant.to_json(), &tool, names.token.as_deref());
     let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
     let line = Line { execution, side, body: StreamBody::Chunked, is_over: false };
-    Ok(Grant { line, document, parcel })
+    Ok(Grant { line, document, descriptors })
 }
 
 /// Returns descriptors of the ring and the control page of an execution, for one more reader.
@@ -266,7 +266,7 @@ pub(in crate::server) fn share_with_reader<R: Reactor + 'static>(
     execution: ExecutionId,
 ) -> Result<[OwnedFd; 2], ApiError> {
     let index = execution.slot.index;
-    guest::take_over_guest(shard, index);
+    producer::take_over_producer(shard, index);
     shard.ingest(index); // The reader may see more than the engine was told.
     shard.pump();
     let run = shard.runs[index as usize].as_ref().filter(|run| run.id == execution);
@@ -297,7 +297,7 @@ pub(in crate::server) fn seat_reader<R: Reactor + 'static>(
     id: ConnectionId,
     subscribed: &Subscribed,
     [ring, control]: [OwnedFd; 2],
-) -> Result<(ReadGrant, Parcel), ApiError> {
+) -> Result<(ReadGrant, Descriptors), ApiError> {
     let (slot, page) = take_seat(shard, id, subscribed).inspect_err(|_| {
         shard.tell(Event::ReaderGone(subscribed.subscriber));
         shard.pump();
@@ -348,10 +348,10 @@ pub(in crate::server) fn grant_producer<R: Reactor + 'static>(
     let Produce { name, estimated_bytes, opening, .. } = produce;
     let class_bytes = ring.reader().geometry().window_bytes() as u32;
     let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
-    let (door, parcel) = door_of_producer(shard, id, ring, place).map_err(no_memory)?;
+    let (door, descriptors) = door_of_producer(shard, id, ring, place).map_err(no_memory)?;
     let (options, policy) = options_of(opening, owner);
     let prepared = of_producer(&name, class_bytes, estimated_bytes);
-    let execution = open_for_guest(shard, prepared, options, door).map_err(refusal)?;
+    let execution = open_for_producer(shard, prepared, options, door).map_err(refusal)?;
     let run = shard.run_mut(execution.slot);
     run.guest.policy = policy;
     if run.guest.door.is_none() {
@@ -364,8 +364,9 @@ pub(in crate::server) fn grant_producer<R: Reactor + 'static>(
     let token = shard.run_mut(execution.slot).names.token.clone();
     let grant = ProduceGrant { execution, token };
     let document = documents::granted(grant.to_json(), &name, None);
-    let line = Line { execution, side: Side::Guest, body: StreamBody::Chunked, is_over: false };
-    Ok(Grant { line, document, parcel })
+    let line =
+        Line { execution, side: Side::OutsideProducer, body: StreamBody::Chunked, is_over: false };
+    Ok(Grant { line, document, descriptors })
 }
 
 /// Returns a door for a producer with this ring, and the descriptors that the producer has to
@@ -375,20 +376,23 @@ pub(in crate::server) fn door_of_producer<R: Reactor + 'static>(
     id: ConnectionId,
     ring: ProducerRing,
     place: DoorPlace,
-) -> std::io::Result<(Door, Parcel)> {
-    let guest = Guest::new(ring, id)?;
+) -> std::io::Result<(Door, Descriptors)> {
+    let producer = OutsideProducer::new(ring, id)?;
     let control = ControlFile::create()?;
-    let mut parcel = Parcel::new();
-    let [ring, page] = guest.to_map();
+    let mut descriptors = Descriptors::new();
+    let [ring, page] = producer.to_map();
     for descriptor in [ring, control.descriptor(), page] {
-        parcel.push(descriptor.as_fd().try_clone_to_owned()?);
+        descriptors.push(descriptor.as_fd().try_clone_to_owned()?);
     }
-    Ok((Door::new(Behind::Guest(Box::new(guest)), control, looks(shard), place), parcel))
+    Ok((
+        Door::new(Behind::OutsideProducer(Box::new(producer)), control, looks(shard), place),
+        descriptors,
+    ))
 }
 
-/// Opens an execution with a private ring as large as the guest's. It has a door unless it has
+/// Opens an execution with a private ring as large as the producer's. It has a door unless it has
 /// ended at once.
-pub(in crate::server) fn open_for_guest<R: Reactor + 'static>(
+pub(in crate::server) fn open_for_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     prepared: Prepared,
     options: ExecuteOptions,
@@ -402,8 +406,8 @@ pub(in crate::server) fn open_for_guest<R: Reactor + 'static>(
     run.copy_page(&mut door.control.page, false);
     run.guest.door = Some(Box::new(door));
     if let Producer::Feed = run.producer {
-        run.producer = Producer::Guest; // It was started meanwhile.
-        guest::let_guest_begin(shard, execution.slot);
+        run.producer = Producer::Outside; // It was started meanwhile.
+        producer::let_producer_begin(shard, execution.slot);
     }
     Ok(execution)
 }
@@ -414,7 +418,7 @@ pub(in crate::server) fn begin_line<R: Reactor + 'static>(
     id: ConnectionId,
     grant: Grant,
 ) -> Answered {
-    let Grant { mut line, document, parcel } = grant;
+    let Grant { mut line, document, descriptors } = grant;
     let hub = &mut shard.guests.hub;
     let around = hub.around(&shard.guests.access, shard.now);
     let connection = hub.writable(id).expect("its request is being answered");
@@ -422,13 +426,13 @@ pub(in crate::server) fn begin_line<R: Reactor + 'static>(
         connection.converse(|http, out| http.begin_stream(ndjson::MEDIA_TYPE, &around, out));
     line.write(connection, &document);
     connection.doing = Doing::Door;
-    connection.parcel = Some(Box::new(parcel));
+    connection.descriptors = Some(Box::new(descriptors));
     connection.line = Some(Box::new(line));
     shard.pump();
     Answered::Later
 }
 
-/// Tells a guest that it may begin.
+/// Tells a producer that it may begin.
 pub(in crate::server) fn say_go<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     connection: ConnectionId,
@@ -464,7 +468,7 @@ pub(in crate::server) fn hear_knock<R: Reactor + 'static>(
     let run = shard.runs[index as usize].as_mut().filter(|run| run.id == execution);
     let Some(run) = run else { return };
     match side {
-        Side::Guest => guest::hear_guest(shard, index),
+        Side::OutsideProducer => producer::hear_producer(shard, index),
         Side::Reader { subscriber, .. } => {
             let mut remotes = run.remotes.iter_mut();
             let remote = remotes.find(|remote| remote.subscriber == subscriber);
@@ -517,8 +521,8 @@ pub(in crate::server) fn lose_line<R: Reactor + 'static>(
     let run = shard.runs[index as usize].as_mut().filter(|run| run.id == execution);
     let Some(run) = run else { return };
     match side {
-        Side::Guest => {
-            guest::lose_guest(shard, index);
+        Side::OutsideProducer => {
+            producer::lose_producer(shard, index);
             relay::close_idle_door(shard, index);
         }
         Side::Reader { subscriber, slot } => {
@@ -560,9 +564,9 @@ pub(in crate::server) fn tell_end_at_door<R: Reactor + 'static>(
     execution: Handle,
     verdict: &Verdict,
 ) {
-    shard.guests.doors.forget_guest(execution.index);
+    shard.guests.doors.forget_producer(execution.index);
     let run = shard.run_mut(execution);
-    let producer = run.dismiss_guest();
+    let producer = run.dismiss_producer();
     let mut readers: SmallVec<[ConnectionId; 8]> = SmallVec::new();
     for remote in &run.remotes {
         if let Seat::Process(seat) = &remote.seat {
@@ -610,7 +614,7 @@ fn log_evicted_for<R: Reactor + 'static>(
 }
 
 /// Logs that a producer in another process has broken a rule.
-pub(in crate::server) fn log_refused_guest<R: Reactor + 'static>(
+pub(in crate::server) fn log_refused_producer<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     index: u32,
     rule: &str,

@@ -5,33 +5,33 @@
 //! leased to other executions. Its readers in other processes get a *relay* (`relay.rs`). That is a
 //! ring of the next larger class, filled as the engine is told of chunks, and never leased again.
 //!
-//! A *guest* (`guest.rs`) is a producer in another process. Its chunks are copied out of its ring
-//! into the private ring if they have readers in this process (`taking.rs`). Those readers read
-//! only memory that the guest cannot change. Readers in other processes read the guest's ring. The
-//! connections to all these processes: `lines.rs`.
+//! An *outside producer* (`producer.rs`) is a producer in another process. Its chunks are copied
+//! out of its ring into the private ring if they have readers in this process (`taking.rs`). Those
+//! readers read only memory that the producer cannot change. Readers in other processes read the
+//! producer's ring. The connections to all these processes: `lines.rs`.
 //!
-//! Reading order: [`Door`], [`ProcessSeat`]; `relay.rs`, `guest.rs`, `taking.rs`. Then `places.rs`
-//! (the number of doors), `buyer.rs` (their memory), `reads.rs` (counts of reads) and `watcher.rs`
-//! (deaths of producers).
+//! Reading order: [`Door`], [`ProcessSeat`]; `relay.rs`, `producer.rs`, `taking.rs`. Then
+//! `places.rs` (the number of doors), `buyer.rs` (their memory), `reads.rs` (counts of reads) and
+//! `watcher.rs` (deaths of producers).
 //!
 //! Invariants ([`Run::audit_door`], [`Shard::audit_doors`]):
 //! - D1: a relay, or the ring of a named door, ends with the last chunk that the engine was told
 //!   of. It holds every chunk up to there that the private ring holds.
-//! - D2: a guest's ring and a page are not read before they are sealed, and no reader gets them
+//! - D2: a producer's ring and a page are not read before they are sealed, and no reader gets them
 //!   before that.
-//! - D3: the private ring holds chunks of the guest, with the same numbers, kinds, lengths and
+//! - D3: the private ring holds chunks of the producer, with the same numbers, kinds, lengths and
 //!   totals. While a reader in this process exists, it holds all up to the newest chunk that the
 //!   engine was told of.
 //! - D4: a signal slot stays taken as long as the connection of its reader exists.
-//! - D5: an execution in the list of guests has a producer in another process that may write.
+//! - D5: an execution in the list of producers has a producer in another process that may write.
 
 mod buyer;
 #[cfg(any(test, fuzzing))]
 pub(in crate::server) mod by_hand;
-mod guest;
 pub(in crate::server) mod lines;
 mod named;
 mod places;
+mod producer;
 pub(in crate::server) mod purchase;
 mod reads;
 pub(in crate::server) mod relay;
@@ -43,9 +43,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-pub(in crate::server) use guest::{
-    Guest, can_sleep, let_guest_begin, rise, take_over_guests, take_over_urgent_guests,
-};
 pub(in crate::server) use lines::{
     end_line, has_lines_to_wake, hear_at_door, log_evicted, lose_line, produce_at_door,
     read_at_door, tell_end_at_door,
@@ -54,6 +51,10 @@ pub use named::NamedDoors;
 pub(in crate::server) use named::{Named, close_lost_named, end_named, open_named};
 pub use places::Doors;
 pub(in crate::server) use places::Place;
+pub(in crate::server) use producer::{
+    OutsideProducer, can_sleep, let_producer_begin, rise, take_over_producers,
+    take_over_urgent_producers,
+};
 pub(in crate::server) use purchase::take_in_memory;
 use reads::Reads;
 pub(in crate::server) use reads::{count_all_reads, count_last_reads};
@@ -73,14 +74,14 @@ use crate::server::shm::purchase::Purchase;
 use crate::shard::run::{Producer, Seat};
 
 /// Connections whose processes sleep on them and have chunks to read. Each is sent one byte.
-pub(in crate::server) type Looks = Rc<RefCell<Vec<ConnectionId>>>;
+pub(in crate::server) type WakeList = Rc<RefCell<Vec<ConnectionId>>>;
 
 /// The state that all doors of a shard share.
 pub(in crate::server) struct DoorsHere {
     /// The limit of shared executions, common to all shards of the server.
     pub(in crate::server::shm) places: Doors,
     /// Executions whose chunks a producer in another process may write.
-    pub(in crate::server::shm) guests: Vec<u32>,
+    pub(in crate::server::shm) producers: Vec<u32>,
     /// The folder and limit of named doors, if executions have them.
     pub(in crate::server::shm) named: Option<NamedDoors>,
     /// Memory that is being allocated.
@@ -96,19 +97,19 @@ pub enum Bought {
 
 impl DoorsHere {
     pub fn new(places: Doors, named: Option<NamedDoors>) -> DoorsHere {
-        let (guests, purchases) = (Vec::new(), Vec::new());
-        DoorsHere { places, guests, named, purchases, purchase_count: 0 }
+        let (producers, purchases) = (Vec::new(), Vec::new());
+        DoorsHere { places, producers, named, purchases, purchase_count: 0 }
     }
 
     /// Returns whether a producer in another process may write chunks.
     #[inline]
-    pub fn has_guests(&self) -> bool {
-        !self.guests.is_empty()
+    pub fn has_producers(&self) -> bool {
+        !self.producers.is_empty()
     }
 
     /// Notes that no other process writes the chunks of this execution any more.
-    pub fn forget_guest(&mut self, execution: u32) {
-        self.guests.retain(|&guest| guest != execution);
+    pub fn forget_producer(&mut self, execution: u32) {
+        self.producers.retain(|&producer| producer != execution);
     }
 }
 
@@ -118,7 +119,7 @@ pub(in crate::server) struct Door {
     pub control: ControlFile,
     /// A bit for each signal slot, set while it is taken.
     slots: u64,
-    looks: Looks,
+    looks: WakeList,
     _place: Place,
 }
 
@@ -127,7 +128,7 @@ pub(in crate::server) enum Behind {
     /// A relay, which this process writes.
     Relay(Box<Relay>),
     /// The ring of a producer in another process.
-    Guest(Box<Guest>),
+    OutsideProducer(Box<OutsideProducer>),
 }
 
 /// A reader in another process.
@@ -136,7 +137,7 @@ pub struct ProcessSeat {
     pub slot: SignalSlot,
     page: Page,
     reads: Reads,
-    looks: Looks,
+    looks: WakeList,
 }
 
 /// The page of a reader in another process.
@@ -153,7 +154,7 @@ const _: () = assert!(limits::DOOR_READERS_PER_EXECUTION_MAX <= u64::BITS);
 
 impl Door {
     /// Returns a door in this place that has no readers yet.
-    pub fn new(behind: Behind, control: ControlFile, looks: Looks, place: Place) -> Door {
+    pub fn new(behind: Behind, control: ControlFile, looks: WakeList, place: Place) -> Door {
         Door { behind, control, slots: 0, looks, _place: place }
     }
 
@@ -161,16 +162,16 @@ impl Door {
     fn bytes(&self) -> u64 {
         let ring_bytes = match &self.behind {
             Behind::Relay(relay) => relay.bytes(),
-            Behind::Guest(guest) => guest.bytes(),
+            Behind::OutsideProducer(producer) => producer.bytes(),
         };
         ring_bytes + limits::DOOR_PAGES_BYTES
     }
 
     /// Returns the ring of a producer in another process, once it may be read.
-    pub fn guest_reader(&self) -> Option<&RingReader> {
+    pub fn producer_reader(&self) -> Option<&RingReader> {
         match &self.behind {
             Behind::Relay(_) => None,
-            Behind::Guest(guest) => guest.reader(),
+            Behind::OutsideProducer(producer) => producer.reader(),
         }
     }
 
@@ -181,28 +182,28 @@ impl Door {
     }
 
     /// Returns the state of a producer in another process.
-    pub fn guest(&mut self) -> Option<&mut Guest> {
+    pub fn producer(&mut self) -> Option<&mut OutsideProducer> {
         match &mut self.behind {
             Behind::Relay(_) => None,
-            Behind::Guest(guest) => Some(guest),
+            Behind::OutsideProducer(producer) => Some(producer),
         }
     }
 
     /// True if the ring is that of a producer in another process.
-    pub fn is_guests(&self) -> bool {
-        matches!(&self.behind, Behind::Guest(_))
+    pub fn is_for_producer(&self) -> bool {
+        matches!(&self.behind, Behind::OutsideProducer(_))
     }
 
     /// True if a producer in another process may write.
-    pub fn has_guest_begun(&self) -> bool {
-        matches!(&self.behind, Behind::Guest(guest) if guest.has_begun)
+    pub fn has_producer_begun(&self) -> bool {
+        matches!(&self.behind, Behind::OutsideProducer(producer) if producer.has_begun)
     }
 
     /// Returns a descriptor of the ring for one more reader; `None` if no reader may have it yet.
     pub fn ring_descriptor(&self) -> Option<io::Result<OwnedFd>> {
         match &self.behind {
             Behind::Relay(relay) => Some(relay.descriptor().try_clone_to_owned()),
-            Behind::Guest(guest) => Some(guest.descriptor()?.try_clone_to_owned()),
+            Behind::OutsideProducer(producer) => Some(producer.descriptor()?.try_clone_to_owned()),
         }
     }
 
@@ -228,7 +229,7 @@ impl Door {
     pub fn is_idle(&self, has_ended: bool) -> bool {
         let is_needed = match &self.behind {
             Behind::Relay(_) => false,
-            Behind::Guest(guest) => !has_ended || !guest.is_gone,
+            Behind::OutsideProducer(producer) => !has_ended || !producer.is_gone,
         };
         self.slots == 0 && !is_needed
     }
@@ -258,7 +259,9 @@ impl Door {
         match &self.behind {
             _ if !is_any_asleep => {}
             Behind::Relay(relay) => relay.wake(),
-            Behind::Guest(guest) => guest.reader().into_iter().for_each(RingReader::wake),
+            Behind::OutsideProducer(producer) => {
+                producer.reader().into_iter().for_each(RingReader::wake)
+            }
         }
     }
 }
@@ -321,39 +324,42 @@ impl ProcessSeat {
 }
 
 impl ServedRun {
-    pub(in crate::server) fn guest(&mut self) -> Option<&mut Guest> {
-        self.guest.door.as_mut()?.guest()
+    pub(in crate::server) fn producer(&mut self) -> Option<&mut OutsideProducer> {
+        self.guest.door.as_mut()?.producer()
     }
 
-    /// Tells a guest that no chunk after those published by now is taken. Returns `false` if it has
-    /// not begun and so has published nothing.
-    pub fn must_await_guest(&mut self) -> bool {
+    /// Tells a producer that no chunk after those published by now is taken. Returns `false` if it
+    /// has not begun and so has published nothing.
+    pub fn must_await_producer(&mut self) -> bool {
         let ingested_seq = self.ingested_seq;
         let Some(door) = &mut self.guest.door else { return false };
         door.close_to_producer();
-        let head_seq = door.guest_reader().map_or(0, RingReader::head_seq);
-        let Some(guest) = door.guest().filter(|guest| guest.has_begun) else { return false };
+        let head_seq = door.producer_reader().map_or(0, RingReader::head_seq);
+        let Some(producer) = door.producer().filter(|producer| producer.has_begun) else {
+            return false;
+        };
         // No ring holds more, whatever the producer claims.
-        let held_max = u64::from(guest.ring.reader().geometry().slot_count());
-        guest.shut_seq = head_seq.min(ingested_seq + held_max);
-        guest.is_urgent = true;
+        let held_max = u64::from(producer.ring.reader().geometry().slot_count());
+        producer.shut_seq = head_seq.min(ingested_seq + held_max);
+        producer.is_urgent = true;
         true
     }
 
-    /// Tells a guest whose execution has ended that nothing more is taken. Returns its connection.
-    pub fn dismiss_guest(&mut self) -> Option<ConnectionId> {
+    /// Tells a producer whose execution has ended that nothing more is taken. Returns its
+    /// connection.
+    pub fn dismiss_producer(&mut self) -> Option<ConnectionId> {
         let door = self.guest.door.as_mut()?;
-        let connection = door.guest()?.connection;
+        let connection = door.producer()?.connection;
         door.close_to_producer();
         Some(connection)
     }
 
-    /// Tells a guest how many processes read its ring directly and have to be woken by it.
+    /// Tells a producer how many processes read its ring directly and have to be woken by it.
     fn count_direct_readers(&mut self) {
         let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
         let count = self.remotes.iter().filter(is_elsewhere).count();
         if let Some(door) = &mut self.guest.door
-            && door.guest().is_some()
+            && door.producer().is_some()
         {
             door.control.page.set_direct_readers(count as u32);
         }
@@ -370,7 +376,7 @@ impl ServedRun {
         let Some(door) = &self.guest.door else { return };
         match &door.behind {
             Behind::Relay(relay) => relay.audit(self), // D1
-            Behind::Guest(guest) => guest.audit(self), // D2, D3
+            Behind::OutsideProducer(producer) => producer.audit(self), // D2, D3
         }
         let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
         let reader_count = self.remotes.iter().filter(is_elsewhere).count();
@@ -398,8 +404,8 @@ pub(in crate::server) fn door_count<R: Reactor + 'static>(shard: &ServerShard<R>
 /// # Panics
 /// If it does not hold.
 pub(in crate::server) fn audit_doors<R: Reactor + 'static>(shard: &ServerShard<R>) {
-    for index in &shard.guests.doors.guests {
+    for index in &shard.guests.doors.producers {
         let run = shard.runs[*index as usize].as_ref().expect("D5");
-        assert!(matches!(run.producer, Producer::Guest)); // D5
+        assert!(matches!(run.producer, Producer::Outside)); // D5
     }
 }

@@ -15,7 +15,7 @@ use crate::server::executions::refusal;
 use crate::server::guests::ServedRun;
 use crate::server::hub::connection::Doing;
 use crate::server::peers::ToPeer;
-use crate::server::shm::{Behind, Bought, Door, Place, guest, lines, relay};
+use crate::server::shm::{Behind, Bought, Door, Place, lines, producer, relay};
 use crate::server::{ServerShard, hub};
 use crate::shard::CallError;
 use crate::shard::handle::Command;
@@ -197,7 +197,7 @@ pub(in crate::server) fn open_relay<R: Reactor + 'static>(
     place: Place,
 ) -> Result<(), ApiError> {
     let index = execution.slot.index;
-    guest::take_over_guest(shard, index);
+    producer::take_over_producer(shard, index);
     shard.ingest(index); // The reader may see more than the engine was told.
     shard.pump();
     let (anchor, looks) = (shard.anchor, lines::looks(shard));

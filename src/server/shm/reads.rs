@@ -86,9 +86,9 @@ pub(in crate::server) fn count_last_reads<R: Reactor + 'static>(
 ) {
     let Some(run) = &shard.runs[index as usize] else { return };
     let Some(log) = shard.engine.log(run.handle) else { return };
-    let guest = run.guest.door.as_ref().and_then(|door| door.guest_reader());
+    let producer = run.guest.door.as_ref().and_then(|door| door.producer_reader());
     let _ = remote
-        .sample(|seq| seq <= log.head_seq() || guest.is_some_and(|reader| reader.has_been(seq)));
+        .sample(|seq| seq <= log.head_seq() || producer.is_some_and(|reader| reader.has_been(seq)));
     if let Seat::Process(seat) = &mut remote.seat {
         let newly = seat.newly_read(log);
         add_reads(shard, newly);

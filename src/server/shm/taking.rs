@@ -1,12 +1,12 @@
-//! The transfer of chunks from a guest's ring.
+//! The transfer of chunks from a producer's ring.
 //!
-//! While a guest's chunks have readers in this process, the execution is *mirrored*. Its chunks are
-//! then copied into the private ring, and each copy is checked afterwards. If the private ring has
-//! no room, nothing is taken, and the guest's gate stays.
+//! While a producer's chunks have readers in this process, the execution is *mirrored*. Its chunks
+//! are then copied into the private ring, and each copy is checked afterwards. If the private ring
+//! has no room, nothing is taken, and the producer's gate stays.
 //!
 //! Otherwise chunks are only examined: the engine is told of them, and their bytes stay where
 //! readers in other processes read them. When a reader comes in this process, and at the end, what
-//! the guest's ring still holds is copied first.
+//! the producer's ring still holds is copied first.
 
 use smallvec::SmallVec;
 
@@ -17,8 +17,8 @@ use crate::memory::{Descriptor, Poll, ReadError, RingReader, RingWriter, Start, 
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::guests::{Served, ServedRun};
-use crate::server::shm::guest;
-use crate::server::shm::guest::Guest;
+use crate::server::shm::producer;
+use crate::server::shm::producer::OutsideProducer;
 use crate::shard::run::{Producer, Ring};
 use crate::stream::{Kind, KindTotals};
 
@@ -32,7 +32,7 @@ pub(in crate::server) enum Taken {
     Enough,
 }
 
-/// The progress of taking over a guest's ring.
+/// The progress of taking over a producer's ring.
 #[derive(Default)]
 pub(in crate::server) struct Progress {
     /// True if every taken chunk is copied into the private ring.
@@ -54,7 +54,7 @@ struct Bounds {
     slot_count: u32,
 }
 
-/// The rule of rings that a guest has broken.
+/// The rule of rings that a producer has broken.
 pub(in crate::server) type Broken = &'static str;
 
 const OVERWRITTEN: Broken = "a chunk was overwritten before it was taken";
@@ -154,7 +154,7 @@ impl ServedRun {
         self.guest.named.is_some() || subscriber_count > elsewhere.count() as u32
     }
 
-    /// Takes over at most `burst` chunks of the guest's ring.
+    /// Takes over at most `burst` chunks of the producer's ring.
     fn take_burst(
         &mut self,
         burst: usize,
@@ -167,9 +167,9 @@ impl ServedRun {
         else {
             return Ok(Taken::All);
         };
-        let Some(Guest { taken, .. }) = door.guest() else { return Ok(Taken::All) };
+        let Some(OutsideProducer { taken, .. }) = door.producer() else { return Ok(Taken::All) };
         let mut progress = std::mem::take(taken);
-        let result = match door.guest_reader() {
+        let result = match door.producer_reader() {
             None => Ok(Taken::All),
             Some(reader) if !progress.is_mirrored => {
                 let slot_count = writer.geometry().slot_count();
@@ -191,13 +191,13 @@ impl ServedRun {
                 }
             },
         };
-        if let Some(guest) = door.guest() {
-            guest.taken = progress;
+        if let Some(producer) = door.producer() {
+            producer.taken = progress;
         }
         result
     }
 
-    /// Copies the chunks that were only examined, as far as the guest's ring still holds them.
+    /// Copies the chunks that were only examined, as far as the producer's ring still holds them.
     /// `before` returns the totals before a chunk.
     fn mirror(
         &mut self,
@@ -210,7 +210,7 @@ impl ServedRun {
         else {
             return Ok(());
         };
-        let Some(reader) = door.guest_reader() else { return Ok(()) };
+        let Some(reader) = door.producer_reader() else { return Ok(()) };
         let mut result = Ok(());
         for _ in 0..MIRROR_ATTEMPTS_MAX {
             let tail_seq = reader.tail_seq().min(until_seq + 1);
@@ -225,8 +225,8 @@ impl ServedRun {
         if writer.head_seq() < until_seq {
             skip_to(writer, until_seq + 1, &before);
         }
-        if let Some(guest) = door.guest() {
-            guest.taken.is_mirrored = true;
+        if let Some(producer) = door.producer() {
+            producer.taken.is_mirrored = true;
         }
         if result == Err(OVERWRITTEN) { Ok(()) } else { result }
     }
@@ -254,15 +254,15 @@ fn copy_through(
     }
     Ok(())
 }
-/// Takes over what a guest has published, and publishes its gate (S2).
-pub(in crate::server) fn ingest_guest<R: Reactor + 'static>(
+/// Takes over what a producer has published, and publishes its gate (S2).
+pub(in crate::server) fn ingest_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     index: u32,
 ) -> Result<Taken, Broken> {
     let ingested =
         |shard: &ServerShard<R>| shard.runs[index as usize].as_ref().map(|r| r.ingested_seq);
     let before = ingested(shard);
-    let taken = take_of_guest(shard, index);
+    let taken = take_of_producer(shard, index);
     if ingested(shard) != before
         && let Some(run) = shard.runs[index as usize].as_mut()
     {
@@ -271,7 +271,7 @@ pub(in crate::server) fn ingest_guest<R: Reactor + 'static>(
     taken
 }
 
-fn take_of_guest<R: Reactor + 'static>(
+fn take_of_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     index: u32,
 ) -> Result<Taken, Broken> {
@@ -279,7 +279,7 @@ fn take_of_guest<R: Reactor + 'static>(
     let (mut chunks, mut bytes) = (0, 0);
     loop {
         let run = shard.runs[index as usize].as_mut();
-        let Some(run) = run.filter(|run| matches!(run.producer, Producer::Guest)) else {
+        let Some(run) = run.filter(|run| matches!(run.producer, Producer::Outside)) else {
             return Ok(Taken::All);
         };
         let handle = run.handle;
@@ -287,7 +287,7 @@ fn take_of_guest<R: Reactor + 'static>(
         let mut facts = SmallVec::new();
         let taken = run.take_burst(burst, shard.now, &mut facts);
         if !facts.is_empty() {
-            let came = run.guest().map_or(shard.now, |guest| guest.taken.came);
+            let came = run.producer().map_or(shard.now, |producer| producer.taken.came);
             chunks += facts.len() as u32;
             bytes += facts.iter().map(|chunk| u64::from(chunk.length)).sum::<u64>();
             shard.worked = true;
@@ -299,7 +299,7 @@ fn take_of_guest<R: Reactor + 'static>(
         let is_enough =
             chunks >= limits::GUEST_CHUNKS_PER_TURN || bytes >= limits::GUEST_BYTES_PER_TURN;
         match taken {
-            // The guest's own chunks may have filled the ring. The engine has been told of them
+            // The producer's own chunks may have filled the ring. The engine has been told of them
             // now.
             Ok(Taken::NoRoom) if !facts.is_empty() && !is_enough => {}
             Ok(Taken::Enough) if !is_enough => {}
@@ -315,11 +315,11 @@ fn choose_mirror<R: Reactor + 'static>(
 ) -> Result<(), Broken> {
     let Some(run) = shard.runs[index as usize].as_mut() else { return Ok(()) };
     let is_needed = run.has_readers_here(shard.engine.subscriber_count(run.handle));
-    match run.guest() {
-        Some(guest) if guest.taken.is_mirrored != is_needed => match is_needed {
-            true => mirror_guest(shard, index),
+    match run.producer() {
+        Some(producer) if producer.taken.is_mirrored != is_needed => match is_needed {
+            true => mirror_producer(shard, index),
             false => {
-                guest.taken.is_mirrored = false;
+                producer.taken.is_mirrored = false;
                 Ok(())
             }
         },
@@ -327,7 +327,7 @@ fn choose_mirror<R: Reactor + 'static>(
     }
 }
 
-fn mirror_guest<R: Reactor + 'static>(
+fn mirror_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     index: u32,
 ) -> Result<(), Broken> {
@@ -342,27 +342,27 @@ fn mirror_guest<R: Reactor + 'static>(
     result
 }
 
-/// Copies what the guest's ring holds, for a new reader in this process.
+/// Copies what the producer's ring holds, for a new reader in this process.
 pub(in crate::server) fn keep_for_reader<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     index: u32,
 ) {
     let run = shard.runs.get_mut(index as usize).and_then(Option::as_mut);
-    let Some(run) = run.filter(|run| matches!(run.producer, Producer::Guest)) else { return };
-    if run.guest().is_some_and(|guest| !guest.taken.is_mirrored)
-        && let Err(rule) = mirror_guest(shard, index)
+    let Some(run) = run.filter(|run| matches!(run.producer, Producer::Outside)) else { return };
+    if run.producer().is_some_and(|producer| !producer.taken.is_mirrored)
+        && let Err(rule) = mirror_producer(shard, index)
     {
-        guest::refuse_guest(shard, index, rule);
+        producer::refuse_producer(shard, index, rule);
     }
 }
 
-/// Copies what the ring of an ended guest holds, if that was not mirrored.
-pub(in crate::server) fn keep_of_guest<R: Reactor + 'static>(
+/// Copies what the ring of an ended producer holds, if that was not mirrored.
+pub(in crate::server) fn keep_of_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     index: u32,
 ) {
     let run = shard.runs[index as usize].as_mut();
-    if run.and_then(ServedRun::guest).is_some_and(|guest| !guest.taken.is_mirrored) {
-        let _ = mirror_guest(shard, index); // A chunk that breaks a rule is not copied.
+    if run.and_then(ServedRun::producer).is_some_and(|producer| !producer.taken.is_mirrored) {
+        let _ = mirror_producer(shard, index); // A chunk that breaks a rule is not copied.
     }
 }

@@ -17,7 +17,7 @@ use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::{Source, Stream};
 use crate::server::peers::join::{Part, Parts};
 use crate::server::streams::attached::{AllAttached, Attached};
-use crate::server::streams::front::Told;
+use crate::server::streams::front::FrontState;
 use crate::server::streams::{attached, front};
 use crate::server::{ServerShard, executions, hub, peers, shm};
 use crate::shard::{Call as SinkCall, Delivery, Ended, Sink};
@@ -79,9 +79,9 @@ pub(in crate::server) fn follow_with<R: Reactor + 'static>(
         StreamFormat::Ndjson => Encoding::Ndjson,
         StreamFormat::Front(_) => unreachable!("another function follows it"),
     };
-    let manner = Manner::of(encoding, follow.format.media_type());
+    let head = StreamHead::of(encoding, follow.format.media_type());
     let is_combined = follow.is_combined;
-    begin(shard, id, Manner { is_combined, ..manner }, attached)
+    begin(shard, id, StreamHead { is_combined, ..head }, attached)
 }
 
 /// Finds the executions of this shard whose ends a resuming client has received. This precedes
@@ -126,8 +126,8 @@ pub(in crate::server) fn send_output<R: Reactor + 'static>(
         Err(error) => hub::answer_error(shard, id, &error.into()),
         Ok(subscribed) => {
             let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
-            let manner = Manner::of(Encoding::Output, "application/octet-stream");
-            begin(shard, id, manner, attached)
+            let head = StreamHead::of(Encoding::Output, "application/octet-stream");
+            begin(shard, id, head, attached)
         }
     }
 }
@@ -172,7 +172,7 @@ pub(in crate::server) fn attach_connection<R: Reactor + 'static>(
 pub(in crate::server) fn begin<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    manner: Manner,
+    head: StreamHead,
     attached: AllAttached,
 ) -> Answered {
     let now = shard.now;
@@ -180,7 +180,7 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     let around = hub.around(access, now);
     let (retry, beat) = (hub.retry(), hub.first_beat());
     let connection = hub.writable(id).expect("its request is being answered");
-    let Manner { encoding, media_type, headers, is_combined, front } = manner;
+    let StreamHead { encoding, media_type, headers, is_combined, front } = head;
     let body =
         connection.converse(|http, out| http.begin_stream_with(media_type, headers, &around, out));
     if body == StreamBody::None {
@@ -267,19 +267,19 @@ pub(in crate::server) fn unfollow<R: Reactor + 'static>(
 
 /// The format of a stream.
 #[derive(Debug)]
-pub(in crate::server) struct Manner {
+pub(in crate::server) struct StreamHead {
     pub encoding: Encoding,
     pub media_type: &'static str,
     /// The headers besides those of every stream.
     pub headers: &'static [(&'static str, &'static str)],
     /// True if the request named executions as a list.
     pub is_combined: bool,
-    pub front: Option<Box<Told>>,
+    pub front: Option<Box<FrontState>>,
 }
 
-impl Manner {
-    fn of(encoding: Encoding, media_type: &'static str) -> Manner {
-        Manner { encoding, media_type, headers: &[], is_combined: false, front: None }
+impl StreamHead {
+    fn of(encoding: Encoding, media_type: &'static str) -> StreamHead {
+        StreamHead { encoding, media_type, headers: &[], is_combined: false, front: None }
     }
 }
 

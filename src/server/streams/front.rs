@@ -1,9 +1,9 @@
 //! Front ends: streams in the formats of their clients.
 //!
-//! The next events of a client depend on those before. Each such stream therefore has a [`Told`] of
-//! its own, which writes directly into the connection's buffer. A stream that does not begin with
-//! the first chunk is primed. The chunks before it that the ring still holds are read here once,
-//! and what they leave open is sent as one event.
+//! The next events of a client depend on those before. Each such stream therefore has a
+//! [`FrontState`] of its own, which writes directly into the connection's buffer. A stream that
+//! does not begin with the first chunk is primed. The chunks before it that the ring still holds
+//! are read here once, and what they leave open is sent as one event.
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Principal};
@@ -18,7 +18,7 @@ use crate::server::hub::Answered;
 use crate::server::hub::frames::Encoding;
 use crate::server::streams::attached::Attached;
 use crate::server::streams::follow;
-use crate::server::streams::follow::Manner;
+use crate::server::streams::follow::StreamHead;
 use crate::server::{ServerShard, executions, hub};
 use crate::shard::Chunk;
 use crate::shard::act::read_chunk;
@@ -32,7 +32,7 @@ pub(in crate::server) const KEEP_ALIVE: &[u8] = b": \n\n";
 
 /// The state of one front end's stream.
 #[derive(Debug)]
-pub(in crate::server) struct Told {
+pub(in crate::server) struct FrontState {
     /// `None` if its thread has no run.
     front: Option<Front>,
     opening: Opening,
@@ -75,10 +75,10 @@ pub(in crate::server) enum Next {
     Cut,
 }
 
-impl Told {
+impl FrontState {
     /// Creates the state for a thread that has no run.
-    pub fn nothing_yet(thread: Thread) -> Told {
-        Told { front: None, opening: Opening::Start(Vec::new()), thread: Some(thread) }
+    pub fn nothing_yet(thread: Thread) -> FrontState {
+        FrontState { front: None, opening: Opening::Start(Vec::new()), thread: Some(thread) }
     }
 
     /// Continues with the next run.
@@ -231,8 +231,8 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
     let spec = executions::spec_of(shard, execution, &follow.delivery_options, from);
     let subscribed = follow::attach_connection(shard, execution, spec, id)?;
     let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
-    let told = Told { front: Some(front), opening, thread };
-    Ok(follow::begin(shard, id, Manner::told(format, told), attached))
+    let told = FrontState { front: Some(front), opening, thread };
+    Ok(follow::begin(shard, id, StreamHead::told(format, told), attached))
 }
 
 /// Returns the writer for the events of this execution.
@@ -296,10 +296,10 @@ fn prime<R: Reactor + 'static>(
     }
 }
 
-impl Manner {
+impl StreamHead {
     /// Returns the format of a stream for a front end.
-    pub fn told(format: FrontFormat, told: Told) -> Manner {
-        Manner {
+    pub fn told(format: FrontFormat, told: FrontState) -> StreamHead {
+        StreamHead {
             encoding: Encoding::Front,
             media_type: sse::MEDIA_TYPE,
             headers: format.headers(),

@@ -17,7 +17,7 @@ pub(in crate::server) fn join_for<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     wanted: &Wanted,
 ) -> Vec<(usize, Part)> {
-    if shard.bell.departed.take() {
+    if shard.signals.departed.take() {
         shard.dismiss_departed(); // One may belong to the client that reconnects now.
     }
     let mut parts = Vec::with_capacity(wanted.executions.len());
@@ -56,7 +56,7 @@ fn join_one<R: Reactor + 'static>(
         return Part::SeenToEnd;
     }
     let spec = executions::spec_of(shard, execution, delivery_options, from);
-    let subscriber = match shard.subscribe_from_afar(execution, spec, Some(reactor.clone())) {
+    let subscriber = match shard.subscribe_for_shard(execution, spec, Some(reactor.clone())) {
         Ok(mut subscriber) => {
             subscriber.keep_its_place();
             subscriber.provide();

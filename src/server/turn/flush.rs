@@ -16,7 +16,7 @@ use crate::trace::Duty;
 pub(in crate::server) fn flush_if_due<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let Guests { hub, mcp, .. } = &mut shard.guests;
     if hub.is_flush_due() {
-        mcp.close_notice(hub);
+        mcp.write_gathered(hub);
         hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
         shard.guests.release_readers();
         hub::tell_demands(shard);
@@ -38,7 +38,7 @@ pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut Ser
         mcp::settle_mcp(shard);
         let Guests { hub, mcp, .. } = &mut shard.guests;
         shm::lines::wake_lines(hub);
-        mcp.close_notice(hub);
+        mcp.write_gathered(hub);
         hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
         if hub.take_free_workers() > 0 {
             shard.guests.workers.note_free();

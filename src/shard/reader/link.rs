@@ -10,7 +10,7 @@ use crate::memory::atomic::AtomicU64;
 use crate::memory::{
     ClockAnchor, ControlView, Exchange, LeaveReason, ReaderPage, ReaderSignals, RingReader,
 };
-use crate::shard::run::Bell;
+use crate::shard::run::ShardSignals;
 use crate::stream::Exit;
 
 /// A fault in data that another process wrote.
@@ -41,7 +41,7 @@ impl std::fmt::Display for Flaw {
 }
 
 /// The memory that every subscriber reads, in this process or in another one.
-pub struct Shared {
+pub struct LinkParts {
     /// The execution that it belongs to.
     pub id: ExecutionId,
     /// The ring of the execution.
@@ -62,7 +62,7 @@ pub trait Link {
     const IS_FOREIGN: bool;
 
     /// The memory that both sides use.
-    fn shared(&self) -> &Shared;
+    fn shared(&self) -> &LinkParts;
 
     /// The epoch, which changes with each knock of the shard.
     fn epoch(&self) -> u64;
@@ -93,20 +93,20 @@ pub trait Link {
 }
 
 /// The link within one process.
-pub struct Near {
-    pub(crate) shared: Shared,
+pub struct ThreadLink {
+    pub(crate) shared: LinkParts,
     pub(crate) reader_signals: Arc<ReaderSignals>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) signals: Arc<ShardSignals>,
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) exit: Arc<OnceLock<Exit>>,
 }
 
-impl Link for Near {
+impl Link for ThreadLink {
     type Fault = Infallible;
     const IS_FOREIGN: bool = false;
 
     #[inline]
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &LinkParts {
         &self.shared
     }
 
@@ -147,14 +147,14 @@ impl Link for Near {
     }
 
     fn ring(&self) {
-        self.bell.waker.wake();
+        self.signals.waker.wake();
     }
 
     fn leave(&self, how: LeaveReason) {
         self.exchange.end_reactor_sleep(self.reader_signals.reactor_sleep()); // No further wake-up.
         self.reader_signals.leave(how);
-        self.bell.departed.set();
-        self.bell.waker.wake();
+        self.signals.departed.set();
+        self.signals.waker.wake();
     }
 
     fn exit(&self) -> Option<Exit> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::agent::{NetFault, NetFaultKind};
 use crate::reactor::Choice;
-use crate::server::outgoing::{Deadlines, ExchangeId, Heard, OutgoingConfig, Target};
+use crate::server::outgoing::{Deadlines, ExchangeId, OutgoingConfig, ResponseEvent, Target};
 use crate::server::{GuestConfig, ServerShard, outgoing};
 use crate::shard::ShardConfig;
 use crate::trace::Counters;
@@ -88,22 +88,22 @@ impl Asker {
     }
 
     fn hear(&mut self) {
-        while let Some((id, heard)) = outgoing::next_heard(&mut self.shard, &mut self.buffer) {
+        while let Some((id, heard)) = outgoing::poll_response(&mut self.shard, &mut self.buffer) {
             let got = self.got.get_mut(&id).expect("a dropped exchange reports nothing");
             assert!(got.end.is_none(), "an event after the end");
             match heard {
-                Heard::Head { status, retry_after, content_type, .. } => {
+                ResponseEvent::Head { status, retry_after, content_type, .. } => {
                     assert!(got.status.replace(status).is_none(), "a second head");
                     got.retry_after = retry_after.map(String::from);
                     got.content_type = content_type.map(String::from);
                 }
-                Heard::Body => {
+                ResponseEvent::Body => {
                     assert!(!self.buffer.is_empty() && got.status.is_some());
                     got.body.extend_from_slice(&self.buffer);
                     self.buffer.clear();
                 }
-                Heard::End => got.end = Some(Ok(())),
-                Heard::Broken(fault) => {
+                ResponseEvent::End => got.end = Some(Ok(())),
+                ResponseEvent::Broken(fault) => {
                     assert!(!format!("{fault:?}").contains(KEY));
                     got.end = Some(Err(fault));
                 }

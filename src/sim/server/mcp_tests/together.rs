@@ -144,11 +144,11 @@ fn what_clients_do_is_counted() {
     let task = json!({"name": "slow_data_processor", "arguments": slow(3, 1), "task": {}});
     mcp.ask("tools/call", task);
     assert_eq!(calls(&mut mcp, "handshake"), [3, 1, 0, 1, 0]);
-    assert_eq!(metric(&mut mcp, "streamdoor_mcp_doors", ""), 1);
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_open_streams", ""), 1);
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_tasks", ""), 1);
     let id = &opened["structuredContent"]["stream_id"];
     mcp.tool("stream_close", json!({ "stream_id": id }));
-    assert_eq!(metric(&mut mcp, "streamdoor_mcp_doors", ""), 0);
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_open_streams", ""), 0);
     mcp.test_server.pass(limits::MCP_SESSION_IDLE + std::time::Duration::from_secs(1));
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions", ""), 0);
     assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions_idled_out_total", ""), 2);

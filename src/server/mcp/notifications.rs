@@ -16,14 +16,14 @@ use crate::mcp::{Level, Version, notify};
 use crate::server::hub::Hub;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::link::Written;
-use crate::server::mcp::{Due, Ear, Mcp, News, link};
+use crate::server::mcp::{Due, Mcp, McpReceiver, News, link};
 use crate::shard::{Chunk, Delivery, Reported};
 use crate::stream::{EndState, Gap, Kind, Progress};
 use crate::trace::Transport;
 
 /// Gathered chunks for one call.
 #[derive(Debug)]
-pub(in crate::server) struct Notice {
+pub(in crate::server) struct Gathered {
     call: Option<Handle>,
     pieces: Vec<Piece>,
     payload: Vec<u8>,
@@ -42,9 +42,9 @@ struct Piece {
     until: usize,
 }
 
-impl Default for Notice {
-    fn default() -> Notice {
-        Notice {
+impl Default for Gathered {
+    fn default() -> Gathered {
+        Gathered {
             call: None,
             pieces: Vec::with_capacity(limits::DELIVERY_CHUNKS_MAX as usize),
             payload: Vec::with_capacity(2 * limits::MCP_NOTIFICATION_BYTES_MAX),
@@ -54,7 +54,7 @@ impl Default for Notice {
     }
 }
 
-impl Notice {
+impl Gathered {
     pub fn is_open(&self) -> bool {
         self.call.is_some()
     }
@@ -113,36 +113,38 @@ impl Mcp {
     pub fn hear_chunk(
         &mut self,
         hub: &mut Hub,
-        ear: Ear,
+        receiver: McpReceiver,
         subscriber: SubscriberId,
         chunk: &Chunk<'_>,
         progress: Option<Progress>,
     ) {
-        match ear {
-            Ear::Keep(handle) => {
+        match receiver {
+            McpReceiver::Output(handle) => {
                 let Some(keep) = self.keeps.get_mut(handle) else { return };
                 let was_full = keep.is_full;
                 keep.take(chunk);
                 let is_newly_full = keep.is_full && !was_full;
                 if keep.has_readers() || is_newly_full {
-                    self.note(News::Keep(handle));
+                    self.note(News::Output(handle));
                 }
                 if is_newly_full {
                     hub.hold(subscriber); // M6
                 }
             }
-            Ear::Call(handle) if chunk.kind == Kind::Log => self.hear_log(hub, handle, chunk),
+            McpReceiver::Call(handle) if chunk.kind == Kind::Log => {
+                self.hear_log(hub, handle, chunk)
+            }
             // Structured content is sent as a whole, with the answer.
-            Ear::Call(handle) if chunk.kind == Kind::Json && self.is_relayed(handle) => {
+            McpReceiver::Call(handle) if chunk.kind == Kind::Json && self.is_relayed(handle) => {
                 if let Some(call) = self.calls.get_mut(handle) {
                     call.reached.come_past(chunk);
                 }
             }
-            Ear::Call(handle) => {
+            McpReceiver::Call(handle) => {
                 hub.deliveries_mut().note(chunk.published_at, Transport::Mcp, 1);
-                if !self.notice.push(handle, chunk, progress) {
-                    self.close_notice(hub);
-                    self.notice.push(handle, chunk, progress);
+                if !self.gathered.push(handle, chunk, progress) {
+                    self.write_gathered(hub);
+                    self.gathered.push(handle, chunk, progress);
                 }
                 let outlet = self.calls.get_mut(handle).and_then(|call| call.outlet.connection());
                 let connection = outlet.and_then(|id| hub.connection(id));
@@ -163,21 +165,21 @@ impl Mcp {
     pub fn hear(
         &mut self,
         hub: &mut Hub,
-        ear: Ear,
+        receiver: McpReceiver,
         subscriber: SubscriberId,
         delivery: &Delivery<'_>,
     ) {
-        match ear {
-            Ear::Keep(handle) => {
+        match receiver {
+            McpReceiver::Output(handle) => {
                 let Some(keep) = self.keeps.get_mut(handle) else { return };
                 match delivery {
                     Delivery::End(ended) => keep.end(ended),
                     Delivery::Gap(gap) => keep.miss(gap),
                     Delivery::Chunk(_) | Delivery::Progress(_) => return,
                 }
-                self.note(News::Keep(handle));
+                self.note(News::Output(handle));
             }
-            Ear::Call(handle) => match delivery {
+            McpReceiver::Call(handle) => match delivery {
                 Delivery::Chunk(_) => {}
                 Delivery::Gap(gap) => self.tell_gap(hub, handle, gap),
                 Delivery::Progress(reported) => self.tell_progress(hub, handle, reported),
@@ -206,14 +208,14 @@ impl Mcp {
     }
 
     /// Writes the gathered chunks as a notification.
-    pub(in crate::server) fn close_notice(&mut self, hub: &mut Hub) {
-        let Some(handle) = self.notice.call.take() else { return };
-        let notice = std::mem::replace(&mut self.notice, EMPTY);
-        self.write_notice(hub, handle, &notice);
-        self.notice = notice;
+    pub(in crate::server) fn write_gathered(&mut self, hub: &mut Hub) {
+        let Some(handle) = self.gathered.call.take() else { return };
+        let notice = std::mem::replace(&mut self.gathered, EMPTY);
+        self.write_notification(hub, handle, &notice);
+        self.gathered = notice;
     }
 
-    fn write_notice(&mut self, hub: &mut Hub, handle: Handle, notice: &Notice) {
+    fn write_notification(&mut self, hub: &mut Hub, handle: Handle, notice: &Gathered) {
         let Some(call) = self.calls.get_mut(handle) else { return };
         let Some(last) = notice.pieces.last() else {
             let Some(progress) = notice.progress else { return };
@@ -301,15 +303,15 @@ impl Mcp {
     fn tell_progress(&mut self, hub: &mut Hub, handle: Handle, reported: &Reported<'_>) {
         let Reported { progress, message, context } = *reported;
         if message.is_none() && context.is_none() {
-            if !self.notice.is_of(handle) {
-                self.close_notice(hub);
-                self.notice.open(handle);
+            if !self.gathered.is_of(handle) {
+                self.write_gathered(hub);
+                self.gathered.open(handle);
             }
-            self.notice.progress = Some(progress);
+            self.gathered.progress = Some(progress);
             return;
         }
-        if self.notice.is_of(handle) {
-            self.close_notice(hub);
+        if self.gathered.is_of(handle) {
+            self.write_gathered(hub);
         }
         self.tell_report(hub, handle, reported);
     }
@@ -344,8 +346,8 @@ impl Mcp {
     }
 
     fn tell_gap(&mut self, hub: &mut Hub, handle: Handle, gap: &Gap) {
-        if self.notice.call == Some(handle) {
-            self.close_notice(hub);
+        if self.gathered.call == Some(handle) {
+            self.write_gathered(hub);
         }
         self.tell_held(hub, handle); // Its number is below that of the gap.
         let Some(call) = self.calls.get_mut(handle) else { return };
@@ -386,7 +388,7 @@ impl Mcp {
             Some(said) => notify::Data::Json(&said["data"]),
             None => notify::Data::Text(&text),
         };
-        self.close_notice(hub); // Earlier chunks come before this line.
+        self.write_gathered(hub); // Earlier chunks come before this line.
         let Some(call) = self.calls.get_mut(handle) else { return };
         call.reached.come_past(chunk);
         self.notify(hub, handle, |out| notify::message(out, level, member("logger"), data, None));
@@ -411,8 +413,8 @@ impl Mcp {
         handle: Handle,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Written {
-        if self.notice.is_of(handle) {
-            self.close_notice(hub);
+        if self.gathered.is_of(handle) {
+            self.write_gathered(hub);
         }
         let Some(call) = self.calls.get_mut(handle) else { return Written::Unheard };
         let Some(id) = call.outlet.connection() else { return Written::Unheard };
@@ -460,7 +462,7 @@ impl Mcp {
 }
 
 /// The placeholder while a notice is being written.
-const EMPTY: Notice = Notice {
+const EMPTY: Gathered = Gathered {
     call: None,
     pieces: Vec::new(),
     payload: Vec::new(),

@@ -8,7 +8,7 @@ use crate::reactor::ConnectionId;
 use crate::server::outgoing::{ExchangeId, Target};
 
 /// A server. See the module's text.
-pub(in crate::server) struct Site {
+pub(in crate::server) struct Origin {
     pub target: Target,
     /// The addresses of its name, and the time until which they are valid.
     pub addresses: Option<(Rc<[SocketAddr]>, Instant)>,
@@ -22,15 +22,15 @@ pub(in crate::server) struct Site {
     pub user_count: u32,
 }
 
-impl Site {
-    pub fn new(target: Target) -> Site {
+impl Origin {
+    pub fn new(target: Target) -> Origin {
         let literal: Option<IpAddr> = target.host.parse().ok();
         let addresses = literal.map(|ip| {
             let all: Rc<[SocketAddr]> = Rc::new([SocketAddr::new(ip, target.port)]);
             (all, Instant::FAR)
         });
         let (waiting, kept) = Default::default();
-        Site { target, addresses, is_asked_for: false, waiting, kept, user_count: 0 }
+        Origin { target, addresses, is_asked_for: false, waiting, kept, user_count: 0 }
     }
 
     /// Returns its addresses, if they are known and still valid.

@@ -2,7 +2,7 @@
 //! shard's turn, sleeps in that shard's reactor, and reports when its connection broke.
 
 use super::Subscriber;
-use super::link::Near;
+use super::link::ThreadLink;
 use super::log::RingLog;
 use crate::base::{ExecutionId, Instant};
 use crate::engine::Replay;
@@ -60,7 +60,7 @@ impl Subscriber {
     }
 
     /// Falls asleep in the reactor that its shard knows. Returns false if something has come.
-    /// Otherwise it is not polled until [`Subscriber::was_roused`] returns true.
+    /// Otherwise it is not polled until [`Subscriber::was_woken`] returns true.
     pub(crate) fn rest(&mut self) -> bool {
         self.rest_unless(Subscriber::has_news)
     }
@@ -68,7 +68,7 @@ impl Subscriber {
     /// Like [`Subscriber::rest`], although there are chunks, the newest of which is `head_seq`.
     pub(crate) fn rest_behind(&mut self, head_seq: u64) -> bool {
         self.rest_unless(|subscriber| {
-            let Near { shared, reader_signals, .. } = &subscriber.link;
+            let ThreadLink { shared, reader_signals, .. } = &subscriber.link;
             shared.reader.head_seq() != head_seq || reader_signals.epoch() != subscriber.epoch
         })
     }
@@ -83,7 +83,7 @@ impl Subscriber {
     }
 
     /// True if its shard has ended its sleep.
-    pub(crate) fn was_roused(&self) -> bool {
+    pub(crate) fn was_woken(&self) -> bool {
         !self.link.reader_signals.reactor_sleep().is_set()
     }
 

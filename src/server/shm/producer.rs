@@ -1,12 +1,12 @@
-//! A guest: a producer in another process, which writes to a ring of its own.
+//! A producer: a producer in another process, which writes to a ring of its own.
 //!
 //! The server reads that ring as it reads all outside data: it reads each word once and checks it.
 //! The ring follows the rules of rings, or the execution fails with the rule that was broken, and
 //! nothing else is affected. `taking.rs` handles the bytes.
 //!
-//! A guest has four steps. It is *handed* its memory. It reports that it has *mapped* the memory,
-//! which is then sealed. It may *begin* once the engine starts it. It *ends* by its own final
-//! record, by its death, by a broken rule, or because the execution was stopped.
+//! A producer has four steps. It is *handed* its memory. It reports that it has *mapped* the
+//! memory, which is then sealed. It may *begin* once the engine starts it. It *ends* by its own
+//! final record, by its death, by a broken rule, or because the execution was stopped.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,8 +31,8 @@ use crate::shard::run::{Producer, Remote, Ring};
 use crate::tool::{Report, ToolUpdate};
 use crate::trace::Code;
 
-/// The shard's state of one guest. See the module's text.
-pub(in crate::server) struct Guest {
+/// The shard's state of one producer. See the module's text.
+pub(in crate::server) struct OutsideProducer {
     /// The connection to the producer's process.
     pub connection: ConnectionId,
     pub(super) ring: ProducerRing,
@@ -73,10 +73,10 @@ struct Mapped {
     _watching: Option<Watching>,
 }
 
-impl Guest {
-    /// Returns a guest with this ring and a new page, both not handed over yet.
-    pub fn new(ring: ProducerRing, connection: ConnectionId) -> io::Result<Guest> {
-        Ok(Guest {
+impl OutsideProducer {
+    /// Returns a producer with this ring and a new page, both not handed over yet.
+    pub fn new(ring: ProducerRing, connection: ConnectionId) -> io::Result<OutsideProducer> {
+        Ok(OutsideProducer {
             connection,
             ring,
             page: Page::Handed(Some(ProducerPageFile::create()?)),
@@ -201,7 +201,7 @@ impl Guest {
     /// Checks D2 and D3.
     pub fn audit(&self, run: &ServedRun) {
         assert!(!self.has_begun || self.mapped().is_some()); // D2
-        if let (Ring::Here(writer), Producer::Guest) = (&run.ring, &run.producer) {
+        if let (Ring::Here(writer), Producer::Outside) = (&run.ring, &run.producer) {
             assert!(writer.head_seq() <= run.ingested_seq); // D3
             assert!(!self.taken.is_mirrored || writer.head_seq() == run.ingested_seq); // D3
         }
@@ -209,146 +209,154 @@ impl Guest {
 }
 
 impl Door {
-    /// Publishes the gate of a guest: see [`Run::publish_gate`].
+    /// Publishes the gate of a producer: see [`Run::publish_gate`].
     pub fn publish_gate(&mut self, gate: Gate) {
         let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = gate;
         self.control.page.set_gate(gate_seq, credit_seq, credit_bytes, read_seq);
         full_fence(); // owner:gated
-        let mapped = self.guest().and_then(|guest| guest.mapped());
+        let mapped = self.producer().and_then(|producer| producer.mapped());
         if mapped.is_some_and(|mapped| mapped.owner.is_gated()) {
             self.control.page.wake_producer();
         }
     }
 }
 
-/// Lets a guest begin that the engine has started, as soon as it has mapped its memory.
-pub(in crate::server) fn let_guest_begin<R: Reactor + 'static>(
+/// Lets a producer begin that the engine has started, as soon as it has mapped its memory.
+pub(in crate::server) fn let_producer_begin<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    if let Some(guest) = shard.run_mut(handle).guest() {
-        guest.is_started = true;
-        tell_guest_to_begin(shard, handle.index);
+    if let Some(producer) = shard.run_mut(handle).producer() {
+        producer.is_started = true;
+        tell_producer_to_begin(shard, handle.index);
     }
 }
 
-fn tell_guest_to_begin<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+fn tell_producer_to_begin<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
     let run = shard.runs[index as usize].as_mut();
     // It may have been stopped before it had mapped its memory. (D5)
-    let Some(run) = run.filter(|run| matches!(run.producer, Producer::Guest)) else { return };
-    let Some(guest) = run.guest() else { return };
-    if guest.has_begun || !guest.is_started || guest.mapped().is_none() {
+    let Some(run) = run.filter(|run| matches!(run.producer, Producer::Outside)) else { return };
+    let Some(producer) = run.producer() else { return };
+    if producer.has_begun || !producer.is_started || producer.mapped().is_none() {
         return;
     }
-    guest.has_begun = true;
-    let connection = guest.connection;
+    producer.has_begun = true;
+    let connection = producer.connection;
     run.publish_gate();
-    shard.guests.doors.guests.push(index);
+    shard.guests.doors.producers.push(index);
     lines::say_go(shard, connection);
 }
 
-/// Handles a message on a guest's connection. The first one says that it has mapped its memory,
+/// Handles a message on a producer's connection. The first one says that it has mapped its memory,
 /// later ones that it has published something.
-pub(in crate::server) fn hear_guest<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+pub(in crate::server) fn hear_producer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) {
     let (waker, doors) = (shard.reactor.waker(), shard.guests.doors.places.clone());
     let run = shard.runs[index as usize].as_mut();
-    let Some(guest) = run.and_then(ServedRun::guest) else { return };
-    match guest.take_mapped(&doors, waker) {
-        Ok(true) => tell_guest_to_begin(shard, index),
-        Ok(false) => take_over_guest(shard, index),
-        Err(text) => end_guest(shard, index, ProducerEnd::Failed(&text)),
+    let Some(producer) = run.and_then(ServedRun::producer) else { return };
+    match producer.take_mapped(&doors, waker) {
+        Ok(true) => tell_producer_to_begin(shard, index),
+        Ok(false) => take_over_producer(shard, index),
+        Err(text) => end_producer(shard, index, ProducerEnd::Failed(&text)),
     }
 }
 
-/// Handles the end of a guest's connection, which ends the guest. Its published chunks are
+/// Handles the end of a producer's connection, which ends the producer. Its published chunks are
 /// still taken.
-pub(in crate::server) fn lose_guest<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+pub(in crate::server) fn lose_producer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) {
     let run = shard.runs[index as usize].as_mut();
-    let Some(guest) = run.and_then(ServedRun::guest) else { return };
-    guest.is_gone = true;
-    match guest.has_begun {
-        true => take_over_guest(shard, index),
-        false => end_guest(shard, index, ProducerEnd::Failed(GONE)),
+    let Some(producer) = run.and_then(ServedRun::producer) else { return };
+    producer.is_gone = true;
+    match producer.has_begun {
+        true => take_over_producer(shard, index),
+        false => end_producer(shard, index, ProducerEnd::Failed(GONE)),
     }
 }
 
-/// Takes over the chunks of guests for which a reader in this process waits, and of guests that
-/// were not visited for [`limits::DOOR_LOOK_INTERVAL`].
-pub(in crate::server) fn take_over_urgent_guests<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+/// Takes over the chunks of producers for which a reader in this process waits, and of producers
+/// that were not visited for [`limits::DOOR_LOOK_INTERVAL`].
+pub(in crate::server) fn take_over_urgent_producers<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+) {
     let now = shard.now;
-    take_over_guests_if(shard, |guest| {
-        guest.is_urgent || now.since(guest.looked) >= limits::DOOR_LOOK_INTERVAL
+    take_over_producers_if(shard, |producer| {
+        producer.is_urgent || now.since(producer.looked) >= limits::DOOR_LOOK_INTERVAL
     });
 }
 
-/// Takes over the published chunks of all guests.
-pub(in crate::server) fn take_over_guests<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    take_over_guests_if(shard, |_| true);
+/// Takes over the published chunks of all producers.
+pub(in crate::server) fn take_over_producers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    take_over_producers_if(shard, |_| true);
 }
 
-fn take_over_guests_if<R: Reactor + 'static>(
+fn take_over_producers_if<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    is_due: impl Fn(&Guest) -> bool,
+    is_due: impl Fn(&OutsideProducer) -> bool,
 ) {
-    for at in (0..shard.guests.doors.guests.len()).rev() {
-        let Some(&index) = shard.guests.doors.guests.get(at) else { continue };
+    for at in (0..shard.guests.doors.producers.len()).rev() {
+        let Some(&index) = shard.guests.doors.producers.get(at) else { continue };
         let run = shard.runs[index as usize].as_mut();
-        if run.and_then(ServedRun::guest).is_some_and(|guest| is_due(guest)) {
-            take_over_guest(shard, index);
+        if run.and_then(ServedRun::producer).is_some_and(|producer| is_due(producer)) {
+            take_over_producer(shard, index);
         }
     }
 }
 
-/// Takes over the published chunks of a guest, and its reports.
-pub(in crate::server) fn take_over_guest<R: Reactor + 'static>(
+/// Takes over the published chunks of a producer, and its reports.
+pub(in crate::server) fn take_over_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     index: u32,
 ) {
     let Some(run) = shard.runs[index as usize].as_mut() else { return };
     let (handle, ingested_before) = (run.handle, run.ingested_seq);
-    if !matches!(run.producer, Producer::Guest) {
+    if !matches!(run.producer, Producer::Outside) {
         return;
     }
     let now = shard.now;
-    let Some(guest) = run.guest().filter(|guest| guest.has_begun) else { return };
-    guest.looked = now;
+    let Some(producer) = run.producer().filter(|producer| producer.has_begun) else { return };
+    producer.looked = now;
     // Read before the ring: all that was published before the final record is then visible.
-    let (is_dead, last_word) = (guest.looks_dead(), guest.last_word());
-    if let Some(updates) = guest.updates() {
+    let (is_dead, last_word) = (producer.looks_dead(), producer.last_word());
+    if let Some(updates) = producer.updates() {
         shard.pass_on(handle, &updates);
     }
-    let taken = taking::ingest_guest(shard, index);
+    let taken = taking::ingest_producer(shard, index);
     make_room(shard, index);
     let run = shard.runs[index as usize].as_mut();
     let Some(run) = run.filter(|run| run.handle == handle) else { return };
-    if !matches!(run.producer, Producer::Guest) {
+    if !matches!(run.producer, Producer::Outside) {
         return; // A chunk or a report has ended it.
     }
     let (head_seq, has_moved) = (run.ingested_seq, run.ingested_seq != ingested_before);
     let is_stopping = run.stopping;
-    let Some(guest) = run.guest() else { return };
-    let is_shut = head_seq >= guest.shut_seq;
-    guest.is_stuck = matches!(taken, Ok(Taken::NoRoom));
-    guest.is_urgent |= matches!(taken, Ok(Taken::Enough));
+    let Some(producer) = run.producer() else { return };
+    let is_shut = head_seq >= producer.shut_seq;
+    producer.is_stuck = matches!(taken, Ok(Taken::NoRoom));
+    producer.is_urgent |= matches!(taken, Ok(Taken::Enough));
     // Its ring is full of chunks that readers here still need, so it takes no more either.
-    let waits = guest.mapped().is_some_and(|mapped| mapped.owner.is_gated()) && !has_moved;
+    let waits = producer.mapped().is_some_and(|mapped| mapped.owner.is_gated()) && !has_moved;
     match (taken, last_word) {
-        (Err(rule), _) => refuse_guest(shard, index, rule),
-        (Ok(Taken::All), Some(record)) => believe_guest(shard, index, &record, head_seq),
+        (Err(rule), _) => refuse_producer(shard, index, rule),
+        (Ok(Taken::All), Some(record)) => believe_producer(shard, index, &record, head_seq),
         (Ok(taken), _) if is_stopping && (!matches!(taken, Taken::Enough) || is_shut) => {
-            end_guest(shard, index, ProducerEnd::Stopped);
+            end_producer(shard, index, ProducerEnd::Stopped);
         }
-        (Ok(Taken::All), None) if is_dead => end_guest(shard, index, ProducerEnd::Failed(GONE)),
+        (Ok(Taken::All), None) if is_dead => end_producer(shard, index, ProducerEnd::Failed(GONE)),
         (Ok(Taken::NoRoom), _) => shard.say_that_it_is_gated(index),
         (Ok(Taken::Enough), _) => shard.worked = true,
-        (Ok(Taken::All), None) if waits => hear_that_guest_waits(shard, index),
+        (Ok(Taken::All), None) if waits => hear_that_producer_waits(shard, index),
         (Ok(Taken::All), None) => {}
     }
 }
 
-/// Handles a guest that says it waits. The engine is told only if a reader holds the guest
-/// back, because the guest's word may be out of date or false.
-fn hear_that_guest_waits<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+/// Handles a producer that says it waits. The engine is told only if a reader holds the producer
+/// back, because the producer's word may be out of date or false.
+fn hear_that_producer_waits<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
     let run = shard.runs[index as usize].as_mut().expect("the caller has checked it");
     let handle = run.handle;
     if std::mem::replace(&mut run.blocked, true) {
@@ -364,62 +372,66 @@ fn hear_that_guest_waits<R: Reactor + 'static>(shard: &mut ServerShard<R>, index
     }
 }
 
-/// Moves the gate of a guest before the guest reaches it.
+/// Moves the gate of a producer before the producer reaches it.
 fn make_room<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
     let Some(run) = shard.runs[index as usize].as_mut() else { return };
     let (handle, head_seq, gate_seq) = (run.handle, run.ingested_seq, run.gate.gate_seq);
-    if gate_seq != u64::MAX && run.guest().is_some_and(|g| g.needs_room(head_seq, gate_seq)) {
+    if gate_seq != u64::MAX && run.producer().is_some_and(|g| g.needs_room(head_seq, gate_seq)) {
         shard.sample_readers(index);
         shard.tell(Event::RoomWanted(handle));
         shard.pump();
     }
 }
 
-/// Ends a guest by its final record, after all its published chunks were taken.
-fn believe_guest<R: Reactor + 'static>(
+/// Ends a producer by its final record, after all its published chunks were taken.
+fn believe_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     index: u32,
     record: &FinalRecord,
     head_seq: u64,
 ) {
     if record.head_seq != head_seq {
-        return refuse_guest(shard, index, "it ended after a chunk that it did not publish");
+        return refuse_producer(shard, index, "it ended after a chunk that it did not publish");
     }
     let run = shard.runs[index as usize].as_mut().expect("the caller has checked it");
-    let guest = run.guest().and_then(|guest| Some(guest.mapped()?.view.clone()));
-    let text = guest.map(|view| view.error_text());
+    let producer = run.producer().and_then(|producer| Some(producer.mapped()?.view.clone()));
+    let text = producer.map(|view| view.error_text());
     match outcome_of_code(record.verdict.get()) {
-        Some(crate::stream::Outcome::Completed) => end_guest(shard, index, ProducerEnd::Done),
+        Some(crate::stream::Outcome::Completed) => end_producer(shard, index, ProducerEnd::Done),
         Some(_) => {
             let text = text.as_ref().map_or("", |text| text.as_str());
             let text = if text.is_empty() { "the producer failed" } else { text };
-            end_guest(shard, index, ProducerEnd::Failed(text));
+            end_producer(shard, index, ProducerEnd::Failed(text));
         }
-        None => refuse_guest(shard, index, "it ended with an unknown outcome"),
+        None => refuse_producer(shard, index, "it ended with an unknown outcome"),
     }
 }
 
-/// Fails the execution of a guest that has broken a rule. Nothing more of it is read.
-pub(in crate::server) fn refuse_guest<R: Reactor + 'static>(
+/// Fails the execution of a producer that has broken a rule. Nothing more of it is read.
+pub(in crate::server) fn refuse_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     index: u32,
     rule: Broken,
 ) {
     shard.counters.door_producers_refused += 1;
     shard.record(Code::OutsideRefused, u64::from(index), 0);
-    lines::log_refused_guest(shard, index, rule);
+    lines::log_refused_producer(shard, index, rule);
     let text = format!("the producer broke the ring's rules: {rule}");
-    end_guest(shard, index, ProducerEnd::Failed(&text));
+    end_producer(shard, index, ProducerEnd::Failed(&text));
 }
 
-fn end_guest<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32, end: ProducerEnd<'_>) {
+fn end_producer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+    end: ProducerEnd<'_>,
+) {
     let Some(run) = shard.runs[index as usize].as_mut() else { return };
     let handle = run.handle;
-    shard.guests.doors.forget_guest(index);
+    shard.guests.doors.forget_producer(index);
     match run.producer {
-        // A waiting guest has left before its start.
-        Producer::Guest | Producer::Waiting(_) => {
-            taking::keep_of_guest(shard, index);
+        // A waiting producer has left before its start.
+        Producer::Outside | Producer::Waiting(_) => {
+            taking::keep_of_producer(shard, index);
             let Some(run) = shard.runs[index as usize].as_mut() else { return };
             run.producer = Producer::Gone;
             run.stopping = false;
@@ -430,12 +442,12 @@ fn end_guest<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32, end: 
     shard.pump();
 }
 
-/// Asks guests to wake the shard, which is about to block. Returns `false` if a guest already
-/// has something to take. A guest that no reader here waits for wakes the shard when its ring
-/// is half full.
+/// Asks outside producers to wake the shard, which is about to block. Returns `false` if a producer
+/// already has something to take. A producer that no reader here waits for wakes the shard when its
+/// ring is half full.
 pub(in crate::server) fn can_sleep<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
     let mut has_news = false;
-    for &index in &shard.guests.doors.guests {
+    for &index in &shard.guests.doors.producers {
         let Some(run) = shard.runs[index as usize].as_mut() else { continue };
         let (handle, head_seq) = (run.handle, run.ingested_seq);
         let mut is_urgent = shard.engine.is_in_a_hurry(handle)
@@ -444,16 +456,16 @@ pub(in crate::server) fn can_sleep<R: Reactor + 'static>(shard: &mut ServerShard
             continue;
         };
         let elsewhere = || remotes.iter().filter_map(Remote::process_seat);
-        let half = door.guest_reader().map_or(2, |r| u64::from(r.geometry().slot_count() / 2));
+        let half = door.producer_reader().map_or(2, |r| u64::from(r.geometry().slot_count() / 2));
         let from_seq = |is_urgent| head_seq + if is_urgent { 1 } else { half };
         door.control.page.set_server_asleep(from_seq(is_urgent)); // control:server-asleep
         if !is_urgent && elsewhere().any(ProcessSeat::has_watch) {
             is_urgent = true;
             door.control.page.set_server_asleep(from_seq(true)); // control:server-asleep
         }
-        let Some(guest) = door.guest() else { continue };
-        guest.is_urgent = is_urgent;
-        has_news |= guest.has_news(head_seq, from_seq(is_urgent));
+        let Some(producer) = door.producer() else { continue };
+        producer.is_urgent = is_urgent;
+        has_news |= producer.has_news(head_seq, from_seq(is_urgent));
     }
     if has_news {
         rise(shard);
@@ -461,9 +473,9 @@ pub(in crate::server) fn can_sleep<R: Reactor + 'static>(shard: &mut ServerShard
     !has_news
 }
 
-/// Tells guests that the shard polls again, so that they need not wake it.
+/// Tells outside producers that the shard polls again, so that they need not wake it.
 pub(in crate::server) fn rise<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    for &index in &shard.guests.doors.guests {
+    for &index in &shard.guests.doors.producers {
         if let Some(run) = shard.runs[index as usize].as_mut()
             && let Some(door) = &mut run.guest.door
         {

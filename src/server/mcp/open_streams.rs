@@ -1,6 +1,6 @@
-//! MCP doors: outputs that clients read piece by piece, with the server's own tools. A stream has
-//! the id of its execution. A client that names an execution without a door opens one, with what is
-//! still held.
+//! Open streams: outputs that clients read piece by piece, with the server's own tools. A stream
+//! has the id of its execution. A client that names an execution without a stream opens one, with
+//! what is still held.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::reactor::Reactor;
 use crate::server::guests::ServedRun;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::Stage;
-use crate::server::mcp::keep::{Keep, Role};
+use crate::server::mcp::kept_output::{KeptOutput, Role};
 use crate::server::mcp::tools::{ToolCall, execute_error};
 use crate::server::mcp::{Due, answer, ask, listen, receive, settle, tools};
-use crate::server::places::{Place, What};
+use crate::server::places::{Place, PlaceKind};
 use crate::server::{ServerShard, executions, records};
 use crate::tool::{Asking, Prepared, Replies, ToolSpec};
-/// Carries out a call of one of the door's tools. Returns `None` if it is answered later.
-pub(in crate::server) fn use_door<R: Reactor + 'static>(
+/// Carries out a call of one of the stream's tools. Returns `None` if it is answered later.
+pub(in crate::server) fn use_stream<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     source: Source,
     context: Box<Context>,
@@ -38,12 +38,12 @@ pub(in crate::server) fn use_door<R: Reactor + 'static>(
             Some(open_stream(shard, source, context, &tool, arguments))
         }
         Ok(StreamCall::Read { stream_id, offset }) => {
-            match find_door(shard, source.owner, &stream_id) {
+            match find_stream(shard, source.owner, &stream_id) {
                 Err(problem) => refused(&problem),
                 Ok(keep) => read_stream(shard, source, context, keep, offset),
             }
         }
-        Ok(StreamCall::Close { stream_id }) => match find_door(shard, source.owner, &stream_id) {
+        Ok(StreamCall::Close { stream_id }) => match find_stream(shard, source.owner, &stream_id) {
             Err(problem) => refused(&problem),
             Ok(keep) => {
                 let total_bytes = close_stream(shard, keep);
@@ -78,7 +78,7 @@ fn open_stream<R: Reactor + 'static>(
         Ok(prepared) => prepared,
         Err(reply) => return reply,
     };
-    match begin_door(shard, source, &context, call.spec, prepared) {
+    match begin_stream(shard, source, &context, call.spec, prepared) {
         Err(reply) => reply,
         Ok((id, spec)) => {
             let value = streams::opened(&id.to_string(), &spec.name);
@@ -90,20 +90,20 @@ fn open_stream<R: Reactor + 'static>(
 }
 
 /// Runs a tool whose result is a stream, and answers its call at once.
-pub(in crate::server) fn open_door<R: Reactor + 'static>(
+pub(in crate::server) fn open_with<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     source: &Source,
     context: &Context,
     spec: Arc<ToolSpec>,
     prepared: Prepared,
 ) -> Reply {
-    match begin_door(shard, *source, context, spec, prepared) {
+    match begin_stream(shard, *source, context, spec, prepared) {
         Ok((id, spec)) => Ok(stream_result(shard, context, id, &spec, &[])),
         Err(reply) => reply,
     }
 }
 
-fn begin_door<R: Reactor + 'static>(
+fn begin_stream<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     source: Source,
     context: &Context,
@@ -112,13 +112,13 @@ fn begin_door<R: Reactor + 'static>(
 ) -> Result<(ExecutionId, Arc<ToolSpec>), Reply> {
     let (owner, version) = (source.owner, context.version);
     let place =
-        place_for_door(shard, owner).map_err(|problem| refusal(shard, context, &problem))?;
-    let kept = tools::keep_output(shard, owner, Arc::clone(&spec), Role::Door, prepared, 1);
+        place_for_stream(shard, owner).map_err(|problem| refusal(shard, context, &problem))?;
+    let kept = tools::keep_output(shard, owner, Arc::clone(&spec), Role::Stream, prepared, 1);
     let keep = kept.map_err(|error| {
         let server = ask::server_info(shard);
         execute_error(&Results::new(version, &server), &error)
     })?;
-    set_door_timer(shard, keep);
+    set_stream_timer(shard, keep);
     let mcp = &mut shard.guests.mcp;
     let kept = mcp.keeps.get_mut(keep).expect("it was just made");
     kept.place = Some(place);
@@ -138,15 +138,15 @@ pub(in crate::server) fn refusal<R: Reactor + 'static>(
     Ok(Results::new(context.version, &server).call_refused(problem, CallMeta::default()))
 }
 
-/// Takes a place for a door of this principal. Doors that were read to their ends, or not for a
+/// Takes a place for a stream of this principal. Streams that were read to their ends, or not for a
 /// long time, still exist without a place. If these are too many, the oldest is closed.
-fn place_for_door<R: Reactor + 'static>(
+fn place_for_stream<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     owner: Principal,
 ) -> Result<Place, String> {
-    let place = take_door_place(shard, owner)?;
+    let place = take_stream_place(shard, owner)?;
     let mcp = &mut shard.guests.mcp;
-    let is_own = |keep: &Keep| matches!(keep.role, Role::Door) && keep.owner == owner;
+    let is_own = |keep: &KeptOutput| matches!(keep.role, Role::Stream) && keep.owner == owner;
     let own: Vec<_> = mcp.keeps.iter().filter(|(_, keep)| is_own(keep)).collect();
     let idle = own.iter().filter(|(_, keep)| keep.place.is_none());
     let oldest = idle.min_by_key(|(_, keep)| (!keep.is_done(), keep.idle_until));
@@ -157,16 +157,16 @@ fn place_for_door<R: Reactor + 'static>(
     Ok(place)
 }
 
-fn take_door_place<R: Reactor + 'static>(
+fn take_stream_place<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     owner: Principal,
 ) -> Result<Place, String> {
     let most = limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
-    let place = shard.guests.mcp.places.take(What::Doors, owner, most);
+    let place = shard.guests.mcp.places.take(PlaceKind::Streams, owner, most);
     place.ok_or_else(|| format!("{most} streams are open already: close one with stream_close"))
 }
 
-/// Takes a place for a door that is read again, unless its tool has ended.
+/// Takes a place for a stream that is read again, unless its tool has ended.
 fn count_again<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
@@ -176,15 +176,15 @@ fn count_again<R: Reactor + 'static>(
     let is_counted = keep.place.is_some() || keep.over.is_some();
     let owner = keep.owner;
     if !is_counted {
-        let place = take_door_place(shard, owner)?;
+        let place = take_stream_place(shard, owner)?;
         let mcp = &mut shard.guests.mcp;
         mcp.keeps.get_mut(handle).expect("as above").place = Some(place);
     }
     Ok(())
 }
 
-/// Returns the door of this name if it belongs to this principal, opening it if needed.
-fn find_door<R: Reactor + 'static>(
+/// Returns the stream of this name if it belongs to this principal, opening it if needed.
+fn find_stream<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     owner: Principal,
     stream_id: &str,
@@ -195,45 +195,46 @@ fn find_door<R: Reactor + 'static>(
         return Err(unknown());
     }
     let mcp = &mut shard.guests.mcp;
-    let is_it = |keep: &Keep| matches!(keep.role, Role::Door) && keep.execution == Some(id);
+    let is_it = |keep: &KeptOutput| matches!(keep.role, Role::Stream) && keep.execution == Some(id);
     if let Some((handle, _)) = mcp.keeps.iter().find(|(_, keep)| is_it(keep)) {
         return Ok(handle);
     }
     let spec = shard.tool_of(id).cloned().ok_or_else(unknown)?;
-    let place = Some(place_for_door(shard, owner)?);
-    let keep = Keep { execution: Some(id), place, ..Keep::new(owner, spec, Role::Door) };
+    let place = Some(place_for_stream(shard, owner)?);
+    let keep =
+        KeptOutput { execution: Some(id), place, ..KeptOutput::new(owner, spec, Role::Stream) };
     let mcp = &mut shard.guests.mcp;
     let keep = mcp.keeps.insert(Box::new(keep));
     let keep = keep.map_err(|_| "too many streams are open".to_owned())?;
     shard.pump();
     tools::attach_keep(shard, keep, id, From::Start);
-    set_door_timer(shard, keep);
+    set_stream_timer(shard, keep);
     shard.pump();
     Ok(keep)
 }
 
-/// Restarts the timers of a door. It keeps its place for as long as a `block` subscriber may
+/// Restarts the timers of a stream. It keeps its place for as long as a `block` subscriber may
 /// hold its producer back. After that it only exists for a client that comes back.
-fn set_door_timer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
+fn set_stream_timer<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     let idle_until = shard.now + limits::MCP_STREAM_IDLE;
     let counted_until = idle_until.min(shard.now + shard.block_deadline);
     let mcp = &mut shard.guests.mcp;
     let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     keep.idle_until = idle_until;
-    arm_door(shard, handle, counted_until);
+    arm_stream(shard, handle, counted_until);
 }
 
-fn arm_door<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, until: Instant) {
+fn arm_stream<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, until: Instant) {
     let mcp = &mut shard.guests.mcp;
     let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     let armed = keep.timer.take();
-    let timer = mcp.set_timer(armed, Some((Due::Keep(handle), until)));
+    let timer = mcp.set_timer(armed, Some((Due::Output(handle), until)));
     mcp.keeps.get_mut(handle).expect("it was just there").timer = timer;
 }
 
-/// Takes the place of a door that was not read for a while. At the second deadline it is
+/// Takes the place of a stream that was not read for a while. At the second deadline it is
 /// closed, and its tool stopped, unless the tool continues without it.
-pub(in crate::server) fn door_is_due<R: Reactor + 'static>(
+pub(in crate::server) fn stream_is_due<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
@@ -241,15 +242,15 @@ pub(in crate::server) fn door_is_due<R: Reactor + 'static>(
     let mcp = &mut shard.guests.mcp;
     let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     if keep.has_readers() {
-        return set_door_timer(shard, handle); // A client is reading.
+        return set_stream_timer(shard, handle); // A client is reading.
     }
     keep.place = None;
     let (idle_until, is_let_go) = (keep.idle_until, keep.is_let_go());
     if now < idle_until {
-        return arm_door(shard, handle, idle_until);
+        return arm_stream(shard, handle, idle_until);
     }
     let execution = keep.execution.filter(|_| !is_let_go);
-    close_door(shard, handle);
+    forget_stream(shard, handle);
     if let Some(execution) = execution {
         let _ = shard.cancel(execution); // It may have ended.
     }
@@ -265,8 +266,8 @@ fn read_stream<R: Reactor + 'static>(
     if let Err(problem) = count_again(shard, keep) {
         return Some(refusal(shard, &context, &problem));
     }
-    set_door_timer(shard, keep);
-    if let Some(reply) = read_door(shard, &context, keep, offset, false) {
+    set_stream_timer(shard, keep);
+    if let Some(reply) = read_now(shard, &context, keep, offset, false) {
         return Some(reply);
     }
     let handle = match answer::open_call(shard, source, context, Stage::Reads(keep, offset)) {
@@ -282,7 +283,7 @@ fn read_stream<R: Reactor + 'static>(
 }
 
 /// Returns the answer to a read. Returns `None` if the read has to wait.
-fn read_door<R: Reactor + 'static>(
+fn read_now<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     context: &Context,
     handle: Handle,
@@ -296,15 +297,15 @@ fn read_door<R: Reactor + 'static>(
     let Some(keep) = mcp.keeps.get_mut(handle) else {
         return Some(Ok(results.call_refused("the stream was closed", meta)));
     };
-    let id = keep.execution.expect("a door has an execution").to_string();
+    let id = keep.execution.expect("a stream has an execution").to_string();
     if keep.missed_bytes > 0 {
         let text = format!("the first {} bytes are no longer held", keep.missed_bytes);
         keep.missed_bytes = 0; // It is reported once.
         return Some(Ok(results.call_refused(&text, meta)));
     }
-    let problem = keep.over.as_ref().and_then(crate::server::mcp::keep::Over::problem);
+    let problem = keep.over.as_ref().and_then(crate::server::mcp::kept_output::Over::problem);
     let is_let_go = keep.is_let_go();
-    let window = keep.window().expect("a door has a window");
+    let window = keep.window().expect("a stream has a window");
     let value = match window.read(offset) {
         Ok(reading) => {
             let mut value = reading.to_json(&id);
@@ -341,7 +342,7 @@ pub(in crate::server) fn answer_read<R: Reactor + 'static>(
     is_late: bool,
 ) {
     let context = listen::call_context(shard, handle);
-    let Some(reply) = read_door(shard, &context, keep, offset, is_late) else { return };
+    let Some(reply) = read_now(shard, &context, keep, offset, is_late) else { return };
     let mcp = &mut shard.guests.mcp;
     if let Some(keep) = mcp.keeps.get_mut(keep) {
         keep.readers.retain(|reader| *reader != handle);
@@ -350,7 +351,7 @@ pub(in crate::server) fn answer_read<R: Reactor + 'static>(
     shard.pump();
 }
 
-/// Answers waiting reads in order, as long as the door has something new.
+/// Answers waiting reads in order, as long as the stream has something new.
 pub(in crate::server) fn settle_readers<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
@@ -375,21 +376,21 @@ pub(in crate::server) fn settle_readers<R: Reactor + 'static>(
     }
 }
 
-/// Closes a door and returns the bytes that its stream had so far.
+/// Closes a stream and returns the bytes that its stream had so far.
 fn close_stream<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) -> u64 {
     let mcp = &mut shard.guests.mcp;
     let Some(keep) = mcp.keeps.get_mut(handle) else { return 0 };
     let total = keep.window().map_or(0, |window| window.total_written());
     let execution = keep.execution;
-    close_door(shard, handle);
+    forget_stream(shard, handle);
     if let Some(execution) = execution {
         let _ = shard.cancel(execution); // It may have ended.
     }
     total
 }
 
-/// Closes a door and refuses the reads that wait.
-pub(in crate::server) fn close_door<R: Reactor + 'static>(
+/// Closes a stream and refuses the reads that wait.
+pub(in crate::server) fn forget_stream<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
@@ -404,8 +405,8 @@ pub(in crate::server) fn close_door<R: Reactor + 'static>(
     }
 }
 
-/// Answers a call with a door because its result is too long for an answer.
-pub(in crate::server) fn answer_with_door<R: Reactor + 'static>(
+/// Answers a call with a stream because its result is too long for an answer.
+pub(in crate::server) fn answer_with_stream<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     call: Handle,
     handle: Handle,
@@ -414,7 +415,7 @@ pub(in crate::server) fn answer_with_door<R: Reactor + 'static>(
     let mcp = &mut shard.guests.mcp;
     let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     let (owner, execution) = (keep.owner, keep.execution.expect("it runs"));
-    let place = match place_for_door(shard, owner) {
+    let place = match place_for_stream(shard, owner) {
         Ok(place) => place,
         Err(problem) => {
             let text = format!("the result is too long for an answer, and {problem}");
@@ -426,10 +427,10 @@ pub(in crate::server) fn answer_with_door<R: Reactor + 'static>(
     };
     let mcp = &mut shard.guests.mcp;
     let keep = mcp.keeps.get_mut(handle).expect("as above");
-    (keep.role, keep.place) = (Role::Door, Some(place));
+    (keep.role, keep.place) = (Role::Stream, Some(place));
     let spec = Arc::clone(&keep.tool);
     let beginning = std::mem::take(&mut keep.beginning);
-    set_door_timer(shard, handle);
+    set_stream_timer(shard, handle);
     let result = stream_result(shard, &context, execution, &spec, &beginning);
     answer::answer_call(shard, call, Ok(result));
 }

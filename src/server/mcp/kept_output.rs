@@ -1,10 +1,10 @@
-//! The kept output of an execution: for the answer to a call, for a task, for a door.
+//! The kept output of an execution: for the answer to a call, for a task, for a stream.
 //!
 //! An answer has a limit of bytes and of content blocks. Output beyond that turns the answer into a
-//! door: a window of unread output. The producer waits until a client reads, as long as for any
-//! stalled `block` subscriber. Then it continues, and the door reports that. If the client wants no
-//! door, the answer holds the beginning of the output. The rest was sent in notifications and is
-//! not kept.
+//! stream: a window of unread output. The producer waits until a client reads, as long as for any
+//! stalled `block` subscriber. Then it continues, and the stream reports that. If the client wants
+//! no stream, the answer holds the beginning of the output. The rest was sent in notifications and
+//! is not kept.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use crate::tool::ToolSpec;
 pub(in crate::server) enum Role {
     /// The answer to this call.
     Answer(Handle),
-    /// Reads by the door's tools.
-    Door,
+    /// Reads by the stream's tools.
+    Stream,
     /// The result of a task.
     Task(Box<Task>),
 }
@@ -50,7 +50,7 @@ pub(in crate::server) struct Over {
 
 /// The kept output of one execution. See the module's text.
 #[derive(Debug)]
-pub(in crate::server) struct Keep {
+pub(in crate::server) struct KeptOutput {
     pub owner: Principal,
     /// The tool that runs.
     pub tool: Arc<ToolSpec>,
@@ -66,15 +66,15 @@ pub(in crate::server) struct Keep {
     pub content: Content,
     /// The beginning of an output that has become a window.
     pub beginning: Box<[u8]>,
-    /// True if it never becomes a door.
+    /// True if it never becomes a stream.
     pub is_streamed: bool,
     /// True if its subscriber was told to deliver nothing.
     pub is_full: bool,
     pub over: Option<Over>,
     pub role: Role,
-    /// The place that its principal uses for it. A door that is not read has none.
+    /// The place that its principal uses for it. A stream that is not read has none.
     pub place: Option<Place>,
-    /// The time at which a door is closed if it is not read.
+    /// The time at which a stream is closed if it is not read.
     pub idle_until: Instant,
     /// The calls that wait for new output.
     pub readers: Vec<Handle>,
@@ -83,16 +83,16 @@ pub(in crate::server) struct Keep {
     pub timer: Option<TimerId>,
 }
 
-impl Keep {
-    pub fn new(owner: Principal, tool: Arc<ToolSpec>, role: Role) -> Keep {
+impl KeptOutput {
+    pub fn new(owner: Principal, tool: Arc<ToolSpec>, role: Role) -> KeptOutput {
         let content = match role {
-            Role::Door => Content::Window(StreamWindow::new()),
+            Role::Stream => Content::Window(StreamWindow::new()),
             Role::Answer(_) | Role::Task(_) if tool.is_relayed => {
                 Content::All(Collected::relaying())
             }
             Role::Answer(_) | Role::Task(_) => Content::All(Collected::new()),
         };
-        Keep {
+        KeptOutput {
             owner,
             tool,
             execution: None,
@@ -143,7 +143,7 @@ impl Keep {
         }
     }
 
-    /// Adds a part of a run of an agent. The answer is the text of the model's last step. A door
+    /// Adds a part of a run of an agent. The answer is the text of the model's last step. A stream
     /// holds the parts, one on each line.
     fn take_part(&mut self, chunk: &Chunk<'_>) {
         use crate::agent::{Body, Partial, RunPart, part_name};
@@ -211,17 +211,17 @@ impl Keep {
     }
 
     /// True if the output was too long for an answer.
-    pub fn is_a_door(&self) -> bool {
+    pub fn is_a_stream(&self) -> bool {
         matches!(self.content, Content::Window(_))
     }
 
-    /// True for a door that its tool no longer waits for.
+    /// True for a stream that its tool no longer waits for.
     pub fn is_let_go(&self) -> bool {
         let state = self.over.as_ref().map(|over| over.state);
-        matches!(self.role, Role::Door) && matches!(state, Some(EndState::Detached { .. }))
+        matches!(self.role, Role::Stream) && matches!(state, Some(EndState::Detached { .. }))
     }
 
-    /// True if all of a door was read.
+    /// True if all of a stream was read.
     pub fn is_done(&self) -> bool {
         matches!(&self.content, Content::Window(window) if window.is_done())
     }
