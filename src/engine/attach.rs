@@ -10,7 +10,7 @@ use crate::engine::deliver::NoDelivery;
 use crate::engine::event::{From, SubscribeSpec, SubscriberPlace};
 use crate::engine::policy::Log;
 use crate::engine::remote::Remote;
-use crate::engine::resume::Successor;
+use crate::engine::resume::{Predecessor, Successor};
 use crate::engine::subscriber::{ConnectionState, Local, Overtaken};
 use crate::engine::timers::{Timer, fired, note};
 use crate::engine::{Engine, Replay};
@@ -126,8 +126,8 @@ impl Engine {
         let audience = &self.registry.living(new.execution).audience;
         match audience.predecessor(new, seq) {
             None => {}
-            Some((old, true)) => self.resumed(old),
-            Some((old, false)) => {
+            Some(Predecessor::Lost(old)) => self.resumed(old),
+            Some(Predecessor::Connected(old)) => {
                 let successor = Successor::new(old, self.effects.now);
                 self.registry.set_successor(new.subscriber, Some(successor));
             }

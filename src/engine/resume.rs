@@ -31,6 +31,15 @@ impl Successor {
     }
 }
 
+/// The old subscriber whose place a new one takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Predecessor {
+    /// Its connection is broken.
+    Lost(SubscriberId),
+    /// Its connection seems to be up.
+    Connected(SubscriberId),
+}
+
 /// A subscriber whose client may come back.
 struct ResumableSubscriber {
     id: SubscriberId,
@@ -61,10 +70,9 @@ impl Audience {
         locals.chain(remotes)
     }
 
-    /// Returns the old subscriber whose place the new one takes, and true if that one is lost. It
-    /// has the same terms, and its cursor is at or behind `seq`. A lost one comes first, then the
-    /// one with the smallest cursor.
-    pub fn predecessor(&self, new: &Subscribed, seq: u64) -> Option<(SubscriberId, bool)> {
+    /// Returns the old subscriber whose place the new one takes. It has the same terms, and its
+    /// cursor is at or behind `seq`. A lost one comes first, then the one with the smallest cursor.
+    pub fn predecessor(&self, new: &Subscribed, seq: u64) -> Option<Predecessor> {
         let is_claimed =
             |id| self.replaying().any(|other| other.successor.is_some_and(|h| h.of == id));
         let fits = self.replaying().filter(|old| {
@@ -74,7 +82,10 @@ impl Audience {
         let old = fits.min_by_key(|old| (!old.is_lost, old.next_seq))?;
         assert!(old.id != new.subscriber);
         assert!(new.cursor.next_seq <= old.next_seq); // Nothing that the old one kept is lost.
-        Some((old.id, old.is_lost))
+        Some(match old.is_lost {
+            true => Predecessor::Lost(old.id),
+            false => Predecessor::Connected(old.id),
+        })
     }
 
     /// Returns the subscriber whose client has come back for the place of `lost`.

@@ -3,8 +3,8 @@
 //!
 //! Descriptors are blocking ones (the kernel waits by itself only for these), and sends pass
 //! MSG_DONTWAIT. Like `uring_wakes.rs` this module builds entries and takes answers; the ring is in
-//! `uring.rs`. This file has the state, the handling of entries and answers, and the owner's calls.
-//! The steps in between are in `uring_net/`. Invariants:
+//! `uring.rs`. This file has the connections, the handling of entries and answers, and the owner's
+//! calls. `uring_net/accept.rs` has the listeners; the other steps are beside it. Invariants:
 //! - N1 an `Armed` operation has exactly one entry with the kernel; an `Owed` one is in `owed`.
 //! - N2 a slot, and its descriptor, is free again only when nothing of it is armed. A released
 //!   connection is closed to its owner from then on, and leaves at that point, too.
