@@ -11,6 +11,7 @@
 mod count;
 mod operations;
 mod records;
+mod served;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

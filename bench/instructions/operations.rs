@@ -21,6 +21,8 @@ use streamdoor::wire::http1::{self, RequestReader};
 use streamdoor::wire::jsonrpc::Id;
 use streamdoor::wire::sse::{self, Cursor};
 
+use super::served;
+
 /// An operation.
 pub struct Operation {
     /// The name.
@@ -46,9 +48,16 @@ pub const ALL: &[Operation] = &[
     #[cfg(feature = "server")]
     Operation { name: "agent-part", what: "a text delta as a part", run: agent_part },
     Operation { name: "http-request", what: "a request is read", run: http_request },
+    Operation { name: "serve-chunk", what: "a chunk, from a tool to a socket", run: served::chunk },
+    Operation {
+        name: "serve-post",
+        what: "a request that runs a tool, to its end",
+        run: served::post,
+    },
 ];
 
-const PAYLOAD: &[u8; 100] = b"the quick brown fox jumps over the lazy dog, the quick brown fox \
+pub const PAYLOAD: &[u8; 100] =
+    b"the quick brown fox jumps over the lazy dog, the quick brown fox \
     jumps over the lazy dog, the quick ";
 const EXECUTION: &str = "01-0123456789abcdef";
 /// Number of other timers in the wheel, such as one for each connection.

@@ -1,0 +1,127 @@
+//! The operations of a server: a chunk from a tool to the socket of a client, and a request that
+//! runs a tool. The server and its client are driven by hand, on one thread.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+use streamdoor::memory::RingPoolConfig;
+use streamdoor::reactor::{Choice, ListenAddress, ListenOptions};
+use streamdoor::server::ServerShard;
+use streamdoor::shard::{MemoryWatch, ShardConfig};
+use streamdoor::tool::{Context, Need, Step, Tool, ToolSpec, Work};
+
+use super::operations::PAYLOAD;
+
+/// Number of chunks after which the client reads.
+const READ_EVERY: u64 = 64;
+
+/// A tool that publishes chunks, one in each step.
+struct Chunks {
+    left: u64,
+}
+
+impl Tool for Chunks {
+    fn step(&mut self, context: &mut Context<'_>) -> Step {
+        if self.left == 0 {
+            return Step::Done;
+        }
+        match context.emit(PAYLOAD) {
+            Ok(_) => self.left -= 1,
+            Err(_) => return Step::Blocked,
+        }
+        Step::Again
+    }
+}
+
+/// A server and its client.
+struct Served {
+    shard: ServerShard,
+    client: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Served {
+    fn start() -> Result<Served, String> {
+        let config = ShardConfig {
+            rings: RingPoolConfig { prealloc_bytes: 0, ..Default::default() },
+            reactor: Choice::Mio,
+            memory: MemoryWatch::ByHand,
+            seed: Some(1),
+            retention: std::time::Duration::ZERO,
+            ..Default::default()
+        };
+        let (mut shard, _) = ServerShard::open(config).map_err(|error| error.to_string())?;
+        for (name, count) in [("endless", u64::MAX), ("short", 1)] {
+            let work = move |_: &serde_json::Value, _| {
+                let work = Work::Steps(Box::new(Chunks { left: count }));
+                Ok((work, Need::default()))
+            };
+            let spec = ToolSpec::new(name, "Publishes chunks.");
+            shard.tools_mut().insert(spec, work).map_err(|error| error.to_string())?;
+        }
+        let any: ListenAddress = "127.0.0.1:0".parse().map_err(|error| format!("{error:?}"))?;
+        let address = shard.listen(&any, ListenOptions::default());
+        let address = address.map_err(|error| error.to_string())?.to_string();
+        let client = TcpStream::connect(&address).map_err(|error| error.to_string())?;
+        client.set_nonblocking(true).map_err(|error| error.to_string())?;
+        Ok(Served { shard, client, buffer: vec![0; 256 << 10] })
+    }
+
+    /// Sends a request for this tool, and turns until a reply begins. Returns its beginning.
+    fn post(&mut self, tool: &str, accept: &str) -> Result<usize, String> {
+        let body = format!("{{\"tool\":\"{tool}\",\"arguments\":{{}}}}");
+        let request = format!(
+            "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.client.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+        loop {
+            self.shard.turn();
+            match self.read()? {
+                0 => {}
+                length => return Ok(length),
+            }
+        }
+    }
+
+    /// Reads what the client has received.
+    fn read(&mut self) -> Result<usize, String> {
+        match self.client.read(&mut self.buffer) {
+            Ok(0) => Err("the server has closed the connection".to_owned()),
+            Ok(length) => Ok(length),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// One chunk from a tool to the socket of one subscriber of server-sent events.
+pub fn chunk(times: u64) -> Result<(), String> {
+    let mut served = Served::start()?;
+    served.post("endless", "text/event-stream")?;
+    let before = served.shard.counters().chunks_published;
+    for number in 0..times {
+        served.shard.turn();
+        if number % READ_EVERY == 0 {
+            served.read()?;
+        }
+    }
+    match served.shard.counters().chunks_published - before {
+        count if count == times => Ok(()),
+        count => Err(format!("{times} turns have published {count} chunks")),
+    }
+}
+
+/// One request that runs a tool of one chunk, its reply, and the end of the execution.
+pub fn post(times: u64) -> Result<(), String> {
+    let mut served = Served::start()?;
+    for _ in 0..times {
+        let length = served.post("short", "application/json")?;
+        if !served.buffer[..length].starts_with(b"HTTP/1.1 201 ") {
+            return Err(String::from_utf8_lossy(&served.buffer[..length]).into_owned());
+        }
+        while served.shard.turn() {}
+    }
+    Ok(())
+}
