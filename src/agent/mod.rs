@@ -7,11 +7,11 @@
 //!
 //! [`RunMachine`] is the machine of a run: it takes [`RunEvent`]s and yields [`RunAction`]s and
 //! [`RunPart`]s.
-//! [`part`] defines the parts, which clients read as well. [`Fold`] assembles them into a
+//! `part` defines the parts, which clients read as well. [`Fold`] assembles them into a
 //! [`RunState`]. [`order`] lists the guarantees about their order. [`Hooks`] let an embedder steer
 //! a run.
 //!
-//! [`message`] holds the messages of a conversation, independent of any wire. [`model`] writes
+//! `message` holds the messages of a conversation, independent of any wire. [`model`] writes
 //! requests and decodes answers for three wires; an answer may be split at any byte. [`script`] is
 //! the server side of these wires, for tests and demonstrations.
 //!
@@ -29,17 +29,17 @@ mod fields;
 mod fit;
 mod fold;
 mod hooks;
-pub mod message;
+pub(crate) mod message;
 pub mod model;
 mod net_fault;
 pub mod order;
-pub mod part;
+pub(crate) mod part;
 #[cfg(test)]
 mod part_tests;
 mod read;
 mod run;
 pub mod script;
-pub mod state;
+pub(crate) mod state;
 mod write;
 
 pub use config::{Config, ConfigError, Strategy, UnknownStrategy};

@@ -1,19 +1,19 @@
 //! Stratum 0: values that everything else is built from. They are pure, with no syscall and no
 //! clock.
 //!
-//! [`guard`] calls foreign code; [`time`] holds instants and durations as plain numbers. [`id`]
-//! holds the ids that callers see; [`plain`] makes foreign text harmless. [`pool`] holds fixed
-//! tables with generations, [`principal`] the names of callers, [`planted`] the bugs for the
-//! simulator, and [`random`] a seeded generator.
+//! `guard` calls foreign code; `time` holds instants and durations as plain numbers. `id`
+//! holds the ids that callers see; [`plain`] makes foreign text harmless. `pool` holds fixed
+//! tables with generations, `principal` the names of callers, [`planted`] the bugs for the
+//! simulator, and `random` a seeded generator.
 
-pub mod guard;
-pub mod id;
+pub(crate) mod guard;
+pub(crate) mod id;
 pub mod plain;
 pub mod planted;
-pub mod pool;
-pub mod principal;
-pub mod random;
-pub mod time;
+pub(crate) mod pool;
+pub(crate) mod principal;
+pub(crate) mod random;
+pub(crate) mod time;
 
 pub use guard::{Guarded, Panicked, guarded};
 pub use id::{ExecutionId, ProgressToken, SubscriberId};

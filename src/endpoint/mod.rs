@@ -8,7 +8,7 @@
 //! - `routes.rs`: the table of requests.
 //! - `access/`: the decision whether a request is admitted.
 //! - [`HttpConnection`]: one connection.
-//! - [`documents`]: the JSON documents in the answers.
+//! - `documents`: the JSON documents in the answers.
 //!
 //! Requests are read by tables of fields (`fields.rs`). `/openapi.json` is written from the same
 //! tables, so no second place defines what is allowed. Unknown names are refused with the name and
@@ -32,7 +32,7 @@ mod call_tests;
 mod connection;
 #[cfg(test)]
 mod connection_tests;
-pub mod documents;
+pub(crate) mod documents;
 #[cfg(test)]
 mod documents_tests;
 mod door;

@@ -78,7 +78,7 @@ pub struct Task<'a> {
 pub enum Detail<'a> {
     /// No data.
     None,
-    /// The open questions, as [`super::questions::requests`] returns them.
+    /// The open questions, as `questions::requests` returns them.
     Questions(&'a Value),
     /// The result of the call.
     Result(&'a Value),

@@ -12,8 +12,8 @@
 //!  ControlFile, ReaderPageFile, ProducerPageFile   the same between two processes
 //! ```
 //!
-//! Reading order: [`layout`] (positions of all fields), [`writer`] (the protocol) and [`reader`]
-//! (its other half). Then [`pool`] and [`memfd`] (the sources of windows), and [`pressure`] (the
+//! Reading order: [`layout`] (positions of all fields), [`writer`] (the protocol) and `reader`
+//! (its other half). Then `pool` and `memfd` (the sources of windows), and [`pressure`] (the
 //! limits on their number and size). This module contains unsafe code, one operation a block, and
 //! all atomics ([`atomic`]).
 //!
@@ -31,31 +31,31 @@
 mod arena;
 pub mod atomic;
 mod claim;
-pub mod control;
+pub(crate) mod control;
 mod copy;
-pub mod door;
-pub mod exchange;
+pub(crate) mod door;
+pub(crate) mod exchange;
 mod format;
 pub mod futex;
 #[cfg(not(loom))]
 mod guard;
 #[cfg(any(test, fuzzing))]
-pub mod interleave;
+pub(crate) mod interleave;
 pub mod layout;
-pub mod lease;
-pub mod memfd;
+pub(crate) mod lease;
+pub(crate) mod memfd;
 #[cfg(not(loom))]
 pub mod named;
 pub mod owner;
-pub mod pool;
+pub(crate) mod pool;
 pub mod pressure;
-pub mod reader;
-pub mod reader_page;
-pub mod reader_signals;
+pub(crate) mod reader;
+pub(crate) mod reader_page;
+pub(crate) mod reader_signals;
 pub mod readings;
-pub mod segment;
+pub(crate) mod segment;
 pub mod shared;
-pub mod signal_slot;
+pub(crate) mod signal_slot;
 pub mod writer;
 
 #[cfg(all(test, loom))]

@@ -9,39 +9,39 @@
 //! Reading order:
 //!
 //! - This file is the contract.
-//! - [`waker`], [`polled`] (the simpler backend), [`uring`].
-//! - [`probe`] chooses between the two; [`idle`] decides when to poll and when to block.
-//! - [`socket`] has the values of sockets, `ends.rs` their descriptors.
-//! - [`released`] has sockets on their way to another reactor.
+//! - [`waker`], `polled` (the simpler backend), `uring`.
+//! - `probe` chooses between the two; `idle` decides when to poll and when to block.
+//! - `socket` has the values of sockets, `ends.rs` their descriptors.
+//! - `released` has sockets on their way to another reactor.
 //! - `socket_calls.rs`, `listener.rs` and `connecting.rs` are shared by both backends.
 //! - `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
-//! - [`watch`] observes the machine's memory, separately from all that.
+//! - `watch` observes the machine's memory, separately from all that.
 //!
 //! Tests: `sim/contract/` runs one list against all three backends.
 
-pub mod clock;
+pub(crate) mod clock;
 mod connecting;
 mod counters;
 mod ends;
-pub mod idle;
+pub(crate) mod idle;
 mod inventory;
 mod listener;
-pub mod polled;
+pub(crate) mod polled;
 mod polled_net;
-pub mod probe;
+pub(crate) mod probe;
 mod random;
 pub mod readings;
-pub mod released;
-pub mod socket;
+pub(crate) mod released;
+pub(crate) mod socket;
 mod socket_calls;
 pub mod thread;
-pub mod uring;
+pub(crate) mod uring;
 mod uring_buffers;
 mod uring_net;
 mod uring_setup;
 mod uring_wakes;
 pub mod waker;
-pub mod watch;
+pub(crate) mod watch;
 
 #[cfg(test)]
 mod descriptors_test;

@@ -2,7 +2,7 @@
 //! this process.
 //!
 //! A running shard's thread never does this: for some of these files the kernel first adds up
-//! numbers of all processors. [`super::watch`] has a thread for it. `memory/readings.rs` parses the
+//! numbers of all processors. `watch` has a thread for it. `memory/readings.rs` parses the
 //! texts; this module finds and reads the files. Buffers and paths are allocated once: reading
 //! again allocates nothing, unless the process was moved to another cgroup.
 //!

@@ -1,20 +1,20 @@
 //! Stratum 0: the observations of a shard about itself.
 //!
-//! [`counters`] counts events, and [`flight`] records the last ones. [`histogram`] and [`latency`]
-//! measure durations, and [`stall`] turns that took too long, with what they did. [`log`] is the
-//! operator's log. [`context`] and [`span`] connect a request to a distributed trace, and
-//! [`probes`] are places for external tracers. Recording never locks, reads a clock or makes a
+//! `counters` counts events, and `flight` records the last ones. [`histogram`] and `latency`
+//! measure durations, and `stall` turns that took too long, with what they did. [`log`] is the
+//! operator's log. `context` and `span` connect a request to a distributed trace, and
+//! `probes` are places for external tracers. Recording never locks, reads a clock or makes a
 //! syscall, and only spans allocate.
 
-pub mod context;
-pub mod counters;
-pub mod flight;
+pub(crate) mod context;
+pub(crate) mod counters;
+pub(crate) mod flight;
 pub mod histogram;
-pub mod latency;
+pub(crate) mod latency;
 pub mod log;
-pub mod probes;
-pub mod span;
-pub mod stall;
+pub(crate) mod probes;
+pub(crate) mod span;
+pub(crate) mod stall;
 
 pub use context::{TraceContext, TraceParent};
 pub use counters::Counters;
