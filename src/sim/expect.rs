@@ -98,7 +98,7 @@ impl Follower {
         match self.policy {
             Policy::Block => Expected::Chunk(next_seq),
             Policy::Disconnect if !within => Expected::Detached,
-            Policy::Disconnect => grant(self, head_seq + 1),
+            Policy::Disconnect => Expected::Chunk(next_seq),
             Policy::Drop | Policy::Buffer => {
                 if self.stop_seq.is_none() {
                     if within {

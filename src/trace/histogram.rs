@@ -5,18 +5,14 @@
 //! output is text that HdrHistogram's own tools read: `.hgrm` and the interval log. It has no
 //! clock: nanoseconds are arguments. The tests are at the end of this file.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use std::{fmt, io};
-
-use hdrhistogram::serialization::V2DeflateSerializer;
-use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 
 use crate::limits::{HISTOGRAM_DIGITS, HISTOGRAM_DURATION_MAX};
 
 /// Lines of a `.hgrm` per halving of the distance to 100 %, the value of HdrHistogram's tools.
 const TICKS_PER_HALF: u32 = 5;
 const NS_PER_US: f64 = 1_000.0;
-const NS_PER_MS: f64 = 1_000_000.0;
 
 /// A histogram of durations, in nanoseconds.
 ///
@@ -59,20 +55,6 @@ pub struct Summary {
     pub max_ns: u64,
     /// Number of values above the bound.
     pub clamped_count: u64,
-}
-
-/// One histogram of an interval log.
-#[derive(Clone, Copy, Debug)]
-pub struct Interval<'a> {
-    /// The start of the interval, after the start of the log.
-    pub start: Duration,
-    /// The length of the interval.
-    pub length: Duration,
-    /// The values recorded in it.
-    pub histogram: &'a Histogram,
-    /// A label that distinguishes histograms of one log. May be empty; no comma, blank or line
-    /// feed.
-    pub tag: &'a str,
 }
 
 impl Histogram {
@@ -194,33 +176,6 @@ impl Default for Histogram {
     }
 }
 
-/// Writes an interval log (format 1.3, histograms in V2 encoding, deflated), which HdrHistogram's
-/// log processors and analysers read. `started` is the wall time that the intervals count from.
-///
-/// # Errors
-/// The errors of `out`.
-///
-/// # Panics
-/// If a tag holds a comma, blank or line feed.
-pub fn write_interval_log<'a>(
-    out: &mut impl io::Write,
-    started: SystemTime,
-    intervals: impl IntoIterator<Item = Interval<'a>>,
-) -> io::Result<()> {
-    let mut serializer = V2DeflateSerializer::new();
-    let mut log = IntervalLogWriterBuilder::new()
-        .add_comment("[Histogram log format version 1.3]")
-        .with_start_time(started)
-        .with_base_time(started)
-        .with_max_value_divisor(NS_PER_MS)
-        .begin_log_with(out, &mut serializer)?;
-    for Interval { start, length, histogram, tag } in intervals {
-        let tag = (!tag.is_empty()).then(|| Tag::new(tag).expect("a tag is one plain word"));
-        log.write_histogram(&histogram.buckets, start, length, tag).map_err(io::Error::other)?;
-    }
-    Ok(())
-}
-
 impl fmt::Display for Summary {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "n {}  mean {:.3}", self.count, self.mean_ns / NS_PER_US)?;
@@ -246,9 +201,6 @@ impl fmt::Display for Summary {
 
 #[cfg(test)]
 mod tests {
-    use hdrhistogram::serialization::Deserializer;
-    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
-
     use super::*;
     use crate::base::Random;
 
@@ -333,52 +285,5 @@ mod tests {
         assert_eq!((number(last, 1), number(last, 2)), (1.0, 1_000.0));
         assert_eq!(last.split_whitespace().count(), 3);
         assert!(lines[lines.len() - 2].starts_with("#[Max     =     1000.447, Total count"));
-    }
-
-    #[test]
-    fn an_interval_log_can_be_read_back() {
-        let (mut first, mut second) = (Histogram::default(), Histogram::default());
-        (0..500).for_each(|ns| first.record(ns * ns));
-        second.record(7);
-        let second_long = Duration::from_secs(1);
-        let intervals = [(&first, "a", Duration::ZERO), (&second, "", second_long)]
-            .map(|(histogram, tag, start)| Interval { start, length: second_long, histogram, tag });
-        let mut text = Vec::new();
-        let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-        write_interval_log(&mut text, started, intervals).unwrap();
-        assert!(text.starts_with(b"#[Histogram log format version 1.3]\n#[StartTime: 1700000000"));
-
-        let mut read = IntervalLogIterator::new(&text).filter_map(|entry| match entry.unwrap() {
-            LogEntry::Interval(interval) => Some(interval),
-            _ => None,
-        });
-        for Interval { start, histogram, tag, .. } in intervals {
-            let found = read.next().unwrap();
-            assert_eq!(found.tag().map_or("", |tag| tag.as_str()), tag);
-            assert_eq!(found.start_timestamp(), start);
-            let bytes = base64_decoded(found.encoded_histogram());
-            let buckets = Deserializer::new().deserialize::<u64, _>(&mut &bytes[..]).unwrap();
-            assert_eq!(buckets, histogram.buckets);
-        }
-        assert!(read.next().is_none());
-    }
-
-    /// The alphabet of the log, RFC 4648 section 4.
-    fn base64_decoded(text: &str) -> Vec<u8> {
-        let digit = |byte: u8| match byte {
-            b'A'..=b'Z' => u32::from(byte - b'A'),
-            b'a'..=b'z' => u32::from(byte - b'a') + 26,
-            b'0'..=b'9' => u32::from(byte - b'0') + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => panic!("{byte} is not base 64"),
-        };
-        let mut bytes = Vec::new();
-        for quad in text.trim_end_matches('=').as_bytes().chunks(4) {
-            let bits = quad.iter().fold(0, |bits, &byte| bits << 6 | digit(byte));
-            let bits = bits << (6 * (4 - quad.len()));
-            bytes.extend_from_slice(&bits.to_be_bytes()[1..quad.len()]);
-        }
-        bytes
     }
 }

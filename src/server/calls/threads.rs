@@ -15,10 +15,11 @@
 //! Invariant T1: a connection is in [`Hub::idle_threads`] if and only if it follows a thread and
 //! no execution.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use smallvec::smallvec;
 
 use crate::agent::{Body, Final, RunPart};
+use crate::api;
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{
     Answer, ApiCall, ApiError, DeliveryOptions, Follow, FrontOptions, StreamFormat, ThreadAsk,
@@ -302,12 +303,12 @@ fn describe_thread<R: Reactor + 'static>(
     newest: Option<ExecutionId>,
 ) -> Value {
     let is_busy = newest.is_some_and(|execution| is_under_way(shard, execution));
-    json!({
-        "thread_id": name,
-        "status": if is_busy { "busy" } else { "idle" },
-        "metadata": {},
-        "values": values_of(shard, newest),
-        "interrupts": {},
+    api::spelled(&api::Thread {
+        thread_id: name.to_owned(),
+        status: if is_busy { "busy" } else { "idle" }.to_owned(),
+        metadata: Map::new(),
+        values: values_of(shard, newest),
+        interrupts: Map::new(),
     })
 }
 
@@ -316,14 +317,13 @@ fn state_of_thread<R: Reactor + 'static>(
     newest: Option<ExecutionId>,
 ) -> Value {
     let is_busy = newest.is_some_and(|execution| is_under_way(shard, execution));
-    let next: &[&str] = if is_busy { &[AGENT] } else { &[] };
-    let metadata = newest.map_or(json!({}), |run| json!({"run_id": run.to_string()}));
-    json!({
-        "values": values_of(shard, newest),
-        "next": next,
-        "tasks": [],
-        "interrupts": [],
-        "metadata": metadata,
+    let run = newest.map(|run| ("run_id".to_owned(), Value::from(run.to_string())));
+    api::spelled(&api::ThreadState {
+        values: values_of(shard, newest),
+        next: is_busy.then(|| AGENT.to_owned()).into_iter().collect(),
+        tasks: Vec::new(),
+        interrupts: Vec::new(),
+        metadata: run.into_iter().collect(),
     })
 }
 
@@ -331,13 +331,11 @@ fn state_of_thread<R: Reactor + 'static>(
 fn values_of<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     newest: Option<ExecutionId>,
-) -> Value {
+) -> Map<String, Value> {
     let text = newest.and_then(|execution| last_words(shard, execution));
     let id = newest.map(|execution| format!("msg-{execution}"));
-    match text {
-        Some(text) => json!({"messages": [{"type": "ai", "id": id, "content": text}]}),
-        None => json!({}),
-    }
+    let messages = text.map(|text| json!([{"type": "ai", "id": id, "content": text}]));
+    messages.into_iter().map(|messages| ("messages".to_owned(), messages)).collect()
 }
 
 /// Returns the text of the last part of a run, if the run is over.
