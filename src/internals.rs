@@ -34,10 +34,11 @@
 //! Reading order: `engine::Event` and `engine::Action` (the whole behaviour),
 //! `engine::policy`, `memory::writer` (the protocol of the ring), `shard/mod.rs`
 //! (one turn as a recipe). For the server: `endpoint::ApiCall` (all requests),
-//! `server/mod.rs` and `server/guests.rs`.
+//! `server/mod.rs`, `server/guests.rs` and `server/turn`.
 //!
-//! `tests/tidy/guests.rs` has the arrows between the guests of a server. The table of a guest is
-//! visible in its own folder only.
+//! `tests/tidy/guests.rs` has the order of the guests of a server. A guest calls lower ones only,
+//! and its table is visible in its own folder only. `server/turn` joins the guests: it takes what
+//! came in a turn, passes each thing on, and sends at the end.
 //!
 //! # The path of one chunk
 //!

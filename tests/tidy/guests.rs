@@ -245,8 +245,35 @@ mod tests {
             ("src/server/workers/open_call.rs", "use super::agents::Agents;"), // Its own file.
             ("src/server/guests.rs", "use crate::server::hub::Hub;"),
             ("src/client/mod.rs", "use super::hub::Hub;"),
+            // A type that is not a table is a value.
+            ("src/server/hub/stream.rs", "use crate::server::mcp::Link;"),
+            ("src/server/hub/stream.rs", "let x = crate::server::peers::ToPeer::Died;"),
         ] {
             assert_eq!(lines(path, text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_guests_has_no_circle() {
+        for (at, (guest, allowed)) in GUESTS.iter().enumerate() {
+            for name in *allowed {
+                let lower = &GUESTS[..at];
+                assert!(lower.iter().any(|(lower, _)| lower == name), "{guest} calls {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_reached_through_the_shard_is_found() {
+        for (path, text, expected) in [
+            ("src/server/hub/mod.rs", "fn f() { shard.guests.mcp.news() }", &[1][..]),
+            ("src/server/hub/mod.rs", "let Guests { hub, mcp, .. } = x;", &[1]),
+            ("src/server/workers/mod.rs", "shard.guests.doors.count()", &[1]),
+            ("src/server/mcp/mod.rs", "let Guests { hub, mcp, .. } = x;", &[]),
+            ("src/server/hub/mod.rs", "shard.guests.access.ticket(); shard.guests.hub.f()", &[]),
+            ("src/server/guests.rs", "shard.guests.mcp.news()", &[]),
+        ] {
+            assert_eq!(lines(path, text), expected, "{text}");
         }
     }
 
