@@ -260,12 +260,11 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn next_deadline(&self) -> Option<Instant> {
-        self.connection_deadline()
+        self.next_timer()
     }
 
     fn on_deadline(shard: &mut ServerShard<R>) {
-        turn::fire_connection_timers(shard);
-        outgoing::fire_outgoing_timers(shard);
+        turn::fire_timers(shard);
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 //! than a run. After the end of a run its stream goes on with the next one, on the same connection.
 //! Its clients keep one connection for each thread. Such a connection waits on the shard of the
 //! last run. Before the first run, it waits on the shard that the thread's name selects
-//! ([`Shard::home_of_thread`]). A run that may call tools of workers can begin on another shard.
+//! ([`home_of_thread`]). A run that may call tools of workers can begin on another shard.
 //! The connection is then cut. The client reconnects at once with its position, and moves to that
 //! shard.
 //!
@@ -73,7 +73,7 @@ fn home_of_name<R: Reactor + 'static>(shard: &ServerShard<R>, name: &str) -> usi
     (mixed >> 16) as usize % shard.guests.peers.count().max(1)
 }
 
-/// Carries out a request about a thread. Returns true if it was answered.
+/// Carries out a request about a thread.
 pub(in crate::server) fn ask_thread<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,

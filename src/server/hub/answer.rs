@@ -30,7 +30,7 @@ pub(in crate::server) fn principal_of<R: Reactor + 'static>(
     connection.map_or(Principal::ANYONE, |connection| connection.http.principal())
 }
 
-/// Writes a complete reply. Always returns true.
+/// Writes a complete reply. Always returns [`Answered::Now`].
 pub(in crate::server) fn answer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
@@ -44,7 +44,7 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     Answered::Now
 }
 
-/// Writes a complete error reply. Always returns true.
+/// Writes a complete error reply. Always returns [`Answered::Now`].
 pub(in crate::server) fn answer_error<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,

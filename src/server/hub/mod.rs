@@ -8,8 +8,8 @@
 //! Reading order:
 //! - [`Hub`], the tables; `connection.rs` and `stream.rs`, one connection; `frames.rs`, the cache
 //!   that connections share.
-//! - `admit.rs` (new connections), `receive.rs` (received bytes).
-//! - `follow.rs` and `attached.rs` (streams), `front.rs` (streams of front ends).
+//! - `admit.rs` (the rules for new connections), `receive.rs` (received bytes), `answer.rs`
+//!   (complete replies).
 //! - `deliver.rs` (queueing and sending), `clock.rs` (deadlines).
 //! - `tls/`, the layer below the HTTP machine, if TLS is on.
 //!
@@ -21,8 +21,9 @@
 //! - V3: between two turns, bytes are queued only for blocked connections.
 //! - V4: the line of evictable connections holds exactly those without a request under way.
 //!
-//! A connection reads executions of other shards by itself: `peers/join.rs` (how that begins)
-//! and `peers/remote.rs` (how it goes on), which has invariants of its own.
+//! The hub calls no other guest. Its consequences go up as values ([`HubEvent`]), and `turn/`
+//! handles them. Readers of other shards' rings are in `peers/remote.rs`, with invariants of their
+//! own.
 
 pub(in crate::server) mod addresses;
 pub(in crate::server) mod admit;

@@ -19,7 +19,7 @@ use crate::server::{ServerShard, hub, peers, workers};
 use crate::tool::ToolSpec;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{Id, RpcMessage};
-/// Answers a request at `/mcp`. Returns `false` if the answer comes later or is a stream.
+/// Answers a request at `/mcp`, now, later or with a stream.
 pub(in crate::server) fn answer_mcp<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,

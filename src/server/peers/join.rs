@@ -109,8 +109,7 @@ pub(in crate::server) fn is_apart<R: Reactor + 'static>(
     home != peers::own_index(shard) && home < shard.guests.peers.count()
 }
 
-/// Asks the other shards for their parts of a stream. Returns true if the request was refused,
-/// false if it waits.
+/// Asks the other shards for their parts of a stream. The request waits, or is refused.
 pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,

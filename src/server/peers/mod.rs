@@ -1,9 +1,9 @@
 //! The other shards of a server: what they are asked and told, and the readers of their rings.
 //!
 //! `messages.rs` is all that shards say to each other, with the table of open questions.
-//! `gather.rs` joins the parts of replies. `join.rs` begins streams of executions that live
-//! elsewhere, and `remote.rs` continues them. `moves.rs` moves connections to the shard that
-//! answers them.
+//! `gather.rs` asks all shards for their parts of a reply. `join.rs` asks for readers of executions
+//! that live elsewhere, and `remote.rs` polls them. `moves.rs` lets a connection go to the shard
+//! that answers it. `turn/` handles what comes from the other shards.
 
 pub(in crate::server) mod gather;
 pub(in crate::server) mod join;
@@ -178,7 +178,7 @@ impl<R: Reactor + 'static> Peers<R> {
 }
 
 /// Makes shards that are driven by hand one server, in the order of their numbers. Spawned
-/// shards use [`Shard::set_peers`].
+/// shards use [`set_peers`].
 pub(in crate::server) fn introduce<R: Reactor + 'static>(shards: &mut [ServerShard<R>]) {
     let peers: Vec<Mailbox<R, Guests<R>>> = shards.iter().map(ServerShard::mailbox).collect();
     shards.iter_mut().for_each(|shard| shard.guests.peers.mailboxes.clone_from(&peers));

@@ -28,7 +28,8 @@ impl Moving {
     }
 }
 
-/// Begins to move a connection. The reactor releases its socket later: [`Shard::send_off`].
+/// Begins to move a connection. The reactor releases its socket later, and `turn/moves.rs` sends it
+/// off.
 pub(in crate::server) fn begin_move<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,

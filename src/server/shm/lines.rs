@@ -186,8 +186,7 @@ fn is_elsewhere<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: Connection
     hub::answer_error(shard, id, &error).is_now()
 }
 
-/// Lets another process read a ring. Returns true if it was refused, false if its line has
-/// begun or it waits for memory.
+/// Lets another process read a ring. Its line begins, or the request is refused.
 pub(in crate::server) fn read_at_door<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,

@@ -24,7 +24,7 @@ use crate::shard::{Call as SinkCall, Delivery, Ended, Sink};
 use crate::stream::{ExecutionState, Kinds, Policy};
 use crate::trace::Code;
 use crate::wire::http1::Status;
-/// Answers with a stream. Returns false if it has begun, true if the reply is complete.
+/// Answers with a stream, or with an error.
 pub(in crate::server) fn follow<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,

@@ -8,7 +8,7 @@ use crate::server::{ServerShard, calls, hub, mcp, workers};
 
 /// Begins to end the server. It accepts no more connections, stops what runs, and tells
 /// subscribers `detached: shutdown`. Pending output is still sent: call [`ServerShard::turn`] until
-/// [`Shard::connection_count`] is 0, or until a deadline of the caller.
+/// [`ServerShard::connection_count`] is 0, or until a deadline of the caller.
 pub(in crate::server) fn drain<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let hub = &mut shard.guests.hub;
     if hub.begin_draining() == Draining::Already {

@@ -9,8 +9,7 @@ use crate::server::turn::parts;
 use crate::server::{ServerShard, calls, executions, hub, mcp, peers, shm, streams, workers};
 use crate::wire::http1::Status;
 
-/// Carries out a call of a client. Returns true if the reply is complete. Returns false if it
-/// comes later, or if it is a stream that has begun.
+/// Carries out a call of a client.
 pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,

@@ -1,4 +1,5 @@
-//! The deadlines of a shard's guests.
+//! The owner of time for a shard's guests. Each guest keeps its deadlines in a table of its own. The
+//! next of all of them is found here, and what is due is handled here, in one order.
 
 use crate::base::Instant;
 use crate::endpoint::AwaitedEvent;
@@ -9,11 +10,11 @@ use crate::server::hub::Beat;
 use crate::server::hub::clock::earlier;
 use crate::server::hub::connection::Timer;
 use crate::server::turn::sockets;
-use crate::server::{ServerShard, calls, mcp, streams, workers};
+use crate::server::{ServerShard, calls, mcp, outgoing, streams, workers};
 
 /// Handles a limited number of expired timers. The rest waits for the next turns, so that
 /// chunks are not delayed.
-pub(in crate::server) fn fire_connection_timers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+pub(in crate::server) fn fire_timers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let now = shard.now;
     shard.guests.peers.remotes_mut().wake_due(now);
     for _ in 0..limits::CONNECTION_DEADLINES_PER_TURN {
@@ -57,12 +58,13 @@ pub(in crate::server) fn fire_connection_timers<R: Reactor + 'static>(shard: &mu
     }
     workers::fire_worker_deadlines(shard);
     mcp::fire_mcp_deadlines(shard);
+    outgoing::fire_outgoing_timers(shard);
 }
 
 impl<R: Reactor + 'static> Guests<R> {
     /// Returns the next deadline of a connection, a worker, a call or an outgoing exchange.
     #[inline]
-    pub(in crate::server) fn connection_deadline(&self) -> Option<Instant> {
+    pub(in crate::server) fn next_timer(&self) -> Option<Instant> {
         let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.next_deadline());
         let here = earlier(self.hub.next_deadline(), self.workers.next_deadline());
         let there = earlier(self.peers.remotes().next_deadline(), self.mcp.next_deadline());

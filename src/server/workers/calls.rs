@@ -55,7 +55,7 @@ pub(in crate::server) fn note_call_ended<R: Reactor + 'static>(
     }
 }
 
-/// Lets a worker take calls. Returns false if its stream has begun, true if it was refused.
+/// Lets a worker take calls. Its stream begins, or the request is refused.
 pub(in crate::server) fn let_work<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
@@ -104,8 +104,7 @@ pub(in crate::server) fn lose_worker<R: Reactor + 'static>(
     shard.guests.workers.leave(principal, &session, now);
 }
 
-/// Takes a part that a worker delivers. Returns true if it was answered, false if it waits for
-/// room.
+/// Takes a part that a worker delivers. It is answered, or waits for room.
 pub(in crate::server) fn deliver<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
@@ -223,7 +222,7 @@ fn finish_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId
     }
 }
 
-/// Answers a part that does not wait. Always returns true.
+/// Answers a part that does not wait. Always returns [`Answered::Now`].
 fn answer_part<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,

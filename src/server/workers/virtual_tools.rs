@@ -129,7 +129,7 @@ pub(in crate::server) fn list_virtual_tools<R: Reactor + 'static>(
     json!({ "virtual_tools": all.collect::<Vec<_>>() })
 }
 
-/// Adds or deletes a tool here and then on all other shards. Returns true if it was answered.
+/// Adds or deletes a tool here and then on all other shards.
 pub(in crate::server) fn change_tools<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
