@@ -68,10 +68,10 @@ impl Served {
     }
 
     /// Sends a request for this tool, and turns until a reply begins. Returns its beginning.
-    fn post(&mut self, tool: &str, accept: &str) -> Result<usize, String> {
+    fn post(&mut self, tool: &str, query: &str) -> Result<usize, String> {
         let body = format!("{{\"tool\":\"{tool}\",\"arguments\":{{}}}}");
         let request = format!(
-            "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\
+            "POST /v1/executions{query} HTTP/1.1\r\nHost: localhost\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
@@ -99,17 +99,22 @@ impl Served {
 /// One chunk from a tool to the socket of one subscriber of server-sent events.
 pub fn chunk(times: u64) -> Result<(), String> {
     let mut served = Served::start()?;
-    served.post("endless", "text/event-stream")?;
-    let before = served.shard.counters().chunks_published;
+    let length = served.post("endless", "?stream=sse")?;
+    if !served.buffer[..length].starts_with(b"HTTP/1.1 200 ") {
+        return Err(String::from_utf8_lossy(&served.buffer[..length]).into_owned());
+    }
+    let before = served.shard.counters();
     for number in 0..times {
         served.shard.turn();
         if number % READ_EVERY == 0 {
             served.read()?;
         }
     }
-    match served.shard.counters().chunks_published - before {
-        count if count == times => Ok(()),
-        count => Err(format!("{times} turns have published {count} chunks")),
+    let now = served.shard.counters();
+    let published = now.chunks_published - before.chunks_published;
+    match (published, now.sends - before.sends) {
+        counts if counts == (times, times) => Ok(()),
+        counts => Err(format!("{times} turns have published and sent {counts:?} chunks")),
     }
 }
 
@@ -117,7 +122,7 @@ pub fn chunk(times: u64) -> Result<(), String> {
 pub fn post(times: u64) -> Result<(), String> {
     let mut served = Served::start()?;
     for _ in 0..times {
-        let length = served.post("short", "application/json")?;
+        let length = served.post("short", "")?;
         if !served.buffer[..length].starts_with(b"HTTP/1.1 201 ") {
             return Err(String::from_utf8_lossy(&served.buffer[..length]).into_owned());
         }
