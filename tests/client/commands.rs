@@ -282,12 +282,12 @@ fn a_reader_who_leaves_cancels_the_execution_and_that_is_no_failure() {
         bytes.truncate(bytes.len() / 2);
         Reply::Silence(bytes)
     });
-    let mut child = program(&["call", &server.url, "t"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
+    // The reader has left before the first word. A reader that leaves later is noticed with the next
+    // word, and this server says no more.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let child =
+        program(&["call", &server.url, "t"]).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
     let printed = child.wait_with_output().unwrap();
     assert!(printed.status.success(), "{printed:?}");
     assert!(server.asked().iter().any(|request| request.starts_with("DELETE ")));
