@@ -277,8 +277,12 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     fn settle(shard: &mut ServerShard<R>) {
         #[cfg(any(test, fuzzing))]
         peers::messages::send_late(shard);
-        agents::settle_agents(shard);
-        turn::settle_deaths(shard);
+        if shard.guests.agents.may_have_news() {
+            agents::settle_agents(shard);
+        }
+        if shard.guests.peers.has_mourned() {
+            turn::settle_deaths(shard);
+        }
         if shard.guests.peers.remotes().has_awake() {
             shard.did.note(Duty::Remotes);
             turn::poll_remotes(shard);
@@ -410,7 +414,9 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     #[inline]
     fn copy_out(&mut self, run: &mut ServedRun, until_seq: u64, scratch: &mut [u8]) {
-        run.relay(until_seq, scratch, &mut self.hub);
+        if run.guest.door.is_some() || run.guest.named.is_some() {
+            run.relay(until_seq, scratch, &mut self.hub);
+        }
     }
 
     fn on_room(shard: &mut ServerShard<R>, execution: Handle, was_blocked: bool) {

@@ -282,8 +282,8 @@ fn a_reader_who_leaves_cancels_the_execution_and_that_is_no_failure() {
         bytes.truncate(bytes.len() / 2);
         Reply::Silence(bytes)
     });
-    // The reader has left before the first word. A reader that leaves later is noticed with the next
-    // word, and this server says no more.
+    // The reader has left before the first word. A reader that leaves later is noticed with the
+    // next word, and this server says no more.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let child =

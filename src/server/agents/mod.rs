@@ -156,6 +156,12 @@ impl Agents {
         !self.due.is_empty() || !self.said.is_empty()
     }
 
+    /// True if a run may have something to handle. Answers of models come at any time.
+    #[inline]
+    pub fn may_have_news(&self) -> bool {
+        self.has_news() || !self.exchanges.is_empty()
+    }
+
     /// Queues a run to be visited.
     pub fn note(&mut self, run: Handle) {
         self.due.push_back(run);

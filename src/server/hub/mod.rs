@@ -377,6 +377,18 @@ impl Hub {
         self.idle_threads.push(id);
     }
 
+    /// True if a process sleeps on its connection and has to be woken with a byte.
+    #[inline]
+    pub fn has_sleepers(&self) -> bool {
+        !self.looks.borrow().is_empty()
+    }
+
+    /// True if readers of other shards' rings wait for their release.
+    #[inline]
+    pub fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
     /// Takes the slots of readers whose connections take bytes again.
     pub fn take_released(&mut self) -> impl Iterator<Item = u32> {
         self.released.drain(..)
@@ -570,7 +582,7 @@ impl Hub {
             && self.finished.is_empty()
             && self.ended.is_empty()
             && self.answered.is_empty()
-            && self.looks.borrow().is_empty())
+            && !self.has_sleepers())
     }
 
     /// Returns the number of open connections.

@@ -138,6 +138,9 @@ pub(in crate::server) struct Mcp {
     seal: Seal,
     /// The limits of places, common to all shards of the server.
     places: Places,
+    /// True once a client has used the protocol. Until then all tables are empty, and a turn passes
+    /// them by.
+    is_used: bool,
     /// The index of this shard.
     shard: u8,
     /// The time of the current turn.
@@ -181,6 +184,7 @@ impl Mcp {
             catalog: Guarded::default(),
             seal: Seal::new(&key),
             places: config.mcp_places.clone().unwrap_or_default(),
+            is_used: false,
             shard,
             now,
             sessions: Sessions::new(),
@@ -200,7 +204,7 @@ impl Mcp {
     /// True if events are queued or a notification is gathered.
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.news.is_empty() || self.gathered.is_open()
+        self.is_used && (!self.news.is_empty() || self.gathered.is_open())
     }
 
     /// Returns the counters, and the current numbers of sessions, open streams and tasks.
@@ -221,7 +225,16 @@ impl Mcp {
         self.span.take()
     }
 
+    /// True once a client has used the protocol.
+    #[inline]
+    pub fn is_used(&self) -> bool {
+        self.is_used
+    }
+
     fn note(&mut self, news: News) {
+        if !self.is_used {
+            return; // Nobody listens to changes.
+        }
         if !self.news.contains(&news) {
             self.news.push(news);
         }
@@ -244,6 +257,9 @@ impl Mcp {
     /// Returns the time of the next deadline.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.is_used {
+            return None;
+        }
         let kept = earlier(self.sessions.next_deadline(), self.kept.next_deadline());
         earlier(self.timers.next_deadline(), kept)
     }
@@ -315,6 +331,10 @@ impl Mcp {
     /// # Panics
     /// If an invariant does not hold.
     pub fn audit(&self, hub: &Hub) {
+        let is_empty = self.sessions.iter().next().is_none()
+            && self.calls.iter().next().is_none()
+            && self.keeps.iter().next().is_none();
+        assert!(self.is_used || is_empty);
         self.sessions.audit();
         self.kept.audit();
         self.timers.audit();

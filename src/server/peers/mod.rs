@@ -133,6 +133,12 @@ impl<R: Reactor + 'static> Peers<R> {
         }
     }
 
+    /// True if the questions to a shard that has died are not settled.
+    #[inline]
+    pub fn has_mourned(&self) -> bool {
+        !self.mourned.is_empty()
+    }
+
     /// Returns a question to a shard that has died, with the number of that shard. It is open for
     /// the other shards only, or complete.
     pub fn poll_lost_question(&mut self) -> Option<(u8, Ticket)> {

@@ -156,14 +156,7 @@ pub(in crate::server) fn class_for(ring: &Ring) -> Option<u32> {
 impl ServedRun {
     /// Copies the chunks through `until_seq` to other processes, before the engine is told of them.
     /// All chunks produced here reach other processes this way.
-    #[inline]
     pub(in crate::server) fn relay(&mut self, until_seq: u64, scratch: &mut [u8], hub: &mut Hub) {
-        if self.guest.door.is_some() || self.guest.named.is_some() {
-            self.hand_on(until_seq, scratch, hub);
-        }
-    }
-
-    fn hand_on(&mut self, until_seq: u64, scratch: &mut [u8], hub: &mut Hub) {
         if let Some(door) = &mut self.guest.door
             && let Behind::Relay(relay) = &mut door.behind
         {

@@ -33,9 +33,7 @@ pub(in crate::server) fn drain<R: Reactor + 'static>(shard: &mut ServerShard<R>)
 
 /// Closes the connections without a request while the server drains.
 pub(in crate::server) fn close_idle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    while shard.guests.hub.is_draining()
-        && let Some(id) = shard.guests.hub.first_waiting()
-    {
+    while let Some(id) = shard.guests.hub.first_waiting() {
         sockets::drop_connection(shard, id);
     }
 }

@@ -16,7 +16,9 @@ use crate::trace::Duty;
 pub(in crate::server) fn flush_if_due<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let Guests { hub, mcp, .. } = &mut shard.guests;
     if hub.is_flush_due() {
-        mcp.write_gathered(hub);
+        if mcp.has_news() {
+            mcp.write_gathered(hub);
+        }
         hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
         shard.guests.release_readers();
         hub::tell_demands(shard);
@@ -35,10 +37,16 @@ pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut Ser
         while let Some(principal) = workers.poll_changed() {
             mcp.note_tools(principal);
         }
-        mcp::settle_mcp(shard);
+        if mcp.is_used() {
+            mcp::settle_mcp(shard);
+        }
         let Guests { hub, mcp, .. } = &mut shard.guests;
-        shm::lines::wake_lines(hub);
-        mcp.write_gathered(hub);
+        if hub.has_sleepers() {
+            shm::lines::wake_lines(hub);
+        }
+        if mcp.has_news() {
+            mcp.write_gathered(hub);
+        }
         hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
         if hub.take_free_workers() > 0 {
             shard.guests.workers.note_free();
@@ -48,7 +56,9 @@ pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut Ser
         settle_flush(shard);
         shard.pump();
     }
-    ends::close_idle(shard);
+    if shard.guests.hub.is_draining() {
+        ends::close_idle(shard);
+    }
 }
 
 fn settle_flush<R: Reactor + 'static>(shard: &mut ServerShard<R>) {

@@ -1,5 +1,5 @@
-//! The owner of time for a shard's guests. Each guest keeps its deadlines in a table of its own. The
-//! next of all of them is found here, and what is due is handled here, in one order.
+//! The owner of time for a shard's guests. Each guest keeps its deadlines in a table of its own.
+//! The next of all of them is found here, and what is due is handled here, in one order.
 
 use crate::base::Instant;
 use crate::endpoint::AwaitedEvent;
@@ -73,7 +73,9 @@ impl<R: Reactor + 'static> Guests<R> {
 
     /// Wakes the readers of other shards' rings whose connections take bytes again.
     pub(in crate::server) fn release_readers(&mut self) {
-        self.peers.remotes_mut().release(self.hub.take_released());
+        if self.hub.has_released() {
+            self.peers.remotes_mut().release(self.hub.take_released());
+        }
     }
 
     /// True if something has to be sent, or a flush has left something to do.
