@@ -205,15 +205,12 @@ impl RingWriter {
     /// Appends a chunk with a copy of `payload` and returns its number. Chunks from `gate_seq` on
     /// are not overwritten; `u64::MAX` means that no reader gates the writer.
     ///
-    /// It is inlined into all callers. A call of its own would cost each chunk 37 instructions, most
-    /// of them for the result.
-    ///
     /// # Errors
     /// [`WriteError`]; the ring is then unchanged.
     ///
     /// # Panics
     /// If `header.kind` is not below [`KINDS_MAX`].
-    #[inline(always)]
+    #[inline]
     pub fn write(
         &mut self,
         header: ChunkHeader,
