@@ -283,9 +283,8 @@ pub(super) fn note_fed<R: Reactor + 'static, O: Outlet<R>>(
     Ok(())
 }
 
-/// Writes one chunk, if the gate admits it. It is inlined into both callers: as a call of its own
-/// it costs each chunk some 40 instructions.
-#[inline(always)]
+/// Writes one chunk, if the gate admits it.
+#[inline]
 fn write_within(
     gate: Gate,
     writer: &mut RingWriter,
