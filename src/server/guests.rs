@@ -344,11 +344,11 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
                 let giving = hub::deliver::Giving { reactor, counters, now, names, is_alone };
                 hub.give(id, Source::Here(subscriber), chunk, giving);
             }
-            Destination::Mcp(ear) => {
+            Destination::Mcp(receiver) => {
                 let progress = with.engine.progress(with.execution);
-                self.mcp.hear_chunk(&mut self.hub, ear, subscriber, chunk, progress);
+                self.mcp.hear_chunk(&mut self.hub, receiver, subscriber, chunk, progress);
             }
-            Destination::Agent(ear) => self.agents.hear_chunk(ear, chunk),
+            Destination::Agent(receiver) => self.agents.hear_chunk(receiver, chunk),
         }
     }
 
@@ -364,10 +364,10 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
                 let hub = &mut self.hub;
                 hub.tell_here(id, subscriber, run, delivery);
             }
-            Destination::Mcp(ear) => {
-                self.mcp.hear(&mut self.hub, ear, subscriber, delivery);
+            Destination::Mcp(receiver) => {
+                self.mcp.hear(&mut self.hub, receiver, subscriber, delivery);
             }
-            Destination::Agent(ear) => self.agents.hear(ear, delivery),
+            Destination::Agent(receiver) => self.agents.hear(receiver, delivery),
         }
     }
 
@@ -494,8 +494,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         }
     }
 
-    fn report(shard: &ServerShard<R>, notice: &ShardEvent<'_>) {
-        match *notice {
+    fn report(shard: &ServerShard<R>, event: &ShardEvent<'_>) {
+        match *event {
             ShardEvent::Ended(subscriber, execution, end) => {
                 records::log_detached(shard, subscriber, execution, end);
             }
@@ -506,7 +506,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
             ShardEvent::Pressure(before, diagnosis) => {
                 records::log_pressure(shard, before, diagnosis)
             }
-            ShardEvent::Panic(event, whose, panicked) => log_panic(shard, event, whose, panicked),
+            ShardEvent::Panic(name, whose, panicked) => log_panic(shard, name, whose, panicked),
         }
     }
 

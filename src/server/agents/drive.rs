@@ -21,8 +21,8 @@ pub(in crate::server) fn settle_agents<R: Reactor + 'static>(shard: &mut ServerS
         if let Some(run) = shard.guests.agents.due.pop_front() {
             shard.did.note(Duty::Agents);
             look_at_agent(shard, run);
-        } else if let Some((ear, said)) = shard.guests.agents.said.pop_front() {
-            tell_said(shard, ear.run, ear.call, &said);
+        } else if let Some((receiver, said)) = shard.guests.agents.said.pop_front() {
+            tell_said(shard, receiver.run, receiver.call, &said);
         } else if !hear_model(shard) {
             return;
         }

@@ -168,31 +168,31 @@ impl Agents {
     }
 
     /// Queues a chunk that a tool has published.
-    pub fn hear_chunk(&mut self, ear: AgentReceiver, chunk: &Chunk<'_>) {
+    pub fn hear_chunk(&mut self, receiver: AgentReceiver, chunk: &Chunk<'_>) {
         let Chunk { seq, offset, kind, more, data, .. } = *chunk;
         let bytes = data.into();
-        self.said.push_back((ear, Said::Chunk { seq, offset, kind, more, bytes }));
+        self.said.push_back((receiver, Said::Chunk { seq, offset, kind, more, bytes }));
     }
 
     /// Queues a progress report of a tool.
-    fn hear_progress(&mut self, ear: AgentReceiver, reported: &Reported<'_>) {
+    fn hear_progress(&mut self, receiver: AgentReceiver, reported: &Reported<'_>) {
         let progress = reported.progress;
         let [message, context] = [reported.message, reported.context].map(|t| t.map(Box::from));
-        self.said.push_back((ear, Said::Progress { progress, message, context }));
+        self.said.push_back((receiver, Said::Progress { progress, message, context }));
     }
 
     /// Queues one delivery of a tool.
-    pub fn hear(&mut self, ear: AgentReceiver, delivery: &Delivery<'_>) {
+    pub fn hear(&mut self, receiver: AgentReceiver, delivery: &Delivery<'_>) {
         match delivery {
-            Delivery::Chunk(chunk) => self.hear_chunk(ear, chunk),
-            Delivery::Gap(gap) => self.said.push_back((ear, Said::Gap(*gap))),
-            Delivery::Progress(reported) => self.hear_progress(ear, reported),
-            Delivery::End(ended) => self.hear_end(ear, ended),
+            Delivery::Chunk(chunk) => self.hear_chunk(receiver, chunk),
+            Delivery::Gap(gap) => self.said.push_back((receiver, Said::Gap(*gap))),
+            Delivery::Progress(reported) => self.hear_progress(receiver, reported),
+            Delivery::End(ended) => self.hear_end(receiver, ended),
         }
     }
 
     /// Queues the end of a tool.
-    pub fn hear_end(&mut self, ear: AgentReceiver, ended: &Ended<'_>) {
+    pub fn hear_end(&mut self, receiver: AgentReceiver, ended: &Ended<'_>) {
         let (outcome, error) = match ended.end.state {
             EndState::Ended(outcome) => (outcome, ended.error.map(Box::from)),
             // The run has lost its subscription, so the rest of the output cannot be received.
@@ -201,7 +201,7 @@ impl Agents {
                 (Outcome::Failed, Some(text.into()))
             }
         };
-        self.said.push_back((ear, Said::End { outcome, exit: ended.end.exit, error }));
+        self.said.push_back((receiver, Said::End { outcome, exit: ended.end.exit, error }));
     }
 
     /// Returns the run and the turn of an exchange, if a run owns it.
@@ -279,11 +279,11 @@ pub(in crate::server) fn audit_agents<R: Reactor + 'static>(shard: &ServerShard<
             exchange_count += 1;
         }
         for ToolCall { call, subscriber, .. } in &hosted.calls {
-            let ear = AgentReceiver { run: handle, call: *call };
+            let receiver = AgentReceiver { run: handle, call: *call };
             // The tool may have ended, which is queued for the run.
-            let is_heard = shard.guests.agents.said.iter().any(|(other, _)| *other == ear);
+            let is_heard = shard.guests.agents.said.iter().any(|(other, _)| *other == receiver);
             let Sink { subscriber: whose, call, .. } = &shard.sinks[subscriber.0.index as usize];
-            let is_its = matches!(call, Call::Guest(Destination::Agent(its)) if *its == ear);
+            let is_its = matches!(call, Call::Guest(Destination::Agent(its)) if *its == receiver);
             assert!(is_heard || (is_its && *whose == Some(*subscriber))); // G2
         }
     }

@@ -85,8 +85,8 @@ fn try_start_tool<R: Reactor + 'static>(
     };
     let policy = Policy::Block;
     let spec = SubscribeSpec { policy, demand: WINDOW, kinds, ..SubscribeSpec::default() };
-    let ear = AgentReceiver { run: handle, call };
-    let attached = shard.attach(execution, spec, |_| Call::Guest(Destination::Agent(ear)));
+    let receiver = AgentReceiver { run: handle, call };
+    let attached = shard.attach(execution, spec, |_| Call::Guest(Destination::Agent(receiver)));
     shard.pump();
     match attached {
         Ok(subscribed) => Ok((execution, subscribed.subscriber)),

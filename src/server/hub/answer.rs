@@ -1,7 +1,7 @@
 //! Complete answers to the requests of connections.
 
 use crate::base::Principal;
-use crate::endpoint::{Answer, ApiError};
+use crate::endpoint::{Answer, ApiError, HttpConnection, Surroundings};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 
@@ -36,12 +36,7 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     id: ConnectionId,
     answer: &Answer,
 ) -> Answered {
-    let hub = &mut shard.guests.hub;
-    let around = hub.around(&shard.guests.access, shard.now);
-    if let Some(connection) = hub.writable(id) {
-        connection.converse(|http, out| http.answer(answer, &around, out));
-    }
-    Answered::Now
+    reply(shard, id, |http, around, out| http.answer(answer, around, out))
 }
 
 /// Writes a complete error reply. Always returns [`Answered::Now`].
@@ -50,10 +45,18 @@ pub(in crate::server) fn answer_error<R: Reactor + 'static>(
     id: ConnectionId,
     error: &ApiError,
 ) -> Answered {
+    reply(shard, id, |http, around, out| http.answer_error(error, around, out))
+}
+
+fn reply<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    write: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>),
+) -> Answered {
     let hub = &mut shard.guests.hub;
     let around = hub.around(&shard.guests.access, shard.now);
     if let Some(connection) = hub.writable(id) {
-        connection.converse(|http, out| http.answer_error(error, &around, out));
+        connection.converse(|http, out| write(http, &around, out));
     }
     Answered::Now
 }

@@ -202,7 +202,7 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
         span,
     };
     let full = |_| McpFault::busy("the server has too many requests under way");
-    mcp.is_used = true;
+    mcp.begin_use(now);
     let handle = mcp.calls.insert(Box::new(call)).map_err(full)?;
     if let Asker::Session(name) = asker
         && let Some(session) = mcp.sessions.get(name)

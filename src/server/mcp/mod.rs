@@ -231,6 +231,13 @@ impl Mcp {
         self.is_used
     }
 
+    /// Notes that a client uses the protocol.
+    fn begin_use(&mut self, now: Instant) {
+        if !self.is_used {
+            (self.is_used, self.now) = (true, now);
+        }
+    }
+
     fn note(&mut self, news: News) {
         if !self.is_used {
             return; // Nobody listens to changes.

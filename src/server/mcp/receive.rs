@@ -207,7 +207,7 @@ pub(in crate::server) fn initialize<R: Reactor + 'static>(
     let most = limits::MCP_SESSIONS_MAX;
     let own_max = if shard.guests.access.is_guarded() { most / 4 } else { most };
     let mcp = &mut shard.guests.mcp;
-    mcp.is_used = true;
+    mcp.begin_use(now);
     let opened = mcp.sessions.open(name, owner, machine, now, own_max);
     let gone = opened.map_err(|_| McpFault::busy("too many sessions are open"))?;
     if let Some(gone) = gone {

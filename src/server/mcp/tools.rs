@@ -258,7 +258,7 @@ pub(in crate::server) fn attach_keep<R: Reactor + 'static>(
     from: From,
 ) {
     let spec = SubscribeSpec { policy: Policy::Block, from, ..SubscribeSpec::default() };
-    let subscribed = attach_ear(shard, execution, spec, McpReceiver::Output(keep));
+    let subscribed = attach_receiver(shard, execution, spec, McpReceiver::Output(keep));
     let token = open_streams::token_of(shard, execution);
     let mcp = &mut shard.guests.mcp;
     let Some(kept) = mcp.keeps.get_mut(keep) else { return };
@@ -282,10 +282,15 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
 ) {
     let delivery_options = DeliveryOptions { kinds, ..DeliveryOptions::default() };
     let spec = executions::spec_of(shard, execution, &delivery_options, from);
-    let attached = match attach_ear(shard, execution, spec, McpReceiver::Call(handle)) {
+    let attached = match attach_receiver(shard, execution, spec, McpReceiver::Call(handle)) {
         Err(SubscribeError::NoLongerHeld { tail_seq }) => {
             let from = From::Seq { seq: tail_seq, seen: None };
-            attach_ear(shard, execution, SubscribeSpec { from, ..spec }, McpReceiver::Call(handle))
+            attach_receiver(
+                shard,
+                execution,
+                SubscribeSpec { from, ..spec },
+                McpReceiver::Call(handle),
+            )
         }
         attached => attached,
     };
@@ -310,7 +315,7 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
 }
 
 /// Attaches a subscriber of the protocol. It gets nothing before the next pump.
-fn attach_ear<R: Reactor + 'static>(
+fn attach_receiver<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     execution: ExecutionId,
     spec: SubscribeSpec,

@@ -25,7 +25,7 @@ pub(in crate::server) struct Gathering {
 #[derive(Debug)]
 pub(in crate::server) enum Purpose {
     /// The final reply. The other shards only have to make the same change.
-    FrontState(Reply),
+    Told(Reply),
     /// A document with one list.
     List,
     /// The metrics, in this format.
@@ -136,7 +136,7 @@ pub(in crate::server) fn tell_all<R: Reactor + 'static>(
     principal: Principal,
     answer: Reply,
 ) -> Answered {
-    let gathering = Gathering::new(Purpose::FrontState(answer.clone()), Part::Done);
+    let gathering = Gathering::new(Purpose::Told(answer.clone()), Part::Done);
     match ask_all(shard, id, call, principal, gathering) {
         Asked::Waits => Answered::Later,
         Asked::Complete(_) => hub::answer(shard, id, &answer),

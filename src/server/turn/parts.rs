@@ -79,7 +79,7 @@ fn answer_with<R: Reactor + 'static>(
 ) -> Answered {
     let Gathering { purpose, parts } = gathering;
     let answer = match purpose {
-        Purpose::FrontState(answer) => answer,
+        Purpose::Told(answer) => answer,
         Purpose::List => {
             let (name, list) = join_lists(parts);
             Reply::json(Status::OK, &documents::gathered(name, list, shard.guests.peers.dead()))
