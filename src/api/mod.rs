@@ -57,6 +57,19 @@ pub fn spelled(document: &impl Serialize) -> Value {
     serde_json::to_value(document).expect("names of members are texts")
 }
 
+/// The schemas by name of each file of documents.
+fn of_files() -> [Vec<(&'static str, Value)>; 7] {
+    [
+        replies::schemas(),
+        tools::schemas(),
+        executions::schemas(),
+        doors::schemas(),
+        events::schemas(),
+        fronts::schemas(),
+        values::schemas(),
+    ]
+}
+
 /// Returns the schemas of all documents by name.
 pub fn schemas() -> Map<String, Value> {
     let one_of = |variants: &[Value]| json!({ "oneOf": variants });
@@ -69,15 +82,6 @@ pub fn schemas() -> Map<String, Value> {
         ("WorkerEvent", one_of(&[ToolCall::schema(), CancelledCall::schema()])),
         ("DoorLine", one_of(&lines)),
     ];
-    let of_files = [
-        replies::schemas(),
-        tools::schemas(),
-        executions::schemas(),
-        doors::schemas(),
-        events::schemas(),
-        fronts::schemas(),
-        values::schemas(),
-    ];
-    let all = of_files.into_iter().flatten().chain(alternatives);
+    let all = of_files().into_iter().flatten().chain(alternatives);
     all.map(|(name, schema)| (name.to_owned(), schema)).collect()
 }

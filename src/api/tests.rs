@@ -118,16 +118,7 @@ fn an_exit_is_a_code_or_a_signal() {
 #[test]
 fn every_text_of_a_row_is_a_sentence_and_every_schema_has_its_name_once() {
     let schemas = schemas();
-    let count = [
-        replies::schemas(),
-        tools::schemas(),
-        executions::schemas(),
-        doors::schemas(),
-        events::schemas(),
-        fronts::schemas(),
-        values::schemas(),
-    ];
-    let count: usize = count.iter().map(Vec::len).sum();
+    let count: usize = of_files().iter().map(Vec::len).sum();
     assert_eq!(schemas.len(), count + 6, "a name occurs twice");
     for (title, schema) in &schemas {
         let properties = schema["properties"].as_object().into_iter().flatten();
