@@ -283,7 +283,30 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         call: impl FnOnce(&Subscribed) -> Call<O::Key>,
     ) -> Result<Subscribed, SubscribeError> {
         O::before_subscribe(self, id.slot.index);
-        let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
+        let reply = self.ask(Event::Subscribe(id, spec));
+        self.seat(reply, call)
+    }
+
+    /// Attaches a subscriber of a guest. No action is executed in between, so nothing is delivered
+    /// before the next pump.
+    pub(crate) fn attach_at_once(
+        &mut self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+        key: O::Key,
+    ) -> Result<Subscribed, SubscribeError> {
+        O::before_subscribe(self, id.slot.index);
+        let reply = self.ask_at_once(Event::Subscribe(id, spec));
+        self.seat(reply, |_| Call::Guest(key))
+    }
+
+    /// Keeps where the deliveries of an accepted subscriber go.
+    fn seat(
+        &mut self,
+        reply: Reply,
+        call: impl FnOnce(&Subscribed) -> Call<O::Key>,
+    ) -> Result<Subscribed, SubscribeError> {
+        let Reply::Subscribed(result) = reply else {
             unreachable!("the reply fits the request");
         };
         let subscribed = result?;

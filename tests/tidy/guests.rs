@@ -16,9 +16,9 @@ const GUESTS: &[(&str, &[&str])] = &[
     ("workers", &["executions", "hub", "peers"]),
     ("shm", &["executions", "hub", "peers"]),
     ("agents", &["outgoing", "workers"]),
-    ("streams", &["conversations", "executions", "hub", "peers", "shm"]),
+    ("streams", &["conversations", "executions", "hub", "peers"]),
     ("calls", &["conversations", "executions", "hub", "peers", "streams", "workers"]),
-    ("mcp", &["executions", "hub", "peers", "shm", "workers"]),
+    ("mcp", &["executions", "hub", "peers", "workers"]),
     (
         "turn",
         &[

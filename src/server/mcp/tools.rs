@@ -6,9 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::base::{ExecutionId, Handle, Principal};
 use crate::endpoint::DeliveryOptions;
-use crate::engine::{
-    Event, From, Reply as EngineReply, Start, SubscribeError, SubscribeSpec, Subscribed,
-};
+use crate::engine::{Event, From, Start, SubscribeError, SubscribeSpec};
 use crate::limits;
 use crate::mcp::results::Results;
 use crate::mcp::streams::StreamCall;
@@ -21,11 +19,10 @@ use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::kept_output::{KeptOutput, Role};
 use crate::server::mcp::{McpReceiver, answer, ask, open_streams, questions, receive, result};
-use crate::server::{ServerShard, executions, records, shm, workers};
-use crate::shard::{Call as SinkCall, ExecuteError, ExecuteOptions, Sink};
+use crate::server::{ServerShard, executions, records, workers};
+use crate::shard::{ExecuteError, ExecuteOptions};
 use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::{Asking, Prepared, Replies, StartError, TaskSupport, ToolSpec};
-use crate::trace::Code;
 
 /// A call of a tool: the tool, the asker, the arguments, and the answers to its questions so far.
 pub(in crate::server) struct ToolCall {
@@ -258,7 +255,8 @@ pub(in crate::server) fn attach_keep<R: Reactor + 'static>(
     from: From,
 ) {
     let spec = SubscribeSpec { policy: Policy::Block, from, ..SubscribeSpec::default() };
-    let subscribed = attach_receiver(shard, execution, spec, McpReceiver::Output(keep));
+    let subscribed =
+        shard.attach_at_once(execution, spec, Destination::Mcp(McpReceiver::Output(keep)));
     let token = open_streams::token_of(shard, execution);
     let mcp = &mut shard.guests.mcp;
     let Some(kept) = mcp.keeps.get_mut(keep) else { return };
@@ -282,15 +280,11 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
 ) {
     let delivery_options = DeliveryOptions { kinds, ..DeliveryOptions::default() };
     let spec = executions::spec_of(shard, execution, &delivery_options, from);
-    let attached = match attach_receiver(shard, execution, spec, McpReceiver::Call(handle)) {
+    let receiver = Destination::Mcp(McpReceiver::Call(handle));
+    let attached = match shard.attach_at_once(execution, spec, receiver) {
         Err(SubscribeError::NoLongerHeld { tail_seq }) => {
             let from = From::Seq { seq: tail_seq, seen: None };
-            attach_receiver(
-                shard,
-                execution,
-                SubscribeSpec { from, ..spec },
-                McpReceiver::Call(handle),
-            )
+            shard.attach_at_once(execution, SubscribeSpec { from, ..spec }, receiver)
         }
         attached => attached,
     };
@@ -312,31 +306,6 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
     if !takes {
         shard.tell(Event::Demand(notifier, 0));
     }
-}
-
-/// Attaches a subscriber of the protocol. It gets nothing before the next pump.
-fn attach_receiver<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    execution: ExecutionId,
-    spec: SubscribeSpec,
-    receiver: McpReceiver,
-) -> Result<Subscribed, SubscribeError> {
-    shm::keep_for_reader(shard, execution.slot.index);
-    let EngineReply::Subscribed(result) = shard.ask_at_once(Event::Subscribe(execution, spec))
-    else {
-        unreachable!("the answer fits the question");
-    };
-    let subscribed = result?;
-    let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
-    let index = subscriber.0.index;
-    let sink = Sink {
-        subscriber: Some(subscriber),
-        kinds,
-        call: SinkCall::Guest(Destination::Mcp(receiver)),
-    };
-    shard.sinks[index as usize] = sink;
-    shard.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
-    Ok(subscribed)
 }
 
 /// Returns the reply to a call whose execution was refused.

@@ -6,9 +6,7 @@ use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::{
     Answer, ApiError, DeliveryOptions, Follow, FrontOptions, PolicyChoice, StreamBody, StreamFormat,
 };
-use crate::engine::{
-    Event, From, Reply, Status as ExecutionStatus, SubscribeError, SubscribeSpec, Subscribed,
-};
+use crate::engine::{From, Status as ExecutionStatus, SubscribeError, SubscribeSpec, Subscribed};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::guests::{Destination, Guests};
 use crate::server::hub::Answered;
@@ -19,10 +17,9 @@ use crate::server::peers::join::{Part, Parts};
 use crate::server::streams::attached::{AllAttached, Attached};
 use crate::server::streams::front::FrontState;
 use crate::server::streams::{attached, front};
-use crate::server::{ServerShard, executions, hub, peers, shm};
-use crate::shard::{Call as SinkCall, Delivery, Ended, Sink};
+use crate::server::{ServerShard, executions, hub, peers};
+use crate::shard::{Call as SinkCall, Delivery, Ended};
 use crate::stream::{ExecutionState, Kinds, Policy};
-use crate::trace::Code;
 use crate::wire::http1::Status;
 /// Answers with a stream, or with an error.
 pub(in crate::server) fn follow<R: Reactor + 'static>(
@@ -154,18 +151,7 @@ pub(in crate::server) fn attach_connection<R: Reactor + 'static>(
     spec: SubscribeSpec,
     id: ConnectionId,
 ) -> Result<Subscribed, SubscribeError> {
-    shm::keep_for_reader(shard, execution.slot.index);
-    let Reply::Subscribed(result) = shard.ask_at_once(Event::Subscribe(execution, spec)) else {
-        unreachable!("the answer fits the question");
-    };
-    let subscribed = result?;
-    let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
-    let call = SinkCall::Guest(Destination::Connection(id));
-    let index = subscriber.0.index;
-    let sink = Sink { subscriber: Some(subscriber), kinds, call };
-    shard.sinks[index as usize] = sink;
-    shard.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
-    Ok(subscribed)
+    shard.attach_at_once(execution, spec, Destination::Connection(id))
 }
 
 /// Writes the head and the first events of a stream.
