@@ -283,6 +283,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         if shard.guests.peers.has_mourned() {
             turn::settle_deaths(shard);
         }
+        // A send earlier in this turn may have made room for these readers.
+        shard.guests.release_readers();
         if shard.guests.peers.remotes().has_awake() {
             shard.did.note(Duty::Remotes);
             turn::poll_remotes(shard);
