@@ -258,7 +258,7 @@ fn begin_next_run<R: Reactor + 'static>(
     let takes = connection.takes;
     connection.stream = Some(stream);
     if !takes {
-        hub.hold(subscribed.subscriber);
+        hub.set_demand(subscribed.subscriber, 0);
     }
     Ok(())
 }

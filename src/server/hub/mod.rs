@@ -350,9 +350,9 @@ impl Hub {
         self.answered.push(id);
     }
 
-    /// Makes a subscriber be given nothing more for now.
-    pub fn hold(&mut self, subscriber: SubscriberId) {
-        self.demands.push((subscriber, 0));
+    /// Sets the number of chunks that a subscriber is given from the end of this turn on.
+    pub fn set_demand(&mut self, subscriber: SubscriberId, chunk_count: u32) {
+        self.demands.push((subscriber, chunk_count));
     }
 
     /// Makes a connection wait for the end of an execution.

@@ -16,7 +16,7 @@ use crate::mcp::streams::StreamWindow;
 use crate::server::mcp::tasks::Task;
 use crate::server::places::Place;
 use crate::shard::{Chunk, Ended};
-use crate::stream::{DetachReason, EndState, Gap, Kind, Outcome};
+use crate::stream::{DetachReason, EndState, Gap, Kind, Outcome, Totals};
 use crate::tool::ToolSpec;
 
 /// The purpose of kept output.
@@ -68,8 +68,10 @@ pub(in crate::server) struct KeptOutput {
     pub beginning: Box<[u8]>,
     /// True if it never becomes a stream.
     pub is_streamed: bool,
-    /// True if its subscriber was told to deliver nothing.
-    pub is_full: bool,
+    /// Number of chunks that its subscriber was told to deliver; `u32::MAX`: any number.
+    pub asked_count: u32,
+    /// The length of the last chunk.
+    pub chunk_bytes: usize,
     pub over: Option<Over>,
     pub role: Role,
     /// The place that its principal uses for it. A stream that is not read has none.
@@ -102,7 +104,8 @@ impl KeptOutput {
             content,
             beginning: Box::default(),
             is_streamed: false,
-            is_full: false,
+            asked_count: u32::MAX,
+            chunk_bytes: 0,
             over: None,
             role,
             place: None,
@@ -139,8 +142,64 @@ impl KeptOutput {
         }
         if let Content::Window(window) = &mut self.content {
             window.push(chunk.data);
-            self.is_full = window.room() == 0 || matches!(self.role, Role::Answer(_));
         }
+    }
+
+    /// Returns the number of chunks to deliver at first, of an execution with these totals. A
+    /// window is filled as by chunks of their average length, or by one chunk.
+    pub fn ask_first(&mut self, totals: Totals) -> u32 {
+        let average_bytes = totals.bytes.checked_div(totals.chunks);
+        self.asked_count = match (&self.content, average_bytes) {
+            (Content::Window(_), None) => 1,
+            (Content::Window(_), Some(average_bytes)) => {
+                self.chunk_bytes = average_bytes as usize;
+                self.fitting_count()
+            }
+            (Content::All(_) | Content::Beginning(_), _) => u32::MAX,
+        };
+        self.asked_count
+    }
+
+    /// Returns the number of chunks to deliver after a chunk of this length, or after a gap (0), if
+    /// it is not the number that is left. A window gets as many chunks of this length as it has room
+    /// for. Each read then makes room for some.
+    pub fn ask_after(&mut self, chunk_bytes: usize) -> Option<u32> {
+        if chunk_bytes > 0 {
+            self.chunk_bytes = chunk_bytes;
+        }
+        let left_count = match self.asked_count {
+            u32::MAX => u32::MAX,
+            asked_count => asked_count.saturating_sub(1),
+        };
+        self.asked_count = match &self.content {
+            Content::Window(_) if matches!(self.role, Role::Answer(_)) => 0,
+            Content::Window(window) if window.room() == 0 => 0,
+            Content::Window(_) if matches!(left_count, 0 | u32::MAX) => self.fitting_count(),
+            _ => left_count,
+        };
+        (self.asked_count != left_count).then_some(self.asked_count)
+    }
+
+    /// Returns the number of chunks to deliver after a read, if none were to be delivered before.
+    pub fn ask_after_read(&mut self) -> Option<u32> {
+        if self.asked_count > 0 || self.fitting_count() == 0 {
+            return None;
+        }
+        self.asked_count = self.fitting_count();
+        Some(self.asked_count)
+    }
+
+    /// True if its subscriber delivers nothing until something was read.
+    pub fn is_full(&self) -> bool {
+        self.asked_count == 0
+    }
+
+    /// Number of chunks of the last length for which the window has room, at least one if it has
+    /// any.
+    fn fitting_count(&self) -> u32 {
+        let Content::Window(window) = &self.content else { return u32::MAX };
+        let room_bytes = window.room();
+        (room_bytes / self.chunk_bytes.max(1)).max(usize::from(room_bytes > 0)) as u32
     }
 
     /// Adds a part of a run of an agent. The answer is the text of the model's last step. A stream
@@ -150,7 +209,6 @@ impl KeptOutput {
         if let Content::Window(window) = &mut self.content {
             window.push(chunk.data);
             window.push(b"\n");
-            self.is_full = window.room() == 0;
             return;
         }
         match part_name(chunk.key) {
@@ -189,7 +247,6 @@ impl KeptOutput {
         {
             window.end();
         }
-        self.is_full = false;
         self.over = Some(over);
     }
 

@@ -20,7 +20,7 @@
 //!
 //! Invariants (M1 and M2 in `sessions.rs`, M3 and M4 in `call.rs`):
 //! - M5: a keep that has not ended has a subscriber, unless its tool still has questions.
-//! - M6: the subscriber of a full keep, and of no other, was told to deliver nothing.
+//! - M6: the subscriber of a keep was told to deliver as many chunks as its window has room for.
 
 mod answer;
 mod ask;

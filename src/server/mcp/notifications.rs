@@ -121,14 +121,12 @@ impl Mcp {
         match receiver {
             McpReceiver::Output(handle) => {
                 let Some(keep) = self.keeps.get_mut(handle) else { return };
-                let was_full = keep.is_full;
                 keep.take(chunk);
-                let is_newly_full = keep.is_full && !was_full;
-                if keep.has_readers() || is_newly_full {
-                    self.note(News::Output(handle));
+                if let Some(asked_count) = keep.ask_after(chunk.data.len()) {
+                    hub.set_demand(subscriber, asked_count); // M6
                 }
-                if is_newly_full {
-                    hub.hold(subscriber); // M6
+                if keep.has_readers() || keep.is_full() {
+                    self.note(News::Output(handle));
                 }
             }
             McpReceiver::Call(handle) if chunk.kind == Kind::Log => {
@@ -174,7 +172,12 @@ impl Mcp {
                 let Some(keep) = self.keeps.get_mut(handle) else { return };
                 match delivery {
                     Delivery::End(ended) => keep.end(ended),
-                    Delivery::Gap(gap) => keep.miss(gap),
+                    Delivery::Gap(gap) => {
+                        keep.miss(gap);
+                        if let Some(asked_count) = keep.ask_after(0) {
+                            hub.set_demand(subscriber, asked_count); // M6
+                        }
+                    }
                     Delivery::Chunk(_) | Delivery::Progress(_) => return,
                 }
                 self.note(News::Output(handle));

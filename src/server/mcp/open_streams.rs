@@ -324,11 +324,8 @@ fn read_now<R: Reactor + 'static>(
     if keep.is_done() {
         keep.place = None;
     }
-    if keep.is_full && keep.window().is_some_and(|window| window.room() > 0) {
-        keep.is_full = false;
-        if let Some(subscriber) = keep.subscriber {
-            shard.tell(Event::Demand(subscriber, u32::MAX));
-        }
+    if let (Some(asked_count), Some(subscriber)) = (keep.ask_after_read(), keep.subscriber) {
+        shard.tell(Event::Demand(subscriber, asked_count));
     }
     Some(Ok(results.call_value(value, meta)))
 }

@@ -254,7 +254,10 @@ pub(in crate::server) fn attach_keep<R: Reactor + 'static>(
     execution: ExecutionId,
     from: From,
 ) {
-    let spec = SubscribeSpec { policy: Policy::Block, from, ..SubscribeSpec::default() };
+    let totals = shard.inspect(execution).map(|status| status.totals).unwrap_or_default();
+    let kept = shard.guests.mcp.keeps.get_mut(keep);
+    let demand = kept.map_or(0, |kept| kept.ask_first(totals));
+    let spec = SubscribeSpec { policy: Policy::Block, from, demand, ..SubscribeSpec::default() };
     let subscribed =
         shard.attach_at_once(execution, spec, Destination::Mcp(McpReceiver::Output(keep)));
     let token = open_streams::token_of(shard, execution);

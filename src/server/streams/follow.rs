@@ -209,7 +209,7 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
             Attached::There(joined) => Some(peers.remotes_mut().insert(*joined, id)),
             Attached::Here(subscribed) => {
                 if !takes {
-                    hub.hold(subscribed.subscriber);
+                    hub.set_demand(subscribed.subscriber, 0);
                 }
                 Some(Source::Here(subscribed.subscriber))
             }
