@@ -26,6 +26,15 @@ pub fn plain_text(text: &str) -> String {
     text.chars().filter(|&c| is_shown(c)).collect()
 }
 
+/// Returns the length of the longest beginning of `bytes` that ends between two characters, if
+/// `bytes` is UTF-8 that was cut at its end. Returns the whole length otherwise.
+pub fn length_of_whole_characters(bytes: &[u8]) -> usize {
+    match std::str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
+        Ok(_) | Err(_) => bytes.len(),
+    }
+}
+
 /// True for the characters that [`plain_text`] keeps.
 pub const fn is_shown(c: char) -> bool {
     matches!(c, '\n' | '\t') || !is_command(c)
@@ -34,6 +43,16 @@ pub const fn is_shown(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_character_that_was_cut_is_left_out() {
+        let text = "a\u{e9}\u{20ac}\u{1f980}".as_bytes(); // One, two, three and four bytes.
+        let lengths: Vec<usize> =
+            (0..=text.len()).map(|until| length_of_whole_characters(&text[..until])).collect();
+        assert_eq!(lengths, [0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10]);
+        assert_eq!(length_of_whole_characters(b"\xffa\xc3"), 3, "other bytes stay as they are");
+        assert_eq!(length_of_whole_characters(b"\xc3"), 1, "something is always left");
+    }
 
     #[test]
     fn commands_go_and_everything_else_stays() {

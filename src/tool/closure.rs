@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::base::Instant;
+use crate::base::plain::length_of_whole_characters;
 use crate::base::planted::{Planted, planted};
 use crate::engine::Gate;
 use crate::limits;
@@ -122,7 +123,7 @@ impl Output {
     }
 
     /// Sends a chunk. A `payload` longer than the longest chunk becomes several, all but the last
-    /// of them flagged `more`. Waits while a `block` subscriber has to read first.
+    /// of them flagged `more`. Text is cut between characters. Waits while a `block` subscriber has to read first.
     ///
     /// # Errors
     /// [`Stopped`]: return. Some chunks of a long payload may have been sent.
@@ -163,7 +164,11 @@ impl Output {
         let piece_bytes_max = self.chunk_bytes_max() as usize;
         let mut rest = payload;
         loop {
-            let (piece, after) = rest.split_at(rest.len().min(piece_bytes_max));
+            let mut length = rest.len().min(piece_bytes_max);
+            if length < rest.len() {
+                length = length_of_whole_characters(&rest[..length]);
+            }
+            let (piece, after) = rest.split_at(length);
             let flags = if after.is_empty() { last_flags } else { CHUNK_MORE };
             self.send_piece(ChunkHeader { kind: kind as u8, key, flags }, piece)?;
             if after.is_empty() {

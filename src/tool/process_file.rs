@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::base::plain::length_of_whole_characters;
 use crate::limits;
 use crate::memory::Geometry;
 use crate::stream::Policy;
@@ -36,8 +37,9 @@ pub(super) fn spec() -> ToolSpec {
                     "maximum": CHUNK_BYTES_MAX,
                     "default": CHUNK_BYTES_DEFAULT,
                     "description": "The bytes of one chunk. If given, every chunk except the last \
-                                    has this size; the call is refused while memory is too short \
-                                    for it.",
+                                    has this size, or up to 3 bytes less where a character of \
+                                    UTF-8 would be cut; the call is refused while memory is too \
+                                    short for it.",
                 },
             },
             "required": ["file_path"],
@@ -84,16 +86,28 @@ fn stream(
         out.expect_total(chunk_count(metadata.len(), chunk_bytes, out.chunk_bytes_max()));
     }
     let mut buffer = vec![0; chunk_bytes];
-    let mut sent_bytes = 0u64;
+    let (mut sent_bytes, mut sent_count) = (0u64, 0);
+    let mut kept = 0; // Bytes of a character that would have been cut.
     loop {
-        let length = read_full(&mut file, &mut buffer).map_err(failed)?;
+        let length = kept + read_full(&mut file, &mut buffer[kept..]).map_err(failed)?;
         if length == 0 {
             return Ok(());
         }
-        out.send(&buffer[..length])?;
-        sent_bytes += length as u64;
+        let is_last = length < chunk_bytes;
+        let whole = if is_last { length } else { length_of_whole_characters(&buffer[..length]) };
+        out.send(&buffer[..whole])?;
+        buffer.copy_within(whole..length, 0);
+        kept = length - whole;
+        sent_bytes += whole as u64;
+        sent_count += chunk_count(whole as u64, chunk_bytes, out.chunk_bytes_max());
         if metadata.is_file() {
-            out.progress(sent_bytes as f64, Some(metadata.len().max(sent_bytes) as f64));
+            let file_bytes = metadata.len().max(sent_bytes);
+            if kept > 0 {
+                let rest_bytes = file_bytes - sent_bytes;
+                let rest = chunk_count(rest_bytes, chunk_bytes, out.chunk_bytes_max());
+                out.expect_total(sent_count + rest);
+            }
+            out.progress(sent_bytes as f64, Some(file_bytes as f64));
         }
     }
 }

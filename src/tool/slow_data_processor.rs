@@ -47,7 +47,10 @@ pub(super) fn spec() -> ToolSpec {
         }),
         // The tool is slow on purpose, so its silence means nothing.
         timeouts: Timeouts::NONE,
-        ..ToolSpec::new("slow_data_processor", "Makes chunks of text at a chosen pace.")
+        ..ToolSpec::new(
+            "slow_data_processor",
+            "Makes chunks of text at a chosen pace, each a line.",
+        )
     }
 }
 
@@ -71,11 +74,15 @@ pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), Arg
 }
 
 impl SlowDataProcessor {
-    /// Writes `chunk 7 of 10 .....`, cut or filled to the length of a chunk.
+    /// Writes a line `chunk 7 of 10 .....`, cut or filled to the length of a chunk. A chunk of one
+    /// byte has no line end.
     fn write_payload(&mut self) {
         let text = format!("chunk {} of {} ", self.sent_count + 1, self.chunk_count);
         let length = text.len().min(self.payload.len());
         self.payload[..length].copy_from_slice(&text.as_bytes()[..length]);
+        if let [_, .., last] = &mut *self.payload {
+            *last = b'\n';
+        }
     }
 }
 

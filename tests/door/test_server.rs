@@ -303,6 +303,9 @@ pub fn slow_bytes(chunk_count: u64, chunk_bytes: usize) -> Vec<u8> {
         let text = format!("chunk {number} of {chunk_count} ");
         let length = text.len().min(chunk_bytes);
         payload[..length].copy_from_slice(&text.as_bytes()[..length]);
+        if chunk_bytes > 1 {
+            payload[chunk_bytes - 1] = b'\n';
+        }
         all.extend_from_slice(&payload);
     }
     all

@@ -154,7 +154,7 @@ fn slow() -> Value {
 
 fn chunk(seq: u64) -> String {
     let text = format!("chunk {seq} of {CHUNKS} ");
-    format!("{text:.<width$}", width = CHUNK_BYTES as usize)
+    format!("{text:.<width$}\n", width = CHUNK_BYTES as usize - 1)
 }
 
 /// Checks what holds for every call with progress: the result is whole, and the progress only

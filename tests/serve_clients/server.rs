@@ -151,6 +151,9 @@ pub fn slow(chunks: u64, delay_ms: u64, chunk_size: u64) -> Value {
 pub fn slow_data(seq: u64, chunks: u64, chunk_size: u64) -> Vec<u8> {
     let mut data = format!("chunk {seq} of {chunks} ").into_bytes();
     data.resize(chunk_size as usize, b'.');
+    if chunk_size > 1 {
+        *data.last_mut().unwrap() = b'\n';
+    }
     data
 }
 
