@@ -43,7 +43,7 @@ Results:
 
 Subscription:
   --policy P          the behaviour when this reader lags: drop, drop_oldest, buffer, block,
-                      conflate, disconnect                        [the tool's default]
+                      conflate, disconnect   [on a terminal the tool's default, elsewhere block]
   --max-chunks N, --max-bytes N
                       how far this reader may lag                 [the policy's default]
   --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
@@ -62,8 +62,10 @@ Ctrl-C (or SIGTERM) cancels the execution, and the totals are still printed. A s
 program. If the reader of the results exits (`| head -1`), the execution is cancelled, and that is
 no failure.
 
-Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stream broke off, or
-chunks are missing with block; 2 bad usage or access denied; 3 the server cannot be reached.
+Results in a file or a pipe are whole, unless --policy allows losses. A line then tells them.
+
+Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stream broke off; 2 bad
+usage or access denied; 3 the server cannot be reached; 4 chunks are missing from the results.
 ";
 
 #[derive(Debug, Default)]
@@ -121,7 +123,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let execute = ExecuteOptions { timeouts, ..ExecuteOptions::default() };
     let (place, sink) = remote::sink(&options.output)?;
     let stream = client
-        .call(&tool.name, &arguments, &execute, options.follow.options())
+        .call(&tool.name, &arguments, &execute, options.follow.options_for(&options.output))
         .map_err(remote::failure)?;
     let interrupt = Arc::new(Interrupt::new(client));
     let at_interrupt = Arc::clone(&interrupt);

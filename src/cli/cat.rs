@@ -6,8 +6,6 @@ use lexopt::prelude::*;
 use streamdoor::base::{ExecutionId, Instant, SubscriberId};
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{Door, DoorError, DoorReader, NamedReader, ReadOptions};
-use streamdoor::engine::Hold;
-use streamdoor::limits;
 use streamdoor::reactor::Clock;
 use streamdoor::shard::{Agreed, Delivery, Names};
 use streamdoor::stream::{End, Terms};
@@ -49,7 +47,8 @@ Subscription:
   --from F            start: with the first chunk; live: with the next one; or a chunk's number
                                                                   [start]
   --policy P          the behaviour when this reader lags: drop, drop_oldest, buffer, block,
-                      conflate, disconnect                        [the execution's default]
+                      conflate, disconnect
+                                      [on a terminal the execution's default, elsewhere block]
   --max-chunks N, --max-bytes N
                       how far this reader may lag                 [the policy's default]
   --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
@@ -76,8 +75,11 @@ the tool.
 --named works with a server that has --named-doors. The server does not know this reader, so nobody
 waits for it: the policy can be neither block nor disconnect, and all kinds are read.
 
-Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the server has gone, or
-chunks are missing with block; 2 bad usage or access denied; 3 no server was found.
+Results in a file or a pipe are whole, unless --policy or --named allows losses. A line then tells
+them.
+
+Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the server has gone; 2 bad
+usage or access denied; 3 no server was found; 4 chunks are missing from the results.
 ";
 
 #[derive(Debug, Default)]
@@ -145,6 +147,9 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         return Ok(());
     };
     options.output.view(false)?; // Wrong output options are reported before anything is done.
+    if !options.by_name {
+        options.read.policy = options.output.policy(options.read.policy);
+    }
     let opened = match options.execution.take() {
         Some(id) if options.by_name => by_name(&id, &options)?,
         Some(id) => through_door(remote::execution(&id)?, &options)?,
@@ -173,7 +178,8 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         return place.conclude(output.as_ref().err(), "no longer read", Ok(()));
     };
     let verdict = results::verdict_of("the reader", end.state, error.as_deref());
-    let verdict = verdict.and_then(|()| results::whole(opened.terms.policy, end.missed));
+    let verdict = verdict
+        .and_then(|()| results::whole(options.output.is_kept(), opened.terms.policy, end.missed));
     let sha256 = taker.checksum.finish();
     let unwritten = output.as_ref().err().map(|error| std::io::Error::from(error.kind()));
     let results = Results { label, latency: taker.latency, end, error, sha256, output };
@@ -260,8 +266,7 @@ fn of_tool(options: &mut CatOptions) -> Result<Opened, CliError> {
     let tool = call::tool(&client, &name)?;
     let arguments = std::mem::take(&mut options.arguments).merged(&tool.arguments);
     let timeouts = options.timeouts.map(|timeouts| timeouts.over(tool.timeouts));
-    let hold = Some(Hold::UntilRead { deadline: limits::ATTACH_DEADLINE });
-    let execute = ExecuteOptions { timeouts, hold, ..ExecuteOptions::default() };
+    let execute = ExecuteOptions { timeouts, ..ExecuteOptions::default() };
     let interrupt = Arc::new(Interrupt::new(client.clone()));
     let at_interrupt = Arc::clone(&interrupt);
     stop_on_interrupt(move || at_interrupt.interrupted())?;

@@ -65,7 +65,7 @@ Options:
   -V, --version    show the version
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 the environment lacks something, or the server cannot
-be reached.
+be reached, 4 chunks are missing from the results.
 ";
 
 /// The reason why a command failed.
@@ -77,6 +77,8 @@ pub enum CliError {
     Call(String),
     /// The command was carried out and failed.
     Failed(String),
+    /// The execution completed, but chunks are missing from its results.
+    Incomplete(String),
     /// The machine lacks something. The text says what, and how to get it.
     Environment(String),
     /// The command failed, and its output has already said everything about it.
@@ -90,6 +92,7 @@ impl CliError {
             CliError::Failed(_) | CliError::Told => 1,
             CliError::Usage(_) | CliError::Call(_) => 2,
             CliError::Environment(_) => 3,
+            CliError::Incomplete(_) => 4,
         })
     }
 }
@@ -98,9 +101,10 @@ impl fmt::Display for CliError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CliError::Usage(text) => write!(out, "{text} (see --help)"),
-            CliError::Call(text) | CliError::Failed(text) | CliError::Environment(text) => {
-                out.write_str(text)
-            }
+            CliError::Call(text)
+            | CliError::Failed(text)
+            | CliError::Incomplete(text)
+            | CliError::Environment(text) => out.write_str(text),
             CliError::Told => out.write_str("failed"),
         }
     }

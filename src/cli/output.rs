@@ -5,6 +5,8 @@ use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use streamdoor::stream::Policy;
+
 use super::console::{print_err, print_out};
 use super::progress::Style;
 use super::sink::View;
@@ -95,6 +97,23 @@ impl OutputOptions {
             (None, None) if stdout_is_terminal => Ok((Destination::Stdout, View::Terminal)),
             (None, None) => Ok((Destination::Stdout, View::Raw)),
         }
+    }
+
+    /// True if the results remain: in a file, in what reads standard output, or as a checksum. They
+    /// are owed every chunk.
+    pub fn is_kept(&self) -> bool {
+        let place = self.view(io::stdout().is_terminal()).map(|(place, _)| place);
+        self.hash
+            || match place {
+                Ok(Destination::File(_)) => true,
+                Ok(Destination::Stdout) => !io::stdout().is_terminal(),
+                Ok(Destination::Nowhere) | Err(_) => false,
+            }
+    }
+
+    /// Returns the policy of a subscriber that fills this output, unless one is chosen.
+    pub fn policy(&self, chosen: Option<Policy>) -> Option<Policy> {
+        chosen.or(self.is_kept().then_some(Policy::Block))
     }
 
     /// Returns the style in which progress is shown.

@@ -13,6 +13,7 @@ use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{DoorError, DoorWriter, ProduceOptions, WriteError};
 use streamdoor::endpoint::PolicyChoice;
 use streamdoor::engine::Hold;
+use streamdoor::limits;
 use streamdoor::stream::{Kind, Policy};
 
 use super::console::{print_err, print_out};
@@ -40,8 +41,8 @@ once. Others follow it with `streamdoor cat ID`, over HTTP, or through MCP, like
   --kind K            the kind of the chunks: output, stdout, stderr, log, row, json …   [output]
   --policy P          the default policy of readers: drop, drop_oldest, buffer, block, conflate,
                       disconnect                                  [block]
-  --hold T            keep the beginning until somebody reads, at most this long: 30s, 5m
-                                                                  [do not wait for readers]
+  --hold T            keep the beginning until somebody reads, at most this long: 30s, 5m, or none;
+                      a full ring slows PROGRAM for this time     [30s]
   --inactivity-timeout T
                       the longest time without input              [none]
   -h, --help          show this text
@@ -85,7 +86,7 @@ struct PipeOptions {
     chunk_bytes: u32,
     kind: Kind,
     policy: Policy,
-    hold: Option<Duration>,
+    hold: TimeLimit,
     inactivity: TimeLimit,
 }
 
@@ -97,7 +98,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<PipeOptions>, CliError> 
         chunk_bytes: CHUNK_BYTES_DEFAULT,
         kind: Kind::Output,
         policy: Policy::Block,
-        hold: None,
+        hold: TimeLimit(Some(limits::ATTACH_DEADLINE)),
         inactivity: TimeLimit(None),
     };
     while let Some(argument) = parser.next()? {
@@ -107,7 +108,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<PipeOptions>, CliError> 
             Long("chunk-bytes") => options.chunk_bytes = parsed("chunk-bytes", &mut parser)?,
             Long("kind") => options.kind = parsed("kind", &mut parser)?,
             Long("policy") => options.policy = parsed("policy", &mut parser)?,
-            Long("hold") => options.hold = parsed::<TimeLimit>("hold", &mut parser)?.0,
+            Long("hold") => options.hold = parsed("hold", &mut parser)?,
             Long("inactivity-timeout") => {
                 options.inactivity = parsed("inactivity-timeout", &mut parser)?;
             }
@@ -179,7 +180,10 @@ fn wanted(options: &PipeOptions, input: &File) -> ProduceOptions {
             limit_chunks: None,
             limit_bytes: None,
         }),
-        hold: options.hold.map(|deadline| Hold::UntilRead { deadline }),
+        hold: Some(match options.hold.0 {
+            Some(deadline) => Hold::UntilRead { deadline },
+            None => Hold::Newest,
+        }),
         ..ExecuteOptions::default()
     };
     execution.timeouts = Some(streamdoor::engine::Timeouts {
@@ -336,7 +340,7 @@ mod tests {
         let options = read(&["build", "--as", "lines", "--kind", "log", "--hold", "5s"]);
         let options = options.unwrap().unwrap();
         assert_eq!((options.cut, options.kind), (Cut::Lines, Kind::Log));
-        assert_eq!((options.policy, options.hold), (Policy::Block, Some(Duration::from_secs(5))));
+        assert_eq!((options.policy, options.hold.0), (Policy::Block, Some(Duration::from_secs(5))));
         for wrong in [
             &[][..],
             &["a", "b"],

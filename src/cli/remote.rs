@@ -85,6 +85,13 @@ impl FollowArguments {
         let reconnects_max = self.reconnects_max.unwrap_or(default.reconnects_max);
         FollowOptions { delivery_options: self.delivery_options, reconnects_max, ..default }
     }
+
+    /// Like [`FollowArguments::options`], for results that go to `output`.
+    pub fn options_for(&self, output: &OutputOptions) -> FollowOptions {
+        let mut options = self.options();
+        options.delivery_options.policy = output.policy(options.delivery_options.policy);
+        options
+    }
 }
 
 #[cfg(feature = "tls")]
@@ -157,7 +164,7 @@ pub fn follow(
     let error = ended.error.as_deref().map(printable);
     let verdict = results::verdict_of("the subscriber", ended.end.state, error.as_deref());
     let policy = stream.started().map(|started| started.policy).unwrap_or_default();
-    let verdict = verdict.and_then(|()| results::whole(policy, stream.missed()));
+    let verdict = verdict.and_then(|()| results::whole(output.is_kept(), policy, stream.missed()));
     place.conclude(unwritten.as_ref().err(), &words, verdict)
 }
 

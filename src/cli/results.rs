@@ -108,15 +108,17 @@ pub fn verdict_of(who: &str, state: EndState, error: Option<&str>) -> Result<(),
     }))
 }
 
-/// Fails if chunks are missing although the policy is `block`, under which every chunk is owed.
-pub fn whole(policy: Policy, missed: Totals) -> Result<(), CliError> {
-    match (policy, missed) {
-        (Policy::Block, Totals { chunks: chunks @ 1.., bytes }) => Err(CliError::Failed(format!(
-            "{chunks} chunks with {bytes} bytes are missing from the results, although the policy \
-             is block"
-        ))),
-        _ => Ok(()),
+/// Fails if chunks are missing from results that are kept, or under `block`, which owes every
+/// chunk.
+pub fn whole(is_kept: bool, policy: Policy, missed: Totals) -> Result<(), CliError> {
+    let Totals { chunks, bytes } = missed;
+    if chunks == 0 || !(is_kept || policy == Policy::Block) {
+        return Ok(());
     }
+    let s = if chunks == 1 { " is" } else { "s are" };
+    Err(CliError::Incomplete(format!(
+        "{chunks} chunk{s} missing from the results, with {bytes} bytes (policy {policy})"
+    )))
 }
 
 /// Returns the peak memory of this process in KiB, or `None` if the kernel does not report it.

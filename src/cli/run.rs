@@ -49,7 +49,7 @@ Execution:
   --subscribers N     the number of subscribers, each with its own thread; only the first one's
                       results are shown                           [1]
   --policy P          the behaviour when a subscriber lags: drop, drop_oldest, buffer, block,
-                      conflate, disconnect                        [the tool's default]
+                      conflate, disconnect   [on a terminal the tool's default, elsewhere block]
   --limit-chunks N    how far it may lag                          [the policy's default]
   --first-chunk-timeout T, --inactivity-timeout T, --timeout T
                       the longest time until the first chunk, between chunks, and in total:
@@ -61,8 +61,10 @@ Execution:
 Ctrl-C (or SIGTERM) stops the tool, and the table is still printed. A second one ends the program.
 If the reader of the results exits (`| head -1`), the tool is stopped, and that is no failure.
 
+Results in a file or a pipe are whole, unless --policy allows losses. A line then tells them.
+
 Exit codes: 0 completed; 1 failed, cancelled or timed out; 2 bad usage; 3 the environment lacks
-something.
+something; 4 chunks are missing from the results.
 ";
 
 /// The deadline for readers that hold the tool back. The reader of standard output may pause, as a
@@ -115,7 +117,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<RunOptions>, CliError> {
 
 impl RunOptions {
     fn subscribe_spec(&self, declared: SubscribeDefaults) -> SubscribeSpec {
-        let policy = self.common.policy.unwrap_or(declared.policy);
+        let policy = self.output.policy(self.common.policy).unwrap_or(declared.policy);
         // The tool declares its limits for its own policy.
         let declared = if policy == declared.policy { declared } else { Default::default() };
         SubscribeSpec {
@@ -164,5 +166,12 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     upstreams.end();
     let unwritten = results.iter().find_map(|results| results.output.as_ref().err());
     let last_words = format!("{head}\n{}", results::table(&results, "ended", took));
-    place.conclude(unwritten, &last_words, results::verdict(&results))
+    let verdict = results::verdict(&results).and_then(|()| {
+        let is_kept = |at| options.output.hash || (at == 0 && options.output.is_kept());
+        let missed = results.iter().map(|results| results.end.missed);
+        missed
+            .enumerate()
+            .try_for_each(|(at, missed)| results::whole(is_kept(at), subscribe_spec.policy, missed))
+    });
+    place.conclude(unwritten, &last_words, verdict)
 }

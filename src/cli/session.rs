@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use streamdoor::base::{ExecutionId, Instant};
-use streamdoor::engine::{Hold, Start, SubscribeError, SubscribeSpec};
+use streamdoor::engine::{Start, SubscribeError, SubscribeSpec};
 use streamdoor::reactor::{AnyReactor, Choice, Clock, Idle, OpenError, Report, Watch};
 use streamdoor::shard::{
     CallError, Delivery, ExecuteError, ExecuteOptions, HandleError, Names, Outlet, Shard,
@@ -93,7 +93,6 @@ impl LocalSession {
         })?;
         let options = ExecuteOptions {
             start: Start::AfterSubscribers { count: subscribers as u32, deadline: ATTACH_DEADLINE },
-            hold: Hold::UntilRead { deadline: ATTACH_DEADLINE },
             ..options
         };
         let executed = shard.call(move |shard| shard.execute_prepared(prepared, options));

@@ -33,7 +33,8 @@ One execution:
   --from F            start: with the first chunk; live: with the next one; or a chunk's number
                                                                   [start]
   --policy P          the behaviour when this reader lags: drop, drop_oldest, buffer, block,
-                      conflate, disconnect                        [the execution's default]
+                      conflate, disconnect
+                                      [on a terminal the execution's default, elsewhere block]
   --max-chunks N, --max-bytes N
                       how far this reader may lag                 [the policy's default]
   --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
@@ -44,12 +45,12 @@ One execution:
   -h, --help          show this text
 
 After a broken connection, the client resumes at the same place. With block, results are
-acknowledged once they are written, and missing chunks are a failure. That includes chunks that were
-gone before this client connected, unless --from begins after them. Ctrl-C ends the program, not the
-execution.
+acknowledged once they are written. Results in a file or a pipe are whole, unless --policy allows
+losses. A line then tells them. That includes chunks that were gone before this client connected,
+unless --from begins after them. Ctrl-C ends the program, not the execution.
 
-Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stream broke off, or
-chunks are missing with block; 2 bad usage or access denied; 3 the server cannot be reached.
+Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stream broke off; 2 bad
+usage or access denied; 3 the server cannot be reached; 4 chunks are missing from the results.
 ";
 
 /// Moves to the top left of the terminal and clears everything after it.
@@ -140,7 +141,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
 
 fn follow(client: &Client, id: &str, options: &WatchOptions) -> Result<(), CliError> {
     let id = remote::execution(id)?;
-    let mut follow = options.follow.options();
+    let mut follow = options.follow.options_for(&options.output);
     follow.from = options.from.0;
     let stream = client.follow(id, follow).map_err(remote::failure)?;
     let (place, sink) = remote::sink(&options.output)?;

@@ -189,7 +189,8 @@ typedef struct sd_produce_options {
     uint64_t estimated_bytes; /* how much there will be; 0: unknown */
     uint32_t policy;          /* of readers that do not say (SD_POLICY_…) */
     uint32_t hold_ms;         /* the ring waits so long for the first reader before it drops
-                                 anything; 0: the server's default */
+                                 anything; 0: the server's default (30 s); UINT32_MAX: it does not
+                                 wait */
 } sd_produce_options;
 #define SD_PRODUCE_OPTIONS_INIT { sizeof(sd_produce_options), 0, 0, 0, 0, 0 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use streamdoor::agent::model::Wire;
 use streamdoor::base::{ExecutionId, Principal};
 use streamdoor::endpoint::{Access, Tokens};
-use streamdoor::engine::{Hold, Start, SubscribeSpec};
+use streamdoor::engine::{Start, SubscribeSpec};
 use streamdoor::limits;
 use streamdoor::reactor::{AnyReactor, Clock, ListenAddress, ListenError, OpenError, random_bytes};
 use streamdoor::server::{
@@ -265,7 +265,6 @@ fn execute(
 ) -> Result<ExecutionId, CliError> {
     let options = ExecuteOptions {
         start: Start::AfterSubscribers { count: 1, deadline: ATTACH_DEADLINE },
-        hold: Hold::UntilRead { deadline: ATTACH_DEADLINE },
         block_deadline: Some(BLOCK_DEADLINE),
         owner,
         ..Default::default()

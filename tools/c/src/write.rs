@@ -44,11 +44,14 @@ pub struct sd_produce_options {
 fn delivery_options(options: Option<sd_produce_options>) -> Result<ProduceOptions, Fault> {
     let Some(options) = options else { return Ok(ProduceOptions::default()) };
     let some = |number: u32| (number > 0).then_some(number);
-    let deadline = Duration::from_millis(options.hold_ms.into());
     let execution = ExecuteOptions {
         policy: policy(options.policy)?
             .map(|policy| PolicyChoice { policy, ..PolicyChoice::default() }),
-        hold: some(options.hold_ms).map(|_| Hold::UntilRead { deadline }),
+        hold: match options.hold_ms {
+            0 => None,
+            u32::MAX => Some(Hold::Newest),
+            ms => Some(Hold::UntilRead { deadline: Duration::from_millis(ms.into()) }),
+        },
         ..ExecuteOptions::default()
     };
     Ok(ProduceOptions {
