@@ -12,12 +12,10 @@
 //! ([`Tool`]):
 //!
 //! ```
-//! use std::{cell::Cell, rc::Rc, time::Duration};
+//! use std::{cell::Cell, rc::Rc};
 //!
 //! use serde_json::json;
-//! use streamdoor::{
-//!     Delivery, ExecuteOptions, Policy, Shard, ShardConfig, Start, SubscribeSpec, ToolSpec,
-//! };
+//! use streamdoor::{Delivery, ExecuteOptions, Shard, ShardConfig, SubscribeSpec, ToolSpec};
 //!
 //! let (mut shard, report) = Shard::new(ShardConfig::default())?;
 //! println!("{report}"); // The reactor that was chosen.
@@ -30,16 +28,13 @@
 //!     Ok(())
 //! })?;
 //!
-//! // An execution of the tool. It waits for its first subscriber.
-//! let start = Start::AfterSubscribers { count: 1, deadline: Duration::from_secs(5) };
-//! let options = ExecuteOptions { start, ..Default::default() };
-//! let id = shard.execute("count", &json!({"to": 100}), options)?;
+//! // An execution of the tool. Its beginning is kept until the first subscriber comes.
+//! let id = shard.execute("count", &json!({"to": 100}), ExecuteOptions::default())?;
 //!
 //! // A subscriber. It gets everything, in order, and then one end.
 //! let (received, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
 //! let (count, end) = (Rc::clone(&received), Rc::clone(&done));
-//! let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
-//! shard.subscribe(id, spec, move |delivery| match delivery {
+//! shard.subscribe(id, SubscribeSpec::default(), move |delivery| match delivery {
 //!     Delivery::Chunk(_chunk) => count.set(count.get() + 1),
 //!     Delivery::Gap(_) | Delivery::Progress(_) => {}
 //!     Delivery::End(_) => end.set(true),
@@ -58,18 +53,13 @@
 //! executions and attaches a [`Subscriber`] on any other thread:
 //!
 //! ```
-//! use streamdoor::{Delivery, ExecuteOptions, Policy, Shard, ShardConfig, SubscribeSpec};
-//! use streamdoor::{Start, ToolSpec};
+//! use streamdoor::{Delivery, Shard, ShardConfig, ToolSpec};
 //!
 //! let (shard, _report) = Shard::spawn(ShardConfig::default(), |shard| {
 //!     let (spec, tools) = (ToolSpec::new("greet", "Says hello."), shard.tools_mut());
 //!     tools.insert_closure(spec, |_, out| Ok(out.send(b"hello")?)).expect("its name is new");
 //! })?;
-//! let start = Start::AfterSubscribers { count: 1, deadline: std::time::Duration::from_secs(5) };
-//! let options = ExecuteOptions { start, ..Default::default() };
-//! let id = shard.execute("greet", serde_json::json!({}), options)?;
-//! let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
-//! let mut subscriber = shard.subscribe(id, spec)?;
+//! let mut subscriber = shard.run("greet", serde_json::json!({}))?;
 //! loop {
 //!     match subscriber.next() {
 //!         Delivery::Chunk(chunk) => assert_eq!(chunk.data, b"hello"),
@@ -190,7 +180,9 @@ pub mod errors {
     #[doc(inline)]
     pub use crate::reactor::{idle::IdleParseError, probe::ChoiceParseError};
     #[doc(inline)]
-    pub use crate::shard::{CallError, ExecuteError, HandleError, PublishError, Shortage};
+    pub use crate::shard::{
+        CallError, ExecuteError, HandleError, PublishError, RunError, Shortage,
+    };
     #[doc(inline)]
     pub use crate::stream::{UnknownKind, UnknownPolicy};
     #[doc(inline)]

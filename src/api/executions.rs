@@ -24,8 +24,18 @@ documents! {
         tool: String,
         /// The state of the execution.
         state: ExecutionState,
+        /// The hold of its beginning. It is absent if the ring keeps the newest chunks.
+        hold: Option<KeptBeginning>,
         /// The paths of the execution.
         links: Links,
+    }
+
+    /// The beginning of an execution, which is kept until its first reader comes. A tool that has
+    /// filled the ring waits.
+    struct KeptBeginning: "KeptBeginning" {
+        /// The longest time to wait for a reader, in milliseconds. Then the ring keeps the newest
+        /// chunks.
+        until_read_ms: u64,
     }
 
     /// The paths of an execution and of its parts.

@@ -40,8 +40,8 @@ pub use doors::{
 };
 pub use events::{ChunkEvent, EndEvent, GapEvent, PartEvent, Replay, StartedEvent, progress_rows};
 pub use executions::{
-    AllProgress, Created, Ended, Execution, Executions, HELD_BY_HOLD, Links, Progress, ProgressOf,
-    StateOf, Subscriber, Summary, TokenProgress,
+    AllProgress, Created, Ended, Execution, Executions, HELD_BY_HOLD, KeptBeginning, Links,
+    Progress, ProgressOf, StateOf, Subscriber, Summary, TokenProgress,
 };
 pub use fronts::{CommandAnswer, FrontInfo, McpError, McpProblem, StartedRun, Thread, ThreadState};
 pub use replies::{ErrorReply, Health, Problem};

@@ -40,7 +40,7 @@ fn a_document_is_written_as_it_was_read() {
 fn a_tool_and_an_error_have_their_order() {
     let tool = r#"{"name":"t","description":"T.","input_schema":{"type":"object"},"#;
     let times = r#""timeouts":{"first_chunk_ms":1,"inactivity_ms":null,"total_ms":null},"#;
-    let subscribers = r#"{"policy":"drop","limit_chunks":null,"limit_bytes":null}"#;
+    let subscribers = r#"{"policy":"block","limit_chunks":null,"limit_bytes":null}"#;
     let mut spec = crate::tool::ToolSpec::new("t", "T.");
     let first_chunk = Some(std::time::Duration::from_millis(1));
     spec.timeouts = crate::engine::Timeouts { first_chunk, ..crate::engine::Timeouts::NONE };
@@ -164,10 +164,12 @@ fn a_member_that_an_answer_lacks_is_named() {
         "encoding": "text", "data": "d", "exit": {"code": 1}, "error": "e",
     });
     let created = json!({
-        "execution": id, "token": token, "tool": "t", "state": "queued", "links": links,
+        "execution": id, "token": token, "tool": "t", "state": "queued",
+        "hold": {"until_read_ms": 1}, "links": links,
     });
     let of = json!({"token": token, "execution": id, "progress": progress});
     assert_is_strict::<Created>(&created);
+    assert_is_strict::<KeptBeginning>(&created["hold"]);
     assert_is_strict::<Links>(&links);
     assert_is_strict::<StateOf>(&json!({"execution": id, "state": "running"}));
     assert_is_strict::<Executions>(&json!({"executions": [summary], "dead_shards": [1]}));

@@ -70,8 +70,6 @@ use serde_json::Value;
 
 use crate::client::{Client, ClientError, ExecuteOptions};
 use crate::endpoint::{GrantNames, ProduceGrant, ReadGrant, check_token};
-use crate::engine::Hold;
-use crate::limits;
 
 use connection::OpenConnection;
 
@@ -197,10 +195,8 @@ impl Door {
         arguments: &Value,
         options: &ReadOptions,
     ) -> Result<DoorReader, DoorError> {
-        let hold = Some(Hold::UntilRead { deadline: limits::ATTACH_DEADLINE });
-        let execute = ExecuteOptions { hold, ..ExecuteOptions::default() };
         let client = self.client()?;
-        let created = client.execute(tool, arguments, &execute);
+        let created = client.execute(tool, arguments, &ExecuteOptions::default());
         let created = created.map_err(|error| self.failed(error))?;
         let reader = self.read(&created.execution.to_string(), options);
         if reader.is_err() {

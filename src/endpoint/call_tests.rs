@@ -213,7 +213,7 @@ fn opening() -> Opening {
     Opening {
         policy: None,
         start: Start::Now,
-        hold: Hold::Newest,
+        hold: Hold::default(),
         timeouts: None,
         retention: None,
         block_deadline: None,
@@ -278,7 +278,7 @@ fn an_execution_is_what_its_body_says() {
         (json!({"start": "now"}), opening()),
         (json!({"start": {"after_subscribers": 2}}), after(2, limits::ATTACH_DEADLINE)),
         (json!({"start": {"after_subscribers": 1, "deadline_ms": 5}}), after(1, ms(5))),
-        (json!({"hold": "newest"}), opening()),
+        (json!({"hold": "newest"}), Opening { hold: Hold::Newest, ..opening() }),
         (json!({"hold": "until_read"}), until(limits::ATTACH_DEADLINE)),
         (json!({"hold": {"until_read_ms": 70}}), until(ms(70))),
         (json!({"timeouts": {}}), timeouts(Some(first), Some(inactivity), None)),

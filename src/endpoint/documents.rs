@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::api::{
     self, AllProgress, CallTimeouts, CancelledCall, Created, Delivered, DoorEnd, DoorGo, Encoding,
-    EndOfDoor, Ended, Execution, Executions, HELD_BY_HOLD, Health, Json, Links, ProgressOf,
-    StateOf, Subscriber, Summary, TokenProgress, ToolCall, Tools, spelled,
+    EndOfDoor, Ended, Execution, Executions, HELD_BY_HOLD, Health, Json, KeptBeginning, Links,
+    ProgressOf, StateOf, Subscriber, Summary, TokenProgress, ToolCall, Tools, spelled,
 };
 use crate::base::{ExecutionId, Instant, ProgressToken};
-use crate::engine::{Status, SubscriberStatus, Timeouts};
+use crate::engine::{Hold, Status, SubscriberStatus, Timeouts};
 use crate::stream::{DetachReason, ExecutionState, Exit, Outcome, Progress};
 use crate::tool::ToolSpec;
 use crate::trace::TraceContext;
@@ -116,10 +116,17 @@ pub fn created(
     token: Option<ProgressToken>,
     tool: &str,
     state: ExecutionState,
+    hold: Hold,
     ticket: Option<&str>,
 ) -> Value {
     let (tool, links) = (tool.to_owned(), links(id, token, ticket));
-    spelled(&Created { execution: id, token, tool, state, links })
+    let hold = match hold {
+        Hold::Newest => None,
+        Hold::UntilRead { deadline } => {
+            Some(KeptBeginning { until_read_ms: deadline.as_millis() as u64 })
+        }
+    };
+    spelled(&Created { execution: id, token, tool, state, hold, links })
 }
 
 /// Returns the paths of an execution and of its parts.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::call_tests::{id, token};
 use super::documents::{self, all_progress, created, execution, executions, progress, result};
 use crate::base::{Handle, Instant, SubscriberId};
-use crate::engine::{Status, SubscriberPlace, SubscriberStatus};
+use crate::engine::{Hold, Status, SubscriberPlace, SubscriberStatus};
 use crate::stream::{
     ExecutionState, Exit, Kinds, LagLimit, Outcome, Policy, Progress, Terms, Totals,
 };
@@ -159,7 +159,9 @@ fn what_was_created_has_links_to_what_can_be_asked() {
     let mut expected = json!({
         "execution": a, "token": t, "tool": "tool", "state": "running", "links": links(Some(&t)),
     });
-    let created = |token, ticket| created(id(1), token, "tool", ExecutionState::Running, ticket);
+    let created = |token, ticket| {
+        created(id(1), token, "tool", ExecutionState::Running, Hold::Newest, ticket)
+    };
     assert_eq!(created(Some(token()), None), expected);
     expected.as_object_mut().unwrap().shift_remove("token");
     expected["links"] = links(None);
@@ -241,14 +243,15 @@ fn a_result_is_text_if_it_is_and_says_whether_it_is_all() {
 #[test]
 fn members_have_their_order() {
     let (full, texts) = (full(), (Some("m"), Some("{\"b\": 2.0}")));
-    let created = created(id(1), Some(token()), "a", ExecutionState::Running, None);
+    let created =
+        created(id(1), Some(token()), "a", ExecutionState::Running, Hold::default(), None);
     let execution = execution(&full, "a", texts, &subscribers(), None, NOW);
     let executions = executions([(&full, "a")], NOW);
     let result = result(&full, b"a");
     let of_token = progress(token(), &full, texts);
     let all = all_progress([(token(), id(1), full.progress, texts)]);
     let table = [
-        (&created, "execution token tool state links"),
+        (&created, "execution token tool state hold links"),
         (
             &execution,
             "execution tool token state progress chunks bytes head_seq tail_seq total_chunks \

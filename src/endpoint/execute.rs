@@ -50,9 +50,10 @@ pub(super) const BEGINNING: Field = Field::new(
 pub(super) const KEPT: Field = Field::new(
     "hold",
     Shape::Either(&[Shape::Choice(&["newest", "until_read"]), Shape::Members(HOLD)]),
-    "The chunks that are kept until a reader comes: the newest, or the oldest (the tool waits).",
+    "The chunks that are kept until a reader comes: the newest, or the oldest. `until_read` keeps the \
+     oldest, and a tool that has filled the ring waits, for 30 s at most.",
 )
-.or(Preset::Text("newest"));
+.or(Preset::Text("until_read"));
 pub(super) const ALLOWED: Field = Field::new(
     "timeouts",
     Shape::Members(TIMEOUTS),
@@ -218,12 +219,13 @@ fn start(members: &Members<'_>) -> Result<Start, ApiError> {
 }
 
 fn hold(members: &Members<'_>) -> Result<Hold, ApiError> {
-    let deadline = match members.members("hold")? {
-        Some(parts) => duration(&parts, "until_read_ms")?,
-        None if members.choice("hold")? == Some("until_read") => Some(limits::ATTACH_DEADLINE),
-        None => None,
-    };
-    Ok(deadline.map_or(Hold::Newest, |deadline| Hold::UntilRead { deadline }))
+    Ok(match members.members("hold")? {
+        Some(parts) => Hold::UntilRead {
+            deadline: duration(&parts, "until_read_ms")?.expect("the field is required"),
+        },
+        None if members.choice("hold")? == Some("newest") => Hold::Newest,
+        None => Hold::default(),
+    })
 }
 
 pub(super) fn timeouts(members: &Members<'_>) -> Result<Option<Timeouts>, ApiError> {

@@ -106,7 +106,7 @@ mod checked {
     use super::*;
     use crate::base::{Handle, Instant, SubscriberId};
     use crate::engine::policy::Cursor;
-    use crate::engine::{AcknowledgeError, Status, Timeouts};
+    use crate::engine::{AcknowledgeError, Hold, Status, Timeouts};
     use crate::stream::{
         DetachReason, ExecutionState, Exit, Kind, Kinds, LagLimit, Outcome, Policy, Terms, Totals,
     };
@@ -141,10 +141,11 @@ mod checked {
             assert_is("TokenProgress", &documents::progress(token(), &status, texts));
             let row = (token(), id(1), status.progress, texts);
             assert_is("AllProgress", &documents::all_progress([row]));
-            assert_is(
-                "Created",
-                &documents::created(id(1), status.token, "t", status.state, Some("x")),
-            );
+            for hold in [Hold::Newest, Hold::default()] {
+                let (token, state) = (status.token, status.state);
+                let created = documents::created(id(1), token, "t", state, hold, Some("x"));
+                assert_is("Created", &created);
+            }
         }
         assert_is("State", &documents::state(id(1), ExecutionState::Draining));
         assert_is("Health", &documents::health("ok"));

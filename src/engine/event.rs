@@ -218,10 +218,9 @@ pub enum Start {
 /// let options = ExecuteOptions { hold, ..Default::default() };
 /// assert_ne!(options.hold, Hold::default());
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// The ring keeps the newest chunks, as it always does later.
-    #[default]
     Newest,
     /// The ring keeps the oldest chunks. A producer that has filled it waits until the first
     /// subscriber comes or the deadline has passed.
@@ -229,6 +228,14 @@ pub enum Hold {
         /// Time to wait for a subscriber.
         deadline: Duration,
     },
+}
+
+impl Default for Hold {
+    /// [`Hold::UntilRead`] for [`limits::ATTACH_DEADLINE`]: a subscriber that comes in this time
+    /// misses nothing.
+    fn default() -> Hold {
+        Hold::UntilRead { deadline: limits::ATTACH_DEADLINE }
+    }
 }
 
 /// The consequence for a `block` subscriber that held the producer back for too long.
@@ -351,7 +358,7 @@ pub struct SubscribeSpec {
 }
 
 impl Default for SubscribeSpec {
-    /// `drop` with its default limit, from the first chunk, with unlimited demand.
+    /// `block`, from the first chunk, with unlimited demand.
     fn default() -> SubscribeSpec {
         SubscribeSpec {
             policy: Policy::default(),

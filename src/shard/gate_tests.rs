@@ -131,7 +131,7 @@ fn who_waits_for_nobody_fails_at_the_block_deadline_and_says_why() {
     let mut shard = shard();
     let prepared = Prepared::new(Work::Steps(Box::new(Pretends)));
     let block_deadline = Some(Duration::from_millis(20));
-    let options = ExecuteOptions { block_deadline, ..Default::default() };
+    let options = ExecuteOptions { block_deadline, hold: Hold::Newest, ..Default::default() };
     let id = shard.execute_prepared(prepared, options).unwrap();
     let opened_at = shard.inspect(id).unwrap().opened_at;
     loop {

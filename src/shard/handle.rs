@@ -14,7 +14,8 @@ use super::{
     ExecuteError, ExecuteOptions, MemoryStatus, Shard, ShardConfig, Subscriber, panics, produce,
 };
 use crate::base::{ExecutionId, Handle, Panicked, guarded};
-use crate::engine::{CancelError, NotFound, Status, SubscribeError, SubscribeSpec};
+use crate::engine::{CancelError, NotFound, Start, Status, SubscribeError, SubscribeSpec};
+use crate::limits;
 use crate::memory::RingWriter;
 use crate::reactor::{AnyReactor, Reactor, Report, thread};
 use crate::tool::ToolError;
@@ -102,6 +103,15 @@ pub enum HandleError<E> {
     Call(CallError),
     /// The shard refused the request.
     Refused(E),
+}
+
+/// The reason why [`ShardHandle::run`] started nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunError {
+    /// The execution was not started.
+    Execute(ExecuteError),
+    /// The subscriber was not attached. The execution was cancelled.
+    Subscribe(SubscribeError),
 }
 
 /// The function that makes a shard on the thread that will run it.
@@ -246,7 +256,45 @@ impl<O: Outlet<AnyReactor>> ShardHandle<O> {
         receiver.recv().map_err(|_| CallError::Gone)?
     }
 
-    /// Runs a tool by name. Returns the id of the new execution.
+    /// Runs a tool by name, and attaches its first subscriber before it starts. The subscriber is
+    /// given everything: its policy is `block`.
+    ///
+    /// ```
+    /// use serde_json::json;
+    /// use streamdoor::{Delivery, Shard, ShardConfig};
+    ///
+    /// let (shard, _report) = Shard::spawn(ShardConfig::default(), |_| {})?;
+    /// let arguments = json!({"chunks": 1_000, "delay_ms": 0});
+    /// let mut subscriber = shard.run("slow_data_processor", arguments)?;
+    /// let mut chunk_count = 0;
+    /// loop {
+    ///     match subscriber.next() {
+    ///         Delivery::Chunk(_) => chunk_count += 1,
+    ///         Delivery::End(_) => break,
+    ///         Delivery::Gap(_) | Delivery::Progress(_) => {}
+    ///     }
+    /// }
+    /// assert_eq!(chunk_count, 1_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HandleError`]; nothing runs.
+    pub fn run(&self, tool: &str, arguments: Value) -> Result<Subscriber, HandleError<RunError>> {
+        let tool = tool.to_owned();
+        let start = Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE };
+        let options = ExecuteOptions { start, ..Default::default() };
+        refused(self.call(move |shard| {
+            let id = shard.execute(&tool, &arguments, options).map_err(RunError::Execute)?;
+            shard.subscribe_remote(id, SubscribeSpec::default()).map_err(|error| {
+                let _ = shard.cancel(id); // It has not started.
+                RunError::Subscribe(error)
+            })
+        }))
+    }
+
+    /// Runs a tool by name. Returns the id of the new execution. The first subscriber misses
+    /// nothing if it comes within 30 s: `options.hold` keeps the beginning.
     ///
     /// # Errors
     /// [`HandleError`]; nothing has happened.
@@ -353,6 +401,17 @@ impl fmt::Display for CallError {
 }
 
 impl std::error::Error for CallError {}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunError::Execute(error) => error.fmt(out),
+            RunError::Subscribe(error) => error.fmt(out),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
 
 impl<E: fmt::Display> fmt::Display for HandleError<E> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

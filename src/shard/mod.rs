@@ -62,7 +62,7 @@ pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 pub use events::{Agreed, Names};
 pub use feed::PublishError;
 use handle::Command;
-pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
+pub use handle::{CallError, HandleError, RunError, ShardHandle, ShardThread};
 pub use memory::{MemoryStatus, Shortage};
 use outlet::GuestRun;
 pub use outlet::Outlet;

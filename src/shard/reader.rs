@@ -29,7 +29,7 @@ use super::delivery::{Chunk, Delivery, Ended, Reported, detach_of_code};
 use super::window::Window;
 #[cfg(any(test, fuzzing))]
 use crate::base::planted::{Planted, planted};
-use crate::base::{Instant, SubscriberId};
+use crate::base::{ExecutionId, Instant, SubscriberId};
 use crate::engine::Subscribed;
 use crate::engine::policy::Cursor;
 use crate::limits;
@@ -638,6 +638,11 @@ impl<L: Link> Subscriber<L> {
 }
 
 impl Subscriber {
+    /// The execution that it follows.
+    pub fn execution(&self) -> ExecutionId {
+        self.link.shared.id
+    }
+
     /// Returns the next delivery, if there is one at this moment. Returns `None` for ever after the
     /// end. Never blocks, and makes a system call only if the shard waits for this reader.
     #[inline]

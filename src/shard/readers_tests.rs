@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::base::{ExecutionId, Random};
-use crate::engine::{From, SubscribeSpec};
+use crate::engine::{From, Hold, SubscribeSpec};
 use crate::memory::RingPoolConfig;
 use crate::shard::api::Polled;
 use crate::shard::reader::Subscriber;
@@ -95,7 +95,8 @@ struct Play {
 fn play(which: usize, spec: SubscribeSpec, before: &[Step], steps: &[Step]) -> Vec<String> {
     let mut shard = shard();
     let prepared = Prepared::new(Work::Feed);
-    let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
+    let options = ExecuteOptions { hold: Hold::Newest, ..Default::default() };
+    let id = shard.execute_prepared(prepared, options).unwrap();
     let (refused, given) = (VecDeque::new(), Vec::new());
     let mut play = Play { shard, id, reader: None, refused, given };
     before.iter().for_each(|step| play.carry_out(*step));

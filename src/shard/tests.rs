@@ -243,7 +243,7 @@ fn a_tool_on_the_shards_thread_runs_sleeps_and_ends() {
     }
     let chunks: Vec<String> =
         diary.borrow().iter().filter(|line| line.contains("chunk")).cloned().collect();
-    assert_eq!(chunks, ["1 chunk 1 of ", "2 chunk 2 of ", "3 chunk 3 of "]);
+    assert_eq!(chunks, ["1 chunk 1 of\n", "2 chunk 2 of\n", "3 chunk 3 of\n"]);
 }
 
 #[test]

@@ -180,6 +180,7 @@ impl Plan {
         let mut options = ExecuteOptions {
             retention: Some(self.retention(random)),
             block_deadline: Some(self.block_deadline(random)),
+            hold: Hold::Newest,
             ..Default::default()
         };
         let deadline = Duration::from_millis(1 << random.between(0, 14));

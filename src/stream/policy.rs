@@ -12,20 +12,21 @@ use crate::stream::{Kinds, Totals};
 /// use streamdoor::Policy;
 ///
 /// assert_eq!("drop_oldest".parse(), Ok(Policy::DropOldest));
-/// assert_eq!(Policy::default(), Policy::Drop);
+/// assert_eq!(Policy::default(), Policy::Block);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// The subscriber is owed `limit` chunks from its cursor. After these, one gap covers
     /// everything up to the head at that moment, and the subscriber continues live.
-    #[default]
     Drop,
     /// The subscriber is owed the newest `limit` chunks. The chunks before them are one gap in
     /// front.
     DropOldest,
     /// The same as [`Policy::Drop`], with a larger default limit.
     Buffer,
-    /// The subscriber is owed everything, and the producer waits for it.
+    /// The subscriber is owed everything, and the producer waits for it. It is the default, so that
+    /// nothing is lost unless somebody chooses it.
+    #[default]
     Block,
     /// The subscriber is owed the newest chunk of each key. The skipped chunks are gaps.
     Conflate,

@@ -103,10 +103,6 @@ pub(in crate::endpoint) fn command(body: &[u8], thread: Box<str>) -> Result<ApiC
             if assistant != AGENT && members.get("model").is_none() {
                 members["model"] = assistant.into(); // The assistant names a model.
             }
-            if members.get("hold").is_none() {
-                // The client reads the run on another connection, which comes later.
-                members["hold"] = "until_read".into();
-            }
             match agent::run(&members, None) {
                 Ok(execute) => {
                     Ok(ApiCall::Execute(Execute { front: Some(front.into()), ..execute }.into()))

@@ -49,6 +49,7 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         return refuse_run(shard, id, command, &ApiError::new(Status::CONFLICT, "busy", text));
     }
     let (mut options, policy) = options_of(execute.opening, owner);
+    let hold = options.hold;
     if matches!((options.start, &execute.stream), (Start::Now, Some(_))) {
         // A client that asks for the stream at once must miss nothing of it.
         options.start = Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE };
@@ -99,7 +100,8 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     let status = shard.inspect(execution).expect("it was just opened");
     let ticket = executions::ticket_for(shard, execution);
     let (token, tool) = (status.token, &execute.tool);
-    let document = documents::created(execution, token, tool, status.state, ticket.as_deref());
+    let document =
+        documents::created(execution, token, tool, status.state, hold, ticket.as_deref());
     hub::answer(shard, id, &Answer::created(&document, documents::location(execution)))
 }
 

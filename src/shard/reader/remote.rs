@@ -4,7 +4,7 @@
 use super::Subscriber;
 use super::link::ThreadLink;
 use super::log::RingLog;
-use crate::base::{ExecutionId, Instant};
+use crate::base::Instant;
 use crate::engine::Replay;
 use crate::engine::policy::{self, Cursor};
 use crate::memory::{LeaveReason, ProgressRecord, ShortText};
@@ -12,11 +12,6 @@ use crate::shard::Delivery;
 use crate::stream::Totals;
 
 impl Subscriber {
-    /// The execution that it follows.
-    pub(crate) fn execution(&self) -> ExecutionId {
-        self.link.shared.id
-    }
-
     /// The chunks that are kept for it in case its connection breaks.
     pub(crate) fn replay(&self) -> Option<Replay> {
         self.replay

@@ -199,7 +199,7 @@ fn who_removes_a_subscriber_is_told_the_same_on_every_shard() {
 #[test]
 fn output_whose_beginning_is_gone_is_refused_with_the_chunk_that_is_still_there() {
     let mut test_server = TestServer::new();
-    let id = test_server.run(BIG, "");
+    let id = test_server.run(BIG, ",\"hold\":\"newest\"");
     test_server.pass(SECOND);
     let heard = test_server.get(&format!("/v1/executions/{id}"));
     let (_, body) = heard.split_once("\r\n\r\n").unwrap();

@@ -263,7 +263,7 @@ fn a_tool_is_told_to_a_front_end_as_a_message_with_one_call() {
 fn what_a_ring_has_lost_is_a_gap_in_every_format() {
     let mut test_server = servers(1, &slowly());
     let long = Work { chunk_count: 400, chunk_bytes_max: 1_000, ..SHORT };
-    let execution = test_server.run(long, "");
+    let execution = test_server.run(long, ",\"hold\":\"newest\"");
     test_server.pass(60 * SECOND);
     for (format, gap) in
         [("ai-sdk", "\"data-gap\""), ("ag-ui", "\"gap\""), ("langgraph", "\"gap\"")]

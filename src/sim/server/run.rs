@@ -516,7 +516,12 @@ impl ServerPlay {
             shard.execution_count() == 0 && shard.ring_usage().leased_count == 0
         };
         if !self.shards.iter().all(is_empty) {
-            return Err(format!("something is left over: {:?}", self.shards));
+            let mut left = Vec::new();
+            for shard in &mut self.shards {
+                let ids: Vec<_> = shard.runs.iter().flatten().map(|run| run.id).collect();
+                left.extend(ids.into_iter().map(|id| shard.inspect(id)));
+            }
+            return Err(format!("something is left over: {:?}: {left:?}", self.shards));
         }
         match self.next_deadline() {
             None => Ok(()),

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use crate::base::Random;
 use crate::engine::Timeouts;
 use crate::memory::ChunkHeader;
-use crate::stream::{Kind, Totals};
+use crate::stream::{Kind, Policy, Totals};
 use crate::tool::{
-    ArgumentError, Arguments, Context, Done, EmitError, Job, Need, Output, SendError, Step, Tool,
-    ToolError, ToolSpec, Work,
+    ArgumentError, Arguments, Context, Done, EmitError, Job, Need, Output, SendError, Step,
+    SubscribeDefaults, Tool, ToolError, ToolSpec, Work,
 };
 
 /// The plan of one execution's chunks.
@@ -124,6 +124,7 @@ pub(super) fn spec() -> ToolSpec {
         arguments: json!({"type": "object", "properties": properties, "required": names}),
         timeouts: Timeouts::NONE,
         need: Need { ring_bytes: RING_BYTES, ..Need::default() },
+        subscribers: SubscribeDefaults { policy: Policy::Drop, ..Default::default() },
         ..ToolSpec::new("script", "Publishes what follows from its seed.")
     }
 }

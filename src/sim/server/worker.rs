@@ -88,6 +88,7 @@ impl SimWorker {
     pub fn introduction(random: &mut Random) -> String {
         let mut body = json!({"description": "Plays.", "input_schema": {"type": "object"}});
         body["timeouts"] = json!({"first_chunk_ms": null, "inactivity_ms": null});
+        body["policy"] = "drop".into();
         if random.chance(1, 3) {
             // One part is one chunk, as the script requires: none is coalesced with others.
             body["coalesce"] = json!({"delay_ms": random.between(1, 50), "max_bytes": 1});

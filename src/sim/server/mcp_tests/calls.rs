@@ -97,7 +97,7 @@ fn who_takes_nothing_for_a_while_is_told_what_it_missed_and_answered() {
     let mut mcp = Mcp::begun();
     let many = json!({"chunks": 3_000, "delay_ms": 1, "chunk_size": 200});
     let meta = json!({"progressToken": 1, "dev.streamdoor/stream": false});
-    let client = mcp.call(many, meta);
+    let client = mcp.call_lossy(many, meta);
     mcp.test_server.pass(Duration::from_secs(10));
     assert_eq!(mcp.states(), ["completed"], "nobody was held back");
     let mut text = String::new();

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use crate::sim::network::SimClient;
 use crate::sim::server::test_server::TestServer;
+use crate::stream::Policy;
+use crate::tool::{Need, Prepared, SubscribeDefaults, ToolSpec, Tools};
 
 pub const MOMENT: Duration = Duration::from_millis(1);
 
@@ -192,6 +194,21 @@ impl Mcp {
     /// Calls a tool.
     pub fn call(&mut self, arguments: Value, meta: Value) -> SimClient {
         let params = json!({"name": "slow_data_processor", "arguments": arguments, "_meta": meta});
+        let message = self.request("tools/call", params);
+        self.post(&message)
+    }
+
+    /// Calls a tool like `slow_data_processor`, whose subscribers may miss chunks.
+    pub fn call_lossy(&mut self, arguments: Value, meta: Value) -> SimClient {
+        let subscribers = SubscribeDefaults { policy: Policy::Drop, ..Default::default() };
+        let spec = ToolSpec { subscribers, ..ToolSpec::new("lossy", "Makes chunks of text.") };
+        let prepare = |arguments: &Value, _: Need| {
+            let prepared = Tools::built_in().prepare("slow_data_processor", arguments);
+            let Prepared { work, need, .. } = prepared.expect("the arguments are right");
+            Ok((work.into_inner(), need))
+        };
+        self.test_server.shards[0].tools_mut().insert(spec, prepare).unwrap();
+        let params = json!({"name": "lossy", "arguments": arguments, "_meta": meta});
         let message = self.request("tools/call", params);
         self.post(&message)
     }
