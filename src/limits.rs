@@ -453,6 +453,10 @@ pub const CONNECTIONS_RESERVE_MAX: u32 = 256;
 pub const CONNECTIONS_RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Interval at which refused connections are logged together.
 pub const REFUSALS_LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Answers that wait to be logged, at most. Others are only counted.
+pub const ANSWERS_TO_LOG_MAX: usize = 64;
+/// Bytes of the path of a refused request in the log.
+pub const REFUSED_PATH_BYTES_MAX: usize = 120;
 /// Plain bytes of one portion that is sealed for TLS at once.
 pub const TLS_SEAL_BYTES: usize = 128 << 10;
 /// Bytes that sealing adds to a portion: for each record of 16 KiB, and for other messages of TLS.

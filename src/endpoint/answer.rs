@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::base::Instant;
 use crate::endpoint::access::OriginPlace;
+use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{ApiError, Surroundings, mcp};
 use crate::limits;
 use crate::wire::http1::{Framing, ResponseHead, Status};
@@ -23,6 +25,10 @@ pub struct Answer {
     body: Cow<'static, [u8]>,
     retry_after: Option<Duration>,
     extra_header: ExtraHeader,
+    /// The code of the error. Empty if it is none.
+    code: &'static str,
+    /// The requested path, if the request was refused for its head.
+    refused_path: Option<Box<str>>,
 }
 
 /// An additional header of the answer. No answer has two of these.
@@ -55,6 +61,10 @@ pub(super) struct ResponseContext {
     pub error_format: ErrorFormat,
     /// The origin of the page that sent the request, if it is a configured origin.
     pub origin: Option<OriginPlace>,
+    /// The route of the request.
+    pub route: RouteAt,
+    /// The time at which the head of the request was read.
+    pub began: Option<Instant>,
 }
 
 /// The format in which an error is written.
@@ -106,13 +116,15 @@ impl Answer {
             body: Cow::Borrowed(&[]),
             retry_after: None,
             extra_header: ExtraHeader::None,
+            code: "",
+            refused_path: None,
         }
     }
 
     /// Creates the answer for an error.
     pub fn error(error: &ApiError) -> Answer {
-        let retry_after = error.retry_after;
-        Answer { retry_after, ..Answer::json(error.status, &error.to_json()) }
+        let (retry_after, code) = (error.retry_after, error.code);
+        Answer { retry_after, code, ..Answer::json(error.status, &error.to_json()) }
     }
 
     /// Does the same as [`Answer::error`], in this format.
@@ -120,9 +132,9 @@ impl Answer {
         match error_format {
             ErrorFormat::ApiError => Answer::error(error),
             ErrorFormat::JsonRpc => {
-                let retry_after = error.retry_after;
+                let (retry_after, code) = (error.retry_after, error.code);
                 let body = mcp::error_body(error);
-                Answer { retry_after, ..Answer::text(error.status, JSON, body) }
+                Answer { retry_after, code, ..Answer::text(error.status, JSON, body) }
             }
         }
     }
@@ -167,12 +179,23 @@ impl Answer {
         &self.body
     }
 
+    /// Adds the path of a request that was refused for its head, for the log. It is cut.
+    pub(super) fn at_path(self, path: &str) -> Answer {
+        if self.code.is_empty() {
+            return self;
+        }
+        let end = path.floor_char_boundary(limits::REFUSED_PATH_BYTES_MAX);
+        Answer { refused_path: Some(path[..end].into()), ..self }
+    }
+
     pub(super) fn write(
         &self,
         context: ResponseContext,
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) {
+        let error = (!self.code.is_empty()).then(|| (self.code, self.refused_path.as_deref()));
+        context.count(self.status, error, around);
         let mut head = ResponseHead::begin(out, self.status, &around.date);
         let retry_after = self.retry_after.map(|delay| {
             let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
@@ -228,7 +251,20 @@ impl ResponseContext {
         keeps_alive: false,
         error_format: ErrorFormat::ApiError,
         origin: None,
+        route: None,
+        began: None,
     };
+
+    /// Counts an answer in this context. `error` is the code of the error, with the path of a
+    /// request that was refused for its head.
+    pub fn count(
+        self,
+        status: Status,
+        error: Option<(&'static str, Option<&str>)>,
+        around: &Surroundings<'_>,
+    ) {
+        around.tally.count((self.route, self.began), status, error, around.now);
+    }
 
     /// Writes the CORS headers that let the page read the answer. The server uses no cookies, so it
     /// does not allow credentials.

@@ -10,6 +10,7 @@ use crate::endpoint::front::bodies;
 use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::Parameters;
 use crate::endpoint::routes::{ROUTES, Route};
+use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{
     ApiCall, ApiError, Deliver, DeliveryOptions, Execute, McpRequest, StreamFormat, agent, door,
     execute, mcp, workers,
@@ -67,15 +68,30 @@ pub(super) struct RoutedRequest<'a> {
 
 type Segments<'a> = SmallVec<[Cow<'a, str>; 8]>;
 
-/// Returns the meaning of a request as far as its head tells it, and the maximum length of its
-/// body.
-pub(super) fn ask(head: &RequestHead<'_>) -> (ParsedHead, u64) {
+/// A request as far as its head tells it.
+pub(super) struct Asked {
+    pub parsed: ParsedHead,
+    /// The maximum length of the body.
+    pub body_bytes_max: u64,
+    /// The route, if one fits.
+    pub route: RouteAt,
+}
+
+impl Asked {
+    /// Creates a request that is refused before its route is known. Its body is dropped, so that
+    /// the next request can be read.
+    pub fn refused(answer: Answer) -> Asked {
+        let parsed = ParsedHead::Here(answer);
+        Asked { parsed, body_bytes_max: limits::HTTP_BODY_BYTES_MAX, route: None }
+    }
+}
+
+/// Returns the meaning of a request as far as its head tells it.
+pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
     let words = ErrorFormat::at(head.target.path);
-    let error = |error: ApiError| ParsedHead::Here(Answer::error_in(words, &error));
-    // The body of a refused request is dropped, so that the next request can be read.
-    let dropped_max = limits::HTTP_BODY_BYTES_MAX;
+    let refused = |error: ApiError| Asked::refused(Answer::error_in(words, &error));
     if head.target.path == "*" {
-        return (ParsedHead::Here(allow(Answer::empty(Status::NO_CONTENT), ROUTES)), dropped_max);
+        return Asked::refused(allow(Answer::empty(Status::NO_CONTENT), ROUTES));
     }
     let segments: Result<Segments<'_>, DecodeError> =
         head.target.segments().take(SEGMENTS_MAX + 1).collect();
@@ -83,31 +99,39 @@ pub(super) fn ask(head: &RequestHead<'_>) -> (ParsedHead, u64) {
         Ok(segments) => segments,
         Err(fault) => {
             let text = format!("the path: {fault}");
-            let fault = ApiError::new(Status::BAD_REQUEST, "malformed_path", text);
-            return (error(fault), dropped_max);
+            return refused(ApiError::new(Status::BAD_REQUEST, "malformed_path", text));
         }
     };
-    let here = ROUTES.iter().filter(|route| is_at(route.path, &segments));
-    let here: SmallVec<[&Route; Method::ALL.len()]> = here.collect();
+    let here = ROUTES.iter().enumerate().filter(|(_, route)| is_at(route.path, &segments));
+    let here: SmallVec<[(usize, &Route); Method::ALL.len()]> = here.collect();
     if here.is_empty() {
         let text = "this path does not exist; see /openapi.json for all paths";
-        return (error(ApiError::new(Status::NOT_FOUND, "unknown_path", text)), dropped_max);
+        return refused(ApiError::new(Status::NOT_FOUND, "unknown_path", text));
     }
+    let routes = || here.iter().map(|(_, route)| *route);
     if head.method == Method::Options {
-        return (ParsedHead::Here(allow(Answer::empty(Status::NO_CONTENT), here)), dropped_max);
+        return Asked::refused(allow(Answer::empty(Status::NO_CONTENT), routes()));
     }
     let method = if head.method == Method::Head { Method::Get } else { head.method };
-    let Some(route) = here.iter().find(|route| route.method == method) else {
+    let Some((at, route)) = here.iter().find(|(_, route)| route.method == method) else {
         let text = format!("{} is not allowed at this path", head.method);
         let error = ApiError::new(Status::METHOD_NOT_ALLOWED, "method_not_allowed", text);
-        return (ParsedHead::Here(allow(Answer::error_in(words, &error), here)), dropped_max);
+        return Asked::refused(allow(Answer::error_in(words, &error), routes()));
     };
     let bytes_max = route.body.as_ref().map_or(0, |body| body.bytes_max);
-    match route.begin(head, &segments) {
+    let (parsed, body_bytes_max) = match route.begin(head, &segments) {
         Ok(parsed @ ParsedHead::Parts(_)) => (parsed, u64::MAX), // Each line has its own limit.
         Ok(parsed) => (parsed, bytes_max),
-        Err(fault) => (error(fault), bytes_max),
-    }
+        Err(fault) => (ParsedHead::Here(Answer::error_in(words, &fault)), bytes_max),
+    };
+    Asked { parsed, body_bytes_max, route: Some(*at as u8) }
+}
+
+/// Returns true if anybody may send this request.
+pub(super) fn is_open(head: &RequestHead<'_>) -> bool {
+    let method = if head.method == Method::Head { Method::Get } else { head.method };
+    let is_it = |route: &Route| route.method == method && route.path == head.target.path;
+    ROUTES.iter().any(|route| route.is_open && is_it(route))
 }
 
 /// Maximum number of parts of a path.

@@ -13,10 +13,11 @@
 //! - H3: nothing is kept between requests: an idle connection has no memory of its own.
 //! - H4: after an answer that leaves bytes of its request unread, the connection is closed.
 
-use crate::base::Principal;
+use crate::base::{Instant, Principal};
 use crate::endpoint::access::{Admission, OriginPlace};
 use crate::endpoint::answer::{Answer, ErrorFormat, ResponseContext};
-use crate::endpoint::ask::{ParsedHead, ask};
+use crate::endpoint::ask::{Asked, ParsedHead, ask};
+use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{ApiCall, ApiError, Surroundings};
 use crate::limits;
 use crate::wire::http1::{
@@ -30,12 +31,13 @@ use crate::wire::http1::{
 /// ```
 /// use streamdoor::base::Instant;
 /// use streamdoor::endpoint::{Access, Answer, ApiCall, ConnectionStep};
-/// use streamdoor::endpoint::{HttpConnection, Surroundings};
+/// use streamdoor::endpoint::{HttpConnection, Surroundings, Tally};
 /// use streamdoor::wire::http1::{Status, http_date};
 ///
 /// let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
 /// let (date, now) = (http_date(784_111_777), Instant::from_nanos(0));
-/// let around = Surroundings { date, now, access: &Access::default() };
+/// let (access, tally) = (Access::default(), Tally::new(false));
+/// let around = Surroundings { date, now, access: &access, tally: &tally };
 /// let request = b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n";
 /// let step = connection.receive(request, &around, &mut out);
 /// assert_eq!(step, ConnectionStep::Call(ApiCall::Tools));
@@ -137,6 +139,8 @@ struct Pending {
     may_keep_alive: bool,
     body: Vec<u8>,
     body_bytes_max: u64,
+    route: RouteAt,
+    began: Instant,
 }
 
 // Ten thousand connections may be idle at once.
@@ -373,6 +377,7 @@ impl HttpConnection {
         let version = if context.is_old { Version::Http10 } else { Version::Http11 };
         let framing = Framing::of_stream(version);
         context.keeps_alive &= framing == Framing::Chunked;
+        context.count(Status::OK, None, around);
         let mut head = ResponseHead::begin(out, Status::OK, &around.date);
         let own = [
             ("content-type", media_type),
@@ -635,12 +640,14 @@ impl HttpConnection {
 impl Pending {
     fn of(head: &RequestHead<'_>, around: &Surroundings<'_>) -> Pending {
         let Admission { origin, verdict } = around.access.admit(head, around.now);
-        let (principal, (parsed, body_bytes_max)) = match verdict {
+        let (principal, asked) = match verdict {
             Ok(principal) => (principal, ask(head)),
-            // The body is dropped, so that the next request can be read.
-            Err(answer) => {
-                (Principal::ANYONE, (ParsedHead::Here(answer), limits::HTTP_BODY_BYTES_MAX))
-            }
+            Err(answer) => (Principal::ANYONE, Asked::refused(answer)),
+        };
+        let Asked { parsed, body_bytes_max, route } = asked;
+        let parsed = match parsed {
+            ParsedHead::Here(answer) => ParsedHead::Here(answer.at_path(head.target.path)),
+            parsed => parsed,
         };
         let is_head = head.method == Method::Head;
         let is_old = head.version == Version::Http10;
@@ -654,13 +661,16 @@ impl Pending {
             may_keep_alive: false, // Known at its end.
             body: Vec::new(),
             body_bytes_max,
+            route,
+            began: around.now,
         }
     }
 
     /// Returns how an answer is written after which the connection closes.
     fn last_manner(&self) -> ResponseContext {
-        let Pending { is_head, origin, error_format, .. } = *self;
-        ResponseContext { is_head, origin, error_format, ..ResponseContext::LAST }
+        let Pending { is_head, origin, error_format, route, began, .. } = *self;
+        let began = Some(began);
+        ResponseContext { is_head, origin, error_format, route, began, ..ResponseContext::LAST }
     }
 
     fn context(&self) -> ResponseContext {

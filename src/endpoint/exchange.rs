@@ -14,7 +14,8 @@ pub static ACCESS: LazyLock<Access> =
 
 /// The inputs of a connection besides its bytes.
 pub fn around() -> Surroundings<'static> {
-    Surroundings { date: DATE, now: Instant::from_nanos(0), access: &ACCESS }
+    let tally = Box::leak(Box::new(Tally::new(false)));
+    Surroundings { date: DATE, now: Instant::from_nanos(0), access: &ACCESS, tally }
 }
 
 /// The calls and the output that some bytes led to.

@@ -50,8 +50,8 @@ pub(super) const BEGINNING: Field = Field::new(
 pub(super) const KEPT: Field = Field::new(
     "hold",
     Shape::Either(&[Shape::Choice(&["newest", "until_read"]), Shape::Members(HOLD)]),
-    "The chunks that are kept until a reader comes: the newest, or the oldest. `until_read` keeps the \
-     oldest, and a tool that has filled the ring waits, for 30 s at most.",
+    "The chunks that are kept until a reader comes: the newest, or the oldest. `until_read` keeps \
+     the oldest, and a tool that has filled the ring waits, for 30 s at most.",
 )
 .or(Preset::Text("until_read"));
 pub(super) const ALLOWED: Field = Field::new(

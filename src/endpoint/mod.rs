@@ -54,6 +54,7 @@ mod refusal_tests;
 mod routes;
 mod schemas;
 mod surroundings;
+mod tally;
 mod workers;
 #[cfg(test)]
 mod workers_tests;
@@ -74,4 +75,5 @@ pub use error::ApiError;
 pub use grant::{DOOR_VERSION, GrantFault, GrantNames, ProduceGrant, ReadGrant};
 pub use mcp::{McpAction, McpRequest, shard_of};
 pub use surroundings::Surroundings;
+pub use tally::{AnsweredRequest, RequestCounts, RequestsOfRoute, Tally};
 pub use workers::virtual_tool;

@@ -64,6 +64,9 @@ fn operation(route: &Route) -> Value {
     let in_head = route.headers.iter().map(|field| parameter(field, "header"));
     let parameters: Vec<Value> = in_query.chain(in_head).collect();
     let mut operation = json!({ "operationId": route.name, "summary": route.summary });
+    if route.is_open {
+        operation["security"] = json!([]);
+    }
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }

@@ -33,6 +33,9 @@ pub(super) struct Route {
     pub body: Option<Body>,
     /// The possible successful answers. Every other answer is an [`ApiError`].
     pub answers: &'static [(Status, Content)],
+    /// True if anybody may send it, without a token and to any host name: probes of service managers
+    /// and load balancers have neither.
+    pub is_open: bool,
     /// Reads the head of the request.
     pub begin: fn(&RoutedRequest<'_>) -> Result<ParsedHead, ApiError>,
 }
@@ -97,6 +100,7 @@ const PLAIN: Route = Route {
     headers: &[],
     body: None,
     answers: &[],
+    is_open: false,
     begin: |_| Err(NotFound.into()),
 };
 
@@ -183,6 +187,7 @@ pub(super) const ROUTES: &[Route] = &[
             let parameters = &request.parameters;
             Ok(ParsedHead::Execute(parameters.stream()?, parameters.trace()))
         },
+        ..PLAIN
     },
     Route {
         method: Method::Post,
@@ -207,6 +212,7 @@ pub(super) const ROUTES: &[Route] = &[
             };
             Ok(ParsedHead::Agent(stream, parameters.trace()))
         },
+        ..PLAIN
     },
     Route {
         path: "/v1/agent/stream/{thread}/stream",
@@ -581,6 +587,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "getHealth",
         summary: "Returns 200 while the server is alive.",
         answers: &[(Status::OK, Content::Json("Health"))],
+        is_open: true,
         begin: |_| Ok(ParsedHead::Here(Answer::json(Status::OK, &documents::health("ok")))),
         ..PLAIN
     },
@@ -590,6 +597,7 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Returns 200 if clients may be sent here, or 503 if the server is stopping or a \
                   shard has died.",
         answers: &[(Status::OK, Content::Json("Health"))],
+        is_open: true,
         begin: |_| Ok(ParsedHead::Call(ApiCall::Ready)),
         ..PLAIN
     },

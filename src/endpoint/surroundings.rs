@@ -1,7 +1,7 @@
 //! The inputs of a connection besides its bytes.
 
 use crate::base::Instant;
-use crate::endpoint::Access;
+use crate::endpoint::{Access, Tally};
 
 /// The inputs of an [`HttpConnection`](crate::endpoint::HttpConnection) besides its bytes. It reads
 /// no clock, and decides by itself which requests are admitted.
@@ -13,4 +13,6 @@ pub struct Surroundings<'a> {
     pub now: Instant,
     /// The rules by which requests are admitted.
     pub access: &'a Access,
+    /// The counts of answered requests.
+    pub tally: &'a Tally,
 }

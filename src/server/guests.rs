@@ -1,10 +1,11 @@
 //! The guests of a server's shard, and what the shard asks of them ([`Outlet`]).
 
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::base::{Handle, Instant, Panicked, Principal, SubscriberId};
-use crate::endpoint::{Access, PolicyChoice};
+use crate::endpoint::{Access, PolicyChoice, Tally};
 use crate::engine::{Engine, Gate, Verdict};
 use crate::limits;
 use crate::memory::{ControlPage, ReaderPageView};
@@ -86,6 +87,8 @@ pub struct GuestConfig {
     pub named_doors: Option<NamedDoors>,
     /// The log; off by default.
     pub log: Log,
+    /// True if every request is logged, and not only the refused ones.
+    pub logs_requests: bool,
     /// The sink for the spans of answered requests; off by default.
     pub spans: Spans,
     /// The counts of the MCP servers whose tools are offered here. The shards of a server have
@@ -117,6 +120,7 @@ impl Default for GuestConfig {
             doors: crate::server::Doors::default(),
             named_doors: None,
             log: Log::off(),
+            logs_requests: false,
             spans: Spans::off(),
             upstreams: Arc::default(),
             access: Arc::default(),
@@ -140,6 +144,8 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) upstreams: Arc<[UpstreamMeter]>,
     /// The rules of admission for clients.
     pub(in crate::server) access: Arc<Access>,
+    /// The counts of answered requests.
+    pub(in crate::server) tally: Rc<Tally>,
     /// The limits for sockets, once the shard listens.
     pub(in crate::server) socket_limits: SocketLimits,
     pub(in crate::server) connections_per_address_max: u32,
@@ -218,6 +224,7 @@ impl<R: Reactor + 'static> Guests<R> {
             spans: guests.spans,
             upstreams: guests.upstreams,
             access: guests.access,
+            tally: Rc::new(Tally::new(guests.logs_requests)),
             socket_limits: config.sockets.unwrap_or_default(),
             connections_per_address_max: guests.connections_per_address_max,
             #[cfg(feature = "tls")]

@@ -20,7 +20,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::endpoint::MetricsFormat;
+use crate::endpoint::{MetricsFormat, RequestCounts};
 use crate::mcp::Era;
 use crate::memory::pressure::Decisive;
 use crate::memory::{Pressure, RingPoolUsage};
@@ -67,6 +67,8 @@ pub struct ShardMetrics {
     pub door_bytes: u64,
     /// The numbers of clients of the Model Context Protocol.
     pub mcp: McpMetrics,
+    /// The counts of answered requests.
+    pub requests: RequestCounts,
 }
 
 /// The numbers of clients of the Model Context Protocol.
@@ -231,6 +233,7 @@ impl Collector for Snapshot {
         families.connections()?;
         families.rings()?;
         families.executions()?;
+        families.requests()?;
         families.mcp()?;
         families.process(&self.process)?;
         families.upstreams(&self.upstreams)
@@ -412,6 +415,54 @@ impl Families<'_, '_> {
             samples.to_vec()
         };
         self.labelled("executions", text, samples, ConstGauge::new)
+    }
+
+    /// Writes the answered requests by route. The label `code` is the status. A request without a
+    /// route has empty labels.
+    fn requests(&mut self) -> fmt::Result {
+        if self.shards.is_empty() {
+            return Ok(());
+        }
+        let text = "Requests answered, by route, method and status.";
+        let kind = MetricType::Counter;
+        let mut family = self.encoder.encode_descriptor("http_requests", text, None, kind)?;
+        for shard in self.shards {
+            let number = shard.shard.to_string();
+            for of in &shard.requests.routes {
+                for (status, count) in &of.by_status {
+                    let code = status.code().to_string();
+                    let labels = [
+                        ("shard", &*number),
+                        ("route", of.route),
+                        ("method", of.method),
+                        ("code", &*code),
+                    ];
+                    ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+                }
+            }
+        }
+        let text = "Time from the head of a request to the head of its answer, by route.";
+        let (unit, kind) = (Some(&Unit::Seconds), MetricType::Histogram);
+        let mut family =
+            self.encoder.encode_descriptor("http_request_duration", text, unit, kind)?;
+        for shard in self.shards {
+            let number = shard.shard.to_string();
+            for of in &shard.requests.routes {
+                let labels = [("shard", &*number), ("route", of.route), ("method", of.method)];
+                of.durations.encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let text = "Requests refused, by the code of the error.";
+        let kind = MetricType::Counter;
+        let mut family = self.encoder.encode_descriptor("requests_refused", text, None, kind)?;
+        for shard in self.shards {
+            let number = shard.shard.to_string();
+            for (code, count) in &shard.requests.refusals {
+                let labels = [("shard", &*number), ("code", *code)];
+                ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
     }
 
     fn mcp(&mut self) -> fmt::Result {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::endpoint::MetricsFormat;
+use crate::endpoint::{MetricsFormat, RequestCounts, RequestsOfRoute};
 use crate::memory::pressure::Decisive;
 use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor::{Counters as ReactorCounters, SocketCounters};
@@ -10,7 +10,8 @@ use crate::server::metrics::{
     ExecutionCounts, McpCounts, McpMetrics, ProcessMetrics, ShardMetrics, render,
 };
 use crate::server::{UpstreamCount, UpstreamMeter};
-use crate::trace::{Counters, Duties, Duty, Latencies, Stalls, Transport};
+use crate::trace::{Counters, Duties, Duty, Latencies, Latency, Stalls, Transport};
+use crate::wire::http1::Status;
 
 /// Families by name.
 type Families = BTreeMap<String, Family>;
@@ -197,7 +198,17 @@ fn shard(number: u32) -> ShardMetrics {
             open_streams: 26,
             tasks: 27,
         },
+        requests: requests(),
     }
+}
+
+fn requests() -> RequestCounts {
+    let mut durations = Latency::default();
+    durations.record(2_000, 3);
+    let by_status = vec![(Status::OK, 2), (Status::CREATED, 1)];
+    let (method, route) = ("POST", "/v1/executions");
+    let of_route = RequestsOfRoute { method, route, by_status, durations };
+    RequestCounts { routes: vec![of_route], refusals: vec![("unknown_path", 4)] }
 }
 
 fn upstreams() -> [UpstreamMeter; 1] {
@@ -297,6 +308,11 @@ fn every_number_stands_under_its_name_unit_and_shard() {
         assert_eq!(value(name, "{shard=\"0\"}"), count);
     }
     assert_eq!(value("connections_allowed", ""), 1_000);
+    let of_route = "shard=\"0\",route=\"/v1/executions\",method=\"POST\"";
+    assert_eq!(value("http_requests", &format!("{{{of_route},code=\"200\"}}")), 2);
+    assert_eq!(value("http_requests", &format!("{{{of_route},code=\"201\"}}")), 1);
+    assert_eq!(value("requests_refused", "{shard=\"1\",code=\"unknown_path\"}"), 4);
+    assert!(families.contains_key("streamdoor_http_request_duration_seconds"));
     let version = concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}");
     assert_eq!(value("build", version), 1);
     // Every counter of a shard is included.

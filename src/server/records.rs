@@ -1,6 +1,8 @@
 //! Log records about connections, executions and subscribers.
 
+use crate::base::plain::plain_line;
 use crate::base::{ExecutionId, Handle, SubscriberId};
+use crate::endpoint::AnsweredRequest;
 use crate::engine::Verdict;
 use crate::memory::Pressure;
 use crate::memory::pressure::Diagnosis;
@@ -8,6 +10,8 @@ use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::server::{ServerShard, peers};
 use crate::stream::{End, EndState};
 use crate::trace::{Level, Record};
+use crate::wire::http1::Status;
+
 pub(in crate::server) fn wall_us<R: Reactor + 'static>(shard: &ServerShard<R>) -> u64 {
     shard.anchor.wall_us_at(shard.now.nanos())
 }
@@ -21,6 +25,64 @@ pub(in crate::server) fn log_connection<R: Reactor + 'static>(
     shard.guests.log.record(wall_us(shard), Level::Debug, event, |record| {
         record.number("shard", peers::own_index(shard) as u64).show("peer", &peer);
     });
+}
+
+/// Logs the answers on this connection.
+#[inline]
+pub(in crate::server) fn log_answered<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ConnectionId,
+) {
+    while shard.guests.tally.has_answered() {
+        let Some(answered) = shard.guests.tally.poll_answered() else { return };
+        log_one_answer(shard, id, &answered);
+    }
+}
+
+/// Logs an answer: as a refusal, together with those of the same code, and as a request if all of
+/// them are logged.
+fn log_one_answer<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ConnectionId,
+    answered: &AnsweredRequest,
+) {
+    let connection = shard.guests.hub.connection_at(id);
+    let show = |record: &mut Record| {
+        record.number("shard", peers::own_index(shard) as u64);
+        record.number("status", answered.status.code().into());
+        if !answered.code.is_empty() {
+            record.show("code", &answered.code);
+        }
+        if let Some(method) = answered.method {
+            record.show("method", &method).show("route", &answered.route);
+        }
+        if let Some(path) = &answered.path {
+            record.show("path", &plain_line(path));
+        }
+        let Some(connection) = connection else { return };
+        record.show("peer", &connection.peer);
+        let principal = connection.http.principal();
+        if let Some(name) = shard.guests.access.name_of(principal) {
+            record.show("principal", &name);
+        }
+    };
+    if answered.refused_count > 0 {
+        let is_grave = matches!(
+            answered.status,
+            Status::UNAUTHORIZED | Status::FORBIDDEN | Status::TOO_MANY_REQUESTS
+        ) || answered.status.code() >= 500;
+        let level = if is_grave { Level::Warn } else { Level::Info };
+        shard.guests.log.record(wall_us(shard), level, "requests_refused", |record| {
+            record.number("count", answered.refused_count);
+            show(record);
+        });
+    }
+    if shard.guests.tally.logs_all() {
+        shard.guests.log.record(wall_us(shard), Level::Info, "request", |record| {
+            show(record);
+            record.number("took_us", answered.took.as_micros() as u64);
+        });
+    }
 }
 
 /// Logs a change of the memory pressure, with the reading that decided it.

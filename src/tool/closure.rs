@@ -123,7 +123,8 @@ impl Output {
     }
 
     /// Sends a chunk. A `payload` longer than the longest chunk becomes several, all but the last
-    /// of them flagged `more`. Text is cut between characters. Waits while a `block` subscriber has to read first.
+    /// of them flagged `more`. Text is cut between characters. Waits while a `block` subscriber has
+    /// to read first.
     ///
     /// # Errors
     /// [`Stopped`]: return. Some chunks of a long payload may have been sent.

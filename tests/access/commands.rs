@@ -99,6 +99,52 @@ impl Drop for Server {
     }
 }
 
+/// Each refusal is counted, and the first of each kind is a line of the log.
+#[test]
+fn no_refusal_is_silent() {
+    let tokens = File::new("refusals", &format!("ann {ANN}\n"), 0o600);
+    let (mut server, url) = Server::start(&["--token-file", tokens.path(), "--access-log", "on"]);
+    let address = url.strip_prefix("http://").unwrap();
+    let body = json!({"tool": "nothing"});
+    let executions = "/v1/executions";
+    let foreign =
+        Asking { host: Some("elsewhere.test".to_owned()), ..Asking::new("GET", "/v1/tools") };
+    let table = [
+        (Asking::new("GET", "/v1/tools"), 401, "unauthorized", "/v1/tools"),
+        (Asking::new("GET", "/nowhere").token(ANN), 404, "unknown_path", "/nowhere"),
+        (Asking::new("PUT", executions).token(ANN), 405, "method_not_allowed", executions),
+        (Asking::new("POST", executions).token(ANN).body(&body), 404, "unknown_tool", ""),
+        (Asking::new("GET", "/v1/tools?a=1").token(ANN), 400, "unknown_parameter", "/v1/tools"),
+        (foreign.token(ANN), 403, "host_not_allowed", "/v1/tools"),
+    ];
+    for (asking, status, code, path) in &table {
+        for _ in 0..3 {
+            let (answered, _, document) = asking.answer(address);
+            assert_eq!(answered, *status, "{document}");
+            assert!(document.contains(&format!("\"code\":\"{code}\"")), "{document}");
+        }
+        let record = server.until("requests_refused");
+        assert_eq!((&record["code"], &record["status"]), (&json!(code), &json!(status)));
+        assert_eq!(record["count"], 1, "{record}");
+        assert_eq!(record["path"].as_str().unwrap_or(""), *path, "{record}");
+        assert!(record["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{record}");
+        let is_grave = [401, 403].contains(status);
+        assert_eq!(record["level"], if is_grave { "warn" } else { "info" });
+        let request = server.until("request");
+        assert_eq!((&request["code"], &request["status"]), (&json!(code), &json!(status)));
+    }
+    let (_, _, metrics) = Asking::new("GET", "/metrics").token(ANN).answer(address);
+    for (_, _, code, _) in &table {
+        let line = format!("streamdoor_requests_refused_total{{shard=\"0\",code=\"{code}\"}} 3");
+        assert!(metrics.contains(&line), "{line} in {metrics}");
+    }
+    let line = "streamdoor_http_requests_total{shard=\"0\",route=\"/v1/executions\",\
+                method=\"POST\",code=\"404\"} 3";
+    assert!(metrics.contains(line), "{metrics}");
+    let line = "streamdoor_http_requests_total{shard=\"0\",route=\"\",method=\"\",code=\"404\"} 3";
+    assert!(metrics.contains(line), "{metrics}");
+}
+
 #[test]
 fn programs_show_their_token_and_the_log_says_whose_it_was_but_not_which() {
     let text = format!("# for the tests\nann {ANN}\nbob {BOB}\n");

@@ -62,7 +62,7 @@ Settings, which override those of the file:
 const HELP_TAIL: &str = "
 SIGTERM and Ctrl-C stop the server in order: it accepts no more connections, stops all executions,
 and tells subscribers `detached: shutdown`. Until the deadline, it still sends pending events and
-replies. A second signal ends it at once.
+replies. A second signal, half a second later or more, ends it at once.
 
 Exit codes: 0 stopped, 1 failed, 2 bad usage, 3 the environment lacks something.
 ";
@@ -398,6 +398,7 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ServerSha
             doors: doors.clone(),
             named_doors: named_doors.clone(),
             log: log.clone(),
+            logs_requests: settings.access_log.0,
             access: Arc::clone(access),
             connections_per_address_max: settings.connections_per_address.0 as u32,
             ..Default::default()

@@ -117,6 +117,8 @@ settings! {
     /// Let programs of this user also read executions by name, as files /dev/shm/streamdoor-ID.
     /// Files that dead servers left behind are removed at the start.
     named_doors: Switch = Switch(false);
+    /// Log every request, and not only the refused ones.
+    access_log: Switch = Switch(false);
     /// The certificate chain of the server, in PEM, its own certificate first. With it and tls_key,
     /// all TCP connections use TLS; Unix sockets do not.
     tls_cert: FilePath = FilePath::default();

@@ -47,6 +47,7 @@ impl Access {
         // Only HTTP/1.0 can omit it, which no browser speaks.
         if let Some(host) = head.host
             && !self.knows_host(host)
+            && !ask::is_open(head)
         {
             let text = "this host name is not allowed; --allow-host adds names";
             return Err(forbidden("host_not_allowed", text, "host"));
@@ -89,6 +90,7 @@ impl Access {
                 let owner = bearer(credentials).and_then(|token| guard.tokens.owner_of(token));
                 owner.ok_or_else(|| Answer::unauthorized(error_format, WRONG_TOKEN))
             }
+            None if !has_ticket(head) && ask::is_open(head) => Ok(Principal::ANYONE),
             None => guard.holder_of(head, now).ok_or_else(|| match has_ticket(head) {
                 true => Answer::unauthorized(error_format, WRONG_TOKEN),
                 false => Answer::unauthorized(error_format, NO_TOKEN),

@@ -10,7 +10,9 @@ use crate::endpoint::call_tests::{id, token as progress_token};
 use crate::endpoint::exchange::{DATE, Response, responses};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::routes::{PATH_FIELDS, ROUTES, Route};
-use crate::endpoint::{Answer, ApiCall, ConnectionStep, HttpConnection, StreamBody, Surroundings};
+use crate::endpoint::{
+    Answer, ApiCall, ConnectionStep, HttpConnection, StreamBody, Surroundings, Tally,
+};
 use crate::wire::http1::{Method, Status};
 
 const ANN: &str = "Authorization: Bearer ann-0123456789abcdef0123456789abcdef";
@@ -83,6 +85,12 @@ impl Asking {
         asking
     }
 
+    /// True if anybody may send it.
+    fn is_open(&self) -> bool {
+        let is_read = matches!(self.method, Method::Get | Method::Head);
+        is_read && ["/healthz", "/readyz"].contains(&self.target.as_str())
+    }
+
     fn with(&self, line: &str) -> Asking {
         let mut changed = self.clone();
         changed.headers.push(line.to_owned());
@@ -117,7 +125,8 @@ impl Asking {
     }
 
     fn ask_at(&self, access: &Access, now: Instant) -> (Vec<(ApiCall, Principal)>, Response) {
-        let around = Surroundings { date: DATE, now, access };
+        let tally = Tally::new(false);
+        let around = Surroundings { date: DATE, now, access, tally: &tally };
         let last = Asking::new(Method::Get, "/v1/tools");
         let bytes = [self.bytes(), last.bytes()].concat();
         let (mut calls, out) = converse(&around, &[&bytes]);
@@ -229,7 +238,7 @@ fn whoever_may_not_come_in_is_refused_by_every_route_and_method() {
     let access = guarded();
     let ticket = access.ticket(Principal(1), id(2), Instant::from_nanos(0)).unwrap();
     let mut unauthorized = Vec::new();
-    for good in everything() {
+    for good in everything().into_iter().filter(|asking| !asking.is_open()) {
         let evil = Asking { host: "evil.example:8808", ..good.clone() };
         evil.is_refused(&access, 403, "host_not_allowed");
         let origins =
@@ -273,6 +282,27 @@ fn whoever_may_not_come_in_is_refused_by_every_route_and_method() {
     unauthorized.sort();
     unauthorized.dedup(); // One document, and the same as a JSON-RPC error.
     assert_eq!(unauthorized.len(), 2, "all refusals must have the same body");
+}
+
+/// Probes of service managers and load balancers have no token, and ask by address.
+#[test]
+fn a_probe_needs_no_token_and_no_name() {
+    let access = guarded();
+    let probes = everything().into_iter().filter(Asking::is_open);
+    assert_eq!(probes.clone().count(), 4);
+    for probe in probes.map(|probe| probe.without_token()) {
+        for probe in [probe.clone(), Asking { host: "10.0.0.7:8808", ..probe.clone() }] {
+            let (calls, response) = probe.ask(&access);
+            let is_called = matches!(&calls[..], [(ApiCall::Ready, Principal::ANYONE)]);
+            assert!(is_called || response.status == 200, "{probe:?}: {response:?}");
+        }
+        probe.with(WRONG).is_refused(&access, 401, "unauthorized");
+        probe.with("Sec-Fetch-Site: cross-site").is_refused(&access, 403, "origin_not_allowed");
+        let page = probe.with("Origin: https://evil.example");
+        page.is_refused(&access, 403, "origin_not_allowed");
+        let ticket = Asking { target: format!("{}?ticket=x", probe.target), ..probe };
+        ticket.is_refused(&access, 401, "unauthorized");
+    }
 }
 
 #[test]
@@ -323,7 +353,10 @@ fn pages_of_configured_origins_may_ask_and_read_the_answers() {
         assert!(calls.len() == 1 || response.status == 200, "{asking:?}: {response:?}");
         assert_readable(&response);
         let stranger = page(Asking::of(route).without_token());
-        assert_readable(&stranger.is_refused(&access, 401, "unauthorized"));
+        match route.is_open {
+            true => assert_readable(&stranger.ask(&access).1),
+            false => assert_readable(&stranger.is_refused(&access, 401, "unauthorized")),
+        }
         // A browser sends the preflight request without a token.
         let asked = Asking { method: Method::Options, body: None, ..stranger };
         let preflight = asked.with("Access-Control-Request-Method: POST");
@@ -403,7 +436,9 @@ fn a_ticket_opens_the_stream_of_its_execution_and_nothing_else() {
 #[test]
 fn who_asks_is_said_anew_by_each_request() {
     let access = guarded();
-    let around = Surroundings { date: DATE, now: Instant::from_nanos(0), access: &access };
+    let tally = Tally::new(false);
+    let (date, now) = (DATE, Instant::from_nanos(0));
+    let around = Surroundings { date, now, access: &access, tally: &tally };
     let tools = Asking::new(Method::Get, "/v1/tools").without_token();
     let requests = [ANN, BOB, WRONG, BOB, ANN].map(|line| tools.with(line).bytes()).concat();
     let (calls, out) = converse(&around, &[&requests]);
@@ -418,7 +453,9 @@ fn where_nobody_is_asked_for_a_token_there_are_no_tickets_and_everybody_is_the_s
     let access = Access::default();
     assert_eq!(access.ticket(Principal::ANYONE, id(1), Instant::from_nanos(0)), None);
     assert_eq!(access.name_of(Principal::ANYONE), None);
-    let around = Surroundings { date: DATE, now: Instant::from_nanos(0), access: &access };
+    let tally = Tally::new(false);
+    let (date, now) = (DATE, Instant::from_nanos(0));
+    let around = Surroundings { date, now, access: &access, tally: &tally };
     let tools = Asking::new(Method::Get, "/v1/tools");
     for asking in [tools.clone(), tools.without_token()] {
         let (calls, _) = converse(&around, &[&asking.bytes()]);

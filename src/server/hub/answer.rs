@@ -3,7 +3,7 @@
 use crate::base::Principal;
 use crate::endpoint::{Answer, ApiError, HttpConnection, Surroundings};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
+use crate::server::{ServerShard, records};
 
 /// The state of a request that was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +54,10 @@ fn reply<R: Reactor + 'static>(
     write: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>),
 ) -> Answered {
     let hub = &mut shard.guests.hub;
-    let around = hub.around(&shard.guests.access, shard.now);
+    let around = hub.around(&shard.guests.access, &shard.guests.tally, shard.now);
     if let Some(connection) = hub.writable(id) {
         connection.converse(|http, out| write(http, &around, out));
     }
+    records::log_answered(shard, id);
     Answered::Now
 }

@@ -1,10 +1,12 @@
 //! The start and the end of a server: listening and draining.
 
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::reactor::{ListenAddress, ListenError, ListenOptions, Reactor};
 use crate::server::ServerShard;
+use crate::server::guests::Guests;
 use crate::server::hub::Hub;
 
 /// Serves HTTP at this address from now on. Returns the address with the port that the kernel
@@ -71,8 +73,9 @@ pub(in crate::server) fn open_hub<R: Reactor + 'static>(
         let now = shard.reactor.now();
         let connections_max = shard.guests.socket_limits.connections_max;
         let per_address_max = shard.guests.connections_per_address_max;
-        let access = Arc::clone(&shard.guests.access);
-        let hub = Hub::new(connections_max, per_address_max, seed, now, access);
+        let Guests { access, tally, .. } = &shard.guests;
+        let rules = (Arc::clone(access), Rc::clone(tally));
+        let hub = Hub::new(connections_max, per_address_max, seed, now, rules);
         shard.guests.hub = Hub { is_open: true, ..hub };
     }
     Ok(())

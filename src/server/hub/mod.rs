@@ -43,6 +43,7 @@ pub(in crate::server) mod tls;
 #[path = "tls/absent.rs"]
 pub(in crate::server) mod tls;
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ pub use tls::TlsConfig;
 pub use tls::TlsError;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
-use crate::endpoint::{Access, AwaitedEvent, Surroundings};
+use crate::endpoint::{Access, AwaitedEvent, Surroundings, Tally};
 use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
@@ -143,6 +144,8 @@ pub(in crate::server) struct Hub {
     timers: Wheel<(ConnectionId, Timer)>,
     /// The access rules, for heads that are written during a delivery.
     access: Arc<Access>,
+    /// The counts of answered requests, for the same heads.
+    tally: Rc<Tally>,
     /// The admission limits.
     places: admit::Places,
     /// The number of connections of each address.
@@ -164,7 +167,7 @@ pub(in crate::server) struct Hub {
 impl Hub {
     /// Creates the tables of a shard that has no connections yet, and no room for any.
     pub fn closed(now: Instant) -> Hub {
-        Hub::new(0, 0, 0, now, Arc::default())
+        Hub::new(0, 0, 0, now, (Arc::default(), Rc::new(Tally::new(false))))
     }
 
     pub fn new(
@@ -172,7 +175,7 @@ impl Hub {
         per_address_max: u32,
         seed: u64,
         now: Instant,
-        access: Arc<Access>,
+        (access, tally): (Arc<Access>, Rc<Tally>),
     ) -> Hub {
         let mut random = Random::new(seed);
         let addresses =
@@ -205,6 +208,7 @@ impl Hub {
             released: Vec::with_capacity(256),
             timers: Wheel::new(connections_max, now),
             access,
+            tally,
             places: admit::Places::new(connections_max),
             addresses,
             waiting_line: line::Line::new(connections_max),
@@ -340,9 +344,9 @@ impl Hub {
         (connection.id == id).then_some(connection)
     }
 
-    /// Returns the access rules.
-    pub fn access(&self) -> &Arc<Access> {
-        &self.access
+    /// Returns the access rules, and the counts of answered requests.
+    pub fn rules(&self) -> (Arc<Access>, Rc<Tally>) {
+        (Arc::clone(&self.access), Rc::clone(&self.tally))
     }
 
     /// Queues a connection with a complete reply, whose next request may have arrived already.
@@ -560,9 +564,10 @@ impl Hub {
     pub(in crate::server) fn around<'a>(
         &self,
         access: &'a Access,
+        tally: &'a Tally,
         now: Instant,
     ) -> Surroundings<'a> {
-        Surroundings { date: self.date, now, access }
+        Surroundings { date: self.date, now, access, tally }
     }
 
     /// Returns the time at which the next timer expires.

@@ -1,7 +1,7 @@
 //! Socket events: new connections, received bytes, and ends.
 
 use crate::base::Instant;
-use crate::endpoint::{Access, ApiError, ConnectionStep};
+use crate::endpoint::{Access, ApiError, ConnectionStep, Tally};
 use crate::limits;
 use crate::reactor::ConnectionId;
 use crate::server::hub::Hub;
@@ -13,10 +13,10 @@ impl Hub {
         &mut self,
         id: ConnectionId,
         bytes: &[u8],
-        access: &Access,
+        (access, tally): (&Access, &Tally),
         now: Instant,
     ) -> ConnectionStep {
-        let (around, others_bytes) = (self.around(access, now), self.body_bytes);
+        let (around, others_bytes) = (self.around(access, tally, now), self.body_bytes);
         let Some(connection) = self.writable(id) else { return ConnectionStep::Wait };
         let others_bytes = others_bytes - connection.body_bytes;
         let mut step = connection.converse(|http, out| http.receive(bytes, &around, out));

@@ -408,7 +408,7 @@ pub(in crate::server) fn drop_call<R: Reactor + 'static>(
     match call.outlet {
         Outlet::Open(id) => {
             let hub = &mut shard.guests.hub;
-            link::begin_stream(hub, id);
+            link::begin_stream(hub, id, shard.now);
             link::release(hub, id);
         }
         Outlet::Stream(id) => link::release(&mut shard.guests.hub, id),

@@ -160,9 +160,9 @@ impl KeptOutput {
         self.asked_count
     }
 
-    /// Returns the number of chunks to deliver after a chunk of this length, or after a gap (0), if
-    /// it is not the number that is left. A window gets as many chunks of this length as it has room
-    /// for. Each read then makes room for some.
+    /// Returns the number of chunks to deliver next, if it is not the number that is left. The last
+    /// delivery was a chunk of this length, or a gap (0). A window gets as many chunks of this
+    /// length as it has room for. Each read then makes room for some.
     pub fn ask_after(&mut self, chunk_bytes: usize) -> Option<u32> {
         if chunk_bytes > 0 {
             self.chunk_bytes = chunk_bytes;

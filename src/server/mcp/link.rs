@@ -74,9 +74,13 @@ pub(in crate::server::mcp) enum Written {
 
 /// Turns the connection's answer into a stream. [`Written::Unheard`] if that is impossible, or if
 /// the stream has no body.
-pub(in crate::server::mcp) fn begin_stream(hub: &mut Hub, id: ConnectionId) -> Written {
-    let access = std::sync::Arc::clone(hub.access());
-    let around = hub.around(&access, Instant::from_nanos(0));
+pub(in crate::server::mcp) fn begin_stream(
+    hub: &mut Hub,
+    id: ConnectionId,
+    now: Instant,
+) -> Written {
+    let (access, tally) = hub.rules();
+    let around = hub.around(&access, &tally, now);
     let Some(connection) = hub.writable(id) else { return Written::Unheard };
     if connection.mcp.as_ref().is_none_or(|link| link.body.is_some()) {
         return Written::Unheard;

@@ -428,7 +428,7 @@ impl Mcp {
         if let Outlet::Open(_) = call.outlet {
             call.outlet = Outlet::Stream(id);
             let primes = has_ids && call.context.version == Version::V2025_11_25;
-            if link::begin_stream(hub, id) == Written::Unheard {
+            if link::begin_stream(hub, id, self.now) == Written::Unheard {
                 return Written::Unheard;
             }
             if primes {
@@ -453,7 +453,7 @@ impl Mcp {
         call.outlet = Outlet::Stream(id);
         call.is_primed = true;
         let shard = self.shard;
-        if link::begin_stream(hub, id) == Written::Queued {
+        if link::begin_stream(hub, id, self.now) == Written::Queued {
             link::write_event(
                 hub,
                 id,

@@ -268,7 +268,7 @@ fn open_ear<R: Reactor + 'static>(
     connection.mcp = Some(Box::new(Link::new(Part::Session(name))));
     connection.doing = Doing::Mcp;
     hub.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
-    if link::begin_stream(hub, id) == Written::Unheard {
+    if link::begin_stream(hub, id, mcp.now) == Written::Unheard {
         // A HEAD request has no stream.
         let connection = hub.connection(id).expect("as above");
         connection.mcp = None;

@@ -128,7 +128,7 @@ pub(in crate::server) fn resume_call<R: Reactor + 'static>(
     call.outlet = Outlet::Stream(id);
     call.reached.count = call.reached.count.max(event.count);
     (call.reached.seq, call.reached.bytes) = (event.seq, event.bytes); // It resumes there.
-    link::begin_stream(hub, id);
+    link::begin_stream(hub, id, mcp.now);
     notify_from(shard, handle, event);
     questions::ask_open_again(shard, handle);
     let mcp = &mut shard.guests.mcp;
@@ -149,7 +149,7 @@ fn end_at_once<R: Reactor + 'static>(
     mcp.sessions.touch(name, now);
     let connection = hub.connection(id)?;
     connection.mcp = Some(Box::new(Link::new(Part::Call(call))));
-    link::begin_stream(hub, id);
+    link::begin_stream(hub, id, mcp.now);
     link::release(hub, id);
     Some(Answered::Later)
 }
@@ -232,7 +232,8 @@ pub(in crate::server) fn beat_mcp<R: Reactor + 'static>(
             && let Outlet::Open(_) = call.outlet
         {
             call.outlet = Outlet::Stream(id);
-            link::begin_stream(hub, id); // A client that waits for long gets a sign of life.
+            // A client that waits for long gets a sign of life.
+            link::begin_stream(hub, id, mcp.now);
         }
         link::write_keep_alive(hub, id);
     }

@@ -162,8 +162,8 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     attached: AllAttached,
 ) -> Answered {
     let now = shard.now;
-    let Guests { hub, peers, access, .. } = &mut shard.guests;
-    let around = hub.around(access, now);
+    let Guests { hub, peers, access, tally, .. } = &mut shard.guests;
+    let around = hub.around(access, tally, now);
     let (retry, beat) = (hub.retry(), hub.first_beat());
     let connection = hub.writable(id).expect("its request is being answered");
     let StreamHead { encoding, media_type, headers, is_combined, front } = head;

@@ -148,6 +148,7 @@ fn metrics_of<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics 
         doors: shm::door_count(shard),
         door_bytes: shm::door_bytes(shard),
         mcp: shard.guests.mcp.metrics(),
+        requests: shard.guests.tally.counts(),
     }
 }
 

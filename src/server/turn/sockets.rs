@@ -59,7 +59,8 @@ fn take_socket_events<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
                     receive_opened(shard, id, opened, plain);
                     continue;
                 }
-                let step = hub.receive(id, bytes, &shard.guests.access, shard.now);
+                let step =
+                    hub.receive(id, bytes, (&shard.guests.access, &shard.guests.tally), shard.now);
                 take_step(shard, id, step);
             }
             SocketEvent::Ended { connection: id, error } => {
@@ -87,7 +88,7 @@ fn receive_opened<R: Reactor + 'static>(
 ) {
     if !bytes.is_empty() {
         let hub = &mut shard.guests.hub;
-        let step = hub.receive(id, &bytes, &shard.guests.access, shard.now);
+        let step = hub.receive(id, &bytes, (&shard.guests.access, &shard.guests.tally), shard.now);
         take_step(shard, id, step);
         bytes.clear();
     }
@@ -126,7 +127,7 @@ pub(in crate::server) fn converse<R: Reactor + 'static>(
     speak: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>) -> ConnectionStep,
 ) {
     let hub = &mut shard.guests.hub;
-    let around = hub.around(&shard.guests.access, shard.now);
+    let around = hub.around(&shard.guests.access, &shard.guests.tally, shard.now);
     let Some(connection) = hub.writable(id) else { return };
     let step = connection.converse(|http, out| speak(http, &around, out));
     take_step(shard, id, step);
@@ -138,6 +139,7 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
     id: ConnectionId,
     mut step: ConnectionStep,
 ) {
+    records::log_answered(shard, id);
     let mut part_count = 0;
     loop {
         match step {
@@ -161,7 +163,7 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
             }
         }
         let hub = &mut shard.guests.hub;
-        let around = hub.around(&shard.guests.access, shard.now);
+        let around = hub.around(&shard.guests.access, &shard.guests.tally, shard.now);
         let Some(connection) = hub.writable(id) else { return };
         if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
             // A client that sends requests and reads no replies waits.

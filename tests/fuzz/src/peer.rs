@@ -3,7 +3,8 @@
 
 use streamdoor::base::Instant;
 use streamdoor::endpoint::{
-    Access, Answer, ApiCall, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody, Surroundings,
+    Access, Answer, ApiCall, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody,
+    Surroundings, Tally,
 };
 use streamdoor::wire::http1::Status;
 
@@ -21,14 +22,15 @@ pub struct Exchange {
 }
 
 /// Returns the inputs of the machine besides the bytes.
-fn around(access: &Access) -> Surroundings<'_> {
-    Surroundings { date: DATE, now: Instant::from_nanos(0), access }
+fn around<'a>(access: &'a Access, tally: &'a Tally) -> Surroundings<'a> {
+    Surroundings { date: DATE, now: Instant::from_nanos(0), access, tally }
 }
 
 /// One connection.
 pub struct Peer {
     connection: HttpConnection,
     access: Access,
+    tally: Tally,
     /// The results so far.
     pub got: Exchange,
 }
@@ -42,18 +44,19 @@ impl Peer {
     /// Opens a connection to a server with these access rules.
     pub fn of(access: Access) -> Peer {
         let got = Exchange { calls: Vec::new(), out: Vec::new(), is_closed: false };
-        Peer { connection: HttpConnection::new(), access, got }
+        Peer { connection: HttpConnection::new(), access, tally: Tally::new(false), got }
     }
 
     /// Sends bytes at once.
     pub fn send(&mut self, bytes: &[u8]) {
-        let step = self.connection.receive(bytes, &around(&self.access), &mut self.got.out);
+        let step =
+            self.connection.receive(bytes, &around(&self.access, &self.tally), &mut self.got.out);
         self.serve(step);
     }
 
     /// Ends the input.
     pub fn end(&mut self) {
-        let step = self.connection.end_input(&around(&self.access), &mut self.got.out);
+        let step = self.connection.end_input(&around(&self.access, &self.tally), &mut self.got.out);
         self.serve(step);
     }
 
@@ -70,13 +73,13 @@ impl Peer {
                     self.got.calls.push(call);
                 }
             }
-            step = self.connection.resume(&around(&self.access), &mut self.got.out);
+            step = self.connection.resume(&around(&self.access, &self.tally), &mut self.got.out);
         }
         assert_eq!(self.connection.due() == AwaitedEvent::Nothing, self.got.is_closed);
     }
 
     fn answer(&mut self, call: &ApiCall) {
-        let (out, around) = (&mut self.got.out, around(&self.access));
+        let (out, around) = (&mut self.got.out, around(&self.access, &self.tally));
         let media_type = match call {
             ApiCall::Follow(follow) => follow.format.media_type(),
             ApiCall::Execute(execute) if execute.stream.is_some() => "text/event-stream",
