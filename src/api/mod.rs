@@ -44,7 +44,7 @@ pub use executions::{
     Progress, ProgressOf, StateOf, Subscriber, Summary, TokenProgress,
 };
 pub use fronts::{CommandAnswer, FrontInfo, McpError, McpProblem, StartedRun, Thread, ThreadState};
-pub use replies::{ErrorReply, Health, Problem};
+pub use replies::{ErrorReply, Health, Index, IndexLinks, Problem, Version};
 pub use rows::{Document, Fault, Member, Row, read, schema};
 pub use tools::{
     CallTimeouts, CancelledCall, Coalesce, Delivered, Subscribers, Tool, ToolCall, Tools,

@@ -1,4 +1,4 @@
-//! Documents that belong to no execution: errors, and the reply of a check.
+//! Documents that belong to no execution: errors, the reply of a check, and the root.
 
 use super::rows::documents;
 
@@ -25,5 +25,43 @@ documents! {
     struct Health: "Health" {
         /// `ok` or `ready`.
         status: String,
+    }
+
+    /// The program that answers.
+    struct Version: "Version" {
+        /// The name of the program.
+        program: String,
+        /// Its version.
+        version: String,
+    }
+
+    /// The reply of the root: the program, and the paths to begin with.
+    struct Index: "Index" {
+        /// The name of the program.
+        program: String,
+        /// Its version.
+        version: String,
+        /// The paths to begin with.
+        links: IndexLinks,
+    }
+
+    /// The paths to begin with.
+    struct IndexLinks: "IndexLinks" {
+        /// The tools.
+        tools: String,
+        /// The executions.
+        executions: String,
+        /// The progress of all executions.
+        progress: String,
+        /// The Model Context Protocol.
+        mcp: String,
+        /// The metrics.
+        metrics: String,
+        /// The description of every request.
+        description: String,
+        /// The check of health.
+        health: String,
+        /// The check of readiness.
+        readiness: String,
     }
 }

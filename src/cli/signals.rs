@@ -39,8 +39,8 @@ pub fn survive_file_limits() -> Result<(), CliError> {
 /// also its group, as `timeout` does.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
-/// Calls `first` at the first SIGINT or SIGTERM, and `second` at a later one. Both run on one thread
-/// of their own.
+/// Calls `first` at the first SIGINT or SIGTERM, and `second` at a later one. Both run on one
+/// thread of their own.
 pub fn on_interrupt(
     first: impl FnOnce() + Send + 'static,
     second: impl FnOnce() + Send + 'static,

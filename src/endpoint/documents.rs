@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use crate::api::{
     self, AllProgress, CallTimeouts, CancelledCall, Created, Delivered, DoorEnd, DoorGo, Encoding,
-    EndOfDoor, Ended, Execution, Executions, HELD_BY_HOLD, Health, Json, KeptBeginning, Links,
-    ProgressOf, StateOf, Subscriber, Summary, TokenProgress, ToolCall, Tools, spelled,
+    EndOfDoor, Ended, Execution, Executions, HELD_BY_HOLD, Health, Index, IndexLinks, Json,
+    KeptBeginning, Links, ProgressOf, StateOf, Subscriber, Summary, TokenProgress, ToolCall, Tools,
+    Version, spelled,
 };
 use crate::base::{ExecutionId, Instant, ProgressToken};
 use crate::engine::{Hold, Status, SubscriberStatus, Timeouts};
@@ -258,6 +259,32 @@ pub fn gathered(name: String, list: Vec<Value>, dead_shards: &[u8]) -> Value {
 /// Returns the answer of the health and readiness checks: `{"status": …}`.
 pub fn health(status: &str) -> Value {
     spelled(&Health { status: status.to_owned() })
+}
+
+/// Returns the name and the version of the program.
+pub fn version() -> Value {
+    let (program, version) =
+        (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+    spelled(&Version { program, version })
+}
+
+/// Returns what the server offers at its root.
+pub fn index() -> Value {
+    let path = |path: &str| path.to_owned();
+    spelled(&Index {
+        program: env!("CARGO_PKG_NAME").to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        links: IndexLinks {
+            tools: path("/v1/tools"),
+            executions: path("/v1/executions"),
+            progress: path("/v1/progress"),
+            mcp: path("/mcp"),
+            metrics: path("/metrics"),
+            description: path("/openapi.json"),
+            health: path("/healthz"),
+            readiness: path("/readyz"),
+        },
+    })
 }
 
 fn subscriber(subscriber: &SubscriberStatus, now: Instant) -> Subscriber {

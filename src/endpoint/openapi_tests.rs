@@ -149,6 +149,8 @@ mod checked {
         }
         assert_is("State", &documents::state(id(1), ExecutionState::Draining));
         assert_is("Health", &documents::health("ok"));
+        assert_is("Version", &documents::version());
+        assert_is("Index", &documents::index());
         let tools = Tools::built_in();
         assert_is("Tools", &documents::tools(tools.specs().map(|spec| &**spec)));
         let error = ApiError::from(AcknowledgeError::NotGiven { next_seq: 4 });

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::base::ExecutionId;
 use crate::endpoint::access::TICKET;
+use crate::endpoint::answer::JSON;
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
 use crate::endpoint::{
     ApiError, DeliveryOptions, Follow, FrontOptions, MetricsFormat, ReadDoor, StreamFormat, front,
@@ -491,6 +492,11 @@ impl<'a> Parameters<'a> {
         media_type.is_some_and(|media_type| is_media_type(media_type, ndjson::MEDIA_TYPE))
     }
 
+    /// Returns true if the client prefers a page for people.
+    pub fn wants_page(&self) -> bool {
+        negotiate(self.headers.texts("accept"), &[JSON, PAGE]) == Some(PAGE)
+    }
+
     /// Returns the format of metrics. If `Accept` allows neither format, it is the older one.
     pub fn metrics_format(&self) -> MetricsFormat {
         match negotiate(self.headers.texts("accept"), METRICS_TYPES) {
@@ -499,6 +505,9 @@ impl<'a> Parameters<'a> {
         }
     }
 }
+
+/// The media type of a page for people.
+const PAGE: &str = "text/html";
 
 /// The media types of metrics. If a client prefers none, the first one is used.
 pub(super) const METRICS_TYPES: &[&str] = &["text/plain", "application/openmetrics-text"];

@@ -33,8 +33,8 @@ pub(super) struct Route {
     pub body: Option<Body>,
     /// The possible successful answers. Every other answer is an [`ApiError`].
     pub answers: &'static [(Status, Content)],
-    /// True if anybody may send it, without a token and to any host name: probes of service managers
-    /// and load balancers have neither.
+    /// True if anybody may send it, without a token and to any host name: probes of service
+    /// managers and load balancers have neither.
     pub is_open: bool,
     /// Reads the head of the request.
     pub begin: fn(&RoutedRequest<'_>) -> Result<ParsedHead, ApiError>,
@@ -580,6 +580,28 @@ pub(super) const ROUTES: &[Route] = &[
         begin: |request| {
             Ok(ParsedHead::Call(ApiCall::Metrics(request.parameters.metrics_format())))
         },
+        ..PLAIN
+    },
+    Route {
+        path: "/",
+        name: "getIndex",
+        summary: "Returns the paths to begin with, or a page of them for a browser.",
+        answers: &[(Status::OK, Content::Json("Index"))],
+        begin: |request| {
+            let page = "text/html; charset=utf-8";
+            Ok(ParsedHead::Here(match request.parameters.wants_page() {
+                true => Answer::text(Status::OK, page, include_bytes!("index.html").as_slice()),
+                false => Answer::json(Status::OK, &documents::index()),
+            }))
+        },
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/version",
+        name: "getVersion",
+        summary: "Returns the name and the version of the program.",
+        answers: &[(Status::OK, Content::Json("Version"))],
+        begin: |_| Ok(ParsedHead::Here(Answer::json(Status::OK, &documents::version()))),
         ..PLAIN
     },
     Route {
