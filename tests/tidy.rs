@@ -24,6 +24,8 @@ use rules::Finding;
 
 /// The length above which files are listed for a second look.
 const FILE_LINES_AIM: usize = 400;
+/// The folder of the source that holds pages and no code.
+const GUIDE: &str = "guide";
 /// The entries of the top level, besides licences and dot-files. `target` is cargo's.
 const TOP_LEVEL: &[&str] = &[
     "Cargo.toml",
@@ -118,16 +120,18 @@ fn every_folder_of_the_source_has_its_place_in_the_strata() {
         let path = entry.expect("a folder can be listed").path();
         let name = path.file_name().and_then(|name| name.to_str()).expect("names are plain");
         let is_stratum = rules::STRATA.iter().any(|(module, _)| *module == name);
-        let known = is_stratum || name == rules::LIMITS;
+        let known = is_stratum || name == rules::LIMITS || name == GUIDE;
         assert!(known || !path.is_dir(), "src/{name} has no place in STRATA");
     }
 }
 
 #[test]
 fn every_link_of_a_page_leads_somewhere() {
-    for page in ["README.md", "PERF.md"] {
-        let Ok(text) = fs::read_to_string(root().join(page)) else { continue };
-        assert_none(&pages::broken_links(page, &text, |path| root().join(path).exists()));
+    for page in ["README.md", "PERF.md", "src/guide/operations.md"] {
+        let page_path = root().join(page);
+        let Ok(text) = fs::read_to_string(&page_path) else { continue };
+        let folder = page_path.parent().expect("a page is in a folder");
+        assert_none(&pages::broken_links(page, &text, |path| folder.join(path).exists()));
     }
 }
 

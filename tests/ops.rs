@@ -1,0 +1,217 @@
+//! The files of `tools/ops` fit the program. The dashboard and the alerts name metrics that exist,
+//! and the unit has options that exist. `promtool` and `systemd-analyze` accept the files.
+//!
+//! A tool that is not on the machine is left out, and the test prints that it was not run.
+#![cfg(all(feature = "cli", feature = "tls"))]
+
+mod served;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use served::Server;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
+/// Metrics that a server without requests and without memory pressure does not show yet.
+const METRICS_LATER: &[&str] = &[
+    "streamdoor_http_requests_total",
+    "streamdoor_memory_pressure_percent",
+    "streamdoor_requests_refused_total",
+];
+const PREFIX: &str = "streamdoor_";
+/// The guide for operators, from the folder `tools/ops`.
+const GUIDE: &str = "../../src/guide/operations.md";
+
+fn ops(name: &str) -> PathBuf {
+    let root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where its package is");
+    Path::new(&root).join("tools/ops").join(name)
+}
+
+fn text_of(name: &str) -> String {
+    let path = ops(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The output of a tool, or `None` with a note if the tool is not on the machine.
+fn run(tool: &str, arguments: &[&str]) -> Option<Output> {
+    match Command::new(tool).args(arguments).output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            println!("not run: {tool}: {error}");
+            None
+        }
+    }
+}
+
+fn assert_success(output: &Output, what: &str) {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{what}: {}: {text} {error}", output.status);
+}
+
+/// The metrics that a text names.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let names = text.match_indices(PREFIX).filter_map(|(at, _)| {
+        let rest = &text[at..];
+        let length = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
+        let is_whole = !text[..at].ends_with(is_of_name);
+        is_whole.then(|| rest[..length].to_owned())
+    });
+    names.collect()
+}
+
+/// The metrics of a server that offers the tools of another one, as Prometheus reads them.
+fn metrics_of_a_server() -> BTreeSet<String> {
+    let server = Server::start(&["--mcp", &format!("other={PROGRAM} stdio"), "--door", "off"]);
+    let page = server.ask("GET", "/metrics", "");
+    let samples = page.lines().filter(|line| !line.starts_with('#'));
+    samples.map(|line| line.split(['{', ' ']).next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_metric_of_the_dashboard_and_the_alerts_exists() {
+    let mut known = metrics_of_a_server();
+    assert!(known.contains("streamdoor_upstream_calls_total"), "{known:?}");
+    known.extend(METRICS_LATER.iter().map(|name| (*name).to_owned()));
+    let pages = [("grafana.json", 80), ("alerts.yml", 15), ("alerts_test.yml", 15), (GUIDE, 5)];
+    for (name, count_min) in pages {
+        let used = metrics_in(&text_of(name));
+        assert!(used.len() >= count_min, "{name} names {} metrics only", used.len());
+        let unknown: Vec<_> = used.difference(&known).collect();
+        assert!(unknown.is_empty(), "{name} names metrics that do not exist: {unknown:?}");
+    }
+}
+
+#[test]
+fn every_panel_says_what_it_shows_and_in_which_unit() {
+    let dashboard: Value = serde_json::from_str(&text_of("grafana.json")).expect("it is JSON");
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    assert!(variables.iter().any(|variable| variable["type"] == "datasource"), "{variables:?}");
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut ids = BTreeSet::new();
+    for panel in panels {
+        let title = panel["title"].as_str().expect("a title");
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}: its id comes twice");
+        if panel["type"] == "row" {
+            continue;
+        }
+        let description = panel["description"].as_str().expect(title);
+        assert!(description.ends_with('.'), "{title}: {description}");
+        let unit = panel["fieldConfig"]["defaults"]["unit"].as_str().expect(title);
+        assert!(!unit.is_empty(), "{title}");
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        for target in panel["targets"].as_array().expect(title) {
+            let expression = target["expr"].as_str().expect(title);
+            assert!(!metrics_in(expression).is_empty(), "{title}: {expression}");
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
+        }
+    }
+    assert!(panels.len() > 40, "{} panels", panels.len());
+}
+
+#[test]
+fn every_alert_has_a_severity_a_time_and_an_action() {
+    let text = text_of("alerts.yml");
+    let alerts: Vec<&str> = text.split("- alert: ").skip(1).collect();
+    assert!(alerts.len() > 10, "{} alerts", alerts.len());
+    let tests = text_of("alerts_test.yml");
+    for alert in alerts {
+        let name = alert.lines().next().unwrap();
+        for field in ["expr:", "for:", "severity:", "summary:", "action:"] {
+            let has_field = alert.lines().any(|line| line.trim_start().starts_with(field));
+            assert!(has_field, "{name} has no {field}");
+        }
+        assert!(tests.contains(name), "{name} has no test");
+    }
+}
+
+#[test]
+fn promtool_accepts_the_alerts_and_their_tests() {
+    for (command, name) in [("check", "alerts.yml"), ("test", "alerts_test.yml")] {
+        let path = ops(name);
+        let Some(output) = run("promtool", &[command, "rules", path.to_str().unwrap()]) else {
+            return;
+        };
+        assert_success(&output, name);
+    }
+}
+
+#[test]
+fn the_unit_uses_options_that_exist() {
+    let unit = text_of("streamdoor.service");
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command");
+    let words: Vec<&str> = start.split_whitespace().collect();
+    assert_eq!(words[..2], ["/usr/bin/streamdoor", "serve"]);
+    let help = run(PROGRAM, &["serve", "--help"]).expect("the program was built");
+    let help = String::from_utf8(help.stdout).unwrap();
+    let options: Vec<&str> = words.iter().copied().filter(|word| word.starts_with("--")).collect();
+    assert!(!options.is_empty());
+    for option in options {
+        let has_option = help.lines().any(|line| line.split_whitespace().next() == Some(option));
+        assert!(has_option, "{option} in\n{help}");
+    }
+    let seconds = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec="));
+    let seconds: u64 = seconds.expect("a time to stop").parse().unwrap();
+    let settings = run(PROGRAM, &["serve", "--print-config"]).expect("the program was built");
+    let settings = String::from_utf8(settings.stdout).unwrap();
+    let drain = settings.lines().find_map(|line| line.strip_prefix("drain_deadline_s = "));
+    let drain: u64 = drain.expect("a deadline").parse().unwrap();
+    assert!(seconds >= 2 * drain, "{seconds} s to stop, and {drain} s of them to drain");
+}
+
+#[test]
+fn the_guide_names_settings_and_commands_that_exist() {
+    let settings = run(PROGRAM, &["serve", "--print-config"]).expect("the program was built");
+    let settings = String::from_utf8(settings.stdout).unwrap();
+    let names: BTreeSet<&str> =
+        settings.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+    let (mut is_toml, mut is_shell) = (false, false);
+    let guide = text_of(GUIDE);
+    for line in guide.lines() {
+        match line.strip_prefix("```") {
+            Some(kind) => (is_toml, is_shell) = (kind == "toml", kind == "sh"),
+            None if is_toml => {
+                let name = line.split_once(" = ").expect(line).0;
+                assert!(names.contains(name), "{name}");
+            }
+            None if is_shell && line.starts_with("streamdoor ") => {
+                let command = line.split(' ').nth(1).unwrap();
+                let help = run(PROGRAM, &[command, "--help"]).unwrap();
+                assert_success(&help, line);
+                let help = String::from_utf8(help.stdout).unwrap();
+                let words = line.split('#').next().unwrap().split_whitespace();
+                for option in words.filter(|word| word.starts_with("--")) {
+                    assert!(help.contains(&format!("{option} ")), "{option} in {help}");
+                }
+            }
+            None => {
+                let rows = line.strip_prefix("| `").and_then(|row| row.split_once('`'));
+                let name = rows.map_or("", |(name, _)| name);
+                let is_setting = name.contains('_') && !name.starts_with(PREFIX);
+                assert!(!is_setting || names.contains(name), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn systemd_accepts_the_unit() {
+    if run("systemd-analyze", &["--version"]).is_none() {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("streamdoor-unit-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("streamdoor.service");
+    let text = text_of("streamdoor.service").replace("/usr/bin/streamdoor", PROGRAM);
+    fs::write(&path, text).unwrap();
+    let output = run("systemd-analyze", &["verify", path.to_str().unwrap()]).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    assert_success(&output, "systemd-analyze verify");
+    // An unknown setting is a warning only.
+    let warnings = String::from_utf8_lossy(&output.stderr);
+    assert!(!warnings.contains("streamdoor.service"), "{warnings}");
+}
