@@ -180,7 +180,7 @@ mod tests {
                 "    mode  one of a, b",
                 "    rate  number or null   above 0",
                 "    what  any",
-                "    subscribers: drop; timeouts: first chunk 30s, inactivity 30s, in all none",
+                "    subscribers: block; timeouts: first chunk 30s, inactivity 30s, in all none",
             ]
         );
     }

@@ -67,6 +67,9 @@ fn whole() -> Server {
     server(|request| Reply::Last(script(SSE, after(request))))
 }
 
+/// The line that says what is missing from the results of the script.
+const INCOMPLETE: &str = "3 chunks are missing from the results, with 23 bytes (policy ";
+
 /// Returns all chunks of the script.
 fn payload() -> Vec<u8> {
     (1..=HEAD_SEQ).filter(|seq| !(5..=7).contains(seq)).flat_map(data).collect()
@@ -77,14 +80,17 @@ fn a_call_prints_what_comes_and_succeeds() {
     let server = whole();
     let arguments = ["call", &server.url, "t", "--arg", "word=123", "--max-chunks", "7"];
     let printed = output(&[&arguments[..], &["--timeout", "5s"]].concat());
-    assert!(printed.status.success(), "{printed:?}");
+    assert_eq!(printed.status.code(), Some(4), "{printed:?}"); // The script has a gap.
     assert_eq!(printed.stdout, payload());
     let words = text(&printed.stderr);
     assert!(words.starts_with("completed: 6 chunks, "), "{words}");
     assert!(words.contains(", 3 chunks missed"), "{words}");
+    assert!(words.contains(INCOMPLETE), "{words}");
     let asked = server.asked();
     assert_eq!(route(&asked[0]), ("GET", "/v1/tools"));
-    assert!(asked[1].starts_with("POST /v1/executions?stream=sse&max_chunks=7 HTTP/1.1\r\n"));
+    // What a pipe gets is owed everything.
+    let begin = "POST /v1/executions?stream=sse&policy=block&max_chunks=7";
+    assert!(asked[1].starts_with(begin), "{}", asked[1]);
     let body = "{\"tool\":\"t\",\"arguments\":{\"word\":\"123\"},\"timeouts\":\
                 {\"first_chunk_ms\":null,\"inactivity_ms\":null,\"total_ms\":5000}}";
     assert!(asked[1].ends_with(body), "{}", asked[1]);
@@ -130,7 +136,7 @@ fn a_call_comes_back_when_it_is_cut_and_fails_where_it_may_not() {
     };
     let server = cut_once();
     let printed = output(&["call", &server.url, "t"]);
-    assert!(printed.status.success(), "{printed:?}");
+    assert_eq!(printed.status.code(), Some(4), "{printed:?}"); // The script has a gap.
     assert_eq!(printed.stdout, payload());
     assert!(text(&printed.stderr).contains("the connection broke 1 times"));
     // The sum covers both connections, although each `end` counts one.
@@ -166,10 +172,9 @@ fn under_block_a_hole_is_a_failure_whatever_is_written() {
             [(&call[..], "raw"), (&watch, "raw"), (&call, "ndjson"), (&watch, "table")]
         {
             let printed = output(&[arguments, &["--format", format]].concat());
-            assert_eq!(printed.status.code(), Some(1), "{arguments:?} {format}: {printed:?}");
+            assert_eq!(printed.status.code(), Some(4), "{arguments:?} {format}: {printed:?}");
             let said = text(&printed.stderr);
-            assert!(said.contains("3 chunks with 23 bytes are "), "{said}");
-            assert!(said.contains("missing from the results, although the policy is block"));
+            assert!(said.contains(&format!("{INCOMPLETE}block)")), "{said}");
             if format == "raw" {
                 assert_eq!(printed.stdout, payload());
             }
@@ -306,7 +311,8 @@ fn a_watcher_lists_or_follows() {
     assert_eq!(lines.len(), 2);
 
     let followed = output(&["watch", &server.url, ID, "--policy", "drop"]);
-    assert!(followed.status.success(), "{followed:?}");
+    assert_eq!(followed.status.code(), Some(4), "{followed:?}"); // The script has a gap.
+    assert!(text(&followed.stderr).contains(&format!("{INCOMPLETE}drop)")), "{followed:?}");
     assert_eq!(followed.stdout, payload());
     let asked = server.asked();
     let request = format!("GET /v1/executions/{ID}/events?format=sse&policy=drop HTTP/1.1\r\n");

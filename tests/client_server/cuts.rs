@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use streamdoor::client::{Client, ExecuteOptions, FollowOptions, Reached, SeenTotals, StreamEvent};
-use streamdoor::endpoint::{DeliveryOptions, StreamFormat};
+use streamdoor::endpoint::{DeliveryOptions, PolicyChoice, StreamFormat};
 use streamdoor::stream::{EndState, Kind, Kinds, Outcome, Policy, Totals};
 
 use crate::proxy::Proxy;
@@ -65,7 +65,9 @@ fn what_the_ring_has_overwritten_meanwhile_is_one_gap_that_counts_exactly() {
             let mut world = World::new();
             let proxy = Proxy::new(&world.url(), vec![]);
             let client = Client::new(&proxy.url).unwrap();
-            let created = world.client.execute("steps", &json!({}), &ExecuteOptions::default());
+            let policy = PolicyChoice { policy: Policy::Drop, ..PolicyChoice::default() };
+            let lossy = ExecuteOptions { policy: Some(policy), ..ExecuteOptions::default() };
+            let created = world.client.execute("steps", &json!({}), &lossy);
             let execution = created.unwrap().execution;
             let delivery_options = delivery_options(Policy::Drop, kinds);
             let mut stream = client.follow(execution, options(format, delivery_options)).unwrap();

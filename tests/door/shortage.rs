@@ -83,7 +83,7 @@ fn goes_on(server: &TestServer) {
 
 #[test]
 fn on_a_full_dev_shm_there_are_no_names_and_all_else_goes_on() {
-    let Some(server) = with_own_shm(512 << 10, &["--named-doors"]) else { return };
+    let Some(server) = with_own_shm(2 << 20, &["--named-doors"]) else { return };
     fill(&server);
     goes_on(&server);
     let record = server.record("named_door_refused");
@@ -99,7 +99,7 @@ fn on_a_full_dev_shm_there_are_no_names_and_all_else_goes_on() {
 
 #[test]
 fn who_takes_the_pages_of_a_named_ring_on_a_full_dev_shm_kills_nobody() {
-    let Some(server) = with_own_shm(1 << 20, &["--named-doors"]) else { return };
+    let Some(server) = with_own_shm(4 << 20, &["--named-doors"]) else { return };
     let id = execute_at(&server, 10); // It must not end before its pages are taken.
     let file = File::options().write(true).open(in_shm(&server, &name_of(id))).unwrap();
     let bytes = file.metadata().unwrap().len();
