@@ -8,13 +8,14 @@ use streamdoor::client::{Client, ExecuteOptions, StartedEvent, Tool};
 use super::CliError;
 use super::arguments::Arguments;
 use super::console::print_out;
+use super::hints::unknown_name;
 use super::interrupt::Interrupt;
 use super::options::TimeoutOptions;
 use super::output::OutputOptions;
 use super::remote::{self, FollowArguments};
 use super::signals::stop_on_interrupt;
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor call: run a tool of a server, and show its results as they arrive
 
 Usage: streamdoor call [OPTIONS] URL TOOL
@@ -118,7 +119,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     options.output.view(false)?; // Wrong output options are reported before anything is done.
     let client = options.follow.client(&options.url)?;
     let tool = tool(&client, &options.tool)?;
-    let arguments = options.arguments.merged(&tool.arguments);
+    let arguments = options.arguments.merged(&tool.arguments)?;
     let timeouts = options.timeouts.map(|timeouts| timeouts.over(tool.timeouts));
     let execute = ExecuteOptions { timeouts, ..ExecuteOptions::default() };
     let (place, sink) = remote::sink(&options.output)?;
@@ -133,7 +134,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     remote::follow(stream, &options.output, &place, sink, begun, unwanted)
 }
 
-/// Finds the tool of that name. The error lists the tools of the server.
+/// Finds the tool of that name. The error lists the tools of the server, the nearest one first.
 pub fn tool(client: &Client, name: &str) -> Result<Tool, CliError> {
     let mut tools = client.tools().map_err(remote::failure)?;
     match tools.iter().position(|tool| tool.name == name) {

@@ -23,7 +23,7 @@ use super::options::TimeLimit;
 use super::signals::stop_on_interrupt;
 use super::{CliError, parsed};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor pipe: turn standard input into an execution, through a door
 
 Usage: PROGRAM | streamdoor pipe [OPTIONS] NAME
@@ -126,7 +126,8 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<PipeOptions>, CliError> 
         return Err(CliError::Usage("no name is given: add NAME".to_owned()));
     }
     if !(1..=CHUNK_BYTES_MAX).contains(&options.chunk_bytes) {
-        let text = format!("--chunk-bytes: must be from 1 to {CHUNK_BYTES_MAX}");
+        let chunk_bytes = options.chunk_bytes;
+        let text = format!("--chunk-bytes {chunk_bytes}: must be from 1 to {CHUNK_BYTES_MAX}");
         return Err(CliError::Usage(text));
     }
     Ok(Some(options))

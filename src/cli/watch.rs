@@ -14,7 +14,7 @@ use super::output::OutputOptions;
 use super::remote::{self, FollowArguments, printable};
 use super::{CliError, parsed};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor watch: list the executions of a server, or follow one of them
 
 Usage: streamdoor watch [OPTIONS] URL               list the executions and their progress

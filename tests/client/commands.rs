@@ -226,7 +226,8 @@ fn exit_codes_tell_whose_fault_it_is() {
     let url = refusing.url.as_str();
     assert_eq!(code(&["call", url, "t"], "no such thing"), Some(2));
     assert_eq!(code(&["watch", url, ID], "no such thing"), Some(2));
-    assert_eq!(code(&["call", url, "other"], "unknown tool other; the server has: t"), Some(2));
+    let unknown = "unknown tool `other`; the server's tools are: t";
+    assert_eq!(code(&["call", url, "other"], unknown), Some(2));
     assert_eq!(code(&["call", url], "no tool is given"), Some(2));
     assert_eq!(code(&["call"], "no server is given"), Some(2));
     assert_eq!(code(&["watch", url, "x"], "an execution id has 26"), Some(2));

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 use serde_json::{Map, Value, json};
+use streamdoor::agent::Strategy;
 use streamdoor::agent::model::Wire;
 use streamdoor::limits;
 
@@ -22,7 +23,7 @@ use super::{CliError, parsed};
 use local::LocalRun;
 use show::{Show, ShowFormat};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor agent: run a model that calls tools until its task is done, and show its progress
 
 Usage: streamdoor agent [OPTIONS] TASK
@@ -143,7 +144,8 @@ impl AgentOptions {
     fn take_argument(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         let field = name.replace('-', "_");
         let value = match name {
-            "system" | "strategy" | "reasoning-effort" => json!(parser.value()?.string()?),
+            "system" | "reasoning-effort" => json!(parser.value()?.string()?),
+            "strategy" => json!(parsed::<Strategy>(name, parser)?.name()),
             "max-tokens" | "max-total-tokens" | "max-steps" | "parallel" => {
                 json!(parsed::<u64>(name, parser)?)
             }

@@ -15,7 +15,7 @@ use streamdoor::memory::named::FOLDER;
 use super::CliError;
 use super::console::print_out;
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor doctor: check what this machine offers streamdoor, and suggest improvements
 
 Usage: streamdoor doctor [OPTIONS]

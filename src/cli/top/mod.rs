@@ -26,7 +26,7 @@ use frame::{Frame, Room};
 use sample::TopSample;
 use screen::{Input, Screen};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor top: show the state of a server on the whole terminal
 
 Usage: streamdoor top [OPTIONS] [URL]
