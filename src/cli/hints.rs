@@ -68,11 +68,15 @@ pub fn unknown_option(given: &str, help: &str) -> String {
 }
 
 /// Returns the options that a help text describes, without their dashes. Lines of options begin
-/// with two spaces and a dash. Two more spaces end the options of a line.
+/// with two spaces and a dash, and lines of usage with `Usage:` or seven spaces. Two more spaces
+/// end the options of a line.
 pub fn options_of(help: &str) -> impl Iterator<Item = &str> {
-    let lines = help.lines().filter_map(|line| line.strip_prefix("  "));
-    let heads = lines.filter(|line| line.starts_with('-'));
-    let heads = heads.map(|line| line.split_once("  ").map_or(line, |(head, _)| head));
+    let lines = help.lines().filter_map(|line| {
+        let usage = line.strip_prefix("Usage: ").or_else(|| line.strip_prefix("       "));
+        let usage = usage.filter(|usage| usage.starts_with("streamdoor "));
+        usage.or_else(|| line.strip_prefix("  ").filter(|line| line.starts_with('-')))
+    });
+    let heads = lines.map(|line| line.split_once("  ").map_or(line, |(head, _)| head));
     let words = heads.flat_map(|head| head.split([' ', ',', '[', '=']));
     words.filter_map(|word| word.strip_prefix("--")).filter(|name| !name.is_empty())
 }
@@ -147,19 +151,19 @@ mod tests {
     #[test]
     fn an_unknown_option_is_told_the_nearest_of_the_help_text() {
         const HELP: &str = "\
-Usage: streamdoor x --usage
+Usage: streamdoor x [OPTIONS] --tool NAME   run it --polca
+       streamdoor x --named EXECUTION
   --policy P          the behaviour, see --polce
   --max-chunks N, --max-bytes N
                       --continued
   --mcp [NAME=]URL  a server
   --server [URL]    another
-  --named-doors
 --polco is no option
   -h, --help          show this text
 ";
         let options: Vec<&str> = options_of(HELP).collect();
         let expected =
-            ["policy", "max-chunks", "max-bytes", "mcp", "server", "named-doors", "help"];
+            ["tool", "named", "policy", "max-chunks", "max-bytes", "mcp", "server", "help"];
         assert_eq!(options, expected);
         for (given, expected) in [
             ("--polcy", "unknown option --polcy; did you mean --policy?"),

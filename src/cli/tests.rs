@@ -42,7 +42,7 @@ fn every_option_of_a_help_text_is_one_that_the_command_takes() {
                     assert_eq!(unknown, UNKNOWN, "{name} --{option}")
                 }
                 Err(CliError::Usage(text)) => {
-                    assert!(text.starts_with(&format!("--{option} ")), "{name}: {text}")
+                    assert!(text.starts_with(&format!("--{option}")), "{name}: {text}")
                 }
                 other => panic!("{name} --{option}: {other:?}"),
             }
