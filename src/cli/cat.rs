@@ -35,6 +35,7 @@ Usage: streamdoor cat [OPTIONS] EXECUTION              read an existing one, fro
   --door PATH         the socket of the server's door   [$XDG_RUNTIME_DIR/streamdoor.sock]
   --token-file FILE   the client's token, for a server that requires one: a file that only its
                       owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
+                                      [the token in the variable STREAMDOOR_TOKEN, if it is set]
 
 Arguments of the tool:
   --arg KEY=VALUE     one argument; VALUE is JSON, or a string if the tool takes a string

@@ -19,6 +19,7 @@ mod remote;
 mod results;
 mod run;
 mod serve;
+mod server_url;
 mod session;
 mod settings;
 mod signals;
@@ -30,8 +31,8 @@ mod token_file;
 mod tools;
 mod top;
 mod upstreams;
-mod view;
 mod version;
+mod view;
 mod watch;
 
 use std::fmt;
@@ -76,11 +77,11 @@ be reached, 4 chunks are missing from the results.
 pub enum CliError {
     /// The command line is wrong.
     Usage(String),
-    /// The call of the tool is wrong: its name or an argument.
     /// No command is given. The help text of the program tells the commands.
     NoCommand,
     /// The command has no such option.
     UnknownOption(String),
+    /// The call of the tool is wrong: its name or an argument.
     Call(String),
     /// The command was carried out and failed.
     Failed(String),
@@ -105,7 +106,6 @@ impl CliError {
             CliError::Incomplete(_) => 4,
         })
     }
-}
 
     /// Adds to the error for an unknown option the nearest one that the command's help text has.
     fn suggesting(self, help: &str) -> CliError {
@@ -116,16 +116,17 @@ impl CliError {
             other => other,
         }
     }
+}
 
 impl fmt::Display for CliError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CliError::Usage(text) => write!(out, "{text} (see --help)"),
-            CliError::Call(text)
             CliError::NoCommand => out.write_str("no command is given (see --help)"),
             CliError::UnknownOption(option) => {
                 write!(out, "unknown option {option} (see --help)")
             }
+            CliError::Call(text)
             | CliError::Failed(text)
             | CliError::Incomplete(text)
             | CliError::Environment(text) => out.write_str(text),
@@ -152,7 +153,6 @@ pub fn complain(error: &CliError) {
     }
 }
 
-/// Carries out the command line.
 /// A command of the program.
 struct Command {
     name: &'static str,
@@ -181,6 +181,7 @@ const COMMANDS: [Command; 13] = [
 const HELP_WORD: &str = "help";
 const VERSION_WORD: &str = "version";
 
+/// Carries out the command line.
 pub fn run() -> Result<(), CliError> {
     signals::survive_file_limits()?;
     carry_out(lexopt::Parser::from_env())

@@ -34,6 +34,7 @@ once. Others follow it with `streamdoor cat ID`, over HTTP, or through MCP, like
   --door PATH         the socket of the server's door   [$XDG_RUNTIME_DIR/streamdoor.sock]
   --token-file FILE   the client's token, for a server that requires one: a file that only its
                       owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
+                                      [the token in the variable STREAMDOOR_TOKEN, if it is set]
 
   --as F              bytes: a chunk is what can be read at once
                       lines: a chunk is a line, with its end      [bytes]
