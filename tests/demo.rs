@@ -82,14 +82,15 @@ fn what_can_not_be_read_fails_with_its_name() {
 
 #[test]
 fn bad_usage_names_the_option_and_exits_with_2() {
-    let cases: [(&[&str], &str); 7] = [
-        (&["--chunks", "many"], "--chunks"),
+    let cases: [(&[&str], &str); 8] = [
+        (&["--chunks", "many"], "--chunks many: must be a number from 0 to"),
         (&["--policy", "polite"], "unknown policy"),
-        (&["--subscribers", "0"], "--subscribers"),
+        (&["--subscribers", "0"], "--subscribers 0: must be from 1 to"),
         (&["--subscribers", "1000"], "--subscribers"),
         (&["--limit-chunks", "100000"], "limit of 100000 chunks"),
         (&["--chunk-size", "0"], "chunk_size"),
-        (&["--frobnicate"], "--frobnicate"),
+        (&["--frobnicate"], "unknown option --frobnicate"),
+        (&["--polcy", "drop"], "unknown option --polcy; did you mean --policy?"),
     ];
     for (arguments, words) in cases {
         let output = demo(arguments);
@@ -106,8 +107,15 @@ fn there_is_help_everywhere() {
         let output = Command::new(program).args(arguments).output().unwrap();
         assert!(output.status.success() && text(&output).contains("Usage:"), "{arguments:?}");
     }
-    let version = Command::new(program).arg("--version").output().unwrap();
-    assert!(text(&version).starts_with("streamdoor "));
+    let help = Command::new(program).args(["help", "demo"]).output().unwrap();
+    assert_eq!(text(&help), text(&demo(&["--help"])));
+    let none = Command::new(program).output().unwrap();
+    assert_eq!(none.status.code(), Some(2));
+    assert!(none.stdout.is_empty() && String::from_utf8_lossy(&none.stderr).contains("Usage:"));
+    let version = |argument| text(&Command::new(program).arg(argument).output().unwrap());
+    let first_line = concat!("streamdoor ", env!("CARGO_PKG_VERSION"), "\n");
+    assert!(version("--version").starts_with(first_line));
+    assert_eq!(version("--version"), version("version"));
 }
 
 fn temporary(name: &str) -> PathBuf {

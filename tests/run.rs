@@ -333,14 +333,21 @@ fn a_full_device_is_a_failure_that_names_the_file() {
 
 #[test]
 fn bad_usage_names_what_is_wrong_and_exits_with_2() {
-    let cases: [(&[&str], &str); 20] = [
+    let cases: [(&[&str], &str); 21] = [
         (&["run"], "no tool is given"),
         (&["run", "nothing"], "unknown tool `nothing`; the tools are:"),
         (&["run", "slow_data_processor", "more"], "more"),
         (&["run", "slow_data_processor", "--arg", "chunks"], "--arg chunks: must be KEY=VALUE"),
         (&["run", "slow_data_processor", "--arg", "chunks=-1"], "argument `chunks`"),
         (&["run", "slow_data_processor", "--arg", "chunks=ten"], "argument `chunks`"),
-        (&["run", "slow_data_processor", "--arg", "chunk=1"], "argument `chunk`: is unknown"),
+        (
+            &["run", "slow_data_processor", "--arg", "chunk=1"],
+            "argument `chunk` is unknown; did you mean chunks? The arguments are:",
+        ),
+        (
+            &["run", "slow_data_procesor"],
+            "unknown tool `slow_data_procesor`; did you mean slow_data_processor? The tools are:",
+        ),
         (&["run", "process_file"], "argument `file_path`: is missing"),
         (&["run", "process_file", "--arg", "file_path="], "argument `file_path`"),
         (&["run", "process_file", "--args-json", "[]"], "--args-json"),

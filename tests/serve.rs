@@ -310,7 +310,7 @@ fn what_is_wrong_is_refused_with_its_name_and_place() {
     let expected = "line 2: \"spin_ms\": unknown setting; did you mean `spin_us`?";
     assert!(said.contains(expected) && said.contains(file.path()), "{said}");
     let said = refusal(&["--spin-ms", "5"], 2);
-    assert!(said.contains("--spin-ms: unknown setting; did you mean --spin-us?"), "{said}");
+    assert!(said.contains("unknown option --spin-ms; did you mean --spin-us?"), "{said}");
     for (arguments, expected) in [
         (&["--idle", "rest"][..], "--idle rest: "),
         (&["--executions-max", "0"], "--executions-max 0: must be a whole number from 1 to"),

@@ -4,6 +4,7 @@ use lexopt::ValueExt;
 use serde_json::{Map, Value};
 
 use super::CliError;
+use super::hints::unknown_name;
 
 /// The values of `--arg` and `--args-json`.
 #[derive(Clone, Debug, Default)]
@@ -24,9 +25,34 @@ impl Arguments {
     }
 
     /// Returns the arguments for the tool whose `schema` describes them.
-    pub fn merged(self, schema: &Value) -> Value {
-        merged(self.fields, self.pairs, schema)
+    ///
+    /// # Errors
+    /// If the schema excludes the name of an argument. The text begins with the nearest name.
+    pub fn merged(self, schema: &Value) -> Result<Value, CliError> {
+        let names = self.pairs.iter().map(|(name, _)| name).chain(self.fields.keys());
+        for name in names {
+            check_name(name, schema).map_err(CliError::Call)?;
+        }
+        Ok(merged(self.fields, self.pairs, schema))
     }
+}
+
+/// Checks the name of an argument if the schema lists the only names.
+fn check_name(name: &str, schema: &Value) -> Result<(), String> {
+    let known: Vec<&str> = match &schema["properties"] {
+        Value::Object(properties) => properties.keys().map(String::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let has_other_names =
+        schema["additionalProperties"] != false || !schema["patternProperties"].is_null();
+    if has_other_names || known.contains(&name) {
+        return Ok(());
+    }
+    let problem = format!("argument `{name}` is unknown");
+    Err(match known.is_empty() {
+        true => format!("{problem}; the tool has no arguments"),
+        false => unknown_name(&problem, name, &known, "arguments are"),
+    })
 }
 
 /// Splits `key=value`.
@@ -103,6 +129,43 @@ mod tests {
         let pairs = ["count=2", "count=3"].map(|text| pair(text).unwrap());
         let expected = json!({"count": 3, "text": "a"});
         assert_eq!(merged(fields, pairs.into(), &schema), expected);
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_unless_the_schema_allows_others() {
+        let properties = json!({"chunks": {}, "delay_ms": {}});
+        let closed = json!({"properties": properties, "additionalProperties": false});
+        let open = json!({"properties": properties});
+        let patterned = json!({"additionalProperties": false, "patternProperties": {"^c": {}}});
+        let empty = json!({"additionalProperties": false});
+        for (name, schema, expected) in [
+            ("chunks", &closed, None),
+            ("chunk", &open, None),
+            ("chunk", &patterned, None),
+            (
+                "chunk",
+                &closed,
+                Some(
+                    "argument `chunk` is unknown; did you mean chunks? The arguments are: \
+                     chunks, delay_ms",
+                ),
+            ),
+            ("x", &closed, Some("argument `x` is unknown; the arguments are: chunks, delay_ms")),
+            ("x", &empty, Some("argument `x` is unknown; the tool has no arguments")),
+        ] {
+            let pairs = || Arguments {
+                pairs: vec![pair(&format!("{name}=1")).unwrap()],
+                ..Default::default()
+            };
+            let fields = || Arguments {
+                fields: object(&format!("{{\"{name}\": 1}}")).unwrap(),
+                ..Default::default()
+            };
+            for arguments in [pairs(), fields()] {
+                let error = arguments.merged(schema).err().map(|error| error.to_string());
+                assert_eq!(error.as_deref(), expected, "{name}");
+            }
+        }
     }
 
     #[test]

@@ -8,20 +8,25 @@ use streamdoor::client::{Client, ExecuteOptions, StartedEvent, Tool};
 use super::CliError;
 use super::arguments::Arguments;
 use super::console::print_out;
+use super::hints::unknown_name;
 use super::interrupt::Interrupt;
 use super::options::TimeoutOptions;
 use super::output::OutputOptions;
 use super::remote::{self, FollowArguments};
+use super::server_url::{is_url, not_urls};
 use super::signals::stop_on_interrupt;
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor call: run a tool of a server, and show its results as they arrive
 
-Usage: streamdoor call [OPTIONS] URL TOOL
+Usage: streamdoor call [OPTIONS] [URL] TOOL
 
 URL is the address of a `streamdoor serve`: http://HOST:PORT, https://HOST:PORT or unix:PATH.
+HOST:PORT alone means http. Without URL, it is $STREAMDOOR_URL. Without that too, it is the default
+door if a server is there, and else http://127.0.0.1:8808.
   --token-file FILE   the client's token, for a server that requires one: a file that only its
                       owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
+                                      [the token in the variable STREAMDOOR_TOKEN, if it is set]
   --cacert FILE       for https: the certificate of the server or of its issuer, in PEM
 
 Arguments of the tool:
@@ -70,7 +75,7 @@ usage or access denied; 3 the server cannot be reached; 4 chunks are missing fro
 
 #[derive(Debug, Default)]
 struct CallOptions {
-    url: String,
+    url: Option<String>,
     tool: String,
     arguments: Arguments,
     output: OutputOptions,
@@ -95,17 +100,29 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<CallOptions>, CliError> 
                     return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into());
                 }
             }
-            Value(url) if options.url.is_empty() => options.url = url.string()?,
-            Value(tool) if options.tool.is_empty() => options.tool = tool.string()?,
+            Value(word) => options.take_word(word.string()?)?,
             other => return Err(other.unexpected().into()),
         }
     }
-    match (options.url.as_str(), options.tool.as_str()) {
-        ("", _) => Err(CliError::Usage(
-            "no server is given: add http(s)://HOST:PORT or unix:PATH".to_owned(),
-        )),
-        (_, "") => Err(CliError::Usage("no tool is given: add TOOL".to_owned())),
+    match options.tool.as_str() {
+        "" => Err(CliError::Usage("no tool is given: add TOOL".to_owned())),
         _ => Ok(Some(options)),
+    }
+}
+
+impl CallOptions {
+    /// Takes the URL or the tool.
+    fn take_word(&mut self, word: String) -> Result<(), CliError> {
+        if self.url.is_none() && is_url(&word) {
+            self.url = Some(word);
+        } else if self.tool.is_empty() {
+            self.tool = word;
+        } else if self.url.is_none() {
+            return Err(not_urls(&self.tool, &word));
+        } else {
+            return Err(lexopt::Error::UnexpectedArgument(word.into()).into());
+        }
+        Ok(())
     }
 }
 
@@ -116,9 +133,9 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         return Ok(());
     };
     options.output.view(false)?; // Wrong output options are reported before anything is done.
-    let client = options.follow.client(&options.url)?;
+    let client = options.follow.client(options.url.as_deref())?;
     let tool = tool(&client, &options.tool)?;
-    let arguments = options.arguments.merged(&tool.arguments);
+    let arguments = options.arguments.merged(&tool.arguments)?;
     let timeouts = options.timeouts.map(|timeouts| timeouts.over(tool.timeouts));
     let execute = ExecuteOptions { timeouts, ..ExecuteOptions::default() };
     let (place, sink) = remote::sink(&options.output)?;
@@ -133,7 +150,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     remote::follow(stream, &options.output, &place, sink, begun, unwanted)
 }
 
-/// Finds the tool of that name. The error lists the tools of the server.
+/// Finds the tool of that name. The error lists the tools of the server, the nearest one first.
 pub fn tool(client: &Client, name: &str) -> Result<Tool, CliError> {
     let mut tools = client.tools().map_err(remote::failure)?;
     match tools.iter().position(|tool| tool.name == name) {
@@ -141,8 +158,39 @@ pub fn tool(client: &Client, name: &str) -> Result<Tool, CliError> {
         None => {
             let known: Vec<String> =
                 tools.iter().map(|tool| remote::printable(&tool.name)).collect();
-            let known = known.join(", ");
-            Err(CliError::Call(format!("unknown tool {name}; the server has: {known}")))
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            let problem = format!("unknown tool `{name}`");
+            Err(CliError::Call(unknown_name(&problem, name, &known, "server's tools are")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_and_the_tool_are_told_apart_in_any_order() {
+        for (words, expected) in [
+            (&["tool"][..], Ok((None, "tool"))),
+            (&["http://a:1", "tool"], Ok((Some("http://a:1"), "tool"))),
+            (&["tool", "unix:/run/x"], Ok((Some("unix:/run/x"), "tool"))),
+            (&["localhost:8808", "tool"], Ok((Some("localhost:8808"), "tool"))),
+            (&["a:1", "b:2"], Ok((Some("a:1"), "b:2"))),
+            (&["a:1"], Err("no tool is given")),
+            (&[], Err("no tool is given")),
+            (&["localhost", "tool"], Err("neither \"localhost\" nor \"tool\" is a URL")),
+            (&["a:1", "tool", "more"], Err("unexpected argument \"more\"")),
+        ] {
+            match (options(lexopt::Parser::from_args(words)), expected) {
+                (Ok(Some(options)), Ok(expected)) => {
+                    assert_eq!((options.url.as_deref(), options.tool.as_str()), expected);
+                }
+                (Err(error), Err(expected)) => {
+                    assert!(error.to_string().contains(expected), "{error}");
+                }
+                (found, _) => panic!("{words:?}: {found:?}"),
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ use super::sink::Sink;
 use super::watch::Begin;
 use super::{CliError, call, parsed};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor cat: read an execution through a door: memory that is shared with the server
 
 Usage: streamdoor cat [OPTIONS] EXECUTION              read an existing one, from its start
@@ -35,6 +35,7 @@ Usage: streamdoor cat [OPTIONS] EXECUTION              read an existing one, fro
   --door PATH         the socket of the server's door   [$XDG_RUNTIME_DIR/streamdoor.sock]
   --token-file FILE   the client's token, for a server that requires one: a file that only its
                       owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
+                                      [the token in the variable STREAMDOOR_TOKEN, if it is set]
 
 Arguments of the tool:
   --arg KEY=VALUE     one argument; VALUE is JSON, or a string if the tool takes a string
@@ -264,7 +265,7 @@ fn of_tool(options: &mut CatOptions) -> Result<Opened, CliError> {
     let client = door.client().map_err(doors::failure)?;
     let name = options.tool.take().unwrap_or_default();
     let tool = call::tool(&client, &name)?;
-    let arguments = std::mem::take(&mut options.arguments).merged(&tool.arguments);
+    let arguments = std::mem::take(&mut options.arguments).merged(&tool.arguments)?;
     let timeouts = options.timeouts.map(|timeouts| timeouts.over(tool.timeouts));
     let execute = ExecuteOptions { timeouts, ..ExecuteOptions::default() };
     let interrupt = Arc::new(Interrupt::new(client.clone()));

@@ -12,11 +12,12 @@ use streamdoor::shard::{Delivery, ExecuteOptions, Subscriber};
 use streamdoor::stream::{End, Policy};
 
 use super::console::print_out;
+use super::hints::wrong_value;
 use super::options::Common;
 use super::session::{self, DeliveryHandler, LocalSession};
 use super::{CliError, parsed, results};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor demo: run one execution with several subscribers, and show their latencies
 
 Usage: streamdoor demo [OPTIONS]
@@ -104,7 +105,10 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<DemoOptions>, CliError> 
 fn list(parser: &mut lexopt::Parser) -> Result<Vec<u64>, CliError> {
     let text = parser.value()?.string()?;
     let numbers: Result<Vec<u64>, _> = text.split(',').map(str::parse).collect();
-    numbers.map_err(|error| CliError::Usage(format!("--process-ms {text}: {error}")))
+    numbers.map_err(|error| {
+        let problem = wrong_value::<u64>(&text, &error);
+        CliError::Usage(format!("--process-ms {text}: each {problem}"))
+    })
 }
 
 /// Carries out `streamdoor demo`.

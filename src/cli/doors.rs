@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use streamdoor::door::{Door, DoorError};
-use streamdoor::endpoint::first_token;
 
-use super::{CliError, remote, token_file};
+use super::token_file::ClientToken;
+use super::{CliError, remote};
 
 /// The options `--door` and `--token-file`.
 #[derive(Clone, Debug, Default)]
@@ -33,10 +33,10 @@ impl DoorArguments {
             CliError::Usage(text.to_owned())
         })?;
         let door = Door::open(path).map_err(failure)?;
-        let Some(path) = &self.token_file else { return Ok(door) };
-        let text = token_file::read(path)?;
-        let token = first_token(&text).map_err(|error| token_file::problem(path, error))?;
-        door.with_token(token).map_err(|error| token_file::problem(path, error))
+        match ClientToken::find(self.token_file.as_deref())? {
+            Some(token) => door.with_token(&token.text).map_err(|error| token.problem(error)),
+            None => Ok(door),
+        }
     }
 }
 

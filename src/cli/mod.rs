@@ -8,6 +8,7 @@ mod console;
 mod demo;
 mod doctor;
 mod doors;
+mod hints;
 mod interrupt;
 mod model_script;
 mod options;
@@ -18,6 +19,7 @@ mod remote;
 mod results;
 mod run;
 mod serve;
+mod server_url;
 mod session;
 mod settings;
 mod signals;
@@ -29,6 +31,7 @@ mod token_file;
 mod tools;
 mod top;
 mod upstreams;
+mod version;
 mod view;
 mod watch;
 
@@ -61,8 +64,9 @@ Commands:
   doctor    check what this machine offers streamdoor, and suggest improvements
 
 Options:
-  -h, --help       show this text; `streamdoor COMMAND --help` shows a command's
-  -V, --version    show the version
+  -h, --help       show this text; `streamdoor help COMMAND` shows a command's, and so does
+                   `streamdoor COMMAND --help`
+  -V, --version    show the version, and what this program and machine support
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 the environment lacks something, or the server cannot
 be reached, 4 chunks are missing from the results.
@@ -73,6 +77,10 @@ be reached, 4 chunks are missing from the results.
 pub enum CliError {
     /// The command line is wrong.
     Usage(String),
+    /// No command is given. The help text of the program tells the commands.
+    NoCommand,
+    /// The command has no such option.
+    UnknownOption(String),
     /// The call of the tool is wrong: its name or an argument.
     Call(String),
     /// The command was carried out and failed.
@@ -90,10 +98,23 @@ impl CliError {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             CliError::Failed(_) | CliError::Told => 1,
-            CliError::Usage(_) | CliError::Call(_) => 2,
+            CliError::Usage(_)
+            | CliError::NoCommand
+            | CliError::UnknownOption(_)
+            | CliError::Call(_) => 2,
             CliError::Environment(_) => 3,
             CliError::Incomplete(_) => 4,
         })
+    }
+
+    /// Adds to the error for an unknown option the nearest one that the command's help text has.
+    fn suggesting(self, help: &str) -> CliError {
+        match self {
+            CliError::UnknownOption(option) => {
+                CliError::Usage(hints::unknown_option(&option, help))
+            }
+            other => other,
+        }
     }
 }
 
@@ -101,6 +122,10 @@ impl fmt::Display for CliError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CliError::Usage(text) => write!(out, "{text} (see --help)"),
+            CliError::NoCommand => out.write_str("no command is given (see --help)"),
+            CliError::UnknownOption(option) => {
+                write!(out, "unknown option {option} (see --help)")
+            }
             CliError::Call(text)
             | CliError::Failed(text)
             | CliError::Incomplete(text)
@@ -112,54 +137,102 @@ impl fmt::Display for CliError {
 
 impl From<lexopt::Error> for CliError {
     fn from(error: lexopt::Error) -> CliError {
-        CliError::Usage(error.to_string())
+        match error {
+            lexopt::Error::UnexpectedOption(option) => CliError::UnknownOption(option),
+            other => CliError::Usage(other.to_string()),
+        }
     }
 }
 
 /// Prints the error on standard error, unless the output has already said everything.
 pub fn complain(error: &CliError) {
-    if !matches!(error, CliError::Told) {
-        print_err!("streamdoor: {error}");
+    match error {
+        CliError::Told => {}
+        CliError::NoCommand => print_err!("{}", HELP.trim_end()),
+        _ => print_err!("streamdoor: {error}"),
     }
 }
+
+/// A command of the program.
+struct Command {
+    name: &'static str,
+    help: fn() -> String,
+    run: fn(lexopt::Parser) -> Result<(), CliError>,
+}
+
+/// The commands, in the order of the help text.
+const COMMANDS: [Command; 13] = [
+    Command { name: "run", help: || run::HELP.to_owned(), run: run::run },
+    Command { name: "serve", help: serve::help, run: serve::run },
+    Command { name: "stdio", help: stdio::help, run: stdio::run },
+    Command { name: "tools", help: || tools::HELP.to_owned(), run: tools::run },
+    Command { name: "demo", help: || demo::HELP.to_owned(), run: demo::run },
+    Command { name: "call", help: || call::HELP.to_owned(), run: call::run },
+    Command { name: "watch", help: || watch::HELP.to_owned(), run: watch::run },
+    Command { name: "cat", help: || cat::HELP.to_owned(), run: cat::run },
+    Command { name: "pipe", help: || pipe::HELP.to_owned(), run: pipe::run },
+    Command { name: "top", help: || top::HELP.to_owned(), run: top::run },
+    Command { name: "agent", help: || agent::HELP.to_owned(), run: agent::run },
+    Command { name: "model-script", help: model_script::help, run: model_script::run },
+    Command { name: "doctor", help: || doctor::HELP.to_owned(), run: doctor::run },
+];
+
+/// The words that are no [`COMMANDS`] but can be given in their place.
+const HELP_WORD: &str = "help";
+const VERSION_WORD: &str = "version";
 
 /// Carries out the command line.
 pub fn run() -> Result<(), CliError> {
     signals::survive_file_limits()?;
-    let mut parser = lexopt::Parser::from_env();
-    let Some(argument) = parser.next()? else {
-        return Err(CliError::Usage("no command is given".to_owned()));
-    };
+    carry_out(lexopt::Parser::from_env())
+}
+
+fn carry_out(mut parser: lexopt::Parser) -> Result<(), CliError> {
+    let Some(argument) = parser.next()? else { return Err(CliError::NoCommand) };
     match argument {
-        Short('h') | Long("help") => {
-            print_out!("{}", HELP.trim_end());
-            Ok(())
+        Short('h') | Long("help") => print_out!("{}", HELP.trim_end()),
+        Short('V') | Long("version") => print_out!("{}", version::text()),
+        Value(word) if word == HELP_WORD => print_out!("{}", help(parser)?.trim_end()),
+        Value(word) if word == VERSION_WORD => {
+            no_more(&mut parser)?;
+            print_out!("{}", version::text());
         }
-        Short('V') | Long("version") => {
-            print_out!("streamdoor {}", env!("CARGO_PKG_VERSION"));
-            Ok(())
+        Value(word) => {
+            let command = find(&word.to_string_lossy())?;
+            return (command.run)(parser).map_err(|error| error.suggesting(&(command.help)()));
         }
-        Value(command) => match command.to_str() {
-            Some("run") => run::run(parser),
-            Some("tools") => tools::run(parser),
-            Some("demo") => demo::run(parser),
-            Some("serve") => serve::run(parser),
-            Some("stdio") => stdio::run(parser),
-            Some("call") => call::run(parser),
-            Some("watch") => watch::run(parser),
-            Some("cat") => cat::run(parser),
-            Some("pipe") => pipe::run(parser),
-            Some("doctor") => doctor::run(parser),
-            Some("top") => top::run(parser),
-            Some("agent") => agent::run(parser),
-            Some("model-script") => model_script::run(parser),
-            Some("help") => {
-                print_out!("{}", HELP.trim_end());
-                Ok(())
-            }
-            _ => Err(CliError::Usage(format!("unknown command {command:?}"))),
-        },
-        other => Err(other.unexpected().into()),
+        other => return Err(CliError::from(other.unexpected()).suggesting(HELP)),
+    }
+    Ok(())
+}
+
+/// Finds the command of that name. The error names the nearest one.
+fn find(name: &str) -> Result<&'static Command, CliError> {
+    COMMANDS.iter().find(|command| command.name == name).ok_or_else(|| {
+        let names = COMMANDS.iter().map(|command| command.name).chain([HELP_WORD, VERSION_WORD]);
+        let hint = hints::did_you_mean(hints::nearest(name, names));
+        CliError::Usage(format!("unknown command {name:?}{hint}"))
+    })
+}
+
+/// Returns the help text that `streamdoor help [COMMAND]` prints.
+fn help(mut parser: lexopt::Parser) -> Result<String, CliError> {
+    let text = match parser.next()? {
+        Some(Value(word)) if word != HELP_WORD && word != VERSION_WORD => {
+            (find(&word.to_string_lossy())?.help)()
+        }
+        None | Some(Value(_) | Short('h') | Long("help")) => HELP.to_owned(),
+        Some(other) => return Err(CliError::from(other.unexpected()).suggesting(HELP)),
+    };
+    no_more(&mut parser)?;
+    Ok(text)
+}
+
+/// Fails if the command line continues.
+fn no_more(parser: &mut lexopt::Parser) -> Result<(), CliError> {
+    match parser.next()? {
+        None => Ok(()),
+        Some(more) => Err(more.unexpected().into()),
     }
 }
 
@@ -167,8 +240,14 @@ pub fn run() -> Result<(), CliError> {
 fn parsed<T>(option: &str, parser: &mut lexopt::Parser) -> Result<T, CliError>
 where
     T: std::str::FromStr,
-    T::Err: fmt::Display,
+    T::Err: fmt::Display + 'static,
 {
     let text = parser.value()?.string()?;
-    text.parse().map_err(|error| CliError::Usage(format!("--{option} {text}: {error}")))
+    text.parse().map_err(|error| {
+        let problem = hints::wrong_value::<T>(&text, &error);
+        CliError::Usage(format!("--{option} {text}: {problem}"))
+    })
 }
+
+#[cfg(test)]
+mod tests;

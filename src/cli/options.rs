@@ -85,7 +85,8 @@ fn subscribers(parser: &mut lexopt::Parser) -> Result<usize, CliError> {
     let count = parsed("subscribers", parser)?;
     let readers_max = limits::READERS_PER_EXECUTION_MAX as usize;
     if !(1..=readers_max).contains(&count) {
-        return Err(CliError::Usage(format!("--subscribers: must be from 1 to {readers_max}")));
+        let text = format!("--subscribers {count}: must be from 1 to {readers_max}");
+        return Err(CliError::Usage(text));
     }
     Ok(count)
 }

@@ -23,7 +23,7 @@ use super::options::TimeLimit;
 use super::signals::stop_on_interrupt;
 use super::{CliError, parsed};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor pipe: turn standard input into an execution, through a door
 
 Usage: PROGRAM | streamdoor pipe [OPTIONS] NAME
@@ -34,6 +34,7 @@ once. Others follow it with `streamdoor cat ID`, over HTTP, or through MCP, like
   --door PATH         the socket of the server's door   [$XDG_RUNTIME_DIR/streamdoor.sock]
   --token-file FILE   the client's token, for a server that requires one: a file that only its
                       owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
+                                      [the token in the variable STREAMDOOR_TOKEN, if it is set]
 
   --as F              bytes: a chunk is what can be read at once
                       lines: a chunk is a line, with its end      [bytes]
@@ -126,7 +127,8 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<PipeOptions>, CliError> 
         return Err(CliError::Usage("no name is given: add NAME".to_owned()));
     }
     if !(1..=CHUNK_BYTES_MAX).contains(&options.chunk_bytes) {
-        let text = format!("--chunk-bytes: must be from 1 to {CHUNK_BYTES_MAX}");
+        let chunk_bytes = options.chunk_bytes;
+        let text = format!("--chunk-bytes {chunk_bytes}: must be from 1 to {CHUNK_BYTES_MAX}");
         return Err(CliError::Usage(text));
     }
     Ok(Some(options))

@@ -12,7 +12,7 @@ use streamdoor::client::{
     AddressError, Client, ClientError, EndEvent, EventStream, FollowOptions, ServerRefusal,
     StartedEvent, StreamEvent,
 };
-use streamdoor::endpoint::{DeliveryOptions, first_token};
+use streamdoor::endpoint::DeliveryOptions;
 use streamdoor::engine::Coalesce;
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Names;
@@ -22,8 +22,10 @@ use super::options::TimeLimit;
 use super::output::{Destination, OutputOptions};
 use super::progress::Meter;
 use super::results::{self, Checksum};
+use super::server_url::ServerUrl;
 use super::sink::Sink;
-use super::{CliError, parsed, token_file};
+use super::token_file::ClientToken;
+use super::{CliError, parsed};
 
 /// The options for following a stream.
 #[derive(Clone, Debug, Default)]
@@ -66,17 +68,18 @@ impl FollowArguments {
         Ok(true)
     }
 
-    /// Returns the client of the server at `url`, with the token from the token file.
-    pub fn client(&self, url: &str) -> Result<Client, CliError> {
+    /// Returns the client of the server at the URL, or at the default one, with its token.
+    pub fn client(&self, url: Option<&str>) -> Result<Client, CliError> {
+        let url = ServerUrl::find(url)?;
         let client = match &self.cacert {
-            None => Client::new(url),
-            Some(file) => trusting(url, file)?,
+            None => Client::new(&url.text),
+            Some(file) => trusting(&url.text, file)?,
         };
-        let client = client.map_err(|error| CliError::Usage(format!("{url}: {error}")))?;
-        let Some(path) = &self.token_file else { return Ok(client) };
-        let text = token_file::read(path)?;
-        let token = first_token(&text).map_err(|error| token_file::problem(path, error))?;
-        client.with_token(token).map_err(|error| token_file::problem(path, error))
+        let client = client.map_err(|error| url.problem(error))?;
+        match ClientToken::find(self.token_file.as_deref())? {
+            Some(token) => client.with_token(&token.text).map_err(|error| token.problem(error)),
+            None => Ok(client),
+        }
     }
 
     /// Returns the options as the client takes them.
@@ -120,7 +123,9 @@ pub fn failure(error: ClientError) -> CliError {
 pub fn no(refused: &ServerRefusal) -> CliError {
     let text = refused.to_string();
     match refused.status.code() {
-        401 => CliError::Call(format!("{text} (--token-file FILE)")),
+        401 => {
+            CliError::Call(format!("{text} (--token-file FILE, or the variable STREAMDOOR_TOKEN)"))
+        }
         400 | 403 | 404 | 409..=422 => CliError::Call(text),
         _ => CliError::Failed(text), // The server is overloaded, or at fault itself.
     }

@@ -20,7 +20,7 @@ use super::upstreams::McpOptions;
 use super::view::{Counter, ViewWriter};
 use super::{CliError, results};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor run: run a tool, and show its results as they arrive
 
 Usage: streamdoor run [OPTIONS] TOOL
@@ -139,7 +139,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let mut tools = session::tools(options.allow_commands);
     let upstreams = options.mcp.add_to(&mut tools)?;
     let spec = session::spec(&tools, &options.tool)?;
-    let arguments = std::mem::take(&mut options.arguments).merged(&spec.arguments);
+    let arguments = std::mem::take(&mut options.arguments).merged(&spec.arguments)?;
     let prepared = session::prepare(&tools, &options.tool, &arguments)?;
     let execute_options = ExecuteOptions {
         timeouts: Some(options.timeouts.over(prepared.timeouts)),

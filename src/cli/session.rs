@@ -14,10 +14,11 @@ use streamdoor::shard::{
     ShardConfig, ShardHandle, ShardThread, Subscriber,
 };
 use streamdoor::stream::End;
-use streamdoor::tool::{CommandPolicy, Prepared, StartError, ToolSpec, Tools};
+use streamdoor::tool::{CommandPolicy, Prepared, ToolSpec, Tools};
 use streamdoor::trace::Histogram;
 
 use super::CliError;
+use super::hints::unknown_name;
 use super::results::{Checksum, Results};
 
 /// Time that the tool waits for its subscribers, which attach at once.
@@ -34,11 +35,12 @@ pub fn tools(allow_commands: bool) -> Tools {
     tools
 }
 
-/// Returns the description of a tool. The error lists the known tools.
+/// Returns the description of a tool. The error lists the known tools, the nearest one first.
 pub fn spec<'a>(tools: &'a Tools, name: &str) -> Result<&'a Arc<ToolSpec>, CliError> {
     tools.spec(name).ok_or_else(|| {
-        let known = tools.specs().map(|spec| spec.name.clone()).collect();
-        let text = StartError::UnknownTool { name: name.to_owned(), known }.to_string();
+        let known: Vec<&str> = tools.specs().map(|spec| spec.name.as_str()).collect();
+        let problem = format!("unknown tool `{name}`");
+        let text = unknown_name(&problem, name, &known, "tools are");
         let hint = match name {
             "run_command" => "; add --allow-commands to offer it",
             _ => "",

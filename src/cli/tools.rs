@@ -12,7 +12,7 @@ use super::console::print_out;
 use super::upstreams::McpOptions;
 use super::{CliError, session};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor tools: list the tools and their arguments
 
 Usage: streamdoor tools [OPTIONS] [NAME]

@@ -12,17 +12,21 @@ use super::console::print_out;
 use super::options::TimeLimit;
 use super::output::OutputOptions;
 use super::remote::{self, FollowArguments, printable};
+use super::server_url::{is_url, not_urls};
 use super::{CliError, parsed};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor watch: list the executions of a server, or follow one of them
 
-Usage: streamdoor watch [OPTIONS] URL               list the executions and their progress
-       streamdoor watch [OPTIONS] URL EXECUTION     show the results of one as they arrive
+Usage: streamdoor watch [OPTIONS] [URL]             list the executions and their progress
+       streamdoor watch [OPTIONS] [URL] EXECUTION   show the results of one as they arrive
 
 URL is the address of a `streamdoor serve`: http://HOST:PORT, https://HOST:PORT or unix:PATH.
+HOST:PORT alone means http. Without URL, it is $STREAMDOOR_URL. Without that too, it is the default
+door if a server is there, and else http://127.0.0.1:8808.
   --token-file FILE   the client's token, for a server that requires one: a file that only its
                       owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
+                                      [the token in the variable STREAMDOOR_TOKEN, if it is set]
   --cacert FILE       for https: the certificate of the server or of its issuer, in PEM
 
 On a terminal, the list is updated until Ctrl-C; elsewhere it is printed once.
@@ -59,7 +63,7 @@ const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct WatchOptions {
-    url: String,
+    url: Option<String>,
     execution: Option<String>,
     interval: Duration,
     once: bool,
@@ -88,7 +92,7 @@ impl std::str::FromStr for Begin {
 
 fn options(mut parser: lexopt::Parser) -> Result<Option<WatchOptions>, CliError> {
     let mut options = WatchOptions {
-        url: String::new(),
+        url: None,
         execution: None,
         interval: INTERVAL_DEFAULT,
         once: false,
@@ -113,16 +117,23 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<WatchOptions>, CliError>
                     return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into());
                 }
             }
-            Value(url) if options.url.is_empty() => options.url = url.string()?,
-            Value(id) if options.execution.is_none() => options.execution = Some(id.string()?),
+            Value(word) => options.take_word(word.string()?)?,
             other => return Err(other.unexpected().into()),
         }
     }
-    match options.url.as_str() {
-        "" => Err(CliError::Usage(
-            "no server is given: add http(s)://HOST:PORT or unix:PATH".to_owned(),
-        )),
-        _ => Ok(Some(options)),
+    Ok(Some(options))
+}
+
+impl WatchOptions {
+    /// Takes the URL or the id of the execution.
+    fn take_word(&mut self, word: String) -> Result<(), CliError> {
+        match &self.execution {
+            _ if self.url.is_none() && is_url(&word) => self.url = Some(word),
+            None => self.execution = Some(word),
+            Some(earlier) if self.url.is_none() => return Err(not_urls(earlier, &word)),
+            Some(_) => return Err(lexopt::Error::UnexpectedArgument(word.into()).into()),
+        }
+        Ok(())
     }
 }
 
@@ -132,7 +143,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         print_out!("{}", HELP.trim_end());
         return Ok(());
     };
-    let client = options.follow.client(&options.url)?;
+    let client = options.follow.client(options.url.as_deref())?;
     match &options.execution {
         None => list(&client, &options),
         Some(id) => follow(&client, id, &options),
@@ -218,6 +229,28 @@ fn in_words(progress: &Progress) -> String {
 mod tests {
     use super::*;
     use streamdoor::stream::{ExecutionState, Outcome};
+
+    #[test]
+    fn the_url_and_the_execution_are_told_apart() {
+        for (words, expected) in [
+            (&[][..], Ok((None, None))),
+            (&["unix:/run/x"], Ok((Some("unix:/run/x"), None))),
+            (&["localhost:8808", "id"], Ok((Some("localhost:8808"), Some("id")))),
+            (&["id"], Ok((None, Some("id")))),
+            (&["localhost", "id"], Err("neither \"localhost\" nor \"id\" is a URL")),
+            (&["a:1", "id", "more"], Err("unexpected argument \"more\"")),
+        ] {
+            match (options(lexopt::Parser::from_args(words)), expected) {
+                (Ok(Some(options)), Ok(expected)) => {
+                    assert_eq!((options.url.as_deref(), options.execution.as_deref()), expected);
+                }
+                (Err(error), Err(expected)) => {
+                    assert!(error.to_string().contains(expected), "{error}");
+                }
+                (found, _) => panic!("{words:?}: {found:?}"),
+            }
+        }
+    }
 
     #[test]
     fn executions_are_listed_with_their_progress() {

@@ -231,9 +231,14 @@ fn exit_codes_tell_whose_fault_it_is() {
     let url = refusing.url.as_str();
     assert_eq!(code(&["call", url, "t"], "no such thing"), Some(2));
     assert_eq!(code(&["watch", url, ID], "no such thing"), Some(2));
-    assert_eq!(code(&["call", url, "other"], "unknown tool other; the server has: t"), Some(2));
+    let unknown = "unknown tool `other`; the server's tools are: t";
+    assert_eq!(code(&["call", url, "other"], unknown), Some(2));
     assert_eq!(code(&["call", url], "no tool is given"), Some(2));
-    assert_eq!(code(&["call"], "no server is given"), Some(2));
+    assert_eq!(code(&["call"], "no tool is given"), Some(2));
+    assert_eq!(
+        code(&["call", "localhost", "t"], "neither \"localhost\" nor \"t\" is a URL"),
+        Some(2)
+    );
     assert_eq!(code(&["watch", url, "x"], "an execution id has 26"), Some(2));
     assert_eq!(
         code(&["call", "https://localhost", "t"], "https requires trusted certificates"),
@@ -322,4 +327,41 @@ fn a_watcher_lists_or_follows() {
     assert!(payload().ends_with(&later.stdout), "{later:?}");
     assert_eq!(later.stdout, [data(8), data(9)].concat());
     assert!(server.asked()[0].contains("&from=8 "));
+}
+
+#[test]
+fn the_server_and_the_token_come_from_the_environment_unless_they_are_given() {
+    const TOKEN: &str = "0123456789abcdefghijklmnopqrstuvwxyz-secret";
+    let (sender, requests) = std::sync::mpsc::channel();
+    let server = Server::new(move |_, request| {
+        let _ = sender.send(request.to_owned()); // The test may have ended.
+        Reply::Last(json(200, r#"{"executions": [], "progress": [], "tools": []}"#))
+    });
+    let without_scheme = server.url.strip_prefix("http://").unwrap();
+    let nowhere = "unix:/nowhere/at/all";
+    for (arguments, variable, code) in [
+        (&["watch"][..], server.url.as_str(), 0),
+        (&["watch"], without_scheme, 0),
+        (&["watch", without_scheme], nowhere, 0),
+        (&["watch"], nowhere, 3),
+        (&["watch"], "http://", 2),
+        (&["call", "t"], without_scheme, 2), // It has no tools.
+        (&["agent", "--server", "task"], nowhere, 3),
+        (&["top", "--once"], nowhere, 3),
+    ] {
+        let mut command = program(arguments);
+        let command = command.env("STREAMDOOR_URL", variable).env("STREAMDOOR_TOKEN", TOKEN);
+        let printed = command.output().unwrap();
+        let said = text(&printed.stderr);
+        assert_eq!(printed.status.code(), Some(code), "{arguments:?} {variable}: {said}");
+        assert!(!said.contains(TOKEN) && !text(&printed.stdout).contains(TOKEN));
+    }
+    let told: Vec<String> = requests.try_iter().collect();
+    assert!(told.len() >= 7, "{told:?}"); // `watch` asks twice.
+    let bearer = format!("bearer {}", TOKEN).to_lowercase();
+    assert!(told.iter().all(|request| request.to_lowercase().contains(&bearer)), "{told:?}");
+    let wrong = program(&["watch", &server.url]).env("STREAMDOOR_TOKEN", "short").output().unwrap();
+    let said = text(&wrong.stderr);
+    assert_eq!(wrong.status.code(), Some(2), "{said}");
+    assert!(said.contains("STREAMDOOR_TOKEN: ") && !said.contains("short\""), "{said}");
 }

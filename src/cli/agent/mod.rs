@@ -12,17 +12,19 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 use serde_json::{Map, Value, json};
+use streamdoor::agent::Strategy;
 use streamdoor::agent::model::Wire;
 use streamdoor::limits;
 
 use super::console::print_out;
 use super::options::{Common, TimeLimit};
 use super::remote::FollowArguments;
+use super::server_url::optional_value;
 use super::{CliError, parsed};
 use local::LocalRun;
 use show::{Show, ShowFormat};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor agent: run a model that calls tools until its task is done, and show its progress
 
 Usage: streamdoor agent [OPTIONS] TASK
@@ -68,9 +70,10 @@ Where it runs:
   (nothing)           in this process
   --listen ADDRESS    in this process, and let others follow it: standard error shows the command
                       to do so. ADDRESS:PORT of this machine, or unix:PATH
-  --server URL        on a streamdoor server: http(s)://HOST:PORT or unix:PATH
+  --server [URL]      on a streamdoor server: http(s)://HOST:PORT, HOST:PORT or unix:PATH. Without
+                      URL, it is the server of `streamdoor call` without URL
   --token-file FILE, --cacert FILE, --reconnects N
-                      for --server: the same as for `streamdoor call`
+                      for --server: the same as for `streamdoor call`, and so is STREAMDOOR_TOKEN
   --reactor R, --idle I
                       the same as for `streamdoor run`
   -h, --help          show this text
@@ -94,7 +97,9 @@ struct AgentOptions {
     here: LocalRun,
     /// True if options were given that are only for a run in this process.
     is_here: bool,
-    server: Option<String>,
+    /// True if the run is on a server.
+    is_on_server: bool,
+    url: Option<String>,
     follow: FollowArguments,
     is_there: bool,
 }
@@ -117,11 +122,11 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<AgentOptions>, CliError>
             other => return Err(other.unexpected().into()),
         }
     }
-    if options.server.is_some() && options.is_here {
+    if options.is_on_server && options.is_here {
         let text = "--server: only the server sets the model's address and the limits of tools";
         return Err(CliError::Usage(text.to_owned()));
     }
-    if options.server.is_none() && options.is_there {
+    if !options.is_on_server && options.is_there {
         let text = "--token-file, --cacert and --reconnects need --server";
         return Err(CliError::Usage(text.to_owned()));
     }
@@ -133,7 +138,10 @@ impl AgentOptions {
         match name {
             "format" => self.format = parsed(name, parser)?,
             "model" => self.model = Some(parser.value()?.string()?),
-            "server" => self.server = Some(parser.value()?.string()?),
+            "server" => {
+                self.url = optional_value(parser)?;
+                self.is_on_server = true;
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -143,7 +151,8 @@ impl AgentOptions {
     fn take_argument(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         let field = name.replace('-', "_");
         let value = match name {
-            "system" | "strategy" | "reasoning-effort" => json!(parser.value()?.string()?),
+            "system" | "reasoning-effort" => json!(parser.value()?.string()?),
+            "strategy" => json!(parsed::<Strategy>(name, parser)?.name()),
             "max-tokens" | "max-total-tokens" | "max-steps" | "parallel" => {
                 json!(parsed::<u64>(name, parser)?)
             }
@@ -188,7 +197,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         print_out!("{}", HELP.trim_end());
         return Ok(());
     };
-    let AgentOptions { task, mut arguments, format, model, here, server, follow, .. } = options;
+    let AgentOptions { task, mut arguments, format, model, here, url, follow, .. } = options;
     let task = match task.as_deref() {
         None => {
             return Err(CliError::Usage(
@@ -200,14 +209,14 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     };
     arguments.insert("task".to_owned(), task.into());
     let show = Show::new(format);
-    match server {
-        Some(url) => {
+    match options.is_on_server {
+        true => {
             if let Some(model) = model {
                 arguments.insert("model".to_owned(), model.into());
             }
-            remote::run(&url, &follow, &Value::Object(arguments), show)
+            remote::run(url.as_deref(), &follow, &Value::Object(arguments), show)
         }
-        None => {
+        false => {
             let model = model
                 .ok_or_else(|| CliError::Usage("no model is given: add --model M".to_owned()))?;
             here.run(&model, Value::Object(arguments), show)

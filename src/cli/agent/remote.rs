@@ -15,7 +15,7 @@ use crate::cli::{CliError, results};
 
 /// Runs the agent, and shows the run.
 pub fn run(
-    url: &str,
+    url: Option<&str>,
     follow: &FollowArguments,
     arguments: &Value,
     mut show: Show,

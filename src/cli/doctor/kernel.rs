@@ -23,32 +23,35 @@ pub fn findings() -> Vec<Finding> {
     findings
 }
 
-fn io_uring() -> Finding {
-    const SUBJECT: &str = "io_uring";
+/// Returns how io_uring works on this machine. The error says why it does not.
+pub fn try_io_uring() -> Result<String, String> {
     let limits = SocketLimits { connections_max: 16, listeners_max: 1 };
     match open_with_sockets(Choice::Uring, limits) {
-        Ok((_, report)) => Finding::good(
-            SUBJECT,
-            report
-                .to_string()
-                .replace("reactor: io_uring, ", "works: ")
-                .replace(" (asked for: uring)", ""),
-            "The server uses the fastest kernel interface.",
-        ),
+        Ok((_, report)) => Ok(report
+            .to_string()
+            .replace("reactor: io_uring, ", "works: ")
+            .replace(" (asked for: uring)", "")),
         Err(error) => {
             let text = error.to_string();
-            let reason = text.split("; use --reactor").next().unwrap_or(&text);
-            Finding::note(
-                SUBJECT,
-                reason,
-                "The server then uses epoll (`--reactor auto` chooses it automatically). It takes \
-                 more processor time under load.",
-            )
-            .advise(
-                "Use Linux 6.1 or newer. If a sysctl or a container's seccomp profile forbids it, \
-                 ask the administrator of the machine, or stay with epoll.",
-            )
+            Err(text.split("; use --reactor").next().unwrap_or(&text).to_owned())
         }
+    }
+}
+
+fn io_uring() -> Finding {
+    const SUBJECT: &str = "io_uring";
+    match try_io_uring() {
+        Ok(found) => Finding::good(SUBJECT, found, "The server uses the fastest kernel interface."),
+        Err(reason) => Finding::note(
+            SUBJECT,
+            reason,
+            "The server then uses epoll (`--reactor auto` chooses it automatically). It takes \
+             more processor time under load.",
+        )
+        .advise(
+            "Use Linux 6.1 or newer. If a sysctl or a container's seccomp profile forbids it, \
+             ask the administrator of the machine, or stay with epoll.",
+        ),
     }
 }
 

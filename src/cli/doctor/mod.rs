@@ -14,8 +14,9 @@ use streamdoor::memory::named::FOLDER;
 
 use super::CliError;
 use super::console::print_out;
+pub use kernel::try_io_uring;
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor doctor: check what this machine offers streamdoor, and suggest improvements
 
 Usage: streamdoor doctor [OPTIONS]

@@ -70,10 +70,15 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<ModelScriptOptions>, Cli
     Ok(Some(options))
 }
 
+/// Returns the help text.
+pub fn help() -> String {
+    format!("{HELP}{FORMAT}")
+}
+
 /// Carries out `streamdoor model-script`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let Some(options) = options(parser)? else {
-        print_out!("{HELP}{}", FORMAT.trim_end());
+        print_out!("{}", help().trim_end());
         return Ok(());
     };
     let file =

@@ -98,16 +98,15 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
     })
 }
 
+/// Returns the help text.
+pub fn help() -> String {
+    format!("{HELP_HEAD}{}{HELP_TAIL}", settings::help(&Settings::default()))
+}
+
 /// Carries out `streamdoor serve`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     match command(parser)? {
-        Command::Help => {
-            print_out!(
-                "{HELP_HEAD}{}{}",
-                settings::help(&Settings::default()),
-                HELP_TAIL.trim_end()
-            )
-        }
+        Command::Help => print_out!("{}", help().trim_end()),
         Command::PrintConfig(settings) => print_out!("{}", settings.to_toml()),
         Command::Serve(settings, fixtures) => serve(&settings, fixtures)?,
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use streamdoor::limits::CONFIG_FILE_BYTES_MAX;
 use toml::de::DeTable;
 
-use super::kinds::nearest;
+use super::super::hints::{did_you_mean, nearest};
 use super::{CliError, Settings, TABLE, place_of};
 
 impl Settings {
@@ -44,8 +44,8 @@ impl Settings {
         for (key, value) in entries {
             let name: &str = key.get_ref();
             let Some(place) = place_of(name) else {
-                let hint = nearest(name, TABLE.iter().map(|(name, _)| *name));
-                let hint = hint.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+                let near = nearest(name, TABLE.iter().map(|(name, _)| *name));
+                let hint = did_you_mean(near.map(|name| format!("`{name}`")));
                 let name: String = name.chars().take(64).collect();
                 let problem = format!("{name:?}: unknown setting{hint}");
                 return Err(at(key.span().start, &problem));

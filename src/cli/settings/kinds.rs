@@ -11,6 +11,7 @@ use streamdoor::tool::Variable;
 use streamdoor::trace::{Level, LogFormat};
 use toml::de::DeValue;
 
+use super::super::hints::wrong_value;
 use super::super::telemetry::Collector;
 
 /// A value that can be set. Error texts do not contain the name of the setting.
@@ -321,9 +322,9 @@ lists! {
 fn item<T>(word: &str) -> Result<T, String>
 where
     T: FromStr,
-    T::Err: fmt::Display,
+    T::Err: fmt::Display + 'static,
 {
-    word.parse().map_err(|error: T::Err| error.to_string())
+    word.parse().map_err(|error| wrong_value::<T>(word, &error))
 }
 
 fn whole_number(value: &DeValue<'_>) -> Option<u64> {
@@ -353,28 +354,4 @@ fn shown(value: &DeValue<'_>) -> String {
 /// Returns a basic string of TOML: a JSON string in which DEL is escaped, too.
 pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7F}', "\\u007F")
-}
-
-/// Returns the name with the smallest edit distance, or `None` if all names are too different.
-pub fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    const LETTERS_MAX: usize = 64;
-    let given: Vec<char> = given.chars().take(LETTERS_MAX).collect();
-    let (distance, name) = names.map(|name| (distance(&given, name), name)).min()?;
-    (distance <= 1 + name.len() / 3).then_some(name)
-}
-
-/// Returns the Levenshtein distance.
-fn distance(given: &[char], name: &str) -> usize {
-    let mut row: Vec<usize> = (0..=given.len()).collect();
-    for (line, letter) in name.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = line + 1;
-        for column in 0..given.len() {
-            let above = row[column + 1];
-            let changed = diagonal + usize::from(given[column] != letter);
-            row[column + 1] = changed.min(above + 1).min(row[column] + 1);
-            diagonal = above;
-        }
-    }
-    row[given.len()]
 }

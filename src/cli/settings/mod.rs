@@ -22,8 +22,8 @@ use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
 use super::telemetry::Collector;
+use kinds::Setting;
 pub use kinds::{Bytes, Cpus, DoorPath, FilePath, Number, Switch};
-use kinds::{Setting, nearest};
 pub use mcp_servers::{McpServer, McpServers};
 pub use models::{AgentTools, Models};
 pub use virtual_tools::VirtualTools;
@@ -254,23 +254,14 @@ fn place_of(name: &str) -> Option<usize> {
 /// Returns the name in the table of the setting with this flag.
 ///
 /// # Errors
-/// If no such setting exists. The text suggests the most similar one.
+/// If no such setting exists.
 pub fn find_flag(flag: &str) -> Result<&'static str, CliError> {
     let name = match flag {
         "model" => "models".to_owned(), // The flag adds one model.
         _ => flag.replace('-', "_"),
     };
-    match place_of(&name) {
-        Some(place) => Ok(TABLE[place].0),
-        None => {
-            let others = ["config", "print_config", "help"];
-            let names = TABLE.iter().map(|(name, _)| *name).chain(others);
-            let hint =
-                nearest(&name, names).map(|name| format!("; did you mean --{}?", flag_of(name)));
-            let hint = hint.unwrap_or_default();
-            Err(CliError::Usage(format!("--{flag}: unknown setting{hint}")))
-        }
-    }
+    let place = place_of(&name).ok_or_else(|| CliError::UnknownOption(format!("--{flag}")))?;
+    Ok(TABLE[place].0)
 }
 
 /// Reads the value of a flag. The value of a switch may be absent.

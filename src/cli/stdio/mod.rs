@@ -89,19 +89,25 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
 }
 
 fn settle_time(parser: &mut lexopt::Parser) -> Result<Duration, CliError> {
-    let settle = Duration::from_millis(parsed("stdio-settle-ms", parser)?);
+    let settle_ms = parsed("stdio-settle-ms", parser)?;
+    let settle = Duration::from_millis(settle_ms);
     if settle <= limits::STDIO_SETTLE_MAX {
         return Ok(settle);
     }
     let max_ms = limits::STDIO_SETTLE_MAX.as_millis();
-    Err(CliError::Usage(format!("--stdio-settle-ms: must be at most {max_ms}")))
+    Err(CliError::Usage(format!("--stdio-settle-ms {settle_ms}: must be at most {max_ms}")))
+}
+
+/// Returns the help text.
+pub fn help() -> String {
+    format!("{HELP_HEAD}{}{HELP_TAIL}", settings::help(&defaults()))
 }
 
 /// Carries out `streamdoor stdio`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     match command(parser)? {
         Command::Help => {
-            print_out!("{HELP_HEAD}{}{}", settings::help(&defaults()), HELP_TAIL.trim_end());
+            print_out!("{}", help().trim_end());
             Ok(())
         }
         Command::Serve { settings, settle, fixtures } => serve(&settings, settle, fixtures),

@@ -11,7 +11,6 @@ mod screen;
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
@@ -26,16 +25,18 @@ use frame::{Frame, Room};
 use sample::TopSample;
 use screen::{Input, Screen};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 streamdoor top: show the state of a server on the whole terminal
 
 Usage: streamdoor top [OPTIONS] [URL]
 
 URL is the address of a `streamdoor serve`: http://HOST:PORT, https://HOST:PORT or unix:PATH.
-                      [the default door, if a server is there; else http://127.0.0.1:8808]
+HOST:PORT alone means http. Without URL, it is $STREAMDOOR_URL. Without that too, it is the default
+door if a server is there, and else http://127.0.0.1:8808.
   --door PATH         the same as unix:PATH
   --token-file FILE   the client's token, for a server that requires one: a file that only its
                       owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
+                                      [the token in the variable STREAMDOOR_TOKEN, if it is set]
   --cacert FILE       for https: the certificate of the server or of its issuer, in PEM
   --interval T        the time between two updates: 500ms, 2s, 1m  [1s]
   --once              look twice, an interval apart, and print the state; this is the default if
@@ -60,7 +61,6 @@ Exit codes: 0 done; 1 failed; 2 bad usage or access denied; 3 the server cannot 
 
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 const INTERVAL_MIN: Duration = Duration::from_millis(50);
-const URL_DEFAULT: &str = "http://127.0.0.1:8808";
 /// Number of columns if standard output is not a terminal.
 const COLUMNS_WITHOUT_TERMINAL: usize = 1_000;
 
@@ -108,22 +108,11 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         print_out!("{}", HELP.trim_end());
         return Ok(());
     };
-    let url = options.url.clone().unwrap_or_else(default_url);
-    let client = options.follow.client(&url)?;
+    let client = options.follow.client(options.url.as_deref())?;
     let first = TopSample::take(&client).map_err(remote::failure)?;
     match options.once || !io::stdout().is_terminal() {
         true => once(&client, &first, options.interval),
         false => view(&client, first, options.interval),
-    }
-}
-
-/// Returns the address of the default door, if its socket exists, and else the default URL.
-fn default_url() -> String {
-    let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let path = folder.map(|folder| folder.join("streamdoor.sock"));
-    match path.as_ref().and_then(|path| path.to_str()).filter(|path| PathBuf::from(path).exists()) {
-        Some(path) => format!("unix:{path}"),
-        None => URL_DEFAULT.to_owned(),
     }
 }
 
