@@ -25,10 +25,16 @@ pub struct Answer {
     body: Cow<'static, [u8]>,
     retry_after: Option<Duration>,
     extra_header: ExtraHeader,
-    /// The code of the error. Empty if it is none.
+    /// The refusal, if the answer is one.
+    refusal: Option<Box<Refusal>>,
+}
+
+/// The parts of a refusal that the log gets.
+#[derive(Clone, Debug, PartialEq)]
+struct Refusal {
     code: &'static str,
     /// The requested path, if the request was refused for its head.
-    refused_path: Option<Box<str>>,
+    path: Option<Box<str>>,
 }
 
 /// An additional header of the answer. No answer has two of these.
@@ -116,15 +122,14 @@ impl Answer {
             body: Cow::Borrowed(&[]),
             retry_after: None,
             extra_header: ExtraHeader::None,
-            code: "",
-            refused_path: None,
+            refusal: None,
         }
     }
 
     /// Creates the answer for an error.
     pub fn error(error: &ApiError) -> Answer {
-        let (retry_after, code) = (error.retry_after, error.code);
-        Answer { retry_after, code, ..Answer::json(error.status, &error.to_json()) }
+        let (retry_after, refusal) = (error.retry_after, Refusal::of(error));
+        Answer { retry_after, refusal, ..Answer::json(error.status, &error.to_json()) }
     }
 
     /// Does the same as [`Answer::error`], in this format.
@@ -132,9 +137,9 @@ impl Answer {
         match error_format {
             ErrorFormat::ApiError => Answer::error(error),
             ErrorFormat::JsonRpc => {
-                let (retry_after, code) = (error.retry_after, error.code);
+                let (retry_after, refusal) = (error.retry_after, Refusal::of(error));
                 let body = mcp::error_body(error);
-                Answer { retry_after, code, ..Answer::text(error.status, JSON, body) }
+                Answer { retry_after, refusal, ..Answer::text(error.status, JSON, body) }
             }
         }
     }
@@ -180,12 +185,12 @@ impl Answer {
     }
 
     /// Adds the path of a request that was refused for its head, for the log. It is cut.
-    pub(super) fn at_path(self, path: &str) -> Answer {
-        if self.code.is_empty() {
-            return self;
+    pub(super) fn at_path(mut self, path: &str) -> Answer {
+        if let Some(refusal) = &mut self.refusal {
+            let end = path.floor_char_boundary(limits::REFUSED_PATH_BYTES_MAX);
+            refusal.path = Some(path[..end].into());
         }
-        let end = path.floor_char_boundary(limits::REFUSED_PATH_BYTES_MAX);
-        Answer { refused_path: Some(path[..end].into()), ..self }
+        self
     }
 
     pub(super) fn write(
@@ -194,7 +199,8 @@ impl Answer {
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) {
-        let error = (!self.code.is_empty()).then(|| (self.code, self.refused_path.as_deref()));
+        let refusal = self.refusal.as_ref();
+        let error = refusal.map(|refusal| (refusal.code, refusal.path.as_deref()));
         context.count(self.status, error, around);
         let mut head = ResponseHead::begin(out, self.status, &around.date);
         let retry_after = self.retry_after.map(|delay| {
@@ -236,6 +242,12 @@ impl Answer {
         if !context.is_head && !self.status.is_bodiless() {
             out.extend_from_slice(&self.body);
         }
+    }
+}
+
+impl Refusal {
+    fn of(error: &ApiError) -> Option<Box<Refusal>> {
+        Some(Box::new(Refusal { code: error.code, path: None }))
     }
 }
 

@@ -14,7 +14,11 @@ pub static ACCESS: LazyLock<Access> =
 
 /// The inputs of a connection besides its bytes.
 pub fn around() -> Surroundings<'static> {
-    let tally = Box::leak(Box::new(Tally::new(false)));
+    thread_local! {
+        /// One for each thread, and for as long as the process.
+        static TALLY: &'static Tally = Box::leak(Box::new(Tally::new(false)));
+    }
+    let tally = TALLY.with(|tally| *tally);
     Surroundings { date: DATE, now: Instant::from_nanos(0), access: &ACCESS, tally }
 }
 
