@@ -103,7 +103,7 @@ impl Drop for Server {
 #[test]
 fn no_refusal_is_silent() {
     let tokens = File::new("refusals", &format!("ann {ANN}\n"), 0o600);
-    let (mut server, url) = Server::start(&["--token-file", tokens.path(), "--access-log", "on"]);
+    let (mut server, url) = Server::start(&["--token-file", tokens.path(), "--access-log"]);
     let address = url.strip_prefix("http://").unwrap();
     let body = json!({"tool": "nothing"});
     let executions = "/v1/executions";
