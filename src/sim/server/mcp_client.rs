@@ -484,6 +484,11 @@ impl McpCall {
 
     fn check_result(&self, result: &Value, seen: &mut McpClientSeen) -> Result<(), String> {
         let must = |holds: bool, text: &str| if holds { Ok(()) } else { Err(text.to_owned()) };
+        let text = result["content"][0]["text"].as_str().unwrap_or_default();
+        if result["isError"] == true && text.ends_with("which is the maximum") {
+            // Calls before it wait for their clients, and hold all places.
+            return must(self.reported_seq == 0, "it was refused after it had begun");
+        }
         let meta = &result["_meta"];
         let token = meta["progressToken"].as_str().unwrap_or_default();
         must(token.len() >= 32, "it has no token of the server's")?;

@@ -21,6 +21,7 @@ use crate::shard::ShardConfig;
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
+use crate::stream::Policy;
 use crate::trace::Counters;
 
 const STEPS: u64 = 1_500;
@@ -145,6 +146,8 @@ impl ServerPlay {
         // same holds for workers, for which these streams wait.
         let acknowledges = random.chance(1, 2);
         let shard_count = random.between(1, 2) as u8;
+        // Clients that choose no policy lose chunks under the one, and wait under the other.
+        let policy = if seed.is_multiple_of(3) { Policy::Block } else { Policy::Drop };
         let mut address: ListenAddress = "127.0.0.1:0".parse().expect("an address");
         let (mut shards, actions_hash) = (Vec::new(), ActionsHash::default());
         for index in 0..shard_count {
@@ -156,8 +159,10 @@ impl ServerPlay {
             let couriers = Random::new(seed.rotate_left(8) + u64::from(index));
             actions_hash.observe_messages(&mut shard, couriers);
             let tools = shard.tools_mut();
-            tools.insert(script::spec(), script::prepare).expect("it is right");
-            tools.insert(script::spec_on_thread(), script::prepare_on_thread).expect("it is right");
+            let spec = script::under(policy, script::spec());
+            tools.insert(spec, script::prepare).expect("it is right");
+            let spec = script::under(policy, script::spec_on_thread());
+            tools.insert(spec, script::prepare_on_thread).expect("it is right");
             let options = ListenOptions { shares_port: true };
             address = shard.listen(&address, options).expect("it listens");
             shards.push(shard);

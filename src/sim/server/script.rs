@@ -142,6 +142,11 @@ pub(super) fn spec_on_thread() -> ToolSpec {
     ToolSpec { name: ON_THREAD.into(), ..spec() }
 }
 
+/// Sets the policy of subscribers that choose none.
+pub(super) fn under(policy: Policy, spec: ToolSpec) -> ToolSpec {
+    ToolSpec { subscribers: SubscribeDefaults { policy, ..Default::default() }, ..spec }
+}
+
 std::thread_local! {
     /// The script of the job that was called last.
     static CALLED: Cell<Option<Script>> = const { Cell::new(None) };
