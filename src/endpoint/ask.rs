@@ -139,6 +139,9 @@ const SEGMENTS_MAX: usize = 8;
 
 /// Returns true if the segments match the path of a route.
 fn is_at(path: &str, segments: &Segments<'_>) -> bool {
+    if path == "/" {
+        return segments.is_empty();
+    }
     let mut rest = path.as_bytes();
     for segment in segments {
         let Some(part) = rest.strip_prefix(b"/") else { return false };

@@ -45,6 +45,31 @@ fn pipelined_requests_are_answered_in_their_order() {
 }
 
 #[test]
+fn the_root_is_a_page_for_a_browser_and_a_document_for_programs() {
+    let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+    let table = [
+        (browser, "text/html; charset=utf-8", "<!doctype html>"),
+        ("*/*", "application/json", "{\"program\":\"streamdoor\","),
+        ("application/json", "application/json", "{\"program\":\"streamdoor\","),
+    ];
+    for (accept, media_type, begin) in table {
+        let request = with("GET", "/", &format!("Accept: {accept}\r\n"));
+        let got = exchanged(request.as_bytes());
+        let response = responses(&[Method::Get], &got.out, false).remove(0);
+        assert_eq!(response.status, 200);
+        assert_eq!(response.header("content-type"), Some(media_type));
+        assert!(response.body.starts_with(begin.as_bytes()), "{accept}");
+    }
+    // Each link of the document is the path of a route.
+    let got = exchanged(get("/").as_bytes());
+    let document = responses(&[Method::Get], &got.out, false).remove(0).json();
+    for link in document["links"].as_object().unwrap().values() {
+        let path = link.as_str().unwrap();
+        assert!(super::routes::ROUTES.iter().any(|route| route.path == path), "{path}");
+    }
+}
+
+#[test]
 fn a_stream_says_what_it_is() {
     let got = exchanged(get(&format!("/v1/executions/{}/events?format=ndjson", id(1))).as_bytes());
     let response = responses(&[Method::Get], &got.out, false).remove(0);
