@@ -456,7 +456,7 @@ pub const REFUSALS_LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Answers that wait to be logged, at most. Others are only counted.
 pub const ANSWERS_TO_LOG_MAX: usize = 64;
 /// Bytes of the path of a refused request in the log.
-pub const REFUSED_PATH_BYTES_MAX: usize = 120;
+pub const REFUSED_PATH_BYTES_MAX: usize = LOG_TEXT_BYTES_MAX;
 /// Plain bytes of one portion that is sealed for TLS at once.
 pub const TLS_SEAL_BYTES: usize = 128 << 10;
 /// Bytes that sealing adds to a portion: for each record of 16 KiB, and for other messages of TLS.

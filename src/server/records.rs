@@ -4,6 +4,7 @@ use crate::base::plain::plain_line;
 use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::endpoint::AnsweredRequest;
 use crate::engine::Verdict;
+use crate::limits;
 use crate::memory::Pressure;
 use crate::memory::pressure::Diagnosis;
 use crate::reactor::{ConnectionId, Peer, Reactor};
@@ -47,6 +48,8 @@ fn log_one_answer<R: Reactor + 'static>(
     answered: &AnsweredRequest,
 ) {
     let connection = shard.guests.hub.connection_at(id);
+    // Seven fields at most: each of the two records below adds one.
+    const _: () = assert!(limits::LOG_FIELDS_MAX >= 8);
     let show = |record: &mut Record| {
         record.number("shard", peers::own_index(shard) as u64);
         record.number("status", answered.status.code().into());
@@ -54,11 +57,12 @@ fn log_one_answer<R: Reactor + 'static>(
             record.show("code", &answered.code);
         }
         if let Some(method) = answered.method {
-            record.show("method", &method).show("route", &answered.route);
+            record.show("method", &method);
         }
-        if let Some(path) = &answered.path {
-            record.show("path", &plain_line(path));
-        }
+        match &answered.path {
+            Some(path) => record.show("path", &plain_line(path)),
+            None => record.show("route", &answered.route),
+        };
         let Some(connection) = connection else { return };
         record.show("peer", &connection.peer);
         let principal = connection.http.principal();

@@ -109,12 +109,13 @@ fn example(schema: &Value) -> Value {
     }
 }
 
-/// Returns the request of each operation with these names.
+/// Returns the request of each operation with these names, without those that anybody may send.
 fn operations(document: &Value, names: &Names) -> Vec<(Asking, bool)> {
     let mut all = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
-            if method != "parameters" {
+            let is_open = operation["security"] == json!([]);
+            if method != "parameters" && !is_open {
                 all.push(asking(path, method, operation, names));
             }
         }
@@ -137,6 +138,18 @@ fn assert_refused(asking: &Asking, address: &str, status: u16, code: &str) {
     assert_eq!(error["code"], code, "{asking:?}");
     assert!(!head.contains("access-control-"), "{asking:?}: {head}");
     assert_eq!(head.contains("www-authenticate: bearer"), status == 401, "{asking:?}: {head}");
+}
+
+#[test]
+fn a_probe_needs_no_token_and_no_name() {
+    let server = TestServer::new(2);
+    for path in ["/healthz", "/readyz"] {
+        let probe = Asking::new("GET", path);
+        assert_eq!(probe.status(&server.address), 200);
+        let foreign = Asking { host: Some("10.0.0.7:8808".to_owned()), ..probe.clone() };
+        assert_eq!(foreign.status(&server.address), 200);
+        assert_refused(&probe.token(WRONG), &server.address, 401, "unauthorized");
+    }
 }
 
 #[test]
