@@ -63,7 +63,8 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 /// The metrics of a server that offers the tools of another one, as Prometheus reads them.
 fn metrics_of_a_server() -> BTreeSet<String> {
     let server = Server::start(&["--mcp", &format!("other={PROGRAM} stdio"), "--door", "off"]);
-    server.ask("GET", "/nowhere", ""); // Refusals are shown from the first one on.
+    // Refusals are shown from the first one on.
+    assert_eq!(served::ask(&server.address, "GET", "/nowhere", "").0, 404);
     let page = server.ask("GET", "/metrics", "");
     let samples = page.lines().filter(|line| !line.starts_with('#'));
     let names = samples.map(|line| line.split(['{', ' ']).next().unwrap());

@@ -36,6 +36,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("connections-max", "12"),
     ("connections-per-address", "13"),
     ("named-doors", "on"),
+    ("access-log", "on"),
     ("tls-cert", "cert.pem"),
     ("tls-key", "key \"of\".pem"),
     ("tool-threads-max", "3"),
