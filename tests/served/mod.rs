@@ -27,7 +27,7 @@ pub fn connect_with_small_buffer(address: &str) -> TcpStream {
 /// A server on a port that the kernel chooses. It is killed when this value is dropped.
 pub struct Server {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Server {
