@@ -8,8 +8,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use streamdoor::base::{ExecutionId, Instant};
-use streamdoor::engine::SubscribeSpec;
 use streamdoor::engine::wheel::Wheel;
+use streamdoor::engine::{Hold, SubscribeSpec};
 use streamdoor::mcp::notify::{self, ProgressNotification};
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::Choice;
@@ -73,7 +73,9 @@ fn shard() -> Result<(Shard, ExecutionId), String> {
     };
     let (mut shard, _) = Shard::new(config).map_err(|error| error.to_string())?;
     let prepared = Prepared::new(Work::Feed);
-    let id = shard.execute_prepared(prepared, ExecuteOptions::default());
+    // Some operations publish without a subscriber.
+    let options = ExecuteOptions { hold: Hold::Newest, ..ExecuteOptions::default() };
+    let id = shard.execute_prepared(prepared, options);
     let id = id.map_err(|error| error.to_string())?;
     Ok((shard, id))
 }
