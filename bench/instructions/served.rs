@@ -8,7 +8,8 @@ use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::{Choice, ListenAddress, ListenOptions};
 use streamdoor::server::ServerShard;
 use streamdoor::shard::{MemoryWatch, ShardConfig};
-use streamdoor::tool::{Context, Need, Step, Tool, ToolSpec, Work};
+use streamdoor::stream::Policy;
+use streamdoor::tool::{Context, Need, Step, SubscribeDefaults, Tool, ToolSpec, Work};
 
 use super::operations::PAYLOAD;
 
@@ -56,7 +57,9 @@ impl Served {
                 let work = Work::Steps(Box::new(Chunks { left: count }));
                 Ok((work, Need::default()))
             };
-            let spec = ToolSpec::new(name, "Publishes chunks.");
+            // The client of the stream reads nothing, and holds nobody back.
+            let subscribers = SubscribeDefaults { policy: Policy::Drop, ..Default::default() };
+            let spec = ToolSpec { subscribers, ..ToolSpec::new(name, "Publishes chunks.") };
             shard.tools_mut().insert(spec, work).map_err(|error| error.to_string())?;
         }
         let any: ListenAddress = "127.0.0.1:0".parse().map_err(|error| format!("{error:?}"))?;
