@@ -263,17 +263,21 @@ pub fn health(status: &str) -> Value {
 
 /// Returns the name and the version of the program.
 pub fn version() -> Value {
-    let (program, version) =
-        (env!("CARGO_PKG_NAME").to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-    spelled(&Version { program, version })
+    spelled(&this_version())
+}
+
+fn this_version() -> Version {
+    let [program, version] = [env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")].map(str::to_owned);
+    Version { program, version }
 }
 
 /// Returns what the server offers at its root.
 pub fn index() -> Value {
     let path = |path: &str| path.to_owned();
+    let Version { program, version } = this_version();
     spelled(&Index {
-        program: env!("CARGO_PKG_NAME").to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        program,
+        version,
         links: IndexLinks {
             tools: path("/v1/tools"),
             executions: path("/v1/executions"),

@@ -6,10 +6,10 @@
 //!
 //! Nine levels of 64 slots cover all 2^50 ticks that 64 bits of nanoseconds hold, so no deadline is
 //! too far. A timer's level is the highest base-64 digit in which its due tick differs from
-//! `elapsed`. Its slot is the value of that digit of its due tick. A lower level therefore always
-//! comes before a higher one. Moving `elapsed` forward to the next due tick, however far, empties
-//! exactly one slot into the levels below. The cost of a jump of hours is only that of the timers
-//! in this slot.
+//! `elapsed_tick`. Its slot is the value of that digit of its due tick. A lower level therefore
+//! always comes before a higher one. Moving `elapsed_tick` forward to the next due tick, however
+//! far, empties exactly one slot into the levels below. The cost of a jump of hours is only that of
+//! the timers in this slot.
 //!
 //! Arming and cancelling are O(1). Firing is O(1) per timer, plus at most one move per level during
 //! its life. [`Wheel::next_deadline`] is a load. A shard that polls asks several wheels in every
@@ -20,7 +20,7 @@
 //! best not cancelled: let it fire, look at the last activity, and arm the rest.
 //!
 //! Invariants ([`Wheel::audit`], in `wheel/audit.rs`, checks them after every simulator step):
-//! - W1: no armed timer has a due tick before `elapsed`.
+//! - W1: no armed timer has a due tick before `elapsed_tick`.
 //! - W2: a timer is at the place that `place_of` returns, and nowhere else.
 //! - W3: a bit of an occupancy map is set if and only if its slot or level holds a timer.
 //! - W4: within a slot, timers of one tick are in the order in which they were armed.
@@ -151,7 +151,7 @@ pub struct Wheel<T> {
     /// Number of timers that were ever armed.
     armed_total: u64,
     /// Everything due before this tick has fired.
-    elapsed: u64,
+    elapsed_tick: u64,
     /// The latest time that was passed to [`Wheel::pop_expired`].
     now: Instant,
     /// Bit `level` is set if that level holds a timer.
@@ -180,7 +180,7 @@ impl<T: Copy> Wheel<T> {
             free_head: if capacity == 0 { NOBODY } else { 0 },
             count: 0,
             armed_total: 0,
-            elapsed: tick_before(now),
+            elapsed_tick: tick_before(now),
             now,
             levels_occupied: 0,
             due_tick_first: Cell::new(NEVER),
@@ -208,7 +208,7 @@ impl<T: Copy> Wheel<T> {
         let node = &mut self.nodes[index as usize];
         assert!(node.payload.is_none());
         self.free_head = node.next;
-        let due_tick = due_tick.max(self.elapsed);
+        let due_tick = due_tick.max(self.elapsed_tick);
         node.due_tick = due_tick;
         node.generation = generation.get();
         node.payload = Some(payload);
@@ -230,7 +230,7 @@ impl<T: Copy> Wheel<T> {
         if planted(Planted::TimerFiresAfterCancel) {
             return node.payload;
         }
-        self.unlink(id.index, place_of(self.elapsed, node.due_tick));
+        self.unlink(id.index, place_of(self.elapsed_tick, node.due_tick));
         Some(self.release(id.index))
     }
 
@@ -244,12 +244,12 @@ impl<T: Copy> Wheel<T> {
         let now_tick = tick_before(now);
         let due_tick = self.due_tick_first();
         if due_tick > now_tick {
-            // Near deadlines get fine slots only if `elapsed` keeps up with the time.
-            self.advance(now_tick.max(self.elapsed));
+            // Near deadlines get fine slots only if `elapsed_tick` keeps up with the time.
+            self.advance(now_tick.max(self.elapsed_tick));
             return None;
         }
         self.advance(due_tick);
-        let place = place_of(self.elapsed, due_tick);
+        let place = place_of(self.elapsed_tick, due_tick);
         assert!(place.level == 0);
         let index = self.slots[0][place.slot].head;
         assert!(self.nodes[index as usize].due_tick == due_tick); // W6
@@ -322,15 +322,15 @@ impl<T: Copy> Wheel<T> {
         slot.due_tick_min.get()
     }
 
-    /// Moves `elapsed` to `tick`, before which nothing may be due.
+    /// Moves `elapsed_tick` to `tick`, before which nothing may be due.
     ///
     /// One slot of the level on which the two differ has `tick`'s digit. Its timers now agree with
-    /// `elapsed` in that digit and move down. All levels below are empty, because a timer there
-    /// would be due before `tick`. The levels above are not affected.
+    /// `elapsed_tick` in that digit and move down. All levels below are empty, because a timer
+    /// there would be due before `tick`. The levels above are not affected.
     fn advance(&mut self, tick: u64) {
-        assert!(tick >= self.elapsed);
-        let place = place_of(self.elapsed, tick);
-        self.elapsed = tick;
+        assert!(tick >= self.elapsed_tick);
+        let place = place_of(self.elapsed_tick, tick);
+        self.elapsed_tick = tick;
         if place.level == 0 || self.slots_occupied[place.level] >> place.slot & 1 == 0 {
             return;
         }
@@ -349,7 +349,7 @@ impl<T: Copy> Wheel<T> {
     /// Puts a node whose due tick is set at the end of its slot.
     fn link(&mut self, index: u32) {
         let due_tick = self.nodes[index as usize].due_tick;
-        let place = place_of(self.elapsed, due_tick);
+        let place = place_of(self.elapsed_tick, due_tick);
         let slot = &mut self.slots[place.level][place.slot];
         let tail = slot.tail;
         if tail == NOBODY {
@@ -440,11 +440,11 @@ fn tick_start(tick: u64) -> Instant {
     if tick >= TICK_LAST { Instant::FAR } else { Instant::from_nanos(tick << WHEEL_TICK_SHIFT) }
 }
 
-/// The place of a timer that is due at `due_tick`, seen from `elapsed`.
-fn place_of(elapsed: u64, due_tick: u64) -> TimerPlace {
-    assert!(elapsed <= due_tick); // W1
+/// The place of a timer that is due at `due_tick`, seen from `elapsed_tick`.
+fn place_of(elapsed_tick: u64, due_tick: u64) -> TimerPlace {
+    assert!(elapsed_tick <= due_tick); // W1
     // The lowest digit always counts as different, because level 0 is the lowest.
-    let difference = (elapsed ^ due_tick) | (SLOTS_PER_LEVEL as u64 - 1);
+    let difference = (elapsed_tick ^ due_tick) | (SLOTS_PER_LEVEL as u64 - 1);
     let level = (difference.ilog2() / DIGIT_BITS) as usize;
     let slot = (due_tick >> (DIGIT_BITS * level as u32)) as usize % SLOTS_PER_LEVEL;
     TimerPlace { level, slot }

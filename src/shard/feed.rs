@@ -21,7 +21,8 @@ use crate::tool::{Report, ToolUpdate, Work};
 pub enum PublishError {
     /// Give up: the execution does not exist, has ended, or is not fed by hand.
     NotFound,
-    /// Wait: a `block` subscriber has to read first, or the execution has not begun yet.
+    /// Wait: a `block` subscriber has to read first, or the first subscriber has to come
+    /// ([`Hold`](crate::engine::Hold)), or the execution has not begun yet.
     Blocked,
     /// Split it: it is longer than a chunk of this ring may be.
     TooLarge {
@@ -307,9 +308,10 @@ impl fmt::Display for PublishError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PublishError::NotFound => out.write_str("no execution with this id is fed by hand"),
-            PublishError::Blocked => {
-                out.write_str("wait for a `block` subscriber, or for the execution to begin")
-            }
+            PublishError::Blocked => out.write_str(
+                "wait for a `block` subscriber, for the first subscriber, or for the execution \
+                 to begin",
+            ),
             PublishError::TooLarge { chunk_bytes_max } => {
                 write!(out, "a chunk of this ring may have at most {chunk_bytes_max} bytes")
             }

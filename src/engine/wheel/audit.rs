@@ -44,8 +44,8 @@ impl<T: Copy> Wheel<T> {
         while index != NOBODY {
             let node = &self.nodes[index as usize];
             assert!(node.payload.is_some(), "W5: {index} is free and armed");
-            assert!(node.due_tick >= self.elapsed, "W1: {index}");
-            assert_eq!(place_of(self.elapsed, node.due_tick), place, "W2: {index}");
+            assert!(node.due_tick >= self.elapsed_tick, "W1: {index}");
+            assert_eq!(place_of(self.elapsed_tick, node.due_tick), place, "W2: {index}");
             assert_eq!(node.prev, before_index, "W2: {index}");
             if let Some(before) = before {
                 let same_tick = before.due_tick == node.due_tick;

@@ -20,19 +20,20 @@ fn at(nanos: u64) -> Instant {
 struct Model {
     timers: BTreeMap<(u64, u64), Instant>,
     armed_total: u64,
-    elapsed: u64,
+    elapsed_tick: u64,
     now: Instant,
 }
 
 impl Model {
     fn new(now: Instant) -> Model {
-        Model { timers: BTreeMap::new(), armed_total: 0, elapsed: tick_before(now), now }
+        Model { timers: BTreeMap::new(), armed_total: 0, elapsed_tick: tick_before(now), now }
     }
 
     fn arm(&mut self, deadline: Instant) -> (u64, u64) {
         self.armed_total += 1;
         let passed = deadline <= self.now;
-        let due_tick = if passed { self.elapsed } else { tick_after(deadline).max(self.elapsed) };
+        let due_tick =
+            if passed { self.elapsed_tick } else { tick_after(deadline).max(self.elapsed_tick) };
         self.timers.insert((due_tick, self.armed_total), deadline);
         (due_tick, self.armed_total)
     }
@@ -42,11 +43,11 @@ impl Model {
         match self.timers.first_key_value() {
             Some((&key, _)) if key.0 <= tick_before(now) => {
                 self.timers.remove(&key);
-                self.elapsed = key.0;
+                self.elapsed_tick = key.0;
                 Some(key.1)
             }
             _ => {
-                self.elapsed = self.elapsed.max(tick_before(now));
+                self.elapsed_tick = self.elapsed_tick.max(tick_before(now));
                 None
             }
         }
