@@ -275,7 +275,7 @@ impl ResponseContext {
         error: Option<(&'static str, Option<&str>)>,
         around: &Surroundings<'_>,
     ) {
-        around.tally.count((self.route, self.began), status, error, around.now);
+        around.tally.count(around, (self.route, self.began), status, error);
     }
 
     /// Writes the CORS headers that let the page read the answer. The server uses no cookies, so it

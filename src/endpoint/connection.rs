@@ -29,7 +29,7 @@ use crate::wire::http1::{
 /// deadlines.
 ///
 /// ```
-/// use streamdoor::base::Instant;
+/// use streamdoor::base::{Handle, Instant};
 /// use streamdoor::endpoint::{Access, Answer, ApiCall, ConnectionStep};
 /// use streamdoor::endpoint::{HttpConnection, Surroundings, Tally};
 /// use streamdoor::wire::http1::{Status, http_date};
@@ -37,7 +37,8 @@ use crate::wire::http1::{
 /// let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
 /// let (date, now) = (http_date(784_111_777), Instant::from_nanos(0));
 /// let (access, tally) = (Access::default(), Tally::new(false));
-/// let around = Surroundings { date, now, access: &access, tally: &tally };
+/// let connection = Handle { index: 0, generation: 1 };
+/// let around = Surroundings { date, now, access: &access, tally: &tally, connection };
 /// let request = b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n";
 /// let step = connection.receive(request, &around, &mut out);
 /// assert_eq!(step, ConnectionStep::Call(ApiCall::Tools));

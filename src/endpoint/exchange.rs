@@ -3,10 +3,13 @@
 use std::sync::LazyLock;
 
 use super::*;
-use crate::base::Instant;
+use crate::base::{Handle, Instant};
 use crate::wire::http1::{Method, ResponsePart, ResponseReader, Status};
 
 pub const DATE: [u8; 29] = *b"Sun, 06 Nov 1994 08:49:37 GMT";
+
+/// The name of the connection.
+pub const CONNECTION: Handle = Handle { index: 0, generation: 1 };
 
 /// Access rules for requests that call the server `h`.
 pub static ACCESS: LazyLock<Access> =
@@ -19,7 +22,13 @@ pub fn around() -> Surroundings<'static> {
         static TALLY: &'static Tally = Box::leak(Box::new(Tally::new(false)));
     }
     let tally = TALLY.with(|tally| *tally);
-    Surroundings { date: DATE, now: Instant::from_nanos(0), access: &ACCESS, tally }
+    Surroundings {
+        date: DATE,
+        now: Instant::from_nanos(0),
+        access: &ACCESS,
+        tally,
+        connection: CONNECTION,
+    }
 }
 
 /// The calls and the output that some bytes led to.

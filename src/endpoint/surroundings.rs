@@ -1,6 +1,6 @@
 //! The inputs of a connection besides its bytes.
 
-use crate::base::Instant;
+use crate::base::{Handle, Instant};
 use crate::endpoint::{Access, Tally};
 
 /// The inputs of an [`HttpConnection`](crate::endpoint::HttpConnection) besides its bytes. It reads
@@ -15,4 +15,6 @@ pub struct Surroundings<'a> {
     pub access: &'a Access,
     /// The counts of answered requests.
     pub tally: &'a Tally,
+    /// The name that the shard has given the connection. The log gets it with each answer.
+    pub connection: Handle,
 }

@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::base::Instant;
+use crate::base::{Handle, Instant};
+use crate::endpoint::Surroundings;
 use crate::endpoint::routes::ROUTES;
 use crate::limits;
 use crate::trace::Latency;
@@ -58,6 +59,8 @@ struct RouteCounts {
 /// An answer for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnsweredRequest {
+    /// The connection of the request.
+    pub connection: Handle,
     /// The method. `None` if no route fits.
     pub method: Option<Method>,
     /// The path of the route, with names in braces. Empty if no route fits.
@@ -113,10 +116,10 @@ impl Tally {
     /// [`limits::REFUSALS_LOG_INTERVAL`]. An answer that finds no room is not logged.
     pub(super) fn count(
         &self,
+        &Surroundings { connection, now, .. }: &Surroundings<'_>,
         (route, began): (RouteAt, Option<Instant>),
         status: Status,
         error: Option<(&'static str, Option<&str>)>,
-        now: Instant,
     ) {
         let took = began.map_or(Duration::ZERO, |began| now.since(began));
         let place = route.map_or(ROUTES.len(), usize::from);
@@ -133,6 +136,7 @@ impl Tally {
         if is_logged && answered.len() < limits::ANSWERS_TO_LOG_MAX {
             let route = route.map(|at| &ROUTES[usize::from(at)]);
             answered.push_back(AnsweredRequest {
+                connection,
                 method: route.map(|route| route.method),
                 route: route.map_or("", |route| route.path),
                 path: error.and_then(|(_, path)| path).map(Box::from),
@@ -200,6 +204,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoint::exchange::around;
 
     #[test]
     fn refusals_with_one_code_are_told_together() {
@@ -207,7 +212,8 @@ mod tests {
         let at = |ms| Instant::from_nanos(1 << 40) + Duration::from_millis(ms);
         let refuse = |code, ms| {
             let error = Some((code, Some("/nowhere")));
-            tally.count((None, Some(at(0))), Status::NOT_FOUND, error, at(ms));
+            let around = Surroundings { now: at(ms), ..around() };
+            tally.count(&around, (None, Some(at(0))), Status::NOT_FOUND, error);
             tally.poll_answered().map(|answered| (answered.code, answered.refused_count))
         };
         assert_eq!(refuse("a", 0), Some(("a", 1)));
@@ -227,11 +233,14 @@ mod tests {
             let tally = Tally::new(logs_all);
             let began = Instant::from_nanos(5);
             for _ in 0..2 * limits::ANSWERS_TO_LOG_MAX {
-                tally.count((Some(0), Some(began)), Status::OK, None, Instant::from_nanos(9));
+                let connection = Handle { index: 7, generation: 1 };
+                let around = Surroundings { now: Instant::from_nanos(9), connection, ..around() };
+                tally.count(&around, (Some(0), Some(began)), Status::OK, None);
             }
             let answered: Vec<_> = std::iter::from_fn(|| tally.poll_answered()).collect();
             assert_eq!(answered.len(), if logs_all { limits::ANSWERS_TO_LOG_MAX } else { 0 });
             assert!(answered.iter().all(|one| one.took == Duration::from_nanos(4)));
+            assert!(answered.iter().all(|one| one.connection.index == 7));
             assert!(answered.iter().all(|one| one.route == ROUTES[0].path));
             let of_route = &tally.counts().routes[0];
             assert_eq!(of_route.by_status, [(Status::OK, 2 * limits::ANSWERS_TO_LOG_MAX as u64)]);

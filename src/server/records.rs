@@ -28,26 +28,19 @@ pub(in crate::server) fn log_connection<R: Reactor + 'static>(
     });
 }
 
-/// Logs the answers on this connection.
+/// Logs the answers that are not logged yet. Their connections should still be there.
 #[inline]
-pub(in crate::server) fn log_answered<R: Reactor + 'static>(
-    shard: &ServerShard<R>,
-    id: ConnectionId,
-) {
+pub(in crate::server) fn log_answered<R: Reactor + 'static>(shard: &ServerShard<R>) {
     while shard.guests.tally.has_answered() {
         let Some(answered) = shard.guests.tally.poll_answered() else { return };
-        log_one_answer(shard, id, &answered);
+        log_one_answer(shard, &answered);
     }
 }
 
 /// Logs an answer: as a refusal, together with those of the same code, and as a request if all of
 /// them are logged.
-fn log_one_answer<R: Reactor + 'static>(
-    shard: &ServerShard<R>,
-    id: ConnectionId,
-    answered: &AnsweredRequest,
-) {
-    let connection = shard.guests.hub.connection_at(id);
+fn log_one_answer<R: Reactor + 'static>(shard: &ServerShard<R>, answered: &AnsweredRequest) {
+    let connection = shard.guests.hub.connection_at(ConnectionId(answered.connection));
     // Seven fields at most: each of the two records below adds one.
     const _: () = assert!(limits::LOG_FIELDS_MAX >= 8);
     let show = |record: &mut Record| {

@@ -72,11 +72,16 @@ impl Server {
 
     /// Reads the log up to the next event of that name, and returns the event.
     fn until(&mut self, event: &str) -> Value {
+        self.until_with(event, |_| true)
+    }
+
+    /// Does the same as [`Server::until`], for an event that fits.
+    fn until_with(&mut self, event: &str, fits: impl Fn(&Value) -> bool) -> Value {
         loop {
             let begin = self.read.len();
             assert!(self.log.read_line(&mut self.read).unwrap() > 0, "{event} in {}", self.read);
             let record: Value = serde_json::from_str(&self.read[begin..]).unwrap();
-            if record["event"] == event {
+            if record["event"] == event && fits(&record) {
                 return record;
             }
         }
@@ -102,7 +107,7 @@ impl Drop for Server {
 /// Each refusal is counted, and the first of each kind is a line of the log.
 #[test]
 fn no_refusal_is_silent() {
-    let tokens = File::new("refusals", &format!("ann {ANN}\n"), 0o600);
+    let tokens = File::new("refusals", &format!("ann {ANN}\nbob {BOB}\n"), 0o600);
     let (mut server, url) = Server::start(&["--token-file", tokens.path(), "--access-log"]);
     let address = url.strip_prefix("http://").unwrap();
     let body = json!({"tool": "nothing"});
@@ -133,7 +138,15 @@ fn no_refusal_is_silent() {
         let request = server.until("request");
         assert_eq!((&request["code"], &request["status"]), (&json!(code), &json!(status)));
     }
+    // A stream begins behind its request, and is still logged as that of its own client.
+    let body = json!({"tool": "slow_data_processor", "arguments": {"chunks": 1}});
+    let stream = Asking::new("POST", "/v1/executions?stream=sse").token(BOB).body(&body);
+    assert_eq!(stream.answer(address).0, 200);
     let (_, _, metrics) = Asking::new("GET", "/metrics").token(ANN).answer(address);
+    for (route, principal) in [(executions, "bob"), ("/metrics", "ann")] {
+        let request = server.until_with("request", |record| record["status"] == 200);
+        assert_eq!((&request["route"], &request["principal"]), (&json!(route), &json!(principal)));
+    }
     for (_, _, code, _) in &table {
         let line = format!("streamdoor_requests_refused_total{{shard=\"0\",code=\"{code}\"}} 3");
         assert!(metrics.contains(&line), "{line} in {metrics}");

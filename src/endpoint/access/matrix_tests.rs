@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::*;
 use crate::endpoint::call_tests::{id, token as progress_token};
-use crate::endpoint::exchange::{DATE, Response, responses};
+use crate::endpoint::exchange::{CONNECTION, DATE, Response, responses};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::routes::{PATH_FIELDS, ROUTES, Route};
 use crate::endpoint::{
@@ -126,7 +126,8 @@ impl Asking {
 
     fn ask_at(&self, access: &Access, now: Instant) -> (Vec<(ApiCall, Principal)>, Response) {
         let tally = Tally::new(false);
-        let around = Surroundings { date: DATE, now, access, tally: &tally };
+        let connection = CONNECTION;
+        let around = Surroundings { date: DATE, now, access, tally: &tally, connection };
         let last = Asking::new(Method::Get, "/v1/tools");
         let bytes = [self.bytes(), last.bytes()].concat();
         let (mut calls, out) = converse(&around, &[&bytes]);
@@ -438,7 +439,8 @@ fn who_asks_is_said_anew_by_each_request() {
     let access = guarded();
     let tally = Tally::new(false);
     let (date, now) = (DATE, Instant::from_nanos(0));
-    let around = Surroundings { date, now, access: &access, tally: &tally };
+    let connection = CONNECTION;
+    let around = Surroundings { date, now, access: &access, tally: &tally, connection };
     let tools = Asking::new(Method::Get, "/v1/tools").without_token();
     let requests = [ANN, BOB, WRONG, BOB, ANN].map(|line| tools.with(line).bytes()).concat();
     let (calls, out) = converse(&around, &[&requests]);
@@ -455,7 +457,8 @@ fn where_nobody_is_asked_for_a_token_there_are_no_tickets_and_everybody_is_the_s
     assert_eq!(access.name_of(Principal::ANYONE), None);
     let tally = Tally::new(false);
     let (date, now) = (DATE, Instant::from_nanos(0));
-    let around = Surroundings { date, now, access: &access, tally: &tally };
+    let connection = CONNECTION;
+    let around = Surroundings { date, now, access: &access, tally: &tally, connection };
     let tools = Asking::new(Method::Get, "/v1/tools");
     for asking in [tools.clone(), tools.without_token()] {
         let (calls, _) = converse(&around, &[&asking.bytes()]);

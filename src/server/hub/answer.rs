@@ -54,10 +54,10 @@ fn reply<R: Reactor + 'static>(
     write: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>),
 ) -> Answered {
     let hub = &mut shard.guests.hub;
-    let around = hub.around(&shard.guests.access, &shard.guests.tally, shard.now);
+    let around = hub.around(id, (&shard.guests.access, &shard.guests.tally), shard.now);
     if let Some(connection) = hub.writable(id) {
         connection.converse(|http, out| write(http, &around, out));
     }
-    records::log_answered(shard, id);
+    records::log_answered(shard);
     Answered::Now
 }

@@ -560,14 +560,14 @@ impl Hub {
         }
     }
 
-    /// Returns the inputs that the HTTP machines of connections need besides their bytes.
+    /// Returns the inputs that the HTTP machine of this connection needs besides its bytes.
     pub(in crate::server) fn around<'a>(
         &self,
-        access: &'a Access,
-        tally: &'a Tally,
+        id: ConnectionId,
+        (access, tally): (&'a Access, &'a Tally),
         now: Instant,
     ) -> Surroundings<'a> {
-        Surroundings { date: self.date, now, access, tally }
+        Surroundings { date: self.date, now, access, tally, connection: id.0 }
     }
 
     /// Returns the time at which the next timer expires.

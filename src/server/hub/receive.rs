@@ -13,10 +13,10 @@ impl Hub {
         &mut self,
         id: ConnectionId,
         bytes: &[u8],
-        (access, tally): (&Access, &Tally),
+        rules: (&Access, &Tally),
         now: Instant,
     ) -> ConnectionStep {
-        let (around, others_bytes) = (self.around(access, tally, now), self.body_bytes);
+        let (around, others_bytes) = (self.around(id, rules, now), self.body_bytes);
         let Some(connection) = self.writable(id) else { return ConnectionStep::Wait };
         let others_bytes = others_bytes - connection.body_bytes;
         let mut step = connection.converse(|http, out| http.receive(bytes, &around, out));

@@ -80,7 +80,7 @@ pub(in crate::server::mcp) fn begin_stream(
     now: Instant,
 ) -> Written {
     let (access, tally) = hub.rules();
-    let around = hub.around(&access, &tally, now);
+    let around = hub.around(id, (&access, &tally), now);
     let Some(connection) = hub.writable(id) else { return Written::Unheard };
     if connection.mcp.as_ref().is_none_or(|link| link.body.is_some()) {
         return Written::Unheard;

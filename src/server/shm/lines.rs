@@ -419,7 +419,7 @@ pub(in crate::server) fn begin_line<R: Reactor + 'static>(
 ) -> Answered {
     let Grant { mut line, document, descriptors } = grant;
     let hub = &mut shard.guests.hub;
-    let around = hub.around(&shard.guests.access, &shard.guests.tally, shard.now);
+    let around = hub.around(id, (&shard.guests.access, &shard.guests.tally), shard.now);
     let connection = hub.writable(id).expect("its request is being answered");
     line.body =
         connection.converse(|http, out| http.begin_stream(ndjson::MEDIA_TYPE, &around, out));

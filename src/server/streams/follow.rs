@@ -163,7 +163,7 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
 ) -> Answered {
     let now = shard.now;
     let Guests { hub, peers, access, tally, .. } = &mut shard.guests;
-    let around = hub.around(access, tally, now);
+    let around = hub.around(id, (access, tally), now);
     let (retry, beat) = (hub.retry(), hub.first_beat());
     let connection = hub.writable(id).expect("its request is being answered");
     let StreamHead { encoding, media_type, headers, is_combined, front } = head;

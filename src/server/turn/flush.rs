@@ -7,7 +7,7 @@ use crate::server::guests::Guests;
 use crate::server::hub::HubEvent;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::turn::{ends, sockets};
-use crate::server::{ServerShard, calls, hub, mcp, shm, workers};
+use crate::server::{ServerShard, calls, hub, mcp, records, shm, workers};
 use crate::trace::Duty;
 
 /// Sends what is queued, if that is enough, in the middle of a fan-out. Slow connections then
@@ -27,6 +27,7 @@ pub(in crate::server) fn flush_if_due<R: Reactor + 'static>(shard: &mut ServerSh
 
 /// Sends all output of this turn, and handles what follows from it.
 pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    records::log_answered(shard); // Streams begin without another step of their connection.
     shard.guests.mcp.look_at_tools(shard.tools.revision());
     while shard.guests.has_work() {
         shard.did.note(Duty::Sends);

@@ -127,7 +127,7 @@ pub(in crate::server) fn converse<R: Reactor + 'static>(
     speak: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>) -> ConnectionStep,
 ) {
     let hub = &mut shard.guests.hub;
-    let around = hub.around(&shard.guests.access, &shard.guests.tally, shard.now);
+    let around = hub.around(id, (&shard.guests.access, &shard.guests.tally), shard.now);
     let Some(connection) = hub.writable(id) else { return };
     let step = connection.converse(|http, out| speak(http, &around, out));
     take_step(shard, id, step);
@@ -139,7 +139,7 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
     id: ConnectionId,
     mut step: ConnectionStep,
 ) {
-    records::log_answered(shard, id);
+    records::log_answered(shard);
     let mut part_count = 0;
     loop {
         match step {
@@ -163,7 +163,7 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
             }
         }
         let hub = &mut shard.guests.hub;
-        let around = hub.around(&shard.guests.access, &shard.guests.tally, shard.now);
+        let around = hub.around(id, (&shard.guests.access, &shard.guests.tally), shard.now);
         let Some(connection) = hub.writable(id) else { return };
         if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
             // A client that sends requests and reads no replies waits.

@@ -68,7 +68,7 @@ pub(in crate::server) fn let_work<R: Reactor + 'static>(
     let now = shard.now;
     let hub = &mut shard.guests.hub;
     let (retry, beat) = (hub.retry(), hub.first_beat());
-    let around = hub.around(&shard.guests.access, &shard.guests.tally, now);
+    let around = hub.around(id, (&shard.guests.access, &shard.guests.tally), now);
     let connection = hub.writable(id).expect("its request is being answered");
     let media_type = sse::MEDIA_TYPE;
     let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));

@@ -1,7 +1,7 @@
 //! A peer of the HTTP state machine without a socket. It takes bytes cut anywhere, and answers
 //! every call that the machine returns.
 
-use streamdoor::base::Instant;
+use streamdoor::base::{Handle, Instant};
 use streamdoor::endpoint::{
     Access, Answer, ApiCall, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody,
     Surroundings, Tally,
@@ -23,7 +23,8 @@ pub struct Exchange {
 
 /// Returns the inputs of the machine besides the bytes.
 fn around<'a>(access: &'a Access, tally: &'a Tally) -> Surroundings<'a> {
-    Surroundings { date: DATE, now: Instant::from_nanos(0), access, tally }
+    let connection = Handle { index: 0, generation: 1 };
+    Surroundings { date: DATE, now: Instant::from_nanos(0), access, tally, connection }
 }
 
 /// One connection.
