@@ -34,16 +34,16 @@ use crate::wire::http1::{
 /// use streamdoor::endpoint::{HttpConnection, Surroundings, Tally};
 /// use streamdoor::wire::http1::{Status, http_date};
 ///
-/// let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
+/// let (mut http, mut out) = (HttpConnection::new(), Vec::new());
 /// let (date, now) = (http_date(784_111_777), Instant::from_nanos(0));
 /// let (access, tally) = (Access::default(), Tally::new(false));
 /// let connection = Handle { index: 0, generation: 1 };
 /// let around = Surroundings { date, now, access: &access, tally: &tally, connection };
 /// let request = b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n";
-/// let step = connection.receive(request, &around, &mut out);
+/// let step = http.receive(request, &around, &mut out);
 /// assert_eq!(step, ConnectionStep::Call(ApiCall::Tools));
-/// connection.answer(&Answer::empty(Status::NO_CONTENT), &around, &mut out);
-/// assert_eq!(connection.resume(&around, &mut out), ConnectionStep::Wait);
+/// http.answer(&Answer::empty(Status::NO_CONTENT), &around, &mut out);
+/// assert_eq!(http.resume(&around, &mut out), ConnectionStep::Wait);
 /// assert!(out.starts_with(b"HTTP/1.1 204 No Content\r\n"));
 /// ```
 #[derive(Debug)]
