@@ -261,7 +261,8 @@ pub const HISTOGRAM_DURATION_MAX: Duration = Duration::from_secs(60);
 /// Decimal digits that a histogram keeps of each value.
 pub const HISTOGRAM_DIGITS: u8 = 3;
 /// Upper bounds of the buckets for latencies: 1, 2.5 and 5 of each decade.
-pub const LATENCY_BUCKETS_NS: [u64; 22] = [
+/// The longest are for executions, of which some run for an hour.
+pub const LATENCY_BUCKETS_NS: [u64; 30] = [
     1_000,
     2_500,
     5_000,
@@ -284,7 +285,17 @@ pub const LATENCY_BUCKETS_NS: [u64; 22] = [
     2_500_000_000,
     5_000_000_000,
     10_000_000_000,
+    25_000_000_000,
+    50_000_000_000,
+    100_000_000_000,
+    250_000_000_000,
+    500_000_000_000,
+    1_000_000_000_000,
+    2_500_000_000_000,
+    5_000_000_000_000,
 ];
+/// Tools of one shard whose ended executions are counted apart, each with its durations.
+pub const TOOLS_COUNTED_MAX: usize = 128;
 /// Chunks of one turn whose latency is measured at its end. If there are more, some are measured
 /// earlier.
 pub const DELIVERIES_NOTED_MAX: usize = 1_024;

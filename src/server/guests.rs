@@ -12,6 +12,7 @@ use crate::memory::{ControlPage, ReaderPageView};
 use crate::reactor::{AnyReactor, ConnectionId, Reactor, SocketLimits};
 use crate::server::agents::{Agent, Agents};
 use crate::server::conversations::Conversations;
+use crate::server::executions::EndedExecutions;
 use crate::server::hub::Hub;
 use crate::server::hub::stream::Source;
 use crate::server::hub::tls::TlsConfig;
@@ -24,7 +25,7 @@ use crate::server::workers::Workers;
 use crate::server::workers::open_call::OpenCall;
 use crate::server::{
     AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents,
-    conversations, hub, outgoing, peers, records, shm, turn, workers,
+    conversations, executions, hub, outgoing, peers, records, shm, turn, workers,
 };
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, GuestRun, GuestWork, Outlet, OutsideReader, ShardEvent};
@@ -168,6 +169,8 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) conversations: Conversations,
     /// The runs of agents.
     pub(in crate::server) agents: Agents,
+    /// The counts of ended executions.
+    pub(in crate::server) ended: EndedExecutions,
 }
 
 /// The state that the guests keep with an execution.
@@ -238,6 +241,7 @@ impl<R: Reactor + 'static> Guests<R> {
             outgoing: None,
             workers: Workers::default(),
             agents: Agents::new(guests.agents),
+            ended: EndedExecutions::default(),
         })
     }
 }
@@ -470,7 +474,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         shm::end_named(shard, execution.index);
         turn::note_ended(shard, execution);
         workers::note_call_ended(shard, execution, verdict.outcome);
-        records::log_ended(shard, execution, verdict);
+        let took = executions::count_ended(shard, execution, verdict.outcome);
+        records::log_ended(shard, execution, verdict, took);
     }
 
     fn on_released(&mut self, execution: Handle) {
@@ -506,7 +511,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     fn report(shard: &ServerShard<R>, event: &ShardEvent<'_>) {
         match *event {
             ShardEvent::Ended(subscriber, execution, end) => {
-                records::log_detached(shard, subscriber, execution, end);
+                records::log_subscriber_ended(shard, subscriber, execution, end);
             }
             ShardEvent::Evicted(index, subscriber, wild) => {
                 shm::log_evicted(shard, index, subscriber, wild)

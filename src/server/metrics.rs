@@ -24,7 +24,10 @@ use crate::endpoint::{MetricsFormat, RequestCounts};
 use crate::mcp::Era;
 use crate::memory::pressure::Decisive;
 use crate::memory::{Pressure, RingPoolUsage};
+use crate::server::executions::EndedCounts;
+use crate::server::process_usage::ProcessUsage;
 use crate::server::{UpstreamCount, UpstreamMeter};
+use crate::stream::Outcome;
 use crate::trace::{Counters, Duty, Latencies, Latency, Stalls, Transport};
 use crate::{limits, reactor};
 
@@ -69,6 +72,8 @@ pub struct ShardMetrics {
     pub mcp: McpMetrics,
     /// The counts of answered requests.
     pub requests: RequestCounts,
+    /// The counts of ended executions by the name of their tool.
+    pub ended: Vec<(String, EndedCounts)>,
 }
 
 /// The numbers of clients of the Model Context Protocol.
@@ -137,7 +142,7 @@ pub struct ExecutionCounts {
 }
 
 /// The numbers of the process at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProcessMetrics {
     /// Maximum number of connections.
     pub connections_max: u64,
@@ -149,6 +154,8 @@ pub struct ProcessMetrics {
     pub shard_count: u32,
     /// The numbers of the shards that have died.
     pub dead_shards: Vec<u32>,
+    /// The kernel's numbers of the process.
+    pub usage: ProcessUsage,
 }
 
 impl MetricsFormat {
@@ -170,6 +177,7 @@ pub fn render(
     process: ProcessMetrics,
     upstreams: &[UpstreamMeter],
 ) -> Vec<u8> {
+    let usage = process.usage;
     let mut registry = Registry::with_prefix("streamdoor");
     let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "The program", version);
@@ -179,11 +187,46 @@ pub fn render(
         upstreams: upstreams.to_vec(),
     }));
     let mut open_metrics = String::new();
-    text::encode(&mut open_metrics, &registry).expect("a string takes everything");
+    text::encode_registry(&mut open_metrics, &registry).expect("a string takes everything");
+    text::encode(&mut open_metrics, &of_kernel(usage)).expect("a string takes everything");
     match format {
         MetricsFormat::OpenMetrics => open_metrics.into_bytes(),
         MetricsFormat::Prometheus => older(&open_metrics).into_bytes(),
     }
+}
+
+/// Returns the kernel's numbers of the process, with the names of Prometheus' own libraries
+/// (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics).
+fn of_kernel(usage: ProcessUsage) -> Registry {
+    let mut registry = Registry::with_prefix("process");
+    let ProcessUsage { cpu_seconds, start_seconds, .. } = usage;
+    if let Some(seconds) = cpu_seconds {
+        let text = "Processor time of all threads";
+        let counter = ConstCounter::new(seconds);
+        registry.register_with_unit("cpu", text, Unit::Seconds, counter);
+    }
+    if let Some(seconds) = start_seconds {
+        let text = "Start of the process, since 1970";
+        registry.register_with_unit("start_time", text, Unit::Seconds, ConstGauge::new(seconds));
+    }
+    for (name, text, bytes) in [
+        ("resident_memory", "Memory in use", usage.resident_bytes),
+        ("virtual_memory", "Address space in use", usage.virtual_bytes),
+    ] {
+        if let Some(bytes) = bytes {
+            registry.register_with_unit(name, text, Unit::Bytes, ConstGauge::new(bytes));
+        }
+    }
+    for (name, text, count) in [
+        ("threads", "Threads of the process", usage.threads),
+        ("open_fds", "Open descriptors", usage.open_fds),
+        ("max_fds", "Maximum number of descriptors", usage.max_fds),
+    ] {
+        if let Some(count) = count {
+            registry.register(name, text, ConstGauge::new(count));
+        }
+    }
+    registry
 }
 
 /// Converts OpenMetrics to Prometheus' older format. It has no units and no end mark. The metadata
@@ -233,6 +276,7 @@ impl Collector for Snapshot {
         families.connections()?;
         families.rings()?;
         families.executions()?;
+        families.ended()?;
         families.requests()?;
         families.mcp()?;
         families.process(&self.process)?;
@@ -415,6 +459,37 @@ impl Families<'_, '_> {
             samples.to_vec()
         };
         self.labelled("executions", text, samples, ConstGauge::new)
+    }
+
+    /// Writes the ended executions by tool.
+    fn ended(&mut self) -> fmt::Result {
+        if self.shards.is_empty() {
+            return Ok(());
+        }
+        let text = "Executions that ended, by tool and state. The tool (other) stands for agents \
+                    and for tools beyond the limit of names.";
+        let kind = MetricType::Counter;
+        let mut family = self.encoder.encode_descriptor("executions_ended", text, None, kind)?;
+        for shard in self.shards {
+            let number = shard.shard.to_string();
+            for (tool, counts) in &shard.ended {
+                for (outcome, count) in Outcome::ALL.into_iter().zip(counts.by_outcome) {
+                    let labels = [("shard", &*number), ("tool", tool), ("state", outcome.name())];
+                    ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+                }
+            }
+        }
+        let text = "Time from the request of an execution to its end, by tool.";
+        let (unit, kind) = (Some(&Unit::Seconds), MetricType::Histogram);
+        let mut family = self.encoder.encode_descriptor("execution_duration", text, unit, kind)?;
+        for shard in self.shards {
+            let number = shard.shard.to_string();
+            for (tool, counts) in &shard.ended {
+                let labels = [("shard", &*number), ("tool", tool)];
+                counts.durations.encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes the answered requests by route. The label `code` is the status. A request without a

@@ -6,9 +6,11 @@ use crate::endpoint::{MetricsFormat, RequestCounts, RequestsOfRoute};
 use crate::memory::pressure::Decisive;
 use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor::{Counters as ReactorCounters, SocketCounters};
+use crate::server::executions::EndedCounts;
 use crate::server::metrics::{
     ExecutionCounts, McpCounts, McpMetrics, ProcessMetrics, ShardMetrics, render,
 };
+use crate::server::process_usage::ProcessUsage;
 use crate::server::{UpstreamCount, UpstreamMeter};
 use crate::trace::{Counters, Duties, Duty, Latencies, Latency, Stalls, Transport};
 use crate::wire::http1::Status;
@@ -135,7 +137,9 @@ fn read(text: &str, format: MetricsFormat) -> Families {
         if !labels.is_empty() {
             check_labels(labels);
         }
-        let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
+        // Numbers of the kernel may have a fraction.
+        let whole = value.split_once('.').map_or(value, |(whole, _)| whole);
+        let value = whole.parse().unwrap_or_else(|_| panic!("{line}"));
         assert!(family.samples.insert(labels.to_owned(), value).is_none(), "{line}");
     }
     let texts = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
@@ -147,7 +151,7 @@ fn read(text: &str, format: MetricsFormat) -> Families {
         assert!(family.buckets.is_empty(), "{name}: without an end");
         let has_unit = name.contains("bytes") || name.contains("seconds");
         assert_eq!(family.unit.is_some(), is_open && has_unit, "{name}");
-        assert!(name.starts_with("streamdoor_"), "{name}");
+        assert!(name.starts_with("streamdoor_") || name.starts_with("process_"), "{name}");
     }
     families
 }
@@ -199,7 +203,14 @@ fn shard(number: u32) -> ShardMetrics {
             tasks: 27,
         },
         requests: requests(),
+        ended: ended(),
     }
+}
+
+fn ended() -> Vec<(String, EndedCounts)> {
+    let mut durations = Latency::default();
+    durations.record(20_000_000_000, 3);
+    vec![("echo".to_owned(), EndedCounts { by_outcome: [2, 1, 0, 0], durations })]
 }
 
 fn requests() -> RequestCounts {
@@ -225,6 +236,15 @@ fn rendered(format: MetricsFormat) -> String {
         spans_dropped: 11,
         shard_count: 3,
         dead_shards: vec![2],
+        usage: ProcessUsage {
+            cpu_seconds: Some(1.5),
+            start_seconds: Some(1e9),
+            resident_bytes: Some(4_096),
+            virtual_bytes: Some(8_192),
+            threads: Some(3),
+            open_fds: Some(17),
+            max_fds: Some(1_024),
+        },
     };
     String::from_utf8(render(format, vec![shard(0), shard(1)], process, &upstreams())).unwrap()
 }
@@ -255,6 +275,37 @@ fn requests_stand_under_their_route_and_refusals_under_their_code() {
     let refused = "{shard=\"1\",code=\"unknown_path\"}".to_owned();
     assert_eq!(value("streamdoor_requests_refused", refused), 4);
     assert!(families.contains_key("streamdoor_http_request_duration_seconds"));
+}
+
+#[test]
+fn executions_stand_under_their_tool_and_state() {
+    let families = read(&rendered(MetricsFormat::OpenMetrics), MetricsFormat::OpenMetrics);
+    let value = |name: &str, labels: &str| families[name].samples[labels];
+    for (state, count) in [("completed", 2), ("failed", 1), ("cancelled", 0), ("timed_out", 0)] {
+        let labels = format!("{{shard=\"1\",tool=\"echo\",state=\"{state}\"}}");
+        assert_eq!(value("streamdoor_executions_ended", &labels), count, "{state}");
+    }
+    let took = "streamdoor_execution_duration_seconds";
+    let labels = "{shard=\"0\",tool=\"echo\"";
+    assert_eq!(value(took, &format!("_bucket{labels},le=\"10.0\"}}")), 0);
+    assert_eq!(value(took, &format!("_bucket{labels},le=\"25.0\"}}")), 3);
+    assert_eq!(value(took, &format!("_count{labels}}}")), 3);
+}
+
+#[test]
+fn the_process_has_the_names_of_prometheus() {
+    let text = rendered(MetricsFormat::Prometheus);
+    for line in [
+        "process_cpu_seconds_total 1.5",
+        "process_start_time_seconds 1000000000.0",
+        "process_resident_memory_bytes 4096",
+        "process_virtual_memory_bytes 8192",
+        "process_threads 3",
+        "process_open_fds 17",
+        "process_max_fds 1024",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
 }
 
 #[test]

@@ -38,6 +38,7 @@ mod metrics_tests;
 pub(crate) mod outgoing;
 mod peers;
 mod places;
+mod process_usage;
 mod records;
 mod shm;
 mod spans;

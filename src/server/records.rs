@@ -1,5 +1,7 @@
 //! Log records about connections, executions and subscribers.
 
+use std::time::Duration;
+
 use crate::base::plain::plain_line;
 use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::endpoint::AnsweredRequest;
@@ -9,7 +11,7 @@ use crate::memory::Pressure;
 use crate::memory::pressure::Diagnosis;
 use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::server::{ServerShard, peers};
-use crate::stream::{End, EndState};
+use crate::stream::{End, EndState, Kinds};
 use crate::trace::{Level, Record};
 use crate::wire::http1::Status;
 
@@ -146,26 +148,32 @@ pub(in crate::server) fn log_gate_told_late<R: Reactor + 'static>(
     });
 }
 
-/// Logs that an execution has ended.
+/// Logs that an execution has ended after `took`.
 pub(in crate::server) fn log_ended<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     execution: Handle,
     verdict: &Verdict,
+    took: Duration,
 ) {
-    let run = shard.runs[execution.index as usize].as_ref();
-    let Some(id) = run.map(|run| run.id) else { return };
+    let Some(run) = shard.runs[execution.index as usize].as_ref() else { return };
     shard.guests.log.record(wall_us(shard), Level::Info, "execution_ended", |record| {
-        record.show("execution", &id).show("state", &verdict.outcome);
-        show_owner(shard, id, record);
-        record.number("chunks", verdict.head_seq);
+        record.show("execution", &run.id);
+        if let Some(tool) = &run.tool {
+            record.show("tool", &tool.name);
+        }
+        record.show("state", &verdict.outcome);
+        show_owner(shard, run.id, record);
+        let totals = verdict.totals.of(Kinds::ALL);
+        record.number("took_us", took.as_micros() as u64);
+        record.number("chunks", totals.chunks).number("bytes", totals.bytes);
         if let Some(error) = &verdict.error {
             record.show("error", error);
         }
     });
 }
 
-/// Logs that a subscriber was detached before its execution's end.
-pub(in crate::server) fn log_detached<R: Reactor + 'static>(
+/// Logs the end of a subscriber of this shard's execution.
+pub(in crate::server) fn log_subscriber_ended<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     subscriber: SubscriberId,
     execution: Handle,
@@ -173,20 +181,29 @@ pub(in crate::server) fn log_detached<R: Reactor + 'static>(
 ) {
     let run = shard.runs[execution.index as usize].as_ref();
     let Some(id) = run.map(|run| run.id) else { return };
-    log_let_go(shard, id, subscriber, end);
+    log_reader_ended(shard, id, subscriber, end);
 }
 
-/// Logs that a subscriber was detached, for an execution of any shard.
-pub(in crate::server) fn log_let_go<R: Reactor + 'static>(
+/// Logs the end of a subscriber of any shard's execution: a warning if it was detached, a note if
+/// it has missed chunks, and a detail otherwise.
+pub(in crate::server) fn log_reader_ended<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     id: ExecutionId,
     subscriber: SubscriberId,
     end: &End,
 ) {
-    let EndState::Detached { reason, resume_from } = end.state else { return };
-    shard.guests.log.record(wall_us(shard), Level::Warn, "subscriber_detached", |record| {
+    let (level, event) = match end.state {
+        EndState::Detached { .. } => (Level::Warn, "subscriber_detached"),
+        EndState::Ended(_) if end.missed.chunks > 0 => (Level::Info, "subscriber_ended"),
+        EndState::Ended(_) => (Level::Debug, "subscriber_ended"),
+    };
+    shard.guests.log.record(wall_us(shard), level, event, |record| {
         record.show("execution", &id).show("subscriber", &subscriber);
-        record.show("reason", &reason.name()).number("resume_from", resume_from);
-        record.number("chunks", end.given.chunks).number("missed_chunks", end.missed.chunks);
+        if let EndState::Detached { reason, resume_from } = end.state {
+            record.show("reason", &reason.name()).number("resume_from", resume_from);
+        }
+        record.number("chunks", end.given.chunks).number("bytes", end.given.bytes);
+        record.number("missed_chunks", end.missed.chunks);
+        record.number("missed_bytes", end.missed.bytes);
     });
 }

@@ -56,6 +56,10 @@ impl ExecutionState {
 }
 
 impl Outcome {
+    /// All outcomes.
+    pub const ALL: [Outcome; 4] =
+        [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::TimedOut];
+
     /// The name on every wire.
     pub fn name(self) -> &'static str {
         match self {

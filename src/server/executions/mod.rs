@@ -5,15 +5,34 @@
 //! request is checked before it is carried out. Code that reaches an execution in another way has
 //! to check [`is_owned`].
 
-use crate::base::{ExecutionId, Principal, SubscriberId};
+mod ended;
+
+pub use ended::{EndedCounts, EndedExecutions};
+
+use std::time::Duration;
+
+use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
 use crate::endpoint::{ApiError, DeliveryOptions, Opening, PolicyChoice, documents};
 use crate::engine::{From, NotFound, SubscribeSpec};
 use crate::limits;
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::shard::{ExecuteError, ExecuteOptions};
-use crate::stream::Policy;
+use crate::stream::{Outcome, Policy};
 use crate::wire::http1::Status;
+
+/// Counts an execution that has just ended. Returns the time from its request to its end.
+pub(in crate::server) fn count_ended<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: Handle,
+    outcome: Outcome,
+) -> Duration {
+    let opened_at = shard.engine.opened_at(execution).expect("it has just ended");
+    let took = shard.now.since(opened_at);
+    let tool = shard.runs[execution.index as usize].as_ref().and_then(|run| run.tool.as_ref());
+    shard.guests.ended.count(tool, outcome, took);
+    took
+}
 
 /// True if the execution exists and belongs to this principal.
 pub(in crate::server) fn is_owned<R: Reactor + 'static>(

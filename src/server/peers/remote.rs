@@ -287,11 +287,11 @@ impl Remotes {
         let is_awake = remote.state == State::Awake;
         self.release(hub.take_released()); // A delivery may have sent.
         self.places[at as usize] = Some(remote);
-        let left = ended.map(|end| (self.remove(at), end));
+        let ended = ended.map(|end| (self.remove(at), end));
         if is_awake {
             self.awake.push_back(at);
         }
-        Given { any: count > 0, left }
+        Given { any: count > 0, ended }
     }
 }
 
@@ -300,7 +300,7 @@ pub(in crate::server) struct Given {
     /// True if something was delivered.
     pub any: bool,
     /// The reader that has had its end, and that end.
-    pub left: Option<(Subscriber, End)>,
+    pub ended: Option<(Subscriber, End)>,
 }
 
 /// Counts what the engine counts for subscribers of its own thread.

@@ -7,6 +7,7 @@ use crate::server::hub::Answered;
 use crate::server::hub::connection::Doing;
 use crate::server::metrics::{ExecutionCounts, ProcessMetrics, ShardMetrics};
 use crate::server::peers::{Asked, Gathering, Part, Purpose, join_lists};
+use crate::server::process_usage::ProcessUsage;
 use crate::server::{ServerShard, agents, executions, hub, mcp, metrics, peers, shm, workers};
 use crate::stream::{ExecutionState, Outcome};
 use crate::wire::http1::Status;
@@ -149,6 +150,7 @@ fn metrics_of<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics 
         door_bytes: shm::door_bytes(shard),
         mcp: shard.guests.mcp.metrics(),
         requests: shard.guests.tally.counts(),
+        ended: shard.guests.ended.rows(),
     }
 }
 
@@ -160,5 +162,6 @@ fn process_metrics<R: Reactor + 'static>(shard: &ServerShard<R>) -> ProcessMetri
         spans_dropped: shard.guests.spans.dropped()(),
         shard_count: shard.guests.peers.count().max(1) as u32,
         dead_shards: shard.guests.peers.dead().iter().map(|peer| u32::from(*peer)).collect(),
+        usage: ProcessUsage::read(),
     }
 }

@@ -15,10 +15,10 @@ pub(in crate::server) fn poll_remotes<R: Reactor + 'static>(shard: &mut ServerSh
         let remotes = peers.remotes_mut();
         let Some(at) = remotes.next_awake() else { return };
         let (reactor, counters) = (&mut shard.reactor, &mut shard.counters);
-        let Given { any, left } = remotes.poll(at, hub, reactor, counters, shard.now);
+        let Given { any, ended } = remotes.poll(at, hub, reactor, counters, shard.now);
         shard.worked |= any;
-        if let Some((subscriber, end)) = left {
-            records::log_let_go(shard, subscriber.execution(), subscriber.id(), &end);
+        if let Some((subscriber, end)) = ended {
+            records::log_reader_ended(shard, subscriber.execution(), subscriber.id(), &end);
         }
         flush::flush_if_due(shard);
     }
