@@ -342,6 +342,9 @@ pub const IDLE_SHARE_SMOOTHING_SHIFT: u32 = 2;
 
 /// Tokens of a server. Each request with a token is compared with all of them.
 pub const TOKENS_MAX: usize = 256;
+/// Principals that have had a token since the start of a server. Each is remembered when its token
+/// is gone, because its executions may still exist.
+pub const PRINCIPALS_MAX: usize = 4_096;
 /// Minimum length of a token, in characters: 128 bits even if drawn from only 16 different ones.
 pub const TOKEN_CHARS_MIN: usize = 32;
 /// Maximum length of a token, in characters.
@@ -512,7 +515,8 @@ const _: () = {
     assert!(STREAM_LINE_BYTES_MAX <= SSE_EVENT_BYTES_MAX);
     assert!(JSON_DEPTH_MAX < 128); // Else unreachable.
     assert!(HTTP_SMALL_BODY_BYTES_MAX < HTTP_BODY_BYTES_MAX);
-    assert!(TOKENS_MAX < 1 << 16); // A principal is a number of 16 bits.
+    // A principal is a number of 16 bits. A text of tokens is read before they are counted.
+    assert!(TOKENS_MAX <= PRINCIPALS_MAX && PRINCIPALS_MAX + TOKENS_MAX < 1 << 16);
     assert!(TOKENS_MAX * (PRINCIPAL_NAME_CHARS_MAX + TOKEN_CHARS_MAX + 2) < TOKEN_FILE_BYTES_MAX);
     assert!(TOKEN_CHARS_MAX < HTTP_HEADER_BYTES_MAX as usize);
     assert!(SETTING_ITEMS_MAX <= ORIGINS_MAX && ORIGINS_MAX <= 1 << 8);

@@ -7,7 +7,7 @@ use std::process::exit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 use streamdoor::base::Instant;
@@ -53,6 +53,34 @@ pub fn on_interrupt(
     let wait = move || wait(receiver, Clock::now, first, second);
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
     Ok(())
+}
+
+/// SIGHUPs from now on, which then no longer end the process.
+pub struct Hangups {
+    receiver: UnixStream,
+}
+
+impl Hangups {
+    /// Catches SIGHUP. Signals wait until [`Hangups::serve`].
+    pub fn catch() -> Result<Hangups, CliError> {
+        let failed = |error| CliError::Environment(format!("SIGHUP cannot be caught: {error}"));
+        let (receiver, sender) = UnixStream::pair().map_err(failed)?;
+        pipe::register(SIGHUP, sender).map_err(failed)?;
+        Ok(Hangups { receiver })
+    }
+
+    /// Calls `reload` on a thread of its own for each SIGHUP. Signals that come together may be
+    /// one.
+    pub fn serve(mut self, mut reload: impl FnMut() + Send + 'static) -> Result<(), CliError> {
+        let wait = move || {
+            let mut bytes = [0; 64];
+            while self.receiver.read(&mut bytes).is_ok_and(|count| count > 0) {
+                reload();
+            }
+        };
+        let spawned = std::thread::Builder::new().name("reload".to_owned()).spawn(wait);
+        spawned.map(drop).map_err(|error| CliError::Environment(format!("a thread: {error}")))
+    }
 }
 
 /// Waits for signals. Each is a byte.

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use streamdoor::endpoint::first_token;
+use streamdoor::endpoint::{Tokens, first_token};
 use streamdoor::limits::TOKEN_FILE_BYTES_MAX;
 
 use super::CliError;
@@ -55,6 +55,14 @@ impl ClientToken {
             None => CliError::Usage(format!("{VARIABLE}: {error}")),
         }
     }
+}
+
+/// Reads the tokens of a server.
+///
+/// # Errors
+/// As for [`read`], or if a line is wrong.
+pub fn tokens(path: &Path) -> Result<Tokens, CliError> {
+    Tokens::read(&read(path)?).map_err(|error| problem(path, error))
 }
 
 /// Reads a file that only its owner can access.

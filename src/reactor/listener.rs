@@ -48,6 +48,7 @@ impl Listener {
         match address {
             ListenAddress::Tcp(internet) => open_tcp(address, *internet, options, is_blocking),
             ListenAddress::Unix(path) => open_unix(address, path, is_blocking),
+            ListenAddress::Inherited(fd) => open_inherited(address, *fd, is_blocking),
         }
     }
 
@@ -132,6 +133,21 @@ fn open_tcp(
     let bound = calls::local_address(raw).map_err(at("getsockname"))?;
     let bound = bound.to_internet().unwrap_or(internet);
     Ok(Listener { fd, address: ListenAddress::Tcp(bound), file: None })
+}
+
+/// Duplicates a socket that the process was started with. Its file belongs to its maker.
+fn open_inherited(
+    address: &ListenAddress,
+    fd: RawFd,
+    is_blocking: bool,
+) -> Result<Listener, ListenError> {
+    let at = |call| move |error| failed(address, call, error);
+    let fd = calls::duplicate_listener(fd, is_blocking).map_err(at("dup"))?;
+    let resolved = address.resolve().map_err(at("getsockname"))?;
+    if matches!(resolved, ListenAddress::Tcp(_)) {
+        calls::set_stream_options(fd.as_raw_fd()).map_err(at("setsockopt"))?;
+    }
+    Ok(Listener { fd, address: resolved, file: None })
 }
 
 fn open_unix(

@@ -6,11 +6,13 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::base::Handle;
 use crate::limits::{CONNECTIONS_MAX, LISTENERS_MAX};
+use crate::reactor::socket_calls as calls;
 use crate::reactor::{IoError, ReleasedSocket};
 
 /// One connection of one reactor. After [`crate::reactor::Reactor::close`] it names nothing.
@@ -21,13 +23,30 @@ pub struct ConnectionId(pub Handle);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub Handle);
 
-/// An address to listen on. Its text is `ADDRESS:PORT` or `unix:PATH`.
+/// An address to listen on. Its text is `ADDRESS:PORT`, `unix:PATH` or `fd:NUMBER`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
     /// An internet address. With port 0 the kernel chooses. An IPv6 address takes IPv6 alone.
     Tcp(SocketAddr),
     /// A path without a file, or with a socket that no server listens on any more.
     Unix(PathBuf),
+    /// A listening socket that this process was started with. Each listener uses a duplicate. The
+    /// socket stays open when the listener is closed.
+    Inherited(RawFd),
+}
+
+impl ListenAddress {
+    /// Returns the address that the kernel knows for an inherited socket, and other addresses as
+    /// they are. A Unix socket without a path has an empty one.
+    ///
+    /// # Errors
+    /// The kernel's error, if the descriptor is no socket.
+    pub fn resolve(&self) -> Result<ListenAddress, IoError> {
+        let ListenAddress::Inherited(fd) = self else { return Ok(self.clone()) };
+        let raw = calls::local_address(*fd)?;
+        let path = || ListenAddress::Unix(raw.to_path().unwrap_or_default());
+        Ok(raw.to_internet().map_or_else(path, ListenAddress::Tcp))
+    }
 }
 
 impl fmt::Display for ListenAddress {
@@ -35,6 +54,7 @@ impl fmt::Display for ListenAddress {
         match self {
             ListenAddress::Tcp(address) => write!(f, "{address}"),
             ListenAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            ListenAddress::Inherited(fd) => write!(f, "fd:{fd}"),
         }
     }
 }
@@ -65,16 +85,28 @@ pub struct AddressParseError {
 
 impl fmt::Display for AddressParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "listen address {:?}: must be ADDRESS:PORT, [IPV6]:PORT or unix:PATH", self.given)
+        write!(
+            f,
+            "listen address {:?}: must be ADDRESS:PORT, [IPV6]:PORT, unix:PATH or \
+             fd:NUMBER",
+            self.given
+        )
     }
 }
 
 impl std::error::Error for AddressParseError {}
 
+/// The descriptors below are the standard streams.
+const FIRST_INHERITED: RawFd = 3;
+
 impl FromStr for ListenAddress {
     type Err = AddressParseError;
     fn from_str(text: &str) -> Result<ListenAddress, AddressParseError> {
         let refused = || AddressParseError { given: text.chars().take(128).collect() };
+        if let Some(number) = text.strip_prefix("fd:") {
+            let fd = number.parse().ok().filter(|fd| *fd >= FIRST_INHERITED);
+            return fd.map(ListenAddress::Inherited).ok_or_else(refused);
+        }
         match text.strip_prefix("unix:") {
             Some("") => Err(refused()),
             Some(path) => Ok(ListenAddress::Unix(PathBuf::from(path))),

@@ -1,9 +1,12 @@
 //! The system calls of sockets: one function each, no state. None of them waits.
 
+use std::ffi::OsStr;
 use std::io::IoSlice;
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use crate::limits::{
     KEEPALIVE_COUNT, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, SEND_BUFFER_BYTES, SEND_SLICES_MAX,
@@ -93,6 +96,24 @@ impl RawAddress {
     }
 }
 
+impl RawAddress {
+    /// The path in it, or `None` if it is of another family or has no path.
+    pub fn to_path(&self) -> Option<PathBuf> {
+        if i32::from(self.storage.ss_family) != libc::AF_UNIX {
+            return None;
+        }
+        let size_bytes = (self.size_bytes as usize).min(size_of::<libc::sockaddr_un>());
+        let at = offset_of!(libc::sockaddr_un, sun_path);
+        // SAFETY: the storage is larger than each address, and all of it is initialized.
+        let all = unsafe {
+            let start = std::ptr::from_ref(&self.storage).cast::<u8>();
+            std::slice::from_raw_parts(start, size_bytes)
+        };
+        let path = all.get(at..)?.split(|byte| *byte == 0).next()?;
+        (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path)))
+    }
+}
+
 fn checked(code: libc::c_int) -> Result<libc::c_int, IoError> {
     if code < 0 { Err(IoError::last()) } else { Ok(code) }
 }
@@ -104,6 +125,30 @@ pub fn socket(family: libc::c_int, is_blocking: bool) -> Result<OwnedFd, IoError
     let fd = checked(unsafe { libc::socket(family, libc::SOCK_STREAM | flags, 0) })?;
     // SAFETY: just made, and not owned elsewhere.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Duplicates a listening stream socket of any owner. The duplicate and the original are closed on
+/// exec. `is_blocking` holds for both, because they share it.
+///
+/// # Errors
+/// `EBADF` and `ENOTSOCK`, or `EINVAL` for a socket that does not listen or is no stream.
+pub fn duplicate_listener(fd: RawFd, is_blocking: bool) -> Result<OwnedFd, IoError> {
+    let is_listening = option(fd, libc::SO_ACCEPTCONN)? != 0;
+    if !is_listening || option(fd, libc::SO_TYPE)? != libc::SOCK_STREAM {
+        return Err(IoError(libc::EINVAL));
+    }
+    // SAFETY: takes numbers; the descriptor was just seen to be a socket.
+    checked(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    // SAFETY: as above.
+    let flags = checked(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    let nonblocking = if is_blocking { 0 } else { libc::O_NONBLOCK };
+    let flags = flags & !libc::O_NONBLOCK | nonblocking;
+    // SAFETY: as above.
+    checked(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) })?;
+    // SAFETY: as above.
+    let own = checked(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
+    // SAFETY: just made, and not owned elsewhere.
+    Ok(unsafe { OwnedFd::from_raw_fd(own) })
 }
 
 pub fn bind(fd: RawFd, address: &RawAddress) -> Result<(), IoError> {

@@ -9,7 +9,7 @@ use crate::limits;
 use crate::reactor::{ListenAddress, ListenError, ListenOptions, Report, SocketLimits};
 use crate::server::ends::{ShardEnd, ShardEnds};
 use crate::server::{
-    Conversations, Places, ServerHandle, ServerShard, ServerShardConfig, ServerThread,
+    Conversations, Places, Renewal, ServerHandle, ServerShard, ServerShardConfig, ServerThread,
 };
 use crate::shard::CallError;
 use crate::shard::handle::spawn_and_tell;
@@ -171,6 +171,13 @@ impl Server {
 
     fn listen(&self, address: &ListenAddress) -> Result<ListenAddress, ServerError> {
         let alone = ListenOptions { shares_port: false };
+        if let ListenAddress::Inherited(_) = address {
+            let mut listened = listen_on(&self.threads[0], address, alone, false)?;
+            for thread in &self.threads[1..] {
+                listened = listen_on(thread, address, alone, false)?; // One queue for all.
+            }
+            return Ok(listened);
+        }
         if self.threads.len() == 1 || matches!(address, ListenAddress::Unix(_)) {
             return listen_on(&self.threads[0], address, alone, false);
         }
@@ -208,6 +215,11 @@ impl Server {
     /// Returns the handles of the shards.
     pub fn handles(&self) -> impl Iterator<Item = &ServerHandle> {
         self.threads.iter().map(|thread| &**thread)
+    }
+
+    /// Returns the means to replace the tokens and the certificate while the server runs.
+    pub fn renewal(&self) -> Renewal {
+        Renewal::new(self.handles().cloned().collect())
     }
 
     /// Waits until a shard has ended, and returns its number and the reason. The other shards go

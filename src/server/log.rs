@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use crate::limits::{LOG_BATCH_BYTES, LOG_CLOSE_WAIT, LOG_RECORDS_MAX};
-use crate::memory::atomic::{AtomicU64, Ordering};
+use crate::memory::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::reactor::Clock;
 use crate::trace::log::LogLine;
 use crate::trace::{Level, LogFormat, Record};
@@ -41,7 +41,8 @@ struct Way {
     sender: SyncSender<Message>,
     dropped: Arc<AtomicU64>,
     format: LogFormat,
-    level: Level,
+    /// The place of the level among all levels.
+    level: Arc<AtomicU32>,
 }
 
 #[expect(
@@ -86,12 +87,20 @@ impl Log {
             out,
         };
         std::thread::Builder::new().name("log".to_owned()).spawn(move || writer.run())?;
+        let level = Arc::new(AtomicU32::new(level as u32));
         Ok(Log { way: Some(Way { sender, dropped, format, level }) })
+    }
+
+    /// Writes from now on all records that are at least as important as `level`.
+    pub fn set_level(&self, level: Level) {
+        if let Some(way) = &self.way {
+            way.level.store(level as u32, Ordering::Relaxed); // It orders nothing.
+        }
     }
 
     /// True if a record of that level would be written.
     pub fn takes(&self, level: Level) -> bool {
-        self.way.as_ref().is_some_and(|way| level <= way.level)
+        self.way.as_ref().is_some_and(|way| level as u32 <= way.level.load(Ordering::Relaxed))
     }
 
     /// Records an event. `fill` adds numbers and texts. It is called only if the record will be
@@ -131,7 +140,7 @@ impl Log {
         fill: impl FnOnce(&mut LogLine<'_>),
     ) {
         let Some(way) = &self.way else { return };
-        if level <= way.level {
+        if self.takes(level) {
             let mut bytes = Vec::new();
             let mut line = LogLine::begin(way.format, &mut bytes, wall_us, level, event);
             fill(&mut line);

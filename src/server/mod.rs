@@ -40,6 +40,7 @@ mod peers;
 mod places;
 mod process_usage;
 mod records;
+mod renewal;
 mod shm;
 mod spans;
 mod streams;
@@ -74,6 +75,7 @@ pub use outgoing::Roots;
 #[cfg(any(test, fuzzing))]
 pub(crate) use peers::messages::{Fate, ToPeer, set_courier};
 pub use places::Places;
+pub use renewal::Renewal;
 #[cfg(any(test, fuzzing))]
 pub(crate) use shm::by_hand::{AtDoor, HandLine, ProducerAtDoor};
 pub use shm::{Doors, NamedDoors};

@@ -184,8 +184,8 @@ pub(in crate::server) fn log_subscriber_ended<R: Reactor + 'static>(
     log_reader_ended(shard, id, subscriber, end);
 }
 
-/// Logs the end of a subscriber of any shard's execution: a warning if it was detached, a note if
-/// it has missed chunks, and a detail otherwise.
+/// Logs the end of a subscriber of any shard's execution. The level is a warning if it was
+/// detached, information if it has missed chunks, and a detail otherwise.
 pub(in crate::server) fn log_reader_ended<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     id: ExecutionId,

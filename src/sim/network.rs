@@ -224,6 +224,10 @@ impl Network {
         options: ListenOptions,
     ) -> Result<(usize, ListenAddress), ListenError> {
         let mut address = address.clone();
+        if matches!(address, ListenAddress::Inherited(_)) {
+            let error = IoError(libc::ENOTSOCK); // Simulated processes inherit nothing.
+            return Err(ListenError::Failed { address, call: "dup", error });
+        }
         if let ListenAddress::Tcp(internet) = &mut address
             && internet.port() == 0
         {
@@ -388,7 +392,7 @@ impl Network {
                 let port = CLIENT_PORT_FIRST + (index % 20_000) as u16;
                 Peer::Tcp(SocketAddr::new(from, port))
             }
-            ListenAddress::Unix(_) => Peer::Unix { pid: 1 + index as i32, uid: 1_000, gid: 1_000 },
+            _ => Peer::Unix { pid: 1 + index as i32, uid: 1_000, gid: 1_000 },
         };
         self.open(peer);
         Ok(index)

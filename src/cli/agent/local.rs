@@ -251,6 +251,7 @@ fn command_to_follow(address: &ListenAddress, id: ExecutionId, ticket: &str) -> 
         ListenAddress::Unix(socket) => {
             format!("curl -N --unix-socket '{}' 'http://localhost{path}'", socket.display())
         }
+        ListenAddress::Inherited(_) => format!("{address}{path}"), // The server resolves it.
     }
 }
 

@@ -102,7 +102,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     })?;
     match serving.address() {
         ListenAddress::Tcp(address) => print_out!("{} at http://{address}/v1", file.display()),
-        address @ ListenAddress::Unix(_) => print_out!("{} at {address}", file.display()),
+        address => print_out!("{} at {address}", file.display()),
     }
     serving.run(&stopped);
     Ok(())

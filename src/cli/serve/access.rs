@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use streamdoor::endpoint::{Access, Tokens};
+use streamdoor::endpoint::Access;
 use streamdoor::reactor::{ListenAddress, random_bytes};
 
 use super::super::token_file;
@@ -28,8 +28,7 @@ pub fn access(settings: &Settings) -> Result<Arc<Access>, CliError> {
             ))),
         };
     };
-    let text = token_file::read(path)?;
-    let tokens = Tokens::read(&text).map_err(|error| token_file::problem(path, error))?;
+    let tokens = token_file::tokens(path)?;
     let mut ticket_key = [0; 32];
     random_bytes(&mut ticket_key)
         .map_err(|error| CliError::Environment(format!("no random bytes for tickets: {error}")))?;
@@ -39,5 +38,5 @@ pub fn access(settings: &Settings) -> Result<Arc<Access>, CliError> {
 
 /// True if other machines can reach the address.
 pub fn is_open(address: &ListenAddress) -> bool {
-    matches!(address, ListenAddress::Tcp(tcp) if !tcp.ip().is_loopback())
+    matches!(address.resolve(), Ok(ListenAddress::Tcp(tcp)) if !tcp.ip().is_loopback())
 }

@@ -7,6 +7,8 @@ mod access;
 mod budget;
 mod conformance;
 mod door;
+mod reload;
+mod service;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,14 +38,14 @@ use streamdoor::upstream::Upstreams;
 
 use super::console::print_out;
 use super::settings::{self, McpServer, Settings, find_flag};
-use super::signals::on_interrupt;
+use super::signals::{Hangups, on_interrupt};
 use super::telemetry::Exporter;
 use super::{CliError, upstreams};
-use access::is_open;
-
-use access::access;
+use access::{access, is_open};
 pub use budget::{DescriptorLimit, ResourceBudget};
 pub use conformance::Fixtures;
+use reload::{Reloader, SettingsSource};
+use service::ServiceManager;
 
 const HELP_HEAD: &str = "\
 streamdoor serve: let clients run tools and follow them, over HTTP
@@ -60,9 +62,14 @@ Settings, which override those of the file:
 ";
 
 const HELP_TAIL: &str = "
+SIGHUP reads the token file, the certificate with its key, and log_level again. Streams go on.
 SIGTERM and Ctrl-C stop the server in order: it accepts no more connections, stops all executions,
 and tells subscribers `detached: shutdown`. Until the deadline, it still sends pending events and
 replies. A second signal, half a second later or more, ends it at once.
+
+Under a service manager such as systemd, the server tells when it is ready, reloads and stops
+(NOTIFY_SOCKET), answers its watchdog (WATCHDOG_USEC), and serves at the sockets that it is given
+instead of those of listen (LISTEN_FDS).
 
 Exit codes: 0 stopped, 1 failed, 2 bad usage, 3 the environment lacks something.
 ";
@@ -70,7 +77,7 @@ Exit codes: 0 stopped, 1 failed, 2 bad usage, 3 the environment lacks something.
 enum Command {
     Help,
     PrintConfig(Settings),
-    Serve(Settings, Option<Fixtures>),
+    Serve(Settings, SettingsSource, Option<Fixtures>),
 }
 
 fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
@@ -91,10 +98,11 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
             other => return Err(other.unexpected().into()),
         }
     }
-    let settings = Settings::new(file.as_deref(), &words)?;
+    let source = SettingsSource { file, words };
+    let settings = source.read()?;
     Ok(match is_print {
         true => Command::PrintConfig(settings),
-        false => Command::Serve(settings, fixtures),
+        false => Command::Serve(settings, source, fixtures),
     })
 }
 
@@ -108,7 +116,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     match command(parser)? {
         Command::Help => print_out!("{}", help().trim_end()),
         Command::PrintConfig(settings) => print_out!("{}", settings.to_toml()),
-        Command::Serve(settings, fixtures) => serve(&settings, fixtures)?,
+        Command::Serve(settings, source, fixtures) => serve(settings, source, fixtures)?,
     }
     Ok(())
 }
@@ -158,11 +166,28 @@ impl ServerSetup {
     }
 }
 
-fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError> {
-    let setup = ServerSetup::prepare(settings)?;
-    let served = start(settings, &setup, fixtures).and_then(|started| {
+fn serve(
+    mut settings: Settings,
+    source: SettingsSource,
+    fixtures: Option<Fixtures>,
+) -> Result<(), CliError> {
+    if let Some(sockets) = service::inherited_sockets()? {
+        settings.listen = sockets;
+    }
+    let manager = ServiceManager::of_environment()?;
+    let hangups = Hangups::catch()?;
+    let setup = ServerSetup::prepare(&settings)?;
+    let served = start(&settings, &setup, fixtures).and_then(|started| {
         let RunningServer { server, exporter, upstreams } = started;
-        let served = serve_until_stopped(settings, &setup, server);
+        let reloader = Reloader {
+            source,
+            settings: settings.clone(),
+            renewal: server.renewal(),
+            log: setup.log.clone(),
+            service: manager.clone(),
+        };
+        hangups.serve(move || reloader.reload())?;
+        let served = serve_until_stopped(&settings, &setup, server, manager.as_ref());
         upstreams.end();
         exporter.finish();
         served
@@ -176,12 +201,20 @@ fn serve_until_stopped(
     settings: &Settings,
     setup: &ServerSetup,
     server: Server,
+    manager: Option<&ServiceManager>,
 ) -> Result<(), CliError> {
     announce(settings, setup, &server);
     door::open(settings, setup, &server)?;
+    if let Some(manager) = manager {
+        manager.start_watchdog(server.renewal())?;
+        manager.tell_ready();
+    }
     let (ends, shard_count) = (server.ends(), server.handles().count());
     watch_shards(server.ends(), shard_count, setup)?;
     let _ = setup.stop.recv();
+    if let Some(manager) = manager {
+        manager.tell_stopping();
+    }
     let log = &setup.log;
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
     log_event(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
@@ -239,19 +272,8 @@ pub fn start(
         (shard.guests.spans, shard.guests.upstreams) = (spans.clone(), Arc::clone(&meters));
     }
     drop(spans); // The queue ends with the shards.
-    if let (Some(certificate), Some(key)) = (&settings.tls_cert.0, &settings.tls_key.0) {
-        #[cfg(feature = "tls")]
-        {
-            let read = TlsConfig::from_files(certificate, key);
-            let tls = read.map_err(|error| CliError::Environment(format!("TLS: {error}")))?;
-            shards.iter_mut().for_each(|shard| shard.guests.tls = Some(tls.clone()));
-        }
-        #[cfg(not(feature = "tls"))]
-        {
-            let (certificate, key) = (certificate.display(), key.display());
-            let text = format!("TLS with {certificate} and {key}: this program has no TLS support");
-            return Err(CliError::Environment(text));
-        }
+    if let Some(tls) = read_tls(settings)? {
+        shards.iter_mut().for_each(|shard| shard.guests.tls = Some(tls.clone()));
     }
     {
         let agents = agents(settings)?;
@@ -294,6 +316,24 @@ pub fn start(
     })?;
     upstreams.follow(server.handles().cloned().collect());
     Ok(RunningServer { server, exporter, upstreams })
+}
+
+/// Reads the certificate and its key, if the settings name them.
+fn read_tls(settings: &Settings) -> Result<Option<TlsConfig>, CliError> {
+    let (Some(certificate), Some(key)) = (&settings.tls_cert.0, &settings.tls_key.0) else {
+        return Ok(None);
+    };
+    #[cfg(feature = "tls")]
+    {
+        let read = TlsConfig::from_files(certificate, key);
+        read.map(Some).map_err(|error| CliError::Environment(format!("TLS: {error}")))
+    }
+    #[cfg(not(feature = "tls"))]
+    {
+        let (certificate, key) = (certificate.display(), key.display());
+        let text = format!("TLS with {certificate} and {key}: this program has no TLS support");
+        Err(CliError::Environment(text))
+    }
 }
 
 /// Returns the variables that hold keys. Neither commands nor other servers get them.
@@ -456,7 +496,7 @@ fn shown(address: &ListenAddress, is_tls: bool) -> String {
     match address {
         ListenAddress::Tcp(tcp) if is_tls => format!("https://{tcp}"),
         ListenAddress::Tcp(tcp) => format!("http://{tcp}"),
-        ListenAddress::Unix(_) => address.to_string(),
+        _ => address.to_string(),
     }
 }
 

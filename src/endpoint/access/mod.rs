@@ -92,6 +92,20 @@ impl Access {
         Access { guard: Some(Guard { tokens, tickets }), ..self }
     }
 
+    /// Returns these rules with other tokens. A principal of the same name stays the same. A
+    /// principal without a token is refused, and so are its tickets.
+    ///
+    /// # Errors
+    /// [`TokenFault::TooManyPrincipals`], if too many principals have had a token since the start.
+    ///
+    /// # Panics
+    /// If no tokens were required before.
+    pub fn with_renewed_tokens(&self, next: &Tokens) -> Result<Access, TokenFault> {
+        let Guard { tokens, tickets } = self.guard.as_ref().expect("tokens were required");
+        let guard = Guard { tokens: tokens.replaced_by(next)?, tickets: tickets.clone() };
+        Ok(Access { guard: Some(guard), ..self.clone() })
+    }
+
     /// Accepts this address as a host name, because it is listened on. The unspecified address is
     /// ignored: it is no server's name, though browsers can be made to use it.
     pub fn add_address(&mut self, address: IpAddr) {

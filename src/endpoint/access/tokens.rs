@@ -16,7 +16,8 @@ type TokenDigest = [u8; 32];
 pub struct Tokens {
     /// The digests, in the order of the file.
     digests: Vec<(TokenDigest, Principal)>,
-    /// The names of the principals. The first one is principal 1.
+    /// The names of the principals. The first one is principal 1. Names without a token are of
+    /// principals that had one earlier.
     names: Vec<Box<str>>,
 }
 
@@ -51,6 +52,8 @@ pub enum TokenFault {
     TooMany,
     /// The text has no token.
     None,
+    /// Too many principals have had a token since the start. Restart the server.
+    TooManyPrincipals,
 }
 
 impl Tokens {
@@ -94,12 +97,36 @@ impl Tokens {
             self.names.push(name.into());
             self.names.len() - 1
         });
-        Principal(u16::try_from(place + 1).expect("the number of tokens is limited"))
+        principal_at(place)
     }
 
     /// Returns the number of principals that have a token.
     pub fn principal_count(&self) -> usize {
-        self.names.len()
+        let has_token = |place: &usize| self.has_token(principal_at(*place));
+        (0..self.names.len()).filter(has_token).count()
+    }
+
+    /// Returns the tokens of `next` with the principals of these tokens: a name stands for the same
+    /// principal. A name without a token stays reserved, because its executions may still exist.
+    ///
+    /// # Errors
+    /// [`TokenFault::TooManyPrincipals`].
+    pub(super) fn replaced_by(&self, next: &Tokens) -> Result<Tokens, TokenFault> {
+        let mut renewed = Tokens { digests: Vec::new(), names: self.names.clone() };
+        for (digest, principal) in &next.digests {
+            let name = next.name_of(*principal).expect("each token has a named principal");
+            let principal = renewed.principal_named(name);
+            renewed.digests.push((*digest, principal));
+        }
+        match renewed.names.len() > limits::PRINCIPALS_MAX {
+            true => Err(TokenFault::TooManyPrincipals),
+            false => Ok(renewed),
+        }
+    }
+
+    /// True if the principal has a token.
+    pub(super) fn has_token(&self, principal: Principal) -> bool {
+        self.digests.iter().any(|(_, owner)| *owner == principal)
     }
 
     /// Returns the name of a principal.
@@ -124,6 +151,11 @@ impl Tokens {
         }
         (found != Principal::ANYONE.0).then_some(Principal(found))
     }
+}
+
+/// Returns the principal of the name at this place.
+fn principal_at(place: usize) -> Principal {
+    Principal(u16::try_from(place + 1).expect("the number of principals is limited"))
 }
 
 /// Returns the token for a client: the first token of a text of tokens, or the only word of a text
@@ -204,6 +236,11 @@ impl fmt::Display for TokenFault {
                 write!(out, "the file may have at most {} tokens", limits::TOKENS_MAX)
             }
             TokenFault::None => out.write_str("it contains no token"),
+            TokenFault::TooManyPrincipals => write!(
+                out,
+                "more than {} principals have had a token since the start; restart the server",
+                limits::PRINCIPALS_MAX
+            ),
         }
     }
 }
@@ -211,7 +248,7 @@ impl fmt::Display for TokenFault {
 impl fmt::Display for TokensError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.fault {
-            TokenFault::None => self.fault.fmt(out),
+            TokenFault::None | TokenFault::TooManyPrincipals => self.fault.fmt(out),
             _ => write!(out, "line {}: {}", self.line, self.fault),
         }
     }
@@ -292,6 +329,37 @@ mod tests {
             assert_eq!(found, wanted.map(|seed| Principal(seed as u16 + 1)));
             assert!(compared.iter().eq(tokens.digests.iter().map(|(digest, _)| digest)));
         }
+    }
+
+    #[test]
+    fn a_principal_keeps_its_number_when_tokens_are_replaced() {
+        let (a, b, c) = (token(1), token(2), token(3));
+        let read = |text: &str| Tokens::read(text).unwrap();
+        let first = read(&format!("ann {a}\nbob {b}"));
+        let second = first.replaced_by(&read(&format!("cyd {c}\nbob {a}"))).unwrap();
+        assert_eq!(second.owner_of(a.as_bytes()), Some(Principal(2)), "bob has the token of ann");
+        assert_eq!(second.owner_of(b.as_bytes()), None);
+        assert_eq!(second.owner_of(c.as_bytes()), Some(Principal(3)));
+        assert_eq!(second.name_of(Principal(1)), Some("ann"), "the name stays reserved");
+        assert_eq!(second.principal_count(), 2);
+        let has = |number| second.has_token(Principal(number));
+        assert_eq!((has(1), has(2), has(3), has(4)), (false, true, true, false));
+        let third = second.replaced_by(&read(&format!("ann {b}"))).unwrap();
+        assert_eq!(third.owner_of(b.as_bytes()), Some(Principal(1)));
+
+        let mut renewed = first;
+        let faults = (0..limits::PRINCIPALS_MAX).find_map(|number| {
+            let next = read(&format!("p{number} {a}"));
+            match renewed.replaced_by(&next) {
+                Ok(tokens) => {
+                    renewed = tokens;
+                    None
+                }
+                Err(fault) => Some((number, fault)),
+            }
+        });
+        let number = limits::PRINCIPALS_MAX - 2; // Beside ann and bob.
+        assert_eq!(faults, Some((number, TokenFault::TooManyPrincipals)));
     }
 
     #[test]

@@ -17,9 +17,11 @@ pub(in crate::server) fn listen<R: Reactor + 'static>(
     address: &ListenAddress,
     options: ListenOptions,
 ) -> Result<ListenAddress, ListenError> {
-    if let ListenAddress::Tcp(tcp) = address {
+    // An error is reported with the others, when the listener is opened.
+    let resolved = address.resolve().unwrap_or_else(|_| address.clone());
+    if let ListenAddress::Tcp(tcp) = resolved {
         if !tcp.ip().is_loopback() && !shard.guests.access.is_guarded() {
-            return Err(ListenError::Unguarded { address: address.clone() });
+            return Err(ListenError::Unguarded { address: resolved });
         }
         Arc::make_mut(&mut shard.guests.access).add_address(tcp.ip());
     }

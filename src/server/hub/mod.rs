@@ -165,6 +165,11 @@ pub(in crate::server) struct Hub {
 }
 
 impl Hub {
+    /// Replaces the access rules.
+    pub(in crate::server) fn set_access(&mut self, access: Arc<Access>) {
+        self.access = access;
+    }
+
     /// Creates the tables of a shard that has no connections yet, and no room for any.
     pub fn closed(now: Instant) -> Hub {
         Hub::new(0, 0, 0, now, (Arc::default(), Rc::new(Tally::new(false))))

@@ -61,6 +61,7 @@ pub fn to_connect(address: &ListenAddress) -> ConnectAddress {
     match address {
         ListenAddress::Tcp(address) => ConnectAddress::Tcp(*address),
         ListenAddress::Unix(path) => ConnectAddress::Unix(path.clone()),
+        ListenAddress::Inherited(_) => panic!("{address} is not resolved"),
     }
 }
 
@@ -160,6 +161,7 @@ impl<R: Reactor> Network for Real<R> {
                 stream.set_nonblocking(true).unwrap();
                 Ok(RealClient::Unix(stream))
             }
+            ListenAddress::Inherited(_) => panic!("{address} is not resolved"),
         }
     }
     fn peer(&self, client: &RealClient) -> Peer {
