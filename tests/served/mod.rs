@@ -6,6 +6,7 @@ mod asked;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 
 use rustix::net::{self, AddressFamily, SocketType, sockopt};
 use serde_json::Value;
@@ -28,6 +29,8 @@ pub fn connect_with_small_buffer(address: &str) -> TcpStream {
 pub struct Server {
     child: Child,
     pub address: String,
+    /// The lines of the log behind the address.
+    records: Receiver<String>,
 }
 
 impl Server {
@@ -44,6 +47,11 @@ impl Server {
             .args(&words[1..])
             .args(["serve", "--log", "json", "--listen", "127.0.0.1:0"])
             .args(arguments);
+        Server::spawn(command)
+    }
+
+    /// Starts a server that logs JSON, and waits until it listens.
+    pub fn spawn(mut command: Command) -> Server {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
         let address = loop {
@@ -51,13 +59,34 @@ impl Server {
             let record: Value = serde_json::from_str(&line).expect(&line);
             if record["event"] == "listening" {
                 let address = record["address"].as_str().unwrap();
-                break address.split_once("://").unwrap().1.to_owned();
+                break address.split_once("://").map_or(address, |(_, at)| at).to_owned();
             }
         };
-        // Later lines of the log are read and dropped, because a full pipe would block the server's
+        // Later lines of the log are read at once, because a full pipe would block the server's
         // log.
-        std::thread::spawn(move || log.for_each(drop));
-        Server { child, address }
+        let (sender, records) = channel();
+        std::thread::spawn(move || {
+            for line in log.map_while(Result::ok) {
+                let _ = sender.send(line); // The test may have ended.
+            }
+        });
+        Server { child, address, records }
+    }
+
+    /// Waits for the next log record of this event. Records before it are dropped.
+    pub fn wait_for(&self, event: &str) -> Value {
+        loop {
+            let line = self.records.recv().expect("the server runs");
+            let record: Value = serde_json::from_str(&line).expect(&line);
+            if record["event"] == event {
+                return record;
+            }
+        }
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     pub fn address(&self) -> &str {
@@ -70,8 +99,7 @@ impl Server {
 
     /// Stops the server with SIGTERM and waits until it has ended.
     pub fn stop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.signal(rustix::process::Signal::TERM);
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}");
     }

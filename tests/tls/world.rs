@@ -26,11 +26,16 @@ impl Identity {
         let name = format!("streamdoor-tls-{name}-{}", std::process::id());
         let identity = Identity { folder: std::env::temp_dir().join(name) };
         std::fs::create_dir(&identity.folder).unwrap();
+        identity.renew();
+        identity
+    }
+
+    /// Replaces the certificate and the key.
+    pub fn renew(&self) {
         let names = ["localhost", "127.0.0.1"].map(str::to_owned);
         let CertifiedKey { cert, signing_key } = generate_simple_self_signed(names).unwrap();
-        std::fs::write(identity.certificate(), cert.pem()).unwrap();
-        identity.write_key(&signing_key.serialize_pem(), 0o600);
-        identity
+        std::fs::write(self.certificate(), cert.pem()).unwrap();
+        self.write_key(&signing_key.serialize_pem(), 0o600);
     }
 
     pub fn write_key(&self, text: &str, mode: u32) {
@@ -70,6 +75,22 @@ impl Identity {
         let socket = TcpStream::connect(server.address()).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         TlsClient { stream: StreamOwned::new(tls, socket), kept: Vec::new() }
+    }
+}
+
+#[allow(dead_code, reason = "not every test needs all of it")]
+impl Identity {
+    /// A folder of its own with the certificate of another one.
+    pub fn copy_of(other: &Identity, name: &str) -> Identity {
+        let copy = Identity::new(name);
+        std::fs::copy(other.certificate(), copy.certificate()).unwrap();
+        copy
+    }
+
+    /// True if the server shows the certificate of this identity.
+    pub fn has_certificate_of(&self, server: &Server) -> bool {
+        let mut client = self.connect(server);
+        client.stream.flush().is_ok() && !client.stream.conn.is_handshaking()
     }
 }
 
