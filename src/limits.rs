@@ -492,6 +492,8 @@ pub const KEEP_ALIVE_STEP: Duration = Duration::from_millis(100);
 pub const CONNECTION_DEADLINES_PER_TURN: u32 = 8;
 /// Time without progress after which a blocked peer is dropped, whatever its kernel reports.
 pub const SEND_STALL: Duration = Duration::from_secs(300);
+/// Time that a new connection has for its first request while the server drains.
+pub const DRAIN_FIRST_REQUEST: Duration = Duration::from_millis(500);
 /// Time that the last bytes have to arrive when a connection is closed.
 pub const LINGER: Duration = Duration::from_secs(2);
 /// Interval at which a draining server checks whether it is done.

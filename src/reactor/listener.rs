@@ -27,6 +27,7 @@ pub struct Listener {
     fd: OwnedFd,
     address: ListenAddress,
     file: Option<FileId>,
+    is_inherited: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,11 @@ impl Listener {
     /// The address that it listens on, with the port that the kernel chose.
     pub fn address(&self) -> &ListenAddress {
         &self.address
+    }
+
+    /// True if the socket goes on without this listener, and so does its queue of connections.
+    pub fn is_inherited(&self) -> bool {
+        self.is_inherited
     }
 
     /// True if each connection has to be given the send buffer, which it does not inherit.
@@ -132,7 +138,7 @@ fn open_tcp(
     calls::listen(raw, LISTEN_BACKLOG).map_err(at("listen"))?;
     let bound = calls::local_address(raw).map_err(at("getsockname"))?;
     let bound = bound.to_internet().unwrap_or(internet);
-    Ok(Listener { fd, address: ListenAddress::Tcp(bound), file: None })
+    Ok(Listener { fd, address: ListenAddress::Tcp(bound), file: None, is_inherited: false })
 }
 
 /// Duplicates a socket that the process was started with. Its file belongs to its maker.
@@ -147,7 +153,7 @@ fn open_inherited(
     if matches!(resolved, ListenAddress::Tcp(_)) {
         calls::set_stream_options(fd.as_raw_fd()).map_err(at("setsockopt"))?;
     }
-    Ok(Listener { fd, address: resolved, file: None })
+    Ok(Listener { fd, address: resolved, file: None, is_inherited: true })
 }
 
 fn open_unix(
@@ -171,7 +177,7 @@ fn open_unix(
         result => result.map_err(at("bind"))?,
     }
     let file = file_id(path);
-    let listener = Listener { fd, address: address.clone(), file };
+    let listener = Listener { fd, address: address.clone(), file, is_inherited: false };
     let mode = fs::Permissions::from_mode(0o600);
     // This comes before `listen`, so before the first connection is possible.
     fs::set_permissions(path, mode).map_err(|error| failed(address, "chmod", os_error(&error)))?;

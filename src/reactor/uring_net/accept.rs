@@ -76,11 +76,14 @@ impl Listeners {
         Some(slot.listener.address().clone())
     }
 
-    /// Closes a listener, and the connections without a slot that it has accepted.
+    /// Closes a listener, and the connections without a slot that it has accepted. Those of an
+    /// inherited socket still arrive.
     pub fn close(&mut self, id: ListenerId, owed: &mut Owed) {
         let Some(slot) = self.slots.get_mut(id.0) else { return };
         slot.is_closing = true;
-        self.arrivals.retain(|(listener, _)| *listener != id.0);
+        if !slot.listener.is_inherited() {
+            self.arrivals.retain(|(listener, _)| *listener != id.0);
+        }
         match slot.accept {
             Flight::Armed => owed.push_back((Purpose::CancelAccept, id.0)),
             Flight::Idle | Flight::Owed => drop(self.slots.remove(id.0)),
@@ -125,7 +128,11 @@ impl Listeners {
             slot.accept = Flight::Idle;
         }
         if slot.is_closing {
-            // A connection that came too late ends like those in the kernel's queue.
+            // A connection that came too late ends like those in the kernel's queue. The queue of
+            // an inherited socket does not end, and this connection has left it.
+            if let (Ok(fd), true) = (arrived, slot.listener.is_inherited()) {
+                self.arrivals.push_back((handle, fd));
+            }
             if !has_more {
                 self.slots.remove(handle);
             }

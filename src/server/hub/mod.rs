@@ -293,10 +293,15 @@ impl Hub {
         }
     }
 
-    /// Returns the connection that has waited longest without a request.
-    pub fn first_waiting(&self) -> Option<ConnectionId> {
-        let index = self.waiting_line.first()?;
-        Some(self.connections[index as usize].as_ref().expect("V4").id)
+    /// Returns the connections that wait for a request: those that have had one, and the new ones.
+    pub fn waiting(&self) -> (Vec<ConnectionId>, Vec<ConnectionId>) {
+        let waiting = self.waiting_line.iter();
+        let waiting = waiting.map(|index| self.connections[index as usize].as_ref().expect("V4"));
+        let (used, new): (Vec<&Connection>, Vec<&Connection>) = waiting
+            .map(|connection| &**connection)
+            .partition(|connection| connection.http.arrival().heads > 0);
+        let ids = |connections: Vec<&Connection>| connections.iter().map(|c| c.id).collect();
+        (ids(used), ids(new))
     }
 
     /// Drops a connection at the end of the turn.
@@ -500,7 +505,11 @@ impl Hub {
         self.moved.reserve(count.saturating_sub(self.moved.len()));
         self.released.reserve(count.saturating_sub(self.released.len()));
         self.spare.provide(count);
-        self.set_timer(id, Some((Timer::Request, now + limits::REQUEST_DEADLINE)));
+        let deadline = match self.is_draining {
+            true => limits::DRAIN_FIRST_REQUEST,
+            false => limits::REQUEST_DEADLINE,
+        };
+        self.set_timer(id, Some((Timer::Request, now + deadline)));
     }
 
     /// Removes a connection from the tables. The caller ends what it was doing.

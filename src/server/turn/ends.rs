@@ -1,8 +1,9 @@
 //! The end of a server.
 
+use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Draining;
-use crate::server::hub::connection::Doing;
+use crate::server::hub::connection::{Doing, Timer};
 use crate::server::turn::{flush, sockets};
 use crate::server::{ServerShard, calls, hub, mcp, workers};
 
@@ -27,13 +28,20 @@ pub(in crate::server) fn drain<R: Reactor + 'static>(shard: &mut ServerShard<R>)
     for id in told {
         sockets::drop_connection(shard, id);
     }
-    // From now on this closes connections that wait for a request.
+    // A client that has just connected is sending its first request.
+    let (_, new) = shard.guests.hub.waiting();
+    for id in new {
+        let until = shard.now + limits::DRAIN_FIRST_REQUEST;
+        shard.guests.hub.set_timer(id, Some((Timer::Request, until)));
+    }
+    // From now on this closes connections that wait for another request.
     flush::flush_connections(shard);
 }
 
-/// Closes the connections without a request while the server drains.
+/// Closes the connections that wait for another request while the server drains.
 pub(in crate::server) fn close_idle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    while let Some(id) = shard.guests.hub.first_waiting() {
+    let (used, _) = shard.guests.hub.waiting();
+    for id in used {
         sockets::drop_connection(shard, id);
     }
 }

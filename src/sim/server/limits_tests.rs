@@ -103,6 +103,25 @@ fn who_says_nothing_at_first_has_as_long_as_for_a_head_and_between_requests_long
 }
 
 #[test]
+fn a_server_that_ends_answers_the_first_request_of_new_connections() {
+    let mut test_server = TestServer::new();
+    let used = test_server.visit(&get("/healthz"));
+    assert!(test_server.hear(used).starts_with("HTTP/1.1 200 "));
+    let (new, silent) = (test_server.knock(), test_server.knock());
+    test_server.pass(SECOND);
+    test_server.shards[0].drain();
+    test_server.pass(STEP);
+    assert_eq!(test_server.hear(used), "<end>");
+    test_server.say(new, &get("/healthz"));
+    test_server.pass(STEP);
+    let heard = test_server.hear(new);
+    assert!(heard.starts_with("HTTP/1.1 200 ") && heard.ends_with("<end>"), "{heard}");
+    assert!(test_server.is_alive(silent));
+    assert_eq!(test_server.hear_at(silent, limits::DRAIN_FIRST_REQUEST - STEP * 3), "<end>");
+    assert_eq!(test_server.shards[0].connection_count(), 0);
+}
+
+#[test]
 fn a_body_may_take_its_time_while_it_comes_fast_enough() {
     let mut test_server = TestServer::new();
     let client = test_server.visit(&post(40 << 10));
