@@ -72,7 +72,8 @@ fn a_server_that_stops_closes_a_connection_when_its_response_ends() {
     for first in [0, 1] {
         let mut test_server = TestServer::of(2);
         let (_, client) = both(&mut test_server);
-        let idle = test_server.visit("");
+        let idle = test_server.visit(&get("/healthz")); // It waits for another request.
+        assert!(test_server.hear(idle).starts_with("HTTP/1.1 200 "));
         assert!(test_server.hear(client).contains("event: started\n"));
         // One shard has closed its connections before the other one sends its end.
         test_server.shards[first].drain();
