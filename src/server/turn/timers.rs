@@ -21,6 +21,7 @@ pub(in crate::server) fn fire_timers<R: Reactor + 'static>(shard: &mut ServerSha
         let hub = &mut shard.guests.hub;
         let Some((id, timer)) = hub.poll_timer(now) else { break };
         shard.worked = true;
+        let is_draining = hub.is_draining();
         let connection = hub.connection(id).expect("it has a timer");
         match timer {
             Timer::Linger => sockets::drop_connection(shard, id),
@@ -35,6 +36,9 @@ pub(in crate::server) fn fire_timers<R: Reactor + 'static>(shard: &mut ServerSha
             Timer::Body if connection.body_until() > now => {
                 let until = connection.body_until(); // More bytes have come since.
                 hub.set_timer(id, Some((Timer::Body, until)));
+            }
+            Timer::Request if is_draining && connection.http.due() == AwaitedEvent::Request => {
+                sockets::drop_connection(shard, id); // It has sent nothing.
             }
             Timer::Idle | Timer::Request | Timer::Body => {
                 match connection.http.due() {
