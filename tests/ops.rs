@@ -17,7 +17,7 @@ use served::Server;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 /// Metrics that a server without memory pressure does not show yet.
 const METRICS_LATER: &[&str] = &["streamdoor_memory_pressure_percent"];
-const PREFIX: &str = "streamdoor_";
+const PREFIXES: [&str; 2] = ["streamdoor_", "process_"];
 /// The guide for operators, from the folder `tools/ops`.
 const GUIDE: &str = "../../src/guide/operations.md";
 
@@ -51,7 +51,8 @@ fn assert_success(output: &Output, what: &str) {
 /// The metrics that a text names.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let names = text.match_indices(PREFIX).filter_map(|(at, _)| {
+    let starts = PREFIXES.into_iter().flat_map(|prefix| text.match_indices(prefix));
+    let names = starts.filter_map(|(at, _)| {
         let rest = &text[at..];
         let length = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
         let is_whole = !text[..at].ends_with(is_of_name);
@@ -65,6 +66,9 @@ fn metrics_of_a_server() -> BTreeSet<String> {
     let server = Server::start(&["--mcp", &format!("other={PROGRAM} stdio"), "--door", "off"]);
     // Refusals are shown from the first one on.
     assert_eq!(served::ask(&server.address, "GET", "/nowhere", "").0, 404);
+    // Ends of executions, too.
+    let tool = r#"{"tool":"slow_data_processor","arguments":{"chunks":1,"delay_ms":0}}"#;
+    assert!(server.ask("POST", "/v1/executions?stream=ndjson", tool).contains("completed"));
     let page = server.ask("GET", "/metrics", "");
     let samples = page.lines().filter(|line| !line.starts_with('#'));
     let names = samples.map(|line| line.split(['{', ' ']).next().unwrap());
@@ -199,7 +203,7 @@ fn the_guide_names_settings_and_commands_that_exist() {
 }
 
 #[test]
-fn systemd_accepts_the_unit() {
+fn systemd_accepts_the_units() {
     if run("systemd-analyze", &["--version"]).is_none() {
         return;
     }
@@ -208,10 +212,13 @@ fn systemd_accepts_the_unit() {
     let path = folder.join("streamdoor.service");
     let text = text_of("streamdoor.service").replace("/usr/bin/streamdoor", PROGRAM);
     fs::write(&path, text).unwrap();
-    let output = run("systemd-analyze", &["verify", path.to_str().unwrap()]).unwrap();
+    let socket = folder.join("streamdoor.socket");
+    fs::write(&socket, text_of("streamdoor.socket")).unwrap();
+    let paths = [path, socket].map(|path| path.to_str().unwrap().to_owned());
+    let output = run("systemd-analyze", &["verify", &paths[0], &paths[1]]).unwrap();
     fs::remove_dir_all(&folder).unwrap();
     assert_success(&output, "systemd-analyze verify");
     // An unknown setting is a warning only.
     let warnings = String::from_utf8_lossy(&output.stderr);
-    assert!(!warnings.contains("streamdoor.service"), "{warnings}");
+    assert!(!warnings.contains("streamdoor."), "{warnings}");
 }
