@@ -195,7 +195,8 @@ fn the_guide_names_settings_and_commands_that_exist() {
             None => {
                 let rows = line.strip_prefix("| `").and_then(|row| row.split_once('`'));
                 let name = rows.map_or("", |(name, _)| name);
-                let is_setting = name.contains('_') && !name.starts_with(PREFIX);
+                let is_setting =
+                    name.contains('_') && !PREFIXES.iter().any(|prefix| name.starts_with(prefix));
                 assert!(!is_setting || names.contains(name), "{name}");
             }
         }

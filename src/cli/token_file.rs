@@ -71,7 +71,7 @@ fn is_private(mode: u32, owner: u32, own: u32) -> bool {
 /// Reads the tokens of a server.
 ///
 /// # Errors
-/// As for [`read`], or if a line is wrong.
+/// Those of [`read`], or an error that names the wrong line.
 pub fn tokens(path: &Path) -> Result<Tokens, CliError> {
     Tokens::read(&read(path)?).map_err(|error| problem(path, error))
 }

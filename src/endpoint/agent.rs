@@ -186,6 +186,7 @@ pub(super) fn run(
         cancels: members.flag("cancel_on_disconnect")?,
         trace: TraceContext::default(),
         front: None,
+        key: None,
     })
 }
 

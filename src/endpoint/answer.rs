@@ -253,7 +253,8 @@ impl Refusal {
 
 /// Request headers that a page may set besides those that every page may.
 const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id, \
-    mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, baggage";
+    mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, baggage, \
+    idempotency-key";
 
 impl ResponseContext {
     /// The properties for the last answer on a connection.

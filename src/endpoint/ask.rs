@@ -29,7 +29,7 @@ pub(super) enum ParsedHead {
     /// The answer: no call is needed.
     Here(Answer),
     /// A tool run, which the body describes. The answer is a stream if a format is given.
-    Execute(Option<(StreamFormat, DeliveryOptions)>, TraceContext),
+    Execute(Option<(StreamFormat, DeliveryOptions)>, TraceContext, Option<Box<str>>),
     /// An agent run, which the body describes. The answer is its stream.
     Agent(agent::StreamOptions, TraceContext),
     /// A request about a thread of LangGraph, which the body describes.
@@ -270,8 +270,11 @@ impl ParsedHead {
         let call = match self {
             ParsedHead::Call(call) => return Ok(call),
             ParsedHead::Here(answer) => return Err(answer),
-            ParsedHead::Execute(stream, trace) => execute::execute(body, stream)
-                .map(|execute| ApiCall::Execute(Execute { trace, ..execute }.into())),
+            ParsedHead::Execute(stream, trace, key) => {
+                let key = key.map(|text| execute::key(text, body));
+                execute::execute(body, stream)
+                    .map(|execute| ApiCall::Execute(Execute { trace, key, ..execute }.into()))
+            }
             ParsedHead::Agent(stream, trace) => agent::stream(body, stream)
                 .map(|execute| ApiCall::Execute(Execute { trace, ..execute }.into())),
             ParsedHead::Thread(thread, ThreadBody::Command) => {

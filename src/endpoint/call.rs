@@ -206,6 +206,17 @@ pub struct Execute {
     pub trace: TraceContext,
     /// Details that the client of a front end gave.
     pub front: Option<Box<FrontRun>>,
+    /// The key that a repeated request has, too.
+    pub key: Option<IdempotencyKey>,
+}
+
+/// A key that the client gives to a request, so that it can repeat the request safely.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// The key, without quotes.
+    pub text: Box<str>,
+    /// A hash of the body. The same key with another body is an error.
+    pub digest: u64,
 }
 
 /// A policy with its limits. A limit of `None` means the default of the policy.

@@ -228,7 +228,16 @@ fn plain() -> Execute {
 
 fn opened(opening: Opening) -> Execute {
     let (tool, arguments, trace) = ("t".into(), json!({}), TraceContext::default());
-    Execute { tool, arguments, opening, stream: None, cancels: false, trace, front: None }
+    Execute {
+        tool,
+        arguments,
+        opening,
+        stream: None,
+        cancels: false,
+        trace,
+        front: None,
+        key: None,
+    }
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! The bodies of `POST /v1/executions` and of an acknowledgement.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use crate::endpoint::body::{Members, parse};
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, milliseconds, policy_named};
-use crate::endpoint::{ApiError, DeliveryOptions, Execute, Opening, PolicyChoice, StreamFormat};
+use crate::endpoint::{
+    ApiError, DeliveryOptions, Execute, IdempotencyKey, Opening, PolicyChoice, StreamFormat,
+};
 use crate::engine::{Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
 use crate::trace::TraceContext;
@@ -136,6 +139,13 @@ pub(super) const ACKNOWLEDGE: &[Field] = &[Field::new(
 )
 .required()];
 
+/// Returns the key of a request with this body.
+pub(super) fn key(text: Box<str>, body: &[u8]) -> IdempotencyKey {
+    let mut hasher = DefaultHasher::new();
+    body.hash(&mut hasher);
+    IdempotencyKey { text, digest: hasher.finish() }
+}
+
 /// Reads the body of `POST /v1/executions`.
 pub(super) fn execute(
     body: &[u8],
@@ -145,7 +155,7 @@ pub(super) fn execute(
     let members = Members::of(&body, EXECUTE)?;
     let (tool, arguments) = (tool(&members)?, arguments(&members)?);
     let (opening, trace) = (opening(&members)?, TraceContext::default());
-    Ok(Execute { tool, arguments, opening, stream, cancels: false, trace, front: None })
+    Ok(Execute { tool, arguments, opening, stream, cancels: false, trace, front: None, key: None })
 }
 
 /// Reads the fields that every execution has, whatever it runs.

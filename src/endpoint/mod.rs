@@ -67,8 +67,8 @@ pub use agent::{agent_schema, generate_schema};
 pub use answer::{Answer, JSON};
 pub use call::{
     ApiCall, Deliver, DeliveredPart, DeliveryOptions, Execute, Follow, FrontOptions, FrontRun,
-    MetricsFormat, Opening, PolicyChoice, Produce, ReadDoor, StreamFormat, ThreadAsk, ThreadCall,
-    Work,
+    IdempotencyKey, MetricsFormat, Opening, PolicyChoice, Produce, ReadDoor, StreamFormat,
+    ThreadAsk, ThreadCall, Work,
 };
 pub use connection::{Arrival, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody};
 pub use error::ApiError;

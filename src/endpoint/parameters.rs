@@ -136,25 +136,35 @@ pub(super) const LAST_EVENT_ID: &[Field] = &[Field::new(
      `from`.",
 )];
 
+/// The header of requests that may be repeated.
+const KEY: Field = Field::new(
+    "Idempotency-Key",
+    Shape::Text { bytes_max: limits::IDEMPOTENCY_KEY_CHARS_MAX as u64 },
+    "A text that is new for each request, such as a UUID. A repeated request with the same key and \
+     body gets the execution of the first one, as long as that can be found.",
+);
+
+const TRACE_PARENT: Field = Field::new(
+    "traceparent",
+    Shape::Text { bytes_max: 512 },
+    "The trace context of the request (W3C Trace Context). Tools, their commands and workers \
+     receive it.",
+);
+const TRACE_STATE: Field = Field::new(
+    "tracestate",
+    Shape::Text { bytes_max: 512 },
+    "The vendor-specific trace state (W3C Trace Context).",
+);
+const BAGGAGE: Field = Field::new(
+    "baggage",
+    Shape::Text { bytes_max: 512 },
+    "The baggage of the request (W3C Baggage).",
+);
+
 /// The headers of requests that start work. Malformed values are ignored.
-pub(super) const TRACE: &[Field] = &[
-    Field::new(
-        "traceparent",
-        Shape::Text { bytes_max: 512 },
-        "The trace context of the request (W3C Trace Context). Tools, their commands and workers \
-         receive it.",
-    ),
-    Field::new(
-        "tracestate",
-        Shape::Text { bytes_max: 512 },
-        "The vendor-specific trace state (W3C Trace Context).",
-    ),
-    Field::new(
-        "baggage",
-        Shape::Text { bytes_max: 512 },
-        "The baggage of the request (W3C Baggage).",
-    ),
-];
+pub(super) const TRACE: &[Field] = &[TRACE_PARENT, TRACE_STATE, BAGGAGE];
+/// The headers of requests that start one execution.
+pub(super) const KEY_AND_TRACE: &[Field] = &[KEY, TRACE_PARENT, TRACE_STATE, BAGGAGE];
 
 /// The header of requests of workers.
 pub(super) const SESSION: &[Field] =
@@ -438,6 +448,26 @@ impl<'a> Parameters<'a> {
         };
         let parent = self.headers.only("traceparent").ok().flatten();
         TraceContext::parse(parent, joined("tracestate").as_deref(), joined("baggage").as_deref())
+    }
+
+    /// Returns the idempotency key, without its quotes if it has some.
+    pub fn key(&self) -> Result<Option<Box<str>>, ApiError> {
+        let chars_max = limits::IDEMPOTENCY_KEY_CHARS_MAX;
+        let Some(value) = self.headers.only("idempotency-key")? else { return Ok(None) };
+        let inner = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let key = inner.unwrap_or(value);
+        let is_char = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        match (1..=chars_max).contains(&key.len()) && key.bytes().all(is_char) {
+            true => Ok(Some(key.into())),
+            false => {
+                let text = format!(
+                    "idempotency-key: it must be 1 to {chars_max} visible characters without \" \
+                     and \\"
+                );
+                let error = ApiError::new(Status::BAD_REQUEST, "invalid_header", text);
+                Err(error.field("idempotency-key").limit(chars_max as u64))
+            }
+        }
     }
 
     /// Returns the name that the worker gave itself.

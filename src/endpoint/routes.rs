@@ -7,8 +7,8 @@ use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::front::{self, bodies};
 use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::{
-    DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, SESSION,
-    SPELLED, STREAM, TICKETS, TRACE, WAIT, WISHES, WORKER_TOOLS,
+    DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, KEY_AND_TRACE, KINDS, LAST_EVENT_ID,
+    METRICS_TYPES, SESSION, SPELLED, STREAM, TICKETS, TRACE, WAIT, WISHES, WORKER_TOOLS,
 };
 use crate::endpoint::{
     ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, execute,
@@ -180,12 +180,13 @@ pub(super) const ROUTES: &[Route] = &[
         name: "execute",
         summary: "Runs a tool. With `stream`, the reply is the stream of its execution.",
         query: &[STREAM, WISHES],
-        headers: TRACE,
+        headers: KEY_AND_TRACE,
         body: Some(Body::new(execute::EXECUTE, limits::HTTP_BODY_BYTES_MAX)),
         answers: &[(Status::CREATED, Content::Json("Created")), (Status::OK, Content::Events)],
         begin: |request| {
             let parameters = &request.parameters;
-            Ok(ParsedHead::Execute(parameters.stream()?, parameters.trace()))
+            let (stream, key) = (parameters.stream()?, parameters.key()?);
+            Ok(ParsedHead::Execute(stream, parameters.trace(), key))
         },
         ..PLAIN
     },

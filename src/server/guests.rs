@@ -11,6 +11,7 @@ use crate::limits;
 use crate::memory::{ControlPage, ReaderPageView};
 use crate::reactor::{AnyReactor, ConnectionId, Reactor, SocketLimits};
 use crate::server::agents::{Agent, Agents};
+use crate::server::calls::Keys;
 use crate::server::conversations::Conversations;
 use crate::server::executions::EndedExecutions;
 use crate::server::hub::Hub;
@@ -171,6 +172,8 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) agents: Agents,
     /// The counts of ended executions.
     pub(in crate::server) ended: EndedExecutions,
+    /// The idempotency keys of the clients.
+    pub(in crate::server) keys: Keys,
 }
 
 /// The state that the guests keep with an execution.
@@ -242,6 +245,7 @@ impl<R: Reactor + 'static> Guests<R> {
             workers: Workers::default(),
             agents: Agents::new(guests.agents),
             ended: EndedExecutions::default(),
+            keys: Keys::default(),
         })
     }
 }

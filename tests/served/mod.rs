@@ -6,6 +6,7 @@ mod asked;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
 use rustix::net::{self, AddressFamily, SocketType, sockopt};
@@ -30,7 +31,7 @@ pub struct Server {
     child: Child,
     pub address: String,
     /// The lines of the log behind the address.
-    records: Receiver<String>,
+    records: Mutex<Receiver<String>>,
 }
 
 impl Server {
@@ -70,13 +71,14 @@ impl Server {
                 let _ = sender.send(line); // The test may have ended.
             }
         });
-        Server { child, address, records }
+        Server { child, address, records: Mutex::new(records) }
     }
 
     /// Waits for the next log record of this event. Records before it are dropped.
     pub fn wait_for(&self, event: &str) -> Value {
+        let records = self.records.lock().unwrap();
         loop {
-            let line = self.records.recv().expect("the server runs");
+            let line = records.recv().expect("the server runs");
             let record: Value = serde_json::from_str(&line).expect(&line);
             if record["event"] == event {
                 return record;

@@ -1,4 +1,5 @@
 //! A certificate for each test, a server that uses it, and a client that trusts it.
+#![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -78,7 +79,6 @@ impl Identity {
     }
 }
 
-#[allow(dead_code, reason = "not every test needs all of it")]
 impl Identity {
     /// A folder of its own with the certificate of another one.
     pub fn copy_of(other: &Identity, name: &str) -> Identity {

@@ -28,7 +28,7 @@ impl SettingsSource {
     }
 }
 
-/// What a server needs to reload.
+/// Reloads a server.
 pub struct Reloader {
     pub source: SettingsSource,
     /// The settings that the server was started with.

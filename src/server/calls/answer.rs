@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::front::bodies;
-use crate::endpoint::{Answer, ApiError, Execute, FrontOptions, FrontRun, StreamFormat, documents};
-use crate::engine::{CancelError, Start, Status as ExecutionStatus};
+use crate::endpoint::{
+    Answer, ApiError, DeliveryOptions, Execute, FrontOptions, FrontRun, StreamFormat, documents,
+};
+use crate::engine::{CancelError, Hold, Start, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::server::calls::keys::Found;
 use crate::server::calls::threads;
 use crate::server::executions::{options_of, refusal};
 use crate::server::hub::Answered;
@@ -48,6 +51,20 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         let text = "the last run of this thread has not ended";
         return refuse_run(shard, id, command, &ApiError::new(Status::CONFLICT, "busy", text));
     }
+    if let Some(key) = &execute.key {
+        let is_known = |execution| executions::is_owned(shard, execution, owner);
+        match shard.guests.keys.find(owner, key, is_known) {
+            Found::Nothing => {}
+            Found::Execution(begun, hold) => {
+                return answer_begun(shard, id, begun, (&execute.tool, hold), execute.stream);
+            }
+            Found::OtherRequest => {
+                let text = "idempotency-key: an earlier request with this key was another one";
+                let error = ApiError::new(Status::UNPROCESSABLE_CONTENT, "key_reused", text);
+                return hub::answer_error(shard, id, &error.field("idempotency-key"));
+            }
+        }
+    }
     let (mut options, policy) = options_of(execute.opening, owner);
     let hold = options.hold;
     if matches!((options.start, &execute.stream), (Start::Now, Some(_))) {
@@ -76,6 +93,13 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     };
     shard.run_mut(execution.slot).guest.policy = policy;
     records::log_started(shard, id, execution, &execute.tool);
+    if let Some(key) = execute.key {
+        let executions_max = shard.engine.limits().executions_max as usize;
+        let mut keys = std::mem::take(&mut shard.guests.keys);
+        let is_known = |execution| executions::is_owned(shard, execution, owner);
+        keys.note(owner, key, (execution, hold), executions_max, is_known);
+        shard.guests.keys = keys;
+    }
     enter_thread(shard, execution, owner, &front);
     if let Some((StreamFormat::Front(_), _)) = &execute.stream {
         keep_arguments(shard, execution, execute.arguments);
@@ -97,11 +121,24 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         let reply = bodies::command_carried_out(command, &execution.to_string());
         return hub::answer(shard, id, &reply);
     }
-    let status = shard.inspect(execution).expect("it was just opened");
+    answer_begun(shard, id, execution, (&execute.tool, hold), None)
+}
+
+/// Answers with an execution that was begun by this request or by an earlier one with its key.
+fn answer_begun<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    execution: ExecutionId,
+    (tool, hold): (&str, Hold),
+    stream: Option<(StreamFormat, DeliveryOptions)>,
+) -> Answered {
+    if let Some(stream) = stream {
+        return streams::follow_new(shard, id, execution, stream, FrontOptions::default());
+    }
+    let status = shard.inspect(execution).expect("it can be found");
     let ticket = executions::ticket_for(shard, execution);
-    let (token, tool) = (status.token, &execute.tool);
-    let document =
-        documents::created(execution, token, tool, status.state, hold, ticket.as_deref());
+    let (token, state) = (status.token, status.state);
+    let document = documents::created(execution, token, tool, state, hold, ticket.as_deref());
     hub::answer(shard, id, &Answer::created(&document, documents::location(execution)))
 }
 

@@ -1,10 +1,13 @@
 //! The calls of the HTTP API that run tools, wait for results, and name conversations.
 //!
-//! `answer.rs` runs tools and answers with results. `threads.rs` handles the requests of front
-//! ends that name a conversation.
+//! `answer.rs` runs tools and answers with results. `keys.rs` recognizes repeated requests.
+//! `threads.rs` handles the requests of front ends that name a conversation.
 
 pub(in crate::server) mod answer;
+mod keys;
 mod threads;
+
+pub use keys::Keys;
 
 pub(in crate::server) use answer::{
     answer_late, answer_waiting, await_result, cancel_call, run_tool,

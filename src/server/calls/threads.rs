@@ -41,8 +41,8 @@ use crate::shard::run::Ring;
 use crate::stream::ExecutionState;
 use crate::tool::AGENT;
 use crate::wire::http1::Status;
-/// Returns the shard that carries out a call about a thread, or a command that begins a run of
-/// a thread.
+/// Returns the shard that carries out a call whose name selects it. The name is a thread or an
+/// idempotency key.
 pub(in crate::server) fn home_of_thread<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     call: &ApiCall,
@@ -57,6 +57,9 @@ pub(in crate::server) fn home_of_thread<R: Reactor + 'static>(
             None => None,
         },
         ApiCall::Execute(execute) => {
+            if let Some(key) = &execute.key {
+                return Some(home_of_name(shard, &key.text));
+            }
             let front = execute.front.as_ref().filter(|front| front.command.is_some())?;
             front.thread_id.as_ref().map(|thread| home_of_name(shard, thread))
         }

@@ -31,6 +31,8 @@ mod front_run;
 #[cfg(test)]
 mod front_tests;
 #[cfg(test)]
+mod keys_tests;
+#[cfg(test)]
 mod limits_tests;
 mod mcp_client;
 #[cfg(test)]
