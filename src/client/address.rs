@@ -132,8 +132,7 @@ impl fmt::Display for AddressError {
                 "an address must be http://HOST:PORT, https://HOST:PORT or unix:PATH"
             }
             AddressError::Encrypted => {
-                "https requires trusted certificates (--cacert FILE, Trust) and a program built \
-                 with TLS"
+                "https requires trusted certificates and a program that is built with TLS"
             }
             AddressError::BadHost => "the host must be a name or an address",
             AddressError::BadPort => "the port must be a number from 1 to 65535",

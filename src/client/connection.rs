@@ -204,7 +204,13 @@ impl ClientConnection {
     fn head(&mut self, wait_limit: WaitLimit) -> Result<Head, ClientError> {
         loop {
             let mut input = &self.buffer[self.at..self.filled];
-            let part = self.reader.read(&mut input)?;
+            let is_tls_alert = input.starts_with(&[21, 3]); // The type and the version of a record.
+            let part = match self.reader.read(&mut input) {
+                Err(_) if is_tls_alert => {
+                    return Err(ClientError::protocol("this port speaks TLS; use https://"));
+                }
+                part => part?,
+            };
             self.at = self.filled - input.len();
             match part {
                 Some(ResponsePart::Head(info)) => return Ok(Head::of(&info)),

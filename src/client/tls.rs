@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::limits;
 
@@ -36,7 +36,7 @@ impl Trust {
     ///
     /// # Errors
     /// The reason why none can be used.
-    pub(crate) fn of_system() -> Result<Trust, String> {
+    pub fn of_system() -> Result<Trust, String> {
         static SYSTEM: OnceLock<Trust> = OnceLock::new();
         if let Some(trust) = SYSTEM.get() {
             return Ok(trust.clone());
@@ -96,9 +96,46 @@ impl Trust {
         socket.set_read_timeout(Some(limits::CLIENT_CONNECT_TIMEOUT))?;
         socket.set_write_timeout(Some(limits::CLIENT_CONNECT_TIMEOUT))?;
         while tls.is_handshaking() {
-            tls.complete_io(&mut socket)?;
+            tls.complete_io(&mut socket).map_err(in_words)?;
         }
         Ok(StreamOwned::new(tls, socket))
+    }
+}
+
+/// Returns the error of a handshake with its cause and what helps.
+fn in_words(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let advice = match inner {
+        Some(rustls::Error::InvalidCertificate(fault)) => advice_on(fault),
+        Some(rustls::Error::InvalidMessage(_)) => Some("this port does not speak TLS; use http://"),
+        _ => None,
+    };
+    match (advice, inner) {
+        (Some(advice), Some(inner)) => io::Error::new(error.kind(), format!("{advice} ({inner})")),
+        _ => error,
+    }
+}
+
+fn advice_on(fault: &CertificateError) -> Option<&'static str> {
+    match fault {
+        CertificateError::UnknownIssuer => Some(
+            "the server's certificate is not from a trusted issuer; trust it, or its issuer, with \
+             --cacert FILE",
+        ),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            Some("the server's certificate is for another host name")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            Some("the server's certificate has expired")
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            Some("the server's certificate is not valid yet; check the clock")
+        }
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => Some(
+            "the server's certificate is that of an authority; create one for a server, with \
+             openssl req -addext basicConstraints=critical,CA:FALSE",
+        ),
+        _ => None,
     }
 }
 
