@@ -67,8 +67,8 @@ fn the_program_runs_in_64_mib_and_its_rings_in_a_tenth_of_that() {
     assert_eq!(text.matches(&expected).count(), 4, "{text}");
     assert_small(&text);
 
-    let arguments = ["demo", "--chunks", "20000", "--delay-ms", "0", "--policy", "block"];
-    let of_chunks = run(&cgroup, PROGRAM, &[&arguments[..], &["--process-ms", "0"]].concat());
+    let arguments = ["demo", "--chunks", "20000", "--delay", "0", "--policy", "block"];
+    let of_chunks = run(&cgroup, PROGRAM, &[&arguments[..], &["--process", "0"]].concat());
     let text = String::from_utf8_lossy(&of_chunks.stdout).into_owned();
     assert!(of_chunks.status.success(), "{}: {text}", of_chunks.status);
     assert_eq!(text.matches("completed: 20000 chunks, 0 missed").count(), 3, "{text}");

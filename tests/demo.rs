@@ -21,17 +21,17 @@ fn text(output: &Output) -> String {
 /// Returns (chunks, missed) of each row of the table.
 fn rows(text: &str) -> Vec<(u64, u64)> {
     let table = text.lines().skip_while(|line| !line.starts_with("subscriber ")).skip(1);
-    let rows = table.take_while(|line| line.contains(" ms "));
+    let rows = table.take_while(|line| !line.contains(" delivered in "));
     rows.map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        (words[3].parse().unwrap(), words[4].parse().unwrap())
+        (words[2].parse().unwrap(), words[3].parse().unwrap())
     })
     .collect()
 }
 
 #[test]
 fn every_chunk_is_received_or_missed_and_the_table_says_so() {
-    let output = demo(&["--policy", "drop", "--delay-ms", "1", "--chunks", "200"]);
+    let output = demo(&["--policy", "drop", "--delay", "1ms", "--chunks", "200"]);
     assert!(output.status.success());
     let text = text(&output);
     let rows = rows(&text);
@@ -39,15 +39,50 @@ fn every_chunk_is_received_or_missed_and_the_table_says_so() {
     for (chunks, missed) in rows {
         assert_eq!(chunks + missed, 200, "{text}");
     }
-    for word in ["average µs", "P50 µs", "P95 µs", "P99 µs", "peak memory"] {
+    for word in ["average", "P50", "P95", "P99", "peak memory"] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }
 
+/// Returns (received, missed) of a subscriber in the last picture of the show.
+fn shown(text: &str, name: &str) -> (u64, u64) {
+    let mut lines = text.lines().filter(|line| line.contains('|'));
+    let line = lines.find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
+    let numbers = line.rsplit_once('|').unwrap().1.replace(',', "");
+    let words: Vec<&str> = numbers.split_whitespace().collect();
+    assert_eq!((words[1], words[3]), ("received", "missed"), "{line}");
+    (words[0].parse().unwrap(), words[2].parse().unwrap())
+}
+
+#[test]
+fn without_options_policies_are_compared_and_explained() {
+    let output = demo(&[]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(shown(&text, "block "), (400, 0), "{text}");
+    for name in ["drop ", "conflate ", "late "] {
+        let (received, missed) = shown(&text, name);
+        assert_eq!(received + missed, 400, "{text}");
+        assert!(received > 0 && missed > 0, "{name}: {text}");
+        let mut lines =
+            text.lines().skip_while(|line| line.contains('|') || !line.starts_with(name));
+        let told = format!("It missed {missed} chunks in ");
+        assert!(lines.nth(1).is_some_and(|line| line.trim_start().starts_with(&told)), "{text}");
+    }
+    assert!(text.contains("Each got one end."), "{text}");
+    assert!(!text.contains('\x1b') && text.lines().all(|line| line.chars().count() <= 110));
+}
+
+#[test]
+fn what_is_not_run_has_no_table() {
+    let output = demo(&["--file", "/nonexistent/file"]);
+    assert!(!text(&output).contains("sha256"), "{}", text(&output));
+}
+
 #[test]
 fn under_block_nobody_misses_anything() {
-    let arguments = ["--policy", "block", "--chunks", "30", "--delay-ms", "0"];
-    let text = text(&demo(&[&arguments[..], &["--process-ms", "0,1,2"]].concat()));
+    let arguments = ["--policy", "block", "--chunks", "30", "--delay", "0"];
+    let text = text(&demo(&[&arguments[..], &["--process", "0,1ms,2ms"]].concat()));
     assert_eq!(rows(&text), [(30, 0); 3], "{text}");
 }
 
@@ -87,7 +122,7 @@ fn bad_usage_names_the_option_and_exits_with_2() {
         (&["--policy", "polite"], "unknown policy"),
         (&["--subscribers", "0"], "--subscribers 0: must be from 1 to"),
         (&["--subscribers", "1000"], "--subscribers"),
-        (&["--limit-chunks", "100000"], "limit of 100000 chunks"),
+        (&["--max-chunks", "100000"], "limit of 100000 chunks"),
         (&["--chunk-size", "0"], "chunk_size"),
         (&["--frobnicate"], "unknown option --frobnicate"),
         (&["--polcy", "drop"], "unknown option --polcy; did you mean --policy?"),

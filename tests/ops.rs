@@ -63,7 +63,8 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 
 /// The metrics of a server that offers the tools of another one, as Prometheus reads them.
 fn metrics_of_a_server() -> BTreeSet<String> {
-    let server = Server::start(&["--mcp", &format!("other={PROGRAM} stdio"), "--door", "off"]);
+    let server =
+        Server::start(&["--mcp", &format!("other={PROGRAM} stdio --builtin all"), "--door", "off"]);
     // Refusals are shown from the first one on.
     assert_eq!(served::ask(&server.address, "GET", "/nowhere", "").0, 404);
     // Ends of executions, too.
@@ -162,8 +163,9 @@ fn the_unit_uses_options_that_exist() {
     let seconds: u64 = seconds.expect("a time to stop").parse().unwrap();
     let settings = run(PROGRAM, &["serve", "--print-config"]).expect("the program was built");
     let settings = String::from_utf8(settings.stdout).unwrap();
-    let drain = settings.lines().find_map(|line| line.strip_prefix("drain_deadline_s = "));
-    let drain: u64 = drain.expect("a deadline").parse().unwrap();
+    let drain = settings.lines().find_map(|line| line.strip_prefix("drain_deadline = "));
+    let drain = drain.expect("a deadline").trim_matches('"').trim_end_matches('s');
+    let drain: u64 = drain.parse().expect("a number of seconds");
     assert!(seconds >= 2 * drain, "{seconds} s to stop, and {drain} s of them to drain");
 }
 

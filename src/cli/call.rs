@@ -12,6 +12,7 @@ use super::hints::unknown_name;
 use super::interrupt::Interrupt;
 use super::options::TimeoutOptions;
 use super::output::OutputOptions;
+use super::printable::one_line;
 use super::remote::{self, FollowArguments};
 use super::server_url::{is_url, not_urls};
 use super::signals::stop_on_interrupt;
@@ -28,6 +29,7 @@ door if a server is there, and else http://127.0.0.1:8808.
                       owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
                                       [the token in the variable STREAMDOOR_TOKEN, if it is set]
   --cacert FILE       for https: the certificate of the server or of its issuer, in PEM
+                                      [the certificates that the system trusts]
 
 Arguments of the tool:
   --arg KEY=VALUE     one argument; VALUE is JSON, or a string if the tool takes a string
@@ -156,8 +158,7 @@ pub fn tool(client: &Client, name: &str) -> Result<Tool, CliError> {
     match tools.iter().position(|tool| tool.name == name) {
         Some(at) => Ok(tools.swap_remove(at)),
         None => {
-            let known: Vec<String> =
-                tools.iter().map(|tool| remote::printable(&tool.name)).collect();
+            let known: Vec<String> = tools.iter().map(|tool| one_line(&tool.name)).collect();
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
             let problem = format!("unknown tool `{name}`");
             Err(CliError::Call(unknown_name(&problem, name, &known, "server's tools are")))

@@ -18,8 +18,9 @@ use super::doors::{self, DoorArguments};
 use super::interrupt::Interrupt;
 use super::options::TimeoutOptions;
 use super::output::OutputOptions;
+use super::printable::one_line;
 use super::remote::{self, KindList};
-use super::results::{self, Checksum, Results};
+use super::results::{self, Checksum, LastWords, Results};
 use super::signals::stop_on_interrupt;
 use super::sink::Sink;
 use super::watch::Begin;
@@ -60,16 +61,18 @@ Results:
                       text: the chunks as far as a terminal can show them
                       table: no chunks, only the table at the end
   --out FILE|-        write them to FILE, or to standard output
+  --stats             print a table at the end: the chunks, the losses and the latencies
   --hash              print the SHA-256 of the received bytes
   --progress          print the progress even if standard error is no terminal
   -h, --help          show this text
 
   Without --format and --out, a terminal shows the text in the chunks, and a pipe receives the bytes
-  (raw); with --hash, only the table is printed. The table is on standard error if chunks are on
-  standard output. Its latencies are from the publication of a chunk until this reader has it.
+  (raw); with --hash, only the checksum is printed. The table and the checksum are on standard error
+  if chunks are on standard output. The last line on standard error sums up. Latencies
+  are from the publication of a chunk until this reader has it.
 
-Ctrl-C ends the program. With --tool it cancels the execution, and the table is still printed; a
-second one ends the program. If the reader of the results exits (`| head -1`), that is no failure,
+Ctrl-C ends the program. With --tool it cancels the execution, and the summary is still printed;
+a second one ends the program. If the reader of the results exits (`| head -1`), that is no failure,
 and an execution that --tool started is cancelled. With `block`, a slow reader of the results slows
 the tool.
 
@@ -88,6 +91,7 @@ struct CatOptions {
     execution: Option<String>,
     tool: Option<String>,
     by_name: bool,
+    stats: bool,
     arguments: Arguments,
     timeouts: Option<TimeoutOptions>,
     output: OutputOptions,
@@ -101,6 +105,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<CatOptions>, CliError> {
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(None),
+            Long("stats") => options.stats = true,
             Long("named") => options.by_name = true,
             Long("tool") => options.tool = Some(parser.value()?.string()?),
             Long("from") => {
@@ -176,7 +181,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         if let Some(interrupt) = opened.interrupt {
             interrupt.interrupted();
         }
-        return place.conclude(output.as_ref().err(), "no longer read", Ok(()));
+        return place.conclude(output.as_ref().err(), LastWords::default(), Ok(()));
     };
     let verdict = results::verdict_of("the reader", end.state, error.as_deref());
     let verdict = verdict
@@ -184,9 +189,15 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let sha256 = taker.checksum.finish();
     let unwritten = output.as_ref().err().map(|error| std::io::Error::from(error.kind()));
     let results = Results { label, latency: taker.latency, end, error, sha256, output };
-    let head = format!("{} {}: {}", opened.tool, opened.execution, end.state);
-    let words = format!("{head}\n{}", results::table(&[results], "policy", took));
-    place.conclude(unwritten.as_ref(), words.trim_start(), verdict)
+    let summary = results::summary(&end, took);
+    let results = [results];
+    let report = if options.stats || options.output.is_table() {
+        let head = format!("{} {}: {}", opened.tool, opened.execution, end.state);
+        format!("{}\n{}", head.trim_start(), results::table(&results, "policy", took))
+    } else {
+        results::checksums(&results)
+    };
+    place.conclude(unwritten.as_ref(), LastWords { report, summary }, verdict)
 }
 
 /// The opened execution, and everything known about it.
@@ -226,7 +237,15 @@ impl DeliverySource {
 
 fn by_name(id: &str, options: &CatOptions) -> Result<Opened, CliError> {
     let execution = remote::execution(id)?;
-    let reader = NamedReader::open(execution, &options.read).map_err(doors::failure)?;
+    let reader = NamedReader::open(execution, &options.read).map_err(|error| match error {
+        DoorError::NoServer { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+            CliError::Environment(format!(
+                "no execution is named {execution} in /dev/shm: it has ended, or its server runs \
+                 without --named-doors"
+            ))
+        }
+        error => doors::failure(error),
+    })?;
     Ok(Opened {
         execution,
         tool: String::new(), // The name does not tell the tool.
@@ -249,7 +268,7 @@ fn open(door: &Door, execution: ExecutionId, read: &ReadOptions) -> Result<Opene
     let status = client.inspect(execution).map_err(remote::failure)?;
     Ok(Opened {
         execution,
-        tool: remote::printable(&status.tool),
+        tool: one_line(&status.tool),
         names: Names { has_parts: status.tool == AGENT, ..Names::new(execution, status.token) },
         subscriber: reader.id(),
         terms: reader.terms(),
@@ -328,7 +347,7 @@ impl Taker {
             }
             Delivery::Gap(_) | Delivery::Progress(_) => {}
             Delivery::End(ended) => {
-                self.end = Some((ended.end, ended.error.map(remote::printable)));
+                self.end = Some((ended.end, ended.error.map(one_line)));
             }
         }
         self.sink.take(&delivery.event(&self.names), more, now);

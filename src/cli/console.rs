@@ -1,11 +1,12 @@
-//! Lines for a person. If the reader of standard output has gone away (`| head -1`), the program
-//! ends quietly. The same on standard error is ignored.
+//! Lines for a person. Foreign text in them cannot control the terminal (`printable.rs`). If the
+//! reader of standard output has gone away (`| head -1`), the program ends quietly. The same on
+//! standard error is ignored.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::process::exit;
 
-use streamdoor::base::plain::is_shown;
+use super::printable::printable;
 
 /// Prints a line on standard output.
 macro_rules! print_out {
@@ -18,9 +19,14 @@ macro_rules! print_err {
 pub(crate) use print_err;
 pub(crate) use print_out;
 
-/// Prints a line on standard output. See [`say`].
+/// True if the terminal can only show lines, as `TERM=dumb` says.
+pub fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// Prints a line on standard output. A closed pipe ends the program.
 pub fn print_line(line: fmt::Arguments<'_>) {
-    if let Err(error) = writeln!(io::stdout(), "{}", harmless(line)) {
+    if let Err(error) = writeln!(io::stdout(), "{}", printable(&line.to_string())) {
         if error.kind() == ErrorKind::BrokenPipe {
             exit(0);
         }
@@ -29,24 +35,8 @@ pub fn print_line(line: fmt::Arguments<'_>) {
     }
 }
 
-/// Prints a line on standard error. See [`note`].
+/// Prints a line on standard error. A failure is ignored.
 pub fn print_note(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{}", harmless(line)); // The error has no other place to go.
-}
-
-/// Returns the line without control characters, so that foreign text cannot control the terminal.
-fn harmless(line: fmt::Arguments<'_>) -> String {
-    let shown = |c| if is_shown(c) { c } else { char::REPLACEMENT_CHARACTER };
-    line.to_string().chars().map(shown).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_in_a_line_commands_the_terminal() {
-        let said = "tool\u{1b}[2J \u{202e}txt";
-        assert_eq!(harmless(format_args!("a\n\t{said}")), "a\n\ttool\u{fffd}[2J \u{fffd}txt");
-    }
+    let text = printable(&line.to_string()) + "\n";
+    let _ = io::stderr().write_all(text.as_bytes()); // The error has no other place to go.
 }

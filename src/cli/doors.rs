@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use streamdoor::door::{Door, DoorError};
 
+use super::printable::one_line;
 use super::token_file::ClientToken;
 use super::{CliError, remote};
 
@@ -42,7 +43,7 @@ impl DoorArguments {
 
 /// Returns the [`CliError`] for an error of a door, with the exit code of its cause.
 pub fn failure(error: DoorError) -> CliError {
-    let text = remote::printable(&error.to_string());
+    let text = one_line(&error.to_string());
     match &error {
         DoorError::NoServer { .. } => {
             CliError::Environment(format!("{text} (is `streamdoor serve` running? see `doctor`)"))

@@ -9,7 +9,8 @@ use std::num::{ParseFloatError, ParseIntError};
 use std::str::FromStr;
 
 /// Returns the most similar name, or `None` if all names are too different. If no name is similar,
-/// it is the only one that begins with `given`.
+/// a name that `given` begins with counts, as in `retention-s`. Else it is the only name that
+/// begins with `given`.
 pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const LETTERS_MAX: usize = 64;
     const BEGINNING_LETTERS_MIN: usize = 2;
@@ -19,6 +20,11 @@ pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Opt
     names.dedup();
     let (distance, name) = names.iter().map(|name| (distance(&letters, name), *name)).min()?;
     if distance <= (1 + name.len()) / 3 {
+        return Some(name);
+    }
+    let is_begun =
+        |name: &&&str| given.strip_prefix(**name).is_some_and(|rest| rest.starts_with(['-', '_']));
+    if let Some(name) = names.iter().filter(is_begun).max_by_key(|name| name.len()) {
         return Some(name);
     }
     names.retain(|name| name.starts_with(given));

@@ -4,6 +4,7 @@ mod agent;
 mod arguments;
 mod call;
 mod cat;
+mod completions;
 mod console;
 mod demo;
 mod doctor;
@@ -14,6 +15,7 @@ mod model_script;
 mod options;
 mod output;
 mod pipe;
+mod printable;
 mod progress;
 mod remote;
 mod results;
@@ -34,11 +36,14 @@ mod upstreams;
 mod version;
 mod view;
 mod watch;
+mod words;
 
 use std::fmt;
 use std::process::ExitCode;
 
 use lexopt::prelude::*;
+use streamdoor::server::Log;
+use streamdoor::trace::{Level, LogFormat};
 
 use console::{print_err, print_out};
 
@@ -62,6 +67,9 @@ Commands:
   model-script
             serve a model whose answers come from a file
   doctor    check what this machine offers streamdoor, and suggest improvements
+  completions
+            print a script that completes commands in bash, zsh or fish
+  man       print the manual page
 
 Options:
   -h, --help       show this text; `streamdoor help COMMAND` shows a command's, and so does
@@ -91,6 +99,8 @@ pub enum CliError {
     Environment(String),
     /// The command failed, and its output has already said everything about it.
     Told,
+    /// A server failed whose log is JSON: the error is a record of the log.
+    Logged(Box<CliError>),
 }
 
 impl CliError {
@@ -104,7 +114,16 @@ impl CliError {
             | CliError::Call(_) => 2,
             CliError::Environment(_) => 3,
             CliError::Incomplete(_) => 4,
+            CliError::Logged(error) => return error.exit_code(),
         })
+    }
+
+    /// Returns the error as a record of a log in this format.
+    fn in_log(self, format: LogFormat) -> CliError {
+        match format {
+            LogFormat::Json => CliError::Logged(Box::new(self)),
+            LogFormat::Text => self,
+        }
     }
 
     /// Adds to the error for an unknown option the nearest one that the command's help text has.
@@ -113,6 +132,7 @@ impl CliError {
             CliError::UnknownOption(option) => {
                 CliError::Usage(hints::unknown_option(&option, help))
             }
+            CliError::Logged(error) => CliError::Logged(Box::new(error.suggesting(help))),
             other => other,
         }
     }
@@ -131,6 +151,7 @@ impl fmt::Display for CliError {
             | CliError::Incomplete(text)
             | CliError::Environment(text) => out.write_str(text),
             CliError::Told => out.write_str("failed"),
+            CliError::Logged(error) => error.fmt(out),
         }
     }
 }
@@ -148,6 +169,14 @@ impl From<lexopt::Error> for CliError {
 pub fn complain(error: &CliError) {
     match error {
         CliError::Told => {}
+        CliError::Logged(error) => {
+            let log = Log::start(LogFormat::Json, Level::Error, std::io::stderr());
+            let Ok(log) = log else { return print_err!("streamdoor: {error}") };
+            serve::log_event(&log, Level::Error, "failed", |line| {
+                line.text("error", &error.to_string());
+            });
+            log.close();
+        }
         CliError::NoCommand => print_err!("{}", HELP.trim_end()),
         _ => print_err!("streamdoor: {error}"),
     }
@@ -161,7 +190,7 @@ struct Command {
 }
 
 /// The commands, in the order of the help text.
-const COMMANDS: [Command; 13] = [
+const COMMANDS: [Command; 15] = [
     Command { name: "run", help: || run::HELP.to_owned(), run: run::run },
     Command { name: "serve", help: serve::help, run: serve::run },
     Command { name: "stdio", help: stdio::help, run: stdio::run },
@@ -175,6 +204,8 @@ const COMMANDS: [Command; 13] = [
     Command { name: "agent", help: || agent::HELP.to_owned(), run: agent::run },
     Command { name: "model-script", help: model_script::help, run: model_script::run },
     Command { name: "doctor", help: || doctor::HELP.to_owned(), run: doctor::run },
+    Command { name: "completions", help: || completions::HELP.to_owned(), run: completions::run },
+    Command { name: "man", help: || completions::MAN_HELP.to_owned(), run: completions::man },
 ];
 
 /// The words that are no [`COMMANDS`] but can be given in their place.

@@ -40,7 +40,7 @@ impl Common {
         match name {
             "subscribers" => self.subscribers = subscribers(parser)?,
             "policy" => self.policy = Some(parsed(name, parser)?),
-            "limit-chunks" => self.limit_chunks = Some(parsed(name, parser)?),
+            "max-chunks" => self.limit_chunks = Some(parsed(name, parser)?),
             "reactor" => self.reactor = parsed(name, parser)?,
             "idle" => self.idle = parsed(name, parser)?,
             _ => return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into()),
@@ -101,20 +101,56 @@ const UNITS_SECONDS: [(&str, f64); 5] =
 impl FromStr for TimeLimit {
     type Err = &'static str;
     fn from_str(text: &str) -> Result<TimeLimit, &'static str> {
-        const PROBLEM: &str = "must be a number followed by us, ms, s, m or h, or `none`";
         if text == "none" {
             return Ok(TimeLimit(None));
         }
-        let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(PROBLEM)?;
-        let (number, unit) = text.split_at(unit_at);
-        let number: f64 = number.parse().map_err(|_| PROBLEM)?;
-        let (_, unit_seconds) =
-            UNITS_SECONDS.iter().find(|(name, _)| *name == unit).ok_or(PROBLEM)?;
-        match Duration::try_from_secs_f64(number * unit_seconds) {
-            Ok(Duration::ZERO) => Err("must be above 0, or `none`"),
-            Ok(duration) => Ok(TimeLimit(Some(duration))),
-            Err(_) => Err("is too long; `none` sets no limit"),
+        match duration(text) {
+            Some(Duration::ZERO) => Err("must be above 0, or `none`"),
+            Some(duration) => Ok(TimeLimit(Some(duration))),
+            None => Err("must be a number followed by us, ms, s, m or h, or `none`"),
         }
+    }
+}
+
+/// Parses a duration: a number and its unit, as `1.5s`, or `0`. `None` if it is none, or too long.
+pub fn duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(unit_at);
+    let number: f64 = number.parse().ok()?;
+    let (_, unit_seconds) = UNITS_SECONDS.iter().find(|(name, _)| *name == unit)?;
+    Duration::try_from_secs_f64(number * unit_seconds).ok()
+}
+
+/// Returns a duration as [`duration`] parses it, in the largest unit without a fraction. One minute
+/// is `60s`, and one hour is `60m`.
+pub fn spelled(duration: Duration) -> String {
+    let us = duration.as_micros();
+    // The name of a unit, its length, and the shortest duration that is written in it.
+    let units = [
+        ("h", 3_600_000_000, 7_200_000_000),
+        ("m", 60_000_000, 120_000_000),
+        ("s", 1_000_000, 1),
+        ("ms", 1_000, 1),
+    ];
+    let fits = |unit_us: u128, least_us: u128| us >= least_us && us.is_multiple_of(unit_us);
+    match units.iter().find(|(_, unit_us, least_us)| fits(*unit_us, *least_us)) {
+        _ if us == 0 => "0".to_owned(),
+        Some((name, unit_us, _)) => format!("{}{name}", us / unit_us),
+        None => format!("{us}us"),
+    }
+}
+
+/// A duration as it is written: `30s`, `500ms`, or `0`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Span, &'static str> {
+        duration(text).map(Span).ok_or("must be a number followed by us, ms, s, m or h")
     }
 }
 
@@ -133,9 +169,14 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(text.parse(), Ok(TimeLimit(Some(expected))), "{text}");
+            assert_eq!(spelled(expected).parse(), Ok(Span(expected)), "{text}");
         }
         assert_eq!("none".parse(), Ok(TimeLimit(None)));
-        let wrong = ["", "30", "s", "-1s", "1e3s", "0s", "0.0ms", "1.2.3s", "9s9", "3 s", "5d"];
+        assert_eq!("0".parse(), Ok(Span(Duration::ZERO)));
+        let texts = [0, 60, 90, 600, 3_600, 7_200].map(|s| spelled(Duration::from_secs(s)));
+        assert_eq!(texts, ["0", "60s", "90s", "10m", "60m", "2h"]);
+        let wrong =
+            ["", "0", "30", "s", "-1s", "1e3s", "0s", "0.0ms", "1.2.3s", "9s9", "3 s", "5d"];
         let huge = format!("{}h", "9".repeat(300));
         for text in wrong.into_iter().chain([huge.as_str()]) {
             assert!(text.parse::<TimeLimit>().is_err(), "{text}");

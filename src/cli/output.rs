@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use streamdoor::stream::Policy;
 
-use super::console::{print_err, print_out};
+use super::console::{is_dumb, print_err, print_out};
 use super::progress::Style;
+use super::results::LastWords;
 use super::sink::View;
 use super::{CliError, parsed};
 
@@ -99,6 +100,11 @@ impl OutputOptions {
         }
     }
 
+    /// True if the chunks are replaced by the table.
+    pub fn is_table(&self) -> bool {
+        self.format == Some(OutputFormat::Table)
+    }
+
     /// True if the results remain: in a file, in what reads standard output, or as a checksum. They
     /// are owed every chunk.
     pub fn is_kept(&self) -> bool {
@@ -118,7 +124,7 @@ impl OutputOptions {
 
     /// Returns the style in which progress is shown.
     pub fn style(&self) -> Style {
-        match (io::stderr().is_terminal(), self.progress) {
+        match (io::stderr().is_terminal() && !is_dumb(), self.progress) {
             (true, _) => Style::Bar,
             (false, true) => Style::Lines,
             (false, false) => Style::Off,
@@ -143,20 +149,24 @@ impl Destination {
         }
     }
 
-    /// Prints `last_words` and returns the result of the command. If the reader of standard output
-    /// has gone away, prints nothing and returns `Ok`.
+    /// Prints the last texts and returns the result of the command. If the reader of standard
+    /// output has gone away, prints nothing and returns `Ok`.
     pub fn conclude(
         &self,
         unwritten: Option<&io::Error>,
-        last_words: &str,
+        words: LastWords,
         verdict: Result<(), CliError>,
     ) -> Result<(), CliError> {
         if unwritten.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
             return Ok(());
         }
         match self {
-            Destination::Stdout => print_err!("{last_words}"),
-            Destination::Nowhere | Destination::File(_) => print_out!("{last_words}"),
+            _ if words.report.is_empty() => {}
+            Destination::Stdout => print_err!("{}", words.report),
+            Destination::Nowhere | Destination::File(_) => print_out!("{}", words.report),
+        }
+        if !words.summary.is_empty() {
+            print_err!("{}", words.summary);
         }
         match (unwritten, self) {
             (Some(error), Destination::File(path)) => {

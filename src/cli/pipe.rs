@@ -21,6 +21,7 @@ use super::doors::{self, DoorArguments};
 use super::interrupt::Interrupt;
 use super::options::TimeLimit;
 use super::signals::stop_on_interrupt;
+use super::words::counted;
 use super::{CliError, parsed};
 
 pub const HELP: &str = "\
@@ -156,7 +157,8 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     match feed.take_all(input) {
         Ok(()) => {
             feed.writer.complete().map_err(doors::failure)?;
-            print_err!("completed: {} chunks, {} bytes", feed.chunks, feed.bytes);
+            let (chunks, bytes) = (counted(feed.chunks, "chunk"), counted(feed.bytes, "byte"));
+            print_err!("completed: {chunks}, {bytes}");
             Ok(())
         }
         Err(Stop::Unread(error)) => {

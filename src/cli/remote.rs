@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use streamdoor::base::plain::plain_line;
 use streamdoor::base::{ExecutionId, Instant};
 #[cfg(feature = "tls")]
 use streamdoor::client::Trust;
@@ -16,15 +15,17 @@ use streamdoor::endpoint::DeliveryOptions;
 use streamdoor::engine::Coalesce;
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Names;
-use streamdoor::stream::{Kind, Kinds, Totals};
+use streamdoor::stream::{End, Kind, Kinds};
 
 use super::options::TimeLimit;
 use super::output::{Destination, OutputOptions};
+use super::printable::one_line;
 use super::progress::Meter;
-use super::results::{self, Checksum};
+use super::results::{self, Checksum, LastWords};
 use super::server_url::ServerUrl;
 use super::sink::Sink;
 use super::token_file::ClientToken;
+use super::words::counted;
 use super::{CliError, parsed};
 
 /// The options for following a stream.
@@ -72,6 +73,7 @@ impl FollowArguments {
     pub fn client(&self, url: Option<&str>) -> Result<Client, CliError> {
         let url = ServerUrl::find(url)?;
         let client = match &self.cacert {
+            None if is_encrypted(&url.text) => with_system_trust(&url.text)?,
             None => Client::new(&url.text),
             Some(file) => trusting(&url.text, file)?,
         };
@@ -95,6 +97,23 @@ impl FollowArguments {
         options.delivery_options.policy = output.policy(options.delivery_options.policy);
         options
     }
+}
+
+/// True if the URL asks for TLS.
+fn is_encrypted(url: &str) -> bool {
+    url.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("https"))
+}
+
+#[cfg(feature = "tls")]
+fn with_system_trust(url: &str) -> Result<Result<Client, AddressError>, CliError> {
+    let trust = Trust::of_system();
+    let trust = trust.map_err(|error| CliError::Environment(format!("{error} (--cacert FILE)")))?;
+    Ok(Client::trusting(url, trust))
+}
+
+#[cfg(not(feature = "tls"))]
+fn with_system_trust(_: &str) -> Result<Result<Client, AddressError>, CliError> {
+    Ok(Err(AddressError::Encrypted))
 }
 
 #[cfg(feature = "tls")]
@@ -156,21 +175,20 @@ pub fn follow(
         return match unwritten {
             Err(error) => {
                 unwanted();
-                place.conclude(Some(&error), "no longer followed", Ok(()))
+                place.conclude(Some(&error), LastWords::default(), Ok(()))
             }
             Ok(()) => Ok(()), // The stream ended without an end event.
         };
     };
     let stream = &follower.stream;
-    let mut words = last_words(&ended, stream, took);
-    if let Some(sha256) = follower.checksum.finish() {
-        words.push_str(&format!("\n{} bytes, sha256 {sha256}", stream.given().bytes));
-    }
-    let error = ended.error.as_deref().map(printable);
+    let summary = summary(&ended, stream, took);
+    let sum = |sha256| format!("{} bytes, sha256 {sha256}", stream.given().bytes);
+    let report = follower.checksum.finish().map(sum).unwrap_or_default();
+    let error = ended.error.as_deref().map(one_line);
     let verdict = results::verdict_of("the subscriber", ended.end.state, error.as_deref());
     let policy = stream.started().map(|started| started.policy).unwrap_or_default();
     let verdict = verdict.and_then(|()| results::whole(output.is_kept(), policy, stream.missed()));
-    place.conclude(unwritten.as_ref().err(), &words, verdict)
+    place.conclude(unwritten.as_ref().err(), LastWords { report, summary }, verdict)
 }
 
 struct StreamFollower<F> {
@@ -225,28 +243,15 @@ impl<F: FnMut(&StartedEvent)> StreamFollower<F> {
     }
 }
 
-/// Returns a summary such as `completed: 10 chunks, 1000 bytes in 2.00 s`, over all connections.
-fn last_words(ended: &EndEvent, stream: &EventStream, took: Duration) -> String {
-    let (end, reconnects) = (&ended.end, stream.reconnects());
-    let seconds = took.as_secs_f64();
-    let Totals { chunks, bytes } = stream.given();
-    let mut text = format!("{}: {chunks} chunks, {bytes} bytes in {seconds:.2} s", end.state);
-    let missed = stream.missed();
-    if missed.chunks > 0 {
-        text.push_str(&format!(", {} chunks missed", missed.chunks));
-    }
-    if reconnects > 0 {
-        text.push_str(&format!(", the connection broke {reconnects} times"));
-    }
-    if let Some(exit) = end.exit {
-        text.push_str(&format!(", {exit}"));
+/// Returns the summary of the end, over all connections.
+fn summary(ended: &EndEvent, stream: &EventStream, took: Duration) -> String {
+    let over_all = End { given: stream.given(), missed: stream.missed(), ..ended.end };
+    let mut text = results::summary(&over_all, took);
+    if stream.reconnects() > 0 {
+        let times = counted(stream.reconnects().into(), "time");
+        text += &format!(", the connection broke {times}");
     }
     text
-}
-
-/// Returns text from a server, made safe for a terminal.
-pub fn printable(text: &str) -> String {
-    plain_line(text)
 }
 
 /// Opens the destination of the results. This is the last step before the request is sent.

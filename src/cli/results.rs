@@ -9,6 +9,7 @@ use streamdoor::stream::{End, EndState, Outcome, Policy, Totals};
 use streamdoor::trace::Histogram;
 
 use super::CliError;
+use super::words::{counted, time};
 
 /// The results of one subscriber.
 pub struct Results {
@@ -54,11 +55,11 @@ pub fn table(all: &[Results], label: &str, took: Duration) -> String {
     let width = all.iter().map(|results| results.label.len()).max().unwrap_or(0).max(10);
     let mut text = format!(
         "{:<12} {label:>width$} {:>9} {:>9} {:>12} {:>12} {:>12} {:>12}\n",
-        "subscriber", "chunks", "missed", "average µs", "P50 µs", "P95 µs", "P99 µs"
+        "subscriber", "chunks", "missed", "average", "P50", "P95", "P99"
     );
     for (at, results) in all.iter().enumerate() {
         let summary = results.latency.summary();
-        let us = |ns: u64| format!("{:.1}", ns as f64 / 1_000.0);
+        let time = |ns: u64| time(Duration::from_nanos(ns));
         let _ = writeln!(
             text,
             "{:<12} {:>width$} {:>9} {:>9} {:>12} {:>12} {:>12} {:>12}",
@@ -66,17 +67,16 @@ pub fn table(all: &[Results], label: &str, took: Duration) -> String {
             results.label,
             results.end.given.chunks,
             results.end.missed.chunks,
-            us(summary.mean_ns as u64),
-            us(summary.p50_ns),
-            us(summary.p95_ns),
-            us(summary.p99_ns),
+            time(summary.mean_ns as u64),
+            time(summary.p50_ns),
+            time(summary.p95_ns),
+            time(summary.p99_ns),
         );
     }
-    for (at, results) in all.iter().enumerate() {
-        if let Some(sha256) = &results.sha256 {
-            let bytes = results.end.given.bytes;
-            let _ = writeln!(text, "subscriber {}: {bytes} bytes, sha256 {sha256}", at + 1);
-        }
+    let checksums = checksums(all);
+    if !checksums.is_empty() {
+        text += &checksums;
+        text.push('\n');
     }
     let bytes: u64 = all.iter().map(|results| results.end.given.bytes).sum();
     let seconds = took.as_secs_f64();
@@ -86,6 +86,46 @@ pub fn table(all: &[Results], label: &str, took: Duration) -> String {
         let _ = write!(text, ", peak memory {:.1} MiB", kib as f64 / 1_024.0);
     }
     text
+}
+
+/// Returns a line with the checksum of each subscriber that has one.
+pub fn checksums(all: &[Results]) -> String {
+    let lines = all.iter().enumerate().filter_map(|(at, results)| {
+        let (sha256, bytes) = (results.sha256.as_ref()?, results.end.given.bytes);
+        Some(format!("subscriber {}: {bytes} bytes, sha256 {sha256}", at + 1))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The last texts of a command that has shown results. An empty text is not printed.
+#[derive(Debug, Default)]
+pub struct LastWords {
+    /// The table or the checksums, for standard output if that carries no chunks.
+    pub report: String,
+    /// One line for standard error.
+    pub summary: String,
+}
+
+/// Returns a line such as `completed: 10 chunks, 1,000 bytes in 2.00 s, 3 chunks missed`. It is
+/// empty if nothing ran: the error says why.
+pub fn summary(end: &End, took: Duration) -> String {
+    let (given, missed) = (end.given, end.missed);
+    if given.chunks == 0 && missed.chunks == 0 && !is_completed(end.state) {
+        return String::new();
+    }
+    let (chunks, bytes) = (counted(given.chunks, "chunk"), counted(given.bytes, "byte"));
+    let mut text = format!("{}: {chunks}, {bytes} in {}", end.state, time(took));
+    if missed.chunks > 0 {
+        text += &format!(", {} missed", counted(missed.chunks, "chunk"));
+    }
+    if let Some(exit) = end.exit {
+        text += &format!(", {exit}");
+    }
+    text
+}
+
+fn is_completed(state: EndState) -> bool {
+    state == EndState::Ended(Outcome::Completed)
 }
 
 /// Fails if the execution failed, or if a subscriber was detached before its end.
@@ -115,9 +155,10 @@ pub fn whole(is_kept: bool, policy: Policy, missed: Totals) -> Result<(), CliErr
     if chunks == 0 || !(is_kept || policy == Policy::Block) {
         return Ok(());
     }
-    let s = if chunks == 1 { " is" } else { "s are" };
+    let are = if chunks == 1 { "is" } else { "are" };
+    let (chunks, bytes) = (counted(chunks, "chunk"), counted(bytes, "byte"));
     Err(CliError::Incomplete(format!(
-        "{chunks} chunk{s} missing from the results, with {bytes} bytes (policy {policy})"
+        "{chunks} {are} missing from the results, with {bytes} (policy {policy})"
     )))
 }
 

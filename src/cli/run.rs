@@ -1,5 +1,5 @@
 //! `streamdoor run`: runs a tool, and shows its results as they come. At the end, the command
-//! prints a table of the results of each subscriber.
+//! prints a summary, or a table of the results of each subscriber.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -14,10 +14,12 @@ use super::console::print_out;
 use super::options::{Common, TimeoutOptions};
 use super::output::OutputOptions;
 use super::progress::Meter;
+use super::results::{LastWords, Results};
 use super::session::{self, DeliveryHandler, LocalSession};
 use super::signals::stop_on_interrupt;
 use super::upstreams::McpOptions;
 use super::view::{Counter, ViewWriter};
+use super::words::counted;
 use super::{CliError, results};
 
 pub const HELP: &str = "\
@@ -31,6 +33,8 @@ Arguments of the tool (`streamdoor tools TOOL` lists them):
   --allow-commands    also offer the tools that run other programs
   --mcp [NAME=]COMMAND|URL
                       also offer the tools of another MCP server; may be repeated
+  --mcp-tools [NAME:]RULES
+                      choose and rename its tools, as for `streamdoor serve`
 
 Results:
   --format F          raw: the bytes unchanged
@@ -38,19 +42,22 @@ Results:
                       text: the chunks as far as a terminal can show them
                       table: no chunks, only the table at the end
   --out FILE|-        write them to FILE, or to standard output
+  --stats             print a table at the end: the chunks, losses and latencies of each
+                      subscriber
   --hash              print the SHA-256 of the bytes that each subscriber received
   --progress          print the progress even if standard error is no terminal
 
   Without --format and --out, a terminal shows the text in the chunks, and a pipe receives the bytes
-  (raw); with --hash, only the table is printed. With --out alone, the format is raw. The table is
-  on standard error if chunks are on standard output.
+  (raw); with --hash, only checksums are printed. With --out alone, the format is raw. The table
+  and the checksums are on standard error if chunks are on standard output. The last line on
+  standard error sums up the first subscriber.
 
 Execution:
   --subscribers N     the number of subscribers, each with its own thread; only the first one's
                       results are shown                           [1]
   --policy P          the behaviour when a subscriber lags: drop, drop_oldest, buffer, block,
                       conflate, disconnect   [on a terminal the tool's default, elsewhere block]
-  --limit-chunks N    how far it may lag                          [the policy's default]
+  --max-chunks N      how far it may lag                          [the policy's default]
   --first-chunk-timeout T, --inactivity-timeout T, --timeout T
                       the longest time until the first chunk, between chunks, and in total:
                       500ms, 30s, 2m, 1h, or none                 [the tool's default]
@@ -58,7 +65,7 @@ Execution:
   --idle I            spin, backoff or block                      [backoff]
   -h, --help          show this text
 
-Ctrl-C (or SIGTERM) stops the tool, and the table is still printed. A second one ends the program.
+Ctrl-C (or SIGTERM) stops the tool, and the summary is still printed. A second one ends the program.
 If the reader of the results exits (`| head -1`), the tool is stopped, and that is no failure.
 
 Results in a file or a pipe are whole, unless --policy allows losses. A line then tells them.
@@ -75,6 +82,7 @@ struct RunOptions {
     tool: String,
     arguments: Arguments,
     allow_commands: bool,
+    stats: bool,
     mcp: McpOptions,
     output: OutputOptions,
     timeouts: TimeoutOptions,
@@ -86,6 +94,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<RunOptions>, CliError> {
         tool: String::new(),
         arguments: Arguments::default(),
         allow_commands: false,
+        stats: false,
         mcp: McpOptions::default(),
         output: OutputOptions::default(),
         timeouts: TimeoutOptions::default(),
@@ -95,11 +104,12 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<RunOptions>, CliError> {
         match argument {
             Short('h') | Long("help") => return Ok(None),
             Long("allow-commands") => options.allow_commands = true,
-            Long("mcp") => options.mcp.take(&mut parser)?,
+            Long("stats") => options.stats = true,
             Long(name) => {
                 let name = name.to_owned();
                 let is_taken = options.arguments.take(&name, &mut parser)?
                     || options.output.take(&name, &mut parser)?
+                    || options.mcp.take(&name, &mut parser)?
                     || options.timeouts.take(&name, &mut parser)?;
                 if !is_taken {
                     options.common.take(&name, &mut parser)?;
@@ -165,7 +175,12 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let (results, took) = session.follow(subscribe_spec, watchers, options.output.hash)?;
     upstreams.end();
     let unwritten = results.iter().find_map(|results| results.output.as_ref().err());
-    let last_words = format!("{head}\n{}", results::table(&results, "ended", took));
+    let report = if options.stats || options.output.is_table() {
+        format!("{head}\n{}", results::table(&results, "ended", took))
+    } else {
+        results::checksums(&results)
+    };
+    let words = LastWords { report, summary: summary(&results, took) };
     let verdict = results::verdict(&results).and_then(|()| {
         let is_kept = |at| options.output.hash || (at == 0 && options.output.is_kept());
         let missed = results.iter().map(|results| results.end.missed);
@@ -173,5 +188,16 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
             .enumerate()
             .try_for_each(|(at, missed)| results::whole(is_kept(at), subscribe_spec.policy, missed))
     });
-    place.conclude(unwritten, &last_words, verdict)
+    place.conclude(unwritten, words, verdict)
+}
+
+/// Returns the summary of the first subscriber, and the losses of all others.
+fn summary(all: &[Results], took: Duration) -> String {
+    let Some((first, others)) = all.split_first() else { return String::new() };
+    let mut text = results::summary(&first.end, took);
+    let missed: u64 = others.iter().map(|results| results.end.missed.chunks).sum();
+    if missed > 0 {
+        text += &format!(", {} missed by other subscribers", counted(missed, "chunk"));
+    }
+    text
 }

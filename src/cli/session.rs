@@ -148,6 +148,11 @@ impl LocalSession {
         Canceller { shard: ShardHandle::clone(&self.shard), id: self.id }
     }
 
+    /// Attaches a subscriber.
+    pub fn subscribe(&self, spec: SubscribeSpec) -> Result<Subscriber, CliError> {
+        self.shard.subscribe(self.id, spec).map_err(not_attached)
+    }
+
     /// Follows the execution with one subscriber per watcher until each has reached its end.
     /// Returns their results, and the time that this took.
     pub fn follow(
@@ -159,7 +164,7 @@ impl LocalSession {
         let began = Clock::now();
         let mut attached = Vec::new();
         for mut watcher in watchers {
-            let subscriber = self.shard.subscribe(self.id, spec).map_err(not_attached)?;
+            let subscriber = self.subscribe(spec)?;
             watcher.attached(&subscriber);
             attached.push((subscriber, watcher));
         }
@@ -190,7 +195,7 @@ impl LocalSession {
 fn not_attached(error: HandleError<SubscribeError>) -> CliError {
     match error {
         HandleError::Refused(SubscribeError::Limit { .. }) => {
-            CliError::Usage(format!("--limit-chunks: {error}"))
+            CliError::Usage(format!("--max-chunks: {error}"))
         }
         _ => CliError::Failed(format!("a subscriber was refused: {error}")),
     }

@@ -1,11 +1,12 @@
 //! The output of events: bytes, lines of JSON, or text for a terminal. Progress is shown beside it.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 
 use streamdoor::base::Instant;
 use streamdoor::wire::events::WireEvent;
 
+use super::printable::printable_json;
 use super::progress::Meter;
 use super::terminal::TerminalText;
 
@@ -28,6 +29,8 @@ pub struct Sink {
     meter: Meter,
     /// The file and the format. `None` if nothing is written.
     output: Option<(BufWriter<File>, View)>,
+    /// True if the file is a terminal.
+    is_terminal: bool,
     scratch: Vec<u8>,
     text: TerminalText,
     error: Option<io::Error>,
@@ -39,6 +42,7 @@ impl Sink {
         let buffered = |file| BufWriter::with_capacity(BUFFER_BYTES, file);
         Sink {
             meter,
+            is_terminal: output.as_ref().is_some_and(|(file, _)| file.is_terminal()),
             output: output.map(|(file, view)| (buffered(file), view)),
             scratch: Vec::new(),
             text: TerminalText::default(),
@@ -95,6 +99,9 @@ impl Sink {
             (View::Raw, _) => {}
             (View::Ndjson, _) => {
                 event.write_line(&mut scratch);
+                if self.is_terminal {
+                    scratch = printable_json(&String::from_utf8_lossy(&scratch)).into_bytes();
+                }
                 self.attempt(|file| file.write_all(&scratch));
             }
             (View::Terminal, _) => {

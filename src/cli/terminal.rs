@@ -1,11 +1,11 @@
-//! Chunks as text for a terminal. Their content is not trusted. Control characters are shown as
-//! `^[` and the like. Characters that change the direction of text are replaced. Binary chunks are
-//! only counted.
+//! Chunks as text for a terminal. Their content is not trusted, so it passes `printable.rs`. Binary
+//! chunks are only counted.
 
 use serde_json::Value;
-use streamdoor::base::plain::is_command;
 use streamdoor::stream::Kind;
 use streamdoor::wire::events::{ChunkEvent, PartEvent, WireEvent};
+
+use super::printable::printable;
 
 /// The state of the output so far.
 #[derive(Default)]
@@ -28,7 +28,8 @@ impl TerminalText {
             WireEvent::Part(part) => self.part(part, out),
             WireEvent::Gap(gap) => {
                 let (count, from, to) = (gap.chunk_count, gap.from_seq, gap.to_seq);
-                let text = format!("[missed {count} chunks, {from} to {to} ({})]", gap.reason);
+                let s = if count == 1 { "" } else { "s" };
+                let text = format!("[missed {count} chunk{s}, {from} to {to} ({})]", gap.reason);
                 self.own_line(&text, out);
             }
             WireEvent::Started(_) | WireEvent::Progress(_) => {}
@@ -85,26 +86,22 @@ impl TerminalText {
         let bytes = std::mem::take(&mut self.carried);
         let mut pieces = bytes.utf8_chunks().peekable();
         while let Some(piece) = pieces.next() {
-            piece.valid().chars().for_each(|c| self.push(c, out));
+            self.push(piece.valid(), out);
             let is_begun = pieces.peek().is_none()
                 && std::str::from_utf8(piece.invalid()).is_err_and(|e| e.error_len().is_none());
             if is_begun {
                 self.carried.extend_from_slice(piece.invalid());
             } else if !piece.invalid().is_empty() {
-                self.push(char::REPLACEMENT_CHARACTER, out);
+                self.push("\u{fffd}", out);
             }
         }
     }
 
-    fn push(&mut self, c: char, out: &mut Vec<u8>) {
-        let mut buffer = [0; 4];
-        match c {
-            '\n' | '\t' => out.push(c as u8),
-            '\0'..' ' | '\x7f' => out.extend([b'^', c as u8 ^ 0x40]),
-            _ if is_command(c) => out.extend("\u{fffd}".bytes()),
-            _ => out.extend_from_slice(c.encode_utf8(&mut buffer).as_bytes()),
+    fn push(&mut self, text: &str, out: &mut Vec<u8>) {
+        out.extend_from_slice(printable(text).as_bytes());
+        if let Some(last) = text.chars().next_back() {
+            self.is_within_line = last != '\n';
         }
-        self.is_within_line = c != '\n';
     }
 
     fn own_line(&mut self, text: &str, out: &mut Vec<u8>) {
@@ -162,7 +159,7 @@ mod tests {
     #[test]
     fn what_would_command_the_terminal_does_not() {
         assert_eq!(shown(&[b"\x1b[2J\x07\r\x7f"]), "^[[2J^G^M^?\n");
-        assert_eq!(shown(&["\u{9b}31m".as_bytes()]), "\u{fffd}31m\n");
+        assert_eq!(shown(&["\u{9b}31m".as_bytes()]), "<U+009B>31m\n");
         assert_eq!(shown(&[b"a\xFFb", b"\xE2\x82", b"c"]), "a\u{fffd}b\u{fffd}c\n");
     }
 }

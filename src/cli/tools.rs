@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 use streamdoor::tool::ToolSpec;
 
 use super::console::print_out;
+use super::printable::json;
 use super::upstreams::McpOptions;
 use super::{CliError, session};
 
@@ -21,6 +22,8 @@ Usage: streamdoor tools [OPTIONS] [NAME]
   --allow-commands  also list the tools that run other programs
   --mcp [NAME=]COMMAND|URL
                     also list the tools of another MCP server; may be repeated
+  --mcp-tools [NAME:]RULES
+                    choose and rename its tools, as for `streamdoor serve`
   -h, --help        show this text
 
 `streamdoor run NAME --arg KEY=VALUE` runs a tool.
@@ -38,7 +41,12 @@ pub fn run(mut parser: lexopt::Parser) -> Result<(), CliError> {
             }
             Long("json") => as_json = true,
             Long("allow-commands") => allow_commands = true,
-            Long("mcp") => mcp.take(&mut parser)?,
+            Long(name) => {
+                let name = name.to_owned();
+                if !mcp.take(&name, &mut parser)? {
+                    return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into());
+                }
+            }
             Value(name) if wanted.is_none() => wanted = Some(name.string()?),
             other => return Err(other.unexpected().into()),
         }
@@ -51,7 +59,7 @@ pub fn run(mut parser: lexopt::Parser) -> Result<(), CliError> {
     };
     if as_json {
         let array = specs.iter().map(|spec| spec.to_json()).collect();
-        print_out!("{:#}", Json::Array(array));
+        print_out!("{}", json(&Json::Array(array)));
     } else {
         let texts: Vec<String> = specs.iter().map(|spec| described(spec)).collect();
         print_out!("{}", texts.join("\n").trim_end());

@@ -7,7 +7,7 @@ use streamdoor::tool::{Environment, Tools, Variable};
 use streamdoor::upstream::{Key, UpstreamSpec, Upstreams, UpstreamsError};
 
 use super::CliError;
-use super::settings::{McpServer, McpServers, read_mcp_server};
+use super::settings::{McpServer, McpServers, McpTools, read_mcp_server, read_mcp_tools};
 
 /// Names of tools that exist without an entry in a table of tools.
 const RESERVED: [&str; 6] =
@@ -16,7 +16,7 @@ const RESERVED: [&str; 6] =
 /// Starts the servers. Their programs get the variables `asked`, but none of `secret` and none that
 /// holds the key of a server.
 pub fn start(
-    servers: &McpServers,
+    (servers, choices): (&McpServers, &[McpTools]),
     (asked, secret): (&[Variable], &[String]),
     log: &Log,
 ) -> Result<Upstreams, CliError> {
@@ -39,7 +39,11 @@ pub fn start(
                     Some(Key::new(&text).map_err(|error| problem(&error.to_string()))?)
                 }
             };
-            Ok(server.spec(key, environment.clone()))
+            let mut spec = server.spec(key, environment.clone());
+            let is_for =
+                |choice: &&McpTools| choice.server.as_ref().is_none_or(|name| *name == server.name);
+            choices.iter().filter(is_for).for_each(|choice| spec.rules.extend(&choice.rules));
+            Ok(spec)
         })
         .collect();
     Upstreams::start(specs?, log).map_err(|error| in_words(&error))
@@ -66,21 +70,38 @@ fn in_words(error: &UpstreamsError) -> CliError {
     }
 }
 
-/// The option `--mcp` of a command that runs something locally.
+/// The options `--mcp` and `--mcp-tools` of a command that runs something locally.
 #[derive(Default)]
-pub struct McpOptions(McpServers);
+pub struct McpOptions {
+    servers: McpServers,
+    choices: Vec<McpTools>,
+}
 
 impl McpOptions {
-    /// Takes the value of `--mcp`.
-    pub fn take(&mut self, parser: &mut lexopt::Parser) -> Result<(), CliError> {
-        let word = lexopt::ValueExt::string(parser.value()?)?;
-        read_mcp_server(&mut self.0, &word)
-            .map_err(|error| CliError::Usage(format!("--mcp {word}: {error}")))
+    /// Takes the option `--name` and its value. Returns false if it is not one of these.
+    pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
+        let mut word = || Ok::<_, CliError>(lexopt::ValueExt::string(parser.value()?)?);
+        let (word, read) = match name {
+            "mcp" => {
+                let word = word()?;
+                let read = read_mcp_server(&mut self.servers, &word);
+                (word, read)
+            }
+            "mcp-tools" => {
+                let word = word()?;
+                let read = read_mcp_tools(&mut self.choices, &word);
+                (word, read)
+            }
+            _ => return Ok(false),
+        };
+        read.map_err(|error| CliError::Usage(format!("--{name} {word}: {error}")))?;
+        Ok(true)
     }
 
     /// Starts the servers, and adds their tools to `tools`.
     pub fn add_to(&self, tools: &mut Tools) -> Result<Arc<Upstreams>, CliError> {
-        let upstreams = start(&self.0, (&[], &[]), &Log::off())?;
+        self.servers.check_choices(&self.choices)?;
+        let upstreams = start((&self.servers, &self.choices), (&[], &[]), &Log::off())?;
         check(&upstreams, tools, |_| false)?;
         upstreams.add_to(tools);
         Ok(Arc::new(upstreams))
@@ -88,7 +109,8 @@ impl McpOptions {
 
     /// Starts the servers. Their programs get the variables `asked`, and never those in `secret`.
     pub fn start(&self, asked: &[Variable], secret: &[String]) -> Result<Arc<Upstreams>, CliError> {
-        let upstreams = start(&self.0, (asked, secret), &Log::off())?;
+        self.servers.check_choices(&self.choices)?;
+        let upstreams = start((&self.servers, &self.choices), (asked, secret), &Log::off())?;
         check(&upstreams, &Tools::built_in(), |_| false)?;
         Ok(Arc::new(upstreams))
     }

@@ -1,7 +1,7 @@
 //! `streamdoor watch`: lists the executions of a server with their progress, or follows one.
 
-use std::fmt::Write;
-use std::io::{self, IsTerminal};
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
 use std::time::Duration;
 
 use lexopt::prelude::*;
@@ -11,7 +11,8 @@ use streamdoor::engine::From;
 use super::console::print_out;
 use super::options::TimeLimit;
 use super::output::OutputOptions;
-use super::remote::{self, FollowArguments, printable};
+use super::printable::one_line;
+use super::remote::{self, FollowArguments};
 use super::server_url::{is_url, not_urls};
 use super::{CliError, parsed};
 
@@ -28,6 +29,7 @@ door if a server is there, and else http://127.0.0.1:8808.
                       owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
                                       [the token in the variable STREAMDOOR_TOKEN, if it is set]
   --cacert FILE       for https: the certificate of the server or of its issuer, in PEM
+                                      [the certificates that the system trusts]
 
 On a terminal, the list is updated until Ctrl-C; elsewhere it is printed once.
   --interval T        the time between two updates                [1s]
@@ -57,8 +59,6 @@ Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stre
 usage or access denied; 3 the server cannot be reached; 4 chunks are missing from the results.
 ";
 
-/// Moves to the top left of the terminal and clears everything after it.
-const CLEAR: &str = "\x1b[H\x1b[J";
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -169,9 +169,16 @@ fn list(client: &Client, options: &WatchOptions) -> Result<(), CliError> {
             print_out!("{table}");
             return Ok(());
         }
-        print_out!("{CLEAR}{}\n{table}", client.address());
+        clear();
+        print_out!("{}\n{table}", client.address());
         std::thread::sleep(options.interval);
     }
+}
+
+/// Moves to the top left of the terminal and clears everything after it.
+fn clear() {
+    const CLEAR: &str = "\x1b[H\x1b[J";
+    let _ = io::stdout().write_all(CLEAR.as_bytes()); // The next line reports an error.
 }
 
 /// Returns the table, with columns as wide as their contents.
@@ -182,7 +189,7 @@ fn table(executions: &[Summary], progress: &[ProgressOf]) -> String {
         let of = progress.iter().find(|progress| progress.execution == summary.execution);
         [
             summary.execution.to_string(),
-            printable(&summary.tool),
+            one_line(&summary.tool),
             summary.state.name().to_owned(),
             summary.chunks.to_string(),
             summary.bytes.to_string(),
@@ -220,7 +227,7 @@ fn in_words(progress: &Progress) -> String {
     };
     if let Some(message) = &progress.message {
         text.push(' ');
-        text.push_str(&printable(message));
+        text.push_str(&one_line(message));
     }
     text
 }
@@ -278,8 +285,8 @@ mod tests {
             "execution                   tool          state      chunks  bytes  subscribers    \
              age  progress\n\
              {zeros}  search_files  running        12   3456            1  1.2 s  \
-             30 % (3 of 10) reading\n\
-             {ones}  a[2Jb         timed_out      12   3456            1  1.2 s"
+             30 % (3 of 10) read ing\n\
+             {ones}  a^[[2Jb       timed_out      12   3456            1  1.2 s"
         );
         assert_eq!(table(&executions, &progress), expected);
     }

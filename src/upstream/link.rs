@@ -195,7 +195,7 @@ impl Upstream {
     ) -> Result<(ConnectedUpstream, Vec<Offer>), String> {
         let deadline = Clock::now() + limits::UPSTREAM_START_DEADLINE;
         let (dialect, transport) = self.connect(known, deadline)?;
-        let listed = list(&*transport.transport(), &self.spec.prefix, &dialect, deadline);
+        let listed = list(&*transport.transport(), &self.spec, &dialect, deadline);
         let (offers, unoffered) = match listed {
             Ok(listed) => listed,
             Err(text) => {
@@ -333,8 +333,8 @@ impl Upstream {
                 LinkState::Down | LinkState::Starting | LinkState::Ended => return,
             };
             let deadline = Clock::now() + limits::UPSTREAM_ANSWER_DEADLINE;
-            let prefix = &upstream.spec.prefix;
-            match list(&*ready.transport.transport(), prefix, &ready.dialect, deadline) {
+            let spec = &upstream.spec;
+            match list(&*ready.transport.transport(), spec, &ready.dialect, deadline) {
                 Ok((offers, unoffered)) => {
                     upstream.log.event(Level::Info, "upstream_tools_changed", |line| {
                         line.number("tools", offers.len() as u64);

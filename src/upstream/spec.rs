@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::client::exchange::ServerUrl;
 use crate::limits;
+use crate::mcp::upstream::ToolRules;
 use crate::tool::{Environment, is_tool_name};
 
 /// The description of one upstream.
@@ -14,6 +15,8 @@ pub struct UpstreamSpec {
     pub name: String,
     /// The prefix of its tools' names, joined with `_`. May be empty.
     pub prefix: String,
+    /// The choice of its tools, and their names before the prefix.
+    pub rules: ToolRules,
     /// The program or the URL.
     pub place: UpstreamPlace,
     /// The longest duration of one of its calls.
@@ -178,7 +181,7 @@ mod tests {
 
     fn spec(place: UpstreamPlace) -> UpstreamSpec {
         let name = "n".to_owned();
-        UpstreamSpec { name, prefix: String::new(), place, call_deadline: Duration::from_secs(1) }
+        UpstreamSpec { call_deadline: Duration::from_secs(1), ..UpstreamSpec::new(&name, place) }
     }
 
     #[test]

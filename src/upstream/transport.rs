@@ -9,6 +9,7 @@ use crate::mcp::upstream::{
     Dialect, Greeted, Greeting, Listing, Offer, UnofferedTool, UnsentRequest, initialized, shown,
 };
 use crate::reactor::Clock;
+use crate::upstream::UpstreamSpec;
 use crate::wire::jsonrpc::ErrorObject;
 
 /// A transport for single requests.
@@ -102,11 +103,11 @@ pub(super) fn greet(
 /// Gets the list of all tools.
 pub(super) fn list(
     transport: &dyn Transport,
-    prefix: &str,
+    spec: &UpstreamSpec,
     dialect: &Dialect,
     deadline: Instant,
 ) -> Result<(Vec<Offer>, Vec<UnofferedTool>), String> {
-    let mut listing = Listing::new(prefix, dialect);
+    let mut listing = Listing::new(&spec.prefix, dialect).with_rules(spec.rules.clone());
     if !dialect.has_tools {
         return Ok(listing.finish());
     }

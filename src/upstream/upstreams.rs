@@ -91,6 +91,7 @@ impl UpstreamSpec {
         UpstreamSpec {
             name: name.to_owned(),
             prefix: String::new(),
+            rules: crate::mcp::upstream::ToolRules::default(),
             place,
             call_deadline: limits::UPSTREAM_CALL_DEADLINE,
         }

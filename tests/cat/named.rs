@@ -79,7 +79,7 @@ fn names_are_few_go_with_their_executions_and_are_not_asked_for() {
         return;
     }
     let server =
-        TestServer::start("few", &["--named-doors", "--doors-max", "2", "--retention-s", "5"]);
+        TestServer::start("few", &["--named-doors", "--doors-max", "2", "--retention", "5s"]);
     let client = server.client();
     let run = |chunks: u32| {
         let arguments = json!({"chunks": chunks, "delay_ms": 10});

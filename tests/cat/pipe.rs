@@ -25,7 +25,7 @@ fn what_is_piped_in_comes_out_at_the_other_end() {
         feeding.join().unwrap();
         let piped = pipe.wait_with_output().unwrap();
         assert_eq!(piped.status.code(), Some(0), "{extra:?}: {}", said(&piped));
-        assert!(said(&piped).contains("5000000 bytes"), "{}", said(&piped));
+        assert!(said(&piped).contains("5,000,000 bytes"), "{}", said(&piped));
     }
 }
 

@@ -140,7 +140,7 @@ fn a_call_comes_back_when_it_is_cut_and_fails_where_it_may_not() {
     let printed = output(&["call", &server.url, "t"]);
     assert_eq!(printed.status.code(), Some(4), "{printed:?}"); // The script has a gap.
     assert_eq!(printed.stdout, payload());
-    assert!(text(&printed.stderr).contains("the connection broke 1 times"));
+    assert!(text(&printed.stderr).contains("the connection broke 1 time"));
     // The sum covers both connections, although each `end` counts one.
     let bytes = payload().len();
     let sums = format!("completed: 6 chunks, {bytes} bytes in ");

@@ -86,7 +86,7 @@ fn a_call_gives_what_the_file_holds_and_its_exit_code_says_how_it_ended() {
 
     let failed = output(&["call", &serve.url, "process_file", "--arg", &argument]);
     assert_eq!(failed.status.code(), Some(1), "{}", said(&failed));
-    assert!(said(&failed).contains("failed"), "{}", said(&failed));
+    assert!(said(&failed).contains("No such file"), "{}", said(&failed));
     let refused = output(&["call", &serve.url, "process_file", "--arg", "other=1"]);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
     let unknown = output(&["call", &serve.url, "other"]);

@@ -196,7 +196,7 @@ fn readers_and_writers_notice_that_the_server_is_gone_and_another_one_begins_ane
 
 #[test]
 fn a_server_that_stops_in_order_lets_everybody_go() {
-    let server = TestServer::new(&["--drain-deadline-s", "10"]);
+    let server = TestServer::new(&["--drain-deadline", "10s"]);
     let door = server.door();
     let mut writer = door.produce("working", &held(FAR)).unwrap();
     let mut reader = door.read(&writer.execution().to_string(), &block()).unwrap();

@@ -208,7 +208,7 @@ fn read_what_they_write(door: &Door, is_over: &AtomicBool) -> (u64, u64) {
 
 #[test]
 fn a_writer_that_scribbles_harms_itself_alone() {
-    let server = TestServer::new(&["--idle", "block", "--retention-s", "1"]);
+    let server = TestServer::new(&["--idle", "block", "--retention", "1s"]);
     let mut role = Role::play("hostile writer", &server.path(), "");
     role.hear("ready");
     let arguments = json!({"chunks": chunk_count(), "delay_ms": 1, "chunk_size": 100});

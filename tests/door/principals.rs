@@ -37,7 +37,7 @@ impl Pair {
         std::fs::write(folder.join("ann"), OF_ANN.repeat(400)).unwrap();
         std::fs::write(folder.join("bob"), OF_BOB.repeat(400)).unwrap();
         let (tokens, files) = (tokens.to_str().unwrap(), folder.to_str().unwrap());
-        let arguments = ["--token-file", tokens, "--files-root", files, "--retention-s", "1"];
+        let arguments = ["--token-file", tokens, "--files-root", files, "--retention", "1s"];
         Pair { server: TestServer::new(&arguments), folder }
     }
 

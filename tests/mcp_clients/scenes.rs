@@ -67,10 +67,10 @@ impl House {
             Transport::Http => vec![format!("http://{}/mcp", self.server.address())],
             Transport::Stdio => {
                 let program = env!("CARGO_BIN_EXE_streamdoor");
-                let settle = settle_ms.to_string();
-                ["--", program, "stdio", "--stdio-settle-ms", &settle, "--allow-commands", "sh"]
+                let settle = format!("{settle_ms}ms");
+                ["--", program, "stdio", "--stdio-settle", &settle, "--allow-commands", "sh"]
                     .into_iter()
-                    .chain(["--files-root", root])
+                    .chain(["--builtin", "all", "--files-root", root])
                     .map(str::to_owned)
                     .collect()
             }

@@ -63,10 +63,10 @@ fn a_call_is_told_of_while_it_runs_and_answered_once() {
         for (era, settle, token) in [
             (Era::Handshake, "0", json!(0)),
             (Era::Stateless, "0", json!("a token")),
-            (Era::Handshake, "25", json!(0)),
-            (Era::Stateless, "25", json!("a token")),
+            (Era::Handshake, "25ms", json!(0)),
+            (Era::Stateless, "25ms", json!("a token")),
         ] {
-            let Some(mut program) = Program::piped(reactor, &["--stdio-settle-ms", settle]) else {
+            let Some(mut program) = Program::piped(reactor, &["--stdio-settle", settle]) else {
                 continue;
             };
             era.begin(&mut program);

@@ -57,8 +57,8 @@ fn words_are_looked_at_and_nothing_is_said_on_the_way_of_the_protocol() {
         command.arg("stdio").args(arguments).stdin(std::process::Stdio::null()).output().unwrap()
     };
     for (arguments, expected) in [
-        (&["--stdio-settle-ms", "-1"][..], "--stdio-settle-ms"),
-        (&["--stdio-settle-ms", "10001"], "must be at most 10000"),
+        (&["--stdio-settle", "-1"][..], "--stdio-settle"),
+        (&["--stdio-settle", "10001ms"], "must be at most 10s"),
         (&["--cpus", "0,1"], "one shard"),
         (&["--listen", "0.0.0.0:0"], "without a token: give --token-file"),
         (&["--lisen", "127.0.0.1:0"], "did you mean --listen?"),
@@ -71,7 +71,7 @@ fn words_are_looked_at_and_nothing_is_said_on_the_way_of_the_protocol() {
         assert!(said.contains(expected), "{said}");
     }
     let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
-    assert!(help.contains("--stdio-settle-ms N") && help.contains("--files-root"));
+    assert!(help.contains("--stdio-settle TIME") && help.contains("--files-root"));
     assert!(!help.contains("8808"), "{help}");
     assert!(help.lines().all(|line| line.chars().count() < 100));
     let output = run(&["--log-level", "info", "--log", "json"]);

@@ -70,7 +70,7 @@ impl Program {
         let shared = [&input.theirs, &output.theirs].map(|fd| fd.try_clone().unwrap());
         let flags_before = flags(&shared);
         let mut command = Command::new(PROGRAM);
-        command.args(["stdio", "--reactor", reactor]).args(arguments);
+        command.args(["stdio", "--builtin", "all", "--reactor", reactor]).args(arguments);
         command.stdin(input.theirs).stdout(output.theirs).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         Some(Program {
@@ -189,7 +189,7 @@ pub fn assert_quiet_end((said, status, log): (Vec<Value>, ExitStatus, String)) {
 
 fn has_uring() -> bool {
     let output = Command::new(PROGRAM)
-        .args(["stdio", "--reactor", "uring"])
+        .args(["stdio", "--builtin", "all", "--reactor", "uring"])
         .stdin(Stdio::null())
         .output()
         .unwrap();

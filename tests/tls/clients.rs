@@ -76,11 +76,26 @@ fn the_program_calls_and_watches_over_tls() {
     assert!(list.contains("slow_data_processor"), "{list}");
     let error = |output: Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let untold = run(None, &call);
-    assert_eq!(untold.status.code(), Some(2));
-    assert!(error(untold).contains("--cacert"));
+    assert_eq!(untold.status.code(), Some(3));
+    assert!(
+        error(untold)
+            .contains("is not from a trusted issuer; trust it, or its issuer, with --cacert")
+    );
     let stranger = run(Some(&other), &call);
     assert_eq!(stranger.status.code(), Some(3));
     assert!(error(stranger).contains("invalid peer certificate"));
+    let plain = url.replace("https://", "http://");
+    let output = Command::new(env!("CARGO_BIN_EXE_streamdoor")).args(["watch", &plain]).output();
+    let said = error(output.unwrap());
+    assert!(said.contains("this port speaks TLS; use https://"), "{said}");
+    let open = Server::start(&[]);
+    let encrypted = format!("https://{}", open.address());
+    let output = Command::new(env!("CARGO_BIN_EXE_streamdoor"))
+        .args(["watch", &encrypted, "--cacert"])
+        .arg(identity.certificate())
+        .output();
+    let said = error(output.unwrap());
+    assert!(said.contains("this port does not speak TLS; use http://"), "{said}");
 }
 
 #[test]

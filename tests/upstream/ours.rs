@@ -67,7 +67,8 @@ fn what_comes_through_is_what_came_out_over_both_transports() {
     let program = env!("CARGO_BIN_EXE_streamdoor");
     let over_http = behind(&format!("[mcp.far]\nurl = 'http://{}/mcp'\n", direct.address()));
     let over_lines = behind(&format!(
-        "[mcp.far]\ncommand = \"'{program}'\"\nargs = ['stdio', '--conformance']\n"
+        "[mcp.far]\ncommand = \"'{program}'\"\n\
+         args = ['stdio', '--conformance', '--builtin', 'all']\n"
     ));
     for (tool, arguments) in [
         ("test_simple_text", json!({})),

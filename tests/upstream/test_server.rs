@@ -41,7 +41,7 @@ pub fn scripted(name: &str, script: &str) -> String {
     let program = std::env::current_exe().unwrap();
     let program = json!(format!("'{}'", program.display()));
     format!(
-        "[mcp.{name}]\ncommand = {program}\nprefix = ''\ntimeout_s = 20\n\
+        "[mcp.{name}]\ncommand = {program}\nprefix = ''\ntimeout = '20s'\n\
          args = ['roles::plays_its_role', '--exact', '--nocapture']\n\
          env = {{ {ROLE} = '{script}' }}\n"
     )

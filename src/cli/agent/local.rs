@@ -23,6 +23,7 @@ use streamdoor::upstream::Upstreams;
 
 use super::show::Show;
 use crate::cli::console::print_err;
+use crate::cli::hints::unknown_name;
 use crate::cli::options::Common;
 use crate::cli::session::Canceller;
 use crate::cli::signals::stop_on_interrupt;
@@ -80,11 +81,10 @@ impl LocalRun {
             "key-env" => self.key_env = Some(parser.value()?.string()?),
             "allow-commands" => self.allows_commands = true,
             "command-env" => self.command_env.push(parsed(name, parser)?),
-            "mcp" => self.mcp.take(parser)?,
             "files-root" => self.files_root = Some(parser.value()?.into()),
             "listen" => self.listen = Some(parsed(name, parser)?),
             "reactor" | "idle" => self.common.take(name, parser)?,
-            _ => return Ok(false),
+            _ => return self.mcp.take(name, parser),
         }
         Ok(true)
     }
@@ -98,6 +98,7 @@ impl LocalRun {
             true => Principal(1),
             false => Principal::ANYONE,
         };
+        check_tools(&shard, &arguments)?;
         let id = execute(&shard, arguments, owner)?;
         let canceller = Canceller::new(&shard, id);
         let at_interrupt = canceller.clone();
@@ -257,6 +258,22 @@ fn command_to_follow(address: &ListenAddress, id: ExecutionId, ticket: &str) -> 
 
 fn lost(error: impl std::fmt::Debug) -> CliError {
     CliError::Failed(format!("the shard ended: {error:?}"))
+}
+
+/// Fails if the arguments name a tool that is not offered. The error lists those that are.
+fn check_tools(shard: &ServerHandle, arguments: &Value) -> Result<(), CliError> {
+    let known = shard.call(|shard| -> Vec<String> {
+        shard.tools_mut().specs().map(|spec| spec.name.clone()).collect()
+    });
+    let known = known.map_err(lost)?;
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    match super::named_tools(arguments).find(|name| !known.contains(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let problem = format!("--tools: unknown tool `{name}`");
+            Err(CliError::Usage(unknown_name(&problem, name, &known, "tools are")))
+        }
+    }
 }
 
 fn execute(

@@ -52,6 +52,8 @@ The tools:
                       also pass this environment variable to these programs; may be repeated
   --mcp [NAME=]COMMAND|URL
                       also offer the tools of another MCP server; may be repeated
+  --mcp-tools [NAME:]RULES
+                      choose and rename its tools, as for `streamdoor serve`
   --files-root DIR    offer only files below DIR                              [all]
   --strategy S        after_turn: run tools when the model has finished its turn; eager: run each
                       tool as soon as its arguments are complete         [after_turn]
@@ -64,6 +66,7 @@ Results:
   --format F          text: for people: the model's text on standard output; the rest (reasoning,
                       a line for each tool, totals at the end) on standard error
                       ndjson: all events, one JSON object a line; sse: as server-sent events
+  --show-output       with text: also show the whole output of tools, each line with its tool
   --accumulate        repeat all earlier text of the step with each piece of text
 
 Where it runs:
@@ -93,6 +96,8 @@ struct AgentOptions {
     /// The arguments of the run, except its task.
     arguments: Map<String, Value>,
     format: ShowFormat,
+    /// True if the whole output of tools is shown.
+    shows_output: bool,
     model: Option<String>,
     here: LocalRun,
     /// True if options were given that are only for a run in this process.
@@ -137,6 +142,7 @@ impl AgentOptions {
     fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
         match name {
             "format" => self.format = parsed(name, parser)?,
+            "show-output" => self.shows_output = true,
             "model" => self.model = Some(parser.value()?.string()?),
             "server" => {
                 self.url = optional_value(parser)?;
@@ -197,7 +203,9 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         print_out!("{}", HELP.trim_end());
         return Ok(());
     };
-    let AgentOptions { task, mut arguments, format, model, here, url, follow, .. } = options;
+    let AgentOptions {
+        task, mut arguments, format, shows_output, model, here, url, follow, ..
+    } = options;
     let task = match task.as_deref() {
         None => {
             return Err(CliError::Usage(
@@ -208,7 +216,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         Some(task) => task.to_owned(),
     };
     arguments.insert("task".to_owned(), task.into());
-    let show = Show::new(format);
+    let show = Show::new(format, shows_output);
     match options.is_on_server {
         true => {
             if let Some(model) = model {
@@ -222,6 +230,11 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
             here.run(&model, Value::Object(arguments), show)
         }
     }
+}
+
+/// Returns the tools that the arguments of a run name.
+fn named_tools(arguments: &Value) -> impl Iterator<Item = &str> {
+    arguments["tools"].as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
 fn read_task() -> Result<String, CliError> {

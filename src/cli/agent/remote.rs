@@ -9,9 +9,10 @@ use streamdoor::shard::Names;
 
 use super::show::Show;
 use crate::cli::interrupt::Interrupt;
-use crate::cli::remote::{FollowArguments, failure, printable};
+use crate::cli::printable::one_line;
+use crate::cli::remote::{FollowArguments, failure};
 use crate::cli::signals::stop_on_interrupt;
-use crate::cli::{CliError, results};
+use crate::cli::{CliError, call, results};
 
 /// Runs the agent, and shows the run.
 pub fn run(
@@ -21,6 +22,9 @@ pub fn run(
     mut show: Show,
 ) -> Result<(), CliError> {
     let client = follow.client(url)?;
+    for name in super::named_tools(arguments) {
+        call::tool(&client, name)?; // The error lists the tools of the server.
+    }
     let mut stream = client.agent(arguments, follow.options()).map_err(failure)?;
     let interrupt = Arc::new(Interrupt::new(client));
     let at_interrupt = Arc::clone(&interrupt);
@@ -36,8 +40,8 @@ pub fn run(
         }
         show.take(&event.to_wire(&names), Clock::now());
         if let StreamEvent::End(ended) = &event {
-            let error = ended.error.as_deref().map(printable);
-            let error = show.failure().map(printable).or(error);
+            let error = ended.error.as_deref().map(one_line);
+            let error = show.failure().map(one_line).or(error);
             break results::verdict_of("the reader", ended.end.state, error.as_deref());
         }
         if show.has_failed() && !std::mem::replace(&mut is_unwanted, true) {

@@ -15,7 +15,9 @@ use streamdoor::agent::{
     Arguments, Body, Data, Final, PartProgress, Partial, RunPart, ToolExecution,
 };
 use streamdoor::base::Instant;
-use streamdoor::base::plain::is_command;
+
+use crate::cli::printable::{one_line, printable};
+use crate::cli::words::{counted, in_units, with_separators};
 
 /// Minimum time between two redraws.
 const DRAW_INTERVAL: Duration = Duration::from_millis(50);
@@ -23,6 +25,8 @@ const DRAW_INTERVAL: Duration = Duration::from_millis(50);
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of the arguments on a line.
 const ARGUMENTS_CHARS_MAX: usize = 60;
+/// Maximum length of an output line that has not ended.
+const OUTPUT_LINE_BYTES_MAX: usize = 4_096;
 /// Maximum length of the last output line of a tool.
 const SAID_CHARS_MAX: usize = 240;
 
@@ -37,6 +41,8 @@ pub struct Style {
     pub has_colours: bool,
     /// Number of characters in a line of standard error.
     pub columns: usize,
+    /// True if the whole output of tools is shown, a line at a time.
+    pub shows_output: bool,
 }
 
 /// Text to be written. Pieces are written in order.
@@ -79,6 +85,8 @@ struct ScreenCall {
     progress: String,
     /// The last line of its output.
     said: String,
+    /// Its output after the last line end, if the whole output is shown.
+    unended: String,
     shown_at: Option<Instant>,
 }
 
@@ -111,7 +119,7 @@ impl Screen {
 
     /// Appends a line about missing parts.
     pub fn gap(&mut self, chunks: u64, out: &mut Vec<ScreenText>) {
-        self.line(&format!("[missed {chunks} parts]"), out);
+        self.line(&format!("[missed {}]", counted(chunks, "part")), out);
         self.draw(out);
     }
 
@@ -129,6 +137,7 @@ impl Screen {
                     bytes: 0,
                     progress: String::new(),
                     said: String::new(),
+                    unended: String::new(),
                     shown_at: None,
                 });
                 self.changed(now, out);
@@ -146,6 +155,9 @@ impl Screen {
                 call.bytes += data.as_bytes().len() as u64;
                 if let Data::Text(text) = data {
                     call.hear(text);
+                    if self.style.shows_output {
+                        self.output(tool_call_id, text, out);
+                    }
                 }
                 self.going_on(tool_call_id, now, out);
             }
@@ -255,6 +267,24 @@ impl Screen {
         }
     }
 
+    /// Appends the lines of a tool's output that `text` ends.
+    fn output(&mut self, id: &str, text: &str, out: &mut Vec<ScreenText>) {
+        let Some(call) = self.call(id) else { return };
+        call.unended += text;
+        let lines = std::mem::take(&mut call.unended);
+        let (ended, unended) = match lines.rfind('\n') {
+            // A tool that ends no line must not fill the memory.
+            None if lines.len() > OUTPUT_LINE_BYTES_MAX => (lines.as_str(), ""),
+            None => ("", lines.as_str()),
+            Some(at) => lines.split_at(at + 1),
+        };
+        call.unended = unended.to_owned();
+        let name = call.name.clone();
+        for line in ended.lines() {
+            self.line(&format!("  {name} | {}", printable(line)), out);
+        }
+    }
+
     fn call_over(
         &mut self,
         id: &str,
@@ -264,6 +294,9 @@ impl Screen {
     ) {
         let Some(at) = self.calls.iter().position(|call| call.id == *id) else { return };
         let call = self.calls.remove(at).expect("it was just found");
+        if !call.unended.is_empty() {
+            self.line(&format!("  {} | {}", call.name, printable(&call.unended)), out);
+        }
         let mut words = call.counts();
         words += &format!("in {}", seconds(execution.duration_us));
         if let Some(exit) = execution.exit {
@@ -352,7 +385,7 @@ impl ScreenCall {
     fn counts(&self) -> String {
         match self.chunks {
             0 => String::new(),
-            chunks => format!("{}, {}, ", counted(chunks, "chunk"), in_units(self.bytes)),
+            chunks => format!("{}, {}, ", counted(chunks, "chunk"), in_units(self.bytes as f64)),
         }
     }
 
@@ -392,24 +425,6 @@ fn how_far(said: &PartProgress) -> String {
     words
 }
 
-/// Returns text that cannot control a terminal. Line ends and tabs stay.
-fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => out.push(c),
-            '\0'..' ' | '\x7f' => out.extend(['^', char::from(c as u8 ^ 0x40)]),
-            _ if is_command(c) => out.push(char::REPLACEMENT_CHARACTER),
-            _ => out.push(c),
-        }
-    }
-    out
-}
-
-fn one_line(text: &str) -> String {
-    printable(text).replace(['\n', '\t'], " ")
-}
-
 /// Returns the first `chars` characters. A longer text ends with `…`.
 fn cut(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
@@ -419,36 +434,6 @@ fn cut(text: &str, chars: usize) -> String {
             format!("{}…", &text[..end])
         }
     }
-}
-
-/// Returns a number with its noun: `1 step`, `2 steps`.
-fn counted(number: u64, what: &str) -> String {
-    format!("{} {what}{}", with_separators(number), if number == 1 { "" } else { "s" })
-}
-
-/// Returns a number such as `1,234,567`.
-fn with_separators(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// Returns a size such as `3.0 MiB`.
-fn in_units(bytes: u64) -> String {
-    let (mut number, mut unit) = (bytes as f64, "bytes");
-    for larger in ["KiB", "MiB", "GiB"] {
-        if number < 1_024.0 {
-            break;
-        }
-        (number, unit) = (number / 1_024.0, larger);
-    }
-    if unit == "bytes" { format!("{number:.0} {unit}") } else { format!("{number:.1} {unit}") }
 }
 
 fn seconds(duration_us: u64) -> String {

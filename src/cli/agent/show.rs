@@ -8,6 +8,9 @@ use streamdoor::base::Instant;
 use streamdoor::wire::events::WireEvent;
 use streamdoor::wire::sse::{self, Cursor};
 
+use crate::cli::console::is_dumb;
+use crate::cli::printable::printable_json;
+
 use super::screen::{Screen, ScreenText, Style};
 
 /// The format in which a run is shown.
@@ -37,6 +40,8 @@ impl std::str::FromStr for ShowFormat {
 /// Shows events. After the first error it shows nothing.
 pub struct Show {
     format: ShowFormat,
+    /// True if standard output is a terminal.
+    is_terminal: bool,
     screen: Screen,
     /// The position in the stream, for the ids of server-sent events.
     execution: String,
@@ -51,10 +56,11 @@ pub struct Show {
 
 impl Show {
     /// Returns an output on the standard streams.
-    pub fn new(format: ShowFormat) -> Show {
+    pub fn new(format: ShowFormat, shows_output: bool) -> Show {
         Show {
             format,
-            screen: Screen::new(style()),
+            is_terminal: io::stdout().is_terminal(),
+            screen: Screen::new(Style { shows_output, ..style() }),
             execution: String::new(),
             bytes: 0,
             seq: 0,
@@ -133,6 +139,10 @@ impl Show {
 
     fn write_scratch(&mut self) {
         let mut out = io::stdout().lock();
+        if self.is_terminal {
+            let text = String::from_utf8_lossy(&self.scratch);
+            self.scratch = printable_json(&text).into_bytes();
+        }
         let written = out.write_all(&self.scratch).and_then(|()| out.flush());
         self.scratch.clear();
         self.note(written);
@@ -163,10 +173,11 @@ impl Show {
 
 fn style() -> Style {
     let status_is_terminal = io::stderr().is_terminal();
-    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let is_dumb = is_dumb();
     let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let columns = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     Style {
+        shows_output: false,
         answer_is_terminal: io::stdout().is_terminal(),
         status_is_terminal: status_is_terminal && !is_dumb,
         has_colours: status_is_terminal && !is_dumb && !no_colours,

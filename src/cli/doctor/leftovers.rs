@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use streamdoor::base::plain::is_command;
 use streamdoor::memory::named::{Verdict, sweep};
 
 use super::finding::Finding;
@@ -49,7 +48,6 @@ pub fn findings(folder: &Path, removes: bool) -> Vec<Finding> {
     for (file, why) in foreign.into_iter().take(FOREIGN_TOLD_MAX) {
         let means = "The file has the name of a named ring but is not a ring of this user. It was \
                      not touched, and readers reject it.";
-        let file: String = file.chars().map(|c| if is_command(c) { '?' } else { c }).collect();
         let finding = Finding::note(SUBJECT, format!("{name}/{file}: {why}"), means);
         findings.push(finding.advise("Find out which user or program created it."));
     }

@@ -12,8 +12,8 @@ use lexopt::prelude::*;
 use rustix::termios::tcgetwinsize;
 use streamdoor::memory::named::FOLDER;
 
-use super::CliError;
 use super::console::print_out;
+use super::{CliError, printable};
 pub use kernel::try_io_uring;
 
 pub const HELP: &str = "\
@@ -67,7 +67,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     findings.extend(machine::findings(&options.sockets));
     findings.extend(leftovers::findings(Path::new(FOLDER), !options.keeps));
     if options.as_json {
-        print_out!("{:#}", finding::to_json(&findings));
+        print_out!("{}", printable::json(&finding::to_json(&findings)));
     } else {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
         let release = release.as_deref().map_or("?", str::trim);

@@ -1,7 +1,6 @@
 //! Access to the server, from the settings.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use streamdoor::endpoint::Access;
 use streamdoor::reactor::{ListenAddress, random_bytes};
@@ -32,8 +31,7 @@ pub fn access(settings: &Settings) -> Result<Arc<Access>, CliError> {
     let mut ticket_key = [0; 32];
     random_bytes(&mut ticket_key)
         .map_err(|error| CliError::Environment(format!("no random bytes for tickets: {error}")))?;
-    let ttl = Duration::from_secs(settings.ticket_ttl_s.0);
-    Ok(Arc::new(access.with_tokens(tokens, ticket_key, ttl)))
+    Ok(Arc::new(access.with_tokens(tokens, ticket_key, settings.ticket_ttl.0)))
 }
 
 /// True if other machines can reach the address.

@@ -11,17 +11,37 @@ use streamdoor::trace::Level;
 use super::super::settings::{DoorPath, Settings};
 use super::{CliError, ServerSetup, log_event};
 
+/// The door of a running server.
+pub enum DoorState {
+    /// It is at this path.
+    Open(PathBuf),
+    /// The settings want none.
+    Off,
+    /// It could not be opened, for this reason.
+    Closed(String),
+}
+
 /// Opens the door of the settings. If the default door cannot be opened, the server runs without
 /// one, and the log says why.
 ///
 /// # Errors
 /// If a door was requested by path and cannot be opened.
-pub fn open(settings: &Settings, setup: &ServerSetup, server: &Server) -> Result<(), CliError> {
+pub fn open(
+    settings: &Settings,
+    setup: &ServerSetup,
+    server: &Server,
+) -> Result<DoorState, CliError> {
     let (path, is_wanted) = match &settings.door {
-        DoorPath::Off => return Ok(()),
+        DoorPath::Off => return Ok(DoorState::Off),
         DoorPath::At(path) => (path.clone(), true),
         DoorPath::Auto => match default_path() {
-            None => return Ok(()),
+            None => {
+                let reason = "XDG_RUNTIME_DIR is not set";
+                log_event(&setup.log, Level::Info, "door_not_opened", |line| {
+                    line.text("reason", reason);
+                });
+                return Ok(DoorState::Closed(reason.to_owned()));
+            }
             Some(path) => (path, false),
         },
     };
@@ -36,7 +56,7 @@ pub fn open(settings: &Settings, setup: &ServerSetup, server: &Server) -> Result
                 line.text("path", &path.display().to_string());
                 line.number("doors_max", settings.doors_max.0);
             });
-            Ok(())
+            Ok(DoorState::Open(path))
         }
         Err(error) if is_wanted => Err(CliError::Failed(format!("the door: {error}"))),
         Err(error) => {
@@ -44,7 +64,7 @@ pub fn open(settings: &Settings, setup: &ServerSetup, server: &Server) -> Result
                 line.text("path", &path.display().to_string());
                 line.text("reason", &error);
             });
-            Ok(())
+            Ok(DoorState::Closed(error))
         }
     }
 }

@@ -4,6 +4,7 @@
 //! it listens, and how it ended. Only `--print-config` and `--help` use standard output.
 
 mod access;
+mod banner;
 mod budget;
 mod conformance;
 mod door;
@@ -15,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::process::exit;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
 
 use lexopt::prelude::*;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -113,10 +113,13 @@ pub fn help() -> String {
 
 /// Carries out `streamdoor serve`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
-    match command(parser)? {
+    match command(parser).map_err(|error| error.in_log(settings::asked_format()))? {
         Command::Help => print_out!("{}", help().trim_end()),
         Command::PrintConfig(settings) => print_out!("{}", settings.to_toml()),
-        Command::Serve(settings, source, fixtures) => serve(settings, source, fixtures)?,
+        Command::Serve(settings, source, fixtures) => {
+            let format = settings.log;
+            return serve(settings, source, fixtures).map_err(|error| error.in_log(format));
+        }
     }
     Ok(())
 }
@@ -204,7 +207,8 @@ fn serve_until_stopped(
     manager: Option<&ServiceManager>,
 ) -> Result<(), CliError> {
     announce(settings, setup, &server);
-    door::open(settings, setup, &server)?;
+    let door = door::open(settings, setup, &server)?;
+    banner::print(settings, setup, &server, &door);
     if let Some(manager) = manager {
         manager.start_watchdog(server.renewal())?;
         manager.tell_ready();
@@ -216,7 +220,7 @@ fn serve_until_stopped(
         manager.tell_stopping();
     }
     let log = &setup.log;
-    let deadline = Duration::from_secs(settings.drain_deadline_s.0);
+    let deadline = settings.drain_deadline.0;
     log_event(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
     let (level, drained) = match server.drain(deadline) {
         Drained::Whole => (Level::Info, "all"),
@@ -287,6 +291,7 @@ pub fn start(
     let commands = settings.commands();
     let virtual_tools = settings.virtual_tools.all();
     let files = files(settings)?;
+    let hidden = hidden(settings, &built_in(settings)?)?;
     let environment = Environment::of_process(&settings.command_env, &keys(settings));
     let offered = Arc::clone(&upstreams);
     let set_up_tools = move |shard: &mut ServerShard| {
@@ -294,6 +299,9 @@ pub fn start(
         shard.tools_mut().set_environment(environment.clone());
         if let Some(policy) = &commands {
             shard.tools_mut().allow_commands(policy.clone());
+        }
+        for name in &hidden {
+            shard.tools_mut().remove(name);
         }
         for tool in &virtual_tools {
             shard.add_virtual_tool(tool.clone()).expect("it was checked when it was read");
@@ -345,13 +353,30 @@ fn keys(settings: &Settings) -> Vec<String> {
 /// Starts the other servers whose tools are offered. Returns once all of them are ready.
 fn upstreams(settings: &Settings, log: &Log) -> Result<Arc<Upstreams>, CliError> {
     let variables = (&*settings.command_env, &*settings.models.keys());
-    let started = upstreams::start(&settings.mcp, variables, log)?;
-    let mut own = Tools::built_in();
-    own.allow_files(files(settings)?);
+    let started = upstreams::start((&settings.mcp, &settings.mcp_tools), variables, log)?;
+    let mut own = built_in(settings)?;
+    for name in hidden(settings, &own)? {
+        own.remove(&name);
+    }
     let virtual_tools = settings.virtual_tools.all();
     let is_virtual = |name: &str| virtual_tools.iter().any(|tool| tool.spec.name == name);
     upstreams::check(&started, &own, is_virtual)?;
     Ok(Arc::new(started))
+}
+
+/// Returns the built-in tools that the settings enable.
+fn built_in(settings: &Settings) -> Result<Tools, CliError> {
+    let mut tools = Tools::built_in();
+    tools.allow_files(files(settings)?);
+    if let Some(policy) = settings.commands() {
+        tools.allow_commands(policy);
+    }
+    Ok(tools)
+}
+
+/// Returns the enabled tools that are not offered.
+fn hidden(settings: &Settings, available: &Tools) -> Result<Vec<String>, CliError> {
+    settings.builtin.hidden(available, !settings.mcp.0.is_empty())
 }
 
 /// Returns the models with their keys, which are read from the environment only.
@@ -428,10 +453,10 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ServerSha
         },
         reactor: settings.reactor,
         idle: settings.idle,
-        spin: Duration::from_micros(settings.spin_us.0),
+        spin: settings.spin.0,
         cpu: settings.cpus.0.get(shard).copied(),
-        retention: Duration::from_secs(settings.retention_s.0),
-        block_deadline: Duration::from_secs(settings.block_deadline_s.0),
+        retention: settings.retention.0,
+        block_deadline: settings.block_deadline.0,
         tool_threads_max: settings.tool_threads_max.0 as usize,
         guests: GuestConfig {
             doors: doors.clone(),
@@ -475,6 +500,9 @@ pub fn announce(settings: &Settings, setup: &ServerSetup, server: &Server) {
         line.number("connections_max", u64::from(budget.connections_max));
         line.text("report", &budget.to_string());
     });
+    for program in settings.allow_commands.iter().filter(|program| !is_installed(program)) {
+        log_event(log, Level::Warn, "command_not_found", |line| line.text("program", program));
+    }
     let is_tls = settings.tls_cert.0.is_some();
     for address in server.addresses() {
         if is_open(address) && !is_tls {
@@ -488,6 +516,15 @@ pub fn announce(settings: &Settings, setup: &ServerSetup, server: &Server) {
         log_event(log, Level::Info, "listening", |line| {
             line.text("address", &shown(address, is_tls))
         });
+    }
+}
+
+/// True if the program is a file at its path, or in a folder of `PATH`.
+fn is_installed(program: &str) -> bool {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    match program.contains('/') {
+        true => Path::new(program).is_file(),
+        false => std::env::split_paths(&folders).any(|folder| folder.join(program).is_file()),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use streamdoor::endpoint::{HostName, Origin};
 use streamdoor::limits::{SETTING_ITEMS_MAX, SHARDS_MAX};
@@ -12,7 +13,9 @@ use streamdoor::trace::{Level, LogFormat};
 use toml::de::DeValue;
 
 use super::super::hints::wrong_value;
+use super::super::options::{duration, spelled};
 use super::super::telemetry::Collector;
+use super::builtin::{Builtin, McpTools};
 
 /// A value that can be set. Error texts do not contain the name of the setting.
 pub trait Setting {
@@ -142,6 +145,39 @@ impl<const MIN: u64, const MAX: u64> Setting for Bytes<MIN, MAX> {
     }
 }
 
+/// A duration from `MIN_US` to `MAX_US` microseconds. It is written with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time<const MIN_US: u64, const MAX_US: u64>(pub Duration);
+
+impl<const MIN_US: u64, const MAX_US: u64> Time<MIN_US, MAX_US> {
+    fn set(&mut self, given: Option<Duration>, word: &str) -> Result<(), String> {
+        let range = Duration::from_micros(MIN_US)..=Duration::from_micros(MAX_US);
+        self.0 = given.filter(|time| range.contains(time)).ok_or_else(|| {
+            let (min, max) = (spelled(*range.start()), spelled(*range.end()));
+            format!("must be a time from {min} to {max}, as 500us, 200ms or 60s, not {word}")
+        })?;
+        Ok(())
+    }
+}
+
+impl<const MIN_US: u64, const MAX_US: u64> Setting for Time<MIN_US, MAX_US> {
+    fn placeholder(&self) -> String {
+        "TIME".to_owned()
+    }
+
+    fn read_word(&mut self, word: &str) -> Result<(), String> {
+        self.set(duration(word), word)
+    }
+
+    fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
+        self.set(value.as_str().and_then(duration), &shown(value))
+    }
+
+    fn to_toml(&self) -> String {
+        quoted(&spelled(self.0))
+    }
+}
+
 macro_rules! words {
     ($($kind:ty: $placeholder:expr;)+) => {$(
         impl Setting for $kind {
@@ -170,6 +206,7 @@ words! {
     Idle: "spin|backoff|block";
     LogFormat: LogFormat::WORDS.join("|");
     Level: "LEVEL";
+    Builtin: "auto|none|all|NAMES";
 }
 
 /// The cores of the shards, in their order. An empty list stands for one shard without a fixed
@@ -264,8 +301,33 @@ impl FromStr for DoorPath {
     }
 }
 
+impl Setting for Cpus {
+    fn placeholder(&self) -> String {
+        "LIST".to_owned()
+    }
+
+    fn read_word(&mut self, word: &str) -> Result<(), String> {
+        *self = item(word)?;
+        Ok(())
+    }
+
+    /// Reads a text as on the command line, or a list of numbers.
+    fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
+        let Some(items) = value.as_array() else { return self.read_word(text_of(value)?) };
+        let numbers: Option<Vec<String>> = items
+            .iter()
+            .map(|item| whole_number(item.get_ref()).map(|number| number.to_string()))
+            .collect();
+        let numbers = numbers.ok_or("must be a list of numbers of cores, as [0, 1]")?;
+        self.read_word(&numbers.join(","))
+    }
+
+    fn to_toml(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
 words! {
-    Cpus: "LIST";
     DoorPath: "PATH";
     FilePath: "PATH";
     Collector: "URL";
@@ -314,6 +376,7 @@ macro_rules! lists {
 lists! {
     HostName: "NAME";
     ListenAddress: "ADDRESS";
+    McpTools: "[NAME:]RULES";
     Origin: "ORIGIN";
     String: "PROGRAM";
     Variable: "NAME[=VALUE]";

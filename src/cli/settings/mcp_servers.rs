@@ -5,10 +5,15 @@
 use std::time::Duration;
 
 use streamdoor::limits::{UPSTREAM_CALL_DEADLINE, UPSTREAM_CALL_DEADLINE_MAX, UPSTREAMS_MAX};
+use streamdoor::mcp::upstream::ToolRules;
 use streamdoor::tool::Environment;
 use streamdoor::upstream::{Key, UpstreamPlace, UpstreamSpec, words_of};
 use toml::de::DeValue;
 
+use super::super::CliError;
+use super::super::hints::unknown_name;
+use super::super::options::{duration, spelled};
+use super::builtin::McpTools;
 use super::kinds::{Setting, quoted};
 use super::named::{Named, push, read_tables};
 
@@ -30,11 +35,13 @@ pub struct McpServer {
     url: String,
     /// The environment variable that holds the key.
     key_env: String,
-    /// Time limit of a call in seconds. 0 stands for the default.
-    timeout_s: u64,
+    /// The choice of its tools.
+    rules: ToolRules,
+    /// Time limit of a call, or `None` for the default.
+    timeout: Option<Duration>,
 }
 
-const FIELDS: &str = "command, args, env, url, key_env, prefix, timeout_s";
+const FIELDS: &str = "command, args, env, url, key_env, prefix, tools, timeout";
 /// Maximum length of a name.
 const NAME_CHARS_MAX: usize = 32;
 
@@ -52,11 +59,9 @@ impl McpServer {
         UpstreamSpec {
             name: self.name.clone(),
             prefix: self.prefix.clone(),
+            rules: self.rules.clone(),
             place,
-            call_deadline: match self.timeout_s {
-                0 => UPSTREAM_CALL_DEADLINE,
-                seconds => Duration::from_secs(seconds),
-            },
+            call_deadline: self.timeout.unwrap_or(UPSTREAM_CALL_DEADLINE),
         }
     }
 
@@ -88,8 +93,12 @@ impl McpServer {
         if self.prefix != self.name {
             fields.push(format!("prefix = {}", quoted(&self.prefix)));
         }
-        if self.timeout_s > 0 {
-            fields.push(format!("timeout_s = {}", self.timeout_s));
+        if !self.rules.is_empty() {
+            let rules: Vec<String> = self.rules.texts().iter().map(|rule| quoted(rule)).collect();
+            fields.push(format!("tools = [{}]", rules.join(", ")));
+        }
+        if let Some(timeout) = self.timeout {
+            fields.push(format!("timeout = {}", quoted(&spelled(timeout))));
         }
         format!("{} = {{ {} }}", quoted(&self.name), fields.join(", "))
     }
@@ -138,6 +147,20 @@ fn name_for(server: &McpServer) -> String {
     if name.is_empty() { "mcp".to_owned() } else { name }
 }
 
+impl McpServers {
+    /// Fails if a choice of tools is for a server that is not among these.
+    pub fn check_choices(&self, choices: &[McpTools]) -> Result<(), CliError> {
+        let known: Vec<&str> = self.0.iter().map(|server| server.name.as_str()).collect();
+        for name in choices.iter().filter_map(|choice| choice.server.as_deref()) {
+            if !known.contains(&name) {
+                let problem = format!("mcp_tools: no server is named `{name}`");
+                return Err(CliError::Usage(unknown_name(&problem, name, &known, "servers are")));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Named for McpServer {
     const TABLES: &'static str = "servers by name: [mcp.NAME]";
     const COUNT_MAX: usize = UPSTREAMS_MAX;
@@ -178,10 +201,16 @@ impl Named for McpServer {
             "url" => self.url = text()?,
             "key_env" => self.key_env = text()?,
             "prefix" => self.prefix = text()?,
-            "timeout_s" => {
-                let number = value.as_integer();
-                let number = number.and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok());
-                self.timeout_s = number.filter(|n| *n > 0).ok_or("is not a number of seconds")?;
+            "tools" => {
+                let rules = value.as_array().ok_or("is not a list of texts")?;
+                for rule in rules.iter() {
+                    let rule = rule.get_ref().as_str().ok_or("is not a list of texts")?;
+                    self.rules.add(rule).map_err(|error| format!("is wrong: {error}"))?;
+                }
+            }
+            "timeout" => {
+                let time = value.as_str().and_then(duration).filter(|time| !time.is_zero());
+                self.timeout = Some(time.ok_or("is not a time in quotes, as \"60s\"")?);
             }
             _ => return Err(format!("is not one of {FIELDS}")),
         }
@@ -203,9 +232,9 @@ impl Named for McpServer {
         if !self.url.is_empty() && !self.env.is_empty() {
             return problem("env needs a command");
         }
-        if self.timeout_s > UPSTREAM_CALL_DEADLINE_MAX.as_secs() {
-            let most = UPSTREAM_CALL_DEADLINE_MAX.as_secs();
-            return problem(&format!("timeout_s must be at most {most}"));
+        if self.timeout.is_some_and(|timeout| timeout > UPSTREAM_CALL_DEADLINE_MAX) {
+            let most = spelled(UPSTREAM_CALL_DEADLINE_MAX);
+            return problem(&format!("timeout must be at most {most}"));
         }
         // The rules for the URL depend on whether the server has a key.
         let key = self.key_variable().map(|_| Key::new("k").expect("it could be one"));
@@ -298,7 +327,8 @@ mod tests {
     #[test]
     fn a_table_has_what_other_programs_have_in_theirs() {
         let text = "[mcp.git]\nargs = ['--repository', 'a b']\ncommand = 'uvx mcp-server-git'\n\
-                    timeout_s = 5\n[mcp.git.env]\nB = '2'\nA = '1'\n\
+                    timeout = '5s'\ntools = ['log', '!push', 'see=show']\n\
+                    [mcp.git.env]\nB = '2'\nA = '1'\n\
                     [mcp.far]\nurl = 'https://h/mcp'\nkey_env = 'FAR_KEY'\nprefix = ''\n";
         let mut settings = Settings::default();
         settings.read_toml(text).unwrap();
@@ -306,6 +336,7 @@ mod tests {
         assert_eq!(git.words, ["uvx", "mcp-server-git", "--repository", "a b"]);
         assert_eq!(git.env, [("A".into(), "1".into()), ("B".into(), "2".into())]);
         assert_eq!(git.spec(None, Environment::default()).call_deadline, Duration::from_secs(5));
+        assert_eq!(git.rules.to_string(), "log,!push,see=show");
         assert_eq!((&*git.prefix, &*far.prefix), ("git", ""));
         assert_eq!(far.key_variable(), Some("FAR_KEY"));
         let mut again = Settings::default();
@@ -322,8 +353,10 @@ mod tests {
             ("[mcp.a]\ncommand = 'x'\nkey_env = 'K'", "needs a url"),
             ("[mcp.a]\nurl = 'http://127.0.0.1'\nkey_env = 'sk-123'", "not a key"),
             ("[mcp.a]\nurl = 'http://example.com'\nkey_env = 'K'", "use https"),
-            ("[mcp.a]\ncommand = 'x'\ntimeout_s = 0", "\"timeout_s\" is not a number"),
-            ("[mcp.a]\ncommand = 'x'\ntimeout_s = 999999999", "at most"),
+            ("[mcp.a]\ncommand = 'x'\ntimeout = '0s'", "\"timeout\" is not a time"),
+            ("[mcp.a]\ncommand = 'x'\ntimeout = 5", "\"timeout\" is not a time"),
+            ("[mcp.a]\ncommand = 'x'\ntimeout = '999999h'", "at most"),
+            ("[mcp.a]\ncommand = 'x'\ntools = ['!']", "a rule is NAME"),
             ("[mcp.a]\ncommand = 'x'\nfoo = 0", "is not one of command"),
             ("[mcp.a]\ncommand = \"'x\"", "is not closed"),
             ("[mcp.'a b']\ncommand = 'x'", "a name is"),

@@ -1,10 +1,11 @@
 //! The settings of the server. One table defines the command line, the file, the help text and the
 //! output of `--print-config`.
 //!
-//! A setting has one name everywhere. For example, `spin_us` in the file is `--spin-us` on the
-//! command line, where `--spin_us` means the same. The command line wins over the file. The kinds
+//! A setting has one name everywhere. For example, `log_level` in the file is `--log-level` on the
+//! command line, where `--log_level` means the same. The command line wins over the file. The kinds
 //! of values are in `kinds.rs`. Reading and writing a file is in `file.rs`.
 
+mod builtin;
 mod file;
 mod kinds;
 mod mcp_servers;
@@ -22,8 +23,9 @@ use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
 use super::telemetry::Collector;
+pub use builtin::{Builtin, McpTools};
 use kinds::Setting;
-pub use kinds::{Bytes, Cpus, DoorPath, FilePath, Number, Switch};
+pub use kinds::{Bytes, Cpus, DoorPath, FilePath, Number, Switch, Time};
 pub use mcp_servers::{McpServer, McpServers};
 pub use models::{AgentTools, Models};
 pub use virtual_tools::VirtualTools;
@@ -59,8 +61,10 @@ macro_rules! settings {
     };
 }
 
-type Seconds = Number<1, { limits::SETTING_SECONDS_MAX }>;
-const MILLION: u64 = 1_000_000;
+const SECOND_US: u64 = 1_000_000;
+const TIME_MAX_US: u64 = limits::SETTING_SECONDS_MAX * SECOND_US;
+/// A time of at least one second.
+type LongTime = Time<SECOND_US, TIME_MAX_US>;
 
 settings! {
     /// Listen on this address; may be repeated. ADDRESS:PORT, [IPV6]:PORT or unix:PATH. With port
@@ -80,17 +84,17 @@ settings! {
     /// Require a token from every client: lines of PRINCIPAL TOKEN, in a file that only its owner
     /// can read. Needed to listen where other machines can reach the server.
     token_file: FilePath = FilePath::default();
-    /// The lifetime of a ticket in links.events, in seconds. Until then it also opens the stream
-    /// again after a reconnect.
-    ticket_ttl_s: Seconds = Number(limits::TICKET_TTL.as_secs());
+    /// The lifetime of a ticket in links.events. Until then it also opens the stream again after a
+    /// reconnect.
+    ticket_ttl: LongTime = Time(limits::TICKET_TTL);
     /// The cores, each with a shard of its own: 0,1 or 0-3. None: one shard, on any core.
     cpus: Cpus = Cpus::default();
     /// The kernel interface. auto: io_uring where it works, else mio.
     reactor: Choice = Choice::Auto;
     /// The behaviour of a shard without work. backoff: poll for a while, then block.
     idle: Idle = Idle::Backoff;
-    /// The time that backoff polls, in microseconds.
-    spin_us: Number<0, MILLION> = Number(limits::SPIN_DEFAULT.as_micros() as u64);
+    /// The time that backoff polls.
+    spin: Time<0, SECOND_US> = Time(limits::SPIN_DEFAULT);
     /// Keep all processors out of deep sleep while the server runs, so that blocked threads wake
     /// about 20 µs sooner. Holds /dev/cpu_dma_latency at 0, which needs root. It always costs
     /// power, and on a virtual machine it also loads the host.
@@ -127,15 +131,12 @@ settings! {
     /// The most threads of one shard for tools that block.
     tool_threads_max: Number<1, { limits::TOOL_THREADS_CEILING as u64 }> =
         Number(limits::TOOL_THREADS_MAX as u64);
-    /// The time that an ended execution can still be read, in seconds, unless the call sets
-    /// another.
-    retention_s: Seconds = Number(limits::RETENTION.as_secs());
-    /// The time that a block subscriber may hold a producer back, in seconds, unless the call sets
-    /// another.
-    block_deadline_s: Seconds = Number(limits::BLOCK_DEADLINE.as_secs());
-    /// The time that a stopping server waits until everything is sent, in seconds.
-    drain_deadline_s: Number<0, { limits::SETTING_SECONDS_MAX }> =
-        Number(limits::DRAIN_DEADLINE.as_secs());
+    /// The time that an ended execution can still be read, unless the call sets another.
+    retention: LongTime = Time(limits::RETENTION);
+    /// The time that a block subscriber may hold a producer back, unless the call sets another.
+    block_deadline: LongTime = Time(limits::BLOCK_DEADLINE);
+    /// The time that a stopping server waits until everything is sent.
+    drain_deadline: Time<0, TIME_MAX_US> = Time(limits::DRAIN_DEADLINE);
     /// The format of the log on standard error.
     log: LogFormat = LogFormat::Text;
     /// The least important level that is logged: error, warn, info or debug.
@@ -160,9 +161,17 @@ settings! {
     models: Models = Models::default();
     /// Offer the tools of another MCP server, given as a command or a URL; may be repeated. With
     /// NAME= before it, its tools are called NAME_tool. In the file, a table [mcp.NAME] for each:
-    /// command, args and env, or url and key_env; also prefix and timeout_s. The variable that
-    /// key_env names holds the key.
+    /// command, args and env, or url and key_env; also prefix and timeout, as "60s". The variable
+    /// that key_env names holds the key.
     mcp: McpServers = McpServers::default();
+    /// Offer only these tools of the servers of mcp: [NAME:]RULES, with commas between the rules;
+    /// may be repeated. TOOL offers a tool, NEW=TOOL offers it under another name, !TOOL hides it,
+    /// and * offers all others. NAME: before it is for one server. In the file also as tools, a
+    /// list of rules in [mcp.NAME].
+    mcp_tools: Vec<McpTools> = Vec::new();
+    /// Offer these built-in tools: all, none, or names with commas. auto: none with mcp, else all.
+    /// With none, only those that files_root and allow_commands ask for.
+    builtin: Builtin = Builtin::default();
     /// The tools for an agent whose call names none: none, all, or names with commas.
     agent_tools: AgentTools = AgentTools::default();
 }
@@ -227,6 +236,7 @@ impl Settings {
             }
         }
         self.prealloc_bytes.0 = self.prealloc_bytes.0.min(self.rings_bytes_max.0);
+        self.mcp.check_choices(&self.mcp_tools)?;
         Ok(())
     }
 
@@ -242,7 +252,17 @@ impl Settings {
     }
 }
 
-/// Returns the flag of a setting: `spin-us` for `spin_us`.
+/// Returns the format of the log that the command line of this process asks for. It is known before
+/// the settings are read.
+pub fn asked_format() -> LogFormat {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let is_flag = |word: &std::ffi::OsString| word == "--log";
+    let is_json = words.windows(2).any(|pair| is_flag(&pair[0]) && pair[1] == "json")
+        || words.iter().any(|word| word == "--log=json");
+    if is_json { LogFormat::Json } else { LogFormat::Text }
+}
+
+/// Returns the flag of a setting: `log-level` for `log_level`.
 fn flag_of(name: &str) -> String {
     name.replace('_', "-")
 }
@@ -283,6 +303,14 @@ pub fn flag_value(name: &str, parser: &mut lexopt::Parser) -> Result<String, Cli
 /// The problem with the value.
 pub fn read_mcp_server(servers: &mut McpServers, word: &str) -> Result<(), String> {
     servers.read_word(word)
+}
+
+/// Reads one more choice from a value of `--mcp-tools`.
+///
+/// # Errors
+/// The problem with the value.
+pub fn read_mcp_tools(choices: &mut Vec<McpTools>, word: &str) -> Result<(), String> {
+    choices.read_word(word)
 }
 
 /// Returns the part of the help text that describes the settings.

@@ -23,11 +23,11 @@ const OTHERS: &[(&str, &str)] = &[
     ("allow-host", "app.example"),
     ("allow-origin", "https://app.example"),
     ("token-file", "/etc/streamdoor/tokens"),
-    ("ticket-ttl-s", "60"),
+    ("ticket-ttl", "61s"),
     ("cpus", "3,0-1"),
     ("reactor", "mio"),
     ("idle", "block"),
-    ("spin-us", "7"),
+    ("spin", "7us"),
     ("poll-idle", "on"),
     ("rings-bytes-max", "33554432"),
     ("prealloc-bytes", "4096"),
@@ -40,9 +40,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("tls-cert", "cert.pem"),
     ("tls-key", "key \"of\".pem"),
     ("tool-threads-max", "3"),
-    ("retention-s", "1"),
-    ("block-deadline-s", "2"),
-    ("drain-deadline-s", "0"),
+    ("retention", "1s"),
+    ("block-deadline", "2500ms"),
+    ("drain-deadline", "0"),
     ("log", "json"),
     ("log-level", "debug"),
     ("files-root", "/usr/share"),
@@ -52,6 +52,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("virtual-tools", r#"{"a":{"description":"d","input_schema":{"type":"object"}}}"#),
     ("models", "local=chat,http://127.0.0.1:9/v1,small,THE_KEY"),
     ("mcp", "files=npx -y 'a server' /srv"),
+    ("mcp-tools", "files:read,!delete,look=search"),
+    ("builtin", "slow_data_processor"),
     ("agent-tools", "a,b"),
 ];
 
@@ -74,11 +76,10 @@ fn what_is_printed_reads_back_as_the_same() {
 #[test]
 fn an_unknown_name_is_told_with_its_line_and_the_nearest() {
     for (text, expected) in [
-        (
-            "spin_us = 1\n\nspin_uss = 2",
-            "line 3: \"spin_uss\": unknown setting; did you mean `spin_us`?",
-        ),
-        ("spin-us = 1", "line 1: \"spin-us\": unknown setting; did you mean `spin_us`?"),
+        ("spin = \"1us\"\n\nspim = 2", "line 3: \"spim\": unknown setting; did you mean `spin`?"),
+        ("spin_us = 1", "line 1: \"spin_us\": unknown setting; did you mean `spin`?"),
+        ("retention_s = 1", "line 1: \"retention_s\": unknown setting; did you mean `retention`?"),
+        ("log-level = 1", "line 1: \"log-level\": unknown setting; did you mean `log_level`?"),
         ("Listen = []", "line 1: \"Listen\": unknown setting; did you mean `listen`?"),
         ("# a\n[server]\nlisten = []", "line 2: \"server\": unknown setting"),
         ("zzzzzzzz = 1", "line 1: \"zzzzzzzz\": unknown setting"),
@@ -87,24 +88,31 @@ fn an_unknown_name_is_told_with_its_line_and_the_nearest() {
     }
     let help = crate::cli::serve::help();
     for (flag, expected) in [
-        ("retention", "unknown option --retention; did you mean --retention-s? (see --help)"),
+        ("retention-s", "unknown option --retention-s; did you mean --retention? (see --help)"),
+        ("spin-us", "unknown option --spin-us; did you mean --spin? (see --help)"),
         ("print-confg", "unknown option --print-confg; did you mean --print-config? (see --help)"),
         ("zzzzzzzz", "unknown option --zzzzzzzz (see --help)"),
     ] {
         assert_eq!(find_flag(flag).unwrap_err().suggesting(&help).to_string(), expected);
     }
     assert_eq!(find_flag("allow-commands").unwrap(), "allow_commands");
-    assert_eq!(find_flag("spin_us").unwrap(), "spin_us");
+    assert_eq!(find_flag("log_level").unwrap(), "log_level");
 }
 
 #[test]
 fn a_wrong_value_is_told_with_its_name_and_line() {
     for (text, expected) in [
-        ("\nspin_us = -1", "line 2: spin_us: must be a whole number from 0 to 1000000, not -1"),
-        ("spin_us = 1000001", "line 1: spin_us: must be a whole number"),
-        ("spin_us = 1.0", "line 1: spin_us: must be a whole number"),
-        ("spin_us = \"1\"", "line 1: spin_us: must be a whole number"),
-        ("spin_us = 99999999999999999999", "line 1: spin_us: must be a whole number"),
+        ("\ndoors_max = -1", "line 2: doors_max: must be a whole number from 0 to 64, not -1"),
+        ("doors_max = 1000001", "line 1: doors_max: must be a whole number"),
+        (
+            "spin = \"2s\"",
+            "line 1: spin: must be a time from 0 to 1s, as 500us, 200ms or 60s, not \"",
+        ),
+        ("spin = 50", "line 1: spin: must be a time from 0 to 1s, as 500us, 200ms or 60s, not 50"),
+        ("retention = \"0s\"", "line 1: retention: must be a time from 1s to "),
+        ("doors_max = 1.0", "line 1: doors_max: must be a whole number"),
+        ("doors_max = \"1\"", "line 1: doors_max: must be a whole number"),
+        ("doors_max = 99999999999999999999", "line 1: doors_max: must be a whole number"),
         ("rings_bytes_max = 1000", "line 1: rings_bytes_max: must be 1048576 to "),
         ("rings_bytes_max = \"1000MB\"", "line 1: rings_bytes_max: must be 1048576 to "),
         ("rings_bytes_max = \"MiB\"", "line 1: rings_bytes_max: must be "),
@@ -118,6 +126,8 @@ fn a_wrong_value_is_told_with_its_name_and_line() {
         ("listen = [\n\"127.0.0.1:1\",\n 3]", "line 1: listen: must be a text in quotes, not 3"),
         ("listen = \"localhost\"", "line 1: listen: listen address \"localhost\""),
         ("cpus = \"0,x\"", "line 1: cpus: must be numbers of cores"),
+        ("cpus = [0, \"1\"]", "line 1: cpus: must be a list of numbers of cores"),
+        ("cpus = [1, 1]", "line 1: cpus: core 1 is given twice"),
         ("cpus = \"0-2,1\"", "line 1: cpus: core 1 is given twice"),
         ("cpus = \"0-9999999999\"", "line 1: cpus: at most 64 cores"),
         ("cpus = \"3-1\"", "line 1: cpus: must be numbers of cores"),
@@ -128,8 +138,8 @@ fn a_wrong_value_is_told_with_its_name_and_line() {
         let error = from_toml(text).unwrap_err();
         assert!(error.starts_with(expected), "{text}: {error}");
     }
-    let error = from_words(&[("spin-us", "+1")]).unwrap_err();
-    assert!(error.starts_with("--spin-us +1: must be a whole number"), "{error}");
+    let error = from_words(&[("doors-max", "+1")]).unwrap_err();
+    assert!(error.starts_with("--doors-max +1: must be a whole number"), "{error}");
 }
 
 #[test]
@@ -152,9 +162,17 @@ fn bytes_have_units() {
 }
 
 #[test]
+fn cores_are_a_text_or_a_list() {
+    for text in ["cpus = \"0-1,3\"", "cpus = [0, 1, 3]"] {
+        assert_eq!(from_toml(text).unwrap().cpus.0, [0, 1, 3], "{text}");
+    }
+    assert!(from_toml("cpus = []").unwrap().cpus.0.is_empty());
+}
+
+#[test]
 fn the_command_line_wins_over_the_file() {
     let path = std::env::temp_dir().join(format!("streamdoor-settings-{}", std::process::id()));
-    let text = "listen = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\nspin_us = 5\nfiles_root = \"/a\"\n";
+    let text = "listen = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\nspin = \"5us\"\nfiles_root = \"/a\"\n";
     std::fs::write(&path, text).unwrap();
     let words = [("listen", "unix:/a"), ("listen", "unix:/b"), ("files_root", "")];
     let words = words.map(|(name, word)| (name.to_owned(), word.to_owned()));
@@ -164,7 +182,7 @@ fn the_command_line_wins_over_the_file() {
     std::fs::remove_file(&path).unwrap();
     let listen: Vec<String> = settings.listen.iter().map(ListenAddress::to_string).collect();
     assert_eq!(listen, ["unix:/a", "unix:/b"]);
-    assert_eq!(settings.spin_us.0, 5);
+    assert_eq!(settings.spin.0, std::time::Duration::from_micros(5));
     assert_eq!((settings.commands(), settings.files_root), (None, FilePath(None)));
     assert!(not_text.contains("line 1: is not UTF-8"), "{not_text}");
     let missing = Settings::new(Some(&path), &[]).unwrap_err().to_string();
@@ -195,7 +213,7 @@ fn the_help_text_tells_every_setting_with_its_default() {
     for (name, _) in TABLE {
         assert!(help.contains(&format!("  --{}", flag_of(name))), "{name}");
     }
-    for expected in ["[127.0.0.1:8808]", "auto|uring|mio", "[backoff]", "[60]"] {
+    for expected in ["[127.0.0.1:8808]", "auto|uring|mio", "[backoff]", "[60s]", "[50us]"] {
         assert!(help.contains(expected), "{expected} in\n{help}");
     }
     assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");

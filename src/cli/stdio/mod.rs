@@ -16,8 +16,9 @@ use streamdoor::server::{LineOptions, Log, Server};
 use streamdoor::trace::Level;
 
 use super::console::print_out;
+use super::options::{Span, spelled};
 use super::serve::{Fixtures, RunningServer, ServerSetup, announce, log_event, start};
-use super::settings::{self, Bytes, Number, Settings, find_flag};
+use super::settings::{self, Builtin, Bytes, Number, Settings, find_flag};
 use super::{CliError, parsed};
 use streams::{Carriers, open};
 
@@ -26,8 +27,8 @@ streamdoor stdio: serve the client that started this program, as its MCP server
 
 Usage: streamdoor stdio [OPTIONS]
 
-  --stdio-settle-ms N             send the reply to a call N ms after its last notification, for
-                                  clients that drop what arrives together with it [0]
+  --stdio-settle TIME             send the reply to a call this time after its last notification,
+                                  for clients that drop what arrives together with it [0]
   --conformance                   also offer the tools, prompts and resources of the public
                                   conformance suite
   --config FILE                   read settings from a TOML file: the names below, with _ for -
@@ -51,6 +52,7 @@ fn defaults() -> Settings {
     Settings {
         listen: Vec::new(),
         connections_max: Number(limits::STDIO_CONNECTIONS_MAX),
+        builtin: Builtin::None,
         prealloc_bytes: Bytes(limits::STDIO_RINGS_PREALLOC_BYTES),
         log_level: Level::Warn,
         ..Settings::default()
@@ -72,7 +74,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
                 return Err(CliError::Usage("--config: give one file only".to_owned()));
             }
             Long("config") => file = Some(PathBuf::from(parser.value()?)),
-            Long("stdio-settle-ms" | "stdio_settle_ms") => settle = settle_time(&mut parser)?,
+            Long("stdio-settle" | "stdio_settle") => settle = settle_time(&mut parser)?,
             Long("conformance") => fixtures = Some(Fixtures::default()),
             Long(flag) => {
                 let name = find_flag(flag)?;
@@ -89,13 +91,12 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
 }
 
 fn settle_time(parser: &mut lexopt::Parser) -> Result<Duration, CliError> {
-    let settle_ms = parsed("stdio-settle-ms", parser)?;
-    let settle = Duration::from_millis(settle_ms);
+    let Span(settle) = parsed("stdio-settle", parser)?;
     if settle <= limits::STDIO_SETTLE_MAX {
         return Ok(settle);
     }
-    let max_ms = limits::STDIO_SETTLE_MAX.as_millis();
-    Err(CliError::Usage(format!("--stdio-settle-ms {settle_ms}: must be at most {max_ms}")))
+    let (settle, max) = (spelled(settle), spelled(limits::STDIO_SETTLE_MAX));
+    Err(CliError::Usage(format!("--stdio-settle {settle}: must be at most {max}")))
 }
 
 /// Returns the help text.
@@ -105,12 +106,14 @@ pub fn help() -> String {
 
 /// Carries out `streamdoor stdio`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
-    match command(parser)? {
+    match command(parser).map_err(|error| error.in_log(settings::asked_format()))? {
         Command::Help => {
             print_out!("{}", help().trim_end());
             Ok(())
         }
-        Command::Serve { settings, settle, fixtures } => serve(&settings, settle, fixtures),
+        Command::Serve { settings, settle, fixtures } => {
+            serve(&settings, settle, fixtures).map_err(|error| error.in_log(settings.log))
+        }
     }
 }
 
@@ -162,7 +165,7 @@ fn speak(
 
 /// Ends in order: replies are still sent and written, until the deadline passes.
 fn end(settings: &Settings, server: Server, carriers: Carriers, log: &Log) -> Result<(), CliError> {
-    let deadline = Duration::from_secs(settings.drain_deadline_s.0);
+    let deadline = settings.drain_deadline.0;
     log_event(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
     server.drain(deadline);
     let written = carriers.finish(deadline);

@@ -1,13 +1,17 @@
 //! One frame of the view: lines of text from the samples. No line is longer than the terminal. Text
 //! from tools and servers cannot control the terminal.
 
-use streamdoor::base::plain::is_command;
+use std::cmp::Reverse;
+
+use streamdoor::base::ExecutionId;
 use streamdoor::client::{Progress, Status, Summary};
 use streamdoor::limits::STALL_THRESHOLD;
 use streamdoor::memory::Pressure;
 use streamdoor::memory::pressure::THRESHOLDS;
 use streamdoor::stream::ExecutionState;
 use streamdoor::trace::Duty;
+
+use crate::cli::printable::one_line;
 
 use super::sample::{Between, TopSample, has_ended, percentile};
 
@@ -30,36 +34,154 @@ pub struct Room {
     pub lines: Option<usize>,
 }
 
-/// The lines of a frame, and the index of the table's head.
+/// The part of the state that keys change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Viewpoint {
+    pub sort: Sort,
+    /// The row of the table that is chosen.
+    pub chosen: usize,
+    /// The execution whose subscribers are shown.
+    pub opened: Option<ExecutionId>,
+    /// True if keys can be pressed, so that the last line tells them.
+    pub has_keys: bool,
+}
+
+/// The order of the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// Running ones first, and the youngest of each state first.
+    #[default]
+    State,
+    /// The most chunks per second first.
+    Rate,
+    /// The largest lag first.
+    Lag,
+    /// The most missed chunks first.
+    Missed,
+    /// The oldest first.
+    Age,
+}
+
+impl Sort {
+    /// Returns the order that follows when the key is pressed.
+    pub fn next(self) -> Sort {
+        match self {
+            Sort::State => Sort::Rate,
+            Sort::Rate => Sort::Lag,
+            Sort::Lag => Sort::Missed,
+            Sort::Missed => Sort::Age,
+            Sort::Age => Sort::State,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Sort::State => "state",
+            Sort::Rate => "chunks/s",
+            Sort::Lag => "lag",
+            Sort::Missed => "missed",
+            Sort::Age => "age",
+        }
+    }
+}
+
+/// The style of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ink {
+    Plain,
+    /// The head of the table.
+    Head,
+    /// The chosen row.
+    Chosen,
+    /// A line with trouble.
+    Alarm,
+    /// A line of less importance.
+    Dim,
+}
+
+/// The lines of a frame, with their styles.
 pub struct FrameLines {
-    pub lines: Vec<String>,
-    pub table_head: usize,
-    /// Number of rows by which the table can be scrolled.
-    pub scroll_max: usize,
+    pub lines: Vec<(String, Ink)>,
+    /// Number of rows of the table.
+    pub row_count: usize,
+    /// The execution in the chosen row.
+    pub execution: Option<ExecutionId>,
 }
 
 impl Frame<'_> {
-    /// Returns the lines, with the table from its row `scroll` on.
-    pub fn lines(&self, room: Room, scroll: usize) -> FrameLines {
-        let mut lines = self.summary();
-        lines.extend(self.distributions());
-        lines.push(self.stalls());
-        lines.push(String::new());
-        let table_head = lines.len();
-        let (titles, rows) = self.table();
-        let left = room.lines.map_or(usize::MAX, |lines_max| lines_max.saturating_sub(lines.len()));
-        let rows_max = left.saturating_sub(1).max(1);
-        let scroll_max = rows.len().saturating_sub(rows_max);
-        let shown = rows.iter().skip(scroll.min(scroll_max)).take(rows_max);
-        lines.extend(columns(&titles, shown.collect(), room.columns));
-        if rows.is_empty() {
-            lines.push("no executions".to_owned());
+    /// Returns the lines. The chosen row of the table is always among them.
+    pub fn lines(&self, room: Room, from: &Viewpoint) -> FrameLines {
+        let mut lines: Vec<(String, Ink)> =
+            self.summary().into_iter().map(|line| (line, Ink::Plain)).collect();
+        if self.trouble.is_some() {
+            lines[0].1 = Ink::Alarm;
         }
-        for line in &mut lines {
-            cut(line, room.columns);
+        lines.extend(self.distributions().map(|line| (line, Ink::Plain)));
+        lines.extend([(self.stalls(), Ink::Plain), (String::new(), Ink::Plain)]);
+        let opened = from.opened.map(|execution| self.subscribers(execution));
+        let (titles, table, nothing) = match opened {
+            Some((title, rows)) => {
+                lines.push((title, Ink::Plain));
+                (SUBSCRIBER_COLUMNS.to_vec(), rows, "no subscribers")
+            }
+            None => (COLUMNS.to_vec(), self.table(from.sort), "no executions"),
+        };
+        let footer_lines = usize::from(from.has_keys);
+        let taken = lines.len() + 1 + footer_lines;
+        let left = room.lines.map_or(usize::MAX, |lines_max| lines_max.saturating_sub(taken));
+        let rows_max = left.max(1);
+        let chosen = from.chosen.min(table.len().saturating_sub(1));
+        let first = (chosen + 1).saturating_sub(rows_max);
+        let shown: Vec<&TableRow> = table.iter().skip(first).take(rows_max).collect();
+        let cells = shown.iter().map(|row| &row.cells).collect();
+        for (at, line) in columns(&titles, cells, room.columns).into_iter().enumerate() {
+            let ink = match at.checked_sub(1) {
+                None => Ink::Head,
+                Some(row) if from.has_keys && first + row == chosen => Ink::Chosen,
+                Some(row) => shown[row].ink,
+            };
+            lines.push((line, ink));
         }
-        lines.truncate(room.lines.unwrap_or(usize::MAX));
-        FrameLines { lines, table_head, scroll_max }
+        if table.is_empty() {
+            lines.push((nothing.to_owned(), Ink::Plain));
+        }
+        lines.truncate(room.lines.map_or(usize::MAX, |max| max.saturating_sub(footer_lines)));
+        if from.has_keys && room.lines.is_none_or(|max| max > 0) {
+            lines.push((footer(from), Ink::Dim));
+        }
+        for (line, _) in &mut lines {
+            *line = clipped(line, room.columns);
+        }
+        let execution = table.get(chosen).and_then(|row| row.execution);
+        FrameLines { lines, row_count: table.len(), execution }
+    }
+
+    /// Returns a title and the rows for the subscribers of an execution.
+    fn subscribers(&self, execution: ExecutionId) -> (String, Vec<TableRow>) {
+        let status = self.now.status(execution);
+        let subscribers = status.map_or(&[][..], |status| &status.subscribers);
+        let rows = subscribers.iter().map(|subscriber| {
+            let state = match (subscriber.lost, subscriber.holds_back) {
+                (true, _) => "lost",
+                (_, true) => "holds the tool back",
+                _ => "",
+            };
+            let cells = vec![
+                printable(&subscriber.subscriber),
+                subscriber.policy.to_string(),
+                count(Some(subscriber.lag_chunks as f64)),
+                bytes(Some(subscriber.lag_bytes as f64)),
+                count(Some(subscriber.missed_chunks as f64)),
+                subscriber.next_seq.to_string(),
+                age(subscriber.age_ms),
+                state.to_owned(),
+            ];
+            let ink = if state.is_empty() { Ink::Plain } else { Ink::Alarm };
+            TableRow { cells, execution: Some(execution), ink }
+        });
+        let tool = self.now.executions.iter().find(|summary| summary.execution == execution);
+        let tool = tool.map_or_else(String::new, |summary| printable(&summary.tool));
+        (format!("subscribers of {tool} {execution}"), rows.collect())
     }
 
     fn summary(&self) -> Vec<String> {
@@ -171,7 +293,7 @@ impl Frame<'_> {
         duties.sort_by(|one, other| other.1.total_cmp(&one.1));
         let mut line = format!(
             "stalls       {} turns/s over {}, P99 {}; {} since the start",
-            count(between.rate("stalls_total")),
+            count(between.stall_rate()),
             seconds(Some(STALL_THRESHOLD.as_secs_f64())),
             seconds(between.stalls().percentile(99)),
             count(metrics.sum("stalls_total")),
@@ -183,17 +305,50 @@ impl Frame<'_> {
         line
     }
 
-    fn table(&self) -> (Vec<Column>, Vec<Vec<String>>) {
+    fn table(&self, sort: Sort) -> Vec<TableRow> {
         let between = Between::new(self.before, self.now);
-        let rows = self.now.executions.iter().map(|summary| {
-            let status = self.now.status(summary.execution);
+        let mut summaries: Vec<&Summary> = self.now.executions.iter().collect();
+        let status = |summary: &Summary| self.now.status(summary.execution);
+        let lag = |summary: &Summary| {
+            status(summary)?.subscribers.iter().map(|subscriber| subscriber.lag_chunks).max()
+        };
+        let missed = |summary: &Summary| {
+            let missed = status(summary)?.subscribers.iter().map(|one| one.missed_chunks);
+            Some(missed.fold(0, u64::saturating_add))
+        };
+        let rate = |summary: &Summary| between.rates_of(summary).map_or(0.0, |rates| rates.0);
+        match sort {
+            Sort::State => {} // The sample has this order.
+            Sort::Rate => summaries.sort_by(|one, other| rate(other).total_cmp(&rate(one))),
+            Sort::Lag => summaries.sort_by_key(|summary| Reverse(lag(summary))),
+            Sort::Missed => summaries.sort_by_key(|summary| Reverse(missed(summary))),
+            Sort::Age => summaries.sort_by_key(|summary| Reverse(summary.age_ms)),
+        }
+        let rows = summaries.into_iter().map(|summary| {
             let of = |progress: &&streamdoor::client::ProgressOf| {
                 progress.execution == summary.execution
             };
             let progress = self.now.progress.iter().find(of).and_then(|of| of.progress.as_ref());
-            row(summary, status, progress, between.rates_of(summary))
+            let cells = row(summary, status(summary), progress, between.rates_of(summary));
+            let ink = if has_ended(summary.state) { Ink::Dim } else { Ink::Plain };
+            TableRow { cells, execution: Some(summary.execution), ink }
         });
-        (COLUMNS.to_vec(), rows.collect())
+        rows.collect()
+    }
+}
+
+/// One row of a table.
+struct TableRow {
+    cells: Vec<String>,
+    execution: Option<ExecutionId>,
+    ink: Ink,
+}
+
+/// Returns the last line, which tells the keys.
+fn footer(from: &Viewpoint) -> String {
+    match from.opened {
+        Some(_) => "q quit  ↑↓ scroll  esc back".to_owned(),
+        None => format!("q quit  ↑↓ scroll  s sort: {}  enter subscribers", from.sort.name()),
     }
 }
 
@@ -224,6 +379,17 @@ const COLUMNS: [Column; 13] = [
     column("held", true, 8),
     column("age", true, 9),
     column("progress", false, 5),
+];
+
+const SUBSCRIBER_COLUMNS: [Column; 8] = [
+    column("subscriber", false, 0),
+    column("policy", false, 0),
+    column("lag", true, 0),
+    column("bytes", true, 3),
+    column("missed", true, 0),
+    column("next", true, 4),
+    column("age", true, 2),
+    column("state", false, 1),
 ];
 
 fn row(
@@ -360,12 +526,11 @@ fn age(ms: u64) -> String {
     }
 }
 
-/// Returns foreign text that is safe on one line of a terminal. It cannot move the cursor, change
-/// colours or the direction of text, or hide characters.
+/// Returns foreign text that is safe in a column: one line, without characters that have no width.
 fn printable(text: &str) -> String {
-    text.chars()
+    one_line(text)
+        .chars()
         .map(|c| match c {
-            _ if is_command(c) => '\u{fffd}',
             '\u{ad}' | '\u{180e}' | '\u{feff}' | '\u{200b}'..='\u{200d}' => '\u{fffd}',
             '\u{2060}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}' => '\u{fffd}',
             '\u{e0000}'..='\u{e007f}' => '\u{fffd}',
@@ -374,16 +539,11 @@ fn printable(text: &str) -> String {
         .collect()
 }
 
+/// Returns the first characters. A text that is cut ends with `…`.
 fn clipped(text: &str, chars_max: usize) -> String {
     match text.chars().count() > chars_max {
-        true => text.chars().take(chars_max - 1).chain(['…']).collect(),
+        true => text.chars().take(chars_max.saturating_sub(1)).chain(['…']).collect(),
         false => text.to_owned(),
-    }
-}
-
-fn cut(line: &mut String, columns: usize) {
-    if let Some((end, _)) = line.char_indices().nth(columns) {
-        line.truncate(end);
     }
 }
 

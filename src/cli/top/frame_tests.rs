@@ -76,6 +76,7 @@ fn sample(at_s: u64, chunks: u64) -> TopSample {
     };
     TopSample {
         at: Instant::from_nanos(at_s * 1_000_000_000),
+        scrape: std::time::Duration::ZERO,
         metrics: Default::default(),
         executions: vec![
             summary("0", HOSTILE, ExecutionState::Running, chunks),
@@ -91,24 +92,31 @@ fn lines(
     now: &TopSample,
     columns: usize,
     lines: Option<usize>,
-) -> FrameLines {
+) -> Vec<String> {
     let frame = Frame { address: HOSTILE, before, now, trouble: Some(HOSTILE) };
-    frame.lines(Room { columns, lines }, 0)
+    texts(&frame.lines(Room { columns, lines }, &Viewpoint::default()))
 }
+
+fn texts(drawn: &FrameLines) -> Vec<String> {
+    drawn.lines.iter().map(|(line, _)| line.clone()).collect()
+}
+
+/// The state of the view when keys can be pressed.
+const KEYS: Viewpoint = Viewpoint { sort: Sort::State, chosen: 0, opened: None, has_keys: true };
 
 #[test]
 fn rates_are_measured_between_two_looks() {
     let (before, now) = (sample(10, 100), sample(12, 500));
     let shown = lines(Some(&before), &now, 1_000, None);
-    let row = shown.lines.iter().find(|line| line.starts_with("00000")).unwrap();
+    let row = shown.iter().find(|line| line.starts_with("00000")).unwrap();
     let cells: Vec<&str> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
     assert_eq!(cells[2..8], ["running", "200", "195 KiB", "500", "488 KiB", "2"], "{row}");
     assert_eq!(cells[8..12], ["30", "8", "by 1", "1 m 01 s"], "{row}");
     assert!(cells[12].starts_with("30 % a"), "{row}");
-    assert!(lines(None, &now, 1_000, None).lines.iter().any(|line| line.contains("running  ")));
+    assert!(lines(None, &now, 1_000, None).iter().any(|line| line.contains("running  ")));
     // After a restart of the server, its counters are smaller.
     let shown = lines(Some(&now), &before, 1_000, None);
-    let row = shown.lines.iter().find(|line| line.starts_with("00000")).unwrap();
+    let row = shown.iter().find(|line| line.starts_with("00000")).unwrap();
     assert!(row.split_whitespace().any(|cell| cell == "-"), "{row}");
 }
 
@@ -117,7 +125,7 @@ fn no_text_of_others_commands_the_terminal() {
     let now = sample(1, 1);
     for columns in [1, 20, 80, 1_000] {
         let shown = lines(None, &now, columns, Some(40));
-        for line in &shown.lines {
+        for line in &shown {
             let is_plain = |c: char| !c.is_control() && c != '\u{202e}' && c != '\u{200b}';
             assert!(line.chars().all(is_plain), "{line:?}");
             assert!(line.chars().count() <= columns, "{line:?}");
@@ -130,13 +138,13 @@ fn what_there_is_no_room_for_goes_in_a_sensible_order() {
     let now = sample(1, 1);
     let head = |columns| {
         let shown = lines(None, &now, columns, None);
-        shown.lines[shown.table_head].clone()
+        shown.into_iter().find(|line| line.starts_with("execution  ")).unwrap()
     };
     assert!(head(200).contains("age") && head(200).contains("progress"));
     let narrow = head(80);
     assert!(narrow.contains("chunks/s") && !narrow.contains("age"), "{narrow}");
     let short = lines(None, &now, 200, Some(5));
-    assert_eq!(short.lines.len(), 5);
+    assert_eq!(short.len(), 5);
 }
 
 #[test]
@@ -147,11 +155,54 @@ fn the_table_scrolls_to_its_last_row_and_no_further() {
         .collect();
     let frame = Frame { address: "a", before: None, now: &now, trouble: None };
     let room = Room { columns: 200, lines: Some(20) };
-    let first = frame.lines(room, 0);
-    assert_eq!(first.lines.len(), 20);
-    let last = frame.lines(room, usize::MAX);
-    assert!(last.lines.last().unwrap().contains("tool29"));
-    assert_eq!(last.scroll_max, 30 - (20 - first.table_head - 1));
+    let first = frame.lines(room, &KEYS);
+    assert_eq!((first.lines.len(), first.row_count), (20, 30));
+    let last = texts(&frame.lines(room, &Viewpoint { chosen: usize::MAX, ..KEYS }));
+    assert!(last[18].contains("tool29") && last[19].starts_with("q quit"), "{last:#?}");
+}
+
+#[test]
+fn what_is_cut_has_a_mark() {
+    let now = sample(1, 1);
+    for columns in [20, 60, 80] {
+        let whole = lines(None, &now, 1_000, None);
+        for (line, whole) in lines(None, &now, columns, None).iter().zip(&whole).take(8) {
+            let is_cut = whole.chars().count() > columns;
+            assert_eq!(line.ends_with('…'), is_cut, "{line}");
+        }
+    }
+}
+
+#[test]
+fn the_table_is_sorted_and_a_row_opens_to_its_subscribers() {
+    let (before, now) = (sample(10, 100), sample(12, 500));
+    let frame = Frame { address: "a", before: Some(&before), now: &now, trouble: None };
+    let room = Room { columns: 200, lines: Some(24) };
+    let first_row = |sort| {
+        let drawn = frame.lines(room, &Viewpoint { sort, ..KEYS });
+        let chosen = drawn.lines.iter().find(|(_, ink)| *ink == Ink::Chosen).unwrap();
+        (chosen.0.chars().next().unwrap(), texts(&drawn).pop().unwrap())
+    };
+    let mut sort = Sort::default();
+    for (expected, name) in
+        [('0', "state"), ('0', "chunks/s"), ('0', "lag"), ('0', "missed"), ('0', "age")]
+    {
+        let footer = format!("q quit  ↑↓ scroll  s sort: {name}  enter subscribers");
+        assert_eq!(first_row(sort), (expected, footer));
+        sort = sort.next();
+    }
+    assert_eq!(sort, Sort::State);
+    let mut older = now.clone();
+    older.executions[1].age_ms = 99_000;
+    let frame = Frame { address: "a", before: Some(&before), now: &older, trouble: None };
+    let drawn = frame.lines(room, &Viewpoint { sort: Sort::Age, ..KEYS });
+    assert_eq!(drawn.execution, Some(id("1")), "the oldest is the first");
+    let opened = Viewpoint { opened: Some(id("0")), ..KEYS };
+    let shown = texts(&frame.lines(room, &opened)).join("\n");
+    assert!(shown.contains("subscriber  policy  lag"), "{shown}");
+    assert!(shown.contains("s           drop     30") && shown.contains("esc back"), "{shown}");
+    let none = Viewpoint { opened: Some(id("1")), ..KEYS };
+    assert!(texts(&frame.lines(room, &none)).join("\n").contains("no subscribers"));
 }
 
 #[test]

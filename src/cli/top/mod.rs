@@ -17,11 +17,11 @@ use std::time::Duration;
 use lexopt::prelude::*;
 use streamdoor::client::{Client, ClientError};
 
-use super::console::print_out;
+use super::console::{is_dumb, print_out};
 use super::options::TimeLimit;
 use super::remote::{self, FollowArguments};
 use super::{CliError, parsed};
-use frame::{Frame, Room};
+use frame::{Frame, Room, Viewpoint};
 use sample::TopSample;
 use screen::{Input, Screen};
 
@@ -38,12 +38,15 @@ door if a server is there, and else http://127.0.0.1:8808.
                       owner can read, with a token, or lines of PRINCIPAL TOKEN (the first counts)
                                       [the token in the variable STREAMDOOR_TOKEN, if it is set]
   --cacert FILE       for https: the certificate of the server or of its issuer, in PEM
+                                      [the certificates that the system trusts]
   --interval T        the time between two updates: 500ms, 2s, 1m  [1s]
   --once              look twice, an interval apart, and print the state; this is the default if
                       standard output is no terminal
   -h, --help          show this text
 
-Keys: q or Ctrl-C quits; arrows, j, k, PageUp and PageDown move the table. NO_COLOR is respected.
+Keys: q or Ctrl-C quits; arrows, j, k, PageUp and PageDown choose a row; s changes the order; Enter
+shows the subscribers of the execution, and Esc goes back. NO_COLOR is respected. With TERM=dumb,
+the state is printed once.
 
   published, delivered   chunks of tools, and those handed to subscribers: each subscriber counts
   missed                 chunks that subscribers did not receive; they were told so
@@ -51,7 +54,8 @@ Keys: q or Ctrl-C quits; arrows, j, k, PageUp and PageDown move the table. NO_CO
   latency                from a chunk's publication until the server has handed it on; only chunks
                          between two updates, estimated from the buckets of the server's metrics
   stalls                 turns of the server's loops that took too long and made everything wait;
-                         with the work of these turns, the most frequent first
+                         with the work of these turns, the most frequent first; the requests of
+                         this command for the metrics do not count
   lag                    how far subscribers are behind: P50 means that half of them lag at most
                          this far; the table shows the farthest one
   held by N              the tool is waiting for N subscribers now
@@ -110,7 +114,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     };
     let client = options.follow.client(options.url.as_deref())?;
     let first = TopSample::take(&client).map_err(remote::failure)?;
-    match options.once || !io::stdout().is_terminal() {
+    match options.once || is_dumb() || !io::stdout().is_terminal() {
         true => once(&client, &first, options.interval),
         false => view(&client, first, options.interval),
     }
@@ -122,7 +126,9 @@ fn once(client: &Client, first: &TopSample, interval: Duration) -> Result<(), Cl
     let address = client.address().to_string();
     let frame = Frame { address: &address, before: Some(first), now: &now, trouble: None };
     let room = Room { columns: COLUMNS_WITHOUT_TERMINAL, lines: None };
-    print_out!("{}", frame.lines(room, 0).lines.join("\n"));
+    let drawn = frame.lines(room, &Viewpoint::default());
+    let lines: Vec<String> = drawn.lines.into_iter().map(|(line, _)| line).collect();
+    print_out!("{}", lines.join("\n"));
     Ok(())
 }
 
@@ -169,7 +175,8 @@ struct View {
 
 impl View {
     fn show(mut self, screen: &mut Screen, looks: &Looks, interval: Duration) -> io::Result<()> {
-        let (mut trouble, mut scroll): (Option<String>, usize) = (None, 0);
+        let mut trouble: Option<String> = None;
+        let mut from = Viewpoint { has_keys: true, ..Viewpoint::default() };
         loop {
             loop {
                 match looks.try_recv() {
@@ -191,15 +198,21 @@ impl View {
                 now: &self.now,
                 trouble: trouble.as_deref(),
             };
-            let drawn = frame.lines(Room { columns, lines: Some(lines) }, scroll);
-            scroll = scroll.min(drawn.scroll_max);
-            screen.draw(&drawn.lines, drawn.table_head)?;
+            let drawn = frame.lines(Room { columns, lines: Some(lines) }, &from);
+            screen.draw(&drawn.lines)?;
             match screen.wait(interval)? {
                 Input::Quit => return Ok(()),
                 Input::Scroll(rows) => {
-                    let to = (scroll as i64).saturating_add(rows);
-                    scroll = to.clamp(0, drawn.scroll_max as i64) as usize;
+                    let last = drawn.row_count.saturating_sub(1);
+                    let to = (from.chosen.min(last) as i64).saturating_add(rows);
+                    from.chosen = to.clamp(0, last as i64) as usize;
                 }
+                Input::Sort if from.opened.is_none() => from.sort = from.sort.next(),
+                Input::Open if from.opened.is_none() => {
+                    (from.opened, from.chosen) = (drawn.execution, 0);
+                }
+                Input::Back => (from.opened, from.chosen) = (None, 0),
+                Input::Sort | Input::Open => {}
                 Input::Redraw | Input::Nothing => {}
             }
         }

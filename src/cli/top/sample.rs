@@ -17,6 +17,8 @@ const STALLS: &str = "stall_duration_seconds";
 #[derive(Clone, Debug)]
 pub struct TopSample {
     pub at: Instant,
+    /// The time that the request for the metrics took.
+    pub scrape: Duration,
     pub metrics: Metrics,
     /// Running executions come first. Within each group, the youngest comes first.
     pub executions: Vec<Summary>,
@@ -31,8 +33,10 @@ impl TopSample {
     /// # Errors
     /// [`ClientError`].
     pub fn take(client: &Client) -> Result<TopSample, ClientError> {
+        let began = Clock::now();
         let metrics = client.metrics()?;
         let at = Clock::now();
+        let scrape = at.since(began);
         let mut executions = client.executions()?;
         executions.sort_by_key(|summary| (has_ended(summary.state), summary.age_ms));
         let progress = client.progress()?;
@@ -45,7 +49,7 @@ impl TopSample {
                 Err(error) => return Err(error),
             }
         }
-        Ok(TopSample { at, metrics, executions, progress, statuses })
+        Ok(TopSample { at, scrape, metrics, executions, progress, statuses })
     }
 
     /// Returns the status of an execution, if it was inspected.
@@ -98,9 +102,22 @@ impl<'a> Between<'a> {
         self.durations(LATENCY)
     }
 
-    /// Returns the durations of stalled turns in the same way.
+    /// Returns the durations of stalled turns in the same way. The turn that wrote the metrics of
+    /// the earlier sample is left out, because the view would report itself. It is taken to be the
+    /// longest turn that is not longer than that request took.
     pub fn stalls(&self) -> Latencies {
-        self.durations(STALLS)
+        let mut stalls = self.durations(STALLS);
+        if let Some(before) = self.before {
+            stalls.leave_out(before.scrape.as_secs_f64());
+        }
+        stalls
+    }
+
+    /// Returns the stalled turns per second, without that of the view itself.
+    pub fn stall_rate(&self) -> Option<f64> {
+        let took = self.now.at.since(self.before?.at);
+        self.rate("stalls_total")?; // It is unknown after a restart.
+        per_second(0.0, self.stalls().count(), took)
     }
 
     fn durations(&self, name: &str) -> Latencies {
@@ -136,6 +153,21 @@ impl Latencies {
     /// Returns the number of durations.
     pub fn count(&self) -> f64 {
         self.buckets.last().map_or(0.0, |bucket| bucket.1)
+    }
+
+    /// Removes the longest duration whose bucket begins below `limit_s`, if one exists.
+    fn leave_out(&mut self, limit_s: f64) {
+        let mut below = (0.0, 0.0);
+        let mut found = None;
+        for (at, &(bound, count)) in self.buckets.iter().enumerate() {
+            if count > below.1 && below.0 < limit_s {
+                found = Some(at);
+            }
+            below = (bound, count);
+        }
+        if let Some(at) = found {
+            self.buckets[at..].iter_mut().for_each(|bucket| bucket.1 -= 1.0);
+        }
     }
 
     /// Returns the duration below which `percent` of all lie. Durations are taken as spread evenly
@@ -197,6 +229,20 @@ mod tests {
         assert_eq!((some.percentile(25), some.percentile(50)), (Some(2.0), Some(4.0)));
         assert_eq!((some.percentile(10), some.percentile(99)), (Some(1.4), Some(4.0)));
         assert_eq!(some.count(), 200.0);
+    }
+
+    #[test]
+    fn the_view_leaves_out_its_own_stall() {
+        let counts = |limit_s: f64, buckets: &[(f64, f64)]| {
+            let mut latencies = Latencies { buckets: buckets.to_vec() };
+            latencies.leave_out(limit_s);
+            latencies.buckets.iter().map(|bucket| bucket.1).collect::<Vec<_>>()
+        };
+        let some = [(1.0, 1.0), (2.0, 3.0), (4.0, 4.0), (f64::INFINITY, 4.0)];
+        assert_eq!(counts(1.5, &some), [1.0, 2.0, 3.0, 3.0]);
+        assert_eq!(counts(9.0, &some), [1.0, 3.0, 3.0, 3.0]);
+        assert_eq!(counts(9.0, &[(1.0, 1.0)]), [0.0]);
+        assert_eq!(counts(9.0, &[(1.0, 0.0), (f64::INFINITY, 0.0)]), [0.0, 0.0]);
     }
 
     #[test]

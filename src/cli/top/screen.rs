@@ -19,6 +19,8 @@ use rustix::termios::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
 use signal_hook::low_level::pipe;
 
+use super::frame::Ink;
+
 /// Enters the alternate screen, hides the cursor, and turns off line wrapping.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
@@ -27,6 +29,9 @@ const HOME: &str = "\x1b[H";
 const ERASE_LINE: &str = "\x1b[K";
 const ERASE_BELOW: &str = "\x1b[J";
 const REVERSE: &str = "\x1b[7m";
+const BOLD: &str = "\x1b[1m";
+const FAINT: &str = "\x1b[2m";
+const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[m";
 
 /// The state to be restored, or `None`. It is global because the panic hook needs it.
@@ -42,8 +47,14 @@ struct Restore {
 pub enum Input {
     /// The view has to end: `q`, Ctrl-C, a signal, or the terminal is gone.
     Quit,
-    /// The table has to be scrolled down by this number of rows.
+    /// The row this far below the chosen one is chosen.
     Scroll(i64),
+    /// The order of the table changes.
+    Sort,
+    /// The chosen row is opened.
+    Open,
+    /// The opened row is closed.
+    Back,
     /// A frame has to be drawn: the size of the terminal has changed, or a sample has arrived.
     Redraw,
     /// The time is up, or the key has no meaning.
@@ -103,19 +114,27 @@ impl Screen {
         }
     }
 
-    /// Draws a frame over the last one, with its line `head` in reverse.
+    /// Draws a frame over the last one.
     ///
     /// # Errors
     /// If the terminal is gone.
-    pub fn draw(&self, lines: &[String], head: usize) -> io::Result<()> {
+    pub fn draw(&self, lines: &[(String, Ink)]) -> io::Result<()> {
         let mut out = String::from(HOME);
-        for (place, line) in lines.iter().enumerate() {
+        for (place, (line, ink)) in lines.iter().enumerate() {
             if place > 0 {
                 out.push_str("\r\n");
             }
-            let is_head = place == head && self.has_colours;
-            out.extend([if is_head { REVERSE } else { "" }, line.as_str()]);
-            out.extend([ERASE_LINE, if is_head { PLAIN } else { "" }]);
+            let style = match ink {
+                // Without colours, the chosen row is still told from the others.
+                Ink::Chosen => REVERSE,
+                _ if !self.has_colours => "",
+                Ink::Plain => "",
+                Ink::Head => BOLD,
+                Ink::Alarm => RED,
+                Ink::Dim => FAINT,
+            };
+            out.extend([style, line.as_str()]);
+            out.extend([ERASE_LINE, if style.is_empty() { "" } else { PLAIN }]);
         }
         out.push_str(ERASE_BELOW);
         let mut stdout = io::stdout();
@@ -206,6 +225,12 @@ enum Key {
 /// Returns the meaning of a read of keys. If several have a meaning, the first one counts.
 fn of_keys(bytes: &[u8]) -> Key {
     const PAGE: i64 = 10;
+    if bytes.starts_with(b"\x1b[D") || bytes == b"\x1b" {
+        return Key::Input(Input::Back);
+    }
+    if bytes.starts_with(b"\x1b[C") {
+        return Key::Input(Input::Open);
+    }
     let sequences: [(&[u8], i64); 6] = [
         (b"\x1b[A", -1),
         (b"\x1b[B", 1),
@@ -226,6 +251,9 @@ fn of_keys(bytes: &[u8]) -> Key {
             0x1a => return Key::Stop,
             b'j' => return Key::Input(Input::Scroll(1)),
             b'k' => return Key::Input(Input::Scroll(-1)),
+            b's' => return Key::Input(Input::Sort),
+            b'\r' | b'\n' | b'l' => return Key::Input(Input::Open),
+            0x7f | 0x08 | b'h' => return Key::Input(Input::Back),
             b' ' | 0x0c => return Key::Input(Input::Redraw),
             _ => {}
         }

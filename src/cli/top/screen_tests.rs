@@ -22,7 +22,9 @@ fn keys_mean_what_they_say_and_others_nothing() {
     assert_eq!(input(b"\x1b[A"), Some(Input::Scroll(-1)));
     assert_eq!(input(b"\x1b[6~"), Some(Input::Scroll(10)));
     assert_eq!(input(b"\x1b[200~q"), Some(Input::Nothing));
-    assert_eq!(input(b"\x1b"), Some(Input::Nothing));
+    assert_eq!(input(b"\x1b"), Some(Input::Back));
+    assert_eq!(input(b"\r"), Some(Input::Open));
+    assert_eq!(input(b"s"), Some(Input::Sort));
     assert_eq!(input(b"z"), Some(Input::Nothing));
 }
 

@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::dialect::Dialect;
+use super::rules::ToolRules;
 use super::shown;
 use crate::base::plain::plain_text;
 use crate::limits;
@@ -36,6 +37,9 @@ pub struct UnofferedTool {
 pub struct Listing {
     /// The prefix of the tools' names here.
     prefix: String,
+    rules: ToolRules,
+    /// The names of all tools that the server has, if rules name tools.
+    named: Vec<String>,
     has_tasks: bool,
     offers: Vec<Offer>,
     unoffered: Vec<UnofferedTool>,
@@ -48,11 +52,18 @@ impl Listing {
     pub fn new(prefix: &str, dialect: &Dialect) -> Listing {
         Listing {
             prefix: prefix.to_owned(),
+            rules: ToolRules::default(),
+            named: Vec::new(),
             has_tasks: dialect.has_tasks,
             offers: Vec::new(),
             unoffered: Vec::new(),
             cursors: Vec::new(),
         }
+    }
+
+    /// Offers only the tools that these rules choose.
+    pub fn with_rules(self, rules: ToolRules) -> Listing {
+        Listing { rules, ..self }
     }
 
     /// Takes a page. Returns the cursor of the next one, if one exists.
@@ -84,6 +95,12 @@ impl Listing {
 
     /// All offered tools, in the order of their names here, and those that are left out.
     pub fn finish(mut self) -> (Vec<Offer>, Vec<UnofferedTool>) {
+        let unknown = self.rules.named().filter(|name| !self.named.iter().any(|one| one == name));
+        let reason = "a rule names it, but its server does not have it";
+        self.unoffered.extend(unknown.map(|name| UnofferedTool {
+            name: shown(name).chars().take(limits::TOOL_NAME_CHARS_MAX).collect(),
+            reason: reason.to_owned(),
+        }));
         self.offers.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
         (self.offers, self.unoffered)
     }
@@ -97,6 +114,11 @@ impl Listing {
         if name.is_empty() {
             return Err(turn("it has no name"));
         }
+        if self.rules.named().any(|named| named == name) {
+            self.named.push(name.to_owned());
+        }
+        let rules = self.rules.clone();
+        let Some(chosen_name) = rules.name_of(name) else { return Ok(()) };
         if self.offers.len() >= limits::UPSTREAM_TOOLS_MAX {
             return Err(turn("its server has too many tools"));
         }
@@ -118,7 +140,7 @@ impl Listing {
             annotations: object(tool, "annotations").map(with_plain_texts).into(),
             is_relayed: true,
             ..ToolSpec::new(
-                own_name(&self.prefix, name),
+                own_name(&self.prefix, chosen_name),
                 text(tool, "description").unwrap_or_default(),
             )
         };
@@ -230,6 +252,19 @@ mod tests {
 
     fn tool(name: &str) -> Value {
         json!({"name": name, "inputSchema": {"type": "object"}})
+    }
+
+    #[test]
+    fn rules_choose_tools_and_their_names() {
+        let rules = "read,look=search,gone".parse().unwrap();
+        let mut listing = Listing::new("up", &dialect(false)).with_rules(rules);
+        let tools = json!([tool("read"), tool("search"), tool("delete")]);
+        assert_eq!(listing.take(&json!({"tools": tools})), Ok(None));
+        let (offers, unoffered) = listing.finish();
+        let names: Vec<_> = offers.iter().map(|offer| (&*offer.name, &*offer.spec.name)).collect();
+        assert_eq!(names, [("search", "up_look"), ("read", "up_read")]);
+        let names: Vec<&str> = unoffered.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["gone"], "a hidden tool is no fault");
     }
 
     fn listed(tools: Value) -> (Vec<String>, Vec<UnofferedTool>) {

@@ -20,12 +20,14 @@ mod dialect;
 mod exchanges;
 mod greeting;
 mod listing;
+mod rules;
 
 pub use call_output::{CallOutput, CallResult, OutputPiece};
 pub use dialect::{Dialect, UnsentRequest, UpstreamCall, cancelled, initialized};
 pub use exchanges::{CallNotification, Exchanges, Ignored, ServerMessage};
 pub use greeting::{Greeted, Greeting, GreetingError};
 pub use listing::{Listing, Offer, UnofferedTool, own_name};
+pub use rules::{ToolRuleError, ToolRules};
 
 use crate::base::plain::is_shown;
 use crate::limits;
