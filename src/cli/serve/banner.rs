@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal};
 
-use streamdoor::reactor::ListenAddress;
 use streamdoor::server::Server;
 use streamdoor::trace::LogFormat;
 
@@ -23,11 +22,8 @@ pub fn print(settings: &Settings, setup: &ServerSetup, server: &Server, door: &D
     });
     let tools = tools.and_then(Result::ok).unwrap_or_default();
     let is_tls = settings.tls_cert.0.is_some();
-    let urls = server.addresses().iter().map(|address| match address {
-        ListenAddress::Tcp(_) => shown(address, is_tls),
-        ListenAddress::Unix(path) => format!("unix:{}", path.display()),
-    });
-    let urls: Vec<String> = urls.collect();
+    let urls: Vec<String> =
+        server.addresses().iter().map(|address| shown(address, is_tls)).collect();
     print_err!("\n{}", text(&urls, &tools, setup.access.is_guarded(), door));
 }
 
