@@ -169,6 +169,13 @@ fn a_cell_about_first_notifications_shows_their_times_and_not_the_others() {
 }
 
 #[test]
+fn the_charts_of_the_performance_page_show_the_recorded_run() {
+    if is_there("python3") {
+        run(Command::new(tool("perf-charts")).arg("--check"));
+    }
+}
+
+#[test]
 fn every_workload_is_one_that_bench_takes() {
     let is_alone = std::thread::available_parallelism().is_ok_and(|count| count.get() < 2);
     if !is_there("python3") || is_alone {
