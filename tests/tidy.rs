@@ -127,7 +127,7 @@ fn every_folder_of_the_source_has_its_place_in_the_strata() {
 
 #[test]
 fn every_link_of_a_page_leads_somewhere() {
-    for page in ["README.md", "PERF.md", "src/guide/operations.md"] {
+    for page in ["README.md", "PERF.md", "src/guide/operations.md", "src/guide/performance.md"] {
         let page_path = root().join(page);
         let Ok(text) = fs::read_to_string(&page_path) else { continue };
         let folder = page_path.parent().expect("a page is in a folder");
@@ -136,9 +136,17 @@ fn every_link_of_a_page_leads_somewhere() {
 }
 
 #[test]
-fn every_number_in_perf_md_comes_from_a_recorded_run() {
+fn every_number_of_the_performance_pages_comes_from_a_recorded_run() {
+    for page in ["PERF.md", "src/guide/performance.md"] {
+        let text = fs::read_to_string(root().join(page)).expect("the page is there");
+        assert_none(&pages::unfounded_numbers(page, &text, |path| root().join(path).is_dir()));
+    }
+}
+
+#[test]
+fn the_performance_page_fits_in_two_hundred_lines() {
     let text = fs::read_to_string(root().join("PERF.md")).expect("PERF.md is there");
-    assert_none(&pages::unfounded_numbers("PERF.md", &text, |path| root().join(path).is_dir()));
+    assert!(text.lines().count() <= 200, "PERF.md has {} lines", text.lines().count());
 }
 
 #[test]
