@@ -328,6 +328,12 @@ pub mod upstream;
 #[doc(hidden)]
 pub mod wire;
 
+/// The pages of the guide that belong to no item.
+pub mod guide {
+    #[doc = include_str!("guide/performance.md")]
+    pub mod performance {}
+}
+
 // The name by which tests and fuzz targets know the library.
 #[cfg(test)]
 extern crate self as streamdoor;
