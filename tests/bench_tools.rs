@@ -176,6 +176,20 @@ fn the_charts_of_the_performance_page_show_the_recorded_run() {
 }
 
 #[test]
+fn the_scripts_print_their_help_and_refuse_other_words() {
+    if !is_there("python3") {
+        return;
+    }
+    for name in ["bench-plots", "bench-summary", "perf-charts"] {
+        let help = run(Command::new(tool(name)).arg("--help"));
+        assert!(help.contains(&format!("Usage: tools/{name}")), "{help}");
+        let output = Command::new(tool(name)).args(["a", "b", "c", "d"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{name}: {output:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{name}: {output:?}");
+    }
+}
+
+#[test]
 fn every_workload_is_one_that_bench_takes() {
     let is_alone = std::thread::available_parallelism().is_ok_and(|count| count.get() < 2);
     if !is_there("python3") || is_alone {
