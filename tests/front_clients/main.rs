@@ -7,6 +7,7 @@
 //! follow a script.
 #![cfg(feature = "cli")]
 
+mod ag_ui_spec;
 #[path = "../chromium/mod.rs"]
 #[allow(dead_code, reason = "the page is opened by a client of its own")]
 mod chromium;
@@ -41,7 +42,7 @@ pub const AI_SDKS: [(&str, &str); 6] = [
 /// Returns the folder with `node_modules`.
 fn node() -> Result<PathBuf, Missing> {
     let sdks = AI_SDKS.map(|(name, version)| format!("{name}@npm:ai@{version}"));
-    let others = ["@ag-ui/client@1.0.0", "rxjs@7.8.2"].map(str::to_owned);
+    let others = ["@ag-ui/client@1.0.0", "@ag-ui/core@1.0.0", "rxjs@7.8.1"].map(str::to_owned);
     let packages: Vec<String> = sdks.into_iter().chain(others).collect();
     let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
     installed::node(installed::folder("front-clients", "node"), &packages)
@@ -49,7 +50,7 @@ fn node() -> Result<PathBuf, Missing> {
 
 /// Returns a Python with LangGraph's packages.
 fn python() -> Result<PathBuf, Missing> {
-    let packages = ["langgraph-sdk==0.4.14", "langchain-protocol==0.0.20", "langchain-core==1.7.2"];
+    let packages = ["langgraph-sdk==0.4.14", "langchain-protocol==0.0.20", "langchain-core==1.8.3"];
     installed::python(installed::folder("front-clients", "python"), &packages)
 }
 

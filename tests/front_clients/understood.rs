@@ -172,12 +172,15 @@ fn ag_ui_scene(scene: &str, said: &Value) {
     let errors = match scene {
         "failed" => json!([{"message": "no room", "code": "overloaded"}]),
         "tool-failed" => json!([{"message": "exit code 3", "code": "failed"}]),
-        "cancelled" => json!([{"message": "the run was cancelled", "code": "cancelled"}]),
         _ => json!([]),
     };
     assert_eq!(said["errors"], errors, "{context}");
-    let has_failed = errors != json!([]);
-    assert_eq!(said["finished"].is_null(), has_failed, "{context}");
+    let outcome = match scene {
+        "failed" | "tool-failed" => Value::Null,
+        "cancelled" => json!({"type": "cancelled"}),
+        _ => json!({"type": "success"}),
+    };
+    assert_eq!(said["finished"]["outcome"], outcome, "{context}");
     assert_eq!(said["gaps"], u64::from(scene == "gap"), "{context}");
     let messages = said["messages"].as_array().unwrap();
     let of = |role: &'static str| messages.iter().filter(move |message| message["role"] == role);

@@ -5,12 +5,18 @@
 //! calls belong together. A tool's output is an activity, `{id}-output`: a list of pieces that only
 //! grows, so no piece is sent twice. The result of the call is the output as the model receives it.
 //!
+//! This is version 1.0 of the protocol. A run that was stopped before it completed ends in
+//! `RUN_FINISHED` with the outcome `cancelled`. A cancellation, a limit, a hook and the end of the
+//! server stop a run. `metadata.streamdoor` of the event has the reason.
+//!
+//! Names without a prefix belong to the protocol:
+//!
 //! | `CUSTOM` | value |
 //! |---|---|
-//! | `execution` | `{execution, tool}`: the execution to cancel |
-//! | `progress` | `{progress, total?, percentage?, message?, …}` of the run |
-//! | `gap` | `{toolCallId?, fromSeq, toSeq, chunkCount, byteCount, reason}` |
-//! | `tools_passed_over` | names of the page's own tools, which the server does not call |
+//! | `streamdoor.execution` | `{execution, tool}`: the execution to cancel |
+//! | `streamdoor.progress` | `{progress, total?, percentage?, message?, …}` of the run |
+//! | `streamdoor.gap` | `{toolCallId?, fromSeq, toSeq, chunkCount, byteCount, reason}` |
+//! | `streamdoor.tools_passed_over` | names of the page's tools, which the server does not call |
 
 use std::sync::Arc;
 
@@ -21,6 +27,9 @@ use super::op::{Block, CallEnd, Ending, Input, Op, Prose, RunOutcome};
 use super::{FrontNames, FrontReader};
 use crate::agent::Usage;
 use crate::wire::json;
+
+/// The version of the protocol that [`AgUi`] writes.
+const PROTOCOL_VERSION: &str = "1.0";
 
 /// The writer of this format; see the module's text.
 #[derive(Debug, Default)]
@@ -42,9 +51,12 @@ impl AgUi {
         };
         match op {
             Op::Start => {
-                event("RUN_STARTED", &mut |event| run(names, event));
+                event("RUN_STARTED", &mut |event| {
+                    run(names, event);
+                    event.text("protocolVersion", PROTOCOL_VERSION);
+                });
                 event("CUSTOM", &mut |event| {
-                    event.text("name", "execution");
+                    event.text("name", "streamdoor.execution");
                     event.object("value", |value| {
                         value.text("execution", &names.execution);
                         value.text("tool", &names.tool);
@@ -79,11 +91,11 @@ impl AgUi {
                 patch(call, &mut event, "/progress", &write);
             }
             Op::Progress { call: None, progress } => event("CUSTOM", &mut |event| {
-                event.text("name", "progress");
+                event.text("name", "streamdoor.progress");
                 event.object("value", |value| progress.write(value));
             }),
             Op::Gap { call, gap } => event("CUSTOM", &mut |event| {
-                event.text("name", "gap");
+                event.text("name", "streamdoor.gap");
                 event.object("value", |value| {
                     value.text_if("toolCallId", call.map(|call| &*call.id));
                     gap.write(value);
@@ -146,7 +158,7 @@ impl AgUi {
 /// Writes the names of the page's own tools, which the server does not call.
 pub(super) fn write_passed_over(tools: &[String], out: &mut Vec<u8>) {
     write_event(out, "CUSTOM", 0, &mut |event| {
-        event.text("name", "tools_passed_over");
+        event.text("name", "streamdoor.tools_passed_over");
         event.value("value", &tools.into());
     });
 }
@@ -269,20 +281,37 @@ fn patch(call: &FrontCall, event: &mut WriteEvent<'_>, path: &str, write: Write<
 
 fn end_of_run(ending: &Ending, names: &FrontNames, event: &mut WriteEvent<'_>) {
     let usage = ending.usage.map(|usage| (usage, ending.model.as_str()));
-    match &ending.how {
-        RunOutcome::Completed => event("RUN_FINISHED", &mut |event| {
-            run(names, event);
-            event.object("result", |result| {
-                result.text("reason", &ending.reason);
-                result.number_if("stepCount", ending.step_count.map(u64::from));
-            });
-            event.object("outcome", |outcome| outcome.text("type", "success"));
-            usage_list(usage, event);
-        }),
-        RunOutcome::Cancelled => error("cancelled", &["the run was cancelled"], usage, event),
-        RunOutcome::Failed { code, message } => error(code, &[message], usage, event),
-        RunOutcome::Stopped { code, message } => error(code, &[message], usage, event),
-    }
+    let step_count = ending.step_count.map(u64::from);
+    let stopped_by = match &ending.how {
+        RunOutcome::Failed { code, message } => return error(code, &[message], usage, event),
+        RunOutcome::Completed => None,
+        RunOutcome::Limited | RunOutcome::Cancelled => Some(None),
+        RunOutcome::Stopped { message, .. } => Some(Some(*message)),
+    };
+    event("RUN_FINISHED", &mut |event| {
+        run(names, event);
+        match stopped_by {
+            None => {
+                event.object("result", |result| {
+                    result.text("reason", &ending.reason);
+                    result.number_if("stepCount", step_count);
+                });
+                event.object("outcome", |outcome| outcome.text("type", "success"));
+            }
+            // A run that was stopped has no result.
+            Some(message) => {
+                event.object("outcome", |outcome| outcome.text("type", "cancelled"));
+                event.object("metadata", |metadata| {
+                    metadata.object("streamdoor", |why| {
+                        why.text("reason", &ending.reason);
+                        why.text_if("message", message);
+                        why.number_if("stepCount", step_count);
+                    });
+                });
+            }
+        }
+        usage_list(usage, event);
+    });
 }
 
 fn error(code: &str, message: &[&str], usage: Option<(Usage, &str)>, event: &mut WriteEvent<'_>) {

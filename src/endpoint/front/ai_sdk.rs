@@ -210,7 +210,7 @@ impl AiSdk {
 
     fn end(&self, ending: &Ending, out: &mut Vec<u8>) {
         let failed = match &ending.how {
-            RunOutcome::Completed => None,
+            RunOutcome::Completed | RunOutcome::Limited => None,
             RunOutcome::Cancelled => {
                 return chunk(out, "abort", |chunk| {
                     if self.sdk >= SdkVersion::V7 {
@@ -290,11 +290,17 @@ fn step_data(end: &StepEnd<'_>, out: &mut Vec<u8>) {
 
 /// Writes the tokens of a turn or of a run, with names in camel case.
 pub(super) fn write_usage(usage: &Usage, out: &mut Object<'_>) {
-    out.number("inputTokens", usage.input_tokens);
-    out.number("outputTokens", usage.output_tokens);
-    out.number("totalTokens", usage.input_tokens.saturating_add(usage.output_tokens));
-    out.number_if("reasoningTokens", usage.reasoning_tokens);
-    out.number_if("cachedInputTokens", usage.cached_input_tokens);
+    let total = usage.input_tokens.saturating_add(usage.output_tokens);
+    for (name, count) in [
+        ("inputTokens", Some(usage.input_tokens)),
+        ("outputTokens", Some(usage.output_tokens)),
+        ("totalTokens", Some(total)),
+        ("reasoningTokens", usage.reasoning_tokens),
+        ("cachedInputTokens", usage.cached_input_tokens),
+    ] {
+        // Clients refuse larger numbers, and the whole event with them.
+        out.number_if(name, count.filter(|count| *count < 1 << 53));
+    }
 }
 
 impl super::op::ProgressOp<'_> {

@@ -107,6 +107,24 @@ fn list(members: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, AskE
     }
 }
 
+/// Removes an optional list.
+fn list_if(members: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, AskError> {
+    match members.remove(name) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(list)) => Ok(list),
+        Some(_) => error(name, "must be a list"),
+    }
+}
+
+/// Returns a required text. `field` is its position.
+fn text_of(value: &Value, field: impl FnOnce() -> String) -> Result<&str, AskError> {
+    match value {
+        Value::String(text) => Ok(text),
+        Value::Null => error(field(), "is missing"),
+        _ => error(field(), "must be a text"),
+    }
+}
+
 /// Removes an optional text.
 fn text_if(members: &mut Map<String, Value>, name: &str) -> Result<Option<String>, AskError> {
     match members.remove(name) {
@@ -117,13 +135,13 @@ fn text_if(members: &mut Map<String, Value>, name: &str) -> Result<Option<String
 }
 
 /// Returns the texts of a content, which is one text or a list of parts. Parts that are not text
-/// are ignored.
+/// are ignored. Returns `None` for anything else, such as a part of type `text` without a text.
 fn content(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Array(parts) => {
             let texts = parts.iter().filter(|part| part["type"] == "text");
-            Some(texts.filter_map(|part| part["text"].as_str()).collect())
+            texts.map(|part| part["text"].as_str()).collect()
         }
         Value::Null => Some(String::new()),
         _ => None,

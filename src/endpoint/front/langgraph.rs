@@ -189,7 +189,7 @@ fn finish(message: &mut Option<Blocks>, end: &StepEnd<'_>, events: &mut EventWri
 
 fn end_of_run(message: &mut Option<Blocks>, ending: &Ending, events: &mut EventWriter<'_>) {
     let (code, said) = match &ending.how {
-        RunOutcome::Completed => {
+        RunOutcome::Completed | RunOutcome::Limited => {
             finish(message, &StepEnd::default(), events);
             return events.lifecycle("completed", None);
         }

@@ -167,6 +167,8 @@ pub(super) struct Ending {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum RunOutcome {
     Completed,
+    /// A limit of the run, or a hook, ended the run before the model did.
+    Limited,
     Failed {
         code: String,
         message: String,

@@ -9,7 +9,10 @@ use super::{
     Channels, Front, FrontFormat, FrontItem, FrontNames, FrontReader, SdkVersion, Spelling,
     StreamSource,
 };
-use crate::agent::{Arguments, Body, Data, Final, Partial, RunPart, ToolExecution};
+use crate::agent::{
+    Arguments, Body, CancelReason, Data, Final, FinalState, Partial, Reason, RunPart,
+    ToolExecution, Usage,
+};
 use crate::base::Random;
 use crate::stream::{Kind, Outcome};
 use crate::wire::events::{EndState, ProgressEvent};
@@ -171,6 +174,63 @@ fn ag_ui_is_told_a_run_and_nothing_that_is_no_json() {
     assert!(text.contains("\"content\":\"1\\n\\nexit code 2\",\"role\":\"tool\""), "{text}");
 }
 
+/// Returns a run that ended for this reason, with these counts.
+fn ended(reason: Reason, usage: Usage) -> Vec<Body> {
+    let final_state = FinalState {
+        step_count: 3,
+        text: String::new(),
+        text_truncated: false,
+        usage,
+        reason: reason.clone(),
+        tool_call_count: 0,
+        duration_us: 7,
+    };
+    let last = match reason {
+        Reason::Cancelled(reason) => Final::ExecutionCancelled { reason, final_state },
+        _ => Final::ExecutionCompleted { final_state },
+    };
+    vec![started(), text("Hi", 0), Body::Final(last)]
+}
+
+#[test]
+fn ag_ui_is_told_that_a_stopped_run_is_cancelled_and_why() {
+    let usage = Usage { input_tokens: 7, output_tokens: 2, ..Usage::default() };
+    let message = |text: &str| format!("\"message\":\"{text}\",");
+    for (reason, message) in [
+        (Reason::Cancelled(CancelReason::Cancelled), String::new()),
+        (Reason::Cancelled(CancelReason::TimedOut), message("it took too long")),
+        (Reason::Cancelled(CancelReason::Shutdown), message("the server stops")),
+        (Reason::StepsMax, String::new()),
+        (Reason::Hook("enough".to_owned()), String::new()),
+    ] {
+        let name = reason.name();
+        let text = written(FrontFormat::AgUi, ended(reason, usage), COMPLETED);
+        let end = format!(
+            "{{\"type\":\"RUN_FINISHED\",\"timestamp\":6,\"threadId\":\"0abc\",\"runId\":\"0abc\",\
+             \"outcome\":{{\"type\":\"cancelled\"}},\"metadata\":{{\"streamdoor\":{{\
+             \"reason\":\"{name}\",{message}\"stepCount\":3}}}},\"usage\":[{{\"model\":\"m\",\
+             \"inputTokens\":7,\"outputTokens\":2,\"totalTokens\":9}}]}}\n\n"
+        );
+        assert!(text.ends_with(&end), "{text}\n{end}");
+    }
+    // A limit ends a run of the other formats as its model would.
+    let text = written(LANGGRAPH, ended(Reason::StepsMax, usage), COMPLETED);
+    assert_eq!(types(&text).last().map(String::as_str), Some("completed"), "{text}");
+}
+
+#[test]
+fn counts_beyond_the_integers_of_json_are_left_out() {
+    let usage = Usage {
+        input_tokens: (1 << 53) - 1,
+        output_tokens: 1,
+        reasoning_tokens: Some(u64::MAX),
+        ..Usage::default()
+    };
+    let text = written(FrontFormat::AgUi, ended(Reason::Stop, usage), COMPLETED);
+    let counts = "{\"model\":\"m\",\"inputTokens\":9007199254740991,\"outputTokens\":1}";
+    assert!(text.contains(counts), "{text}");
+}
+
 #[test]
 fn langgraph_is_told_a_run_with_numbers_and_both_spellings() {
     let bodies = || {
@@ -270,6 +330,8 @@ fn an_end_that_the_log_does_not_tell_is_told_from_the_streams_end() {
             if let SeenEnd::Failed(text) = &mut seen.end {
                 text.clear();
             }
+            let is_stopped = format == FrontFormat::AgUi && *state == "timed_out";
+            let meant = if is_stopped { &SeenEnd::Cancelled } else { meant };
             assert_eq!(seen.end, *meant, "{format:?} {text}");
             assert_eq!(seen.steps[0].text, "Hi", "{format:?}");
         }

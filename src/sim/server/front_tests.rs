@@ -266,7 +266,7 @@ fn what_a_ring_has_lost_is_a_gap_in_every_format() {
     let execution = test_server.run(long, ",\"hold\":\"newest\"");
     test_server.pass(60 * SECOND);
     for (format, gap) in
-        [("ai-sdk", "\"data-gap\""), ("ag-ui", "\"gap\""), ("langgraph", "\"gap\"")]
+        [("ai-sdk", "\"data-gap\""), ("ag-ui", "\"streamdoor.gap\""), ("langgraph", "\"gap\"")]
     {
         let heard = test_server.get(&format!("/v1/executions/{execution}/events?format={format}"));
         assert!(heard.starts_with("HTTP/1.1 200"), "{heard}");
@@ -280,7 +280,7 @@ fn who_reads_slowly_is_told_of_a_gap_in_the_middle_and_of_the_end() {
     let mut test_server = servers(1, &slowly());
     let long = Work { chunk_count: 1_000, chunk_bytes_max: 4_000, ..SHORT };
     for (format, gap) in
-        [("ai-sdk", "\"data-gap\""), ("ag-ui", "\"gap\""), ("langgraph", "\"gap\"")]
+        [("ai-sdk", "\"data-gap\""), ("ag-ui", "\"streamdoor.gap\""), ("langgraph", "\"gap\"")]
     {
         let body = json!({"tool": "script", "arguments": long.arguments()});
         let query = format!("stream={format}&policy=drop_oldest&max_chunks=2");

@@ -13,7 +13,7 @@ async function read(url, messages) {
   const subscriber = {
     onEvent({ event }) {
       if (seen.types.at(-1) !== event.type) seen.types.push(event.type);
-      if (event.type === "CUSTOM" && event.name === "gap") seen.gaps += 1;
+      if (event.type === "CUSTOM" && event.name === "streamdoor.gap") seen.gaps += 1;
     },
     onRunErrorEvent({ event }) {
       seen.errors.push({ message: event.message, code: event.code });

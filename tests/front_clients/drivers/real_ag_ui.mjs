@@ -20,11 +20,11 @@ async function run(threadId, messages, look = () => {}, more = {}) {
   const subscriber = {
     onEvent({ event }) {
       if (event.type === "CUSTOM") seen.custom[event.name] = event.value;
-      if (event.type === "CUSTOM" && event.name === "gap") seen.gaps += 1;
+      if (event.type === "CUSTOM" && event.name === "streamdoor.gap") seen.gaps += 1;
       look(event, agent);
     },
     onRunErrorEvent({ event }) {
-      seen.ending = event.code === "cancelled" ? "cancelled" : "failed";
+      seen.ending = "failed";
       seen.problem = `${event.code}: ${event.message}`;
     },
     onRunFinishedEvent({ outcome }) {
@@ -43,8 +43,8 @@ function told({ messages, custom, ...seen }) {
   const results = of("tool").map((message) => [message.toolCallId, message.content]);
   return {
     ...seen,
-    execution: custom.execution?.execution,
-    passed_over: custom.tools_passed_over ?? [],
+    execution: custom["streamdoor.execution"]?.execution,
+    passed_over: custom["streamdoor.tools_passed_over"] ?? [],
     text: of("assistant").map((message) => message.content ?? "").join(""),
     reasoning: of("reasoning").map((message) => message.content ?? "").join(""),
     pieces: Object.fromEntries(pieces),

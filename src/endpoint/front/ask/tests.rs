@@ -118,6 +118,26 @@ fn a_run_of_ag_ui_is_a_conversation_with_its_context_and_the_pages_tools() {
 }
 
 #[test]
+fn an_input_of_a_newer_ag_ui_is_read_as_far_as_it_is_known() {
+    let body = json!({
+        "threadId": "t", "runId": "r", "protocolVersion": "1.7", "novelty": {"a": 1},
+        "messages": [
+            {"id": "1", "role": "narrator", "content": {"new": true}},
+            {"id": "2", "role": "user", "mood": 7, "content": [
+                {"type": "smell", "text": 7}, {"type": "text", "text": "count"},
+            ]},
+        ],
+        "resume": [{"interruptId": "i", "status": "resolved"}],
+    });
+    let request = read_ag_ui(&bytes(&body)).unwrap();
+    assert_eq!((request.messages, request.client_tools), (vec![user("count")], Vec::new()));
+    for version in ["2.0", "draft", ""] {
+        let body = json!({"messages": [], "protocolVersion": version});
+        assert!(read_ag_ui(&bytes(&body)).is_ok(), "{version}");
+    }
+}
+
+#[test]
 fn commands_of_langgraph_start_runs_or_are_refused_by_name() {
     let body = json!({"id": 1, "method": "run.start", "params": {
         "assistant_id": "agent",
@@ -173,7 +193,10 @@ fn what_is_not_understood_is_refused_by_the_name_of_its_field() {
     let follow: Read = |body| read_follow(body).map(drop);
     let start = |params: Value| json!({"id": 1, "method": "run.start", "params": params});
     let no_role = json!({"assistant_id": "a", "input": {"messages": [{"content": "x"}]}});
-    let cases: [(Read, Value, &str); 14] = [
+    let of_ag_ui = |name: &str, value: Value| json!({"messages": [], name: value});
+    let says = |message: Value| json!({"messages": [message]});
+    let calls = |call: Value| says(json!({"role": "assistant", "toolCalls": [call]}));
+    let cases: [(Read, Value, &str); 28] = [
         (ai_sdk, json!([]), ""),
         (ai_sdk, json!({}), "messages"),
         (ai_sdk, json!({"messages": {}}), "messages"),
@@ -181,8 +204,34 @@ fn what_is_not_understood_is_refused_by_the_name_of_its_field() {
         (ai_sdk, json!({"messages": [{"role": "x", "parts": []}]}), "messages[0].role"),
         (ai_sdk, json!({"messages": [], "id": 7}), "id"),
         (ag_ui, json!({"messages": [{"role": "user", "content": 7}]}), "messages[0].content"),
-        (ag_ui, json!({"messages": [{"role": "x", "content": ""}]}), "messages[0].role"),
-        (ag_ui, json!({"messages": [], "tools": 7}), "tools"),
+        (ag_ui, says(json!({"role": 7, "content": ""})), "messages[0].role"),
+        (ag_ui, says(json!({"content": ""})), "messages[0].role"),
+        (ag_ui, says(json!({"role": "tool", "content": ""})), "messages[0].toolCallId"),
+        (
+            ag_ui,
+            says(json!({"role": "user", "content": [{"type": "text", "text": 7}]})),
+            "messages[0].content",
+        ),
+        (ag_ui, says(json!({"role": "assistant", "toolCalls": 7})), "messages[0].toolCalls"),
+        (ag_ui, calls(json!({"id": 7})), "messages[0].toolCalls[0].id"),
+        (
+            ag_ui,
+            calls(json!({"id": "a", "function": {"name": "f", "arguments": {}}})),
+            "messages[0].toolCalls[0].function.arguments",
+        ),
+        (ag_ui, of_ag_ui("tools", json!(7)), "tools"),
+        (ag_ui, of_ag_ui("tools", json!([{"name": 7}])), "tools[0].name"),
+        (
+            ag_ui,
+            of_ag_ui("tools", json!([{"name": "f", "description": 7}])),
+            "tools[0].description",
+        ),
+        (ag_ui, of_ag_ui("context", json!({})), "context"),
+        (ag_ui, of_ag_ui("context", json!([{"description": "d"}])), "context[0].value"),
+        (ag_ui, of_ag_ui("protocolVersion", json!(1)), "protocolVersion"),
+        (ag_ui, of_ag_ui("parentRunId", json!(1)), "parentRunId"),
+        (ag_ui, of_ag_ui("resume", json!({})), "resume"),
+        (ag_ui, of_ag_ui("threadId", json!(1)), "threadId"),
         (command, json!({"method": "run.start"}), "id"),
         (command, start(json!({"input": "x"})), "params.assistant_id"),
         (command, start(json!({"assistant_id": "a"})), "params.input"),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{SeenCall, SeenEnd, SeenStep, SeenStream, arguments, require, some_text, text};
 
@@ -51,6 +51,7 @@ impl AgUiClient {
         match name {
             "RUN_STARTED" => {
                 self.has_started = true;
+                require(event["protocolVersion"] == "1.0", "the version is not 1.0")?;
                 some_text(event, "threadId")?;
                 some_text(event, "runId").map(drop)
             }
@@ -59,7 +60,6 @@ impl AgUiClient {
                 self.has_ended = true;
                 let message = some_text(event, "message")?.to_owned();
                 self.seen.end = match event["code"].as_str() {
-                    Some("cancelled") => SeenEnd::Cancelled,
                     Some("detached") => SeenEnd::Detached,
                     _ => SeenEnd::Failed(message),
                 };
@@ -79,7 +79,9 @@ impl AgUiClient {
                 require(self.steps.remove(some_text(event, "stepName")?), "the step is not open")
             }
             "CUSTOM" => {
-                self.seen.gap_count += usize::from(some_text(event, "name")? == "gap");
+                let name = some_text(event, "name")?;
+                self.seen.gap_count += usize::from(name == "streamdoor.gap");
+                require(name.starts_with("streamdoor."), "the name has no prefix")?;
                 require(event["value"].is_object(), "the value is not an object")
             }
             _ if name.starts_with("TOOL_CALL") => self.call(name, event),
@@ -159,10 +161,7 @@ impl AgUiClient {
         some_text(event, "activityType")?;
         if name == "ACTIVITY_SNAPSHOT" {
             let is_known = !self.activities.insert(id.to_owned());
-            require(
-                event["content"]["pieces"] == serde_json::json!([]),
-                "the activity is not empty",
-            )?;
+            require(event["content"]["pieces"] == json!([]), "the activity is not empty")?;
             let is_kept = is_known && event["replace"] == false;
             if !is_kept {
                 self.seen.known(&call.into())?.pieces.clear();
@@ -188,14 +187,19 @@ impl AgUiClient {
         for open in [&self.steps, &self.messages, &self.reasoning, &self.spans, &self.calls] {
             require(open.is_empty(), &format!("{open:?} is open"))?;
         }
-        let outcome = serde_json::json!({"type": "success"}); // Strict: no other fields.
-        require(event["outcome"] == outcome, "the outcome is unknown")?;
+        // Strict: no other fields.
+        self.seen.end = match &event["outcome"] {
+            outcome if *outcome == json!({"type": "success"}) => SeenEnd::Completed,
+            outcome if *outcome == json!({"type": "cancelled"}) => SeenEnd::Cancelled,
+            _ => return Err("the outcome is unknown".to_owned()),
+        };
+        let has_result = event.get("result").is_some();
+        require(has_result == (self.seen.end == SeenEnd::Completed), "the result is wrong")?;
         for usage in event.get("usage").and_then(Value::as_array).into_iter().flatten() {
             for (name, value) in usage.as_object().ok_or("a usage is not an object")? {
                 require(name == "model" || value.is_u64(), "a count is not a number")?;
             }
         }
-        self.seen.end = SeenEnd::Completed;
         Ok(())
     }
 

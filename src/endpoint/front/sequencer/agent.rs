@@ -98,7 +98,12 @@ impl Sequencer {
                 self.step_end(step, outcome, *usage, emit);
             }
             Final::ExecutionCompleted { final_state } => {
-                self.run_end(RunOutcome::Completed, final_state, emit);
+                let is_limited = match final_state.reason {
+                    Reason::Hook(_) => true,
+                    ref reason => reason.is_limit(),
+                };
+                let how = if is_limited { RunOutcome::Limited } else { RunOutcome::Completed };
+                self.run_end(how, final_state, emit);
             }
             Final::ExecutionFailed { error, final_state } => {
                 let Failure { code, message, .. } = error;
@@ -178,7 +183,7 @@ impl Sequencer {
 
     fn run_end(&mut self, how: RunOutcome, state: &FinalState, emit: &mut EmitOp<'_>) {
         self.start(emit);
-        let is_broken = how != RunOutcome::Completed;
+        let is_broken = !matches!(how, RunOutcome::Completed | RunOutcome::Limited);
         self.leave(StepEnd { is_broken, ..StepEnd::default() }, emit);
         let ending = Ending {
             how,
