@@ -250,10 +250,18 @@ impl Chat {
 
 fn usage_of(usage: &Value) -> Option<Usage> {
     let cached = number(&usage["prompt_tokens_details"]["cached_tokens"]);
+    let input_tokens = number(&usage["prompt_tokens"]).unwrap_or(0);
+    let mut output_tokens = number(&usage["completion_tokens"]).unwrap_or(0);
+    let reasoning_tokens = number(&usage["completion_tokens_details"]["reasoning_tokens"]);
+    // Some providers count reasoning beside the completion. Their total shows it.
+    let with_reasoning = output_tokens.saturating_add(reasoning_tokens.unwrap_or(0));
+    if number(&usage["total_tokens"]) == input_tokens.checked_add(with_reasoning) {
+        output_tokens = with_reasoning;
+    }
     usage.is_object().then(|| Usage {
-        input_tokens: number(&usage["prompt_tokens"]).unwrap_or(0),
-        output_tokens: number(&usage["completion_tokens"]).unwrap_or(0),
-        reasoning_tokens: number(&usage["completion_tokens_details"]["reasoning_tokens"]),
+        input_tokens,
+        output_tokens,
+        reasoning_tokens,
         cached_input_tokens: cached.or_else(|| number(&usage["prompt_cache_hit_tokens"])),
     })
 }

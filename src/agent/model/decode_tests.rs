@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
+use crate::agent::Usage;
 use crate::agent::model::{AnswerDecoder, Endpoint, ModelEvent, ModelFault, Wire};
 use crate::limits;
 
@@ -181,4 +182,23 @@ fn an_answer_begins_anew_after_a_restart() {
     decoder.restart();
     decoder.feed(format!("data: {call}\n\n").as_bytes(), &mut events).unwrap();
     assert_eq!(events, first); // The call is number 0 again.
+}
+
+#[test]
+fn reasoning_that_is_counted_beside_the_output_is_added_to_it() {
+    for (total, output_tokens) in [(27, 17), (20, 10), (0, 10)] {
+        let (mut decoder, mut events) = (decoder(Wire::ChatCompletions), VecDeque::new());
+        let frame = json!({"choices": [], "usage": {
+            "prompt_tokens": 10, "completion_tokens": 10, "total_tokens": total,
+            "completion_tokens_details": {"reasoning_tokens": 7},
+        }});
+        decoder.feed(format!("data: {frame}\n\n").as_bytes(), &mut events).unwrap();
+        let usage = Usage {
+            input_tokens: 10,
+            output_tokens,
+            reasoning_tokens: Some(7),
+            cached_input_tokens: None,
+        };
+        assert_eq!(events.pop_front(), Some(ModelEvent::Usage(usage)), "{total}");
+    }
 }
