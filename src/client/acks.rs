@@ -28,7 +28,7 @@ const BYTES_DUE: usize = 8 << 10;
 /// Fewer are acknowledged once nothing has come for this long.
 const QUIET: Duration = Duration::from_millis(10);
 
-const _: () = assert!(CHUNKS_DUE < limits::CLIENT_ACK_WINDOW as u64);
+const _: () = assert!(2 * CHUNKS_DUE < limits::CLIENT_ACK_WINDOW as u64);
 
 /// The acknowledgements of one stream.
 #[derive(Debug, Default)]
@@ -82,6 +82,12 @@ impl Acks {
     /// Handles silence for as long as [`Acks::speak`] returned.
     pub fn quiet(&mut self) {
         self.is_quiet = true;
+    }
+
+    /// True if an acknowledgement must not wait for bytes that are already here.
+    pub fn is_overdue(&self, dealt_seq: u64) -> bool {
+        let chunk_count = dealt_seq.saturating_sub(self.acked_seq);
+        chunk_count >= 2 * CHUNKS_DUE || self.unacked_bytes >= 2 * BYTES_DUE
     }
 
     /// Acknowledges `dealt_seq` if an acknowledgement is due. Returns how long the stream may wait

@@ -42,6 +42,8 @@ pub(super) enum WaitLimit {
     Until(Instant, Duration),
     /// For this long for each receive.
     Silence(Duration),
+    /// No wait.
+    Now,
 }
 
 /// The parts of a response head that the client uses.
@@ -81,6 +83,7 @@ impl WaitLimit {
     fn left(self) -> Result<Duration, Cut> {
         match self {
             WaitLimit::Silence(time) => Ok(time),
+            WaitLimit::Now => Ok(Duration::ZERO),
             WaitLimit::Until(deadline, time) => match deadline.since(Clock::now()) {
                 Duration::ZERO => Err(Cut::Silent(time)),
                 left => Ok(left),
@@ -90,8 +93,10 @@ impl WaitLimit {
 
     /// The error after a wait in vain.
     fn exhausted(self) -> Cut {
-        let (WaitLimit::Until(_, time) | WaitLimit::Silence(time)) = self;
-        Cut::Silent(time)
+        Cut::Silent(match self {
+            WaitLimit::Until(_, time) | WaitLimit::Silence(time) => time,
+            WaitLimit::Now => Duration::ZERO,
+        })
     }
 }
 
@@ -269,11 +274,16 @@ impl ClientConnection {
     fn fill(&mut self, wait_limit: WaitLimit) -> Result<usize, ClientError> {
         loop {
             let left = wait_limit.left()?;
-            if self.read_timeout != Some(left) {
-                self.socket.set_read_timeout(left).map_err(Cut::Failed)?;
-                self.read_timeout = Some(left);
-            }
-            match self.socket.read(&mut self.buffer) {
+            let read = if matches!(wait_limit, WaitLimit::Now) {
+                self.socket.read_now(&mut self.buffer)
+            } else {
+                if self.read_timeout != Some(left) {
+                    self.socket.set_read_timeout(left).map_err(Cut::Failed)?;
+                    self.read_timeout = Some(left);
+                }
+                self.socket.read(&mut self.buffer)
+            };
+            match read {
                 Ok(count) => {
                     (self.at, self.filled) = (0, count);
                     self.is_answered |= count > 0;

@@ -258,8 +258,18 @@ impl EventStream {
         let Some(link) = &mut self.link else { return self.reconnect() };
         // The caller asks for more, so it has taken all events up to here.
         let reported_seq = self.order.reported_seq().unwrap_or(0);
-        let wait_max = self.acks.as_mut().and_then(|acks| acks.speak(&self.client, reported_seq));
-        let error = match link.receive(self.options.silence_max, wait_max) {
+        let silence_max = self.options.silence_max;
+        let mut received = Ok(Received::Nothing);
+        if self.acks.as_ref().is_some_and(|acks| !acks.is_overdue(reported_seq)) {
+            // The end may be here already. The server knows no acknowledgement after it.
+            received = link.receive(silence_max, Some(Duration::ZERO));
+        }
+        if matches!(received, Ok(Received::Nothing)) {
+            let acks = self.acks.as_mut();
+            let wait_max = acks.and_then(|acks| acks.speak(&self.client, reported_seq));
+            received = link.receive(silence_max, wait_max);
+        }
+        let error = match received {
             Ok(Received::Bytes(count)) => {
                 self.acks.iter_mut().for_each(|acks| acks.received(count));
                 return Ok(());
@@ -366,7 +376,7 @@ impl StreamConnection {
     }
 
     /// Waits for bytes once all received ones are decoded, for at most `wait_max` if it is given.
-    /// Silence for longer than `silence_max` counts as a cut.
+    /// Zero means no wait. Silence for longer than `silence_max` counts as a cut.
     fn receive(
         &mut self,
         silence_max: Duration,
@@ -378,7 +388,10 @@ impl StreamConnection {
         self.received.clear();
         self.at = 0;
         let silence_max = silence_max.max(limits::CLIENT_RETRY_MIN);
-        let wait_limit = WaitLimit::Silence(wait_max.unwrap_or(silence_max).min(silence_max));
+        let wait_limit = match wait_max {
+            Some(Duration::ZERO) => WaitLimit::Now,
+            _ => WaitLimit::Silence(wait_max.unwrap_or(silence_max).min(silence_max)),
+        };
         match self.connection.receive(wait_limit, &mut self.received) {
             Ok(has_more) => self.is_complete = !has_more,
             Err(ClientError::Cut(Cut::Silent(_))) if wait_max.is_some() => {

@@ -1,6 +1,9 @@
 //! Streams that break anywhere are still delivered whole. A stream that is not whole is no success.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::ops::ControlFlow;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use serde_json::json;
@@ -8,14 +11,14 @@ use streamdoor::base::ExecutionId;
 use streamdoor::client::{
     Client, ClientError, Cut, ExecuteOptions, FollowOptions, Reached, SeenTotals, StreamEvent,
 };
-use streamdoor::endpoint::StreamFormat;
+use streamdoor::endpoint::{DeliveryOptions, StreamFormat};
 use streamdoor::limits;
-use streamdoor::stream::{EndState, Outcome};
-use streamdoor::wire::events;
+use streamdoor::stream::{EndState, Outcome, Policy};
+use streamdoor::wire::events::{self, WireEvent};
 
 use crate::server::{
     HEAD_SEQ, ID, Reply, Server, after, body_chunk, bytes_before, chunk, data, end, header,
-    json as answer, reached, response, script, started, stream_head, tell,
+    json as answer, reached, response, script, started, started_under, stream_head, tell,
 };
 
 const FORMATS: [StreamFormat; 2] = [StreamFormat::Sse, StreamFormat::Ndjson];
@@ -375,4 +378,49 @@ fn a_closure_can_take_events_and_have_enough_of_them() {
         if count == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     assert_eq!((ended.unwrap(), count), (None, 3));
+}
+
+#[test]
+fn nothing_is_acknowledged_once_the_end_is_here() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (taken_sender, taken) = channel();
+    let (written_sender, written) = channel();
+    let serving = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 4_096];
+        assert!(stream.read(&mut request).unwrap() > 0);
+        let sse = StreamFormat::Sse;
+        // So many chunks that an acknowledgement is due.
+        let mut bytes = stream_head(sse);
+        tell(&mut bytes, sse, Some(0), &started_under("block", 1));
+        (1..=20).for_each(|seq| tell(&mut bytes, sse, Some(seq), &chunk(seq, &data(seq))));
+        stream.write_all(&bytes).unwrap();
+        taken.recv().unwrap();
+        let mut rest = Vec::new();
+        let state = events::EndState::Ended("completed");
+        let WireEvent::End(ended) = end(state, 1..=20, 20) else { unreachable!() };
+        let whole = events::EndEvent { missed_chunks: 0, missed_bytes: 0, ..ended };
+        tell(&mut rest, sse, Some(21), &WireEvent::End(whole));
+        rest.extend_from_slice(b"0\r\n\r\n");
+        stream.write_all(&rest).unwrap();
+        written_sender.send(()).unwrap();
+        listener
+    });
+    let follow = options(StreamFormat::Sse, 0);
+    let delivery_options = DeliveryOptions { policy: Some(Policy::Block), ..<_>::default() };
+    let follow = FollowOptions { delivery_options, ..follow };
+    let mut last = None;
+    for event in Client::new(&url).unwrap().follow(id(), follow).unwrap() {
+        let event = event.unwrap();
+        if matches!(&event, StreamEvent::Chunk(chunk) if chunk.seq == 20) {
+            taken_sender.send(()).unwrap();
+            written.recv().unwrap();
+        }
+        last = Some(event);
+    }
+    assert!(matches!(last, Some(StreamEvent::End(_))), "{last:?}");
+    let listener = serving.join().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "an acknowledgement was sent");
 }
