@@ -287,9 +287,18 @@ impl fmt::Display for ServerError {
             }
             ServerError::Shard(error) => write!(out, "a shard did not start: {error}"),
             ServerError::Listen(error) => error.fmt(out),
-            ServerError::Call(error) => write!(out, "a shard ended: {error:?}"),
+            ServerError::Call(error) => write!(out, "a shard ended: {error}"),
         }
     }
 }
 
-impl std::error::Error for ServerError {}
+impl std::error::Error for ServerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ServerError::ShardCount { .. } => None,
+            ServerError::Shard(error) => Some(error),
+            ServerError::Listen(error) => Some(error),
+            ServerError::Call(error) => Some(error),
+        }
+    }
+}

@@ -411,7 +411,14 @@ impl fmt::Display for RunError {
     }
 }
 
-impl std::error::Error for RunError {}
+impl std::error::Error for RunError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RunError::Execute(error) => Some(error),
+            RunError::Subscribe(error) => Some(error),
+        }
+    }
+}
 
 impl<E: fmt::Display> fmt::Display for HandleError<E> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -422,4 +429,11 @@ impl<E: fmt::Display> fmt::Display for HandleError<E> {
     }
 }
 
-impl<E: fmt::Debug + fmt::Display> std::error::Error for HandleError<E> {}
+impl<E: std::error::Error + 'static> std::error::Error for HandleError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            HandleError::Call(error) => Some(error),
+            HandleError::Refused(error) => Some(error),
+        }
+    }
+}

@@ -659,3 +659,14 @@ fn a_turn_that_took_too_long_is_counted_with_what_it_did() {
     assert!(durations.sum_ns >= 3 * limits::STALL_THRESHOLD.as_nanos() as u64, "{stalls:?}");
     assert_eq!(durations.counts.iter().sum::<u64>(), counted, "{stalls:?}");
 }
+
+#[test]
+fn an_error_of_a_handle_has_its_cause_as_source() {
+    use std::error::Error;
+    let cause = SubscribeError::NotYet { next_seq: 1 };
+    let refused = HandleError::Refused(cause);
+    let run = RunError::Subscribe(cause);
+    for error in [&refused as &dyn Error, &run] {
+        assert_eq!(error.source().unwrap().downcast_ref(), Some(&cause), "{error}");
+    }
+}
