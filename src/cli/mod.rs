@@ -57,7 +57,7 @@ Commands:
   serve     let clients run tools and follow them, over HTTP
   stdio     serve the client that started this program, as its MCP server
   tools     list the tools and their arguments
-  demo      run a slow tool or stream a file with several subscribers, and show their latencies
+  demo      compare what subscribers with different policies receive from one tool
   call      run a tool of a server, and show its results as they arrive
   watch     list the executions of a server, or follow one of them
   cat       read an execution through a door: memory that is shared with the server

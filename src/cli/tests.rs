@@ -85,6 +85,7 @@ fn a_mistyped_word_is_told_with_the_nearest_one() {
         (&["serve", "--reactor", "urng"], "; did you mean uring?"),
         (&["serve", "--log-level", "wran"], "; did you mean warn?"),
         (&["demo", "--chunks", "-1"], "--chunks -1: must be a number from 0 to 1844"),
+        (&["demo", "--delay", "1500us"], "--delay 1500us: must be whole milliseconds"),
         (&["demo", "--process", "1ms,x"], "--process 1ms,x: each must be a number followed by"),
         (&["demo", "--subscribers", "0"], "--subscribers 0: must be from 1 to"),
         (&["pipe", "--chunk-bytes", "0", "x"], "--chunk-bytes 0: must be from 1 to"),

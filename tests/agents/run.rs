@@ -271,6 +271,11 @@ fn what_can_not_be_done_is_said_before_anything_is_asked() {
         (&["--model", "m", "task"], 3, "OPENAI_API_KEY"),
         (&["--model", "m", "--base-url", "nowhere", "task"], 2, "--base-url nowhere"),
         (&["--model", "m", "--base-url", url, "--tools", "none_such", "task"], 2, "none_such"),
+        (
+            &["--model", "m", "--base-url", url, "--tools", "serch_files", "task"],
+            2,
+            "did you mean search_files? The tools are: ",
+        ),
         (&["--model", "m", "--base-url", url, "--key-env", "NO_SUCH", "task"], 3, "NO_SUCH"),
         (&["--model", "m", "--base-url", url, "--listen", "0.0.0.0:0", "task"], 2, "0.0.0.0"),
         (&["--server", "http://127.0.0.1:1", "--wire", "chat", "task"], 2, "--server"),

@@ -82,7 +82,7 @@ fn exit_codes_say_whose_fault_it_was() {
         (&["cat", "--tool", "process_file", "--arg", "file_path=none"], 1, "none"),
         (&["cat", "--tool", "process_file", "--from", "live"], 2, "from its start"),
         (&["cat", &id, "--policy", "later"], 2, "policy"),
-        (&["cat", "--named", &id], 3, "No such file"),
+        (&["cat", "--named", &id], 3, "no execution is named"),
         (&["cat", "--named", &id, "--policy", "block"], 2, "block"),
         (&["pipe"], 2, "no name is given"),
     ] {

@@ -118,7 +118,7 @@ fn a_call_takes_other_forms() {
     let hashed = output(&arguments);
     assert_eq!(hashed.status.code(), Some(4), "{hashed:?}"); // The script has a gap.
     let said = text(&hashed.stderr);
-    assert!(said.starts_with("streamdoor: ") && said.contains(INCOMPLETE), "{said}");
+    assert!(said.starts_with("completed: ") && said.contains(INCOMPLETE), "{said}");
     assert!(text(&hashed.stdout).contains(" bytes, sha256 "));
     assert_eq!(std::fs::read(&path).unwrap(), payload());
     std::fs::remove_file(&path).unwrap();
@@ -243,8 +243,8 @@ fn exit_codes_tell_whose_fault_it_is() {
     );
     assert_eq!(code(&["watch", url, "x"], "an execution id has 26"), Some(2));
     assert_eq!(
-        code(&["call", "https://localhost", "t"], "https requires trusted certificates"),
-        Some(2)
+        code(&["call", "https://localhost:1", "t"], "https://localhost:1 cannot be reached"),
+        Some(3)
     );
     assert_eq!(code(&["call", url, "t", "--nothing"], "--nothing"), Some(2));
     assert_eq!(code(&["call", url, "t", "--kinds", "x"], "unknown kind"), Some(2));
@@ -313,7 +313,7 @@ fn a_watcher_lists_or_follows() {
     let lines = text(&list.stdout);
     let lines: Vec<&str> = lines.lines().collect();
     assert!(lines[0].starts_with("execution ") && lines[0].ends_with("progress"));
-    assert!(lines[1].starts_with(&format!("{ID}  t[2J  running ")), "{lines:?}");
+    assert!(lines[1].starts_with(&format!("{ID}  t^[[2J  running ")), "{lines:?}");
     assert!(lines[1].ends_with("6.0 s  25 % (1 of 4)"), "{lines:?}");
     assert_eq!(lines.len(), 2);
 

@@ -99,7 +99,8 @@ fn calls_and_watches_through_faulty_networks_are_whole_or_fail() {
                         Some(0) if is_whole => {
                             sums.whole += 1;
                             sums.broken_and_whole += u64::from(words.contains("broke"));
-                            let all = format!(", {FILE_BYTES} bytes in ");
+                            let (thousands, rest) = (FILE_BYTES / 1_000, FILE_BYTES % 1_000);
+                            let all = format!(", {thousands},{rest:03} bytes in ");
                             assert!(words.contains(&all), "seed {seed}: {words}");
                         }
                         Some(1) if !words.is_empty() => {

@@ -295,3 +295,21 @@ fn long_lines_are_cut_where_the_terminal_ends() {
         assert!(line.chars().count() < TERMINAL.columns, "{line}");
     }
 }
+
+#[test]
+fn the_output_of_tools_is_shown_line_by_line_if_it_is_wanted() {
+    let parts = [
+        started("1", "search"),
+        arguments("1", json!({})),
+        output("1", "one\ntw"),
+        output("1", "o\n\x1b[2Jthree"),
+        over("1", Outcome::Completed, None),
+    ];
+    let style = Style { shows_output: true, ..PIPE };
+    let lines = |style| {
+        let (_, status) = joined(&shown(style, Duration::from_secs(1), &parts));
+        status.lines().filter(|line| line.contains(" | ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(style), ["  search | one", "  search | two", "  search | ^[[2Jthree"]);
+    assert!(lines(PIPE).is_empty());
+}

@@ -107,6 +107,10 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<DemoOptions>, CliError> 
             other => return Err(other.unexpected().into()),
         }
     }
+    if !options.delay.as_nanos().is_multiple_of(1_000_000) {
+        let delay = spelled(options.delay);
+        return Err(CliError::Usage(format!("--delay {delay}: must be whole milliseconds")));
+    }
     Ok(Some(options))
 }
 

@@ -448,10 +448,15 @@ fn columns(titles: &[Column], rows: Vec<&Vec<String>>, width_max: usize) -> Vec<
         };
         shown.retain(|place| *place != first);
     }
+    // The first column has ids, whose beginnings are told apart.
+    const ID_CHARS_MIN: usize = 9;
+    let excess = needed(&shown).saturating_sub(width_max);
+    let id_width = width_of(0).saturating_sub(excess).max(ID_CHARS_MIN.min(width_of(0)));
     let line = |cells: &dyn Fn(usize) -> String| {
         let mut line = String::new();
         for place in &shown {
-            let (text, width) = (cells(*place), width_of(*place));
+            let width = if *place == 0 { id_width } else { width_of(*place) };
+            let text = if *place == 0 { clipped(&cells(0), width) } else { cells(*place) };
             let padding = " ".repeat(width.saturating_sub(text.chars().count()));
             match titles[*place].is_number {
                 true => line.extend([padding.as_str(), &text, "  "]),

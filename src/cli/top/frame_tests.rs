@@ -143,6 +143,9 @@ fn what_there_is_no_room_for_goes_in_a_sensible_order() {
     assert!(head(200).contains("age") && head(200).contains("progress"));
     let narrow = head(80);
     assert!(narrow.contains("chunks/s") && !narrow.contains("age"), "{narrow}");
+    let first = lines(None, &now, 50, None).into_iter().find(|line| line.starts_with("0000"));
+    let first = first.unwrap();
+    assert!(first.contains("0…  ") && first.contains("running"), "{first}");
     let short = lines(None, &now, 200, Some(5));
     assert_eq!(short.len(), 5);
 }
