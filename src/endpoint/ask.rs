@@ -114,7 +114,7 @@ pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
     }
     let method = if head.method == Method::Head { Method::Get } else { head.method };
     let Some((at, route)) = here.iter().find(|(_, route)| route.method == method) else {
-        let text = format!("{} is not allowed at this path", head.method);
+        let text = format!("this path allows only {}", methods_of(routes()));
         let error = ApiError::new(Status::METHOD_NOT_ALLOWED, "method_not_allowed", text);
         return Asked::refused(allow(Answer::error_in(words, &error), routes()));
     };

@@ -24,6 +24,8 @@ pub enum Method {
     Delete,
     /// `OPTIONS`.
     Options,
+    /// Any other method, such as `PATCH`, `TRACE` or an extension. No path allows it.
+    Other,
 }
 
 /// The HTTP version of a message.
@@ -124,11 +126,11 @@ impl<'a> RequestHead<'a> {
 }
 
 impl Method {
-    /// All methods.
+    /// All methods that a path may allow.
     pub const ALL: [Method; 6] =
         [Method::Get, Method::Head, Method::Post, Method::Put, Method::Delete, Method::Options];
 
-    /// The name, which is case-sensitive.
+    /// The name, which is case-sensitive. [`Method::Other`] has no name of its own.
     pub fn name(self) -> &'static str {
         match self {
             Method::Get => "GET",
@@ -137,12 +139,18 @@ impl Method {
             Method::Put => "PUT",
             Method::Delete => "DELETE",
             Method::Options => "OPTIONS",
+            Method::Other => "another method",
         }
     }
 
+    /// Reads the name. The message that follows `CONNECT` is no body, so nothing after it can be
+    /// read.
     fn parse(name: &str) -> Result<Method, Refusal> {
-        let method = Method::ALL.into_iter().find(|method| method.name() == name);
-        method.ok_or(Refusal::UnknownMethod)
+        match Method::ALL.into_iter().find(|method| method.name() == name) {
+            Some(method) => Ok(method),
+            None if name == "CONNECT" => Err(Refusal::NoTunnel),
+            None => Ok(Method::Other),
+        }
     }
 }
 

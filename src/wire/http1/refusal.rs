@@ -24,8 +24,8 @@ pub enum Refusal {
     // The first line.
     /// It is not `METHOD TARGET HTTP/1.1` with one space between each.
     BadFirstLine,
-    /// A method that this server does not implement.
-    UnknownMethod,
+    /// `CONNECT`, which asks for a tunnel.
+    NoTunnel,
     /// A version that is not HTTP/1.1 or HTTP/1.0.
     UnknownVersion,
     /// The target is neither a path, nor `http://…`, nor `*` of `OPTIONS`.
@@ -112,7 +112,7 @@ impl Refusal {
             | Refusal::TooManyHeaders
             | Refusal::HeadTooLong
             | Refusal::TrailersTooLong => Status::HEADERS_TOO_LARGE,
-            Refusal::UnknownMethod | Refusal::UnknownTransferCoding => Status::NOT_IMPLEMENTED,
+            Refusal::NoTunnel | Refusal::UnknownTransferCoding => Status::NOT_IMPLEMENTED,
             Refusal::UnknownVersion => Status::VERSION_NOT_SUPPORTED,
             _ => Status::BAD_REQUEST,
         }
@@ -139,7 +139,7 @@ impl Refusal {
             Refusal::ControlCharacter => "the head contains a control character",
             Refusal::EmptyLines => "empty lines come before the first line",
             Refusal::BadFirstLine => "the first line is not a line of HTTP/1.1",
-            Refusal::UnknownMethod => "the method is not implemented",
+            Refusal::NoTunnel => "CONNECT is not supported: this server is not a proxy",
             Refusal::UnknownVersion => "the version must be HTTP/1.1 or HTTP/1.0",
             Refusal::BadTarget => "the target is not a path",
             Refusal::TargetIsNotHost => "the authority of the target differs from Host",
