@@ -8,6 +8,7 @@ use crate::endpoint::ApiError;
 use crate::endpoint::fields::{Field, Shape};
 use crate::limits;
 use crate::wire::http1::{QueryError, QueryFault, Status};
+use crate::wire::json::whole_number;
 use crate::wire::strict::{self, Unreadable};
 
 /// Reads a body.
@@ -79,7 +80,7 @@ impl<'v> Members<'v> {
     pub fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let (min, max) = self.field(name).shape.number().expect("the field has this shape");
-        match value.as_u64().filter(|number| (min..=max).contains(number)) {
+        match whole_number(value).filter(|number| (min..=max).contains(number)) {
             Some(number) => Ok(Some(number)),
             None => Err(self.fault(name, QueryFault::NotANumber(min, max))),
         }

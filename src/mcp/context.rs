@@ -7,6 +7,7 @@ use super::client::{ClientCapabilities, ClientInfo};
 use super::{McpFault, Version};
 use crate::limits;
 use crate::trace::TraceContext;
+use crate::wire::json::whole_number;
 use crate::wire::jsonrpc::Id;
 use crate::wire::members::{member, take_member};
 
@@ -213,7 +214,7 @@ fn task_request(
         None | Some(Value::Null) => Ok(None),
         Some(Value::Object(wish)) => match wish.get("ttl") {
             None | Some(Value::Null) => Ok(Some(TaskRequest { ttl_ms: None })),
-            Some(ttl) => match ttl.as_u64() {
+            Some(ttl) => match whole_number(ttl) {
                 Some(ttl_ms) => Ok(Some(TaskRequest { ttl_ms: Some(ttl_ms) })),
                 None => Err(McpFault::invalid_params("`task.ttl` is not a number of milliseconds")),
             },

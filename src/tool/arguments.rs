@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use crate::wire::json::whole_number;
+
 /// An argument is missing, unknown, of another type or out of bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArgumentError {
@@ -62,7 +64,7 @@ impl Arguments {
         bounds: RangeInclusive<u64>,
     ) -> Result<u64, ArgumentError> {
         let Some(value) = self.fields.remove(field) else { return Ok(default) };
-        match value.as_u64() {
+        match whole_number(&value) {
             Some(number) if bounds.contains(&number) => Ok(number),
             _ => {
                 let (low, high) = (bounds.start(), bounds.end());

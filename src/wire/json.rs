@@ -14,6 +14,16 @@ const HIGH_BITS: u64 = ONES << 7;
 /// The bound below which a double holds every integer exactly.
 const EXACT_BELOW: f64 = (1u64 << 53) as f64;
 
+/// Returns a whole number that is not negative. `447.0` and `4.47e2` are whole numbers, too: many
+/// programs write every number as a double. From 2^53 on a double may have been rounded, so only
+/// plain digits are taken there.
+pub(crate) fn whole_number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        let double = value.as_f64().filter(|double| (0.0..EXACT_BELOW).contains(double))?;
+        (double.fract() == 0.0).then_some(double as u64)
+    })
+}
+
 /// Appends a string, with its quotes.
 pub(crate) fn write_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
@@ -168,6 +178,32 @@ pub(crate) fn write_value(out: &mut Vec<u8>, value: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_may_be_written_as_doubles_that_are_exact() {
+        let number = |text: &str| whole_number(&serde_json::from_str(text).unwrap());
+        let table = [
+            ("447", Some(447)),
+            ("447.0", Some(447)),
+            ("4.47e2", Some(447)),
+            ("0.0", Some(0)),
+            ("-0.0", Some(0)),
+            ("9007199254740991.0", Some((1 << 53) - 1)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("9007199254740992.0", None),
+            ("9007199254740993.0", None), // It would be rounded.
+            ("1e300", None),
+            ("18446744073709551616", None),
+            ("447.5", None),
+            ("-1", None),
+            ("-1.0", None),
+            (r#""447""#, None),
+            ("null", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(number(text), expected, "{text}");
+        }
+    }
     use crate::base::Random;
 
     fn spelled(write: impl FnOnce(&mut Vec<u8>)) -> String {

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::limits;
 use crate::tool::{TaskSupport, ToolSpec};
+use crate::wire::json::whole_number;
 
 /// The tool that opens a stream, ...
 pub const STREAM_OPEN: &str = "stream_open";
@@ -80,7 +81,7 @@ impl StreamCall {
             STREAM_READ => {
                 let offset = match arguments.get("offset") {
                     None | Some(Value::Null) => None,
-                    Some(offset) => match offset.as_u64() {
+                    Some(offset) => match whole_number(offset) {
                         Some(offset) => Some(offset),
                         None => {
                             return Err("argument `offset`: is not a number of bytes".to_owned());

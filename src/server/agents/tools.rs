@@ -17,6 +17,7 @@ use crate::server::{ServerShard, records, workers};
 use crate::shard::{Call, ExecuteOptions};
 use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::AGENT;
+use crate::wire::json::whole_number;
 
 const WINDOW: u32 = limits::AGENT_TOOL_WINDOW_CHUNKS;
 /// Starts a tool for a run and passes the run the result.
@@ -60,7 +61,7 @@ fn try_start_tool<R: Reactor + 'static>(
         let Some(depth) = hosted.depth.checked_sub(1) else {
             return Err("this run is not allowed to start agents".to_owned());
         };
-        let wanted = arguments["depth"].as_u64().unwrap_or(depth.into());
+        let wanted = whole_number(&arguments["depth"]).unwrap_or(depth.into());
         arguments["depth"] = wanted.min(depth.into()).into();
     }
     let prepared = workers::prepare_tool(shard, hosted.owner, tool, &arguments);

@@ -7,6 +7,7 @@ use super::{AskError, Conversation, FrontRequest, content, error, list, object};
 use crate::agent::CallMade;
 use crate::api::{CommandAnswer, OrNull, StartedRun, spelled};
 use crate::endpoint::front::Channels;
+use crate::wire::json::whole_number;
 
 /// A command of a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +60,7 @@ const NOT_SUPPORTED: [&str; 9] = [
 /// [`AskError`] names the field that is missing or wrong.
 pub fn read_command(body: &[u8], thread_id: &str) -> Result<Command, AskError> {
     let mut command = object(body)?;
-    let Some(id) = command.get("id").and_then(Value::as_u64) else {
+    let Some(id) = command.get("id").and_then(whole_number) else {
         return error("id", "must be a number");
     };
     let method = command.get("method").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -147,7 +148,7 @@ pub fn read_follow(body: &[u8]) -> Result<Follow, AskError> {
     let Some(names) = names else { return error("channels", "must be a list of texts") };
     let since = match members.get("since") {
         None | Some(Value::Null) => None,
-        Some(since) => match since.as_u64() {
+        Some(since) => match whole_number(since) {
             Some(since) => Some(since),
             None => return error("since", "must be a number"),
         },
