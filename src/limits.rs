@@ -340,6 +340,8 @@ pub const SHUTDOWN_RETRY_AFTER: Duration = Duration::from_secs(5);
 pub const RESULT_WAIT_DEFAULT: Duration = Duration::from_secs(30);
 /// Longest time that such a request can name.
 pub const RESULT_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Maximum number of executions in one reply. The client asks for the rest.
+pub const LISTED_EXECUTIONS_MAX: u32 = 1_000;
 /// The longest duration that a request may set for an execution: a week.
 pub const EXECUTION_DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Bytes that are enough for a coalesced delivery, where a request names only a delay.
@@ -478,7 +480,7 @@ pub const CLIENT_ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Time without data after which a client closes a stream: three keep-alives are missing.
 pub const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(45);
 /// Longest time for which the server can be asked to wait for an execution's end, in seconds.
-pub const CLIENT_RESULT_WAIT_S_MAX: u32 = 60;
+pub const CLIENT_RESULT_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Attempts in a row to resume a stream. With the waits between them they take some two minutes,
 /// longer than [`RECONNECT_GRACE`] and [`RETENTION`].
 pub const CLIENT_RECONNECTS_MAX: u32 = 8;

@@ -35,7 +35,7 @@ impl Client {
     /// Sends one request, and returns the body of the reply.
     fn call(&mut self, nonce: &str) -> Vec<u8> {
         let body = json!({"tool": "echo", "arguments": {"nonce": nonce}, "retention_ms": 0});
-        let (body, path) = (body.to_string(), "/v1/executions?stream=ndjson&policy=block");
+        let (body, path) = (body.to_string(), "/v1/executions?format=ndjson&policy=block");
         let length = body.len();
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\

@@ -152,7 +152,7 @@ fn outcome(address: &str, tool: &str) -> String {
     assert_eq!(status, 201, "{answer}");
     let created: Value = serde_json::from_str(&answer).unwrap();
     let path =
-        format!("/v1/executions/{}/result?wait_s=20", created["execution"].as_str().unwrap());
+        format!("/v1/executions/{}/result?wait_ms=20000", created["execution"].as_str().unwrap());
     let (status, answer) = ask(address, "GET", &path, "", "");
     assert_eq!(status, 200, "{answer}");
     serde_json::from_str::<Value>(&answer).unwrap()["state"].as_str().unwrap().to_owned()

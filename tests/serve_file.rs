@@ -161,7 +161,7 @@ fn a_large_file_reaches_32_subscribers_whole_through_flat_memory() {
     let server = Server::start(&["--files-root", std::env::temp_dir().to_str().unwrap()]);
     // One small execution runs first: memory that is bought once is no growth.
     let warm = json!({"tool": "slow_data_processor", "arguments": {"chunks": 10, "delay_ms": 0}});
-    server.ask("POST", "/v1/executions?stream=sse", &warm.to_string());
+    server.ask("POST", "/v1/executions?format=sse", &warm.to_string());
     let idle_bytes = server.memory_bytes("VmRSS:");
     let before = ["streamdoor_frames_encoded_total", "streamdoor_chunks_published_total"]
         .map(|name| server.metric(name));

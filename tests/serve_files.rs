@@ -86,7 +86,7 @@ fn run(server: &Server, tool: &str, arguments: Value) -> Result<(String, Value),
     let mut stream = server.connect();
     write!(
         stream,
-        "POST /v1/executions?stream=ndjson HTTP/1.0\r\nHost: 127.0.0.1\r\n\
+        "POST /v1/executions?format=ndjson HTTP/1.0\r\nHost: 127.0.0.1\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )

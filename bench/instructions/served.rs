@@ -102,7 +102,7 @@ impl Served {
 /// One chunk from a tool to the socket of one subscriber of server-sent events.
 pub fn chunk(times: u64) -> Result<(), String> {
     let mut served = Served::start()?;
-    let length = served.post("endless", "?stream=sse")?;
+    let length = served.post("endless", "?format=sse")?;
     if !served.buffer[..length].starts_with(b"HTTP/1.1 200 ") {
         return Err(String::from_utf8_lossy(&served.buffer[..length]).into_owned());
     }

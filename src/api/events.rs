@@ -76,7 +76,7 @@ documents! {
     }
 
     /// A part of an agent's run, which replaces a chunk. Each type has further members.
-    struct PartEvent: "PartEvent", open = true {
+    struct PartEvent: "PartEvent" {
         /// The type of the part.
         part("type"): String => json!({"type": "string", "pattern": "^[A-Z][A-Za-z]+$"}),
         /// The number of its chunk.
@@ -177,7 +177,7 @@ pub(super) fn any_event() -> Value {
 /// Returns the name and the schema of the event `progress`.
 pub(super) fn progress_event() -> (&'static str, Value) {
     type Head = progress::ProgressHead;
-    (Head::TITLE, object(Head::ABOUT, Head::IS_OPEN, progress_rows()))
+    (Head::TITLE, object(Head::ABOUT, progress_rows()))
 }
 
 fn named(name: &str) -> Value {

@@ -62,8 +62,10 @@ documents! {
 
     /// The list of executions.
     struct Executions: "Executions" {
-        /// The executions of the caller.
+        /// The executions of the caller, in the order of their creation.
         executions: Vec<Summary>,
+        /// The value of `after` for the rest of the list. It is absent if nothing follows.
+        next: Option<String>,
         /// The shards that have died. Their executions are missing in the list.
         dead_shards: Option<Vec<u8>>,
     }
@@ -84,6 +86,10 @@ documents! {
         subscribers: u64,
         /// The age of the execution, in milliseconds.
         age_ms: u64,
+        /// The time of creation (RFC 3339).
+        created_at: String => date_time(),
+        /// The time of the end (RFC 3339). It is absent until then.
+        ended_at: Option<String> => date_time(),
     }
 
     /// The status of an execution.
@@ -115,6 +121,10 @@ documents! {
         held_back_by: Vec<String> => holders(),
         /// The age of the execution, in milliseconds.
         age_ms: u64,
+        /// The time of creation (RFC 3339).
+        created_at: String => date_time(),
+        /// The time of the end (RFC 3339). It is absent until then.
+        ended_at: Option<String> => date_time(),
         /// The subscribers.
         subscribers: Vec<Subscriber>,
         /// The error text, if the execution has failed.
@@ -222,6 +232,11 @@ documents! {
         /// The last progress report. It is absent before the first.
         progress: Option<Progress>,
     }
+}
+
+/// Returns the schema of an instant.
+fn date_time() -> Value {
+    json!({"type": "string", "format": "date-time"})
 }
 
 /// Returns the schema of the names of those that hold an execution back.

@@ -34,8 +34,6 @@ pub trait Document: Member {
     const TITLE: &'static str;
     /// The purpose of the document.
     const ABOUT: &'static str;
-    /// True if later versions may add members.
-    const IS_OPEN: bool;
     /// The members, in the order in which they are written.
     const ROWS: &'static [Row];
 }
@@ -129,15 +127,12 @@ pub(super) fn reference<T: Document>() -> Value {
 
 /// Returns the schema of a document.
 pub fn schema<T: Document>() -> Value {
-    object(T::ABOUT, T::IS_OPEN, T::ROWS)
+    object(T::ABOUT, T::ROWS)
 }
 
-/// Returns the schema of an object with these members.
-pub(super) fn object(
-    about: &str,
-    is_open: bool,
-    rows: impl IntoIterator<Item = &'static Row>,
-) -> Value {
+/// Returns the schema of an object with these members. It allows others, because later versions may
+/// add members.
+pub(super) fn object(about: &str, rows: impl IntoIterator<Item = &'static Row>) -> Value {
     let (mut properties, mut required) = (Map::new(), Vec::new());
     for row in rows {
         properties.insert(row.name.to_owned(), row.described());
@@ -153,9 +148,6 @@ pub(super) fn object(
     if !required.is_empty() {
         schema["required"] = required.into();
     }
-    if !is_open {
-        schema["additionalProperties"] = false.into();
-    }
     schema
 }
 
@@ -163,7 +155,7 @@ pub(super) fn object(
 ///
 /// ```text
 /// /// The purpose of the document.
-/// struct Name: "TITLE" {                    // `open = true`: members may be added later.
+/// struct Name: "TITLE" {
 ///     /// The purpose of the member.
 ///     #[serde(serialize_with = "number")]   // Options for `serde`, if needed.
 ///     field("json name"): Type => schema(), // Name and schema, if they are not those of `Type`.
@@ -172,7 +164,7 @@ pub(super) fn object(
 macro_rules! documents {
     ($(
         $(#[doc = $about:literal])+
-        struct $document:ident $(<$life:lifetime>)?: $title:literal $(, open = $open:literal)? {
+        struct $document:ident $(<$life:lifetime>)?: $title:literal {
             $(
                 $(#[doc = $text:literal])+
                 $(#[serde($($option:tt)+)])?
@@ -195,7 +187,6 @@ macro_rules! documents {
         impl $(<$life>)? crate::api::Document for $document $(<$life>)? {
             const TITLE: &'static str = $title;
             const ABOUT: &'static str = concat!($($about),+);
-            const IS_OPEN: bool = crate::api::rows::given!($($open)?; false);
             const ROWS: &'static [crate::api::Row] = &[$(crate::api::Row {
                 name: crate::api::rows::given!($($name)?; stringify!($field)),
                 about: concat!($($text),+),

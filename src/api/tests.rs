@@ -7,7 +7,7 @@ use super::*;
 /// Returns a document with all members, in the order of their rows.
 fn subscriber() -> Value {
     json!({
-        "subscriber": "s0.1", "place": "local", "policy": "block", "limits": {"chunks": 6},
+        "subscriber": "s0.1", "place": "local", "policy": "block", "limits": {"max_chunks": 6},
         "next_seq": 8, "lag_chunks": 9, "lag_bytes": 10, "missed_chunks": 11, "missed_bytes": 12,
         "holds_back": true, "lost": false, "age_ms": 13,
     })
@@ -28,6 +28,7 @@ fn a_document_is_written_as_it_was_read() {
         },
         "chunks": 1, "bytes": 2, "head_seq": 3, "tail_seq": 4, "total_chunks": 5,
         "held_back": true, "held_back_by": ["s0.1", "hold"], "age_ms": 6,
+        "created_at": "c", "ended_at": "e",
         "subscribers": [subscriber()], "error": "e", "exit": {"signal": 9}, "links": links,
     });
     let read = read::<Execution>(document.clone(), "the answer").unwrap();
@@ -40,7 +41,7 @@ fn a_document_is_written_as_it_was_read() {
 fn a_tool_and_an_error_have_their_order() {
     let tool = r#"{"name":"t","description":"T.","input_schema":{"type":"object"},"#;
     let times = r#""timeouts":{"first_chunk_ms":1,"inactivity_ms":null,"total_ms":null},"#;
-    let subscribers = r#"{"policy":"block","limit_chunks":null,"limit_bytes":null}"#;
+    let subscribers = r#"{"policy":"block","max_chunks":null,"max_bytes":null}"#;
     let mut spec = crate::tool::ToolSpec::new("t", "T.");
     let first_chunk = Some(std::time::Duration::from_millis(1));
     spec.timeouts = crate::engine::Timeouts { first_chunk, ..crate::engine::Timeouts::NONE };
@@ -91,10 +92,10 @@ fn every_member_that_is_wrong_is_named() {
         document["limits"] = limits;
         fault::<Subscriber>(document)
     };
-    assert_eq!(nested(json!({})), "`chunks` of limits is missing");
+    assert_eq!(nested(json!({})), "`max_chunks` of limits is missing");
     assert_eq!(
-        nested(json!({"chunks": 1u64 << 32})),
-        "`chunks` of limits is not a number in its range"
+        nested(json!({"max_chunks": 1u64 << 32})),
+        "`max_chunks` of limits is not a number in its range"
     );
     // `serde` would read an array as a document.
     assert_eq!(nested(json!([1, 2])), "limits is not a JSON object");
@@ -157,7 +158,7 @@ fn a_member_that_an_answer_lacks_is_named() {
     });
     let summary = json!({
         "execution": id, "tool": "t", "state": "running", "chunks": 1, "bytes": 2,
-        "subscribers": 3, "age_ms": 4,
+        "subscribers": 3, "age_ms": 4, "created_at": "c", "ended_at": "e",
     });
     let ended = json!({
         "execution": id, "state": "failed", "chunks": 1, "bytes": 2, "complete": true,
@@ -172,7 +173,9 @@ fn a_member_that_an_answer_lacks_is_named() {
     assert_is_strict::<KeptBeginning>(&created["hold"]);
     assert_is_strict::<Links>(&links);
     assert_is_strict::<StateOf>(&json!({"execution": id, "state": "running"}));
-    assert_is_strict::<Executions>(&json!({"executions": [summary], "dead_shards": [1]}));
+    assert_is_strict::<Executions>(
+        &json!({"executions": [summary], "next": "n", "dead_shards": [1]}),
+    );
     assert_is_strict::<Summary>(&summary);
     assert_is_strict::<Ended<'_>>(&ended);
     assert_is_strict::<Progress>(&progress);

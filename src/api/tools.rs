@@ -24,7 +24,7 @@ documents! {
     }
 
     /// A tool.
-    struct Tool: "Tool", open = true {
+    struct Tool: "Tool" {
         /// The name of the tool.
         name: String,
         /// The purpose of the tool, for a person or a model that chooses one.
@@ -52,9 +52,9 @@ documents! {
         /// The lag policy.
         policy: Policy,
         /// The limit of the lag in chunks. `null`: the default of the policy.
-        limit_chunks: OrNull<u32>,
+        max_chunks: OrNull<u32>,
         /// The limit of the lag in bytes. `null`: only chunks count.
-        limit_bytes: OrNull<u64>,
+        max_bytes: OrNull<u64>,
     }
 
     /// The gathering of small parts into larger chunks.
@@ -144,8 +144,8 @@ impl From<&VirtualTool> for Tool {
 impl From<SubscribeDefaults> for Subscribers {
     fn from(terms: SubscribeDefaults) -> Subscribers {
         let SubscribeDefaults { policy, limit_chunks, limit_bytes } = terms;
-        let (limit_chunks, limit_bytes) = (OrNull(limit_chunks), OrNull(limit_bytes));
-        Subscribers { policy, limit_chunks, limit_bytes }
+        let (max_chunks, max_bytes) = (OrNull(limit_chunks), OrNull(limit_bytes));
+        Subscribers { policy, max_chunks, max_bytes }
     }
 }
 

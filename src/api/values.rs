@@ -41,7 +41,9 @@ plain! {
     i64: "a whole number", Value::is_i64, {"type": "integer"};
     u64: "a whole number of 64 bits", Value::is_u64, {"type": "integer", "minimum": 0};
     f64: "a number", Value::is_number, {"type": "number"};
-    Map<String, Value>: "a JSON object", Value::is_object, {"type": "object"};
+    Map<String, Value>: "a JSON object", Value::is_object, {
+        "type": "object", "additionalProperties": true
+    };
     Value: "a JSON value", is_some, {};
     Json: "a JSON value", is_some, {};
     OrNull<u32>: "a number in its range", fits::<OrNull<u32>>, {
@@ -322,7 +324,6 @@ pub(super) fn exit_schema() -> Value {
             "type": "object",
             "properties": {name: {"type": "integer"}},
             "required": [name],
-            "additionalProperties": false,
         })
     };
     json!({"oneOf": [one("code"), one("signal")]})
@@ -332,9 +333,9 @@ documents! {
     /// The limit of the lag of a subscriber, in chunks and in bytes.
     struct Limits: "Limits" {
         /// Number of chunks.
-        chunks: u32,
+        max_chunks: u32,
         /// Number of bytes. Without it, only chunks count.
-        bytes: Option<u64>,
+        max_bytes: Option<u64>,
     }
 
     /// The time limits of a call. `null` means no limit.
@@ -385,15 +386,15 @@ written_as! {
 #[doc(hidden)]
 impl From<LagLimit> for Limits {
     fn from(limit: LagLimit) -> Limits {
-        let bytes = Some(limit.bytes).filter(|bytes| *bytes < u64::MAX);
-        Limits { chunks: limit.chunks, bytes }
+        let max_bytes = Some(limit.bytes).filter(|bytes| *bytes < u64::MAX);
+        Limits { max_chunks: limit.chunks, max_bytes }
     }
 }
 
 #[doc(hidden)]
 impl From<Limits> for LagLimit {
     fn from(limits: Limits) -> LagLimit {
-        LagLimit { chunks: limits.chunks, bytes: limits.bytes.unwrap_or(u64::MAX) }
+        LagLimit { chunks: limits.max_chunks, bytes: limits.max_bytes.unwrap_or(u64::MAX) }
     }
 }
 

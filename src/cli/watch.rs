@@ -270,6 +270,8 @@ mod tests {
             bytes: 3_456,
             subscribers: 1,
             age_ms: 1_250,
+            created_at: String::new(),
+            ended_at: None,
         };
         let executions = [
             summary("0", "search_files", ExecutionState::Running),

@@ -268,12 +268,23 @@ impl Client {
         Ok(EventStream::new(self.clone(), options, Some(execution), connection, acks))
     }
 
-    /// Returns a summary of each execution.
+    /// Returns a summary of each execution, in the order of their creation.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn executions(&self) -> Result<Vec<Summary>, ClientError> {
-        Ok(self.get::<Executions>("/v1/executions")?.executions)
+        let mut page: Executions = self.get("/v1/executions")?;
+        let mut all = std::mem::take(&mut page.executions);
+        while let Some(next) =
+            page.next.filter(|next| next.chars().all(|c| c.is_ascii_alphanumeric()))
+        {
+            page = self.get(&format!("/v1/executions?after={next}"))?;
+            if page.executions.is_empty() {
+                break; // A server that promises more for ever.
+            }
+            all.append(&mut page.executions);
+        }
+        Ok(all)
     }
 
     /// Returns the status of an execution and of its subscribers.
@@ -314,16 +325,16 @@ impl Client {
     }
 
     /// Returns how an execution ended, and its output. Waits for the end for at most `wait` and at
-    /// most `limits::CLIENT_RESULT_WAIT_S_MAX`.
+    /// most `limits::CLIENT_RESULT_WAIT_MAX`.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn result(&self, execution: ExecutionId, wait: Duration) -> Result<Awaited, ClientError> {
-        let wait_s = wait.as_millis().div_ceil(1_000);
-        let wait_s = wait_s.min(limits::CLIENT_RESULT_WAIT_S_MAX.into()) as u64;
-        let target = format!("/v1/executions/{execution}/result?wait_s={wait_s}");
+        let wait_ms = wait.as_nanos().div_ceil(1_000_000);
+        let wait_ms = wait_ms.min(limits::CLIENT_RESULT_WAIT_MAX.as_millis()) as u64;
+        let target = format!("/v1/executions/{execution}/result?wait_ms={wait_ms}");
         let request = ClientRequest::new(Method::Get, target);
-        let (status, value) = self.ask(&request, Duration::from_secs(wait_s))?;
+        let (status, value) = self.ask(&request, Duration::from_millis(wait_ms))?;
         Awaited::read(value, status == HttpStatus::OK)
     }
 

@@ -177,7 +177,7 @@ pub(super) fn follow(
 
 /// `POST` of a new execution, with its stream as the response.
 pub(super) fn call(body: &Value, options: &FollowOptions) -> ClientRequest {
-    let mut target = format!("/v1/executions?stream={}", name_of(options.format));
+    let mut target = format!("/v1/executions?format={}", name_of(options.format));
     write_delivery_options(&mut target, options);
     let accept = options.format.media_type();
     ClientRequest { accept, ..ClientRequest::new(Method::Post, target).with_body(body) }
@@ -368,7 +368,7 @@ mod tests {
         let options = FollowOptions { from: From::Start, ..options };
         let request = call(&json!({}), &options);
         let query = query.replace("from=5&", "");
-        assert_eq!(request.target, format!("/v1/executions?stream={query}"));
+        assert_eq!(request.target, format!("/v1/executions?format={query}"));
         assert!(!request.is_repeatable());
     }
 

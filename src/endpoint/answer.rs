@@ -10,7 +10,7 @@ use crate::endpoint::access::OriginPlace;
 use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{ApiError, Surroundings, mcp};
 use crate::limits;
-use crate::wire::http1::{Framing, ResponseHead, Status};
+use crate::wire::http1::{Framing, Headers, ResponseHead, Status};
 use crate::wire::write_json;
 
 /// The media type of JSON.
@@ -24,6 +24,8 @@ pub struct Answer {
     media_type: Option<&'static str>,
     body: Cow<'static, [u8]>,
     retry_after: Option<Duration>,
+    /// The entity tag of a document that clients may keep, with its quotes.
+    etag: Option<&'static str>,
     extra_header: ExtraHeader,
     /// The refusal, if the answer is one.
     refusal: Option<Box<Refusal>>,
@@ -121,6 +123,7 @@ impl Answer {
             media_type: None,
             body: Cow::Borrowed(&[]),
             retry_after: None,
+            etag: None,
             extra_header: ExtraHeader::None,
             refusal: None,
         }
@@ -142,6 +145,17 @@ impl Answer {
                 Answer { retry_after, refusal, ..Answer::text(error.status, JSON, body) }
             }
         }
+    }
+
+    /// Adds an entity tag. The answer is 304 without a body if `If-None-Match` has the tag.
+    pub(super) fn tagged(self, etag: &'static str, headers: Headers<'_>) -> Answer {
+        let mut known = headers.texts("if-none-match").flat_map(|value| value.split(','));
+        let is_it = |tag: &str| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag;
+        let answer = match known.any(|tag| is_it(tag.trim_matches([' ', '\t']))) {
+            true => Answer::empty(Status::NOT_MODIFIED),
+            false => self,
+        };
+        Answer { etag: Some(etag), ..answer }
     }
 
     /// Adds the id of the session that the answer opens.
@@ -207,7 +221,10 @@ impl Answer {
             let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
             seconds.max(1).to_string()
         });
-        let no_store = self.media_type.map(|_| "no-store");
+        let cache_control = match self.etag {
+            Some(_) => Some("no-cache"), // Kept, but asked for each time.
+            None => self.media_type.map(|_| "no-store"),
+        };
         let extra_header = match &self.extra_header {
             ExtraHeader::Location(location) => Some(("location", location.as_str())),
             ExtraHeader::Session(session) => Some(("mcp-session-id", session.as_str())),
@@ -221,7 +238,8 @@ impl Answer {
         let (extra_name, extra_value) = extra_header.unzip();
         for (name, value) in [
             ("content-type", self.media_type),
-            ("cache-control", no_store),
+            ("cache-control", cache_control),
+            ("etag", self.etag),
             (extra_name.unwrap_or_default(), extra_value),
             ("retry-after", retry_after.as_deref()),
             ("connection", context.says_keep_alive()),

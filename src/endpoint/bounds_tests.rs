@@ -37,7 +37,7 @@ fn filled(route: &Route, name: &str, value: &str) -> String {
     let path = route.path.replace("{execution}", &id(1).to_string());
     let needed = match route.path {
         "/v1/events" if name != "executions" => format!("executions={}&", id(1)),
-        "/v1/executions" if name != "stream" => "stream=sse&".to_owned(),
+        "/v1/executions" if route.body.is_some() && name != "format" => "format=sse&".to_owned(),
         _ => String::new(),
     };
     format!("{path}?{needed}{name}={value}")
@@ -59,6 +59,8 @@ fn bad_values(shape: &Shape) -> Vec<String> {
         }
         Shape::Kinds => texts(&["", ",", "x", "STDOUT", "output,x"]),
         Shape::Executions => texts(&["x", "x,y"]),
+        Shape::ToolName => texts(&["", ",", "a%20b", "%C3%A4"]),
+        Shape::Place => texts(&["", "x", "0", "20260102030405678901"]),
         Shape::ToolNames => texts(&["", ",", "a%20b", "a,a", "%C3%A4"]),
         Shape::Ticket => Vec::new(), // Checked before all others: access/matrix_tests.rs.
         Shape::Either(_) => texts(&["", "x", "-1", "0"]),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::endpoint::{McpRequest, front};
+use crate::endpoint::{ListAsk, McpRequest, front};
 use crate::engine::{
     Coalesce, From, Hold, OnStall, ProgressSource, Start, SubscribeSpec, Timeouts,
 };
@@ -22,8 +22,8 @@ pub enum ApiCall {
     Tools,
     /// Runs a tool.
     Execute(Box<Execute>),
-    /// Lists the executions.
-    Executions,
+    /// Lists executions.
+    Executions(Box<ListAsk>),
     /// Describes an execution.
     Inspect(ExecutionId),
     /// Cancels an execution.
@@ -321,7 +321,7 @@ impl ApiCall {
             }
             ApiCall::Tools
             | ApiCall::Execute(_)
-            | ApiCall::Executions
+            | ApiCall::Executions(_)
             | ApiCall::AllProgress
             | ApiCall::Metrics(_)
             | ApiCall::Ready

@@ -10,7 +10,7 @@ use super::*;
 use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
 use crate::engine::{Coalesce, From, Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
-use crate::stream::{Kind, Kinds, Policy, Totals};
+use crate::stream::{ExecutionState, Kind, Kinds, Outcome, Policy, Totals};
 use crate::trace::TraceContext;
 
 pub fn id(index: u32) -> ExecutionId {
@@ -31,7 +31,7 @@ fn requests_without_parameters_are_the_calls_of_their_routes() {
     let (a, t, s) = (id(1), token(), subscriber());
     let table = [
         (get("/v1/tools"), ApiCall::Tools),
-        (get("/v1/executions"), ApiCall::Executions),
+        (get("/v1/executions"), ApiCall::Executions(ListAsk::default().into())),
         (get(&format!("/v1/executions/{a}")), ApiCall::Inspect(a)),
         (with("HEAD", &format!("/v1/executions/{a}"), ""), ApiCall::Inspect(a)),
         (get(&format!("http://h/v1/executions/{a}")), ApiCall::Inspect(a)),
@@ -64,8 +64,8 @@ fn a_result_is_waited_for_and_an_output_filtered() {
     let seconds = |wait| ApiCall::Result(a, Duration::from_secs(wait));
     let table = [
         ("result", seconds(30)),
-        ("result?wait_s=0", seconds(0)),
-        ("result?wait_s=60", seconds(60)),
+        ("result?wait_ms=0", seconds(0)),
+        ("result?wait_ms=60000", seconds(60)),
         ("output", ApiCall::Output(a, Kinds::ALL)),
         ("output?kinds=stdout", ApiCall::Output(a, Kinds::NONE.with(Kind::Stdout))),
     ];
@@ -359,14 +359,63 @@ fn the_answer_to_an_execution_can_be_its_stream() {
     let delivery_options =
         DeliveryOptions { policy: Some(Policy::Block), ack_window: Some(4), ..<_>::default() };
     let table = [
-        ("?stream=sse", (StreamFormat::Sse, DeliveryOptions::default())),
-        ("?stream=ndjson&policy=block&acks=4", (StreamFormat::Ndjson, delivery_options)),
+        ("?format=sse", (StreamFormat::Sse, DeliveryOptions::default())),
+        ("?format=ndjson&policy=block&acks=4", (StreamFormat::Ndjson, delivery_options)),
     ];
     for (query, stream) in table {
         let got = called(&post(&format!("/v1/executions{query}"), r#"{"tool":"t"}"#));
         let execute = Execute { stream: Some(stream), ..plain() };
         assert_eq!(got, ApiCall::Execute(execute.into()), "{query}");
     }
+}
+
+#[test]
+fn accept_decides_between_a_stream_and_a_document_unless_the_format_is_named() {
+    let sse = Some((StreamFormat::Sse, DeliveryOptions::default()));
+    let lines = Some((StreamFormat::Ndjson, DeliveryOptions::default()));
+    let table = [
+        ("", "", None),
+        ("Accept: */*\r\n", "", None),
+        ("Accept: application/json\r\n", "", None),
+        ("Accept: application/json, text/event-stream\r\n", "", None),
+        ("Accept: text/html\r\n", "", None),
+        ("Accept: text/event-stream\r\n", "", sse.clone()),
+        ("Accept: text/event-stream, */*;q=0.1\r\n", "", sse.clone()),
+        ("Accept: application/x-ndjson\r\n", "", lines.clone()),
+        ("Accept: text/event-stream\r\n", "?format=ndjson", lines),
+        ("Accept: application/json\r\n", "?format=sse", sse),
+    ];
+    let body = r#"{"tool":"t"}"#;
+    for (accept, query, stream) in table {
+        let length = body.len();
+        let headers =
+            format!("{accept}Content-Type: application/json\r\nContent-Length: {length}\r\n");
+        let request = with("POST", &format!("/v1/executions{query}"), &headers) + body;
+        let execute = Execute { stream, ..plain() };
+        assert_eq!(called(&request), ApiCall::Execute(execute.into()), "{accept}{query}");
+    }
+}
+
+#[test]
+fn a_list_is_filtered_and_continued() {
+    let place = "20260102030405678901".to_owned() + &id(3).to_string();
+    let query = format!("?tool=a.b-c_1&state=timed_out&limit=7&after={place}");
+    let created_at = "2026-01-02T03:04:05.678901Z".to_owned();
+    let ask = ListAsk {
+        tool: Some("a.b-c_1".into()),
+        state: Some(ExecutionState::Ended(Outcome::TimedOut)),
+        limit: 7,
+        after: Some(ListPlace { created_at, execution: id(3).to_string() }),
+    };
+    assert_eq!(called(&get(&format!("/v1/executions{query}"))), ApiCall::Executions(ask.into()));
+}
+
+#[test]
+fn whole_numbers_of_bodies_may_be_written_as_doubles() {
+    let body = r#"{"tool":"t","retention_ms":447.0,"block_deadline_ms":4.47e2}"#;
+    let ApiCall::Execute(execute) = called(&post("/v1/executions", body)) else { panic!() };
+    let ms = Some(Duration::from_millis(447));
+    assert_eq!((execute.opening.retention, execute.opening.block_deadline), (ms, ms));
 }
 
 #[test]

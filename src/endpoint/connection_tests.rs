@@ -16,7 +16,7 @@ fn pipelined_requests_are_answered_in_their_order() {
     let events = format!("/v1/executions/{}/events", id(1));
     let bytes = [
         get("/v1/tools"),
-        post("/v1/executions?stream=sse", PLAIN),
+        post("/v1/executions?format=sse", PLAIN),
         get("/healthz"),
         with("HEAD", "/healthz", ""),
         with("OPTIONS", "*", ""),

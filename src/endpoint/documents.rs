@@ -12,10 +12,12 @@ use crate::api::{
     Version, spelled,
 };
 use crate::base::{ExecutionId, Instant, ProgressToken};
+use crate::endpoint::list::{ListAsk, ListPlace};
 use crate::engine::{Hold, Status, SubscriberStatus, Timeouts};
+use crate::memory::ClockAnchor;
 use crate::stream::{DetachReason, ExecutionState, Exit, Outcome, Progress};
 use crate::tool::ToolSpec;
-use crate::trace::TraceContext;
+use crate::trace::{TraceContext, rfc3339};
 use crate::wire::{write_base64, write_json};
 
 /// The texts of a tool's last progress report: a message, and a context in JSON.
@@ -156,8 +158,9 @@ pub fn execution(
     texts: Texts<'_>,
     subscribers: &[SubscriberStatus],
     ticket: Option<&str>,
-    now: Instant,
+    clock: Clock,
 ) -> Value {
+    let (now, times) = (clock.now, clock.times_of(status));
     let holders = subscribers.iter().filter(|subscriber| subscriber.gates);
     let mut held_back_by: Vec<String> = holders.map(|holder| holder.id.to_string()).collect();
     if status.gated && status.holds {
@@ -177,6 +180,8 @@ pub fn execution(
         held_back: status.gated,
         held_back_by,
         age_ms: milliseconds(status.opened_at, now),
+        created_at: times.created_at,
+        ended_at: times.ended_at,
         subscribers: subscribers.iter().map(|each| subscriber(each, now)).collect(),
         error: status.error.as_deref().map(str::to_owned),
         exit: status.exit,
@@ -184,19 +189,70 @@ pub fn execution(
     })
 }
 
+/// The present, and the relation of the server's clock to dates.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// The present.
+    pub now: Instant,
+    /// The relation to dates.
+    pub anchor: ClockAnchor,
+}
+
+/// The dates of an execution (RFC 3339).
+struct Times {
+    created_at: String,
+    ended_at: Option<String>,
+}
+
+impl Clock {
+    /// Returns the place of an execution in the list of all.
+    pub fn place_of(&self, status: &Status) -> ListPlace {
+        let Times { created_at, .. } = self.times_of(status);
+        ListPlace { created_at, execution: status.id.to_string() }
+    }
+
+    fn times_of(&self, status: &Status) -> Times {
+        let date = |instant: Instant| rfc3339(self.anchor.wall_us_at(instant.nanos()));
+        Times { created_at: date(status.opened_at), ended_at: status.ended_at.map(date) }
+    }
+}
+
 /// Returns the list of executions, each with the name of its tool.
-pub fn executions<'a>(all: impl IntoIterator<Item = (&'a Status, &'a str)>, now: Instant) -> Value {
-    let one = |(status, tool): (&Status, &str)| Summary {
-        execution: status.id,
-        tool: tool.to_owned(),
-        state: status.state,
-        chunks: status.totals.chunks,
-        bytes: status.totals.bytes,
-        subscribers: status.subscriber_count.into(),
-        age_ms: milliseconds(status.opened_at, now),
+pub fn executions<'a>(all: impl IntoIterator<Item = (&'a Status, &'a str)>, clock: Clock) -> Value {
+    let one = |(status, tool): (&Status, &str)| {
+        let Times { created_at, ended_at } = clock.times_of(status);
+        Summary {
+            execution: status.id,
+            tool: tool.to_owned(),
+            state: status.state,
+            chunks: status.totals.chunks,
+            bytes: status.totals.bytes,
+            subscribers: status.subscriber_count.into(),
+            age_ms: milliseconds(status.opened_at, clock.now),
+            created_at,
+            ended_at,
+        }
     };
     let executions = all.into_iter().map(one).collect();
-    spelled(&Executions { executions, dead_shards: None })
+    spelled(&Executions { executions, next: None, dead_shards: None })
+}
+
+/// Returns a page of the executions of all shards, in the order of their creation. The lists of
+/// `dead_shards` are missing.
+pub fn listed(mut list: Vec<Value>, ask: &ListAsk, dead_shards: &[u8]) -> Value {
+    let place = |item: &Value| {
+        let text = |name: &str| item[name].as_str().expect("a shard spells it").to_owned();
+        ListPlace { created_at: text("created_at"), execution: text("execution") }
+    };
+    list.sort_by_cached_key(place);
+    let limit = ask.limit as usize;
+    let next = (list.len() > limit).then(|| place(&list[limit - 1]).to_string());
+    list.truncate(limit);
+    let mut document = gathered("executions".to_owned(), list, dead_shards);
+    if let Some(next) = next {
+        document["next"] = next.into();
+    }
+    document
 }
 
 /// Returns how an execution ended, with `data`: the payload that its ring still holds, the oldest
@@ -248,7 +304,7 @@ pub fn all_progress<'a>(all: impl IntoIterator<Item = Advance<'a>>) -> Value {
 pub fn gathered(name: String, list: Vec<Value>, dead_shards: &[u8]) -> Value {
     let dead_shards = (!dead_shards.is_empty()).then(|| dead_shards.to_vec());
     let mut document = match &*name {
-        "executions" => spelled(&Executions { executions: Vec::new(), dead_shards }),
+        "executions" => spelled(&Executions { executions: Vec::new(), next: None, dead_shards }),
         "progress" => spelled(&AllProgress { progress: Vec::new(), dead_shards }),
         _ => unreachable!("no other list goes to all shards"),
     };

@@ -2,10 +2,14 @@
 
 use serde_json::{Value, json};
 
+use super::ListAsk;
 use super::call_tests::{id, token};
-use super::documents::{self, all_progress, created, execution, executions, progress, result};
+use super::documents::{
+    self, Clock, all_progress, created, execution, executions, progress, result,
+};
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::{Hold, Status, SubscriberPlace, SubscriberStatus};
+use crate::memory::ClockAnchor;
 use crate::stream::{
     ExecutionState, Exit, Kinds, LagLimit, Outcome, Policy, Progress, Terms, Totals,
 };
@@ -15,7 +19,9 @@ const fn at_ms(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-const NOW: Instant = at_ms(5_000);
+/// The present: 5 s on the monotonic clock, and 8 s after 1970.
+const CLOCK: Clock =
+    Clock { now: at_ms(5_000), anchor: ClockAnchor { wall_us: 8_000_000, mono_ns: 5_000_000_000 } };
 
 /// Returns a status with as few known values as possible.
 pub fn bare() -> Status {
@@ -33,6 +39,7 @@ pub fn bare() -> Status {
         gated: false,
         holds: false,
         opened_at: at_ms(4_000),
+        ended_at: None,
         error: None,
         exit: None,
         ring: None,
@@ -54,6 +61,7 @@ pub fn full() -> Status {
         gated: true,
         error: Some("too slow".into()),
         exit: Some(Exit::Signal(9)),
+        ended_at: Some(at_ms(4_500)),
         ..bare()
     }
 }
@@ -95,9 +103,10 @@ fn an_execution_is_told_as_far_as_it_is_known() {
     let expected = json!({
         "execution": a, "tool": "tool", "state": "queued", "chunks": 0, "bytes": 0,
         "head_seq": 0, "tail_seq": 1, "held_back": false, "held_back_by": [], "age_ms": 1_000,
+        "created_at": "1970-01-01T00:00:07.000000Z",
         "subscribers": [], "links": links(None),
     });
-    assert_eq!(execution(&bare(), "tool", (None, None), &[], None, NOW), expected);
+    assert_eq!(execution(&bare(), "tool", (None, None), &[], None, CLOCK), expected);
     let texts = (Some("half"), Some("{\"a\":[1]}"));
     let expected = json!({
         "execution": a, "tool": "tool", "token": t, "state": "timed_out",
@@ -107,31 +116,57 @@ fn an_execution_is_told_as_far_as_it_is_known() {
         },
         "chunks": 9, "bytes": 900, "head_seq": 9, "tail_seq": 4, "total_chunks": 12,
         "held_back": true, "held_back_by": ["s0.1"], "age_ms": 1_000,
+        "created_at": "1970-01-01T00:00:07.000000Z", "ended_at": "1970-01-01T00:00:07.500000Z",
         "subscribers": [
             {
                 "subscriber": "s0.1", "place": "local", "policy": "block",
-                "limits": {"chunks": 14}, "next_seq": 5, "lag_chunks": 4, "lag_bytes": 400,
+                "limits": {"max_chunks": 14}, "next_seq": 5, "lag_chunks": 4, "lag_bytes": 400,
                 "missed_chunks": 1, "missed_bytes": 100, "holds_back": true, "lost": true,
                 "age_ms": 500,
             },
             {
                 "subscriber": "s1.1", "place": "remote", "policy": "drop_oldest",
-                "limits": {"chunks": 10, "bytes": 1_000}, "next_seq": 5, "lag_chunks": 4,
+                "limits": {"max_chunks": 10, "max_bytes": 1_000}, "next_seq": 5, "lag_chunks": 4,
                 "lag_bytes": 400, "missed_chunks": 1, "missed_bytes": 100, "holds_back": false,
                 "lost": false, "age_ms": 500,
             },
         ],
         "error": "too slow", "exit": {"signal": 9}, "links": links(Some(&t)),
     });
-    assert_eq!(execution(&full(), "tool", texts, &subscribers(), None, NOW), expected);
+    assert_eq!(execution(&full(), "tool", texts, &subscribers(), None, CLOCK), expected);
     // No reader has come yet for which the ring holds its chunks.
     let held = Status { gated: true, holds: true, ..bare() };
-    let told = execution(&held, "tool", (None, None), &[], None, NOW);
+    let told = execution(&held, "tool", (None, None), &[], None, CLOCK);
     assert_eq!((&told["held_back"], &told["held_back_by"]), (&json!(true), &json!(["hold"])));
     // A context that is not JSON is a text.
-    let told = execution(&full(), "tool", (None, Some("{")), &[], Some("T-1_x"), NOW);
+    let told = execution(&full(), "tool", (None, Some("{")), &[], Some("T-1_x"), CLOCK);
     assert_eq!(told["progress"]["context"], "{");
     assert_eq!(told["links"]["events"], format!("/v1/executions/{a}/events?ticket=T-1_x"));
+}
+
+#[test]
+fn a_page_of_all_shards_has_the_order_of_creation_and_says_where_the_rest_begins() {
+    let item = |index: u32, ms: u64| {
+        let status = Status { id: id(index), opened_at: at_ms(ms), ..bare() };
+        executions([(&status, "t")], CLOCK)["executions"][0].clone()
+    };
+    // Each shard sends one more than the limit, if it has one.
+    let list = vec![item(5, 4_000), item(1, 1_000), item(2, 2_000), item(4, 2_000)];
+    let ask = |limit| ListAsk { limit, ..ListAsk::default() };
+    let ids = |document: &Value| -> Vec<String> {
+        let all = document["executions"].as_array().unwrap();
+        all.iter().map(|item| item["execution"].as_str().unwrap().to_owned()).collect()
+    };
+    let expected = [1, 2, 4, 5].map(|index| id(index).to_string());
+    let mut twins = expected[1..3].to_vec();
+    twins.sort();
+    let expected = [&expected[..1], &twins, &expected[3..]].concat();
+    let all = documents::listed(list.clone(), &ask(4), &[]);
+    assert_eq!((ids(&all), all.get("next")), (expected.clone(), None));
+    let page = documents::listed(list, &ask(3), &[7]);
+    let next = format!("19700101000005000000{}", expected[2]);
+    assert_eq!((ids(&page), &page["next"]), (expected[..3].to_vec(), &json!(next)));
+    assert_eq!(page["dead_shards"], json!([7]));
 }
 
 #[test]
@@ -177,11 +212,14 @@ fn lists_have_a_line_each() {
         json!({
             "execution": id(1).to_string(), "tool": "tool", "state": state, "chunks": chunks,
             "bytes": bytes, "subscribers": subscribers, "age_ms": 1_000,
+            "created_at": "1970-01-01T00:00:07.000000Z",
         })
     };
-    let expected = json!({"executions": [line("queued", 0, 0, 0), line("timed_out", 9, 900, 2)]});
-    assert_eq!(executions([(&bare, "tool"), (&full, "tool")], NOW), expected);
-    assert_eq!(executions([], NOW), json!({ "executions": [] }));
+    let mut ended = line("timed_out", 9, 900, 2);
+    ended["ended_at"] = "1970-01-01T00:00:07.500000Z".into();
+    let expected = json!({"executions": [line("queued", 0, 0, 0), ended]});
+    assert_eq!(executions([(&bare, "tool"), (&full, "tool")], CLOCK), expected);
+    assert_eq!(executions([], CLOCK), json!({ "executions": [] }));
     let (t, e) = (token().to_string(), id(1).to_string());
     let rows = [
         (token(), id(1), None, (None, None)),
@@ -245,8 +283,8 @@ fn members_have_their_order() {
     let (full, texts) = (full(), (Some("m"), Some("{\"b\": 2.0}")));
     let created =
         created(id(1), Some(token()), "a", ExecutionState::Running, Hold::default(), None);
-    let execution = execution(&full, "a", texts, &subscribers(), None, NOW);
-    let executions = executions([(&full, "a")], NOW);
+    let execution = execution(&full, "a", texts, &subscribers(), None, CLOCK);
+    let executions = executions([(&full, "a")], CLOCK);
     let result = result(&full, b"a");
     let of_token = progress(token(), &full, texts);
     let all = all_progress([(token(), id(1), full.progress, texts)]);
@@ -255,7 +293,7 @@ fn members_have_their_order() {
         (
             &execution,
             "execution tool token state progress chunks bytes head_seq tail_seq total_chunks \
-             held_back held_back_by age_ms subscribers error exit links",
+             held_back held_back_by age_ms created_at ended_at subscribers error exit links",
         ),
         (&execution["links"], "self events result output progress"),
         (
@@ -263,7 +301,10 @@ fn members_have_their_order() {
             "subscriber place policy limits next_seq lag_chunks lag_bytes missed_chunks \
              missed_bytes holds_back lost age_ms",
         ),
-        (&executions["executions"][0], "execution tool state chunks bytes subscribers age_ms"),
+        (
+            &executions["executions"][0],
+            "execution tool state chunks bytes subscribers age_ms created_at ended_at",
+        ),
         (&result, "execution state chunks bytes complete encoding data exit error"),
         (&of_token, "token execution state progress"),
         (&all["progress"][0], "token execution progress"),

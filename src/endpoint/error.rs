@@ -1,7 +1,8 @@
 //! Errors of the HTTP interface: a status, a code for programs, a sentence for people, and the
 //! field and the limit concerned, if any.
 //!
-//! Codes are part of the interface: a published code keeps its meaning.
+//! Codes are part of the interface: a published code keeps its meaning. `error_codes.rs` has the
+//! table of all.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::api::{ErrorReply, Problem, spelled};
+use crate::endpoint::error_codes;
 use crate::engine::{AcknowledgeError, CancelError, NotFound, OpenError, SubscribeError};
 use crate::limits;
 use crate::tool::StartError;
@@ -32,8 +34,11 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// Creates an error without a field, a limit or a delay.
+    /// Creates an error without a field, a limit or a delay. [`ERROR_CODES`] has the code.
+    ///
+    /// [`ERROR_CODES`]: super::ERROR_CODES
     pub fn new(status: Status, code: &'static str, message: impl Into<String>) -> ApiError {
+        debug_assert!(error_codes::is_known(status, code), "{status:?} {code} is not in the table");
         let message = message.into();
         ApiError { status, code, message, field: None, limit: None, retry_after: None }
     }
@@ -128,7 +133,7 @@ impl From<SubscribeError> for ApiError {
         match error {
             SubscribeError::NotFound => NotFound.into(),
             SubscribeError::Limit { limit_chunks_max, .. } => {
-                invalid_field("limit_chunks", text).limit(limit_chunks_max.into())
+                invalid_field("max_chunks", text).limit(limit_chunks_max.into())
             }
             SubscribeError::Invalid { field } => invalid_field(field, text),
             SubscribeError::NotYet { next_seq } => {

@@ -69,6 +69,8 @@ pub(super) enum Shape {
     Members(&'static [Field]),
     /// One of several shapes, each of another JSON type.
     Either(&'static [Shape]),
+    /// The place in a list where the next part begins.
+    Place,
     /// An explicit `null`.
     Null,
 }
@@ -100,6 +102,21 @@ impl Field {
 
     pub const fn or(self, preset: Preset) -> Field {
         Field { preset: Some(preset), ..self }
+    }
+
+    /// Returns a value that the field may have. Names are those of tools that every server has.
+    pub fn example(&self) -> Value {
+        match self.name {
+            "tool" => "slow_data_processor".into(),
+            "arguments" => json!({"chunks": 5, "delay_ms": 10}),
+            "task" | "prompt" => "Say hello.".into(),
+            "traceparent" => "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into(),
+            _ => match self.preset {
+                Some(Preset::Number(number)) => number.into(),
+                Some(Preset::Text(text)) => text.into(),
+                None => self.shape.example(),
+            },
+        }
     }
 
     /// Returns the JSON Schema of the field, with its purpose.
@@ -148,6 +165,35 @@ impl Shape {
         }
     }
 
+    /// Returns a value of the shape.
+    pub fn example(&self) -> Value {
+        const EXECUTION: &str = "0123456789abcdefghjkmnpqrs";
+        match self {
+            Shape::Number { min, .. } => (*min).max(1).into(),
+            Shape::Choice(choices) => choices[0].into(),
+            Shape::Text { .. } | Shape::ToolName | Shape::Session => "example".into(),
+            Shape::Execution => EXECUTION.into(),
+            Shape::Executions => json!([EXECUTION]),
+            Shape::Subscriber => "s0.1".into(),
+            Shape::Token => "0".repeat(39).into(),
+            Shape::Ticket => "0".repeat(56).into(),
+            Shape::Kinds => json!([Kind::Output.name()]),
+            Shape::Cursors => "1".into(),
+            Shape::Place => format!("20260102030405678901{EXECUTION}").into(),
+            Shape::Anything => json!({"type": "object"}), // A schema, too.
+            Shape::Any => "example".into(),
+            Shape::Flag => true.into(),
+            Shape::Real => 0.5.into(),
+            Shape::Whole => 1.into(),
+            Shape::AgentTools | Shape::ToolNames => json!(["example"]),
+            Shape::Texts => json!(["messages"]),
+            Shape::Messages => json!([{"role": "user", "content": "Say hello."}]),
+            Shape::Members(fields) => example_of(fields),
+            Shape::Either(shapes) => shapes[0].example(),
+            Shape::Null => Value::Null,
+        }
+    }
+
     /// Returns the JSON Schema of the shape.
     pub fn schema(&self) -> Value {
         match self {
@@ -172,8 +218,9 @@ impl Shape {
             Shape::Kinds => {
                 json!({"type": "array", "items": Kind::schema(), "minItems": 1})
             }
+            Shape::Place => json!({"type": "string", "pattern": "^[0-9]{20}[0-9a-z]{26}$"}),
             Shape::Cursors => json!({"type": "string"}),
-            Shape::Anything => json!({"type": "object"}),
+            Shape::Anything => json!({"type": "object", "additionalProperties": true}),
             Shape::Any => json!({}),
             Shape::Flag => json!({"type": "boolean"}),
             Shape::Real => json!({"type": "number"}),
@@ -267,6 +314,14 @@ fn messages_schema() -> Value {
         },
         "maxItems": limits::AGENT_MESSAGES_MAX,
     })
+}
+
+/// Returns an object with the fields that are required, and with those that show what it is for.
+pub(super) fn example_of(fields: &[Field]) -> Value {
+    const SHOWN: &[&str] = &["arguments", "task", "content"];
+    let is_shown = |field: &&Field| field.is_required || SHOWN.contains(&field.name);
+    let shown = fields.iter().filter(is_shown);
+    shown.map(|field| (field.name.to_owned(), field.example())).collect()
 }
 
 /// Returns the schema of an object that has these fields and no others.

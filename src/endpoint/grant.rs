@@ -153,7 +153,7 @@ fn read<T: Document>(line: &[u8]) -> Result<T, GrantFault> {
 
 fn terms(terms: ReadTerms) -> Result<Terms, GrantFault> {
     if terms.limits.chunks == 0 {
-        return Err(GrantFault::Field("chunks"));
+        return Err(GrantFault::Field("max_chunks"));
     }
     let kinds = terms.kinds.map_or(Kinds::ALL, |kinds| kinds.into_iter().collect());
     // All kinds by name are all kinds.
@@ -220,8 +220,8 @@ mod tests {
     #[test]
     fn members_have_their_order() {
         let text = grant().to_json().to_string();
-        let terms =
-            r#""terms":{"policy":"drop_oldest","limits":{"chunks":5,"bytes":1099511627776},"#;
+        let limits = r#""limits":{"max_chunks":5,"max_bytes":1099511627776},"#;
+        let terms = format!(r#""terms":{{"policy":"drop_oldest",{limits}"#);
         let rest = r#""kinds":["row","log"]},"next_seq":12,"seen":{"chunks":4,"bytes":99},"#;
         let clock = r#""slot":63,"clock":{"wall_us":1125899906842624,"mono_ns":"#;
         assert!(text.contains(&format!("{terms}{rest}{clock}")), "{text}");
@@ -243,7 +243,7 @@ mod tests {
             ("/next_seq", "next_seq", json!(u64::MAX)),
             ("/slot", "slot", json!(1u64 << 32)),
             ("/seen/chunks", "chunks", json!(-1)),
-            ("/terms/limits/chunks", "chunks", json!(0)),
+            ("/terms/limits/max_chunks", "max_chunks", json!(0)),
             ("/terms/kinds", "kinds", json!(["fish"])),
             ("/clock", "clock", Value::Null),
         ];

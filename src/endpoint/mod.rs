@@ -37,6 +37,7 @@ pub(crate) mod documents;
 mod documents_tests;
 mod door;
 mod error;
+mod error_codes;
 #[cfg(test)]
 mod exchange;
 mod execute;
@@ -44,6 +45,7 @@ mod fields;
 pub mod front;
 mod grant;
 mod lines;
+mod list;
 mod mcp;
 mod openapi;
 #[cfg(test)]
@@ -72,7 +74,9 @@ pub use call::{
 };
 pub use connection::{Arrival, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody};
 pub use error::ApiError;
+pub use error_codes::{ERROR_CODES, ErrorCode};
 pub use grant::{DOOR_VERSION, GrantFault, GrantNames, ProduceGrant, ReadGrant};
+pub use list::{ListAsk, ListPlace};
 pub use mcp::{McpAction, McpRequest, shard_of};
 pub use surroundings::Surroundings;
 pub use tally::{AnsweredRequest, RequestCounts, RequestsOfRoute, Tally};

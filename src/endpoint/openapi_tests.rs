@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::exchange::{answered, get};
+use super::exchange::{answered, get, with};
 use super::openapi;
 use super::routes::ROUTES;
 
@@ -31,12 +31,21 @@ fn the_description_names_every_route_and_nothing_else() {
     for route in ROUTES {
         let operation = &document["paths"][route.path][route.method.name().to_lowercase()];
         assert_eq!(operation["operationId"], route.name, "{}", route.path);
-        assert_eq!(operation["summary"], route.summary);
+        assert_eq!(operation["description"], route.about);
+        let summary = operation["summary"].as_str().unwrap();
+        assert!(route.about.starts_with(summary) && !summary.ends_with('.'), "{summary}");
+        let tag = &operation["tags"][0];
+        let tags = document["tags"].as_array().unwrap();
+        assert_eq!(tags.iter().filter(|known| known["name"] == *tag).count(), 1, "{tag}");
         assert_eq!(operation.get("requestBody").is_some(), route.body.is_some());
         let responses = operation["responses"].as_object().expect("the operation has responses");
-        let refusals = 3 + usize::from(route.body.is_some());
-        assert_eq!(responses.len(), route.answers.len() + refusals, "{}", route.path);
-        for response in responses.values() {
+        for (status, _) in route.answers {
+            assert!(responses.contains_key(&status.code().to_string()), "{}", route.name);
+        }
+        for status in ["400", "403", "503", "default"] {
+            assert!(responses.contains_key(status), "{} {status}", route.name);
+        }
+        for response in responses.values().filter(|response| response.get("$ref").is_none()) {
             assert!(response["description"].as_str().is_some_and(|text| !text.is_empty()));
         }
         names.push(route.name);
@@ -51,6 +60,23 @@ fn the_description_names_every_route_and_nothing_else() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), ROUTES.len(), "a name occurs twice");
+}
+
+#[test]
+fn a_current_copy_is_not_sent_again() {
+    let first = answered(&get("/openapi.json"));
+    let etag = first.header("etag").unwrap().to_owned();
+    assert_eq!((first.status, first.header("cache-control")), (200, Some("no-cache")));
+    for known in [etag.clone(), format!("W/{etag}"), "*".to_owned(), format!("\"x\", {etag}")] {
+        let request = with("GET", "/openapi.json", &format!("If-None-Match: {known}\r\n"));
+        let response = answered(&request);
+        assert_eq!((response.status, response.body.len()), (304, 0), "{known}");
+        assert_eq!(response.header("etag"), Some(&*etag));
+    }
+    for other in ["\"x\"", etag.trim_matches('"'), ""] {
+        let request = with("GET", "/openapi.json", &format!("If-None-Match: {other}\r\n"));
+        assert_eq!(answered(&request).status, 200, "{other}");
+    }
 }
 
 #[test]
@@ -79,8 +105,7 @@ fn every_parameter_is_described_once_and_those_of_paths_are_required() {
 #[test]
 fn every_reference_leads_somewhere_and_every_schema_is_of_use() {
     let document = document();
-    let words = ["Event", "WorkerEvent", "DoorLine"]; // Named only in descriptions.
-    let mut used: Vec<String> = words.map(str::to_owned).into();
+    let mut used: Vec<String> = Vec::new();
     each_object(&document, &mut |object| {
         let Some(Value::String(reference)) = object.get("$ref") else { return };
         let pointer = reference.strip_prefix('#').expect("the reference is within this document");
@@ -99,6 +124,7 @@ mod checked {
 
     use super::super::bounds_tests::bad_bodies;
     use super::super::call_tests::{id, token};
+    use super::super::documents::Clock;
     use super::super::documents_tests::{bare, full, subscribers};
     use super::super::{
         ApiError, ProduceGrant, ReadGrant, documents, execute, mcp, virtual_tool, workers,
@@ -107,6 +133,7 @@ mod checked {
     use crate::base::{Handle, Instant, SubscriberId};
     use crate::engine::policy::Cursor;
     use crate::engine::{AcknowledgeError, Hold, Status, Timeouts};
+    use crate::memory::ClockAnchor;
     use crate::stream::{
         DetachReason, ExecutionState, Exit, Kind, Kinds, LagLimit, Outcome, Policy, Terms, Totals,
     };
@@ -114,8 +141,16 @@ mod checked {
     use crate::trace::TraceContext;
     use crate::wire::events;
 
+    /// Returns a validator that also refuses members which the description does not name. Clients
+    /// have to ignore those.
     fn validator(schema: Value) -> jsonschema::Validator {
         let mut root = document();
+        for (name, schema) in root["components"]["schemas"].as_object_mut().unwrap() {
+            let is_open = ["PartEvent", "Tool", "VirtualTool"].contains(&name.as_str());
+            if schema.get("properties").is_some() && !is_open {
+                schema["additionalProperties"] = false.into();
+            }
+        }
         root.as_object_mut().unwrap().retain(|name, _| name == "components");
         root["allOf"] = json!([schema]);
         let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
@@ -130,13 +165,46 @@ mod checked {
     }
 
     #[test]
+    fn every_example_is_allowed_by_its_schema() {
+        let document = document();
+        let mut count = 0;
+        let mut check = |object: &Map<String, Value>| {
+            let (Some(example), Some(schema)) = (object.get("example"), object.get("schema"))
+            else {
+                return;
+            };
+            let errors: Vec<String> = validator(schema.clone())
+                .iter_errors(example)
+                .map(|error| error.to_string())
+                .collect();
+            assert!(errors.is_empty(), "{errors:?} in {example}");
+            count += 1;
+        };
+        each_object(&document, &mut check);
+        assert!(count > 40, "{count}");
+        for path in document["paths"].as_object().unwrap().values() {
+            for operation in path.as_object().unwrap().values() {
+                let body = &operation["requestBody"]["content"]["application/json"];
+                assert!(body.is_null() || body.get("example").is_some(), "{operation}");
+            }
+        }
+        let post = &document["paths"]["/v1/executions"]["post"];
+        let example = &post["requestBody"]["content"]["application/json"]["example"];
+        let asked = execute::execute(example.to_string().as_bytes(), None).unwrap();
+        let tools = Tools::built_in();
+        assert!(tools.specs().any(|spec| spec.name == asked.tool), "{example}");
+    }
+
+    #[test]
     fn documents_are_what_the_description_says() {
-        let (now, texts) = (Instant::from_nanos(1 << 40), (Some("a"), Some("[1]")));
+        let anchor = ClockAnchor { wall_us: 1 << 50, mono_ns: 1 << 40 };
+        let clock = Clock { now: Instant::from_nanos(1 << 40), anchor };
+        let texts = (Some("a"), Some("[1]"));
         let held = Status { gated: true, holds: true, ..bare() };
         for status in [bare(), full(), held] {
-            let told = documents::execution(&status, "t", texts, &subscribers(), None, now);
+            let told = documents::execution(&status, "t", texts, &subscribers(), None, clock);
             assert_is("Execution", &told);
-            assert_is("Executions", &documents::executions([(&status, "t")], now));
+            assert_is("Executions", &documents::executions([(&status, "t")], clock));
             assert_is("Result", &documents::result(&status, b"\xff"));
             assert_is("TokenProgress", &documents::progress(token(), &status, texts));
             let row = (token(), id(1), status.progress, texts);

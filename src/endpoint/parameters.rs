@@ -8,6 +8,7 @@ use crate::base::ExecutionId;
 use crate::endpoint::access::TICKET;
 use crate::endpoint::answer::JSON;
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
+use crate::endpoint::list::{ListAsk, ListPlace, STATE_NAMES, STATES};
 use crate::endpoint::{
     ApiError, DeliveryOptions, Follow, FrontOptions, MetricsFormat, ReadDoor, StreamFormat, front,
 };
@@ -89,10 +90,10 @@ pub(super) const SPELLED: &[Field] = &[SPELLING];
 /// The parameters of a request whose answer may be a stream.
 pub(super) const STREAM: &[Field] = &[
     Field::new(
-        "stream",
+        "format",
         Shape::Choice(FORMATS),
         "The format of the stream that is the reply, from its start. The other parameters \
-         configure it.",
+         configure the stream. Default: negotiated by Accept, which prefers application/json.",
     ),
     SDK_VERSION,
     SPELLING,
@@ -115,11 +116,28 @@ pub(super) const EXECUTIONS: &[Field] =
     &[Field::new("executions", Shape::Executions, "The ids of the executions to follow.")
         .required()];
 pub(super) const WAIT: &[Field] = &[Field::new(
-    "wait_s",
-    Shape::Number { min: 0, max: limits::RESULT_WAIT_MAX.as_secs() },
-    "The time to wait for the end, in seconds.",
+    "wait_ms",
+    Shape::Number { min: 0, max: limits::RESULT_WAIT_MAX.as_millis() as u64 },
+    "The time to wait for the end, in milliseconds.",
 )
-.or(Preset::Number(limits::RESULT_WAIT_DEFAULT.as_secs()))];
+.or(Preset::Number(limits::RESULT_WAIT_DEFAULT.as_millis() as u64))];
+
+/// The parameters of the list of executions.
+pub(super) const LISTED: &[Field] = &[
+    Field::new("tool", Shape::ToolName, "Only executions of this tool."),
+    Field::new("state", Shape::Choice(STATE_NAMES), "Only executions in this state."),
+    Field::new(
+        "limit",
+        Shape::Number { min: 1, max: limits::LISTED_EXECUTIONS_MAX as u64 },
+        "The maximum number of executions in the reply.",
+    )
+    .or(Preset::Number(limits::LISTED_EXECUTIONS_MAX as u64)),
+    Field::new(
+        "after",
+        Shape::Place,
+        "The value of `next` in the previous reply. The list continues there.",
+    ),
+];
 
 /// The parameter of requests that a ticket may admit instead of a token. Admission has checked it
 /// already.
@@ -134,6 +152,13 @@ pub(super) const LAST_EVENT_ID: &[Field] = &[Field::new(
     Shape::Cursors,
     "The id of the last event that the client received. The stream continues after it and ignores \
      `from`.",
+)];
+
+/// The header of requests for a document that clients may keep.
+pub(super) const IF_NONE_MATCH: &[Field] = &[Field::new(
+    "If-None-Match",
+    Shape::Cursors,
+    "The entity tags of copies that the client has. The reply is 304 if one is current.",
 )];
 
 /// The header of requests that may be repeated.
@@ -230,9 +255,35 @@ impl<'a> Parameters<'a> {
         }
     }
 
+    /// Reads a request for a list of executions.
+    pub fn listed(&self) -> Result<ListAsk, ApiError> {
+        let tool = self.query.text("tool")?;
+        if let Some(tool) = &tool
+            && !is_tool_name(tool)
+        {
+            return Err(invalid("tool", "it must be the name of a tool"));
+        }
+        let state = self.choice("state")?;
+        let named = |name: &str| STATES.iter().copied().find(|state| state.name() == name);
+        let after = match self.query.text("after")? {
+            None => None,
+            Some(text) => match ListPlace::parse(text) {
+                Some(place) => Some(place),
+                None => return Err(invalid("after", "it must be `next` of a previous reply")),
+            },
+        };
+        let limit = self.number("limit")?.unwrap_or(limits::LISTED_EXECUTIONS_MAX.into());
+        Ok(ListAsk {
+            tool: tool.map(Box::from),
+            state: state.and_then(named),
+            limit: limit as u32,
+            after,
+        })
+    }
+
     pub fn wait(&self) -> Result<Duration, ApiError> {
-        let seconds = self.number("wait_s")?;
-        Ok(seconds.map_or(limits::RESULT_WAIT_DEFAULT, Duration::from_secs))
+        let wait_ms = self.number("wait_ms")?;
+        Ok(wait_ms.map_or(limits::RESULT_WAIT_DEFAULT, Duration::from_millis))
     }
 
     pub fn delivery_options(&self) -> Result<DeliveryOptions, ApiError> {
@@ -267,13 +318,25 @@ impl<'a> Parameters<'a> {
     }
 
     /// Returns the format and the options of the stream if the request asks for one as its answer.
+    /// The parameter `format` is stronger than `Accept`.
     pub fn stream(&self) -> Result<Option<(StreamFormat, DeliveryOptions)>, ApiError> {
-        if let Some(format) = self.choice("stream")? {
-            return Ok(Some((self.format_named(format)?, self.delivery_options()?)));
+        let accepted = || {
+            let offered = [JSON, sse::MEDIA_TYPE, ndjson::MEDIA_TYPE];
+            match negotiate(self.headers.texts("accept"), &offered)? {
+                sse::MEDIA_TYPE => Some(StreamFormat::Sse),
+                ndjson::MEDIA_TYPE => Some(StreamFormat::Ndjson),
+                _ => None,
+            }
+        };
+        if let Some(format) = self.explicit_format()?.or_else(accepted) {
+            return Ok(Some((format, self.delivery_options()?)));
         }
         let is_there = |field: &&Field| self.query.all(field.name).next().is_some();
-        match WISHES.iter().chain(&STREAM[1..]).find(is_there) {
-            Some(field) => Err(invalid(field.name, "it requires the parameter `stream`")),
+        match WISHES.iter().find(is_there) {
+            Some(field) => {
+                let problem = "it is valid only for a stream; set `format` or Accept";
+                Err(invalid(field.name, problem))
+            }
             None => Ok(None),
         }
     }

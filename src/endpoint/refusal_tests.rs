@@ -78,6 +78,11 @@ fn other_methods_are_not_allowed_and_the_right_ones_are_said() {
             }
         }
     }
+    for method in ["PATCH", "TRACE", "QUERY", "get"] {
+        let response = answered(&with(method, "/v1/tools", ""));
+        assert_eq!((response.status, response.header("allow")), (405, Some(table[0].1)));
+        assert_refused(&with(method, "/nowhere", ""), (404, "unknown_path", None, None));
+    }
     let all = answered(&with("OPTIONS", "*", ""));
     let all_methods = Some("GET, HEAD, POST, PUT, DELETE, OPTIONS");
     assert_eq!((all.status, all.header("allow")), (204, all_methods));
@@ -228,7 +233,7 @@ fn what_is_no_http_is_refused_and_the_connection_closed() {
     let table = [
         ("nonsense\r\n\r\n", 400, "malformed_request", None),
         ("GET / HTTP/1.1\r\n\r\n", 400, "malformed_request", None),
-        ("BREW / HTTP/1.1\r\nHost: h\r\n\r\n", 501, "not_implemented", None),
+        ("CONNECT h:1 HTTP/1.1\r\nHost: h:1\r\n\r\n", 501, "not_implemented", None),
         ("GET / HTTP/3.0\r\nHost: h\r\n\r\n", 505, "unknown_version", None),
         ("GET / HTTP/1.1\r\nHost: h\r\nExpect: x\r\n\r\n", 417, "unknown_expectation", None),
         (

@@ -7,8 +7,9 @@ use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::front::{self, bodies};
 use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::{
-    DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, KEY_AND_TRACE, KINDS, LAST_EVENT_ID,
-    METRICS_TYPES, SESSION, SPELLED, STREAM, TICKETS, TRACE, WAIT, WISHES, WORKER_TOOLS,
+    DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, IF_NONE_MATCH, KEY_AND_TRACE, KINDS,
+    LAST_EVENT_ID, LISTED, METRICS_TYPES, SESSION, SPELLED, STREAM, TICKETS, TRACE, WAIT, WISHES,
+    WORKER_TOOLS,
 };
 use crate::endpoint::{
     ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, execute,
@@ -26,7 +27,8 @@ pub(super) struct Route {
     pub path: &'static str,
     /// The operation id in the description, for generated clients.
     pub name: &'static str,
-    pub summary: &'static str,
+    /// The purpose. Its first sentence is the summary in the description.
+    pub about: &'static str,
     /// The parameters in the query string, in groups.
     pub query: &'static [&'static [Field]],
     pub headers: &'static [Field],
@@ -95,7 +97,7 @@ const PLAIN: Route = Route {
     method: Method::Get,
     path: "",
     name: "",
-    summary: "",
+    about: "",
     query: &[],
     headers: &[],
     body: None,
@@ -110,11 +112,12 @@ const AI_SDK: StreamFormat =
 
 const THREAD: &[Field] = &[Field::new(
     "thread_id",
-    Shape::Text { bytes_max: limits::THREAD_ID_BYTES_MAX as u64 },
+    Shape::Either(&[Shape::Text { bytes_max: limits::THREAD_ID_BYTES_MAX as u64 }, Shape::Null]),
     "The name of the thread. Default: a name that the server chooses.",
 )];
 const COMMAND: &[Field] = &[
-    Field::new("id", Shape::Whole, "The number that the reply repeats.").required(),
+    Field::new("id", Shape::Number { min: 0, max: u64::MAX }, "The number that the reply repeats.")
+        .required(),
     Field::new("method", Shape::Text { bytes_max: 64 }, "The name of the command.").required(),
     Field::new("params", Shape::Anything, "The parameters of the command."),
 ];
@@ -126,7 +129,11 @@ const FOLLOWED: &[Field] = &[
          ignored.",
     )
     .required(),
-    Field::new("since", Shape::Whole, "The number of the last event that the client has."),
+    Field::new(
+        "since",
+        Shape::Either(&[Shape::Number { min: 0, max: u64::MAX }, Shape::Null]),
+        "The number of the last event that the client has.",
+    ),
 ];
 
 /// The parameter of a request for a state. It has no effect.
@@ -169,7 +176,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/tools",
         name: "listTools",
-        summary: "Lists all tools.",
+        about: "Lists all tools.",
         answers: &[(Status::OK, Content::Json("Tools"))],
         begin: |_| Ok(ParsedHead::Call(ApiCall::Tools)),
         ..PLAIN
@@ -177,8 +184,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Post,
         path: "/v1/executions",
-        name: "execute",
-        summary: "Runs a tool. With `stream`, the reply is the stream of its execution.",
+        name: "createExecution",
+        about: "Runs a tool. With `format`, the reply is the stream of its execution.",
         query: &[STREAM, WISHES],
         headers: KEY_AND_TRACE,
         body: Some(Body::new(execute::EXECUTE, limits::HTTP_BODY_BYTES_MAX)),
@@ -194,7 +201,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/v1/agent/stream",
         name: "runAgent",
-        summary: "Runs an agent as an execution of the tool `agent`. The reply streams its parts.",
+        about: "Runs an agent as an execution of the tool `agent`. The reply streams its parts.",
         query: &[FORMAT, WISHES],
         headers: TRACE,
         body: Some(Body {
@@ -217,8 +224,8 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/v1/agent/stream/{thread}/stream",
-        name: "rejoinThread",
-        summary: "Follows the run of a thread from its start. Returns 204 if no run is active.",
+        name: "followThreadRun",
+        about: "Follows the run of a thread from its start. Returns 204 if no run is active.",
         query: &[FORMAT, WISHES],
         answers: &[(Status::OK, Content::Events), (Status::NO_CONTENT, Content::Empty)],
         begin: |request| {
@@ -234,8 +241,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Delete,
         path: "/v1/agent/stream/{thread}",
-        name: "cancelThread",
-        summary: "Cancels the run of a thread. Returns 202, or 200 if it had ended already.",
+        name: "cancelThreadRun",
+        about: "Cancels the run of a thread. Returns 202, or 200 if it had ended already.",
         answers: &[
             (Status::ACCEPTED, Content::Json("State")),
             (Status::OK, Content::Json("State")),
@@ -249,15 +256,18 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/executions",
         name: "listExecutions",
-        summary: "Lists all executions, running and retained.",
+        about: "Lists executions, running and retained, in the order of their creation.",
+        query: &[LISTED],
         answers: &[(Status::OK, Content::Json("Executions"))],
-        begin: |_| Ok(ParsedHead::Call(ApiCall::Executions)),
+        begin: |request| {
+            Ok(ParsedHead::Call(ApiCall::Executions(request.parameters.listed()?.into())))
+        },
         ..PLAIN
     },
     Route {
         path: "/v1/executions/{execution}",
         name: "inspectExecution",
-        summary: "Returns the state of an execution and of each of its subscribers.",
+        about: "Returns the state of an execution and of each of its subscribers.",
         answers: &[(Status::OK, Content::Json("Execution"))],
         begin: |request| Ok(ParsedHead::Call(ApiCall::Inspect(request.execution()?))),
         ..PLAIN
@@ -266,7 +276,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/v1/executions/{execution}",
         name: "cancelExecution",
-        summary: "Cancels an execution. Returns 202, or 200 if it had ended already.",
+        about: "Cancels an execution. Returns 202, or 200 if it had ended already.",
         answers: &[
             (Status::ACCEPTED, Content::Json("State")),
             (Status::OK, Content::Json("State")),
@@ -277,7 +287,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/executions/{execution}/result",
         name: "getResult",
-        summary: "Returns the outcome and the output of an execution, or 202 if it has not ended \
+        about: "Returns the outcome and the output of an execution, or 202 if it has not ended \
                   in time.",
         query: &[WAIT],
         answers: &[
@@ -293,7 +303,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/executions/{execution}/output",
         name: "getOutput",
-        summary: "Returns the raw payload of an execution from the start. It is cut off if the \
+        about: "Returns the raw payload of an execution from the start. It is cut off if the \
                   execution fails.",
         query: &[KINDS],
         answers: &[(Status::OK, Content::Bytes)],
@@ -306,7 +316,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/executions/{execution}/events",
         name: "followExecution",
-        summary: "Follows an execution. Returns 204 if the client has already seen its end.",
+        about: "Follows an execution. Returns 204 if the client has already seen its end.",
         query: &[FORMAT, FROM, WISHES, TICKETS],
         headers: LAST_EVENT_ID,
         answers: &[(Status::OK, Content::Events), (Status::NO_CONTENT, Content::Empty)],
@@ -319,7 +329,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/events",
         name: "followExecutions",
-        summary: "Follows several executions on one connection, until all have ended.",
+        about: "Follows several executions on one connection, until all have ended.",
         query: &[EXECUTIONS, FORMAT, FROM_ALL, WISHES],
         headers: LAST_EVENT_ID,
         answers: &[(Status::OK, Content::Events), (Status::NO_CONTENT, Content::Empty)],
@@ -331,8 +341,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Post,
         path: "/v1/executions/{execution}/subscribers/{subscriber}/acks",
-        name: "acknowledge",
-        summary: "Acknowledges chunks, for a subscriber with acknowledgements.",
+        name: "acknowledgeChunks",
+        about: "Acknowledges chunks, for a subscriber with acknowledgements.",
         body: Some(Body::new(execute::ACKNOWLEDGE, limits::HTTP_SMALL_BODY_BYTES_MAX)),
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| Ok(ParsedHead::Acknowledge(request.execution()?, request.subscriber()?)),
@@ -341,8 +351,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Delete,
         path: "/v1/executions/{execution}/subscribers/{subscriber}",
-        name: "unsubscribe",
-        summary: "Removes a subscriber.",
+        name: "removeSubscriber",
+        about: "Removes a subscriber.",
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| {
             let (id, subscriber) = (request.execution()?, request.subscriber()?);
@@ -353,8 +363,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Post,
         path: "/v1/executions/{execution}/door",
-        name: "readDoor",
-        summary: "Lets another process read the ring of an execution. Works only at the door, with \
+        name: "readSharedRing",
+        about: "Lets another process read the ring of an execution. Works only at the door, with \
                   descriptors.",
         query: &[FROM, DOOR_WISHES],
         answers: &[(Status::OK, Content::DoorLines)],
@@ -367,8 +377,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Post,
         path: "/v1/door/executions",
-        name: "produceAtDoor",
-        summary: "Lets another process write the ring of a new execution. Works only at the door, \
+        name: "createSharedExecution",
+        about: "Lets another process write the ring of a new execution. Works only at the door, \
                   with descriptors.",
         body: Some(Body::new(door::PRODUCE, limits::HTTP_SMALL_BODY_BYTES_MAX)),
         answers: &[(Status::OK, Content::DoorLines)],
@@ -378,7 +388,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/progress",
         name: "listProgress",
-        summary: "Returns the progress of all executions that have not ended.",
+        about: "Returns the progress of all executions that have not ended.",
         answers: &[(Status::OK, Content::Json("AllProgress"))],
         begin: |_| Ok(ParsedHead::Call(ApiCall::AllProgress)),
         ..PLAIN
@@ -386,7 +396,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/progress/{token}",
         name: "getProgress",
-        summary: "Returns the progress of the execution with this token.",
+        about: "Returns the progress of the execution with this token.",
         answers: &[(Status::OK, Content::Json("TokenProgress"))],
         begin: |request| Ok(ParsedHead::Call(ApiCall::Progress(request.token()?))),
         ..PLAIN
@@ -394,7 +404,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/virtual-tools",
         name: "listVirtualTools",
-        summary: "Lists all virtual tools. Workers carry out their calls.",
+        about: "Lists all virtual tools. Workers carry out their calls.",
         answers: &[(Status::OK, Content::Json("VirtualTools"))],
         begin: |_| Ok(ParsedHead::Call(ApiCall::VirtualTools)),
         ..PLAIN
@@ -403,7 +413,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Put,
         path: "/v1/virtual-tools/{name}",
         name: "putVirtualTool",
-        summary: "Adds or replaces a virtual tool. Running calls continue.",
+        about: "Adds or replaces a virtual tool. Running calls continue.",
         body: Some(Body::new(workers::VIRTUAL_TOOL, limits::VIRTUAL_TOOL_BYTES_MAX)),
         answers: &[
             (Status::CREATED, Content::Json("VirtualTool")),
@@ -416,15 +426,15 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/v1/virtual-tools/{name}",
         name: "deleteVirtualTool",
-        summary: "Removes a virtual tool. Running calls continue.",
+        about: "Removes a virtual tool. Running calls continue.",
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| Ok(ParsedHead::Call(ApiCall::DeleteVirtualTool(request.tool_name()?))),
         ..PLAIN
     },
     Route {
         path: "/v1/tool-calls/stream",
-        name: "takeCalls",
-        summary: "Streams calls of virtual tools to a worker, as server-sent events.",
+        name: "streamToolCalls",
+        about: "Streams calls of virtual tools to a worker, as server-sent events.",
         query: &[WORKER_TOOLS],
         headers: SESSION,
         answers: &[(Status::OK, Content::WorkerEvents)],
@@ -438,8 +448,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Post,
         path: "/v1/tool-results/stream",
-        name: "deliverResult",
-        summary: "Delivers one part of a result, or many parts, one per line. Waits while there is \
+        name: "deliverToolResult",
+        about: "Delivers one part of a result, or many parts, one per line. Waits while there is \
                   no room.",
         headers: SESSION,
         body: Some(Body { takes_lines: true, ..Body::new(workers::PART, limits::PART_BYTES_MAX) }),
@@ -456,8 +466,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Post,
         path: "/mcp",
-        name: "sayMcp",
-        summary: "Receives a message of the Model Context Protocol: a request, a notification or a \
+        name: "sendMcpMessage",
+        about: "Receives a message of the Model Context Protocol: a request, a notification or a \
                   response.",
         headers: mcp::MESSAGE_HEADERS,
         body: Some(Body::new(mcp::MESSAGE, limits::MCP_BODY_BYTES_MAX)),
@@ -469,8 +479,8 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/mcp",
-        name: "hearMcp",
-        summary: "Streams the messages of an MCP session that are not replies, or resumes a \
+        name: "streamMcpMessages",
+        about: "Streams the messages of an MCP session that are not replies, or resumes a \
                   stream.",
         headers: mcp::STREAM_HEADERS,
         answers: &[(Status::OK, Content::Mcp)],
@@ -480,8 +490,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Delete,
         path: "/mcp",
-        name: "leaveMcp",
-        summary: "Ends an MCP session. Everything that it runs is stopped.",
+        name: "endMcpSession",
+        about: "Ends an MCP session. Everything that it runs is stopped.",
         headers: mcp::END_HEADERS,
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| Ok(ParsedHead::Call(mcp::end_session(request.parameters.headers())?)),
@@ -491,7 +501,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/langgraph/threads",
         name: "createThread",
-        summary: "Names a thread for a LangGraph client. The first run creates the thread.",
+        about: "Names a thread for a LangGraph client. The first run creates the thread.",
         body: Some(Body {
             has_others: true,
             ..Body::new(THREAD, limits::HTTP_SMALL_BODY_BYTES_MAX)
@@ -503,7 +513,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/langgraph/threads/{thread}",
         name: "getThread",
-        summary: "Returns a thread in the form of the LangGraph protocol.",
+        about: "Returns a thread in the form of the LangGraph protocol.",
         answers: &[(Status::OK, Content::Json("Thread"))],
         begin: |request| thread_call(request, ThreadAsk::Describe),
         ..PLAIN
@@ -511,7 +521,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/langgraph/threads/{thread}/state",
         name: "getThreadState",
-        summary: "Returns the result of the last run of a thread.",
+        about: "Returns the result of the last run of a thread.",
         query: &[OF_SUBGRAPHS],
         answers: &[(Status::OK, Content::Json("ThreadState"))],
         begin: |request| {
@@ -523,8 +533,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Post,
         path: "/langgraph/threads/{thread}/commands",
-        name: "commandThread",
-        summary: "Carries out a command of the LangGraph protocol: run.start.",
+        name: "sendThreadCommand",
+        about: "Carries out a command of the LangGraph protocol: run.start.",
         body: Some(Body {
             has_others: true,
             ..Body::new(COMMAND, limits::CONVERSATION_BODY_BYTES_MAX)
@@ -536,24 +546,24 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Post,
         path: "/langgraph/threads/{thread}/stream",
-        name: "followThread",
-        summary: "Follows a thread, run after run, until the client disconnects.",
+        name: "streamThread",
+        about: "Follows a thread, run after run, until the client disconnects.",
         query: &[SPELLED],
         ..FOLLOW_THREAD
     },
     Route {
         method: Method::Post,
         path: "/langgraph/threads/{thread}/stream/events",
-        name: "followThreadEvents",
-        summary: "Does the same at the path that LangGraph clients use.",
+        name: "streamThreadEvents",
+        about: "Does the same at the path that LangGraph clients use.",
         query: &[SPELLED],
         ..FOLLOW_THREAD
     },
     Route {
         method: Method::Post,
         path: "/langgraph/threads/{thread}/runs/{execution}/cancel",
-        name: "cancelThreadRun",
-        summary: "Cancels a run, at the path that LangGraph clients use.",
+        name: "cancelLangGraphRun",
+        about: "Cancels a run, at the path that LangGraph clients use.",
         query: &[CANCELLED],
         answers: &[
             (Status::ACCEPTED, Content::Json("State")),
@@ -568,7 +578,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/langgraph/info",
         name: "getLangGraphInfo",
-        summary: "Returns the version and the supported features, for LangGraph clients.",
+        about: "Returns the version and the supported features, for LangGraph clients.",
         answers: &[(Status::OK, Content::Json("LangGraphInfo"))],
         begin: |_| Ok(ParsedHead::Here(Answer::json(Status::OK, &bodies::about()))),
         ..PLAIN
@@ -576,7 +586,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/metrics",
         name: "getMetrics",
-        summary: "Returns the metrics of the server, for Prometheus.",
+        about: "Returns the metrics of the server, for Prometheus.",
         answers: &[(Status::OK, Content::Text(METRICS_TYPES))],
         begin: |request| {
             Ok(ParsedHead::Call(ApiCall::Metrics(request.parameters.metrics_format())))
@@ -586,7 +596,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/",
         name: "getIndex",
-        summary: "Returns the paths to begin with, or a page of them for a browser.",
+        about: "Returns the paths to begin with, or a page of them for a browser.",
         answers: &[(Status::OK, Content::Json("Index"))],
         begin: |request| {
             let page = "text/html; charset=utf-8";
@@ -600,7 +610,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/version",
         name: "getVersion",
-        summary: "Returns the name and the version of the program.",
+        about: "Returns the name and the version of the program.",
         answers: &[(Status::OK, Content::Json("Version"))],
         begin: |_| Ok(ParsedHead::Here(Answer::json(Status::OK, &documents::version()))),
         ..PLAIN
@@ -608,7 +618,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/healthz",
         name: "getHealth",
-        summary: "Returns 200 while the server is alive.",
+        about: "Returns 200 while the server is alive.",
         answers: &[(Status::OK, Content::Json("Health"))],
         is_open: true,
         begin: |_| Ok(ParsedHead::Here(Answer::json(Status::OK, &documents::health("ok")))),
@@ -617,7 +627,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/readyz",
         name: "getReadiness",
-        summary: "Returns 200 if clients may be sent here, or 503 if the server is stopping or a \
+        about: "Returns 200 if clients may be sent here, or 503 if the server is stopping or a \
                   shard has died.",
         answers: &[(Status::OK, Content::Json("Health"))],
         is_open: true,
@@ -626,10 +636,18 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/openapi.json",
-        name: "getDescription",
-        summary: "Returns this description.",
-        answers: &[(Status::OK, Content::Json("Description"))],
-        begin: |_| Ok(ParsedHead::Here(Answer::text(Status::OK, JSON, openapi::document()))),
+        name: "getOpenApi",
+        about: "Returns this description.",
+        headers: IF_NONE_MATCH,
+        answers: &[
+            (Status::OK, Content::Json("Description")),
+            (Status::NOT_MODIFIED, Content::Empty),
+        ],
+        begin: |request| {
+            let answer = Answer::text(Status::OK, JSON, openapi::document());
+            let headers = request.parameters.headers();
+            Ok(ParsedHead::Here(answer.tagged(openapi::etag(), headers)))
+        },
         ..PLAIN
     },
 ];

@@ -76,6 +76,7 @@ pub(super) struct Execution {
     pub burst_chunks: u32,
     pub progress: Reports,
     pub opened_at: Instant,
+    pub ended_at: Option<Instant>,
     pub timers: Timers,
     /// The place in the list of ended executions.
     pub links: Links,
@@ -136,6 +137,7 @@ impl Execution {
             burst_chunks: limits::BURST_CHUNKS_MAX,
             progress: Reports::new(spec.progress, spec.bytes_expected),
             opened_at: now,
+            ended_at: None,
             timers: Timers::default(),
             links: Links::default(),
         }

@@ -318,6 +318,7 @@ impl Engine {
         }
         let outcome = e.outcome.expect("draining begins with an outcome");
         e.enter(ExecutionState::Ended(outcome));
+        e.ended_at = Some(self.effects.now);
         self.effects.disarm(e.timers.stall.take());
         e.watch_readers(false, &mut self.effects);
         let timer = self.effects.arm(e.spec.retention, Timer::Retention(execution));

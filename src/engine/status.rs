@@ -49,6 +49,8 @@ pub struct Status {
     pub holds: bool,
     /// The time at which the execution was opened.
     pub opened_at: Instant,
+    /// The time at which the execution ended, if it has ended.
+    pub ended_at: Option<Instant>,
     /// The error text, if the execution failed.
     pub error: Option<Box<str>>,
     /// The exit status of the process that the tool ran, if it ran one.
@@ -100,6 +102,7 @@ impl Status {
             gated: e.gated(),
             holds: e.holds(),
             opened_at: e.opened_at,
+            ended_at: e.ended_at,
             error: e.error.clone(),
             exit: e.exit,
             ring: e.ring,

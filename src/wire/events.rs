@@ -280,9 +280,9 @@ impl Fields<'_> {
         self.text_if("token", started.token);
         self.text("policy", started.policy);
         self.name("limits");
-        self.0.extend_from_slice(b"{\"chunks\":");
+        self.0.extend_from_slice(b"{\"max_chunks\":");
         json::write_u64(self.0, started.limits.chunks.into());
-        self.number_if("bytes", started.limits.bytes);
+        self.number_if("max_bytes", started.limits.bytes);
         self.0.push(b'}');
         self.number("from_seq", started.from_seq);
         if let Some(replay) = &started.replay {

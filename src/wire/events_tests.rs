@@ -77,12 +77,12 @@ fn started_is_spelled_so() {
         line(WireEvent::Started(started)),
         r#"{"event":"started","execution":"0abc","subscriber":"s0.1","tool":"process_file","#
             .to_owned()
-            + r#""token":"t-1","policy":"block","limits":{"chunks":10,"bytes":4096},"from_seq":1}"#
-            + "\n"
+            + r#""token":"t-1","policy":"block","limits":{"max_chunks":10,"max_bytes":4096},"#
+            + "\"from_seq\":1}\n"
     );
     let limits = Limits { chunks: 10, bytes: None };
     let bare = line(WireEvent::Started(StartedEvent { token: None, limits, ..started }));
-    assert!(bare.contains(r#""tool":"process_file","policy":"block","limits":{"chunks":10},"#));
+    assert!(bare.contains(r#""tool":"process_file","policy":"block","limits":{"max_chunks":10},"#));
     for (until_acknowledged, of) in [(true, "unacknowledged"), (false, "sent")] {
         let replay = Replay { chunks: 8, bytes: 9, until_acknowledged, grace_ms: 10_000 };
         let kept = line(WireEvent::Started(StartedEvent { replay: Some(replay), ..started }));

@@ -140,7 +140,7 @@ fn no_refusal_is_silent() {
     }
     // A stream begins behind its request, and is still logged as that of its own client.
     let body = json!({"tool": "slow_data_processor", "arguments": {"chunks": 1}});
-    let stream = Asking::new("POST", "/v1/executions?stream=sse").token(BOB).body(&body);
+    let stream = Asking::new("POST", "/v1/executions?format=sse").token(BOB).body(&body);
     assert_eq!(stream.answer(address).0, 200);
     let (_, _, metrics) = Asking::new("GET", "/metrics").token(ANN).answer(address);
     for (route, principal) in [(executions, "bob"), ("/metrics", "ann")] {

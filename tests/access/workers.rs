@@ -68,7 +68,7 @@ fn tools_workers_and_calls_are_ones_own() {
         let _workers = [worker(&server, ANN), worker(&server, BOB)];
         for (token, call) in [(ANN, &calls[0]), (BOB, &calls[1])] {
             assert_eq!(deliver(&server, token, call, "own"), 200);
-            let path = format!("/v1/executions/{}/result?wait_s=10", call.as_str().unwrap());
+            let path = format!("/v1/executions/{}/result?wait_ms=10000", call.as_str().unwrap());
             assert_eq!(server.get(token, &path)["data"], "own");
         }
         // If one principal removes its tool, the other's stays.

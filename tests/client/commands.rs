@@ -45,7 +45,8 @@ fn server(mut stream: impl FnMut(&str) -> Reply + Send + 'static) -> Server {
             200,
             &format!(
                 r#"{{"executions": [{{"execution": "{ID}", "tool": "t\u001b[2J", "state": "running",
-                    "chunks": 3, "bytes": 4, "subscribers": 5, "age_ms": 6000}}]}}"#
+                    "chunks": 3, "bytes": 4, "subscribers": 5, "age_ms": 6000,
+                    "created_at": ""}}]}}"#
             ),
         )),
         ("GET", "/v1/progress") => Reply::Last(json(
@@ -89,7 +90,7 @@ fn a_call_prints_what_comes_and_succeeds() {
     let asked = server.asked();
     assert_eq!(route(&asked[0]), ("GET", "/v1/tools"));
     // What a pipe gets is owed everything.
-    let begin = "POST /v1/executions?stream=sse&policy=block&max_chunks=7";
+    let begin = "POST /v1/executions?format=sse&policy=block&max_chunks=7";
     assert!(asked[1].starts_with(begin), "{}", asked[1]);
     let body = "{\"tool\":\"t\",\"arguments\":{\"word\":\"123\"},\"timeouts\":\
                 {\"first_chunk_ms\":null,\"inactivity_ms\":null,\"total_ms\":5000}}";

@@ -45,7 +45,8 @@ fn tools_and_executions_are_listed() {
 
     let text = format!(
         r#"{{"executions": [{{"execution": "{ID}", "tool": "t", "state": "draining", "chunks": 3,
-            "bytes": 4, "subscribers": 5, "age_ms": 6}}]}}"#
+            "bytes": 4, "subscribers": 5, "age_ms": 6,
+            "created_at": "1970-01-01T00:00:04.000000Z"}}]}}"#
     );
     let (_server, client) = always(answer(200, &text));
     let all = client.executions().unwrap();
@@ -68,8 +69,9 @@ fn an_execution_is_inspected() {
         r#"{{"execution": "{ID}", "tool": "t", "state": "running", "chunks": 1, "bytes": 2,
             "progress": {{"progress": 1.5, "message": "m", "context": [1]}},
             "head_seq": 3, "tail_seq": 4, "held_back": true, "held_back_by": ["s0.1"],
-            "age_ms": 5, "subscribers": [{{"subscriber": "s0.1", "place": "local",
-            "policy": "block", "limits": {{"chunks": 6, "bytes": 7}}, "next_seq": 8,
+            "age_ms": 5, "created_at": "1970-01-01T00:00:04.000000Z",
+            "subscribers": [{{"subscriber": "s0.1", "place": "local",
+            "policy": "block", "limits": {{"max_chunks": 6, "max_bytes": 7}}, "next_seq": 8,
             "lag_chunks": 9, "lag_bytes": 10, "missed_chunks": 11, "missed_bytes": 12,
             "holds_back": true, "lost": false, "age_ms": 13}}], "exit": {{"signal": 9}},
             "links": {LINKS}}}"#
@@ -111,7 +113,10 @@ fn an_execution_is_created_cancelled_and_its_result_waited_for() {
     let (server, client) = always(answer(202, &text));
     let awaited = client.result(id(), Duration::from_millis(1_001)).unwrap();
     assert_eq!(awaited, Awaited::Running(ExecutionState::Queued));
-    assert_eq!(first_line(&server), format!("GET /v1/executions/{ID}/result?wait_s=2 HTTP/1.1"));
+    assert_eq!(
+        first_line(&server),
+        format!("GET /v1/executions/{ID}/result?wait_ms=1001 HTTP/1.1")
+    );
 
     let text = format!(
         r#"{{"execution": "{ID}", "state": "failed", "chunks": 2, "bytes": 9, "complete": false,
@@ -121,7 +126,10 @@ fn an_execution_is_created_cancelled_and_its_result_waited_for() {
     let Awaited::Ended(output) = client.result(id(), Duration::MAX).unwrap() else {
         panic!("it has ended")
     };
-    assert_eq!(first_line(&server), format!("GET /v1/executions/{ID}/result?wait_s=60 HTTP/1.1"));
+    assert_eq!(
+        first_line(&server),
+        format!("GET /v1/executions/{ID}/result?wait_ms=60000 HTTP/1.1")
+    );
     assert_eq!((output.data.as_slice(), output.is_complete), (&[0xFF, 0xFF][..], false));
     assert_eq!((output.exit, output.error.as_deref()), (Some(Exit::Code(3)), Some("why")));
 }

@@ -125,7 +125,7 @@ fn a_call_that_is_cut_is_followed_and_never_made_twice() {
         let stream = client.call("t", &json!({"a": 1}), &execute, options(format, 3));
         let events: Result<Vec<StreamEvent>, ClientError> = stream.and_then(Iterator::collect);
         let asked = server.asked();
-        assert!(asked[0].starts_with("POST /v1/executions?stream=sse HTTP/1.1\r\n"));
+        assert!(asked[0].starts_with("POST /v1/executions?format=sse HTTP/1.1\r\n"));
         assert!(asked[0].ends_with("\r\n\r\n{\"tool\":\"t\",\"arguments\":{\"a\":1}}"));
         match events {
             Ok(events) => {

@@ -48,7 +48,7 @@ fn a_run_streams_in_its_own_answer(server: &Server) {
     for format in FORMATS {
         let body = slow(200, 1, 50);
         for policy in ["block", "drop"] {
-            let path = format!("/v1/executions?stream={format}&policy={policy}");
+            let path = format!("/v1/executions?format={format}&policy={policy}");
             let told = events::of(format, &curl::printed(&post(server, &path, &body, &[])));
             assert_eq!(told[0]["policy"], policy);
             let (given, missed) =
@@ -104,7 +104,7 @@ fn output_is_the_file(server: &Server) {
     }));
     curl::printed(&["-o", copy.path(), &server.url(&format!("{this}/output"))]);
     assert!(std::fs::read(&copy.0).unwrap() == bytes);
-    let result = server.get(&format!("{this}/result?wait_s=30"));
+    let result = server.get(&format!("{this}/result?wait_ms=30000"));
     assert_eq!(result["state"], "completed");
     assert_eq!(result["bytes"], bytes.len());
     // The beginning is no longer held. The error comes before any body.
@@ -154,7 +154,7 @@ fn acknowledgements_move_a_window(server: &Server) {
     // The result is available before the subscriber has read everything.
     server.wait(&this, |execution| execution["state"] == "draining");
     for _ in 0..2 {
-        let result = server.get(&format!("{this}/result?wait_s=30"));
+        let result = server.get(&format!("{this}/result?wait_ms=30000"));
         assert_eq!((&result["state"], &result["chunks"]), (&json!("completed"), &json!(20)));
     }
     let mut subscriber = String::new();
@@ -206,7 +206,7 @@ fn one_connection_serves_many_requests(server: &Server) {
 fn a_large_body_waits_for_leave(server: &Server) {
     // White space does not change the JSON document.
     let padded = |bytes: usize| format!("{}{}", " ".repeat(bytes), slow(1, 0, 10));
-    let (url, file) = (server.url("/v1/executions?stream=ndjson"), Scratch::new("body"));
+    let (url, file) = (server.url("/v1/executions?format=ndjson"), Scratch::new("body"));
     let data = format!("@{}", file.path());
     let wait = ["--expect100-timeout", "30", "-H", "Expect: 100-continue"];
     std::fs::write(&file.0, padded(1_000_000)).unwrap();
@@ -232,14 +232,14 @@ fn a_large_body_waits_for_leave(server: &Server) {
 
 fn unix_sockets_are_served_alike(unix_path: &str) {
     let body = slow(20, 1, 50).to_string();
-    let url = "http://localhost/v1/executions?stream=sse";
+    let url = "http://localhost/v1/executions?format=sse";
     let text =
         curl::printed(&["-N", "--unix-socket", unix_path, JSON[0], JSON[1], "-d", &body, url]);
     events::check_whole(&events::of_sse(&text), "completed", |seq| slow_data(seq, 20, 50));
 }
 
 fn old_clients_read_until_the_end(server: &Server) {
-    let arguments = post(server, "/v1/executions?stream=sse", &slow(20, 1, 50), &["-0", "-i"]);
+    let arguments = post(server, "/v1/executions?format=sse", &slow(20, 1, 50), &["-0", "-i"]);
     let text = String::from_utf8(curl::printed(&arguments)).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     assert!(!head.to_lowercase().contains("transfer-encoding"), "{head}");
@@ -280,7 +280,7 @@ fn pipelined_requests_are_answered_in_their_order(server: &Server) {
         (Options, http::request("OPTIONS", "/v1/tools", None)),
         (Delete, http::request("DELETE", "/v1/tools", None)),
         // This execution ends only because the response after the next is not waited for.
-        (Post, http::request("POST", "/v1/executions?stream=ndjson", Some(&body))),
+        (Post, http::request("POST", "/v1/executions?format=ndjson", Some(&body))),
         (Get, http::request("GET", "/v1/tools", None)),
     ];
     let text: String = requests.iter().map(|(_, text)| text.as_str()).collect();

@@ -77,7 +77,7 @@ fn its_output_is_read_and_it_is_inspected_through_twenty_others() {
                 assert!(answer.body == whole);
                 // The same connection then inspects the execution. It may have moved for the first
                 // request.
-                for path in ["", "/result?wait_s=30"] {
+                for path in ["", "/result?wait_ms=30000"] {
                     let request = http::request("GET", &format!("{this}{path}"), None);
                     stream.write_all(request.as_bytes()).unwrap();
                     let document = http::answers(&mut stream, &[Method::Get]).remove(0).json();
@@ -105,13 +105,67 @@ fn its_output_is_read_and_it_is_inspected_through_twenty_others() {
 }
 
 #[test]
+fn the_list_of_all_shards_has_one_order_and_comes_in_parts() {
+    let Some(server) = two() else { return };
+    let made: Vec<String> = (0..CONNECTIONS)
+        .map(|_| {
+            let body = json!({"tool": "slow_data_processor", "arguments": {"chunks": 1}});
+            let this = server.execute(&body);
+            let ended = server.get(&format!("{this}/result?wait_ms=30000"));
+            assert_eq!(ended["state"], "completed");
+            ended["execution"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let (mut listed, mut dates, mut after) = (Vec::new(), Vec::new(), String::new());
+    loop {
+        let page = server.get(&format!("/v1/executions?limit=3{after}"));
+        let all = page["executions"].as_array().unwrap();
+        assert!(all.len() == 3 || page.get("next").is_none(), "{page}");
+        for item in all {
+            let text = |name: &str| item[name].as_str().unwrap().to_owned();
+            assert!(text("created_at") < text("ended_at"), "{item}");
+            dates.push(text("created_at"));
+            listed.push(text("execution"));
+        }
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert!(dates.is_sorted(), "{dates:?}");
+    let sorted = |ids: &[String]| {
+        let mut sorted = ids.to_vec();
+        sorted.sort();
+        sorted
+    };
+    assert_eq!(sorted(&listed), sorted(&made), "each comes once");
+    let of = |query: &str| {
+        let page = server.get(&format!("/v1/executions?{query}"));
+        page["executions"].as_array().unwrap().len()
+    };
+    let names = ["slow_data_processor", "search_files"].map(|tool| of(&format!("tool={tool}")));
+    assert_eq!(names, [made.len(), 0]);
+    assert_eq!(
+        ["completed", "running"].map(|state| of(&format!("state={state}"))),
+        [made.len(), 0]
+    );
+    let at = listed.iter().position(|id| *id == made[0]).unwrap();
+    let one = server.get(&format!("/v1/executions/{}", made[0]));
+    assert_eq!(
+        (&one["created_at"], &one["tool"]),
+        (&json!(dates[at]), &json!("slow_data_processor"))
+    );
+    assert!(one["ended_at"].is_string(), "{one}");
+    check_spread(&server);
+    server.stop();
+}
+
+#[test]
 fn it_is_cancelled_through_others_than_its_own() {
     let Some(server) = two() else { return };
     for _ in 0..CONNECTIONS {
         let this = server.execute(&slow(1_000_000, 1, 80));
         let (status, answer) = server.ask("DELETE", &this, None);
         assert!(matches!(status, 200 | 202), "{answer}");
-        let result = server.get(&format!("{this}/result?wait_s=30"));
+        let result = server.get(&format!("{this}/result?wait_ms=30000"));
         assert_eq!(result["state"], "cancelled", "{result}");
         let (status, _) = server.ask("DELETE", &this, None);
         assert_eq!(status, 200);

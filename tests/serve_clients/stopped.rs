@@ -125,7 +125,7 @@ fn hold_until_let_go(server: &Server, format: &str) {
     let record = server.record("subscriber_detached", |record| record["subscriber"] == id);
     assert_eq!(record["reason"], "stall", "{record}");
     assert_eq!(record["execution"], this.rsplit_once('/').unwrap().1, "{record}");
-    assert_eq!(server.get(&format!("{this}/result?wait_s=30"))["state"], "completed");
+    assert_eq!(server.get(&format!("{this}/result?wait_ms=30000"))["state"], "completed");
     assert!(other.0.wait().unwrap().success());
     let told = events::of_ndjson(&std::fs::read(&other_into.0).unwrap());
     let (given, missed) = events::check_whole(&told, "completed", data);

@@ -45,7 +45,7 @@ fn curl_lists_tools_runs_one_and_follows_it() {
         let order = r#"{"tool":"slow_data_processor","arguments":{"chunks":20,"delay_ms":5}}"#;
         let arguments =
             [&version[..], &["-N", "-H", "Content-Type: application/json", "-d", order]];
-        let path = "/v1/executions?stream=sse";
+        let path = "/v1/executions?format=sse";
         let events = text(&curl(&identity, &server, &arguments.concat(), path).unwrap());
         assert_eq!(events.matches("event: chunk\n").count(), 20, "{events}");
         assert!(events.contains("\"state\":\"completed\""), "{events}");

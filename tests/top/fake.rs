@@ -66,7 +66,7 @@ fn serve(mut stream: TcpStream) {
 fn answer(path: &str) -> String {
     let id = "0".repeat(26);
     let subscriber = json!({
-        "subscriber": EVIL, "place": "local", "policy": "drop", "limits": {"chunks": 10},
+        "subscriber": EVIL, "place": "local", "policy": "drop", "limits": {"max_chunks": 10},
         "next_seq": 1, "lag_chunks": u64::MAX, "lag_bytes": u64::MAX, "missed_chunks": u64::MAX,
         "missed_bytes": u64::MAX, "holds_back": true, "lost": false, "age_ms": u64::MAX,
     });
@@ -80,7 +80,7 @@ fn answer(path: &str) -> String {
         }
         "/v1/executions" => json!({"executions": [{
             "execution": id, "tool": EVIL, "state": "running", "chunks": u64::MAX,
-            "bytes": u64::MAX, "subscribers": u64::MAX, "age_ms": u64::MAX,
+            "bytes": u64::MAX, "subscribers": u64::MAX, "age_ms": u64::MAX, "created_at": EVIL,
         }]}),
         "/v1/progress" => json!({"progress": [{
             "token": "0".repeat(39), "execution": id,
@@ -89,6 +89,7 @@ fn answer(path: &str) -> String {
         _ => json!({
             "execution": id, "tool": EVIL, "state": "running", "chunks": 1, "bytes": 1,
             "head_seq": 1, "tail_seq": 1, "held_back": true, "held_back_by": [EVIL], "age_ms": 1,
+            "created_at": EVIL,
             "subscribers": [subscriber], "error": EVIL,
             "links": {"self": EVIL, "events": EVIL, "result": EVIL, "output": EVIL},
         }),

@@ -17,7 +17,8 @@ fn id(digit: &str) -> streamdoor::base::ExecutionId {
 fn summary(digit: &str, tool: &str, state: ExecutionState, chunks: u64) -> Summary {
     let (bytes, subscribers, age_ms) = (1_000 * chunks, 2, 61_000);
     let (execution, tool) = (id(digit), tool.to_owned());
-    Summary { execution, tool, state, chunks, bytes, subscribers, age_ms }
+    let (created_at, ended_at) = (String::new(), None);
+    Summary { execution, tool, state, chunks, bytes, subscribers, age_ms, created_at, ended_at }
 }
 
 fn subscriber(lag_chunks: u64, missed_chunks: u64) -> SubscriberStatus {
@@ -52,6 +53,8 @@ fn status(digit: &str, held_back_by: &[&str]) -> Status {
         held_back: !held_back_by.is_empty(),
         held_back_by: held_back_by.iter().map(|name| (*name).to_owned()).collect(),
         age_ms: 61_000,
+        created_at: String::new(),
+        ended_at: None,
         subscribers: vec![subscriber(4, 7), subscriber(30, 1)],
         error: None,
         exit: None,

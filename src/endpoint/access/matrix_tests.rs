@@ -199,6 +199,7 @@ fn example(shape: &Shape) -> Value {
             required.map(|field| (field.name.to_owned(), example(&field.shape))).collect()
         }
         Shape::Either(shapes) => example(&shapes[0]),
+        Shape::Place => format!("20260102030405678901{}", id(1)).into(),
         Shape::Null => Value::Null,
     }
 }

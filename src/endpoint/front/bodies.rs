@@ -141,6 +141,10 @@ pub(in crate::endpoint) fn follow(
 /// Reads a LangGraph request to create a thread. A thread comes into being only with its first run.
 pub(in crate::endpoint) fn create(body: &[u8]) -> Result<ApiCall, ApiError> {
     let body = crate::endpoint::body::parse(body)?;
+    if !body.is_object() {
+        let text = "the body must be a JSON object";
+        return Err(ApiError::new(Status::BAD_REQUEST, "invalid_body", text));
+    }
     let thread = match body.get("thread_id") {
         None | Some(Value::Null) => Box::default(),
         Some(Value::String(name)) => named("thread_id", name)?,

@@ -56,8 +56,7 @@ fn a_stream_is_told_in_the_words_that_were_asked_for() {
     ] {
         let follow = followed(&get(&format!("{events}?{query}")));
         assert_eq!(follow.format, StreamFormat::Front(format), "{query}");
-        let stream = query.replace("format", "stream");
-        let execute = executed(&post(&format!("/v1/executions?{stream}"), "{\"tool\":\"t\"}"));
+        let execute = executed(&post(&format!("/v1/executions?{query}"), "{\"tool\":\"t\"}"));
         assert_eq!(execute.stream, Some((StreamFormat::Front(format), DeliveryOptions::default())));
     }
     let wrong = |query: &str| {
@@ -184,6 +183,7 @@ fn threads_are_asked_for_by_their_names() {
     let named = asked(&post(path, "{\"thread_id\":\"t\",\"metadata\":{}}"));
     assert_eq!(named, thread("t", ThreadAsk::Describe));
     assert_eq!(refused(&post(path, "{\"thread_id\":7}")).2.as_deref(), Some("thread_id"));
+    assert_eq!(refused(&post(path, "[null]")).1, "invalid_body");
     let cancel = with("POST", &format!("{path}/t/runs/{}/cancel?wait=0", id(1)), "");
     assert_eq!(called(&cancel), ApiCall::Cancel(id(1)));
 

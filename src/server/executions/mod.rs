@@ -12,7 +12,8 @@ pub use ended::{EndedCounts, EndedExecutions};
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
-use crate::endpoint::{ApiError, DeliveryOptions, Opening, PolicyChoice, documents};
+use crate::endpoint::documents::Clock;
+use crate::endpoint::{ApiError, DeliveryOptions, ListAsk, Opening, PolicyChoice, documents};
 use crate::engine::{From, NotFound, SubscribeSpec};
 use crate::limits;
 use crate::reactor::Reactor;
@@ -44,19 +45,31 @@ pub(in crate::server) fn is_owned<R: Reactor + 'static>(
     run.is_some_and(|run| run.id == id && run.guest.owner == principal)
 }
 
-pub(in crate::server) fn list_executions<R: Reactor + 'static>(
+/// Returns the executions of this shard that are on the page, and one more if there is one.
+pub(in crate::server) fn list<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
+    ask: &ListAsk,
     principal: Principal,
 ) -> serde_json::Value {
     let own = shard.runs.iter().flatten().filter(|run| run.guest.owner == principal);
     let ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
+    let clock = clock(shard);
     let mut all = Vec::with_capacity(ids.len());
     for id in ids {
-        if let Ok(status) = shard.inspect(id) {
-            all.push((status, tool_name(shard, id)));
+        let Ok(status) = shard.inspect(id) else { continue };
+        let tool = tool_name(shard, id);
+        let place = clock.place_of(&status);
+        if ask.takes(&tool, status.state) && ask.after.as_ref().is_none_or(|after| place > *after) {
+            all.push((place, status, tool));
         }
     }
-    documents::executions(all.iter().map(|(status, tool)| (status, tool.as_str())), shard.now)
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.truncate(ask.limit as usize + 1);
+    documents::executions(all.iter().map(|(_, status, tool)| (status, tool.as_str())), clock)
+}
+
+fn clock<R: Reactor + 'static>(shard: &ServerShard<R>) -> Clock {
+    Clock { now: shard.now, anchor: shard.anchor }
 }
 
 pub(in crate::server) fn describe<R: Reactor + 'static>(
@@ -69,7 +82,7 @@ pub(in crate::server) fn describe<R: Reactor + 'static>(
     let tool = tool_name(shard, id);
     let ticket = ticket_for(shard, id);
     let ticket = ticket.as_deref();
-    Ok(documents::execution(&status, &tool, texts, &subscribers, ticket, shard.now))
+    Ok(documents::execution(&status, &tool, texts, &subscribers, ticket, clock(shard)))
 }
 
 /// Returns the ticket that opens the stream of an execution to its owner, if streams need one.

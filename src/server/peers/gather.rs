@@ -4,7 +4,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::Principal;
-use crate::endpoint::{Answer as Reply, ApiCall, ApiError, McpRequest, MetricsFormat};
+use crate::endpoint::{Answer as Reply, ApiCall, ApiError, ListAsk, McpRequest, MetricsFormat};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
 use crate::server::hub::connection::Doing;
@@ -28,6 +28,8 @@ pub(in crate::server) enum Purpose {
     Told(Reply),
     /// A document with one list.
     List,
+    /// A part of the list of executions.
+    Executions(Box<ListAsk>),
     /// The metrics, in this format.
     Metrics(MetricsFormat),
     /// The answer to this request of MCP for a list, with its span.

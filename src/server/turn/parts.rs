@@ -21,6 +21,7 @@ pub(in crate::server::turn) fn gather<R: Reactor + 'static>(
 ) -> Answered {
     let purpose = match call {
         ApiCall::Metrics(format) => Purpose::Metrics(*format),
+        ApiCall::Executions(ask) => Purpose::Executions(ask.clone()),
         _ => Purpose::List,
     };
     let own_part = part_of(shard, call, principal);
@@ -39,7 +40,7 @@ pub(in crate::server) fn part_of<R: Reactor + 'static>(
     principal: Principal,
 ) -> Part {
     match call {
-        ApiCall::Executions => Part::List(executions::list_executions(shard, principal)),
+        ApiCall::Executions(ask) => Part::List(executions::list(shard, ask, principal)),
         ApiCall::Metrics(_) => Part::Metrics(Box::new(metrics_of(shard))),
         ApiCall::Mcp(request) => Part::List(mcp::list_part(shard, request, principal)),
         ApiCall::AllProgress => {
@@ -84,6 +85,11 @@ fn answer_with<R: Reactor + 'static>(
         Purpose::List => {
             let (name, list) = join_lists(parts);
             Reply::json(Status::OK, &documents::gathered(name, list, shard.guests.peers.dead()))
+        }
+        Purpose::Executions(ask) => {
+            let (_, list) = join_lists(parts);
+            let dead_shards = shard.guests.peers.dead();
+            Reply::json(Status::OK, &documents::listed(list, &ask, dead_shards))
         }
         Purpose::Metrics(format) => {
             let mut shards: Vec<ShardMetrics> = Vec::with_capacity(parts.len());

@@ -37,7 +37,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         ApiCall::Follow(follow) => streams::follow(shard, id, &follow),
         ApiCall::Output(execution, kinds) => streams::send_output(shard, id, execution, kinds),
         ApiCall::Result(execution, wait) => calls::await_result(shard, id, execution, wait),
-        ApiCall::Executions | ApiCall::AllProgress | ApiCall::Metrics(_) => {
+        ApiCall::Executions(_) | ApiCall::AllProgress | ApiCall::Metrics(_) => {
             parts::gather(shard, id, &call, principal)
         }
         ApiCall::PutVirtualTool(_) | ApiCall::DeleteVirtualTool(_) => {
@@ -91,7 +91,7 @@ fn answer_now<R: Reactor + 'static>(
         | ApiCall::Follow(_)
         | ApiCall::Output(..)
         | ApiCall::Result(..)
-        | ApiCall::Executions
+        | ApiCall::Executions(_)
         | ApiCall::Metrics(_)
         | ApiCall::AllProgress
         | ApiCall::PutVirtualTool(_)
@@ -132,7 +132,7 @@ pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
             found.is_some_and(|id| executions::is_owned(shard, id, principal))
         }
         // In lists everyone gets their own entries.
-        ApiCall::Executions | ApiCall::AllProgress => true,
+        ApiCall::Executions(_) | ApiCall::AllProgress => true,
         ApiCall::Tools
         | ApiCall::Execute(_)
         | ApiCall::Produce(_)

@@ -416,7 +416,7 @@ fn llm_generate_streams_the_text_alone() {
     let mut test_server = test_server(HELLO);
     let body = json!({"tool": "llm_generate", "arguments": {"prompt": "Greet."}}).to_string();
     let client = test_server.visit(&format!(
-        "POST /v1/executions?stream=sse HTTP/1.1\r\nHost: localhost\r\n\
+        "POST /v1/executions?format=sse HTTP/1.1\r\nHost: localhost\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     ));

@@ -249,7 +249,7 @@ fn a_tool_is_told_to_a_front_end_as_a_message_with_one_call() {
         [("ai-sdk", "tool-input-start", "finish"), ("ag-ui", "TOOL_CALL_START", "RUN_FINISHED")]
     {
         let body = json!({"tool": "script", "arguments": SHORT.arguments()});
-        let client = test_server.visit(&post(&format!("/v1/executions?stream={format}"), &body));
+        let client = test_server.visit(&post(&format!("/v1/executions?format={format}"), &body));
         test_server.pass(SECOND);
         let told = hear_events(&mut test_server, client);
         assert!(types(&told).contains(&call), "{told:?}");
@@ -283,7 +283,7 @@ fn who_reads_slowly_is_told_of_a_gap_in_the_middle_and_of_the_end() {
         [("ai-sdk", "\"data-gap\""), ("ag-ui", "\"streamdoor.gap\""), ("langgraph", "\"gap\"")]
     {
         let body = json!({"tool": "script", "arguments": long.arguments()});
-        let query = format!("stream={format}&policy=drop_oldest&max_chunks=2");
+        let query = format!("format={format}&policy=drop_oldest&max_chunks=2");
         let client = test_server.visit(&post(&format!("/v1/executions?{query}"), &body));
         test_server.pass(60 * SECOND); // It reads nothing meanwhile.
         let mut heard = String::new();

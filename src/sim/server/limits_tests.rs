@@ -158,7 +158,7 @@ fn streams_and_answers_have_no_deadline_of_these() {
     let mut test_server = TestServer::new();
     let id = test_server.run(SHORT, NOTHING);
     let stream = test_server.visit(&get(&format!("/v1/executions/{id}/events")));
-    let waits = test_server.visit(&get(&format!("/v1/executions/{id}/result?wait_s=60")));
+    let waits = test_server.visit(&get(&format!("/v1/executions/{id}/result?wait_ms=60000")));
     test_server.pass(SECOND * 55);
     assert!(!test_server.hear(stream).contains("<end>"));
     assert_eq!(test_server.hear(waits), "");
@@ -210,7 +210,7 @@ fn who_has_been_without_a_request_longest_makes_room() {
     let id = test_server.run(SHORT, NOTHING);
     let stream = test_server.visit(&get(&format!("/v1/executions/{id}/events")));
     assert!(test_server.hear(stream).contains("event: started"));
-    let waits = test_server.visit(&get(&format!("/v1/executions/{id}/result?wait_s=60")));
+    let waits = test_server.visit(&get(&format!("/v1/executions/{id}/result?wait_ms=60000")));
     let head = test_server.visit("GET /v1/to");
     let body = test_server.visit(&post(10));
     let idle = [0; 5].map(|_| test_server.visit(&get("/healthz")));

@@ -51,7 +51,7 @@ fn what_belongs_to_somebody_else_is_answered_as_what_never_was() {
         [
             ("GET", format!("/v1/executions/{id}"), ""),
             ("DELETE", format!("/v1/executions/{id}"), ""),
-            ("GET", format!("/v1/executions/{id}/result?wait_s=0"), ""),
+            ("GET", format!("/v1/executions/{id}/result?wait_ms=0"), ""),
             ("GET", format!("/v1/executions/{id}/output"), ""),
             ("GET", format!("/v1/executions/{id}/events"), ""),
             ("GET", format!("/v1/executions/{id}/events?from=99"), ""),

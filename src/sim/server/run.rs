@@ -361,7 +361,8 @@ impl ServerPlay {
             1 => self.send(&get("/v1/executions"), RequestKind::Ask(&[200])),
             2 => self.send(&get(&format!("/v1/executions/{id}")), RequestKind::Ask(&[200, 404])),
             3 => {
-                let path = format!("/v1/executions/{id}/result?wait_s={}", self.random.below(3));
+                let path =
+                    format!("/v1/executions/{id}/result?wait_ms={}", 1_000 * self.random.below(3));
                 self.send(&get(&path), RequestKind::Ask(&[200, 202, 404]));
             }
             4 => self.send(&get("/v1/progress"), RequestKind::Ask(&[200])),

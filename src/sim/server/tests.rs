@@ -30,13 +30,13 @@ fn streams_say_that_they_live_when_they_have_said_nothing_else() {
 fn a_result_is_waited_for_and_no_longer_than_asked() {
     let mut test_server = TestServer::new();
     let id = test_server.run(SHORT, NOTHING);
-    let client = test_server.visit(&get(&format!("/v1/executions/{id}/result?wait_s=20")));
+    let client = test_server.visit(&get(&format!("/v1/executions/{id}/result?wait_ms=20000")));
     test_server.pass(Duration::from_secs(19));
     assert_eq!(test_server.hear(client), "");
     test_server.pass(Duration::from_secs(2));
     let heard = test_server.hear(client);
     assert!(heard.starts_with("HTTP/1.1 202 ") && heard.contains("\"running\""), "{heard}");
-    test_server.say(client, &get(&format!("/v1/executions/{id}/result?wait_s=20")));
+    test_server.say(client, &get(&format!("/v1/executions/{id}/result?wait_ms=20000")));
     let gone = test_server
         .visit(&format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     assert!(test_server.hear(gone).starts_with("HTTP/1.1 202 "));

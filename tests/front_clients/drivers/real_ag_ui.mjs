@@ -87,7 +87,7 @@ const scenes = {
     const body = JSON.stringify({ tool: "agent", arguments: { task: "flood", ...forwardedProps } });
     const created = await fetch(`${base}/v1/executions`, { method: "POST", headers, body });
     const { links } = await created.json();
-    await (await fetch(`${base}${links.self}/result?wait_s=60`)).text();
+    await (await fetch(`${base}${links.self}/result?wait_ms=60000`)).text();
     const late = (_, { signal }) => fetch(`${base}${links.events}?format=ag-ui`, { signal });
     return told(await run("ag-gap", user("flood"), undefined, { fetch: late }));
   },

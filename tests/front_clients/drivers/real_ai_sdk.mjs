@@ -99,7 +99,7 @@ const scenes = {
     const body = JSON.stringify({ tool: "agent", arguments: { task: "flood", ...options } });
     const created = await fetch(`${base}/v1/executions`, { method: "POST", headers, body });
     const { links } = await created.json();
-    await (await fetch(`${base}${links.self}/result?wait_s=60`)).text();
+    await (await fetch(`${base}${links.self}/result?wait_ms=60000`)).text();
     const late = new DefaultChatTransport({
       prepareReconnectToStreamRequest: () => ({
         api: `${base}${links.events}?format=ai-sdk&sdk_version=${version}`,

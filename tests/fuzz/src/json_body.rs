@@ -12,7 +12,7 @@ use super::draw::cuts;
 use super::peer::{Exchange, exchange};
 
 const EXECUTE: &str = "/v1/executions";
-const STREAM: &str = "/v1/executions?stream=ndjson&policy=block";
+const STREAM: &str = "/v1/executions?format=ndjson&policy=block";
 const ACKNOWLEDGE: &str = "/v1/executions/00000000000000000000000000/subscribers/s1.1/acks";
 
 /// Sends the body, with its length or as chunks, cut in several ways.

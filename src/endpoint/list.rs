@@ -1,0 +1,131 @@
+//! The request for a list of executions: its filter, its limit and its place.
+//!
+//! The list is in the order of creation, and of ids for equal times. A place in it is the time and
+//! the id of one execution. It stays valid after that execution is forgotten.
+
+use std::fmt;
+
+use crate::base::ExecutionId;
+use crate::limits;
+use crate::stream::{ExecutionState, Outcome};
+
+/// The request for a list of executions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListAsk {
+    /// The tool of the executions; `None`: any.
+    pub tool: Option<Box<str>>,
+    /// The state of the executions; `None`: any.
+    pub state: Option<ExecutionState>,
+    /// Maximum number of executions.
+    pub limit: u32,
+    /// The place after which the list begins; `None`: the first execution.
+    pub after: Option<ListPlace>,
+}
+
+/// A place in the list. Clients get it as an opaque text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListPlace {
+    /// The time of creation (RFC 3339, always of the same length).
+    pub created_at: String,
+    /// The id of the execution.
+    pub execution: String,
+}
+
+/// All states, in the order of a life.
+pub(super) const STATES: [ExecutionState; 7] = [
+    ExecutionState::Queued,
+    ExecutionState::Running,
+    ExecutionState::Draining,
+    ExecutionState::Ended(Outcome::Completed),
+    ExecutionState::Ended(Outcome::Failed),
+    ExecutionState::Ended(Outcome::Cancelled),
+    ExecutionState::Ended(Outcome::TimedOut),
+];
+pub(super) const STATE_NAMES: &[&str] =
+    &["queued", "running", "draining", "completed", "failed", "cancelled", "timed_out"];
+
+/// Number of digits of a time in the text of a place: those of `2026-01-02T03:04:05.678901Z`.
+const TIME_DIGITS: usize = 20;
+/// Number of characters of an id.
+const ID_CHARS: usize = 26;
+
+impl Default for ListAsk {
+    fn default() -> ListAsk {
+        ListAsk { tool: None, state: None, limit: limits::LISTED_EXECUTIONS_MAX, after: None }
+    }
+}
+
+impl ListAsk {
+    /// True if the list has executions of this tool in this state.
+    pub fn takes(&self, tool: &str, state: ExecutionState) -> bool {
+        let is_tool = self.tool.as_deref().is_none_or(|name| name == tool);
+        is_tool && self.state.is_none_or(|wanted| wanted == state)
+    }
+}
+
+impl ListPlace {
+    /// Reads the text of a place. `None` if no place has this text.
+    pub(super) fn parse(text: &str) -> Option<ListPlace> {
+        let (time, execution) = text.split_at_checked(TIME_DIGITS)?;
+        let _: ExecutionId = execution.parse().ok()?;
+        if execution.len() != ID_CHARS || !time.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let part = |at: std::ops::Range<usize>| &time[at];
+        let created_at = format!(
+            "{}-{}-{}T{}:{}:{}.{}Z",
+            part(0..4),
+            part(4..6),
+            part(6..8),
+            part(8..10),
+            part(10..12),
+            part(12..14),
+            part(14..20)
+        );
+        Some(ListPlace { created_at, execution: execution.to_owned() })
+    }
+}
+
+impl fmt::Display for ListPlace {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for digit in self.created_at.chars().filter(char::is_ascii_digit) {
+            write!(out, "{digit}")?;
+        }
+        out.write_str(&self.execution)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::call_tests::id;
+    use crate::trace::rfc3339;
+
+    #[test]
+    fn a_place_is_read_as_it_was_written_and_keeps_the_order() {
+        let mut last: Option<(ListPlace, String)> = None;
+        for wall_us in [0, 1, 999_999, 1_767_225_600_000_001, 253_402_300_799_999_999] {
+            for execution in [id(1).to_string(), id(2).to_string()] {
+                let place = ListPlace { created_at: rfc3339(wall_us), execution };
+                let text = place.to_string();
+                assert_eq!(ListPlace::parse(&text), Some(place.clone()), "{text}");
+                if let Some((earlier, earlier_text)) = last.take()
+                    && earlier.created_at < place.created_at
+                {
+                    assert!(earlier < place && earlier_text < text);
+                }
+                last = Some((place, text));
+            }
+        }
+        let text = last.unwrap().1;
+        let cut = &text[1..];
+        for wrong in ["", "x", cut, &format!("{text}0"), &text.replace('9', "x"), "\u{e4}"] {
+            assert_eq!(ListPlace::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_names_are_those_of_the_states() {
+        assert!(STATES.iter().map(|state| state.name()).eq(STATE_NAMES.iter().copied()));
+    }
+}
