@@ -69,7 +69,7 @@ fn metrics_of_a_server() -> BTreeSet<String> {
     assert_eq!(served::ask(&server.address, "GET", "/nowhere", "").0, 404);
     // Ends of executions, too.
     let tool = r#"{"tool":"slow_data_processor","arguments":{"chunks":1,"delay_ms":0}}"#;
-    assert!(server.ask("POST", "/v1/executions?stream=ndjson", tool).contains("completed"));
+    assert!(server.ask("POST", "/v1/executions?format=ndjson", tool).contains("completed"));
     let page = server.ask("GET", "/metrics", "");
     let samples = page.lines().filter(|line| !line.starts_with('#'));
     let names = samples.map(|line| line.split(['{', ' ']).next().unwrap());

@@ -314,6 +314,12 @@ pub const ERROR_CODES: &[ErrorCode] = &[
         "Remove the header.",
     ),
     row(
+        Status::UNPROCESSABLE_CONTENT,
+        "key_reused",
+        "An earlier request with this `Idempotency-Key` had another body.",
+        "Use a new key for each request, and the same body when a request is repeated.",
+    ),
+    row(
         Status::TOO_MANY_REQUESTS,
         "too_many_executions",
         "The server has its maximum number of executions.",

@@ -66,7 +66,7 @@ fn text(urls: &[String], tools: &[String], is_guarded: bool, door: &DoorState) -
         line(
             "try",
             &format!(
-                "curl -N{token} --json '{{\"tool\": \"{tool}\"}}' '{url}/v1/executions?stream=sse'"
+                "curl -N{token} --json '{{\"tool\": \"{tool}\"}}' '{url}/v1/executions?format=sse'"
             ),
         );
     }

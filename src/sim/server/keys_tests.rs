@@ -68,9 +68,9 @@ fn another_request_with_the_key_is_refused() {
 fn a_repeated_request_for_the_stream_gets_the_whole_stream() {
     let mut server = TestServer::new();
     let key = "Idempotency-Key: stream\r\n";
-    let (_, first) = post(&mut server, "?stream=ndjson", key, "");
+    let (_, first) = post(&mut server, "?format=ndjson", key, "");
     server.pass(limits::ATTACH_DEADLINE);
-    let (status, again) = post(&mut server, "?stream=ndjson", key, "");
+    let (status, again) = post(&mut server, "?format=ndjson", key, "");
     assert_eq!(status, 200);
     assert!(first.contains("\"event\":\"started\""), "{first}");
     assert_eq!(again.matches("\"event\":\"chunk\"").count(), SHORT.chunk_count as usize, "{again}");
