@@ -25,10 +25,10 @@ use streamdoor::memory::{RingPoolConfig, named};
 use streamdoor::reactor::thread::PollIdle;
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 #[cfg(feature = "tls")]
-use streamdoor::server::AgentSettings;
+use streamdoor::server::TlsConfig;
 use streamdoor::server::{
-    Doors, Drained, GuestConfig, Log, NamedDoors, Server, ServerConfig, ServerError, ServerShard,
-    ServerShardConfig, ShardEnds, TlsConfig,
+    AgentSettings, Doors, Drained, GuestConfig, Log, NamedDoors, Server, ServerConfig, ServerError,
+    ServerShard, ServerShardConfig, ShardEnds,
 };
 use streamdoor::shard::ShardConfig;
 use streamdoor::tool::{Environment, Files, Tools};
