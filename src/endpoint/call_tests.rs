@@ -379,9 +379,9 @@ fn accept_decides_between_a_stream_and_a_document_unless_the_format_is_named() {
         ("Accept: application/json\r\n", "", None),
         ("Accept: application/json, text/event-stream\r\n", "", None),
         ("Accept: text/html\r\n", "", None),
-        ("Accept: text/event-stream\r\n", "", sse.clone()),
-        ("Accept: text/event-stream, */*;q=0.1\r\n", "", sse.clone()),
-        ("Accept: application/x-ndjson\r\n", "", lines.clone()),
+        ("Accept: text/event-stream\r\n", "", sse),
+        ("Accept: text/event-stream, */*;q=0.1\r\n", "", sse),
+        ("Accept: application/x-ndjson\r\n", "", lines),
         ("Accept: text/event-stream\r\n", "?format=ndjson", lines),
         ("Accept: application/json\r\n", "?format=sse", sse),
     ];

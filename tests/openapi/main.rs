@@ -121,7 +121,7 @@ fn generated_requests_are_answered_as_the_document_says() {
             "2",
         ]);
         schemathesis.args(["--seed", "1", "--generation-deterministic", "--workers", "1"]);
-        schemathesis.args(["--request-timeout", "1", "--warnings", "off", "--no-color"]);
+        schemathesis.args(["--request-timeout", "0.5", "--warnings", "off", "--no-color"]);
         succeeds(schemathesis.current_dir(&folder));
     });
 }

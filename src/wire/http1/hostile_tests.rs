@@ -39,7 +39,7 @@ fn first_lines() {
         refused(format!("GET / HTTP/{version}\r\nHost: h\r\n\r\n"), Refusal::UnknownVersion);
     }
     refused("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Refusal::UnknownVersion);
-    refused("CONNECT / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), Refusal::NoTunnel);
+    refused("CONNECT / HTTP/1.1\r\nHost: h\r\n\r\n", Refusal::NoTunnel);
     let others = ["get", "Get", "GETT", "GE", "PATCH", "TRACE", "CONNECTED", "PROPFIND", "-", "!"];
     for method in others.into_iter().chain(Method::ALL.map(Method::name)) {
         taken(format!("{method} / HTTP/1.1\r\nHost: h\r\n\r\n"));
