@@ -1,10 +1,11 @@
 //! The kernel's numbers of this process, for its metrics, from `/proc` (proc(5)).
 
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
+
+use crate::reactor::Clock;
 
 /// The kernel's numbers of a process. A number that the kernel does not tell is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -65,7 +66,7 @@ fn since_1970(seconds: f64) -> Option<f64> {
     let booted = BOOTED.get_or_init(|| {
         let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
         let uptime: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;
-        Some(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64() - uptime)
+        Some(Clock::wall_us() as f64 / 1e6 - uptime)
     });
     booted.map(|booted| booted + seconds)
 }
@@ -80,7 +81,7 @@ mod tests {
         let usage = ProcessUsage::read();
         assert!(usage.cpu_seconds >= before.cpu_seconds && usage.cpu_seconds.is_some());
         assert_eq!(usage.start_seconds, before.start_seconds);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        let now = Clock::wall_us() as f64 / 1e6;
         assert!((1.0..now + 1.0).contains(&usage.start_seconds.unwrap()));
         assert!(usage.resident_bytes.unwrap() > 64 << 10);
         assert!(usage.virtual_bytes >= usage.resident_bytes);

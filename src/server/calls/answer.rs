@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::front::bodies;
 use crate::endpoint::{
-    Answer, ApiError, DeliveryOptions, Execute, FrontOptions, FrontRun, StreamFormat, documents,
+    Answer, ApiError, DeliveryOptions, Execute, FrontOptions, FrontRun, IdempotencyKey,
+    StreamFormat, documents,
 };
 use crate::engine::{CancelError, Hold, Start, Status as ExecutionStatus};
 use crate::limits;
@@ -43,6 +44,9 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     execute: Execute,
     owner: Principal,
 ) -> Answered {
+    if let Some(answered) = answer_repeated(shard, id, &execute, owner) {
+        return answered;
+    }
     let front = execute.front.unwrap_or_default();
     let command = front.command;
     if let (Some(_), Some(thread)) = (command, &front.thread_id)
@@ -50,20 +54,6 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     {
         let text = "the last run of this thread has not ended";
         return refuse_run(shard, id, command, &ApiError::new(Status::CONFLICT, "busy", text));
-    }
-    if let Some(key) = &execute.key {
-        let is_known = |execution| executions::is_owned(shard, execution, owner);
-        match shard.guests.keys.find(owner, key, is_known) {
-            Found::Nothing => {}
-            Found::Execution(begun, hold) => {
-                return answer_begun(shard, id, begun, (&execute.tool, hold), execute.stream);
-            }
-            Found::OtherRequest => {
-                let text = "idempotency-key: an earlier request with this key was another one";
-                let error = ApiError::new(Status::UNPROCESSABLE_CONTENT, "key_reused", text);
-                return hub::answer_error(shard, id, &error.field("idempotency-key"));
-            }
-        }
     }
     let (mut options, policy) = options_of(execute.opening, owner);
     let hold = options.hold;
@@ -94,11 +84,7 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     shard.run_mut(execution.slot).guest.policy = policy;
     records::log_started(shard, id, execution, &execute.tool);
     if let Some(key) = execute.key {
-        let executions_max = shard.engine.limits().executions_max as usize;
-        let mut keys = std::mem::take(&mut shard.guests.keys);
-        let is_known = |execution| executions::is_owned(shard, execution, owner);
-        keys.note(owner, key, (execution, hold), executions_max, is_known);
-        shard.guests.keys = keys;
+        note_key(shard, (owner, key), execution, hold);
     }
     enter_thread(shard, execution, owner, &front);
     if let Some((StreamFormat::Front(_), _)) = &execute.stream {
@@ -122,6 +108,41 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         return hub::answer(shard, id, &reply);
     }
     answer_begun(shard, id, execution, (&execute.tool, hold), None)
+}
+
+/// Answers a request whose key an earlier request has used.
+fn answer_repeated<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    execute: &Execute,
+    owner: Principal,
+) -> Option<Answered> {
+    let is_known = |execution| executions::is_owned(shard, execution, owner);
+    match shard.guests.keys.find(owner, execute.key.as_ref()?, is_known) {
+        Found::Nothing => None,
+        Found::Execution(begun, hold) => {
+            Some(answer_begun(shard, id, begun, (&execute.tool, hold), execute.stream))
+        }
+        Found::OtherRequest => {
+            let text = "idempotency-key: an earlier request with this key was another one";
+            let error = ApiError::new(Status::UNPROCESSABLE_CONTENT, "key_reused", text);
+            Some(hub::answer_error(shard, id, &error.field("idempotency-key")))
+        }
+    }
+}
+
+/// Notes the execution that a request with a key has begun.
+fn note_key<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    (owner, key): (Principal, IdempotencyKey),
+    execution: ExecutionId,
+    hold: Hold,
+) {
+    let executions_max = shard.engine.limits().executions_max as usize;
+    let mut keys = std::mem::take(&mut shard.guests.keys);
+    let is_known = |execution| executions::is_owned(shard, execution, owner);
+    keys.note(owner, key, (execution, hold), executions_max, is_known);
+    shard.guests.keys = keys;
 }
 
 /// Answers with an execution that was begun by this request or by an earlier one with its key.

@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use crate::server::hub::buffers::Buffers;
 
 /// The TLS configuration. This build has none.
+#[derive(Clone, Copy, Debug)]
 pub enum TlsConfig {}
 
 /// The TLS session. This build has none.
