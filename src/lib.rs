@@ -338,7 +338,33 @@ pub mod guide {
 #[cfg(test)]
 extern crate self as streamdoor;
 
-/// The example of README.md, compiled and run.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+/// The guide: one page for each kind of user. Only the documentation has this module.
+#[cfg(doc)]
+pub mod guide {
+    #[doc = include_str!("guide/agents.md")]
+    pub mod agents {}
+    #[doc = include_str!("guide/changelog.md")]
+    pub mod changelog {}
+    #[doc = include_str!("guide/command_line.md")]
+    pub mod command_line {}
+    #[doc = include_str!("guide/contributing.md")]
+    pub mod contributing {}
+    #[doc = include_str!("guide/embedding.md")]
+    pub mod embedding {}
+    #[doc = include_str!("guide/front_ends.md")]
+    pub mod front_ends {}
+    #[doc = include_str!("guide/gateway.md")]
+    pub mod gateway {}
+    #[doc = include_str!("guide/http.md")]
+    pub mod http {}
+    #[doc = include_str!("guide/mcp.md")]
+    pub mod mcp {}
+    #[doc = include_str!("guide/operations.md")]
+    pub mod operations {}
+    #[doc = include_str!("guide/security.md")]
+    pub mod security {}
+    #[doc = include_str!("guide/shared_memory.md")]
+    pub mod shared_memory {}
+    #[doc = include_str!("guide/workers.md")]
+    pub mod workers {}
+}

@@ -385,10 +385,11 @@ fn every_metric_that_a_page_names_is_told_under_that_name() {
     let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let told: Vec<&str> = families.map(|(name, _)| name).collect();
     let is_of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    let performance = include_str!("../guide/performance.md");
-    for (page, text) in
-        [("README.md", include_str!("../../README.md")), ("performance.md", performance)]
-    {
+    for (page, text) in [
+        ("http.md", include_str!("../guide/http.md")),
+        ("gateway.md", include_str!("../guide/gateway.md")),
+        ("PERF.md", include_str!("../../PERF.md")),
+    ] {
         let named: Vec<&str> =
             text.split(|c| !is_of_name(c)).filter(|word| word.starts_with("streamdoor_")).collect();
         assert!(!named.is_empty(), "{page}");
