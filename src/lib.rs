@@ -361,6 +361,8 @@ pub mod guide {
     pub mod mcp {}
     #[doc = include_str!("guide/operations.md")]
     pub mod operations {}
+    #[doc = include_str!("guide/performance.md")]
+    pub mod performance {}
     #[doc = include_str!("guide/security.md")]
     pub mod security {}
     #[doc = include_str!("guide/shared_memory.md")]

@@ -388,7 +388,7 @@ fn every_metric_that_a_page_names_is_told_under_that_name() {
     for (page, text) in [
         ("http.md", include_str!("../guide/http.md")),
         ("gateway.md", include_str!("../guide/gateway.md")),
-        ("PERF.md", include_str!("../../PERF.md")),
+        ("performance.md", include_str!("../guide/performance.md")),
     ] {
         let named: Vec<&str> =
             text.split(|c| !is_of_name(c)).filter(|word| word.starts_with("streamdoor_")).collect();
