@@ -1,4 +1,4 @@
-//! The rules for Markdown pages: links have a target, and numbers have a recorded run.
+//! The rule for Markdown pages: numbers have a recorded run. `tests/documents.rs` checks links.
 
 use std::collections::BTreeSet;
 
@@ -6,24 +6,6 @@ use crate::rules::Finding;
 
 /// The folder of the recorded runs. Each run has a folder of its own.
 pub const RUNS: &str = "bench/runs/";
-
-/// Relative links of a page without a target. `exists` takes a path from the root.
-pub fn broken_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (line, prose) in prose_lines(text) {
-        for piece in prose.split("](").skip(1) {
-            let Some(target) = piece.split(')').next() else { continue };
-            let target = target.split_whitespace().next().unwrap_or("");
-            let file = target.split('#').next().unwrap_or("");
-            let elsewhere = target.contains("://") || target.starts_with("mailto:");
-            if !elsewhere && !file.is_empty() && !exists(file) {
-                let text = format!("the link to `{target}` leads nowhere");
-                findings.push(Finding { path: path.to_string(), line, text });
-            }
-        }
-    }
-    findings
-}
 
 /// Table rows with numbers in a section that names no recorded run, and names of runs that do not
 /// exist. A section inherits the runs of the sections around it.
@@ -73,33 +55,9 @@ fn run_names(line: &str) -> BTreeSet<&str> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// The lines of a page outside of fenced blocks, numbered from 1, without the text in backticks.
-fn prose_lines(text: &str) -> Vec<(usize, String)> {
-    let mut fenced = false;
-    let mut lines = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("```") {
-            fenced = !fenced;
-        } else if !fenced {
-            let prose: Vec<&str> = line.split('`').step_by(2).collect();
-            lines.push((number + 1, prose.join("`")));
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_link_that_leads_nowhere_is_found() {
-        let text = "[a](src/lib.rs#x) [b](https://x.org) [c](#here)\n[d](gone.md) `[e](code)`\n\
-                    ```\n[f](fenced)\n```\n[`g`](gone.rs \"title\")";
-        let findings = broken_links("README.md", text, |path| path == "src/lib.rs");
-        let lines: Vec<usize> = findings.iter().map(|finding| finding.line).collect();
-        assert_eq!(lines, [2, 6]);
-    }
 
     #[test]
     fn numbers_without_a_recorded_run_are_found() {
