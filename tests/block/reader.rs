@@ -78,7 +78,7 @@ impl Reader {
     }
 
     /// Opens a connection. A reader without acknowledgements keeps its kernel's buffer small, as
-    /// README says: the contents of the buffer are lost with the connection.
+    /// src/guide/http.md says: the contents of the buffer are lost with the connection.
     fn connect(&self) -> TcpStream {
         match self.acks {
             None => served::connect_with_small_buffer(&self.address),
