@@ -248,7 +248,7 @@ fn summary(ended: &EndEvent, stream: &EventStream, took: Duration) -> String {
     let over_all = End { given: stream.given(), missed: stream.missed(), ..ended.end };
     let mut text = results::summary(&over_all, took);
     if stream.reconnects() > 0 {
-        let times = counted(stream.reconnects().into(), "time");
+        let times = counted(stream.reconnects(), "time");
         text += &format!(", the connection broke {times}");
     }
     text
