@@ -328,18 +328,11 @@ pub mod upstream;
 #[doc(hidden)]
 pub mod wire;
 
-/// The pages of the guide that belong to no item.
-pub mod guide {
-    #[doc = include_str!("guide/performance.md")]
-    pub mod performance {}
-}
-
 // The name by which tests and fuzz targets know the library.
 #[cfg(test)]
 extern crate self as streamdoor;
 
-/// The guide: one page for each kind of user. Only the documentation has this module.
-#[cfg(doc)]
+/// The guide: one page for each kind of user.
 pub mod guide {
     #[doc = include_str!("guide/agents.md")]
     pub mod agents {}
