@@ -340,10 +340,14 @@ pub mod guide {
     pub mod changelog {}
     #[doc = include_str!("guide/command_line.md")]
     pub mod command_line {}
+    #[doc = include_str!("guide/configuration.md")]
+    pub mod configuration {}
     #[doc = include_str!("guide/contributing.md")]
     pub mod contributing {}
     #[doc = include_str!("guide/embedding.md")]
     pub mod embedding {}
+    #[doc = include_str!("guide/errors.md")]
+    pub mod errors {}
     #[doc = include_str!("guide/front_ends.md")]
     pub mod front_ends {}
     #[doc = include_str!("guide/gateway.md")]
