@@ -24,11 +24,9 @@ use streamdoor::engine::EngineLimits;
 use streamdoor::memory::{RingPoolConfig, named};
 use streamdoor::reactor::thread::PollIdle;
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
-#[cfg(feature = "tls")]
-use streamdoor::server::TlsConfig;
 use streamdoor::server::{
     AgentSettings, Doors, Drained, GuestConfig, Log, NamedDoors, Server, ServerConfig, ServerError,
-    ServerShard, ServerShardConfig, ShardEnds,
+    ServerShard, ServerShardConfig, ShardEnds, TlsConfig,
 };
 use streamdoor::shard::ShardConfig;
 use streamdoor::tool::{Environment, Files, Tools};
@@ -277,6 +275,9 @@ pub fn start(
     }
     drop(spans); // The queue ends with the shards.
     if let Some(tls) = read_tls(settings)? {
+        #[cfg(not(feature = "tls"))]
+        match tls {}
+        #[cfg(feature = "tls")]
         shards.iter_mut().for_each(|shard| shard.guests.tls = Some(tls.clone()));
     }
     {
