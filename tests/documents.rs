@@ -216,10 +216,10 @@ fn the_page_of_error_codes_is_that_of_the_source() {
     let mut text = "\
 # Errors
 
-An error of the HTTP API is a JSON object: `{\"error\": {\"code\": …, \"message\": …}}`. `code` is for
-programs and stays the same. `message` is for people and names the cause. Some errors also have
-`field`, the part of the request that is wrong, and `limit`, the allowed value. With status 429 or 503,
-the header `Retry-After` says when another attempt is worth it.
+An error of the HTTP API is a JSON object: `{\"error\": {\"code\": …, \"message\": …}}`. `code` is
+for programs and stays the same. `message` is for people and names the cause. Some errors also have
+`field`, the part of the request that is wrong, and `limit`, the allowed value. With status 429 or
+503, the header `Retry-After` says when another attempt is worth it.
 
 This page is generated from the source.
 
