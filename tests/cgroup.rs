@@ -71,7 +71,7 @@ fn the_program_runs_in_64_mib_and_its_rings_in_a_tenth_of_that() {
     let of_chunks = run(&cgroup, PROGRAM, &[&arguments[..], &["--process", "0"]].concat());
     let text = String::from_utf8_lossy(&of_chunks.stdout).into_owned();
     assert!(of_chunks.status.success(), "{}: {text}", of_chunks.status);
-    assert_eq!(text.matches("completed: 20000 chunks, 0 missed").count(), 3, "{text}");
+    assert_eq!(text.matches("completed: 20,000 chunks, 0 missed").count(), 3, "{text}");
     assert_small(&text);
 
     let peak_bytes = cgroup.number(&["memory.max_usage_in_bytes", "memory.peak"]);
