@@ -68,7 +68,7 @@ fn metrics_of_a_server() -> BTreeSet<String> {
     // Refusals are shown from the first one on.
     assert_eq!(served::ask(&server.address, "GET", "/nowhere", "").0, 404);
     // Ends of executions, too.
-    let tool = r#"{"tool":"slow_data_processor","arguments":{"chunks":1,"delay_ms":0}}"#;
+    let tool = r#"{"tool":"other_slow_data_processor","arguments":{"chunks":1,"delay_ms":0}}"#;
     assert!(server.ask("POST", "/v1/executions?format=ndjson", tool).contains("completed"));
     let page = server.ask("GET", "/metrics", "");
     let samples = page.lines().filter(|line| !line.starts_with('#'));
