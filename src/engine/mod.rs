@@ -368,11 +368,6 @@ impl Engine {
         Some(self.registry.executions.get(execution)?.id)
     }
 
-    /// The time at which an execution was opened.
-    pub fn opened_at(&self, execution: Handle) -> Option<Instant> {
-        Some(self.registry.executions.get(execution)?.opened_at)
-    }
-
     /// The largest number of chunks that the shard may report at once, for a local subscriber to
     /// stay within its lag limit. With larger batches a fast reader would lose chunks.
     #[inline]

@@ -208,6 +208,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             names: Names::new(id, self.engine.token(id)).of_tool(tool.as_deref()),
             tool,
             timeouts: spec.timeouts,
+            opened_at: self.now,
             has_panicked: false,
             trace,
             ring_bytes: need.ring_bytes,

@@ -146,6 +146,8 @@ pub struct Run<X: GuestRun> {
     pub names: Names,
     /// The time limits of the tool.
     pub timeouts: Timeouts,
+    /// The time at which it was opened.
+    pub opened_at: Instant,
     /// True if the tool has panicked.
     pub has_panicked: bool,
     /// The trace that it is a part of.

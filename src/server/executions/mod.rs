@@ -28,10 +28,10 @@ pub(in crate::server) fn count_ended<R: Reactor + 'static>(
     execution: Handle,
     outcome: Outcome,
 ) -> Duration {
-    let opened_at = shard.engine.opened_at(execution).expect("it has just ended");
-    let took = shard.now.since(opened_at);
-    let tool = shard.runs[execution.index as usize].as_ref().and_then(|run| run.tool.as_ref());
-    shard.guests.ended.count(tool, outcome, took);
+    // The engine may have forgotten it already.
+    let run = shard.runs[execution.index as usize].as_ref().expect("it has just ended");
+    let took = shard.now.since(run.opened_at);
+    shard.guests.ended.count(run.tool.as_ref(), outcome, took);
     took
 }
 

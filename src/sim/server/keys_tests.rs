@@ -77,6 +77,19 @@ fn a_repeated_request_for_the_stream_gets_the_whole_stream() {
     assert_eq!(server.shards[0].counters().executions_opened, 1);
 }
 
+/// The engine forgets such an execution before its end is counted and logged.
+#[test]
+fn an_execution_without_retention_is_counted_when_it_ends() {
+    let mut server = TestServer::new();
+    let (status, body) = post(&mut server, "", "", ",\"retention_ms\":0,\"hold\":\"newest\"");
+    assert_eq!(status, 201, "{body}");
+    server.pass(2 * limits::ATTACH_DEADLINE);
+    let metrics = server.get("/metrics");
+    let ended =
+        "streamdoor_executions_ended_total{shard=\"0\",tool=\"script\",state=\"completed\"} 1";
+    assert!(metrics.contains(ended), "{metrics}");
+}
+
 #[test]
 fn a_key_is_forgotten_with_its_execution() {
     let mut server = TestServer::new();
