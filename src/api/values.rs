@@ -235,27 +235,16 @@ macro_rules! names {
 names! {
     Policy: Policy::name, Policy::ALL;
     Kind: Kind::name, Kind::ALL;
-    Outcome: Outcome::name, OUTCOMES;
-    ExecutionState: ExecutionState::name, STATES;
+    Outcome: Outcome::name, Outcome::ALL;
+    ExecutionState: ExecutionState::name, ExecutionState::ALL;
     DetachReason: DetachReason::name, DetachReason::ALL;
     GapReason: GapReason::name, GAP_REASONS;
     SubscriberPlace: place_name, [SubscriberPlace::Local, SubscriberPlace::Remote];
     Encoding: encoding_name, [Encoding::Text, Encoding::Base64];
 }
 
-const OUTCOMES: [Outcome; 4] =
-    [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::TimedOut];
 const GAP_REASONS: [GapReason; 4] =
     [GapReason::Lag, GapReason::Conflated, GapReason::Overtaken, GapReason::Late];
-const STATES: [ExecutionState; 7] = [
-    ExecutionState::Queued,
-    ExecutionState::Running,
-    ExecutionState::Draining,
-    ExecutionState::Ended(Outcome::Completed),
-    ExecutionState::Ended(Outcome::Failed),
-    ExecutionState::Ended(Outcome::Cancelled),
-    ExecutionState::Ended(Outcome::TimedOut),
-];
 
 fn place_name(place: SubscriberPlace) -> &'static str {
     match place {

@@ -8,13 +8,13 @@ use crate::base::ExecutionId;
 use crate::endpoint::access::TICKET;
 use crate::endpoint::answer::JSON;
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
-use crate::endpoint::list::{ListAsk, ListPlace, STATE_NAMES, STATES};
+use crate::endpoint::list::{ListAsk, ListPlace, STATE_NAMES};
 use crate::endpoint::{
     ApiError, DeliveryOptions, Follow, FrontOptions, MetricsFormat, ReadDoor, StreamFormat, front,
 };
 use crate::engine::{Coalesce, From};
 use crate::limits;
-use crate::stream::{Kind, Kinds, Totals};
+use crate::stream::{ExecutionState, Kind, Kinds, Totals};
 use crate::tool::is_tool_name;
 use crate::trace::TraceContext;
 use crate::wire::http1::{Headers, Query, Status, is_media_type, negotiate};
@@ -264,7 +264,7 @@ impl<'a> Parameters<'a> {
             return Err(invalid("tool", "it must be the name of a tool"));
         }
         let state = self.choice("state")?;
-        let named = |name: &str| STATES.iter().copied().find(|state| state.name() == name);
+        let named = |name: &str| ExecutionState::ALL.into_iter().find(|state| state.name() == name);
         let after = match self.query.text("after")? {
             None => None,
             Some(text) => match ListPlace::parse(text) {

@@ -44,6 +44,17 @@ pub enum Outcome {
 }
 
 impl ExecutionState {
+    /// All states, in the order of a life.
+    pub const ALL: [ExecutionState; 7] = [
+        ExecutionState::Queued,
+        ExecutionState::Running,
+        ExecutionState::Draining,
+        ExecutionState::Ended(Outcome::Completed),
+        ExecutionState::Ended(Outcome::Failed),
+        ExecutionState::Ended(Outcome::Cancelled),
+        ExecutionState::Ended(Outcome::TimedOut),
+    ];
+
     /// The name on every wire.
     pub fn name(self) -> &'static str {
         match self {

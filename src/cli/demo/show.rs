@@ -1,5 +1,6 @@
 //! The default of `streamdoor demo`: one fast tool, and four subscribers that read it at the same
-//! time, each in its own way. A picture shows who has which chunk, and sentences explain it.
+//! time, each in its own way. A picture shows the chunks of each subscriber, and sentences explain
+//! it.
 
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -117,7 +117,7 @@ fn answer_repeated<R: Reactor + 'static>(
     execute: &Execute,
     owner: Principal,
 ) -> Option<Answered> {
-    let is_known = |execution| executions::is_owned(shard, execution, owner);
+    let is_known = |owner, execution| executions::is_found(shard, execution, owner);
     match shard.guests.keys.find(owner, execute.key.as_ref()?, is_known) {
         Found::Nothing => None,
         Found::Execution(begun, hold) => {
@@ -140,7 +140,7 @@ fn note_key<R: Reactor + 'static>(
 ) {
     let executions_max = shard.engine.limits().executions_max as usize;
     let mut keys = std::mem::take(&mut shard.guests.keys);
-    let is_known = |execution| executions::is_owned(shard, execution, owner);
+    let is_known = |owner, execution| executions::is_found(shard, execution, owner);
     keys.note(owner, key, (execution, hold), executions_max, is_known);
     shard.guests.keys = keys;
 }

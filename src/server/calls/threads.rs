@@ -4,7 +4,7 @@
 //! than a run. After the end of a run its stream goes on with the next one, on the same connection.
 //! Its clients keep one connection for each thread. Such a connection waits on the shard of the
 //! last run. Before the first run, it waits on the shard that the thread's name selects
-//! ([`home_of_thread`]). A run that may call tools of workers can begin on another shard.
+//! ([`home_of_named`]). A run that may call tools of workers can begin on another shard.
 //! The connection is then cut. The client reconnects at once with its position, and moves to that
 //! shard.
 //!
@@ -43,7 +43,7 @@ use crate::tool::AGENT;
 use crate::wire::http1::Status;
 /// Returns the shard that carries out a call whose name selects it. The name is a thread or an
 /// idempotency key.
-pub(in crate::server) fn home_of_thread<R: Reactor + 'static>(
+pub(in crate::server) fn home_of_named<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     call: &ApiCall,
     principal: Principal,

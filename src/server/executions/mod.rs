@@ -45,6 +45,16 @@ pub(in crate::server) fn is_owned<R: Reactor + 'static>(
     run.is_some_and(|run| run.id == id && run.guest.owner == principal)
 }
 
+/// True if the execution belongs to this principal, and the engine has not forgotten it. An
+/// execution without retention is forgotten before its end is carried out.
+pub(in crate::server) fn is_found<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ExecutionId,
+    principal: Principal,
+) -> bool {
+    is_owned(shard, id, principal) && shard.engine.execution_id(id.slot) == Some(id)
+}
+
 /// Returns the executions of this shard that are on the page, and one more if there is one.
 pub(in crate::server) fn list<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,

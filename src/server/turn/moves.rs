@@ -20,20 +20,20 @@ pub(in crate::server) fn home_of<R: Reactor + 'static>(
 ) -> Option<usize> {
     let home = match call.home() {
         Some(home) => usize::from(home),
-        None => workshop_of(shard, id, call).or_else(|| thread_home(shard, id, call))?,
+        None => workshop_of(shard, id, call).or_else(|| named_home(shard, id, call))?,
     };
     (home != peers::own_index(shard) && home < shard.guests.peers.count()).then_some(home)
 }
 
-/// Returns the shard of a thread's runs, if the call is about a thread.
-fn thread_home<R: Reactor + 'static>(
+/// Returns the shard that the name in the call selects: a thread or an idempotency key.
+fn named_home<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     call: &ApiCall,
 ) -> Option<usize> {
     if matches!(call, ApiCall::Thread(_) | ApiCall::Execute(_)) {
         let principal = hub::principal_of(shard, id);
-        return calls::home_of_thread(shard, call, principal);
+        return calls::home_of_named(shard, call, principal);
     }
     let _ = (id, call);
     None
