@@ -72,15 +72,15 @@ fn of_files() -> [Vec<(&'static str, Value)>; 7] {
 
 /// Returns the schemas of all documents by name.
 pub fn schemas() -> Map<String, Value> {
-    let one_of = |variants: &[Value]| json!({ "anyOf": variants });
+    let any_of = |variants: &[Value]| json!({ "anyOf": variants });
     let lines = [ReadGrant::schema(), ProduceGrant::schema(), DoorGo::schema(), DoorEnd::schema()];
     let alternatives = vec![
         ("Event", events::any_event()),
         events::progress_event(),
         ("Exit", values::exit_schema()),
         ("VirtualTool", Tool::schema()),
-        ("WorkerEvent", one_of(&[ToolCall::schema(), CancelledCall::schema()])),
-        ("DoorLine", one_of(&lines)),
+        ("WorkerEvent", any_of(&[ToolCall::schema(), CancelledCall::schema()])),
+        ("DoorLine", any_of(&lines)),
     ];
     let all = of_files().into_iter().flatten().chain(alternatives);
     all.map(|(name, schema)| (name.to_owned(), schema)).collect()

@@ -3,19 +3,17 @@
 //! The names of tools come from clients, so the number of names that are counted apart is limited.
 //! Executions of further tools, and those without a tool, share one row.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limits;
 use crate::stream::Outcome;
-use crate::tool::ToolSpec;
 use crate::trace::Latency;
 
 /// The counts of ended executions: see the module's text.
 #[derive(Debug, Default)]
 pub struct EndedExecutions {
     /// The rows of tools, in the order of their first end.
-    tools: Vec<(Arc<ToolSpec>, EndedCounts)>,
+    tools: Vec<(Box<str>, EndedCounts)>,
     others: EndedCounts,
 }
 
@@ -35,7 +33,7 @@ impl EndedExecutions {
     /// Counts an execution that has ended after `took`.
     pub(in crate::server) fn count(
         &mut self,
-        tool: Option<&Arc<ToolSpec>>,
+        tool: Option<&str>,
         outcome: Outcome,
         took: Duration,
     ) {
@@ -44,14 +42,14 @@ impl EndedExecutions {
         counts.durations.record(took.as_nanos().try_into().unwrap_or(u64::MAX), 1);
     }
 
-    fn row(&mut self, tool: Option<&Arc<ToolSpec>>) -> &mut EndedCounts {
+    fn row(&mut self, tool: Option<&str>) -> &mut EndedCounts {
         let Some(tool) = tool else { return &mut self.others };
-        let at = self.tools.iter().position(|(known, _)| known.name == tool.name);
+        let at = self.tools.iter().position(|(known, _)| **known == *tool);
         let at = match at {
             Some(at) => at,
             None if self.tools.len() == limits::TOOLS_COUNTED_MAX => return &mut self.others,
             None => {
-                self.tools.push((Arc::clone(tool), EndedCounts::default()));
+                self.tools.push((tool.into(), EndedCounts::default()));
                 self.tools.len() - 1
             }
         };
@@ -60,7 +58,7 @@ impl EndedExecutions {
 
     /// Returns the rows with their names, without those that count nothing.
     pub(in crate::server) fn rows(&self) -> Vec<(String, EndedCounts)> {
-        let named = self.tools.iter().map(|(tool, counts)| (tool.name.clone(), *counts));
+        let named = self.tools.iter().map(|(tool, counts)| (tool.to_string(), *counts));
         let others = [(EndedExecutions::OTHERS.to_owned(), self.others)].into_iter();
         let has_any = |(_, counts): &(String, EndedCounts)| counts.by_outcome != [0; 4];
         named.chain(others).filter(has_any).collect()
@@ -71,18 +69,14 @@ impl EndedExecutions {
 mod tests {
     use super::*;
 
-    fn tool(name: &str) -> Arc<ToolSpec> {
-        Arc::new(ToolSpec::new(name, "A tool."))
-    }
-
     #[test]
     fn each_tool_has_a_row_until_there_are_too_many() {
         let mut ended = EndedExecutions::default();
         assert!(ended.rows().is_empty());
         let took = Duration::from_micros(3);
-        ended.count(Some(&tool("echo")), Outcome::Completed, took);
-        ended.count(Some(&tool("echo")), Outcome::Failed, took);
-        ended.count(Some(&tool("slow")), Outcome::Cancelled, took);
+        ended.count(Some("echo"), Outcome::Completed, took);
+        ended.count(Some("echo"), Outcome::Failed, took);
+        ended.count(Some("slow"), Outcome::Cancelled, took);
         ended.count(None, Outcome::TimedOut, took);
         let rows = ended.rows();
         let names: Vec<&str> = rows.iter().map(|(name, _)| &**name).collect();
@@ -92,7 +86,7 @@ mod tests {
         assert_eq!(rows[2].1.by_outcome, [0, 0, 0, 1]);
 
         for number in 0..2 * limits::TOOLS_COUNTED_MAX {
-            ended.count(Some(&tool(&format!("tool_{number}"))), Outcome::Completed, took);
+            ended.count(Some(&format!("tool_{number}")), Outcome::Completed, took);
         }
         let rows = ended.rows();
         assert_eq!(rows.len(), limits::TOOLS_COUNTED_MAX + 1);

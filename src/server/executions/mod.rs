@@ -31,7 +31,8 @@ pub(in crate::server) fn count_ended<R: Reactor + 'static>(
     // The engine may have forgotten it already.
     let run = shard.runs[execution.index as usize].as_ref().expect("it has just ended");
     let took = shard.now.since(run.opened_at);
-    shard.guests.ended.count(run.tool.as_ref(), outcome, took);
+    let tool = run.tool.as_ref().map(|tool| &*tool.name);
+    shard.guests.ended.count(tool, outcome, took);
     took
 }
 
