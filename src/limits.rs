@@ -483,11 +483,14 @@ pub const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(45);
 pub const CLIENT_RESULT_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Attempts in a row to resume a stream. With the waits between them they take some two minutes,
 /// longer than [`RECONNECT_GRACE`] and [`RETENTION`].
-pub const CLIENT_RECONNECTS_MAX: u32 = 8;
+pub const CLIENT_RECONNECTS_MAX: u32 = 16;
 /// Wait before the first of these attempts, unless the server names another.
 pub const CLIENT_RETRY_DEFAULT: Duration = Duration::from_secs(1);
 /// Minimum wait before a client reconnects, whatever the server names.
 pub const CLIENT_RETRY_MIN: Duration = Duration::from_millis(10);
+/// Longest wait between two attempts within [`RECONNECT_GRACE`], unless the server names a longer
+/// one. There are some eight attempts before a `block` subscriber loses its place.
+pub const CLIENT_RETRY_IN_GRACE: Duration = Duration::from_secs(1);
 /// Maximum wait before a client reconnects, whatever the server names.
 pub const CLIENT_RETRY_MAX: Duration = Duration::from_secs(30);
 /// Age of a connection from which it counts as a success, even if nothing was received.

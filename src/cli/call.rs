@@ -55,7 +55,7 @@ Subscription:
                       how far this reader may lag                 [the policy's default]
   --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
   --coalesce T        the longest time that chunks wait to be sent together: 500us, 2ms
-  --reconnects N      reconnect at most N times in a row; 0: never               [8]
+  --reconnects N      reconnect at most N times in a row; 0: never              [16]
   --first-chunk-timeout T, --inactivity-timeout T, --timeout T
                       the longest time until the first chunk, between chunks, and in total:
                       500ms, 30s, 2m, 1h, or none                 [the tool's default]

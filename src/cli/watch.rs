@@ -45,7 +45,7 @@ One execution:
                       how far this reader may lag                 [the policy's default]
   --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
   --coalesce T        the longest time that chunks wait to be sent together: 500us, 2ms
-  --reconnects N      reconnect at most N times in a row; 0: never               [8]
+  --reconnects N      reconnect at most N times in a row; 0: never              [16]
   --format F, --out FILE|-, --hash, --progress
                       the same as for `streamdoor call`
   -h, --help          show this text

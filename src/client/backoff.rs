@@ -7,7 +7,8 @@ use crate::limits;
 
 /// The attempts in a row, and the waits before them. Each wait is twice as long as the one before.
 /// Up to half of it is added at random, so that clients that were cut off together do not return
-/// together.
+/// together. While the server keeps the place of a `block` subscriber, the waits stay short
+/// ([`limits::CLIENT_RETRY_IN_GRACE`]): a client that waits for longer would lose chunks.
 #[derive(Debug)]
 pub(super) struct Backoff {
     random: Random,
@@ -15,13 +16,18 @@ pub(super) struct Backoff {
     retry: Duration,
     attempts: u32,
     attempts_max: u32,
+    /// The planned wait before the last attempt.
+    planned: Duration,
+    /// All waits before the attempts made in a row.
+    waited: Duration,
 }
 
 impl Backoff {
     /// At most `attempts_max` attempts in a row. The first waits for `retry`.
     pub fn new(seed: u64, retry: Duration, attempts_max: u32) -> Backoff {
-        let random = Random::new(seed);
-        let mut backoff = Backoff { random, retry, attempts: 0, attempts_max };
+        let (random, zero) = (Random::new(seed), Duration::ZERO);
+        let mut backoff =
+            Backoff { random, retry, attempts: 0, attempts_max, planned: zero, waited: zero };
         backoff.set_retry(retry);
         backoff
     }
@@ -33,7 +39,7 @@ impl Backoff {
 
     /// Starts anew after a success.
     pub fn reset(&mut self) {
-        self.attempts = 0;
+        (self.attempts, self.waited) = (0, Duration::ZERO);
     }
 
     /// Number of attempts made in a row.
@@ -46,12 +52,19 @@ impl Backoff {
         if self.attempts == self.attempts_max {
             return None;
         }
-        let factor = 1u32.checked_shl(self.attempts).unwrap_or(u32::MAX);
+        let longest = match self.waited < limits::RECONNECT_GRACE {
+            true => self.retry.max(limits::CLIENT_RETRY_IN_GRACE),
+            false => limits::CLIENT_RETRY_MAX,
+        };
+        self.planned = match self.attempts {
+            0 => self.retry,
+            _ => (self.planned * 2).min(longest),
+        };
         self.attempts += 1;
-        let longest = limits::CLIENT_RETRY_MAX;
-        let planned = self.retry.saturating_mul(factor).min(longest);
-        let wait = planned.max(wait_min.min(longest));
-        Some(wait.mul_f64(1.0 + self.random.unit() / 2.0))
+        let wait = self.planned.max(wait_min.min(limits::CLIENT_RETRY_MAX));
+        let wait = wait.mul_f64(1.0 + self.random.unit() / 2.0);
+        self.waited += wait;
+        Some(wait)
     }
 }
 
@@ -60,13 +73,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_longest_and_attempts_end() {
-        let mut backoff = Backoff::new(1, Duration::from_millis(100), 70);
-        for attempt in 0..70u32 {
+    fn waits_are_short_within_the_grace_and_double_after_it() {
+        let retry = Duration::from_millis(100);
+        let mut backoff = Backoff::new(1, retry, 70);
+        let (mut planned, mut waited) = (retry, Duration::ZERO);
+        for attempt in 0..70 {
+            let longest = match waited < limits::RECONNECT_GRACE {
+                true => limits::CLIENT_RETRY_IN_GRACE,
+                false => limits::CLIENT_RETRY_MAX,
+            };
+            if attempt > 0 {
+                planned = (planned * 2).min(longest);
+            }
             let wait = backoff.next(Duration::ZERO).unwrap();
-            let planned = Duration::from_millis(100 << attempt.min(20));
-            let planned = planned.min(limits::CLIENT_RETRY_MAX);
-            assert!(wait >= planned && wait <= planned.mul_f64(1.5), "{attempt}: {wait:?}");
+            assert!((planned..=planned.mul_f64(1.5)).contains(&wait), "{attempt}: {wait:?}");
+            waited += wait;
         }
         assert_eq!(backoff.next(Duration::ZERO), None);
         backoff.reset();
@@ -83,6 +104,22 @@ mod tests {
         backoff.reset();
         assert!(backoff.next(Duration::ZERO).unwrap() >= limits::CLIENT_RETRY_MIN);
         assert!(backoff.next(Duration::from_secs(7)).unwrap() >= Duration::from_secs(7));
+    }
+
+    #[test]
+    fn a_default_client_tries_often_within_the_grace_and_longer_than_the_retention() {
+        for seed in 0..100 {
+            let (retry, attempts_max) =
+                (limits::CLIENT_RETRY_DEFAULT, limits::CLIENT_RECONNECTS_MAX);
+            let mut backoff = Backoff::new(seed, retry, attempts_max);
+            let mut times = vec![Duration::ZERO];
+            while let Some(wait) = backoff.next(Duration::ZERO) {
+                times.push(*times.last().unwrap() + wait);
+            }
+            let in_grace = times.iter().filter(|time| **time < limits::RECONNECT_GRACE).count() - 1;
+            assert!((6..=9).contains(&in_grace), "{in_grace}");
+            assert!(*times.last().unwrap() > limits::RECONNECT_GRACE + limits::RETENTION);
+        }
     }
 
     #[test]

@@ -51,7 +51,8 @@ fn a_call_that_is_cut_again_and_again_is_whole() {
             assert_eq!((ended.end.published, stream.given()), (all, all));
             assert!(ended.end.given.chunks < all.chunks, "{:?}", ended.end);
             assert_eq!(stream.missed(), Totals::ZERO);
-            assert!(proxy.acks() > 0);
+            // Only the whole stream is so long that an acknowledgement cannot wait for its end.
+            assert!(proxy.acks() > 0 || kinds != Kinds::ALL);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `streamdoor call` and `streamdoor watch` under `block`, through proxies that cut, reset,
-//! truncate and delay. Either their output is whole and they exit 0, or they exit 1. They never
-//! exit 0 with a hole.
+//! truncate and delay. Either their output is whole and they exit 0, or it has a hole whose size
+//! they say and they exit 4, or it ends early and they exit 1.
 //!
 //! `STREAMDOOR_FAULT_RUNS=500 cargo nextest run --all-features -E 'test(faulty_networks)'` makes
 //! more runs, and `STREAMDOOR_FAULT_SEED=1000` makes others. `--no-capture` shows their results.
@@ -42,12 +42,21 @@ fn fault(random: &mut Random) -> Fault {
     }
 }
 
+/// Returns `bytes` as the programs print it.
+fn grouped(bytes: usize) -> String {
+    match (bytes / 1_000, bytes % 1_000) {
+        (0, rest) => rest.to_string(),
+        (thousands, rest) => format!("{thousands},{rest:03}"),
+    }
+}
+
 /// The results of all runs.
 #[derive(Debug, Default)]
 struct Sums {
     whole: u64,
     broken_and_whole: u64,
     failed: u64,
+    with_holes: u64,
     acks: usize,
 }
 
@@ -99,13 +108,21 @@ fn calls_and_watches_through_faulty_networks_are_whole_or_fail() {
                         Some(0) if is_whole => {
                             sums.whole += 1;
                             sums.broken_and_whole += u64::from(words.contains("broke"));
-                            let (thousands, rest) = (FILE_BYTES / 1_000, FILE_BYTES % 1_000);
-                            let all = format!(", {thousands},{rest:03} bytes in ");
+                            let all = format!(", {} bytes in ", grouped(FILE_BYTES));
                             assert!(words.contains(&all), "seed {seed}: {words}");
                         }
                         Some(1) if !words.is_empty() => {
                             println!("seed {seed}: {words}");
                             sums.failed += 1;
+                        }
+                        // The machine was so slow that the server gave up a reader's place.
+                        Some(4) => {
+                            println!("seed {seed}: {words}");
+                            let missed = grouped(FILE_BYTES - printed.stdout.len());
+                            let told =
+                                format!(" are missing from the results, with {missed} bytes");
+                            assert!(!is_whole && words.contains(&told), "seed {seed}: {words}");
+                            sums.with_holes += 1;
                         }
                         code => {
                             let bytes = printed.stdout.len();
@@ -119,6 +136,6 @@ fn calls_and_watches_through_faulty_networks_are_whole_or_fail() {
     std::fs::remove_file(&path).unwrap();
     let sums = sums.into_inner().unwrap();
     println!("{sums:?}");
-    assert_eq!(sums.whole + sums.failed, runs, "{sums:?}");
+    assert_eq!(sums.whole + sums.failed + sums.with_holes, runs, "{sums:?}");
     assert!(sums.whole > 0 && sums.acks > 0, "{sums:?}");
 }

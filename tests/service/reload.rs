@@ -71,6 +71,8 @@ fn a_reload_replaces_tokens_and_certificate_and_cuts_no_stream() {
             stream
         })
         .collect();
+    // A request that is read after the reload needs the new token, so all heads must have come.
+    assert!(streams.iter_mut().all(TlsClient::fill));
 
     // The old certificate is still trusted by `before`, the new one by `identity`.
     let before = Identity::copy_of(&identity, "reload-before");
