@@ -4,7 +4,10 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::process::exit;
+
+use rustix::termios::tcgetwinsize;
 
 use super::printable::printable;
 
@@ -19,9 +22,15 @@ macro_rules! print_err {
 pub(crate) use print_err;
 pub(crate) use print_out;
 
-/// True if the terminal can only show lines, as `TERM=dumb` says.
+/// True if the terminal can only show lines: `TERM` is `dumb`, empty or not set.
 pub fn is_dumb() -> bool {
-    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+    std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
+}
+
+/// Returns the number of columns of the terminal behind `output`. 80 if it does not tell.
+pub fn columns(output: impl AsFd) -> usize {
+    let told = tcgetwinsize(output).map_or(0, |size| size.ws_col);
+    if told == 0 { 80 } else { told.into() }
 }
 
 /// Prints a line on standard output. A closed pipe ends the program.

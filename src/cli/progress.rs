@@ -10,10 +10,14 @@ use std::time::Duration;
 use streamdoor::base::Instant;
 use streamdoor::wire::events::{ChunkEvent, PartEvent, ProgressEvent};
 
+use super::console;
 use super::printable::one_line;
 use super::words::in_units;
 
 const BAR_CELLS: usize = 24;
+/// The cells of a bar on a terminal with less than [`WIDE_COLUMNS`].
+const NARROW_BAR_CELLS: usize = 8;
+const WIDE_COLUMNS: usize = 60;
 /// The time between two redraws while chunks arrive without reports of progress.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 /// The engine sends reports of progress less often than this, so the last one of a burst is drawn.
@@ -22,6 +26,9 @@ const LINE_INTERVAL: Duration = Duration::from_secs(1);
 const MESSAGE_CHARS_MAX: usize = 30;
 /// Moves to the start of the line and clears it.
 const ERASE: &str = "\r\x1b[K";
+/// A bar on more than one line cannot be erased, so wide characters at its end are cut.
+const NO_WRAP: &str = "\x1b[?7l";
+const WRAP: &str = "\x1b[?7h";
 
 /// The style in which progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +131,10 @@ impl Meter {
         let text = match self.style {
             Style::Off => return,
             Style::Lines => format!("{}\n", self.line()),
-            Style::Bar => format!("{ERASE}{}", self.bar(now.since(began))),
+            Style::Bar => {
+                let bar = self.bar(now.since(began), console::columns(io::stderr()));
+                format!("{ERASE}{NO_WRAP}{bar}{WRAP}")
+            }
         };
         (self.shown_at, self.is_stale) = (Some(now), false);
         self.is_drawn = self.style == Style::Bar;
@@ -160,23 +170,30 @@ impl Meter {
     }
 
     /// Returns a bar such as `[######------]  50 %  100.0 MiB  850.1 MiB/s  message`.
-    fn bar(&self, elapsed: Duration) -> String {
+    /// Fields at the end are left out where the terminal is too narrow for them.
+    fn bar(&self, elapsed: Duration, columns: usize) -> String {
         let mut text = String::new();
         if let Some((percentage, _)) = self.share() {
-            let cells = (percentage / 100.0 * BAR_CELLS as f64) as usize;
-            let (done, rest) = ("#".repeat(cells), "-".repeat(BAR_CELLS - cells));
+            let all = if columns < WIDE_COLUMNS { NARROW_BAR_CELLS } else { BAR_CELLS };
+            let cells = (percentage / 100.0 * all as f64) as usize;
+            let (done, rest) = ("#".repeat(cells), "-".repeat(all - cells));
             let _ = write!(text, "[{done}{rest}] {percentage:>3.0} %");
         } else if !self.count.is_empty() {
             let _ = write!(text, "[{}]", self.count);
         }
-        let _ = write!(text, "  {}", in_units(self.bytes as f64));
-        if elapsed > BAR_INTERVAL {
-            let rate = self.bytes as f64 / elapsed.as_secs_f64();
-            let _ = write!(text, "  {}/s", in_units(rate));
-        }
-        if !self.message.is_empty() {
+        let rate = (elapsed > BAR_INTERVAL).then(|| self.bytes as f64 / elapsed.as_secs_f64());
+        let message: String = self.message.chars().take(MESSAGE_CHARS_MAX).collect();
+        let fields = [
+            Some(in_units(self.bytes as f64)),
+            rate.map(|rate| format!("{}/s", in_units(rate))),
+            Some(message).filter(|message| !message.is_empty()),
+        ];
+        for field in fields.into_iter().flatten() {
+            if text.chars().count() + 2 + field.chars().count() >= columns {
+                break;
+            }
             text.push_str("  ");
-            text.extend(self.message.chars().take(MESSAGE_CHARS_MAX));
+            text.push_str(&field);
         }
         text
     }
@@ -251,12 +268,14 @@ mod tests {
 
     #[test]
     fn a_bar_is_as_long_as_the_work_is_done() {
-        let half = reported(5.0, Some(10.0), None).bar(Duration::from_secs(1));
+        let half = reported(5.0, Some(10.0), None).bar(Duration::from_secs(1), 80);
         assert_eq!(half, "[############------------]  50 %  3.0 MiB  3.0 MiB/s");
-        let done = reported(10.0, Some(10.0), None).bar(Duration::ZERO);
+        let done = reported(10.0, Some(10.0), None).bar(Duration::ZERO, 80);
         assert_eq!(done, "[########################] 100 %  3.0 MiB");
-        let unknown = reported(7.0, None, Some("searching")).bar(Duration::ZERO);
+        let narrow = reported(5.0, Some(10.0), Some("reading")).bar(Duration::from_secs(1), 40);
+        assert_eq!(narrow, "[####----]  50 %  3.0 MiB  3.0 MiB/s");
+        let unknown = reported(7.0, None, Some("searching")).bar(Duration::ZERO, 80);
         assert_eq!(unknown, "[7]  3.0 MiB  searching");
-        assert_eq!(Meter::new(Style::Bar).bar(Duration::from_secs(2)), "  0 bytes  0 bytes/s");
+        assert_eq!(Meter::new(Style::Bar).bar(Duration::from_secs(2), 80), "  0 bytes  0 bytes/s");
     }
 }

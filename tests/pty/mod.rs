@@ -50,8 +50,11 @@ impl Terminal {
         tcsetwinsize(&self.far, size).unwrap();
     }
 
-    /// Starts a program on this terminal.
+    /// Starts a program on this terminal. Its `TERM` is `xterm`, unless the command has another.
     pub fn start(&self, command: &mut Command) -> Program<'_> {
+        if !command.get_envs().any(|(name, _)| name == "TERM") {
+            command.env("TERM", "xterm");
+        }
         let end = || Stdio::from(self.far.try_clone().unwrap());
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         Program { terminal: self, child }
@@ -69,6 +72,13 @@ impl Terminal {
     /// The whole output of the program, since the last [`Terminal::forget`].
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
+    }
+
+    /// The whole output of programs that have ended, with their last bytes.
+    pub fn whole_text(&self) -> String {
+        const MARK: &str = "\x05";
+        (&self.far).write_all(MARK.as_bytes()).unwrap();
+        self.wait("the last byte", |text| text.ends_with(MARK)).replace(MARK, "")
     }
 
     /// The end of the output, long enough for the message of a failed test.

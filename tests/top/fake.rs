@@ -1,4 +1,6 @@
-//! A server whose texts all contain control sequences for the terminal.
+//! A server with made-up documents. By default, all texts contain control sequences for the
+//! terminal.
+#![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,7 +16,13 @@ pub struct Fake {
 }
 
 impl Fake {
+    /// Starts a server whose texts contain control sequences.
     pub fn start() -> Fake {
+        Fake::answering(answer)
+    }
+
+    /// Starts a server that answers with the document that `answer` returns for a path.
+    pub fn answering(answer: fn(&str) -> String) -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(Mutex::new(Some(Vec::new())));
@@ -26,7 +34,7 @@ impl Fake {
                     Some(kept) => kept.push(stream.try_clone().unwrap()),
                     None => return, // The listener is dropped, too.
                 }
-                std::thread::spawn(move || serve(stream));
+                std::thread::spawn(move || serve(stream, answer));
             }
         });
         Fake { address, connections }
@@ -46,7 +54,7 @@ impl Drop for Fake {
 }
 
 /// Answers the requests of a connection until it is closed.
-fn serve(mut stream: TcpStream) {
+fn serve(mut stream: TcpStream, answer: fn(&str) -> String) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     while let Some(Ok(first)) = lines.next() {
         let path = first.split(' ').nth(1).unwrap_or_default().to_owned();

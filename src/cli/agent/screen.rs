@@ -299,10 +299,13 @@ impl Screen {
         }
         let mut words = call.counts();
         words += &format!("in {}", seconds(execution.duration_us));
-        if let Some(exit) = execution.exit {
+        let exit = execution.exit.map(|exit| exit.to_string());
+        if let Some(exit) = &exit {
             words += &format!(", {exit}");
         }
         match &execution.error {
+            // A failed command has no other error than its exit code.
+            Some(error) if exit.as_ref() == Some(error) => {}
             Some(error) => words += &format!(": {}", one_line(error)),
             None if mark != '+' => words += &format!(": {}", execution.outcome),
             None => {}

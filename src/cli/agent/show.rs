@@ -2,13 +2,12 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use rustix::termios::tcgetwinsize;
 use streamdoor::agent::{Body, Final, RunPart};
 use streamdoor::base::Instant;
 use streamdoor::wire::events::WireEvent;
 use streamdoor::wire::sse::{self, Cursor};
 
-use crate::cli::console::is_dumb;
+use crate::cli::console::{self, is_dumb};
 use crate::cli::printable::printable_json;
 
 use super::screen::{Screen, ScreenText, Style};
@@ -175,12 +174,11 @@ fn style() -> Style {
     let status_is_terminal = io::stderr().is_terminal();
     let is_dumb = is_dumb();
     let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let columns = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     Style {
         shows_output: false,
         answer_is_terminal: io::stdout().is_terminal(),
         status_is_terminal: status_is_terminal && !is_dumb,
         has_colours: status_is_terminal && !is_dumb && !no_colours,
-        columns: if columns == 0 { 80 } else { columns },
+        columns: console::columns(io::stderr()),
     }
 }

@@ -5,14 +5,13 @@ mod kernel;
 mod leftovers;
 mod machine;
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use lexopt::prelude::*;
-use rustix::termios::tcgetwinsize;
 use streamdoor::memory::named::FOLDER;
 
-use super::console::print_out;
+use super::console::{self, print_out};
 use super::{CliError, printable};
 pub use kernel::try_io_uring;
 
@@ -71,8 +70,10 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     } else {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
         let release = release.as_deref().map_or("?", str::trim);
-        let columns = tcgetwinsize(io::stdout()).map_or(COLUMNS, |size| size.ws_col.into());
-        let columns = columns.min(COLUMNS);
+        let columns = match io::stdout().is_terminal() {
+            true => console::columns(io::stdout()).min(COLUMNS),
+            false => COLUMNS,
+        };
         print_out!("streamdoor {} on Linux {release}\n", env!("CARGO_PKG_VERSION"));
         print_out!("{}", finding::to_text(&findings, columns));
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use lexopt::prelude::*;
 use streamdoor::client::{Client, ClientError};
 
-use super::console::{is_dumb, print_out};
+use super::console::{self, is_dumb, print_out};
 use super::options::TimeLimit;
 use super::remote::{self, FollowArguments};
 use super::{CliError, parsed};
@@ -45,8 +45,8 @@ door if a server is there, and else http://127.0.0.1:8808.
   -h, --help          show this text
 
 Keys: q or Ctrl-C quits; arrows, j, k, PageUp and PageDown choose a row; s changes the order; Enter
-shows the subscribers of the execution, and Esc goes back. NO_COLOR is respected. With TERM=dumb,
-the state is printed once.
+shows the subscribers of the execution, and Esc goes back. NO_COLOR is respected. With TERM=dumb or
+without TERM, the state is printed once.
 
   published, delivered   chunks of tools, and those handed to subscribers: each subscriber counts
   missed                 chunks that subscribers did not receive; they were told so
@@ -125,7 +125,11 @@ fn once(client: &Client, first: &TopSample, interval: Duration) -> Result<(), Cl
     let now = TopSample::take(client).map_err(remote::failure)?;
     let address = client.address().to_string();
     let frame = Frame { address: &address, before: Some(first), now: &now, trouble: None };
-    let room = Room { columns: COLUMNS_WITHOUT_TERMINAL, lines: None };
+    let columns = match io::stdout().is_terminal() {
+        true => console::columns(io::stdout()),
+        false => COLUMNS_WITHOUT_TERMINAL,
+    };
+    let room = Room { columns, lines: None };
     let drawn = frame.lines(room, &Viewpoint::default());
     let lines: Vec<String> = drawn.lines.into_iter().map(|(line, _)| line).collect();
     print_out!("{}", lines.join("\n"));
