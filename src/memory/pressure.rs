@@ -153,6 +153,9 @@ pub struct Diagnosis {
     /// The reading. In the state `normal` it is the one nearest to its threshold. `None` if the
     /// kernel reports nothing.
     pub decided_by: Option<Decisive>,
+    /// The worst row about disks that has reached its first threshold. Disks alone do not change
+    /// the state, but an operator wants to know why everything is slow.
+    pub busy_disks: Option<Decisive>,
 }
 
 impl Diagnosis {
@@ -163,11 +166,14 @@ impl Diagnosis {
     /// about memory has reached the percentage of its `Row::Memory`, or swap is in use. They raise
     /// the state by at most one step.
     pub fn of(readings: &Readings) -> Diagnosis {
+        let disks = Diagnosis::worst(readings, |row| matches!(row, Row::Disk));
+        let busy_disks = disks.decided_by.filter(|_| disks.pressure > Pressure::Normal);
         let memory = Diagnosis::worst(readings, |row| matches!(row, Row::Memory { .. }));
+        let (memory, disks) =
+            (Diagnosis { busy_disks, ..memory }, Diagnosis { busy_disks, ..disks });
         if !can_thrash(readings) {
             return memory;
         }
-        let disks = Diagnosis::worst(readings, |row| matches!(row, Row::Disk));
         let next = Pressure::ALL.into_iter().find(|&pressure| pressure > memory.pressure);
         let lifted = disks.pressure.min(next.unwrap_or(memory.pressure));
         assert!(lifted as usize <= memory.pressure as usize + 1); // One step at most.
@@ -182,7 +188,8 @@ impl Diagnosis {
             let percent = (row.value)(readings).filter(|percent| !percent.is_nan())?;
             let pressure = row.pressure(percent);
             let threshold = row.percent[(pressure as usize).saturating_sub(1)];
-            let diagnosis = Diagnosis { pressure, decided_by: Decisive::new(index, percent) };
+            let decided_by = Decisive::new(index, percent);
+            let diagnosis = Diagnosis { pressure, decided_by, busy_disks: None };
             Some((percent / threshold, diagnosis))
         });
         let order = |(one_ratio, one): &(f32, Diagnosis),
@@ -329,9 +336,28 @@ fn used_percent(used_bytes: u64, of_bytes: u64) -> Option<f32> {
     (of_bytes > 0).then(|| (100.0 * used_bytes as f64 / of_bytes as f64) as f32)
 }
 
+/// The disks over time: busy at once, and calm after [`limits::PRESSURE_CALM_SAMPLES`] samples.
+#[derive(Clone, Debug, Default)]
+struct DiskGauge {
+    /// The reading that began it.
+    busy: Option<Decisive>,
+    calm_count: u32,
+}
+
+impl DiskGauge {
+    fn observe(&mut self, sample: Option<Decisive>) {
+        self.calm_count = if sample.is_some() { 0 } else { self.calm_count.saturating_add(1) };
+        if self.calm_count >= limits::PRESSURE_CALM_SAMPLES {
+            self.busy = None;
+        }
+        self.busy = self.busy.or(sample);
+    }
+}
+
 /// The state over time.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge {
+    disks: DiskGauge,
     /// The diagnosis that last changed the state.
     diagnosis: Diagnosis,
     /// Number of consecutive samples that were better than the state.
@@ -344,11 +370,12 @@ impl Gauge {
     /// Takes one sample and returns the resulting state.
     pub fn observe(&mut self, readings: &Readings) -> Pressure {
         let sample = Diagnosis::of(readings);
+        self.disks.observe(sample.busy_disks);
         if sample.pressure >= self.diagnosis.pressure {
             let is_same = sample.pressure == self.diagnosis.pressure;
             let diagnosis = if is_same { self.diagnosis } else { sample };
             assert!(diagnosis.pressure == sample.pressure); // It rises at once.
-            *self = Gauge { diagnosis, ..Gauge::default() };
+            self.change(diagnosis);
             return diagnosis.pressure;
         }
         assert!(self.calm_count < limits::PRESSURE_CALM_SAMPLES);
@@ -358,9 +385,13 @@ impl Gauge {
         }
         assert!(self.calm_worst.pressure < self.diagnosis.pressure);
         if self.calm_count >= limits::PRESSURE_CALM_SAMPLES {
-            *self = Gauge { diagnosis: self.calm_worst, ..Gauge::default() };
+            self.change(self.calm_worst);
         }
         self.diagnosis.pressure
+    }
+
+    fn change(&mut self, diagnosis: Diagnosis) {
+        *self = Gauge { diagnosis, disks: std::mem::take(&mut self.disks), ..Gauge::default() };
     }
 
     /// The state after the last sample.
@@ -370,7 +401,7 @@ impl Gauge {
 
     /// The state with the reading that caused it.
     pub fn diagnosis(&self) -> Diagnosis {
-        self.diagnosis
+        Diagnosis { busy_disks: self.disks.busy, ..self.diagnosis }
     }
 }
 
@@ -538,6 +569,25 @@ mod tests {
             gauge.observe(&reading(4, 50.0));
         }
         assert_eq!(gauge.diagnosis().to_string(), "normal (memory used of the machine 50 %)");
+    }
+
+    #[test]
+    fn disks_are_busy_at_once_and_calm_after_calm_samples() {
+        let mut gauge = Gauge::default();
+        let told = |gauge: &Gauge| gauge.diagnosis().busy_disks.map(|reading| reading.to_string());
+        let threshold = limits::PRESSURE_IO_SOME_PERCENT[0];
+        gauge.observe(&reading(2, threshold - 0.1));
+        assert_eq!(told(&gauge), None);
+        gauge.observe(&reading(2, threshold));
+        assert_eq!(told(&gauge).unwrap(), "io some avg10 80 %");
+        gauge.observe(&reading(2, 100.0)); // The reading that began it stays.
+        for sample in 1..=limits::PRESSURE_CALM_SAMPLES {
+            assert_eq!(told(&gauge).unwrap(), "io some avg10 80 %", "{sample}");
+            // A change of memory leaves the disks alone.
+            let pressure = gauge.observe(&reading(0, if sample == 1 { 12.0 } else { 0.0 }));
+            assert_eq!(pressure, Pressure::Elevated, "{sample}");
+        }
+        assert_eq!(told(&gauge), None);
     }
 
     #[test]

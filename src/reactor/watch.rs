@@ -38,7 +38,7 @@ impl Outlook {
     pub const NO_LIMIT: u64 = BYTES_MASK;
     /// The outlook of a machine with plenty of memory.
     pub const CALM: Outlook = Outlook {
-        diagnosis: Diagnosis { pressure: Pressure::Normal, decided_by: None },
+        diagnosis: Diagnosis { pressure: Pressure::Normal, decided_by: None, busy_disks: None },
         rings_bytes_max: Outlook::NO_LIMIT,
     };
 
@@ -52,35 +52,47 @@ impl Outlook {
 
     fn word(self) -> u64 {
         assert!(self.rings_bytes_max & !BYTES_MASK == 0);
-        let Diagnosis { pressure, decided_by } = self.diagnosis;
-        let row = decided_by.map_or(0, |reading| reading.row() as u64 + 1);
-        let percent = decided_by.map_or(0, |reading| u64::from(reading.percent()));
-        self.rings_bytes_max | pressure as u64 | percent << PERCENT_SHIFT | row << ROW_SHIFT
+        let Diagnosis { pressure, decided_by, busy_disks } = self.diagnosis;
+        let readings =
+            reading_bits(decided_by) << DECIDED_SHIFT | reading_bits(busy_disks) << DISKS_SHIFT;
+        self.rings_bytes_max | pressure as u64 | readings
     }
 
     fn of_word(word: u64) -> Outlook {
         let pressure = Pressure::of_index((word & PRESSURE_MASK) as u8);
         let pressure = pressure.expect("two bits name one of four");
-        let percent = (word >> PERCENT_SHIFT) as u8 & Decisive::PERCENT_MAX;
-        let row = ((word >> ROW_SHIFT) as usize).checked_sub(1);
-        let decided_by = row.and_then(|row| Decisive::new(row, f32::from(percent)));
+        let decided_by = reading_of_bits(word >> DECIDED_SHIFT);
+        let busy_disks = reading_of_bits(word >> DISKS_SHIFT);
         Outlook {
-            diagnosis: Diagnosis { pressure, decided_by },
+            diagnosis: Diagnosis { pressure, decided_by, busy_disks },
             rings_bytes_max: word & BYTES_MASK,
         }
     }
 }
 
-// From the lowest bit: the pressure (2), the bytes without their lowest two, the percentage (7),
-// and one more than the row of the reading (3).
+/// Returns ten bits: the percentage (7), and one more than the row (3).
+fn reading_bits(reading: Option<Decisive>) -> u64 {
+    reading.map_or(0, |reading| u64::from(reading.percent()) | (reading.row() as u64 + 1) << 7)
+}
+
+fn reading_of_bits(bits: u64) -> Option<Decisive> {
+    let percent = bits as u8 & Decisive::PERCENT_MAX;
+    let row = ((bits >> 7 & 7) as usize).checked_sub(1)?;
+    Decisive::new(row, f32::from(percent))
+}
+
+// From the lowest bit: the pressure (2), the bytes without their lowest two (42), the reading that
+// decided it (10), and the disks (10).
 const PRESSURE_MASK: u64 = 3;
-const PERCENT_SHIFT: u32 = 54;
-const ROW_SHIFT: u32 = 61;
-const BYTES_MASK: u64 = (1 << PERCENT_SHIFT) - 1 - PRESSURE_MASK;
+const DECIDED_SHIFT: u32 = 44;
+const DISKS_SHIFT: u32 = 54;
+const BYTES_MASK: u64 = (1 << DECIDED_SHIFT) - 1 - PRESSURE_MASK;
 const _: () = {
     assert!(Pressure::ALL.len() as u64 == PRESSURE_MASK + 1);
-    assert!(Decisive::PERCENT_MAX as u64 == (1 << (ROW_SHIFT - PERCENT_SHIFT)) - 1);
-    assert!(THRESHOLDS.len() < 1 << (u64::BITS - ROW_SHIFT));
+    assert!(Decisive::PERCENT_MAX == (1 << 7) - 1);
+    assert!(THRESHOLDS.len() < 1 << 3);
+    assert!(DISKS_SHIFT - DECIDED_SHIFT == 10);
+    assert!(u64::BITS - DISKS_SHIFT == 10);
 };
 
 /// The place of one shard's outlook.
@@ -267,7 +279,8 @@ mod tests {
             for rings_bytes_max in [0, 4 << 10, 64 * MIB, Outlook::NO_LIMIT] {
                 for row in 0..=THRESHOLDS.len() {
                     let decided_by = Decisive::new(row, row as f32 * 40.0); // None at the end.
-                    let diagnosis = Diagnosis { pressure, decided_by };
+                    let busy_disks = decided_by.filter(|_| row == 2);
+                    let diagnosis = Diagnosis { pressure, decided_by, busy_disks };
                     let outlook = Outlook { diagnosis, rings_bytes_max };
                     assert_eq!(Outlook::of_word(outlook.word()), outlook);
                 }

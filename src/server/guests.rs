@@ -524,6 +524,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
             ShardEvent::Pressure(before, diagnosis) => {
                 records::log_pressure(shard, before, diagnosis)
             }
+            ShardEvent::Disks(reading) => records::log_disks(shard, reading),
             ShardEvent::Panic(name, whose, panicked) => log_panic(shard, name, whose, panicked),
         }
     }

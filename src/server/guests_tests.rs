@@ -55,8 +55,12 @@ fn each_change_of_state_is_a_line_that_names_the_reading() {
     let lines = std::str::from_utf8(&bytes).unwrap().lines();
     let lines: Vec<serde_json::Value> =
         lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (disks, lines): (Vec<_>, Vec<_>) =
+        lines.into_iter().partition(|line| line["event"] != "memory_pressure_changed");
+    let facts = |line: &serde_json::Value| format!("{} {}", line["event"], line["reading"]);
+    let disks: Vec<String> = disks.iter().map(facts).collect();
+    assert_eq!(disks, ["\"disks_busy\" \"io some avg10\"", "\"disks_calm\" null"]);
     let told = |line: &serde_json::Value| {
-        assert_eq!(line["event"], "memory_pressure_changed");
         let text = |name: &str| line[name].as_str().unwrap().to_owned();
         (text("level"), text("pressure"), text("reading"), line["percent"].as_u64().unwrap())
     };

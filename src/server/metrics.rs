@@ -52,6 +52,8 @@ pub struct ShardMetrics {
     pub pressure: Pressure,
     /// The reading that decided the pressure.
     pub decided_by: Option<Decisive>,
+    /// The reading about disks that has reached its threshold.
+    pub busy_disks: Option<Decisive>,
     /// Number of executions, by state.
     pub executions: ExecutionCounts,
     /// Number of subscribers.
@@ -435,12 +437,15 @@ impl Families<'_, '_> {
         let text = "Memory pressure: 0 normal, 1 elevated, 2 critical, 3 survival.";
         self.gauge("memory_pressure_level", text, |shard| shard.pressure as u64)?;
         let text = "The reading that decided the memory pressure, in percent, at the last change.";
-        let samples = |shard: &ShardMetrics| {
-            let sample =
-                |reading: Decisive| ([("reading", reading.label())], reading.percent().into());
-            shard.decided_by.map(sample).into_iter().collect()
-        };
-        self.labelled("memory_pressure_percent", text, samples, ConstGauge::new)
+        let sample = |reading: Decisive| ([("reading", reading.label())], reading.percent().into());
+        let samples =
+            |shard: &ShardMetrics| shard.decided_by.map(sample).into_iter().collect::<Vec<_>>();
+        self.labelled("memory_pressure_percent", text, samples, ConstGauge::new)?;
+        let text =
+            "The reading that made disks count as busy, in percent; none while they are calm.";
+        let samples =
+            |shard: &ShardMetrics| shard.busy_disks.map(sample).into_iter().collect::<Vec<_>>();
+        self.labelled("disks_busy_percent", text, samples, ConstGauge::new)
     }
 
     fn executions(&mut self) -> fmt::Result {

@@ -182,6 +182,7 @@ fn shard(number: u32) -> ShardMetrics {
         rings_bytes_max: 1 << 20,
         pressure: Pressure::Critical,
         decided_by: Decisive::new(1, 29.5),
+        busy_disks: Decisive::new(2, 92.7),
         executions: ExecutionCounts { running: 2, timed_out: 1, ..Default::default() },
         subscribers: 6,
         connections: 9,
@@ -328,6 +329,7 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     assert_eq!(value("memory_pressure_level", "{shard=\"0\"}"), 2);
     let reading = "{shard=\"0\",reading=\"memory_full\"}";
     assert_eq!(value("memory_pressure_percent", reading), 29);
+    assert_eq!(value("disks_busy_percent", "{shard=\"0\",reading=\"io_some\"}"), 92);
     assert_eq!(value("executions", "{shard=\"0\",state=\"running\"}"), 2);
     assert_eq!(value("executions", "{shard=\"1\",state=\"timed_out\"}"), 1);
     assert_eq!(value("frames_reused", "{shard=\"0\"}"), 31);

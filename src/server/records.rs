@@ -8,7 +8,7 @@ use crate::endpoint::AnsweredRequest;
 use crate::engine::Verdict;
 use crate::limits;
 use crate::memory::Pressure;
-use crate::memory::pressure::Diagnosis;
+use crate::memory::pressure::{Decisive, Diagnosis};
 use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::server::{ServerShard, peers};
 use crate::stream::{End, EndState, Kinds};
@@ -95,6 +95,25 @@ pub(in crate::server) fn log_pressure<R: Reactor + 'static>(
         record.number("shard", peers::own_index(shard) as u64);
         record.show("pressure", &diagnosis.pressure).show("before", &before);
         if let Some(reading) = diagnosis.decided_by {
+            record.show("reading", &reading.name());
+            record.number("percent", reading.percent().into());
+        }
+    });
+}
+
+/// Logs that disks have become busy or calm. Rings keep their size.
+pub(in crate::server) fn log_disks<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    reading: Option<Decisive>,
+) {
+    let (level, event) = match reading {
+        Some(_) => (Level::Warn, "disks_busy"),
+        None => (Level::Info, "disks_calm"),
+    };
+    shard.guests.log.record(wall_us(shard), level, event, |record| {
+        record.number("shard", peers::own_index(shard) as u64);
+        record.show("pressure", &shard.memory().pressure);
+        if let Some(reading) = reading {
             record.show("reading", &reading.name());
             record.number("percent", reading.percent().into());
         }

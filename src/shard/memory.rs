@@ -52,6 +52,8 @@ pub struct MemoryStatus {
     pub pressure: Pressure,
     /// The reading that decided the pressure, as it was at the last change.
     pub decided_by: Option<Decisive>,
+    /// The reading about disks that has reached its threshold. It alone does not shrink rings.
+    pub busy_disks: Option<Decisive>,
     /// Maximum number of bytes that the rings of this shard may take together.
     pub rings_bytes_max: u64,
     /// The largest ring that a new execution gets, in bytes.
@@ -114,6 +116,7 @@ pub(super) fn memory<R: Reactor + 'static, O: Outlet<R>>(shard: &Shard<R, O>) ->
     MemoryStatus {
         pressure: shard.memory.outlook.diagnosis.pressure,
         decided_by: shard.memory.outlook.diagnosis.decided_by,
+        busy_disks: shard.memory.outlook.diagnosis.busy_disks,
         rings_bytes_max: shard.rings.bytes_max(),
         largest_class_bytes: shard.rings.largest_class_bytes(),
         usage: shard.rings.usage(),
@@ -155,11 +158,14 @@ pub(super) fn adapt<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>,
     if outlook == shard.memory.outlook {
         return;
     }
-    let before = std::mem::replace(&mut shard.memory.outlook, outlook).diagnosis.pressure;
-    let Diagnosis { pressure, .. } = outlook.diagnosis;
-    if pressure != before {
+    let before = std::mem::replace(&mut shard.memory.outlook, outlook).diagnosis;
+    let Diagnosis { pressure, busy_disks, .. } = outlook.diagnosis;
+    if pressure != before.pressure {
         shard.counters.memory_pressure_changes += 1;
-        O::report(shard, &ShardEvent::Pressure(before, outlook.diagnosis));
+        O::report(shard, &ShardEvent::Pressure(before.pressure, outlook.diagnosis));
+    }
+    if busy_disks.is_some() != before.busy_disks.is_some() {
+        O::report(shard, &ShardEvent::Disks(busy_disks));
     }
     shard.rings.set_pressure(pressure);
     let bytes_max = shard.rings.set_bytes_max(outlook.rings_bytes_max);

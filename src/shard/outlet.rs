@@ -21,7 +21,7 @@ use super::run::{Remote, Run};
 use super::{ExecuteError, ExecuteOptions, Shard};
 use crate::base::{Handle, Instant, Panicked, SubscriberId};
 use crate::engine::{Engine, Gate, Verdict};
-use crate::memory::pressure::Diagnosis;
+use crate::memory::pressure::{Decisive, Diagnosis};
 use crate::memory::{ControlPage, Pressure, ReaderPageView, WildCursor};
 use crate::reactor::Reactor;
 use crate::stream::{DetachReason, End};
@@ -200,6 +200,8 @@ pub enum ShardEvent<'a> {
     GateToldLate(u32),
     /// The memory pressure has changed, from this one.
     Pressure(Pressure, Diagnosis),
+    /// Disks have become busy, with this reading, or calm.
+    Disks(Option<Decisive>),
     /// Foreign code has panicked: the event's name, the code, and the panic.
     Panic(&'a str, &'a dyn fmt::Display, &'a Panicked),
 }

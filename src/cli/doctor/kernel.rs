@@ -193,11 +193,18 @@ fn pressure(readings: &Readings) -> Finding {
     };
     let diagnosis = Diagnosis::of(readings);
     let found = format!("processes waited for memory in {some} % of the last 10 s: {diagnosis}");
-    let Diagnosis { pressure, .. } = diagnosis;
+    let Diagnosis { pressure, busy_disks, .. } = diagnosis;
     let largest_kib = pressure.largest_class_bytes() >> 10;
     let means = format!("Rings may now have up to {largest_kib} KiB.");
-    match pressure {
-        Pressure::Normal => Finding::good(SUBJECT, found, means),
+    match (pressure, busy_disks) {
+        (Pressure::Normal, None) => Finding::good(SUBJECT, found, means),
+        (Pressure::Normal, Some(reading)) => {
+            let found = format!("{found}; disks are busy ({reading})");
+            let means = format!("{means} A busy disk does not shrink them.");
+            Finding::note(SUBJECT, found, means).advise(
+                "Tools that use this disk are slow. Find its user with `iotop` or `pidstat -d`.",
+            )
+        }
         _ => Finding::note(SUBJECT, found, means)
             .advise("Memory is short. Give the machine or the container more, or run less on it."),
     }

@@ -228,7 +228,7 @@ impl Frame<'_> {
                 count(total("executions_timed_out_total")),
             ),
             format!(
-                "memory       pressure {}; {} rings of {}, {} bought, {} allowed",
+                "memory       pressure {}; {} rings in use with {}, {} bought, {} allowed",
                 self.pressure(),
                 count(total("rings_leased")),
                 bytes(total("rings_leased_bytes")),
@@ -245,14 +245,19 @@ impl Frame<'_> {
         let Some(pressure) = level.and_then(|level| Pressure::of_index(level as u8)) else {
             return "?".to_owned();
         };
-        match metrics.max_labelled("memory_pressure_percent", "reading") {
-            Some((label, percent)) => {
-                let row = THRESHOLDS.iter().find(|row| row.label == label);
-                let reading = row.map_or(label, |row| row.name);
-                format!("{pressure} ({} {percent} %)", printable(reading))
-            }
-            None => pressure.name().to_owned(),
+        let reading = |name: &str| {
+            let (label, percent) = metrics.max_labelled(name, "reading")?;
+            let row = THRESHOLDS.iter().find(|row| row.label == label);
+            Some(format!("{} {percent} %", printable(row.map_or(label, |row| row.name))))
+        };
+        let mut text = pressure.name().to_owned();
+        if let Some(reading) = reading("memory_pressure_percent") {
+            text += &format!(" ({reading})");
         }
+        if let Some(reading) = reading("disks_busy_percent") {
+            text += &format!(", disks busy ({reading})");
+        }
+        text
     }
 
     /// Returns the latency of deliveries and the lag of subscribers.

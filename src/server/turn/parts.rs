@@ -146,6 +146,7 @@ fn metrics_of<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics 
         rings_bytes_max: memory.rings_bytes_max,
         pressure: memory.pressure,
         decided_by: memory.decided_by,
+        busy_disks: memory.busy_disks,
         executions,
         subscribers,
         connections: hub::connection_count(shard).into(),
