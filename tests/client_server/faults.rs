@@ -1,6 +1,6 @@
 //! `streamdoor call` and `streamdoor watch` under `block`, through proxies that cut, reset,
-//! truncate and delay. Either their output is whole and they exit 0, or it has a hole whose size
-//! they say and they exit 4, or it ends early and they exit 1.
+//! truncate and delay. If their output is whole, they exit 0. If it has
+//! a hole, they say its size and exit 4. If it ends early, they exit 1.
 //!
 //! `STREAMDOOR_FAULT_RUNS=500 cargo nextest run --all-features -E 'test(faulty_networks)'` makes
 //! more runs, and `STREAMDOOR_FAULT_SEED=1000` makes others. `--no-capture` shows their results.
