@@ -118,7 +118,8 @@ fn in_words(error: io::Error) -> io::Error {
 
 fn advice_on(fault: &CertificateError) -> Option<&'static str> {
     match fault {
-        CertificateError::UnknownIssuer => Some(
+        // A trusted authority of the same name has another key.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => Some(
             "the server's certificate is not from a trusted issuer; trust it, or its issuer, with \
              --cacert FILE",
         ),
