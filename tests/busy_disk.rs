@@ -1,6 +1,6 @@
 //! A disk that is really busy. Rings keep their size, and the log, `doctor`, `top` and `/metrics`
-//! name the disk. The test prints that it was not run where the kernel reports no pressure, the disk
-//! cannot be made busy enough, or memory is short.
+//! name the disk. The test prints that it was not run where the kernel reports no pressure, the
+//! disk cannot be made busy enough, or memory is short.
 #![cfg(feature = "cli")]
 
 mod served;
