@@ -154,6 +154,11 @@ fn bad_cursors_and_foreign_formats_are_named() {
     for (target, headers, said) in table {
         assert_refused(&with("GET", target, &headers), said);
     }
+    for garbage in ["garbage", "-1", &format!("{a}")] {
+        let response = answered(&with("GET", &one, &format!("Last-Event-ID: {garbage}\r\n")));
+        let message = response.json()["error"]["message"].to_string();
+        assert!(message.contains("a cursor must be EXECUTION:SEQ:BYTES"), "{garbage}: {message}");
+    }
 }
 
 #[test]

@@ -62,9 +62,10 @@ pub enum Cursors {
 /// The reason why a text is not a list of cursors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CursorError {
-    /// A part is not `EXECUTION:SEQ`, with or without totals.
+    /// A part is not `EXECUTION:SEQ`, with or without totals. Its numbers have no sign and no
+    /// leading zeros.
     Malformed,
-    /// A number exceeds 64 bits, or is not in the form that we write.
+    /// A number exceeds 64 bits.
     BadNumber,
     /// An execution is named twice.
     Repeated,
@@ -155,8 +156,8 @@ impl Reached {
 /// Parses digits in the form that we write: no sign, no leading zeros.
 fn parse_number(text: &str) -> Result<u64, CursorError> {
     let is_ours = text.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_ours || (text.len() > 1 && text.starts_with('0')) {
-        return Err(CursorError::BadNumber);
+    if !is_ours || text.is_empty() || (text.len() > 1 && text.starts_with('0')) {
+        return Err(CursorError::Malformed);
     }
     text.parse().map_err(|_| CursorError::BadNumber)
 }
@@ -195,8 +196,8 @@ impl fmt::Display for CursorError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             CursorError::Malformed => {
-                "a cursor must be EXECUTION:SEQ:BYTES or EXECUTION:SEQ:BYTES:CHUNKS, with commas \
-                 between several"
+                "a cursor must be EXECUTION:SEQ:BYTES or EXECUTION:SEQ:BYTES:CHUNKS, as in the \
+                 `id:` of an event, with commas between several"
             }
             CursorError::BadNumber => "a number of a cursor has more than 64 bits",
             CursorError::Repeated => "a cursor names an execution twice",
@@ -312,23 +313,23 @@ mod tests {
         let a = id(1);
         let many: Vec<String> = (0..33).map(|index| format!("{}:1", id(index))).collect();
         let table = [
-            (String::new(), CursorError::BadNumber),
-            ("-1".into(), CursorError::BadNumber),
-            ("+1".into(), CursorError::BadNumber),
-            ("01".into(), CursorError::BadNumber),
-            (" 1".into(), CursorError::BadNumber),
-            ("1,2".into(), CursorError::BadNumber),
+            (String::new(), CursorError::Malformed),
+            ("-1".into(), CursorError::Malformed),
+            ("+1".into(), CursorError::Malformed),
+            ("01".into(), CursorError::Malformed),
+            (" 1".into(), CursorError::Malformed),
+            ("1,2".into(), CursorError::Malformed),
             ("18446744073709551616".into(), CursorError::BadNumber),
-            ("١".into(), CursorError::BadNumber),
+            ("١".into(), CursorError::Malformed),
             (":".into(), CursorError::Malformed),
             ("x:1".into(), CursorError::Malformed),
-            (format!("{a}"), CursorError::BadNumber),
-            (format!("{a}:"), CursorError::BadNumber),
-            (format!("{a}:1:"), CursorError::BadNumber),
-            (format!("{a}::1"), CursorError::BadNumber),
-            (format!("{a}:1:-2"), CursorError::BadNumber),
-            (format!("{a}:1:02"), CursorError::BadNumber),
-            (format!("{a}:1:2:"), CursorError::BadNumber),
+            (format!("{a}"), CursorError::Malformed),
+            (format!("{a}:"), CursorError::Malformed),
+            (format!("{a}:1:"), CursorError::Malformed),
+            (format!("{a}::1"), CursorError::Malformed),
+            (format!("{a}:1:-2"), CursorError::Malformed),
+            (format!("{a}:1:02"), CursorError::Malformed),
+            (format!("{a}:1:2:"), CursorError::Malformed),
             (format!("{a}:1:18446744073709551616"), CursorError::BadNumber),
             (format!("{a}:1:2:18446744073709551616"), CursorError::BadNumber),
             (format!("{a}:1:2:3:4"), CursorError::Malformed),
