@@ -87,6 +87,12 @@ impl ApiError {
         ApiError::new(Status::SERVICE_UNAVAILABLE, "shard_dead", text)
     }
 
+    /// Returns the error for plain HTTP at a port with TLS.
+    pub fn plain_on_tls_port() -> ApiError {
+        let text = "this port speaks TLS; use https:// instead of http://";
+        ApiError::new(Status::BAD_REQUEST, "plain_on_tls_port", text)
+    }
+
     /// Returns the error of a server that is shutting down.
     pub fn shutting_down() -> ApiError {
         let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "shutting_down", "shutting down");
@@ -233,6 +239,7 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> ApiError {
         let status = refusal.status();
         let code = match status {
+            _ if refusal == Refusal::TlsHandshake => "tls_on_plain_port",
             Status::REQUEST_TIMEOUT => "request_timeout",
             Status::LENGTH_REQUIRED => "length_required",
             Status::CONTENT_TOO_LARGE => "body_too_long",

@@ -37,6 +37,18 @@ pub const ERROR_CODES: &[ErrorCode] = &[
     ),
     row(
         Status::BAD_REQUEST,
+        "tls_on_plain_port",
+        "A client began a TLS handshake at a port that speaks plain HTTP.",
+        "Use http:// instead of https://, or start the server with --tls-cert and --tls-key.",
+    ),
+    row(
+        Status::BAD_REQUEST,
+        "plain_on_tls_port",
+        "A client sent plain HTTP to a port that speaks TLS.",
+        "Use https:// instead of http://.",
+    ),
+    row(
+        Status::BAD_REQUEST,
         "malformed_path",
         "The path has an invalid percent-encoding or is not UTF-8.",
         "Encode the path as RFC 3986 says.",

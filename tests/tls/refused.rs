@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::served::Server;
 use crate::world::Identity;
 
 const ALERT: u8 = 0x15;
@@ -17,8 +18,7 @@ fn what_is_no_tls_is_told_so_and_others_are_served() {
         let mut beside = identity.connect(&server);
         assert_eq!(beside.ask("GET", "/healthz", "").0, 200);
         for garbage in [
-            &b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n"[..],
-            &[0; 600],
+            &[0; 600][..],
             &[0xFF; 600],
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xFC\x03\x03garbage in a record that looks right",
         ] {
@@ -36,6 +36,36 @@ fn what_is_no_tls_is_told_so_and_others_are_served() {
         assert_eq!(beside.ask("GET", "/healthz", "").0, 200);
         assert_eq!(identity.connect(&server).ask("GET", "/healthz", "").0, 200);
     }
+}
+
+#[test]
+fn plain_http_at_a_port_with_tls_is_told_so_in_plain_http() {
+    let identity = Identity::new("plain");
+    let server = identity.serve(&[]);
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("\"code\":\"plain_on_tls_port\""), "{answer}");
+    assert!(answer.contains("use https://") && !answer.contains("slow_data"), "{answer}");
+    assert_eq!(server.wait_for("requests_refused")["code"], "plain_on_tls_port");
+    assert_eq!(identity.connect(&server).ask("GET", "/healthz", "").0, 200);
+}
+
+#[test]
+fn a_tls_handshake_at_a_port_without_tls_is_told_so_and_logged() {
+    let server = Server::start(&[]);
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xFC\x03\x03").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("\"code\":\"tls_on_plain_port\""), "{answer}");
+    assert!(answer.contains("use http://"), "{answer}");
+    assert_eq!(server.wait_for("requests_refused")["code"], "tls_on_plain_port");
 }
 
 #[test]

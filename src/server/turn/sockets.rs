@@ -1,6 +1,6 @@
 //! Socket events: new connections, received bytes, and ends.
 
-use crate::endpoint::{ApiCall, ConnectionStep, HttpConnection, Surroundings};
+use crate::endpoint::{ApiCall, ApiError, ConnectionStep, HttpConnection, Surroundings};
 use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SocketEvent};
@@ -98,7 +98,19 @@ fn receive_opened<R: Reactor + 'static>(
         Opened::Ready => shard.counters.tls_handshakes += 1,
         Opened::Ended => peer_ended(shard, id, false),
         Opened::Refused(reason) => break_off(shard, id, &reason),
+        Opened::Plain => refuse_plain(shard, id),
     }
+}
+
+/// Answers plain HTTP at a port with TLS in plain HTTP, because the client would not understand
+/// an alert.
+fn refuse_plain<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
+    shard.counters.tls_refusals += 1;
+    let hub = &mut shard.guests.hub;
+    let Some(connection) = hub.writable(id) else { return };
+    connection.session = None;
+    let error = ApiError::plain_on_tls_port();
+    converse(shard, id, |http, around, out| http.turn_away(&error, around, out));
 }
 
 /// Closes a connection whose bytes TLS has refused. Only the alert is sent.

@@ -113,7 +113,9 @@ fn line_ends_and_control_characters() {
             refused([before.as_bytes(), &[byte], behind.as_bytes()].concat(), refusal);
         }
     }
-    refused(b"\x16\x03\x01\x02\0\x01\0\x01\xFC\x03\x03", Refusal::ControlCharacter); // TLS.
+    refused(b"\x16\x03\x01\x02\0\x01\0\x01\xFC\x03\x03", Refusal::TlsHandshake);
+    refused(b"\x16\x01", Refusal::ControlCharacter);
+    refused(b"\r\n\x16\x03", Refusal::ControlCharacter); // A handshake comes first of all.
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub enum Refusal {
     Nul,
     /// Another control character.
     ControlCharacter,
+    /// The beginning of a TLS handshake.
+    TlsHandshake,
     /// More than one empty line before the first line.
     EmptyLines,
 
@@ -137,6 +139,9 @@ impl Refusal {
             Refusal::BareCarriageReturn => "a carriage return has no line feed after it",
             Refusal::Nul => "the head contains a NUL",
             Refusal::ControlCharacter => "the head contains a control character",
+            Refusal::TlsHandshake => {
+                "the bytes begin a TLS handshake, but this port speaks plain HTTP; use http://"
+            }
             Refusal::EmptyLines => "empty lines come before the first line",
             Refusal::BadFirstLine => "the first line is not a line of HTTP/1.1",
             Refusal::NoTunnel => "CONNECT is not supported: this server is not a proxy",

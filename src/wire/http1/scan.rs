@@ -17,8 +17,15 @@ pub(super) struct HeadScan {
     /// Number of content bytes of the current line.
     line_bytes: u32,
     after_return: bool,
+    /// True after a first byte that only a TLS handshake has.
+    after_tls_type: bool,
     skipped_line: bool,
 }
+
+/// The first bytes of a TLS handshake: the type of its record, and its major version (RFC 8446,
+/// section 5.1).
+const TLS_TYPE: u8 = 0x16;
+const TLS_VERSION: u8 = 0x03;
 
 impl HeadScan {
     /// Examines the next bytes. If the head ends in them, returns the number of bytes that belong
@@ -43,7 +50,8 @@ impl HeadScan {
 
     /// True if nothing of a head has come yet, except for an empty line that does not count.
     pub fn is_at_start(&self) -> bool {
-        self.line_count == 0 && self.line_bytes == 0 && !self.after_return
+        let has_none = self.line_count == 0 && self.line_bytes == 0;
+        has_none && !self.after_return && !self.after_tls_type
     }
 
     /// Counts content bytes of a line.
@@ -71,6 +79,12 @@ impl HeadScan {
                 return self.end_line();
             }
             _ if self.after_return => return Err(Refusal::BareCarriageReturn),
+            TLS_VERSION if self.after_tls_type => return Err(Refusal::TlsHandshake),
+            _ if self.after_tls_type => return Err(Refusal::ControlCharacter),
+            TLS_TYPE if self.head_bytes == 0 => {
+                self.after_tls_type = true;
+                return Ok(false);
+            }
             b'\r' => {
                 self.count_line_end()?;
                 self.after_return = true;

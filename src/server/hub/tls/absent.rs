@@ -20,6 +20,7 @@ pub(in crate::server) enum Opened {
     Ready,
     Ended,
     Refused(String),
+    Plain,
 }
 
 impl ServerTls {

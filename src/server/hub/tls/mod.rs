@@ -29,6 +29,7 @@ pub(in crate::server) struct ServerTls {
     sent_bytes: usize,
     /// True if a closing alert was sent or the session has failed.
     is_over: bool,
+    has_begun: bool,
     was_told_of: bool,
 }
 
@@ -43,6 +44,9 @@ pub(in crate::server) enum Opened {
     Ended,
     /// The bytes are invalid, and the peer is told so with an alert. Holds the reason.
     Refused(String),
+    /// The first bytes are a request of plain HTTP, which no TLS record begins with. There is no
+    /// session.
+    Plain,
 }
 
 impl ServerTls {
@@ -51,13 +55,25 @@ impl ServerTls {
         let mut tls = config.connection();
         tls.set_buffer_limit(None); // Each write is encrypted and collected at once.
         let sealed = Vec::new();
-        Box::new(ServerTls { tls, sealed, sent_bytes: 0, is_over: false, was_told_of: false })
+        Box::new(ServerTls {
+            tls,
+            sealed,
+            sent_bytes: 0,
+            is_over: false,
+            has_begun: false,
+            was_told_of: false,
+        })
     }
 
     /// Decrypts received bytes, and appends the result to `out`.
     pub fn open(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Opened {
         if self.is_over {
             return Opened::More; // This was reported before.
+        }
+        if !std::mem::replace(&mut self.has_begun, true)
+            && bytes.first().is_some_and(u8::is_ascii_uppercase)
+        {
+            return Opened::Plain;
         }
         let mut has_ended = false;
         let mut refusal = None;

@@ -165,6 +165,21 @@ fn it_does_not_matter_how_the_bytes_are_cut() {
     assert!(without_meaning <= 3, "{without_meaning} of {length}");
 }
 
+#[test]
+fn plain_http_is_told_from_tls_by_its_first_byte_and_only_there() {
+    let (server, client) = configs();
+    for cut in [1, REQUEST.len()] {
+        let (mut session, mut out) = (ServerTls::new(&server), Vec::new());
+        assert_eq!(session.open(&REQUEST[..cut], &mut out), Opened::Plain);
+        assert!(out.is_empty() && session.sealed.is_empty(), "an alert would mislead the client");
+    }
+    let mut pair = Pair::new(&(server, client));
+    let [_, second] = pair.flights();
+    pair.tell(&second);
+    pair.tell(REQUEST);
+    assert!(matches!(pair.told.last(), Some(Opened::Refused(_))), "{:?}", pair.told);
+}
+
 /// The first message of a client of TLS 1.1: RFC 4346, 7.4.1.2.
 fn hello_of_tls_1_1() -> Vec<u8> {
     let mut body = vec![3, 2];
@@ -183,7 +198,6 @@ fn what_is_no_tls_or_an_old_one_is_told_so_with_an_alert() {
     let (server, _) = configs();
     for (name, bytes, alerts) in [
         ("TLS 1.1", hello_of_tls_1_1(), &[HANDSHAKE_FAILURE, PROTOCOL_VERSION][..]),
-        ("HTTP", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(), &[]),
         ("zeros", vec![0; 100], &[]),
         ("noise", (0..255).collect(), &[]),
         ("a record of nothing", vec![0x17, 3, 3, 0, 1, 0], &[]),
