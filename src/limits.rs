@@ -334,6 +334,8 @@ pub const HTTP_PIPELINED_BYTES_MAX: usize = 16 << 10;
 /// Bytes of answers to pipelined requests that are answered together. After the answer that exceeds
 /// them the connection is closed, because a small request can have a large answer.
 pub const HTTP_ANSWERS_BYTES_MAX: usize = 256 << 10;
+/// Length of the shortest document that is compressed. A shorter one fits into one packet anyway.
+pub const COMPRESSED_BYTES_MIN: usize = 1 << 10;
 /// Time after which a client may retry when the server shuts down.
 pub const SHUTDOWN_RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Time for which a request for a result waits for the end, unless it names another.

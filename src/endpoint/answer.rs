@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use crate::base::Instant;
 use crate::endpoint::access::OriginPlace;
+use crate::endpoint::representation::{RepresentationHeaders, Selected, Selection, StaticDocument};
 use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{ApiError, Surroundings, mcp};
 use crate::limits;
-use crate::wire::http1::{Framing, Headers, ResponseHead, Status};
+use crate::wire::http1::{Framing, ResponseHead, Status};
 use crate::wire::write_json;
 
 /// The media type of JSON.
@@ -24,8 +25,8 @@ pub struct Answer {
     media_type: Option<&'static str>,
     body: Cow<'static, [u8]>,
     retry_after: Option<Duration>,
-    /// The entity tag of a document that clients may keep, with its quotes.
-    etag: Option<&'static str>,
+    /// The document that the body is, if it does not change.
+    document: Option<&'static StaticDocument>,
     extra_header: ExtraHeader,
     /// The refusal, if the answer is one.
     refusal: Option<Box<Refusal>>,
@@ -53,6 +54,8 @@ enum ExtraHeader {
     Challenge(&'static str),
     /// The methods that a page may use.
     Preflight(String),
+    /// The headers about the representation that was selected.
+    Representation(Box<RepresentationHeaders>),
 }
 
 /// Properties of the request that determine how its answer is written.
@@ -123,7 +126,7 @@ impl Answer {
             media_type: None,
             body: Cow::Borrowed(&[]),
             retry_after: None,
-            etag: None,
+            document: None,
             extra_header: ExtraHeader::None,
             refusal: None,
         }
@@ -147,15 +150,30 @@ impl Answer {
         }
     }
 
-    /// Adds an entity tag. The answer is 304 without a body if `If-None-Match` has the tag.
-    pub(super) fn tagged(self, etag: &'static str, headers: Headers<'_>) -> Answer {
-        let mut known = headers.texts("if-none-match").flat_map(|value| value.split(','));
-        let is_it = |tag: &str| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag;
-        let answer = match known.any(|tag| is_it(tag.trim_matches([' ', '\t']))) {
-            true => Answer::empty(Status::NOT_MODIFIED),
-            false => self,
+    /// Creates an answer with a document that does not change.
+    pub(super) fn document(document: &'static StaticDocument) -> Answer {
+        let answer = Answer::text(Status::OK, document.media_type, document.plain());
+        Answer { document: Some(document), ..answer }
+    }
+
+    /// Returns the answer in the representation that its request selected: 304 if the client has
+    /// it already. Other answers than documents have only one representation.
+    pub(super) fn selected(&self, selection: &Selection) -> Answer {
+        if self.status != Status::OK {
+            return self.clone();
+        }
+        let selected = match self.document {
+            Some(document) => selection.of_static(document),
+            None => selection.of(self.body.to_vec()),
         };
-        Answer { etag: Some(etag), ..answer }
+        let (answer, headers) = match selected {
+            Selected::Known(headers) => (Answer::empty(Status::NOT_MODIFIED), headers),
+            Selected::Body(body, headers) => {
+                let media_type = self.media_type;
+                (Answer { media_type, body, ..Answer::empty(self.status) }, headers)
+            }
+        };
+        Answer { extra_header: ExtraHeader::Representation(headers.into()), ..answer }
     }
 
     /// Adds the id of the session that the answer opens.
@@ -221,9 +239,10 @@ impl Answer {
             let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
             seconds.max(1).to_string()
         });
-        let cache_control = match self.etag {
-            Some(_) => Some("no-cache"), // Kept, but asked for each time.
-            None => self.media_type.map(|_| "no-store"),
+        let cache_control = match &self.extra_header {
+            // Kept, but asked for each time.
+            ExtraHeader::Representation(headers) if headers.etag.is_some() => Some("no-cache"),
+            _ => self.media_type.map(|_| "no-store"),
         };
         let extra_header = match &self.extra_header {
             ExtraHeader::Location(location) => Some(("location", location.as_str())),
@@ -233,13 +252,12 @@ impl Answer {
             ExtraHeader::Preflight(methods) => {
                 Some(("access-control-allow-methods", methods.as_str()))
             }
-            ExtraHeader::None => None,
+            ExtraHeader::Representation(_) | ExtraHeader::None => None,
         };
         let (extra_name, extra_value) = extra_header.unzip();
         for (name, value) in [
             ("content-type", self.media_type),
             ("cache-control", cache_control),
-            ("etag", self.etag),
             (extra_name.unwrap_or_default(), extra_value),
             ("retry-after", retry_after.as_deref()),
             ("connection", context.says_keep_alive()),
@@ -248,7 +266,14 @@ impl Answer {
                 head.header(name, value).expect("the server's own headers are valid");
             }
         }
-        context.write_origin(around, &mut head);
+        let representation = match &self.extra_header {
+            ExtraHeader::Representation(headers) => Some(headers),
+            _ => None,
+        };
+        if let Some(headers) = representation {
+            headers.write(&mut head);
+        }
+        context.write_origin(around, representation.and_then(|headers| headers.vary), &mut head);
         if let ExtraHeader::Preflight(_) = &self.extra_header {
             let max_age_s = limits::PREFLIGHT_MAX_AGE.as_secs().to_string();
             let headers = ("access-control-allow-headers", HEADERS_OF_PAGES);
@@ -272,7 +297,10 @@ impl Refusal {
 /// Request headers that a page may set besides those that every page may.
 const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id, \
     mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, baggage, \
-    idempotency-key";
+    idempotency-key, if-none-match";
+
+/// Response headers that a page may read besides those that every page may.
+const EXPOSED_HEADERS: &str = "location, retry-after, mcp-session-id, etag";
 
 impl ResponseContext {
     /// The properties for the last answer on a connection.
@@ -298,17 +326,28 @@ impl ResponseContext {
     }
 
     /// Writes the CORS headers that let the page read the answer. The server uses no cookies, so it
-    /// does not allow credentials.
-    pub fn write_origin(self, around: &Surroundings<'_>, head: &mut ResponseHead<'_>) {
-        let Some(origin) = self.origin.and_then(|place| around.access.origin(place)) else {
-            return;
+    /// does not allow credentials. `vary` has the other request headers that the answer depends on.
+    pub fn write_origin(
+        self,
+        around: &Surroundings<'_>,
+        vary: Option<&'static str>,
+        head: &mut ResponseHead<'_>,
+    ) {
+        let origin = self.origin.and_then(|place| around.access.origin(place));
+        let exposed = origin.map(|_| EXPOSED_HEADERS);
+        let vary = match (vary, origin) {
+            (Some(vary), Some(_)) => Some(Cow::Owned(format!("{vary}, origin"))),
+            (None, Some(_)) => Some(Cow::Borrowed("origin")),
+            (vary, None) => vary.map(Cow::Borrowed),
         };
         for (name, value) in [
             ("access-control-allow-origin", origin),
-            ("access-control-expose-headers", "location, retry-after, mcp-session-id"),
-            ("vary", "origin"),
+            ("access-control-expose-headers", exposed),
+            ("vary", vary.as_deref()),
         ] {
-            head.header(name, value).expect("the server's own headers are valid");
+            if let Some(value) = value {
+                head.header(name, value).expect("the server's own headers are valid");
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use crate::endpoint::answer::{Answer, ErrorFormat, JSON};
 use crate::endpoint::front::bodies;
 use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::Parameters;
+use crate::endpoint::representation::Selection;
 use crate::endpoint::routes::{ROUTES, Route};
 use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{
@@ -75,6 +76,8 @@ pub(super) struct Asked {
     pub body_bytes_max: u64,
     /// The route, if one fits.
     pub route: RouteAt,
+    /// The wanted representation, if the route is a document.
+    pub selection: Option<Box<Selection>>,
 }
 
 impl Asked {
@@ -82,7 +85,8 @@ impl Asked {
     /// the next request can be read.
     pub fn refused(answer: Answer) -> Asked {
         let parsed = ParsedHead::Here(answer);
-        Asked { parsed, body_bytes_max: limits::HTTP_BODY_BYTES_MAX, route: None }
+        let body_bytes_max = limits::HTTP_BODY_BYTES_MAX;
+        Asked { parsed, body_bytes_max, route: None, selection: None }
     }
 }
 
@@ -124,7 +128,8 @@ pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
         Ok(parsed) => (parsed, bytes_max),
         Err(fault) => (ParsedHead::Here(Answer::error_in(words, &fault)), bytes_max),
     };
-    Asked { parsed, body_bytes_max, route: Some(*at as u8) }
+    let selection = route.document.map(|document| document.select(head.headers).into());
+    Asked { parsed, body_bytes_max, route: Some(*at as u8), selection }
 }
 
 /// Returns true if anybody may send this request.

@@ -17,6 +17,7 @@ use crate::base::{Instant, Principal};
 use crate::endpoint::access::{Admission, OriginPlace};
 use crate::endpoint::answer::{Answer, ErrorFormat, ResponseContext};
 use crate::endpoint::ask::{Asked, ParsedHead, ask};
+use crate::endpoint::representation::Selection;
 use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{ApiCall, ApiError, Surroundings};
 use crate::limits;
@@ -59,6 +60,8 @@ pub struct HttpConnection {
     /// True if the connection was closed otherwise than after the answer to a complete request.
     is_cut_short: bool,
     arrival: Arrival,
+    /// The representation that is wanted of the document that is the answer.
+    selection: Option<Box<Selection>>,
 }
 
 /// The amount that was received, for the caller that enforces deadlines.
@@ -142,6 +145,7 @@ struct Pending {
     body_bytes_max: u64,
     route: RouteAt,
     began: Instant,
+    selection: Option<Box<Selection>>,
 }
 
 // Ten thousand connections may be idle at once.
@@ -164,6 +168,7 @@ impl HttpConnection {
             input_ended: false,
             is_cut_short: false,
             arrival: Arrival::default(),
+            selection: None,
         }
     }
 
@@ -312,7 +317,10 @@ impl HttpConnection {
     /// If no answer is due.
     pub fn answer(&mut self, answer: &Answer, around: &Surroundings<'_>, out: &mut Vec<u8>) {
         let context = self.manner_due();
-        answer.write(context, around, out);
+        match self.selection.take() {
+            None => answer.write(context, around, out),
+            Some(selection) => answer.selected(&selection).write(context, around, out),
+        }
         self.end_answer(context);
     }
 
@@ -388,7 +396,7 @@ impl HttpConnection {
         for (name, value) in own.into_iter().chain(headers.iter().copied()) {
             head.header(name, value).expect("the server's own headers are valid");
         }
-        context.write_origin(around, &mut head);
+        context.write_origin(around, None, &mut head);
         head.finish(framing, context.keeps_alive);
         if context.is_head {
             self.end_answer(context);
@@ -578,15 +586,19 @@ impl HttpConnection {
         let keeps_alive = self.reader.keeps_alive();
         let mut context =
             ResponseContext { keeps_alive, is_old: pending.is_old, ..pending.last_manner() };
-        let Pending { parsed, body, .. } = *pending;
+        let Pending { parsed, body, selection, .. } = *pending;
         match parsed.complete(&body) {
             Ok(call) => {
+                self.selection = selection;
                 self.state = HttpState::Answer(context);
                 Some(ConnectionStep::Call(call))
             }
             Err(answer) => {
                 context.keeps_alive &= may_keep_alive;
-                answer.write(context, around, out);
+                match selection {
+                    None => answer.write(context, around, out),
+                    Some(selection) => answer.selected(&selection).write(context, around, out),
+                }
                 self.end_answer(context);
                 (!context.keeps_alive).then_some(ConnectionStep::Close)
             }
@@ -645,7 +657,7 @@ impl Pending {
             Ok(principal) => (principal, ask(head)),
             Err(answer) => (Principal::ANYONE, Asked::refused(answer)),
         };
-        let Asked { parsed, body_bytes_max, route } = asked;
+        let Asked { parsed, body_bytes_max, route, selection } = asked;
         let parsed = match parsed {
             ParsedHead::Here(answer) => ParsedHead::Here(answer.at_path(head.target.path)),
             parsed => parsed,
@@ -664,6 +676,7 @@ impl Pending {
             body_bytes_max,
             route,
             began: around.now,
+            selection,
         }
     }
 

@@ -8,7 +8,7 @@
 //! - `routes.rs`: the table of requests.
 //! - `access/`: the decision whether a request is admitted.
 //! - [`HttpConnection`]: one connection.
-//! - `documents`: the JSON documents in the answers.
+//! - `documents`: the JSON documents in the answers; `representation.rs`: their compression.
 //!
 //! Requests are read by tables of fields (`fields.rs`). `/openapi.json` is written from the same
 //! tables, so no second place defines what is allowed. Unknown names are refused with the name and
@@ -16,7 +16,7 @@
 //!
 //! Tests: `call_tests.rs`, `refusal_tests.rs` and `bounds_tests.rs` (tables of requests, each cut
 //! at every byte), `connection_tests.rs`, `workers_tests.rs`, `documents_tests.rs`,
-//! `openapi_tests.rs`.
+//! `openapi_tests.rs`, `representation_tests.rs`.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -53,6 +53,9 @@ mod openapi_tests;
 mod parameters;
 #[cfg(test)]
 mod refusal_tests;
+mod representation;
+#[cfg(test)]
+mod representation_tests;
 mod routes;
 mod schemas;
 mod surroundings;

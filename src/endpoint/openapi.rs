@@ -3,22 +3,22 @@
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::endpoint::answer::JSON;
 use crate::endpoint::fields::{Field, Shape, example_of, object_schema};
+use crate::endpoint::representation::StaticDocument;
 use crate::endpoint::routes::{Body, Content, PATH_FIELDS, ROUTES, Route};
 use crate::endpoint::{ERROR_CODES, mcp, schemas};
 use crate::wire::http1::{Method, Status};
 use crate::wire::{ndjson, sse, write_json};
 
-/// Returns the document as bytes.
-pub(super) fn document() -> &'static [u8] {
-    static DOCUMENT: LazyLock<Vec<u8>> = LazyLock::new(|| {
+/// Returns the document.
+pub(super) fn document() -> &'static StaticDocument {
+    static DOCUMENT: LazyLock<StaticDocument> = LazyLock::new(|| {
         let mut bytes = Vec::new();
         write_json(&mut bytes, &describe());
         bytes.push(b'\n');
-        bytes
+        StaticDocument::new(JSON, bytes)
     });
     &DOCUMENT
 }
@@ -43,16 +43,6 @@ const TAGS: &[(&str, &str, &str)] = &[
 fn tag_of(path: &str) -> &'static str {
     let fits = |(prefix, ..): &&(&str, &'static str, &str)| path.starts_with(prefix);
     TAGS.iter().rfind(fits).expect("every path begins with a slash").1
-}
-
-/// Returns the entity tag of the document.
-pub(super) fn etag() -> &'static str {
-    static ETAG: LazyLock<String> = LazyLock::new(|| {
-        let digest = Sha256::digest(document());
-        let digits: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("\"{digits}\"")
-    });
-    &ETAG
 }
 
 fn describe() -> Value {

@@ -1,6 +1,8 @@
 //! The table of all HTTP requests. Requests are matched against it, and `/openapi.json` is
 //! generated from it.
 
+use std::sync::LazyLock;
+
 use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::ask::{ParsedHead, RoutedRequest, ThreadBody};
 use crate::endpoint::fields::{Field, Shape};
@@ -11,6 +13,7 @@ use crate::endpoint::parameters::{
     LAST_EVENT_ID, LISTED, METRICS_TYPES, SESSION, SPELLED, STREAM, TICKETS, TRACE, WAIT, WISHES,
     WORKER_TOOLS,
 };
+use crate::endpoint::representation::{Document, StaticDocument};
 use crate::endpoint::{
     ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, execute,
     mcp, openapi, workers,
@@ -38,6 +41,9 @@ pub(super) struct Route {
     /// True if anybody may send it, without a token and to any host name: probes of service
     /// managers and load balancers have neither.
     pub is_open: bool,
+    /// The properties of the document in the answer, if the server makes it itself. Only these
+    /// answers are compressed.
+    pub document: Option<Document>,
     /// Reads the head of the request.
     pub begin: fn(&RoutedRequest<'_>) -> Result<ParsedHead, ApiError>,
 }
@@ -103,6 +109,7 @@ const PLAIN: Route = Route {
     body: None,
     answers: &[],
     is_open: false,
+    document: None,
     begin: |_| Err(NotFound.into()),
 };
 
@@ -167,6 +174,18 @@ const FOLLOW_THREAD: Route = Route {
     ..PLAIN
 };
 
+/// The request headers that determine a document with several media types.
+const BY_TYPE: &str = "accept, accept-encoding";
+
+/// The answers at the root: a page for people, and a document for programs.
+static PAGE: LazyLock<StaticDocument> = LazyLock::new(|| {
+    StaticDocument::new("text/html; charset=utf-8", include_bytes!("index.html").as_slice())
+});
+static INDEX: LazyLock<StaticDocument> = LazyLock::new(|| {
+    let answer = Answer::json(Status::OK, &documents::index());
+    StaticDocument::new(JSON, answer.body().to_vec())
+});
+
 fn thread_call(request: &RoutedRequest<'_>, ask: ThreadAsk) -> Result<ParsedHead, ApiError> {
     Ok(ParsedHead::Call(ApiCall::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
 }
@@ -177,7 +196,9 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/tools",
         name: "listTools",
         about: "Lists all tools.",
-        answers: &[(Status::OK, Content::Json("Tools"))],
+        headers: IF_NONE_MATCH,
+        answers: &[(Status::OK, Content::Json("Tools")), (Status::NOT_MODIFIED, Content::Empty)],
+        document: Some(Document { has_etag: true, ..Document::PLAIN }),
         begin: |_| Ok(ParsedHead::Call(ApiCall::Tools)),
         ..PLAIN
     },
@@ -259,6 +280,7 @@ pub(super) const ROUTES: &[Route] = &[
         about: "Lists executions, running and retained, in the order of their creation.",
         query: &[LISTED],
         answers: &[(Status::OK, Content::Json("Executions"))],
+        document: Some(Document::PLAIN),
         begin: |request| {
             Ok(ParsedHead::Call(ApiCall::Executions(request.parameters.listed()?.into())))
         },
@@ -390,6 +412,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "listProgress",
         about: "Returns the progress of all executions that have not ended.",
         answers: &[(Status::OK, Content::Json("AllProgress"))],
+        document: Some(Document::PLAIN),
         begin: |_| Ok(ParsedHead::Call(ApiCall::AllProgress)),
         ..PLAIN
     },
@@ -405,7 +428,12 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/virtual-tools",
         name: "listVirtualTools",
         about: "Lists all virtual tools. Workers carry out their calls.",
-        answers: &[(Status::OK, Content::Json("VirtualTools"))],
+        headers: IF_NONE_MATCH,
+        answers: &[
+            (Status::OK, Content::Json("VirtualTools")),
+            (Status::NOT_MODIFIED, Content::Empty),
+        ],
+        document: Some(Document { has_etag: true, ..Document::PLAIN }),
         begin: |_| Ok(ParsedHead::Call(ApiCall::VirtualTools)),
         ..PLAIN
     },
@@ -588,6 +616,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "getMetrics",
         about: "Returns the metrics of the server, for Prometheus.",
         answers: &[(Status::OK, Content::Text(METRICS_TYPES))],
+        document: Some(Document { vary: BY_TYPE, has_etag: false }),
         begin: |request| {
             Ok(ParsedHead::Call(ApiCall::Metrics(request.parameters.metrics_format())))
         },
@@ -597,13 +626,14 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/",
         name: "getIndex",
         about: "Returns the paths to begin with, or a page of them for a browser.",
-        answers: &[(Status::OK, Content::Json("Index"))],
+        headers: IF_NONE_MATCH,
+        answers: &[(Status::OK, Content::Json("Index")), (Status::NOT_MODIFIED, Content::Empty)],
+        document: Some(Document { vary: BY_TYPE, has_etag: true }),
         begin: |request| {
-            let page = "text/html; charset=utf-8";
-            Ok(ParsedHead::Here(match request.parameters.wants_page() {
-                true => Answer::text(Status::OK, page, include_bytes!("index.html").as_slice()),
-                false => Answer::json(Status::OK, &documents::index()),
-            }))
+            Ok(ParsedHead::Here(Answer::document(match request.parameters.wants_page() {
+                true => &PAGE,
+                false => &INDEX,
+            })))
         },
         ..PLAIN
     },
@@ -643,11 +673,8 @@ pub(super) const ROUTES: &[Route] = &[
             (Status::OK, Content::Json("Description")),
             (Status::NOT_MODIFIED, Content::Empty),
         ],
-        begin: |request| {
-            let answer = Answer::text(Status::OK, JSON, openapi::document());
-            let headers = request.parameters.headers();
-            Ok(ParsedHead::Here(answer.tagged(openapi::etag(), headers)))
-        },
+        document: Some(Document { has_etag: true, ..Document::PLAIN }),
+        begin: |_| Ok(ParsedHead::Here(Answer::document(openapi::document()))),
         ..PLAIN
     },
 ];

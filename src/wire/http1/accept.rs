@@ -1,4 +1,5 @@
-//! The choice of the media type that a client prefers (RFC 9110, section 12.5.1).
+//! The choice of the media type and of the content coding that a client prefers (RFC 9110,
+//! sections 12.5.1 and 12.5.3).
 
 /// The weight of `q=1`, in thousandths.
 const WEIGHT_MAX: u16 = 1_000;
@@ -46,25 +47,79 @@ pub fn is_media_type(value: &str, media_type: &str) -> bool {
     essence.trim_matches([' ', '\t']).eq_ignore_ascii_case(media_type)
 }
 
+/// The content coding that a client accepts for a document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AcceptedCoding {
+    /// No coding.
+    #[default]
+    Identity,
+    /// Gzip. The document without a coding is acceptable, too.
+    Gzip,
+    /// Gzip. The client refuses the document without a coding.
+    GzipOnly,
+}
+
+impl AcceptedCoding {
+    /// Returns the coding that the `Accept-Encoding` headers prefer, and gzip of equals. A client
+    /// that accepts no known coding gets none, as RFC 9110 allows.
+    ///
+    /// Elements of a header that are not a coding with an optional weight are skipped.
+    ///
+    /// ```
+    /// use streamdoor::wire::http1::AcceptedCoding;
+    ///
+    /// assert_eq!(AcceptedCoding::of(["br, gzip;q=0.8"]), AcceptedCoding::Gzip);
+    /// assert_eq!(AcceptedCoding::of(["gzip;q=0"]), AcceptedCoding::Identity);
+    /// ```
+    pub fn of<'h>(accept: impl IntoIterator<Item = &'h str>) -> AcceptedCoding {
+        let (mut gzip, mut identity, mut any) = (None, None, None);
+        for element in accept.into_iter().flat_map(|value| value.split(',')) {
+            let (name, weight) = weighted(element);
+            let known = match name {
+                "*" => &mut any,
+                name if name.eq_ignore_ascii_case("gzip") => &mut gzip,
+                name if name.eq_ignore_ascii_case("x-gzip") => &mut gzip,
+                name if name.eq_ignore_ascii_case("identity") => &mut identity,
+                _ => continue,
+            };
+            *known = weight.or(*known);
+        }
+        let gzip = gzip.or(any).unwrap_or(0);
+        match identity {
+            _ if gzip == 0 => AcceptedCoding::Identity,
+            Some(0) => AcceptedCoding::GzipOnly,
+            None if any == Some(0) => AcceptedCoding::GzipOnly,
+            Some(identity) if identity > gzip => AcceptedCoding::Identity,
+            Some(_) | None => AcceptedCoding::Gzip,
+        }
+    }
+}
+
+/// Returns the name of an element of a list, and its weight. `None` if the weight is malformed.
+fn weighted(element: &str) -> (&str, Option<u16>) {
+    let mut parts = element.split(';').map(|part| part.trim_matches([' ', '\t']));
+    let name = parts.next().unwrap_or("");
+    let mut weight = Some(WEIGHT_MAX);
+    for part in parts {
+        if let Some(("q" | "Q", text)) = part.split_once('=') {
+            weight = parse_weight(text);
+        }
+    }
+    (name, weight)
+}
+
 /// Returns the weight in the most precise range that contains `media_type`.
 fn weight_of<'h>(media_type: &str, accept: impl IntoIterator<Item = &'h str>) -> u16 {
     let kind = media_type.split('/').next().unwrap_or("");
     let mut best = (0, 0); // Precision, then weight.
     for range in accept.into_iter().flat_map(|value| value.split(',')) {
-        let mut parts = range.split(';').map(|part| part.trim_matches([' ', '\t']));
-        let name = parts.next().unwrap_or("");
+        let (name, weight) = weighted(range);
         let precision = match name.split_once('/') {
             Some(("*", "*")) => 1,
             Some((major, "*")) if major.eq_ignore_ascii_case(kind) => 2,
             _ if name.eq_ignore_ascii_case(media_type) => 3,
             _ => continue,
         };
-        let mut weight = Some(WEIGHT_MAX);
-        for part in parts {
-            if let Some(("q" | "Q", text)) = part.split_once('=') {
-                weight = parse_weight(text);
-            }
-        }
         if let Some(weight) = weight {
             best = best.max((precision, weight));
         }
@@ -95,6 +150,42 @@ mod tests {
     const SSE: &str = "text/event-stream";
     const LINES: &str = "application/x-ndjson";
     const JSON: &str = "application/json";
+
+    #[test]
+    fn gzip_is_used_exactly_if_the_client_prefers_it_to_no_coding() {
+        use AcceptedCoding::{Gzip, GzipOnly, Identity};
+        let table: &[(&[&str], AcceptedCoding)] = &[
+            (&[], Identity),
+            (&[""], Identity),
+            (&["gzip"], Gzip),
+            (&["GZip"], Gzip),
+            (&["x-gzip"], Gzip),
+            (&["gzip, deflate, br, zstd"], Gzip),
+            (&["br", "gzip;q=0.001"], Gzip),
+            (&["gzip ; q=0.5 , identity;q=0.5"], Gzip),
+            (&["gzip;q=0.5, identity"], Identity),
+            (&["gzip;q=0.5, *;q=1"], Gzip),
+            (&["*"], Gzip),
+            (&["*;q=0.1"], Gzip),
+            (&["gzip;q=0"], Identity),
+            (&["gzip;q=0.0, *"], Identity),
+            (&["br"], Identity),
+            (&["identity"], Identity),
+            (&["identity;q=0"], Identity),
+            (&["*;q=0"], Identity),
+            (&["gzip, identity;q=0"], GzipOnly),
+            (&["gzip, *;q=0"], GzipOnly),
+            (&["gzip, *;q=0, identity;q=0.1"], Gzip),
+            (&["*, identity;q=0"], GzipOnly),
+            (&["gzip;q=2"], Identity),
+            (&["gzip;q=x, *;q=0.5"], Gzip),
+            (&["gzipped, not gzip"], Identity),
+            (&[",, gzip ,"], Gzip),
+        ];
+        for (accept, expected) in table {
+            assert_eq!(AcceptedCoding::of(accept.iter().copied()), *expected, "{accept:?}");
+        }
+    }
 
     #[test]
     fn the_most_precise_range_says_how_much_a_type_is_liked() {

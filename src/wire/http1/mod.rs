@@ -35,7 +35,7 @@ mod target;
 #[cfg(test)]
 mod transcript;
 
-pub use accept::{is_media_type, negotiate};
+pub use accept::{AcceptedCoding, is_media_type, negotiate};
 pub use body::BodyLength;
 pub use client::{ResponseError, ResponseInfo, ResponsePart, ResponseReader};
 pub use date::{http_date, parse_http_date};
