@@ -5,17 +5,21 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::base::Instant;
+use crate::base::{ExecutionId, Instant};
 use crate::endpoint::access::OriginPlace;
-use crate::endpoint::representation::{RepresentationHeaders, Selected, Selection, StaticDocument};
+use crate::endpoint::representation::{
+    RepresentationHeaders, Selected, Selection, StaticDocument, payload_etag,
+};
 use crate::endpoint::tally::RouteAt;
-use crate::endpoint::{ApiError, Surroundings, mcp};
+use crate::endpoint::{ApiError, OutputAsk, Surroundings, mcp};
 use crate::limits;
-use crate::wire::http1::{Framing, ResponseHead, Status};
+use crate::wire::http1::{Framing, NoSuchRange, ResponseHead, Status};
 use crate::wire::write_json;
 
 /// The media type of JSON.
 pub const JSON: &str = "application/json";
+/// The media type of bytes of any kind.
+pub const BYTES: &str = "application/octet-stream";
 
 /// A complete answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,6 +158,31 @@ impl Answer {
     pub(super) fn document(document: &'static StaticDocument) -> Answer {
         let answer = Answer::text(Status::OK, document.media_type, document.plain());
         Answer { document: Some(document), ..answer }
+    }
+
+    /// Creates the answer with the payload of an ended execution, or with the wanted part of it.
+    pub fn payload(execution: ExecutionId, payload: Vec<u8>, ask: &OutputAsk) -> Answer {
+        let etag = Some(payload_etag(execution));
+        let mut headers = RepresentationHeaders { etag, has_ranges: true, ..Default::default() };
+        let total_bytes = payload.len() as u64;
+        let answer = match ask.range.map(|range| range.within(total_bytes)) {
+            _ if ask.is_known => Answer::empty(Status::NOT_MODIFIED),
+            None => Answer::text(Status::OK, BYTES, payload),
+            Some(Ok(range)) => {
+                let (first, last) = (range.start, range.end - 1);
+                headers.range = Some(format!("bytes {first}-{last}/{total_bytes}"));
+                let part = payload[range.start as usize..range.end as usize].to_vec();
+                Answer::text(Status::PARTIAL_CONTENT, BYTES, part)
+            }
+            Some(Err(NoSuchRange)) => {
+                (headers.etag, headers.range) = (None, Some(format!("bytes */{total_bytes}")));
+                let text = format!("range: the output has only {total_bytes} bytes");
+                let status = Status::RANGE_NOT_SATISFIABLE;
+                let error = ApiError::new(status, "range_not_satisfiable", text);
+                Answer::error(&error.field("range").limit(total_bytes))
+            }
+        };
+        Answer { extra_header: ExtraHeader::Representation(headers.into()), ..answer }
     }
 
     /// Returns the answer in the representation that its request selected: 304 if the client has
@@ -297,10 +326,11 @@ impl Refusal {
 /// Request headers that a page may set besides those that every page may.
 const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id, \
     mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, baggage, \
-    idempotency-key, if-none-match";
+    idempotency-key, if-none-match, range, if-range";
 
 /// Response headers that a page may read besides those that every page may.
-const EXPOSED_HEADERS: &str = "location, retry-after, mcp-session-id, etag";
+const EXPOSED_HEADERS: &str =
+    "location, retry-after, mcp-session-id, etag, accept-ranges, content-range";
 
 impl ResponseContext {
     /// The properties for the last answer on a connection.

@@ -65,6 +65,8 @@ pub(super) enum ThreadBody {
 pub(super) struct RoutedRequest<'a> {
     path: Segments<'a>,
     pub parameters: Parameters<'a>,
+    /// True for `HEAD`.
+    pub is_head: bool,
 }
 
 type Segments<'a> = SmallVec<[Cow<'a, str>; 8]>;
@@ -205,7 +207,8 @@ impl Route {
         let named = self.path[1..].split('/').zip(segments);
         let path = named.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| value.clone());
         let parameters = Parameters::read(head.target.query, head.headers, self.query)?;
-        let parsed = (self.begin)(&RoutedRequest { path: path.collect(), parameters })?;
+        let is_head = head.method == Method::Head;
+        let parsed = (self.begin)(&RoutedRequest { path: path.collect(), parameters, is_head })?;
         if self.body.is_some() {
             check_body(head, matches!(parsed, ParsedHead::Parts(_)))?;
         }

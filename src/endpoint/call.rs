@@ -14,6 +14,7 @@ use crate::engine::{
 use crate::stream::{Kind, Kinds, Policy};
 use crate::tool::{Report, VirtualTool};
 use crate::trace::TraceContext;
+use crate::wire::http1::ByteRange;
 
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +33,7 @@ pub enum ApiCall {
     /// this duration.
     Result(ExecutionId, Duration),
     /// Returns the payload of an execution as it is, and nothing else.
-    Output(ExecutionId, Kinds),
+    Output(ExecutionId, Box<OutputAsk>),
     /// Follows one execution, or several.
     Follow(Box<Follow>),
     /// Acknowledges everything through a chunk for a subscriber with acknowledgements.
@@ -65,6 +66,17 @@ pub enum ApiCall {
     Produce(Box<Produce>),
     /// A request about a thread of a front end.
     Thread(Box<ThreadCall>),
+}
+
+/// The wanted part of the payload of an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputAsk {
+    /// The kinds of chunks whose payload is wanted.
+    pub kinds: Kinds,
+    /// The wanted bytes, once the execution has ended; `None`: all.
+    pub range: Option<ByteRange>,
+    /// True if the client has the payload of the ended execution.
+    pub is_known: bool,
 }
 
 /// A request about a thread: a conversation under the name that its client gave it.

@@ -12,6 +12,7 @@ use crate::engine::{Coalesce, From, Hold, OnStall, ProgressSource, Start, Timeou
 use crate::limits;
 use crate::stream::{ExecutionState, Kind, Kinds, Outcome, Policy, Totals};
 use crate::trace::TraceContext;
+use crate::wire::http1::ByteRange;
 
 pub fn id(index: u32) -> ExecutionId {
     let slot = Handle { index, generation: 3 };
@@ -66,11 +67,43 @@ fn a_result_is_waited_for_and_an_output_filtered() {
         ("result", seconds(30)),
         ("result?wait_ms=0", seconds(0)),
         ("result?wait_ms=60000", seconds(60)),
-        ("output", ApiCall::Output(a, Kinds::ALL)),
-        ("output?kinds=stdout", ApiCall::Output(a, Kinds::NONE.with(Kind::Stdout))),
+        ("output", output(Kinds::ALL, None, false)),
+        ("output?kinds=stdout", output(Kinds::NONE.with(Kind::Stdout), None, false)),
     ];
     for (target, call) in table {
         assert_eq!(called(&get(&format!("/v1/executions/{a}/{target}"))), call, "{target}");
+    }
+}
+
+fn output(kinds: Kinds, range: Option<ByteRange>, is_known: bool) -> ApiCall {
+    ApiCall::Output(id(1), OutputAsk { kinds, range, is_known }.into())
+}
+
+#[test]
+fn a_range_of_an_output_is_asked_for_unless_the_clients_part_is_of_another_one() {
+    let (a, b) = (id(1), id(2));
+    let target = format!("/v1/executions/{a}/output");
+    let range = Some(ByteRange::From { first: 2, last: Some(5) });
+    let table = [
+        ("GET", "Range: bytes=2-5\r\n".to_owned(), range, false),
+        ("GET", "Range: bytes=2-5, 7-9\r\n".into(), None, false),
+        ("GET", format!("Range: bytes=2-5\r\nIf-Range: \"{a}\"\r\n"), range, false),
+        ("GET", format!("Range: bytes=2-5\r\nIf-Range: \"{b}\"\r\n"), None, false),
+        // A weak tag and a date name no exact bytes.
+        ("GET", format!("Range: bytes=2-5\r\nIf-Range: W/\"{a}\"\r\n"), None, false),
+        (
+            "GET",
+            "Range: bytes=2-5\r\nIf-Range: Sun, 06 Nov 1994 08:49:37 GMT\r\n".into(),
+            None,
+            false,
+        ),
+        ("GET", format!("If-None-Match: \"x\", \"{a}\"\r\n"), None, true),
+        ("GET", format!("If-None-Match: \"{b}\"\r\n"), None, false),
+        ("HEAD", "Range: bytes=2-5\r\n".into(), None, false),
+    ];
+    for (method, headers, range, is_known) in table {
+        let call = output(Kinds::ALL, range, is_known);
+        assert_eq!(called(&with(method, &target, &headers)), call, "{headers}");
     }
 }
 

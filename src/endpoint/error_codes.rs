@@ -287,7 +287,7 @@ pub const ERROR_CODES: &[ErrorCode] = &[
         Status::GONE,
         "no_longer_held",
         "The ring no longer holds the first chunk of the request.",
-        "Begin at `limit`, or follow with `from=live`.",
+        "Follow `/v1/executions/ID/events` with `from` set to `limit`, or with `from=live`.",
     ),
     row(
         Status::GONE,
@@ -318,6 +318,12 @@ pub const ERROR_CODES: &[ErrorCode] = &[
         "unsupported_media_type",
         "The body is not application/json, or it is compressed.",
         "Send `Content-Type: application/json` and no Content-Encoding.",
+    ),
+    row(
+        Status::RANGE_NOT_SATISFIABLE,
+        "range_not_satisfiable",
+        "The header Range asks for bytes behind the end of the output.",
+        "Ask for bytes before `limit`, which is the length of the output.",
     ),
     row(
         Status::EXPECTATION_FAILED,

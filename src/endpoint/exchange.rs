@@ -78,7 +78,7 @@ fn answer(connection: &mut HttpConnection, call: &ApiCall, out: &mut Vec<u8>) {
     let media_type = match call {
         ApiCall::Follow(follow) => follow.format.media_type(),
         ApiCall::Execute(execute) if execute.stream.is_some() => "text/event-stream",
-        ApiCall::Output(..) => "application/octet-stream",
+        ApiCall::Output(..) => BYTES,
         ApiCall::Work(_) => "text/event-stream",
         ApiCall::Mcp(request) if matches!(request.action, McpAction::OpenStream(_)) => {
             "text/event-stream"

@@ -110,7 +110,8 @@ impl Field {
             "tool" => "slow_data_processor".into(),
             "arguments" => json!({"chunks": 5, "delay_ms": 10}),
             "task" | "prompt" => "Say hello.".into(),
-            "If-None-Match" => "\"example\"".into(),
+            "Range" => "bytes=0-99".into(),
+            "If-Range" | "If-None-Match" => "\"example\"".into(),
             "traceparent" => "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into(),
             _ => match self.preset {
                 Some(Preset::Number(number)) => number.into(),

@@ -69,11 +69,11 @@ pub use access::{
     first_token,
 };
 pub use agent::{agent_schema, generate_schema};
-pub use answer::{Answer, JSON};
+pub use answer::{Answer, BYTES, JSON};
 pub use call::{
     ApiCall, Deliver, DeliveredPart, DeliveryOptions, Execute, Follow, FrontOptions, FrontRun,
-    IdempotencyKey, MetricsFormat, Opening, PolicyChoice, Produce, ReadDoor, StreamFormat,
-    ThreadAsk, ThreadCall, Work,
+    IdempotencyKey, MetricsFormat, Opening, OutputAsk, PolicyChoice, Produce, ReadDoor,
+    StreamFormat, ThreadAsk, ThreadCall, Work,
 };
 pub use connection::{Arrival, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody};
 pub use error::ApiError;

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-use crate::endpoint::answer::JSON;
+use crate::endpoint::answer::{BYTES, JSON};
 use crate::endpoint::fields::{Field, Shape, example_of, object_schema};
 use crate::endpoint::representation::StaticDocument;
 use crate::endpoint::routes::{Body, Content, PATH_FIELDS, ROUTES, Route};
@@ -122,6 +122,7 @@ fn refusals_of(route: &Route) -> Vec<Status> {
         (Status::LENGTH_REQUIRED, route.body.is_some()),
         (Status::CONTENT_TOO_LARGE, route.body.is_some()),
         (Status::UNSUPPORTED_MEDIA_TYPE, route.body.is_some()),
+        (Status::RANGE_NOT_SATISFIABLE, route.headers.iter().any(|field| field.name == "Range")),
         (Status::TOO_MANY_REQUESTS, starts || is_stream),
         (Status::INTERNAL_SERVER_ERROR, starts),
         (Status::SERVICE_UNAVAILABLE, true),
@@ -298,9 +299,7 @@ fn response(description: &str, content: &Content) -> Value {
             let events = lines(sse::MEDIA_TYPE, "Each event is an MCP message.", "McpMessage");
             [(JSON.to_owned(), message), events].into_iter().collect()
         }
-        Content::Bytes => {
-            [("application/octet-stream".to_owned(), json!({}))].into_iter().collect()
-        }
+        Content::Bytes => [(BYTES.to_owned(), json!({}))].into_iter().collect(),
         Content::Text(media_types) => {
             let text = |name: &&str| ((*name).to_owned(), json!({"schema": {"type": "string"}}));
             media_types.iter().map(text).collect()

@@ -9,15 +9,17 @@ use crate::endpoint::access::TICKET;
 use crate::endpoint::answer::JSON;
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
 use crate::endpoint::list::{ListAsk, ListPlace, STATE_NAMES};
+use crate::endpoint::representation::{has_etag, payload_etag};
 use crate::endpoint::{
-    ApiError, DeliveryOptions, Follow, FrontOptions, MetricsFormat, ReadDoor, StreamFormat, front,
+    ApiError, DeliveryOptions, Follow, FrontOptions, MetricsFormat, OutputAsk, ReadDoor,
+    StreamFormat, front,
 };
 use crate::engine::{Coalesce, From};
 use crate::limits;
 use crate::stream::{ExecutionState, Kind, Kinds, Totals};
 use crate::tool::is_tool_name;
 use crate::trace::TraceContext;
-use crate::wire::http1::{Headers, Query, Status, is_media_type, negotiate};
+use crate::wire::http1::{ByteRange, Headers, Query, Status, is_media_type, negotiate};
 use crate::wire::sse::{CursorError, Reached, SeenTotals, parse_cursors};
 use crate::wire::{ndjson, sse};
 
@@ -155,11 +157,27 @@ pub(super) const LAST_EVENT_ID: &[Field] = &[Field::new(
 )];
 
 /// The header of requests for a document that clients may keep.
-pub(super) const IF_NONE_MATCH: &[Field] = &[Field::new(
+pub(super) const IF_NONE_MATCH: &[Field] = &[KNOWN_ETAGS];
+const KNOWN_ETAGS: Field = Field::new(
     "If-None-Match",
     Shape::Cursors,
     "The entity tags of copies that the client has. The reply is 304 if one is current.",
-)];
+);
+/// The headers of requests for a payload that clients may read in parts.
+pub(super) const RANGES: &[Field] = &[
+    Field::new(
+        "Range",
+        Shape::Text { bytes_max: 64 },
+        "The wanted bytes: `bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-COUNT`. The reply is \
+         whole for several ranges and before the end of the execution.",
+    ),
+    Field::new(
+        "If-Range",
+        Shape::Text { bytes_max: 64 },
+        "The entity tag of the client's part. The reply is whole if the tag is not current.",
+    ),
+    KNOWN_ETAGS,
+];
 
 /// The header of requests that may be repeated.
 const KEY: Field = Field::new(
@@ -253,6 +271,18 @@ impl<'a> Parameters<'a> {
             Ok(kinds) => Ok(kinds),
             Err(error) => Err(invalid("kinds", &error.to_string())),
         }
+    }
+
+    /// Reads a request for the payload of an execution. `HEAD` has no ranges.
+    pub fn output(&self, execution: ExecutionId, is_head: bool) -> Result<OutputAsk, ApiError> {
+        let etag = payload_etag(execution);
+        let has_part = self.headers.only("if-range")?.is_none_or(|part| part == etag);
+        let range = self.headers.only("range")?.filter(|_| has_part && !is_head);
+        Ok(OutputAsk {
+            kinds: self.kinds()?,
+            range: range.and_then(ByteRange::parse),
+            is_known: has_etag(self.headers.texts("if-none-match"), &etag),
+        })
     }
 
     /// Reads a request for a list of executions.

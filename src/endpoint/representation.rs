@@ -14,6 +14,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
+use crate::base::ExecutionId;
 use crate::limits;
 use crate::wire::http1::{AcceptedCoding, Headers, ResponseHead};
 
@@ -52,6 +53,10 @@ pub(super) struct RepresentationHeaders {
     pub coding: Option<&'static str>,
     /// The entity tag, with its quotes.
     pub etag: Option<String>,
+    /// True if the client may ask for a range of bytes.
+    pub has_ranges: bool,
+    /// The place of the body in the representation.
+    pub range: Option<String>,
 }
 
 impl Document {
@@ -142,7 +147,12 @@ impl RepresentationHeaders {
     /// Writes the headers except for `Vary`, which depends on the client, too.
     pub fn write(&self, head: &mut ResponseHead<'_>) {
         let etag = self.etag.as_deref();
-        for (name, value) in [("content-encoding", self.coding), ("etag", etag)] {
+        for (name, value) in [
+            ("content-encoding", self.coding),
+            ("etag", etag),
+            ("accept-ranges", self.has_ranges.then_some("bytes")),
+            ("content-range", self.range.as_deref()),
+        ] {
             if let Some(value) = value {
                 head.header(name, value).expect("the server's own headers are valid");
             }
@@ -156,6 +166,12 @@ pub(super) fn has_etag<'h>(values: impl IntoIterator<Item = &'h str>, etag: &str
     let mut tags = values.into_iter().flat_map(|value| value.split(','));
     let is_it = |tag: &str| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag;
     tags.any(|tag| is_it(tag.trim_matches([' ', '\t'])))
+}
+
+/// Returns the entity tag of the payload of an execution, which does not change once the execution
+/// has ended.
+pub(super) fn payload_etag(execution: ExecutionId) -> String {
+    format!("\"{execution}\"")
 }
 
 /// Returns the entity tag of a document in this coding. One version of the program compresses the

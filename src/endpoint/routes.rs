@@ -10,8 +10,8 @@ use crate::endpoint::front::{self, bodies};
 use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::{
     DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, IF_NONE_MATCH, KEY_AND_TRACE, KINDS,
-    LAST_EVENT_ID, LISTED, METRICS_TYPES, SESSION, SPELLED, STREAM, TICKETS, TRACE, WAIT, WISHES,
-    WORKER_TOOLS,
+    LAST_EVENT_ID, LISTED, METRICS_TYPES, RANGES, SESSION, SPELLED, STREAM, TICKETS, TRACE, WAIT,
+    WISHES, WORKER_TOOLS,
 };
 use crate::endpoint::representation::{Document, StaticDocument};
 use crate::endpoint::{
@@ -326,12 +326,19 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/executions/{execution}/output",
         name: "getOutput",
         about: "Returns the raw payload of an execution from the start. It is cut off if the \
-                  execution fails.",
+                  execution fails. Ranges of it are available once the execution has completed, if \
+                  its ring holds all of it.",
         query: &[KINDS],
-        answers: &[(Status::OK, Content::Bytes)],
+        headers: RANGES,
+        answers: &[
+            (Status::OK, Content::Bytes),
+            (Status::PARTIAL_CONTENT, Content::Bytes),
+            (Status::NOT_MODIFIED, Content::Empty),
+        ],
         begin: |request| {
-            let (id, kinds) = (request.execution()?, request.parameters.kinds()?);
-            Ok(ParsedHead::Call(ApiCall::Output(id, kinds)))
+            let id = request.execution()?;
+            let ask = request.parameters.output(id, request.is_head)?;
+            Ok(ParsedHead::Call(ApiCall::Output(id, ask.into())))
         },
         ..PLAIN
     },

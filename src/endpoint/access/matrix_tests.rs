@@ -370,7 +370,7 @@ fn pages_of_configured_origins_may_ask_and_read_the_answers() {
         assert!(methods.split(", ").any(|method| method == route.method.name()), "{methods}");
         let headers = "authorization, content-type, last-event-id, x-session-id, mcp-session-id, \
                       mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, \
-                      baggage, idempotency-key, if-none-match";
+                      baggage, idempotency-key, if-none-match, range, if-range";
         assert_eq!(response.header("access-control-allow-headers"), Some(headers));
         assert!(response.header("access-control-max-age").is_some());
         assert_readable(&asked.is_refused(&access, 401, "unauthorized"));

@@ -238,18 +238,7 @@ fn give_result<R: Reactor + 'static>(
     mut status: ExecutionStatus,
 ) -> Answered {
     status.state = status.outcome.map_or(status.state, ExecutionState::Ended);
-    let mut data = Vec::new();
-    if let Some(run) = shard.runs[status.id.slot.index as usize].as_ref() {
-        for seq in status.tail_seq.max(1)..=status.head_seq {
-            let read = crate::shard::act::read_chunk(run, seq, &mut shard.scratch);
-            if let Ok((_, payload)) = read {
-                data.extend_from_slice(payload);
-                if run.names.has_parts {
-                    data.push(b'\n'); // Each part is one line.
-                }
-            }
-        }
-    }
+    let (data, _) = streams::held_payload(shard, &status, |_| true);
     hub::answer(shard, id, &Answer::json(Status::OK, &documents::result(&status, &data)))
 }
 

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::{
-    Answer, ApiError, DeliveryOptions, Follow, FrontOptions, PolicyChoice, StreamBody, StreamFormat,
+    Answer, ApiError, DeliveryOptions, Follow, FrontOptions, StreamBody, StreamFormat,
 };
 use crate::engine::{From, Status as ExecutionStatus, SubscribeError, SubscribeSpec, Subscribed};
 use crate::reactor::{ConnectionId, Reactor};
@@ -19,8 +19,9 @@ use crate::server::streams::front::FrontState;
 use crate::server::streams::{attached, front};
 use crate::server::{ServerShard, executions, hub, peers};
 use crate::shard::{Call as SinkCall, Delivery, Ended};
-use crate::stream::{ExecutionState, Kinds, Policy};
+use crate::stream::ExecutionState;
 use crate::wire::http1::Status;
+
 /// Answers with a stream, or with an error.
 pub(in crate::server) fn follow<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
@@ -95,36 +96,6 @@ fn look_for_ends<R: Reactor + 'static>(
             && was_seen_to_end(&status, seq)
         {
             parts[at] = Some(Part::SeenToEnd);
-        }
-    }
-}
-
-/// Answers with the payload of an execution. The body is cut if bytes were lost.
-pub(in crate::server) fn send_output<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    id: ConnectionId,
-    execution: ExecutionId,
-    kinds: Kinds,
-) -> Answered {
-    // The ring may overwrite chunks before the subscription. The stream then has a gap, and is
-    // cut.
-    let tail_seq = match shard.inspect(execution) {
-        Err(error) => return hub::answer_error(shard, id, &error.into()),
-        Ok(status) => status.tail_seq,
-    };
-    if tail_seq > 1 {
-        let error = SubscribeError::NoLongerHeld { tail_seq };
-        return hub::answer_error(shard, id, &error.into());
-    }
-    let delivery_options =
-        DeliveryOptions { policy: Some(Policy::Block), kinds, ..DeliveryOptions::default() };
-    let spec = delivery_options.spec(PolicyChoice::default(), From::Start);
-    match attach_connection(shard, execution, spec, id) {
-        Err(error) => hub::answer_error(shard, id, &error.into()),
-        Ok(subscribed) => {
-            let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
-            let head = StreamHead::of(Encoding::Output, "application/octet-stream");
-            begin(shard, id, head, attached)
         }
     }
 }
@@ -264,7 +235,7 @@ pub(in crate::server) struct StreamHead {
 }
 
 impl StreamHead {
-    fn of(encoding: Encoding, media_type: &'static str) -> StreamHead {
+    pub fn of(encoding: Encoding, media_type: &'static str) -> StreamHead {
         StreamHead { encoding, media_type, headers: &[], is_combined: false, front: None }
     }
 }

@@ -35,7 +35,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         }
         ApiCall::Execute(execute) => calls::run_tool(shard, id, *execute, principal),
         ApiCall::Follow(follow) => streams::follow(shard, id, &follow),
-        ApiCall::Output(execution, kinds) => streams::send_output(shard, id, execution, kinds),
+        ApiCall::Output(execution, ask) => streams::send_output(shard, id, execution, &ask),
         ApiCall::Result(execution, wait) => calls::await_result(shard, id, execution, wait),
         ApiCall::Executions(_) | ApiCall::AllProgress | ApiCall::Metrics(_) => {
             parts::gather(shard, id, &call, principal)

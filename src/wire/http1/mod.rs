@@ -25,6 +25,7 @@ mod hostile_body_tests;
 #[cfg(test)]
 mod hostile_tests;
 mod query;
+mod range;
 #[cfg(test)]
 mod reader_tests;
 mod refusal;
@@ -41,6 +42,7 @@ pub use client::{ResponseError, ResponseInfo, ResponsePart, ResponseReader};
 pub use date::{http_date, parse_http_date};
 pub use head::{Header, HeaderFault, Headers, Method, RequestHead, Version};
 pub use query::{Query, QueryError, QueryFault};
+pub use range::{ByteRange, NoSuchRange};
 pub use refusal::Refusal;
 pub use request::{RequestPart, RequestReader};
 pub use response::{
