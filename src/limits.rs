@@ -663,6 +663,8 @@ pub const SPANS_MAX: usize = 4_096;
 pub const SPANS_PER_EXPORT_MAX: usize = 256;
 /// Time for which a span waits to be exported together with others.
 pub const SPANS_EXPORT_INTERVAL: Duration = Duration::from_millis(500);
+/// Time between two exports of the metrics, unless a setting says another.
+pub const METRICS_EXPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// Time that the collector may take for one step of an export.
 pub const SPANS_EXPORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections beside the standard streams. More would take longer to prepare.

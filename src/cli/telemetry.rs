@@ -1,28 +1,32 @@
-//! Sends spans to a collector, as OTLP over HTTP, from a thread of its own.
+//! Sends spans and metrics to a collector, as OTLP over HTTP, from a thread of its own.
 //!
 //! No other thread waits for it. A span is dropped if the queue is full or the collector does not
-//! accept it. Both are counted, and reported in the log.
+//! accept it. Both are counted, and reported in the log. Metrics are sent at an interval, and once
+//! more at the end. The next ones make up for those that the collector did not accept.
 
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::str::FromStr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
+use std::time::Duration;
 
+use streamdoor::base::Instant;
 use streamdoor::limits::{
     SPANS_EXPORT_INTERVAL, SPANS_EXPORT_TIMEOUT, SPANS_MAX, SPANS_PER_EXPORT_MAX,
 };
-use streamdoor::server::{Log, Spans};
+use streamdoor::reactor::{Clock, random_bytes};
+use streamdoor::server::{Exported, Log, Meter, Spans};
 use streamdoor::trace::{Level, Span};
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
-use streamdoor::wire::otlp::write_traces;
+use streamdoor::wire::otlp::{MetricTimes, write_metrics, write_traces};
 
 use super::CliError;
 use super::serve::log_event;
 
-/// The address of the collector, or `None`. It is on this machine, because spans are sent in plain
-/// text.
+/// The address of the collector and the start of its paths, or `None`. It is on this machine,
+/// because spans are sent in plain text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collector(Option<(SocketAddr, String)>);
 
@@ -42,8 +46,7 @@ impl FromStr for Collector {
         if !address.ip().is_loopback() || !is_plain {
             return Err(PROBLEM);
         }
-        let path = if path.len() > 1 { path } else { "/v1/traces" };
-        Ok(Collector(Some((address, path.to_owned()))))
+        Ok(Collector(Some((address, path.trim_end_matches('/').to_owned()))))
     }
 }
 
@@ -58,34 +61,57 @@ impl fmt::Display for Collector {
 
 /// The thread that sends.
 pub struct Exporter {
+    meter: Sender<Meter>,
     ended: Option<Receiver<()>>,
 }
 
 impl Exporter {
     /// Starts the thread, if there is a collector. Shards send their spans through the returned
-    /// [`Spans`].
+    /// [`Spans`]. Metrics are sent at the interval, if it is not zero.
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn start(collector: &Collector, log: &Log) -> Result<(Spans, Exporter), CliError> {
+    pub fn start(
+        collector: &Collector,
+        metrics_interval: Duration,
+        log: &Log,
+    ) -> Result<(Spans, Exporter), CliError> {
+        let (meter, meters) = channel();
         let Some((address, path)) = collector.0.clone() else {
-            return Ok((Spans::off(), Exporter { ended: None }));
+            return Ok((Spans::off(), Exporter { meter, ended: None }));
         };
         let (spans, queue) = Spans::queue();
         let (sender, ended) = channel();
         let (dropped, log) = (spans.dropped(), log.clone());
-        let sending = Sending { address, path, log, lost_count: 0, is_failing: false };
-        let spawned = Builder::new().name("spans".to_owned()).spawn(move || {
+        let sending = Sending {
+            address,
+            path,
+            instance: instance_id()?,
+            started_us: Clock::wall_us(),
+            log,
+            lost_count: 0,
+            failing: Vec::new(),
+            interval: metrics_interval,
+            due_at: Clock::now() + metrics_interval,
+            meters,
+            meter: None,
+        };
+        let spawned = Builder::new().name("telemetry".to_owned()).spawn(move || {
             sending.run(&queue, dropped);
             drop(sender);
         });
         spawned.map_err(|error| {
-            CliError::Environment(format!("no thread can be started for spans: {error}"))
+            CliError::Environment(format!("no thread can be started for telemetry: {error}"))
         })?;
-        Ok((spans, Exporter { ended: Some(ended) }))
+        Ok((spans, Exporter { meter, ended: Some(ended) }))
     }
 
-    /// Waits for a limited time until all spans are sent. All shards must have ended before.
+    /// Begins to send the metrics of a server.
+    pub fn watch(&self, meter: Meter) {
+        let _ = self.meter.send(meter); // Without a collector nobody receives it.
+    }
+
+    /// Waits for a limited time until everything is sent. All shards must have ended before.
     pub fn finish(self) {
         if let Some(ended) = self.ended {
             let _ = ended.recv_timeout(2 * SPANS_EXPORT_TIMEOUT); // A timeout is ignored.
@@ -93,29 +119,70 @@ impl Exporter {
     }
 }
 
+/// Returns a random UUID of version 4, which tells this run of the program from others.
+fn instance_id() -> Result<String, CliError> {
+    let mut bytes = [0; 16];
+    random_bytes(&mut bytes)
+        .map_err(|error| CliError::Environment(format!("no random numbers: {error}")))?;
+    const VERSION: (u128, u128) = (0xF << 76, 4 << 76);
+    const VARIANT: (u128, u128) = (0b11 << 62, 0b10 << 62);
+    let mut number = u128::from_ne_bytes(bytes);
+    for (mask, value) in [VERSION, VARIANT] {
+        number = number & !mask | value;
+    }
+    let mut text = format!("{number:032x}");
+    [20, 16, 12, 8].into_iter().for_each(|at| text.insert(at, '-'));
+    Ok(text)
+}
+
 struct Sending {
     address: SocketAddr,
     path: String,
+    instance: String,
+    started_us: u64,
     log: Log,
     lost_count: u64,
-    is_failing: bool,
+    /// The events of the signals that fail now.
+    failing: Vec<&'static str>,
+    interval: Duration,
+    due_at: Instant,
+    meters: Receiver<Meter>,
+    meter: Option<Meter>,
 }
 
 impl Sending {
-    fn run(mut self, queue: &Receiver<Span>, dropped: impl Fn() -> u64) {
-        let mut told_count = 0;
-        while let Ok(first) = queue.recv() {
-            let mut spans = vec![first];
-            let mut has_more = true;
-            while has_more && spans.len() < SPANS_PER_EXPORT_MAX {
-                match queue.recv_timeout(SPANS_EXPORT_INTERVAL) {
-                    Ok(span) => spans.push(span),
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                        has_more = false;
+    /// Sends until all shards have ended.
+    fn run(mut self, queue: &Receiver<Exported>, dropped: impl Fn() -> u64) {
+        let (mut told_count, mut is_open) = (0, true);
+        while is_open {
+            let mut spans = Vec::new();
+            let first = match self.interval.is_zero() {
+                true => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => queue.recv_timeout(self.due_at.since(Clock::now())),
+            };
+            let sent_at = Clock::now() + SPANS_EXPORT_INTERVAL;
+            let mut next = first;
+            while let Ok(item) = next {
+                match item {
+                    Exported::Span(span) => spans.push(*span),
+                    Exported::LastMetrics(last) => {
+                        self.take_meter();
+                        self.meter.iter_mut().for_each(|meter| meter.keep((*last).clone()));
                     }
                 }
+                let left = sent_at.since(Clock::now());
+                next = match spans.len() < SPANS_PER_EXPORT_MAX {
+                    true => queue.recv_timeout(left),
+                    false => Err(RecvTimeoutError::Timeout),
+                };
             }
-            self.send(&spans);
+            is_open = !matches!(next, Err(RecvTimeoutError::Disconnected));
+            if !spans.is_empty() {
+                self.send_spans(&spans);
+            }
+            if !is_open || Clock::now() >= self.due_at {
+                self.send_metrics();
+            }
             let dropped_count = dropped();
             if dropped_count > told_count {
                 told_count = dropped_count;
@@ -127,29 +194,58 @@ impl Sending {
         }
     }
 
-    fn send(&mut self, spans: &[Span]) {
+    fn take_meter(&mut self) {
+        if let Ok(meter) = self.meters.try_recv() {
+            self.meter = Some(meter);
+        }
+    }
+
+    fn send_spans(&mut self, spans: &[Span]) {
         let mut body = Vec::new();
-        write_traces(&mut body, spans);
-        let Err(error) = self.post(&body) else {
-            self.is_failing = false;
+        write_traces(&mut body, &self.instance, spans);
+        let sent = self.post("/v1/traces", &body);
+        if sent.is_err() {
+            self.lost_count += spans.len() as u64;
+        }
+        self.note("spans_lost", sent);
+    }
+
+    fn send_metrics(&mut self) {
+        if self.interval.is_zero() {
             return;
-        };
-        self.lost_count += spans.len() as u64;
-        if !std::mem::replace(&mut self.is_failing, true) {
-            log_event(&self.log, Level::Warn, "spans_lost", |line| {
+        }
+        self.due_at = Clock::now() + self.interval;
+        self.take_meter();
+        let Some(meter) = &mut self.meter else { return };
+        let metrics = meter.read();
+        let times = MetricTimes { started_us: self.started_us, now_us: Clock::wall_us() };
+        let mut body = Vec::new();
+        write_metrics(&mut body, &self.instance, times, &metrics);
+        let sent = self.post("/v1/metrics", &body);
+        self.note("metrics_not_sent", sent);
+    }
+
+    /// Logs the first of several failures of a signal.
+    fn note(&mut self, event: &'static str, sent: io::Result<()>) {
+        let was_failing = self.failing.contains(&event);
+        self.failing.retain(|failing| *failing != event);
+        let Err(error) = sent else { return };
+        self.failing.push(event);
+        if !was_failing {
+            log_event(&self.log, Level::Warn, event, |line| {
                 line.text("error", &error.to_string());
                 line.number("total", self.lost_count);
             });
         }
     }
 
-    fn post(&self, body: &[u8]) -> io::Result<()> {
+    fn post(&self, signal: &str, body: &[u8]) -> io::Result<()> {
         let mut socket = TcpStream::connect_timeout(&self.address, SPANS_EXPORT_TIMEOUT)?;
         socket.set_read_timeout(Some(SPANS_EXPORT_TIMEOUT))?;
         socket.set_write_timeout(Some(SPANS_EXPORT_TIMEOUT))?;
         let (path, address, length) = (&self.path, self.address, body.len());
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+            "POST {path}{signal} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
              content-length: {length}\r\nconnection: close\r\n\r\n"
         );
         socket.write_all(head.as_bytes())?;
@@ -179,11 +275,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_run_has_an_id_of_its_own() {
+        let (one, other) = (instance_id().unwrap(), instance_id().unwrap());
+        assert_ne!(one, other);
+        let parts: Vec<usize> = one.split('-').map(str::len).collect();
+        assert_eq!(parts, [8, 4, 4, 4, 12], "{one}");
+        let digit = |at: usize| one.chars().nth(at).unwrap();
+        assert!(digit(14) == '4' && "89ab".contains(digit(19)), "{one}");
+    }
+
+    #[test]
     fn only_this_machine_collects() {
         for (text, shown) in [
             ("", ""),
-            ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
-            ("http://localhost:4318/", "http://127.0.0.1:4318/v1/traces"),
+            ("http://127.0.0.1:4318", "http://127.0.0.1:4318"),
+            ("http://localhost:4318/", "http://127.0.0.1:4318"),
             ("http://[::1]:1/a/b", "http://[::1]:1/a/b"),
         ] {
             let collector: Collector = text.parse().unwrap();

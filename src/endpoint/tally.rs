@@ -49,12 +49,8 @@ struct Refusals {
     next_at: Instant,
 }
 
-/// The counts of one route.
-#[derive(Clone, Debug)]
-struct RouteCounts {
-    by_status: [u64; Status::ALL.len()],
-    durations: Latency,
-}
+/// The answers of one route, by status in the order of their first answer.
+type RouteCounts = Vec<(Status, Latency)>;
 
 /// An answer for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,18 +90,15 @@ pub struct RequestsOfRoute {
     pub method: &'static str,
     /// The path of the route, with names in braces. Empty if no route fits.
     pub route: &'static str,
-    /// Number of answers by status, without zeros.
-    pub by_status: Vec<(Status, u64)>,
-    /// The time from the head of a request to the head of its answer.
-    pub durations: Latency,
+    /// The times from the head of a request to the head of its answer, by status.
+    pub by_status: Vec<(Status, Latency)>,
 }
 
 impl Tally {
     /// Creates a tally without counts. With `logs_all`, the log gets all answers.
     pub fn new(logs_all: bool) -> Tally {
-        let none = RouteCounts { by_status: [0; Status::ALL.len()], durations: Latency::default() };
         Tally {
-            routes: RefCell::new(vec![none; ROUTES.len() + 1].into()),
+            routes: RefCell::new(vec![RouteCounts::new(); ROUTES.len() + 1].into()),
             refusals: RefCell::default(),
             answered: RefCell::new(VecDeque::with_capacity(limits::ANSWERS_TO_LOG_MAX)),
             logs_all,
@@ -123,12 +116,7 @@ impl Tally {
     ) {
         let took = began.map_or(Duration::ZERO, |began| now.since(began));
         let place = route.map_or(ROUTES.len(), usize::from);
-        let at = Status::ALL.iter().position(|known| *known == status);
-        let counts = &mut self.routes.borrow_mut()[place];
-        if let Some(at) = at {
-            counts.by_status[at] += 1; // Others are counted by duration only.
-        }
-        counts.durations.record(took.as_nanos() as u64, 1);
+        self.record(place, status, took);
         let code = error.map_or("", |(code, _)| code);
         let refused_count = if code.is_empty() { 0 } else { self.count_refusal(code, now) };
         let mut answered = self.answered.borrow_mut();
@@ -146,6 +134,15 @@ impl Tally {
                 took,
             });
         }
+    }
+
+    fn record(&self, place: usize, status: Status, took: Duration) {
+        let by_status = &mut self.routes.borrow_mut()[place];
+        let at = by_status.iter().position(|(known, _)| *known == status).unwrap_or_else(|| {
+            by_status.push((status, Latency::default()));
+            by_status.len() - 1
+        });
+        by_status[at].1.record(took.as_nanos() as u64, 1);
     }
 
     /// Counts a refusal. Returns the number for the log, or 0 if it is too early.
@@ -184,16 +181,13 @@ impl Tally {
     /// Returns all counts.
     pub fn counts(&self) -> RequestCounts {
         let counts = self.routes.borrow();
-        let routes = counts.iter().enumerate().filter_map(|(place, counts)| {
-            let by_status = Status::ALL.iter().copied().zip(counts.by_status);
-            let by_status: Vec<_> = by_status.filter(|(_, count)| *count > 0).collect();
+        let routes = counts.iter().enumerate().filter_map(|(place, by_status)| {
             let (method, route) = match ROUTES.get(place) {
                 Some(route) => (route.method.name(), route.path),
                 None => ("", ""),
             };
-            let durations = counts.durations;
             let has_any = !by_status.is_empty();
-            has_any.then_some(RequestsOfRoute { method, route, by_status, durations })
+            has_any.then(|| RequestsOfRoute { method, route, by_status: by_status.clone() })
         });
         let refusals = self.refusals.borrow();
         let refusals = refusals.iter().map(|refused| (refused.code, refused.count)).collect();
@@ -223,8 +217,9 @@ mod tests {
         let counts = tally.counts();
         assert_eq!(counts.refusals, [("a", 4), ("b", 1)]);
         assert_eq!(counts.routes.len(), 1);
-        assert_eq!(counts.routes[0].by_status, [(Status::NOT_FOUND, 5)]);
-        assert_eq!(counts.routes[0].durations.counts.iter().sum::<u64>(), 5);
+        let [(status, durations)] = counts.routes[0].by_status[..] else { panic!("{counts:?}") };
+        assert_eq!((status, durations.count()), (Status::NOT_FOUND, 5));
+        assert_eq!(durations.sum_ns, (2 + 999 + 1_000 + 1) * 1_000_000);
     }
 
     #[test]
@@ -243,7 +238,8 @@ mod tests {
             assert!(answered.iter().all(|one| one.connection.index == 7));
             assert!(answered.iter().all(|one| one.route == ROUTES[0].path));
             let of_route = &tally.counts().routes[0];
-            assert_eq!(of_route.by_status, [(Status::OK, 2 * limits::ANSWERS_TO_LOG_MAX as u64)]);
+            let [(Status::OK, durations)] = of_route.by_status[..] else { panic!("{of_route:?}") };
+            assert_eq!(durations.count(), 2 * limits::ANSWERS_TO_LOG_MAX as u64);
         }
     }
 }

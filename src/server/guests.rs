@@ -91,7 +91,7 @@ pub struct GuestConfig {
     pub log: Log,
     /// True if every request is logged, and not only the refused ones.
     pub logs_requests: bool,
-    /// The sink for the spans of answered requests; off by default.
+    /// The sink for the spans of answered requests and for the last numbers; off by default.
     pub spans: Spans,
     /// The counts of the MCP servers whose tools are offered here. The shards of a server have
     /// clones of the same ones.
@@ -331,6 +331,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     fn close(shard: &mut ServerShard<R>) {
         turn::close_connections(shard);
         outgoing::close_outgoing(shard);
+        let spans = shard.guests.spans.clone();
+        spans.push_last(|| turn::metrics_of(shard));
     }
 
     #[inline]

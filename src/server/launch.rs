@@ -9,7 +9,8 @@ use crate::limits;
 use crate::reactor::{ListenAddress, ListenError, ListenOptions, Report, SocketLimits};
 use crate::server::ends::{ShardEnd, ShardEnds};
 use crate::server::{
-    Conversations, Places, Renewal, ServerHandle, ServerShard, ServerShardConfig, ServerThread,
+    Conversations, Meter, Places, Renewal, ServerHandle, ServerShard, ServerShardConfig,
+    ServerThread,
 };
 use crate::shard::CallError;
 use crate::shard::handle::spawn_and_tell;
@@ -220,6 +221,11 @@ impl Server {
     /// Returns the means to replace the tokens and the certificate while the server runs.
     pub fn renewal(&self) -> Renewal {
         Renewal::new(self.handles().cloned().collect())
+    }
+
+    /// Returns the means to read the numbers of the server while it runs.
+    pub fn meter(&self) -> Meter {
+        Meter::new(self.handles().cloned().collect())
     }
 
     /// Waits until a shard has ended, and returns its number and the reason. The other shards go

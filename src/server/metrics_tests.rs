@@ -1,6 +1,7 @@
 //! Tests of the metrics, with a strict reader of both formats.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::endpoint::{MetricsFormat, RequestCounts, RequestsOfRoute};
 use crate::memory::pressure::Decisive;
@@ -8,11 +9,13 @@ use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor::{Counters as ReactorCounters, SocketCounters};
 use crate::server::executions::EndedCounts;
 use crate::server::metrics::{
-    ExecutionCounts, McpCounts, McpMetrics, ProcessMetrics, ShardMetrics, render,
+    ExecutionCounts, McpCounts, McpMetrics, ProcessMetrics, ShardMetrics, Snapshot, render,
 };
 use crate::server::process_usage::ProcessUsage;
 use crate::server::{UpstreamCount, UpstreamMeter};
-use crate::trace::{Counters, Duties, Duty, Latencies, Latency, Stalls, Transport};
+use crate::trace::{
+    Attribute, Counters, Duties, Duty, Latencies, Latency, Metric, PointValue, Stalls, Transport,
+};
 use crate::wire::http1::Status;
 
 /// Families by name.
@@ -204,6 +207,7 @@ fn shard(number: u32) -> ShardMetrics {
             tasks: 27,
         },
         requests: requests(),
+        scheme: "https",
         ended: ended(),
     }
 }
@@ -215,22 +219,25 @@ fn ended() -> Vec<(String, EndedCounts)> {
 }
 
 fn requests() -> RequestCounts {
-    let mut durations = Latency::default();
-    durations.record(2_000, 3);
-    let by_status = vec![(Status::OK, 2), (Status::CREATED, 1)];
+    let took = |ns, count| {
+        let mut durations = Latency::default();
+        durations.record(ns, count);
+        durations
+    };
+    let by_status = vec![(Status::OK, took(2_000, 2)), (Status::CREATED, took(3_000, 1))];
     let (method, route) = ("POST", "/v1/executions");
-    let of_route = RequestsOfRoute { method, route, by_status, durations };
+    let of_route = RequestsOfRoute { method, route, by_status };
     RequestCounts { routes: vec![of_route], refusals: vec![("unknown_path", 4)] }
 }
 
-fn upstreams() -> [UpstreamMeter; 1] {
+fn upstreams() -> Arc<[UpstreamMeter]> {
     let meter = UpstreamMeter::new("files");
     meter.add(UpstreamCount::Calls, 3);
     meter.add(UpstreamCount::ReceivedBytes, 9);
-    [meter]
+    [meter].into()
 }
 
-fn rendered(format: MetricsFormat) -> String {
+fn snapshot() -> Snapshot {
     let process = ProcessMetrics {
         connections_max: 1_000,
         log_records_dropped: 7,
@@ -247,7 +254,11 @@ fn rendered(format: MetricsFormat) -> String {
             max_fds: Some(1_024),
         },
     };
-    String::from_utf8(render(format, vec![shard(0), shard(1)], process, &upstreams())).unwrap()
+    Snapshot { shards: vec![shard(0), shard(1)], process, upstreams: upstreams() }
+}
+
+fn rendered(format: MetricsFormat) -> String {
+    String::from_utf8(render(format, snapshot().metrics())).unwrap()
 }
 
 #[test]
@@ -275,7 +286,89 @@ fn requests_stand_under_their_route_and_refusals_under_their_code() {
     assert_eq!(value(requests, format!("{{{of_route},code=\"201\"}}")), 1);
     let refused = "{shard=\"1\",code=\"unknown_path\"}".to_owned();
     assert_eq!(value("streamdoor_requests_refused", refused), 4);
-    assert!(families.contains_key("streamdoor_http_request_duration_seconds"));
+    let took = &families["streamdoor_http_request_duration_seconds"].samples;
+    let samples = |what: &str| took[&format!("{what}{{{of_route}}}")];
+    assert_eq!((samples("_count"), samples("_sum")), (3, 7_000), "of all statuses");
+}
+
+/// Returns the points of an exported metric, each with its attributes as one text.
+fn exported(metrics: &[Metric], name: &str) -> Vec<(String, PointValue)> {
+    let metric = metrics.iter().find(|metric| metric.otel_name == name);
+    let metric = metric.unwrap_or_else(|| panic!("no {name}"));
+    let shown = |(name, value): &(&str, Attribute)| match value {
+        Attribute::Text(text) => format!("{name}={text}"),
+        Attribute::Number(number) => format!("{name}:{number}"),
+    };
+    let points = metric.points.iter();
+    let shown = points.map(|point| {
+        let attributes: Vec<String> = point.attributes.iter().map(shown).collect();
+        (attributes.join(" "), point.value.clone())
+    });
+    shown.collect()
+}
+
+#[test]
+fn requests_and_the_process_are_exported_as_the_conventions_say() {
+    let mut snapshot = snapshot();
+    let mut durations = Latency::default();
+    durations.record(7_000, 5);
+    let by_status = vec![(Status::SERVICE_UNAVAILABLE, durations)];
+    let without = RequestsOfRoute { method: "", route: "", by_status };
+    snapshot.shards[0].requests.routes.push(without);
+    let metrics = snapshot.metrics();
+    let requests = exported(&metrics, "http.server.request.duration");
+    let of_shard: Vec<(&str, u64)> = requests[..3]
+        .iter()
+        .map(|(attributes, value)| match value {
+            PointValue::Distribution(durations) => (&**attributes, durations.count()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let request = "shard:0 http.request.method=POST url.scheme=https";
+    let route = "http.route=/v1/executions";
+    let expected = [
+        (&*format!("{request} http.response.status_code:200 {route}"), 2),
+        (&*format!("{request} http.response.status_code:201 {route}"), 1),
+        (
+            "shard:0 http.request.method=_OTHER url.scheme=https http.response.status_code:503 \
+             error.type=503",
+            5,
+        ),
+    ];
+    assert_eq!((of_shard.as_slice(), requests.len()), (expected.as_slice(), 5));
+    for (name, value) in [
+        ("process.cpu.time", 1.5.into()),
+        ("process.memory.usage", 4_096.into()),
+        ("process.memory.virtual", 8_192.into()),
+        ("process.thread.count", 3.into()),
+        ("process.unix.file_descriptor.count", 17.into()),
+    ] {
+        assert_eq!(exported(&metrics, name), [(String::new(), value)], "{name}");
+    }
+    assert!(exported(&metrics, "process.uptime").len() == 1);
+}
+
+#[test]
+fn every_metric_is_exported_once_under_the_name_that_it_has_in_the_text() {
+    let metrics = snapshot().metrics();
+    let families = read(&rendered(MetricsFormat::OpenMetrics), MetricsFormat::OpenMetrics);
+    let mut names: Vec<&str> = metrics.iter().map(|metric| &*metric.otel_name).collect();
+    names.retain(|name| !name.is_empty());
+    names.sort_unstable();
+    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    let own = |name: &&&str| name.starts_with("streamdoor.");
+    for name in names.iter().filter(own) {
+        let in_text = match *name {
+            "streamdoor.file_descriptors_allowed" => "process_max_fds".to_owned(),
+            _ => name.replacen('.', "_", 1),
+        };
+        assert!(families.contains_key(&in_text), "{name}");
+    }
+    for metric in metrics.iter().filter(|metric| metric.otel_name.is_empty()) {
+        // The resource has the version, and conventions have other forms of the rest.
+        let others = ["_build", "_http_requests", "_http_request_duration", "_start_time"];
+        assert!(others.iter().any(|end| metric.name.ends_with(end)), "{}", metric.name);
+    }
 }
 
 #[test]
@@ -404,7 +497,7 @@ fn every_metric_that_a_page_names_is_told_under_that_name() {
 #[test]
 fn without_shards_there_is_still_a_right_text() {
     for format in [MetricsFormat::OpenMetrics, MetricsFormat::Prometheus] {
-        let text = render(format, Vec::new(), ProcessMetrics::default(), &[]);
+        let text = render(format, Snapshot::default().metrics());
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("streamdoor_build_info{"), "{text}");
         assert!(read(&text, format).len() > 2);

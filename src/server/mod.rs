@@ -14,7 +14,8 @@
 //!
 //! A guest calls those below it only; `tests/tidy/guests.rs` has the order. `turn` joins them.
 //! `guests.rs` is all that the shard knows of them. `launch.rs` starts the shards of
-//! a server, `ends.rs` reports their ends, and `records.rs` writes the log.
+//! a server, `ends.rs` reports their ends, `meter.rs` reads their numbers, and `records.rs` writes
+//! the log.
 
 mod agents;
 mod api;
@@ -32,6 +33,7 @@ mod hub;
 mod launch;
 mod log;
 mod mcp;
+mod meter;
 pub(crate) mod metrics;
 #[cfg(test)]
 mod metrics_tests;
@@ -69,6 +71,7 @@ pub use hub::TlsError;
 pub use launch::{Drained, Server, ServerConfig, ServerError, SetUp};
 pub use log::{Log, LogClosed};
 pub use mcp::LineOptions;
+pub use meter::Meter;
 pub use outgoing::OutgoingConfig;
 #[cfg(feature = "tls")]
 pub use outgoing::Roots;
@@ -79,5 +82,5 @@ pub use renewal::Renewal;
 #[cfg(any(test, fuzzing))]
 pub(crate) use shm::by_hand::{AtDoor, HandLine, ProducerAtDoor};
 pub use shm::{Doors, NamedDoors};
-pub use spans::Spans;
+pub use spans::{Exported, Spans};
 pub use upstreams::{UpstreamCount, UpstreamMeter};

@@ -79,14 +79,22 @@ impl Renewal {
         &self,
         change: impl Fn(&mut ServerShard) -> T + Clone + Send + 'static,
     ) -> Vec<T> {
-        let answer_of = |handle: &ServerHandle| loop {
-            let change = change.clone();
-            match handle.call(move |shard| change(shard)) {
-                Ok(answer) => return Some(answer),
-                Err(CallError::Busy) => std::thread::sleep(limits::DRAIN_LOOK),
-                Err(CallError::Gone | CallError::Panicked) => return None,
-            }
-        };
+        let answer_of = |handle| call_when_free(handle, change.clone());
         self.handles.iter().filter_map(answer_of).collect()
+    }
+}
+
+/// Calls `ask` on a shard once it accepts calls. `None` if the shard has ended.
+pub(in crate::server) fn call_when_free<T: Send + 'static>(
+    handle: &ServerHandle,
+    ask: impl Fn(&mut ServerShard) -> T + Clone + Send + 'static,
+) -> Option<T> {
+    loop {
+        let ask = ask.clone();
+        match handle.call(move |shard| ask(shard)) {
+            Ok(answer) => return Some(answer),
+            Err(CallError::Busy) => std::thread::sleep(limits::DRAIN_LOOK),
+            Err(CallError::Gone | CallError::Panicked) => return None,
+        }
     }
 }

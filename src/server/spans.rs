@@ -1,4 +1,5 @@
-//! The spans of answered requests, in a queue of fixed size for the exporter.
+//! The spans of answered requests, and the last numbers of each shard, in a queue of fixed size for
+//! the exporter.
 //!
 //! Nothing waits for the exporter. A span that finds no room is dropped and counted. Without a
 //! queue no span is made.
@@ -8,7 +9,17 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::limits::SPANS_MAX;
 use crate::memory::atomic::{AtomicU64, Ordering};
+use crate::server::metrics::ShardMetrics;
 use crate::trace::Span;
+
+/// An item for the exporter.
+#[derive(Clone, Debug)]
+pub enum Exported {
+    /// The span of an answered request.
+    Span(Box<Span>),
+    /// The numbers of a shard at its orderly end.
+    LastMetrics(Box<ShardMetrics>),
+}
 
 /// The sending side of a queue of spans, for one shard or many.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +29,7 @@ pub struct Spans {
 
 #[derive(Clone, Debug)]
 struct Way {
-    sender: SyncSender<Span>,
+    sender: SyncSender<Exported>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -38,7 +49,7 @@ impl Spans {
     /// drop(guests);
     /// assert!(receiver.recv().is_err());
     /// ```
-    pub fn queue() -> (Spans, Receiver<Span>) {
+    pub fn queue() -> (Spans, Receiver<Exported>) {
         let (sender, receiver) = sync_channel(SPANS_MAX);
         (Spans { way: Some(Way { sender, dropped: Arc::default() }) }, receiver)
     }
@@ -51,8 +62,15 @@ impl Spans {
     /// Queues a span, if there is room.
     pub(in crate::server) fn push(&self, span: Span) {
         let Some(way) = &self.way else { return };
-        if way.sender.try_send(span).is_err() {
+        if way.sender.try_send(Exported::Span(Box::new(span))).is_err() {
             way.dropped.fetch_add(1, Ordering::Relaxed); // A count that orders nothing.
+        }
+    }
+
+    /// Queues the last numbers of a shard. Without room, the exporter has earlier ones.
+    pub(in crate::server) fn push_last(&self, metrics: impl FnOnce() -> ShardMetrics) {
+        if let Some(way) = &self.way {
+            let _ = way.sender.try_send(Exported::LastMetrics(Box::new(metrics())));
         }
     }
 

@@ -69,6 +69,17 @@ impl Latency {
         self.counts[bucket] += u64::from(count);
         self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(count.into()));
     }
+
+    /// Adds everything that `other` has recorded.
+    pub fn merge(&mut self, other: &Latency) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+    }
+
+    /// Number of recorded latencies.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
 }
 
 impl Default for Deliveries {
@@ -145,6 +156,10 @@ mod tests {
             latency.record(bound_ns + 1, 10);
             assert_eq!((latency.counts[at] % 10, latency.counts[at + 1]), (1, 10));
         }
+        let mut twice = latency;
+        twice.merge(&latency);
+        assert_eq!((twice.count(), twice.sum_ns), (2 * latency.count(), 2 * latency.sum_ns));
+        assert_eq!((twice.counts[0], twice.counts[1]), (2, 22));
         latency.record(0, 2);
         latency.record(u64::MAX, 3);
         assert_eq!((latency.counts[0], latency.counts[BUCKET_COUNT - 1]), (3, 13));

@@ -1,4 +1,4 @@
-//! Spans of requests, sent to a collector on this machine.
+//! Spans of requests, and metrics, sent to a collector on this machine.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -8,10 +8,18 @@ use serde_json::{Value, json};
 
 use crate::program::{Program, REACTORS, assert_quiet_end};
 
-/// Collects spans until a connection without a request ends the collector.
-fn collect(listener: TcpListener) -> JoinHandle<Vec<Value>> {
+/// The exports that a collector got.
+#[derive(Default)]
+struct Collected {
+    spans: Vec<Value>,
+    /// The metrics of each export.
+    metrics: Vec<Value>,
+}
+
+/// Collects until a connection without a request ends the collector. It answers with this status.
+fn collect(listener: TcpListener, status: &'static str) -> JoinHandle<Collected> {
     std::thread::spawn(move || {
-        let mut spans = Vec::new();
+        let mut collected = Collected::default();
         loop {
             let (connection, _) = listener.accept().unwrap();
             let mut reader = BufReader::new(connection.try_clone().unwrap());
@@ -20,18 +28,22 @@ fn collect(listener: TcpListener) -> JoinHandle<Vec<Value>> {
                 head += &std::mem::take(&mut line);
             }
             if head.is_empty() {
-                return spans;
+                return collected;
             }
-            assert!(head.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{head}");
             assert!(head.contains("content-type: application/json\r\n"), "{head}");
             let length = head.split_once("content-length: ").unwrap().1.lines().next().unwrap();
             let mut body = vec![0; length.parse().unwrap()];
             reader.read_exact(&mut body).unwrap();
             let body: Value = serde_json::from_slice(&body).unwrap();
-            let found = &body["resourceSpans"][0]["scopeSpans"][0]["spans"];
-            spans.extend(found.as_array().unwrap().iter().cloned());
-            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
-            (&connection).write_all(answer).unwrap();
+            if head.starts_with("POST /base/v1/metrics HTTP/1.1\r\n") {
+                collected.metrics.push(body["resourceMetrics"][0]["scopeMetrics"][0].clone());
+            } else {
+                assert!(head.starts_with("POST /base/v1/traces HTTP/1.1\r\n"), "{head}");
+                let found = &body["resourceSpans"][0]["scopeSpans"][0]["spans"];
+                collected.spans.extend(found.as_array().unwrap().iter().cloned());
+            }
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
+            (&connection).write_all(answer.as_bytes()).unwrap();
         }
     })
 }
@@ -39,7 +51,22 @@ fn collect(listener: TcpListener) -> JoinHandle<Vec<Value>> {
 fn attribute<'a>(span: &'a Value, key: &str) -> Option<&'a str> {
     let attributes = span["attributes"].as_array().unwrap();
     let found = attributes.iter().find(|attribute| attribute["key"] == key);
-    found.map(|attribute| attribute["value"]["stringValue"].as_str().unwrap())
+    found.and_then(|attribute| attribute["value"]["stringValue"].as_str())
+}
+
+/// Returns the sum of the points of a metric that have this attribute.
+fn number(export: &Value, name: &str, (key, value): (&str, &str)) -> u64 {
+    let metrics = export["metrics"].as_array().unwrap();
+    let metric = metrics.iter().find(|metric| metric["name"] == name);
+    let metric = metric.unwrap_or_else(|| panic!("no {name} in {metrics:?}"));
+    assert_eq!(metric["sum"]["isMonotonic"], true);
+    let points = metric["sum"]["dataPoints"].as_array().unwrap().iter();
+    let values = points.filter(|point| attribute(point, key) == Some(value)).map(|point| {
+        let time = |name: &str| point[name].as_str().unwrap().parse::<u64>().unwrap();
+        assert!(time("startTimeUnixNano") < time("timeUnixNano"), "{point}");
+        point["asInt"].as_str().unwrap().parse::<u64>().unwrap()
+    });
+    values.sum()
 }
 
 fn call(tool: &str, arguments: Value) -> Value {
@@ -56,8 +83,8 @@ fn each_request_is_a_span_of_its_clients_trace() {
     for reactor in REACTORS {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let collector = collect(listener);
-        let endpoint = format!("http://{address}");
+        let collector = collect(listener, "200 OK");
+        let endpoint = format!("http://{address}/base");
         let options = ["--otlp-endpoint", &endpoint, "--allow-commands", "sh"];
         let started = Program::piped(reactor, &options);
         let mut told = String::new();
@@ -75,7 +102,7 @@ fn each_request_is_a_span_of_its_clients_trace() {
             assert_quiet_end(program.finish());
         }
         drop(std::net::TcpStream::connect(address).unwrap());
-        let spans = collector.join().unwrap();
+        let Collected { spans, metrics } = collector.join().unwrap();
         let find = |id: &str| {
             let found: Vec<&Value> = spans
                 .iter()
@@ -88,6 +115,10 @@ fn each_request_is_a_span_of_its_clients_trace() {
             assert!(spans.is_empty(), "{spans:?}"); // The program was not run.
             continue;
         };
+        // The interval is a minute, so that the only export is that of the end.
+        assert_eq!(metrics.len(), 1);
+        let calls = number(&metrics[0], "streamdoor.mcp_calls", ("outcome", "completed"));
+        assert_eq!(calls, 2);
         assert_eq!(call["name"], "tools/call slow_data_processor");
         assert_eq!(call["traceId"], "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(call["parentSpanId"], "b7ad6b7169203331");
@@ -124,6 +155,64 @@ fn without_spans_a_command_is_a_part_of_its_clients() {
     program.ask(2, "tools/call", params);
     assert_eq!(text(&program.next()), ",none,none");
     assert_quiet_end(program.finish());
+}
+
+#[test]
+fn metrics_are_sent_at_the_interval_and_grow() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let collector = collect(listener, "200 OK");
+    let endpoint = format!("http://{address}/base");
+    let options = ["--otlp-endpoint", &endpoint, "--otlp-metrics-interval", "10ms"];
+    let Some(mut program) = Program::piped("mio", &options) else { return };
+    for id in 0..20 {
+        let arguments = json!({"chunks": 2, "delay_ms": 10, "chunk_size": 40});
+        program.ask(id, "tools/call", call("slow_data_processor", arguments));
+        assert_eq!(program.next()["id"], id);
+    }
+    assert_quiet_end(program.finish());
+    drop(std::net::TcpStream::connect(address).unwrap());
+    let Collected { spans, metrics } = collector.join().unwrap();
+    assert_eq!(spans.len(), 20);
+    let calls = |export| number(export, "streamdoor.mcp_calls", ("outcome", "completed"));
+    let calls: Vec<u64> = metrics.iter().map(calls).collect();
+    assert!(calls.len() > 2 && calls.is_sorted(), "{calls:?}");
+    assert_eq!(calls.last(), Some(&20));
+}
+
+#[test]
+fn a_collector_without_metrics_is_told_of_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let collector = collect(listener, "404 Not Found");
+    let endpoint = format!("http://{address}/base");
+    let options = ["--otlp-endpoint", &endpoint, "--otlp-metrics-interval", "1ms"];
+    let Some(mut program) = Program::piped("mio", &options) else { return };
+    let arguments = json!({"chunks": 20, "delay_ms": 10, "chunk_size": 40});
+    program.ask(1, "tools/call", call("slow_data_processor", arguments));
+    assert_eq!(program.next()["id"], 1);
+    let (said, status, log) = program.finish();
+    drop(std::net::TcpStream::connect(address).unwrap());
+    assert_eq!((said.len(), status.code()), (0, Some(0)));
+    assert!(collector.join().unwrap().metrics.len() > 2);
+    let told = |event: &str| log.lines().filter(|line| line.contains(event)).count();
+    assert_eq!((told("metrics_not_sent"), told("spans_lost")), (1, 1), "{log}");
+    assert!(log.contains("it answers 404"), "{log}");
+}
+
+#[test]
+fn without_an_interval_no_metrics_are_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let collector = collect(listener, "200 OK");
+    let endpoint = format!("http://{address}/base");
+    let options = ["--otlp-endpoint", &endpoint, "--otlp-metrics-interval", "0s"];
+    let Some(mut program) = Program::piped("mio", &options) else { return };
+    program.ping(1);
+    assert_quiet_end(program.finish());
+    drop(std::net::TcpStream::connect(address).unwrap());
+    let Collected { spans, metrics } = collector.join().unwrap();
+    assert_eq!((spans.len(), metrics.len()), (1, 0));
 }
 
 #[test]

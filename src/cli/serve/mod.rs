@@ -267,7 +267,8 @@ pub fn start(
     if settings.named_doors.0 {
         sweep(log);
     }
-    let (spans, exporter) = Exporter::start(&settings.otlp_endpoint, log)?;
+    let interval = settings.otlp_metrics_interval.0;
+    let (spans, exporter) = Exporter::start(&settings.otlp_endpoint, interval, log)?;
     let mut shards = shards(settings, access, log);
     let meters = upstreams.meters();
     for shard in &mut shards {
@@ -324,6 +325,7 @@ pub fn start(
         }
     })?;
     upstreams.follow(server.handles().cloned().collect());
+    exporter.watch(server.meter());
     Ok(RunningServer { server, exporter, upstreams })
 }
 

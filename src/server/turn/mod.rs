@@ -23,6 +23,7 @@ mod timers;
 pub(in crate::server) use ends::{close_connections, drain};
 pub(in crate::server) use flush::{flush_connections, flush_if_due, note_ended};
 pub(in crate::server) use messages::{on_message, settle_deaths};
+pub(in crate::server) use parts::{metrics_of, process_metrics};
 pub(in crate::server) use remotes::poll_remotes;
 pub(in crate::server) use sockets::serve_sockets;
 pub(in crate::server) use timers::fire_timers;

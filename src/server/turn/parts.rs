@@ -1,11 +1,13 @@
 //! Replies of all shards: the part of this one, and the reply that is made of all.
 
+use std::sync::Arc;
+
 use crate::base::Principal;
 use crate::endpoint::{Answer as Reply, ApiCall, documents};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
 use crate::server::hub::connection::Doing;
-use crate::server::metrics::{ExecutionCounts, ProcessMetrics, ShardMetrics};
+use crate::server::metrics::{ExecutionCounts, ProcessMetrics, ShardMetrics, Snapshot};
 use crate::server::peers::{Asked, Gathering, Part, Purpose, join_lists};
 use crate::server::process_usage::ProcessUsage;
 use crate::server::{ServerShard, agents, executions, hub, mcp, metrics, peers, shm, workers};
@@ -100,8 +102,9 @@ fn answer_with<R: Reactor + 'static>(
                 shards.push(*metrics);
             }
             shards.sort_by_key(|shard| shard.shard);
-            let text =
-                metrics::render(format, shards, process_metrics(shard), &shard.guests.upstreams);
+            let upstreams = Arc::clone(&shard.guests.upstreams);
+            let snapshot = Snapshot { shards, process: process_metrics(shard), upstreams };
+            let text = metrics::render(format, snapshot.metrics());
             Reply::text(Status::OK, format.media_type(), text)
         }
         Purpose::McpList(request, span) => {
@@ -113,7 +116,9 @@ fn answer_with<R: Reactor + 'static>(
 }
 
 /// Returns the metrics of this shard.
-fn metrics_of<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics {
+pub(in crate::server) fn metrics_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+) -> ShardMetrics {
     shm::count_all_reads(shard);
     let memory = shard.memory();
     let (mut executions, mut subscribers) = (ExecutionCounts::default(), 0);
@@ -157,11 +162,15 @@ fn metrics_of<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> ShardMetrics 
         door_bytes: shm::door_bytes(shard),
         mcp: shard.guests.mcp.metrics(),
         requests: shard.guests.tally.counts(),
+        scheme: if shard.guests.tls.is_some() { "https" } else { "http" },
         ended: shard.guests.ended.rows(),
     }
 }
 
-fn process_metrics<R: Reactor + 'static>(shard: &ServerShard<R>) -> ProcessMetrics {
+/// Returns the metrics of the process that this shard knows.
+pub(in crate::server) fn process_metrics<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+) -> ProcessMetrics {
     let shard_count = shard.guests.peers.count().max(1) as u64;
     ProcessMetrics {
         connections_max: u64::from(shard.guests.socket_limits.connections_max) * shard_count,

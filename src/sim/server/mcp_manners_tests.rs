@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::test_server::TestServer;
 use crate::limits;
-use crate::server::{GuestConfig, Spans};
+use crate::server::{Exported, GuestConfig, Spans};
 use crate::shard::ShardConfig;
 use crate::tool::{Abilities, Asking, Question, Replies, ToolSpec};
 
@@ -262,7 +262,7 @@ fn who_works_for_a_call_is_told_what_it_is_a_part_of() {
             continue;
         }
         // With spans, one is between the client's and the worker's.
-        let span = receiver.try_recv().unwrap();
+        let Exported::Span(span) = receiver.try_recv().unwrap() else { panic!("no span") };
         assert_eq!(span.parent_id, Some(0xb7ad_6b71_6920_3331));
         let own = format!("00-0af7651916cd43dd8448eb211c80319c-{:016x}-01", span.span_id);
         assert_eq!(told["traceparent"], own.as_str());

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::client::{Mcp, alone, slow};
 use crate::base::ExecutionId;
 use crate::limits;
-use crate::server::{GuestConfig, Spans};
+use crate::server::{Exported, GuestConfig, Spans};
 use crate::shard::ShardConfig;
 use crate::sim::server::test_server::{NOTHING, SHORT, TestServer};
 
@@ -60,8 +60,14 @@ fn what_all_are_asked_for_is_a_span_like_any_other() {
     mcp.ask("resources/list", json!({}));
     let wrong = mcp.ask("resources/list", json!({"cursor": "nothing"}));
     assert_eq!(wrong.answer()["error"]["code"], -32_602);
-    let of_lists: Vec<_> =
-        receiver.try_iter().filter(|span| span.method == "resources/list").collect();
+    let of_lists: Vec<_> = receiver
+        .try_iter()
+        .filter_map(|item| match item {
+            Exported::Span(span) => Some(span),
+            Exported::LastMetrics(_) => None,
+        })
+        .filter(|span| span.method == "resources/list")
+        .collect();
     assert_eq!(of_lists.len(), 2);
     assert_eq!(of_lists[0].error, None);
     assert_eq!(of_lists[1].error.as_deref(), Some("-32602"));
