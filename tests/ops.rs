@@ -1,5 +1,6 @@
 //! The files of `tools/ops` fit the program. The dashboard and the alerts name metrics that exist,
-//! and the unit has options that exist. `promtool` and `systemd-analyze` accept the files.
+//! and the unit has options that exist. `promtool` and `systemd-analyze` accept the files. All
+//! files of the packages exist, or `tools/package` makes them.
 //!
 //! A tool that is not on the machine is left out, and the test prints that it was not run.
 #![cfg(all(feature = "cli", feature = "tls"))]
@@ -13,6 +14,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use served::Server;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 /// Metrics that a server without memory pressure does not show yet.
@@ -29,6 +32,89 @@ fn ops(name: &str) -> PathBuf {
 fn text_of(name: &str) -> String {
     let path = ops(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns the sources and the destinations of the files of the Debian package.
+fn packaged() -> Vec<(String, String)> {
+    let manifest = text_of("../../Cargo.toml");
+    let manifest = DeTable::parse(&manifest).expect("it is TOML");
+    let deb = manifest.get_ref()["package"].get_ref()["metadata"].get_ref()["deb"].get_ref();
+    let word = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().expect("a text").to_owned();
+    let assets = deb["assets"].get_ref().as_array().expect("a list").iter();
+    let assets: Vec<_> = assets
+        .map(|asset| asset.get_ref())
+        .map(|asset| (word(&asset[0]), word(&asset[1])))
+        .collect();
+    for conf_file in deb["conf-files"].get_ref().as_array().expect("a list").iter() {
+        let conf_file = word(conf_file);
+        let (folder, _) = conf_file.rsplit_once('/').expect("a path");
+        let is_there =
+            |(_, to): &(String, String)| to.strip_suffix('/') == folder.strip_prefix('/');
+        assert!(assets.iter().any(is_there), "{conf_file} in {assets:?}");
+    }
+    assert!(deb.get("maintainer-scripts").is_none() && deb.get("systemd-units").is_none());
+    assets
+}
+
+#[test]
+fn every_file_of_the_package_exists_or_is_made_by_the_program() {
+    let folder = std::env::temp_dir().join(format!("streamdoor-package-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let script = ops("../package").to_str().unwrap().to_owned();
+    let output = run(&script, &["--files", PROGRAM, folder.to_str().unwrap()]).unwrap();
+    assert_success(&output, "tools/package --files");
+    let mut made = fs::read_dir(&folder).unwrap().count();
+    for (from, to) in packaged() {
+        let path = match from.strip_prefix("target/package/") {
+            Some(name) => {
+                made -= 1;
+                folder.join(name)
+            }
+            None if from == "target/release/streamdoor" => continue, // The program itself.
+            None => ops("../..").join(&from),
+        };
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{from}: {error}"));
+        assert!(!text.trim().is_empty() && !to.starts_with('/'), "{from} to {to}");
+        match &*from {
+            "target/package/streamdoor.1" => {
+                assert!(text.starts_with(".TH STREAMDOOR 1"), "{text}")
+            }
+            "target/package/_streamdoor" => {
+                assert!(text.starts_with("#compdef streamdoor"), "{text}")
+            }
+            "target/package/config.toml" => {
+                // The unit starts with this file.
+                let path = path.to_str().unwrap();
+                let checked = run(PROGRAM, &["serve", "--config", path, "--print-config"]);
+                assert_success(&checked.unwrap(), "the configuration of the package");
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(made, 0, "a file is made and not packaged");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn the_package_has_the_files_that_the_units_name() {
+    let places: Vec<String> = packaged()
+        .into_iter()
+        .map(|(from, to)| {
+            let name = from.rsplit('/').next().unwrap().to_owned();
+            let is_folder = to.ends_with('/');
+            if is_folder { format!("/{to}{name}") } else { format!("/{to}") }
+        })
+        .collect();
+    let unit = text_of("streamdoor.service");
+    let documentation = unit.lines().find_map(|line| line.strip_prefix("Documentation=file://"));
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let named =
+        start.split(' ').filter(|word| word.starts_with("/usr/") || word.starts_with("/etc/"));
+    let named: Vec<&str> = documentation.into_iter().chain(named).collect();
+    assert_eq!(named.len(), 3, "{named:?}");
+    for path in named {
+        assert!(places.iter().any(|place| place == path), "{path} in {places:?}");
+    }
 }
 
 /// The output of a tool, or `None` with a note if the tool is not on the machine.
