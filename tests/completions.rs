@@ -62,8 +62,9 @@ fn bash_completes_commands_options_and_shells() {
 }
 
 #[test]
-fn other_shells_can_read_their_scripts() {
-    for (shell, arguments) in [("zsh", &["-n"][..]), ("fish", &["--no-execute"])] {
+fn every_shell_can_read_its_script() {
+    let shells = [("bash", &["-n"][..]), ("zsh", &["-n"]), ("fish", &["--no-execute"])];
+    for (shell, arguments) in shells {
         let script = printed(&["completions", shell]);
         assert!(script.contains("drain-deadline") && script.contains("model-script"), "{script}");
         if let Some(output) = fed(shell, arguments, &script) {
@@ -71,6 +72,65 @@ fn other_shells_can_read_their_scripts() {
         }
     }
 }
+
+/// The lines that every shell completes, each with words that it must offer and one that it must
+/// not.
+const LINES: [(&str, &[&str], &str); 6] = [
+    ("streamdoor ser", &["serve"], "run"),
+    ("streamdoor mo", &["model-script"], "serve"),
+    ("streamdoor help wa", &["watch"], "serve"),
+    ("streamdoor run --pol", &["--policy"], "--listen"),
+    ("streamdoor serve --drain", &["--drain-deadline"], "--policy"),
+    ("streamdoor completions ", &["bash", "zsh", "fish"], "serve"),
+];
+
+#[test]
+fn fish_completes_a_line() {
+    let script = printed(&["completions", "fish"]);
+    for (line, expected, other) in LINES {
+        let input = format!("{script}\ncomplete --do-complete '{line}'\n");
+        let Some(output) = fed("fish", &["--no-config"], &input) else { return };
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let found: Vec<&str> = text.lines().filter_map(|line| line.split('\t').next()).collect();
+        assert!(expected.iter().all(|word| found.contains(word)), "{line}: {text}");
+        assert!(!found.contains(&other), "{line}: {text}");
+    }
+}
+
+/// Zsh completes only what a person types, so a shell runs on a terminal of its own (zpty).
+#[test]
+fn zsh_completes_a_line() {
+    let folder = std::env::temp_dir().join(format!("streamdoor-zsh-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("_streamdoor"), printed(&["completions", "zsh"])).unwrap();
+    for (line, expected, other) in LINES {
+        let input = ZSH.replace("FOLDER", folder.to_str().unwrap()).replace("LINE", line);
+        let Some(output) = fed("zsh", &["-f"], &input) else { return };
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let found: Vec<&str> = text.split_whitespace().collect();
+        assert!(expected.iter().all(|word| found.contains(word)), "{line}: {text}");
+        assert!(!found.contains(&other), "{line}: {text}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Types a line and a tab into a shell, and prints what it then shows. A key of its own tells that
+/// the tab has been handled.
+const ZSH: &str = r#"
+zmodload zsh/zpty || exit 1
+export TERM=dumb
+zpty inner zsh -f -i
+zpty -w inner "PS1=; fpath=('FOLDER' \$fpath); autoload -Uz compinit; compinit -u -D"
+zpty -w inner "ended() { print; print EN''DED }; zle -N ended; bindkey '^Xe' ended; LISTMAX=-1"
+zpty -w inner "print rea''dy"
+zpty -r -m inner text '*ready*'
+zpty -n -w inner "LINE"$'\t'$'\C-Xe'
+zpty -r -m inner text '*ENDED*'
+print -r -- "$text"
+zpty -d inner
+"#;
 
 #[test]
 fn an_unknown_shell_is_told_the_known_ones() {

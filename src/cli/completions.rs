@@ -32,6 +32,9 @@ Usage: streamdoor man [OPTIONS]
 To read it: streamdoor man | man -l -. To keep it: streamdoor man > streamdoor.1
 ";
 
+/// The words for the shells.
+const SHELLS: &str = "bash zsh fish";
+
 /// A shell that can complete words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shell {
@@ -170,7 +173,7 @@ _streamdoor() {{
     case \"$word\" in
         -*) COMPREPLY=($(compgen -W \"$words\" -- \"$word\")) ;;
         *) [ \"${{COMP_WORDS[1]}}\" = completions ] &&
-            COMPREPLY=($(compgen -W \"bash zsh fish\" -- \"$word\")) ;;
+            COMPREPLY=($(compgen -W \"{SHELLS}\" -- \"$word\")) ;;
     esac
 }}
 complete -o bashdefault -o default -F _streamdoor streamdoor
@@ -212,7 +215,11 @@ fn zsh() -> String {
             let spec = format!("--{name}[{}]{value}", about.replace('[', "(").replace(']', ")"));
             let _ = writeln!(cases, "            {} \\", quoted(&spec, ""));
         }
-        let _ = writeln!(cases, "            '*:argument:_files' ;;");
+        let argument = match command.name {
+            "completions" => format!("1:shell:({SHELLS})"),
+            _ => "*:argument:_files".to_owned(),
+        };
+        let _ = writeln!(cases, "            '{argument}' ;;");
     }
     format!(
         "\
@@ -267,6 +274,12 @@ fn fish() -> String {
         let _ = writeln!(
             out,
             "complete -c streamdoor -f -n __fish_use_subcommand -a {word} -d '{about}'"
+        );
+    }
+    for (command, words) in [("completions", SHELLS), (HELP_WORD, &first_words().join(" "))] {
+        let _ = writeln!(
+            out,
+            "complete -c streamdoor -f -n '__fish_seen_subcommand_from {command}' -a '{words}'"
         );
     }
     out
