@@ -166,6 +166,11 @@ pub enum RunAction {
         /// The call.
         call: u32,
     },
+    /// Reports the progress of the run in words.
+    Report {
+        /// A message for people.
+        message: String,
+    },
 }
 
 impl fmt::Debug for RunAction {
@@ -181,6 +186,7 @@ impl fmt::Debug for RunAction {
                 write!(out, "Start({call}, {tool}, {arguments})")
             }
             RunAction::Stop { call } => write!(out, "Stop({call})"),
+            RunAction::Report { message } => write!(out, "Report({message})"),
         }
     }
 }

@@ -38,6 +38,31 @@ fn what_can_be_tried_again_is() {
 }
 
 #[test]
+fn a_person_and_a_program_are_told_of_the_next_attempt() {
+    let model = ModelServer::of("misbehaves.toml");
+    for format in ["text", "ndjson", "sse"] {
+        let arguments = ["--format", format];
+        let output = asking(&model, &arguments, "an overload").output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{format}: {told}");
+        let place = if format == "text" { &told } else { &said };
+        let line = place.lines().find(|line| line.contains("retry 1 of "));
+        let line = line.unwrap_or_else(|| panic!("{format}: {said}{told}"));
+        assert!(line.contains(" s: "), "{line}");
+        match format {
+            "text" => {
+                assert!(line.starts_with("[retry 1 of ") && !said.contains("retry"), "{line}")
+            }
+            "ndjson" => assert!(line.starts_with("{\"event\":\"progress\""), "{line}"),
+            _ => assert!(line.starts_with("data: ") && said.contains("event: progress"), "{line}"),
+        }
+        model.wait_for_requests(2);
+    }
+    assert_eq!(model.end(), [""; 0]);
+}
+
+#[test]
 fn what_can_not_be_tried_again_fails_once_and_says_why() {
     let model = ModelServer::of("misbehaves.toml");
     for (task, words, is_begun) in [

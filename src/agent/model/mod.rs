@@ -39,4 +39,4 @@ pub use event::{FinishReason, ModelEvent};
 pub use fault::ModelFault;
 pub use refusal::{ModelRefusal, RefusalBody, fault_of_response};
 pub use request::{Ask, Effort, write_request};
-pub use turn::{Turn, TurnAction, TurnFailure, TurnInput, TurnOptions};
+pub use turn::{Turn, TurnAction, TurnFailure, TurnInput, TurnOptions, TurnRetry};

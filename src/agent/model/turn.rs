@@ -49,6 +49,8 @@ use crate::limits;
 pub struct Turn {
     state: TurnState,
     attempt: u32,
+    /// The scheduled attempt, until it is taken.
+    retry: Option<TurnRetry>,
     request: RequestBytes,
     decoder: AnswerDecoder,
     key: Option<Secret>,
@@ -157,6 +159,27 @@ pub struct TurnFailure {
     pub retry_after: Option<Duration>,
 }
 
+/// An attempt that follows a failed one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TurnRetry {
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// Number of the last attempt.
+    pub attempt_max: u32,
+    /// The time until it begins.
+    pub delay: Duration,
+    /// The message of the failure.
+    pub message: String,
+}
+
+impl fmt::Display for TurnRetry {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TurnRetry { attempt, attempt_max, delay, message } = self;
+        let seconds = delay.as_secs_f64();
+        write!(out, "retry {attempt} of {attempt_max} in {seconds:.1} s: {message}")
+    }
+}
+
 impl Turn {
     /// Creates a turn and asks for its first attempt. `request` is sent with every attempt; see
     /// [`write_request`](crate::agent::model::write_request).
@@ -169,6 +192,7 @@ impl Turn {
         let mut turn = Turn {
             state: TurnState::ExpectHead,
             attempt: 0,
+            retry: None,
             request: RequestBytes(request),
             decoder: AnswerDecoder::new(endpoint, tools),
             key: endpoint.key.clone(),
@@ -290,6 +314,11 @@ impl Turn {
         matches!(self.state, TurnState::Over(_))
     }
 
+    /// Returns the next attempt that was scheduled since the last call.
+    pub fn take_retry(&mut self) -> Option<TurnRetry> {
+        self.retry.take()
+    }
+
     /// Number of attempts so far.
     pub fn attempt_count(&self) -> u32 {
         self.attempt + 1
@@ -379,8 +408,14 @@ impl Turn {
         }
         let bound = limits::MODEL_RETRY_DELAY * (1 << self.attempt);
         let bound = bound.min(limits::MODEL_RETRY_DELAY_MAX);
-        let delay = bound.mul_f64(self.random.unit());
-        self.state = TurnState::ExpectTime { until: now + delay.max(asked_for) };
+        let delay = bound.mul_f64(self.random.unit()).max(asked_for);
+        self.retry = Some(TurnRetry {
+            attempt: self.attempt + 1,
+            attempt_max: self.retries_max,
+            delay,
+            message: failure.message,
+        });
+        self.state = TurnState::ExpectTime { until: now + delay };
     }
 }
 

@@ -126,6 +126,10 @@ impl RunMachine {
             self.take_turn_action(action);
         }
         let Some(step) = &mut self.step else { return };
+        if let Some(retry) = step.turn.take_retry() {
+            let message = words(&retry.to_string(), limits::AGENT_WORDS_BYTES_MAX);
+            self.actions.push_back(RunAction::Report { message });
+        }
         if let Some(failure) = step.turn.failure() {
             let failure = Failure {
                 code: words(&failure.code, limits::AGENT_WORDS_BYTES_MAX),

@@ -275,6 +275,9 @@ impl Driver {
             RunAction::Stop { call } => {
                 assert!(self.running.remove(call).is_some(), "it does not run");
             }
+            RunAction::Report { message } => {
+                assert!(!message.is_empty() && self.open.is_none(), "{message}");
+            }
         }
     }
 

@@ -291,10 +291,16 @@ fn retries_have_an_end() {
     for exchange in 1..=4 {
         driver.feed(broken(exchange));
         if exchange < 4 {
+            let Some(RunAction::Report { message }) = driver.actions.last() else { panic!() };
+            let wait = driver.run.next_deadline().unwrap().since(driver.now).as_secs_f64();
+            let expected = format!("retry {exchange} of 3 in {wait:.1} s: connection reset");
+            assert_eq!(*message, expected);
             driver.now = driver.run.next_deadline().unwrap();
             driver.feed(RunEvent::Tick);
         }
     }
+    let reports = driver.actions.iter().filter(|action| matches!(action, RunAction::Report { .. }));
+    assert_eq!(reports.count(), 3, "the last failure is the end");
     assert_eq!((driver.asked.len(), reason(&driver)), (4, Reason::Failed));
     let Ended::Failed(failure) = &driver.run.is_over().unwrap().how else { panic!() };
     assert_eq!(failure.message, "connection reset");

@@ -123,6 +123,12 @@ impl Screen {
         self.draw(out);
     }
 
+    /// Appends a line about the run itself.
+    pub fn news(&mut self, text: &str, out: &mut Vec<ScreenText>) {
+        self.line(&format!("[{}]", one_line(text)), out);
+        self.draw(out);
+    }
+
     fn partial(&mut self, partial: &Partial, now: Instant, out: &mut Vec<ScreenText>) {
         match partial {
             Partial::TextDelta { delta, .. } => self.answer(delta, out),

@@ -104,6 +104,11 @@ impl Show {
         if let (ShowFormat::Text, WireEvent::Gap(gap)) = (self.format, event) {
             self.screen.gap(gap.chunk_count, &mut self.pieces);
         }
+        if let (ShowFormat::Text, WireEvent::Progress(progress)) = (self.format, event)
+            && let Some(message) = &progress.message
+        {
+            self.screen.news(message, &mut self.pieces);
+        }
         match self.format {
             ShowFormat::Text => self.write_pieces(),
             ShowFormat::Ndjson => {

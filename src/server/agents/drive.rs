@@ -11,7 +11,7 @@ use crate::server::outgoing::{Deadlines, ResponseEvent, Target};
 use crate::server::{ServerShard, outgoing};
 use crate::shard::run::{Producer, Ring};
 use crate::stream::Outcome;
-use crate::tool::{ToolError, panic_error};
+use crate::tool::{Report, ToolError, panic_error};
 use crate::trace::Duty;
 /// Handles all queued events of runs by priority: runs with news (start, stop, room, deadline)
 /// first, then output of their tools, then answers of models. A stop therefore reaches a run
@@ -239,6 +239,7 @@ fn carry_out_for<R: Reactor + 'static>(
             tools::start_tool(shard, handle, hosted, call, &tool, arguments);
         }
         RunAction::Stop { call } => tools::stop_tool(shard, hosted, call),
+        RunAction::Report { message } => hosted.updates.push(Report::message(&message)),
     }
 }
 
