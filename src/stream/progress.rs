@@ -48,11 +48,14 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The progress as a percentage from 0 to 100, if the total is known.
+    /// The progress as a percentage from 0 to 100 with two decimals, if the total is known. Only
+    /// the whole is 100.
     pub fn percentage(&self) -> Option<f64> {
         let total = self.total.filter(|&total| total > 0.0)?;
         let percentage = 100.0 * (self.progress / total); // The product might be infinite.
-        percentage.is_finite().then(|| percentage.clamp(0.0, 100.0))
+        let bound = if self.progress < total { 99.99 } else { 100.0 };
+        let rounded = (percentage * 100.0).round() / 100.0;
+        percentage.is_finite().then(|| rounded.clamp(0.0, bound))
     }
 }
 
@@ -61,5 +64,31 @@ impl std::hash::Hash for Progress {
         self.progress.to_bits().hash(hasher);
         self.total.map(f64::to_bits).hash(hasher);
         self.report_count.hash(hasher);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentage_has_two_decimals_and_is_100_at_the_end_only() {
+        let percentage = |progress, total| {
+            Progress { progress, total: Some(total), report_count: 1 }.percentage()
+        };
+        for (progress, total, expected) in [
+            (7.0, 50.0, 14.0),
+            (1.0, 3.0, 33.33),
+            (2.0, 3.0, 66.67),
+            (99_999.0, 100_000.0, 99.99),
+            (0.1, 100_000.0, 0.0),
+            (5.0, 5.0, 100.0),
+            (6.0, 5.0, 100.0),
+            (f64::MAX, f64::MAX, 100.0),
+        ] {
+            assert_eq!(percentage(progress, total), Some(expected), "{progress} of {total}");
+        }
+        assert_eq!(percentage(1.0, 0.0), None);
+        assert_eq!(percentage(f64::MAX, f64::MIN_POSITIVE), None);
     }
 }

@@ -8,7 +8,7 @@ use streamdoor::trace::LogFormat;
 use super::super::console::print_err;
 use super::super::settings::Settings;
 use super::door::DoorState;
-use super::{ServerSetup, shown};
+use super::{ServerSetup, missing_commands, shown};
 
 /// Prints the banner, if standard error is a terminal and the log is text.
 pub fn print(settings: &Settings, setup: &ServerSetup, server: &Server, door: &DoorState) {
@@ -24,11 +24,18 @@ pub fn print(settings: &Settings, setup: &ServerSetup, server: &Server, door: &D
     let is_tls = settings.tls_cert.0.is_some();
     let urls: Vec<String> =
         server.addresses().iter().map(|address| shown(address, is_tls)).collect();
-    print_err!("\n{}", text(&urls, &tools, setup.access.is_guarded(), door));
+    let missing: Vec<&String> = missing_commands(settings).collect();
+    print_err!("\n{}", text(&urls, &tools, &missing, setup.access.is_guarded(), door));
 }
 
 /// Returns the text of the banner.
-fn text(urls: &[String], tools: &[String], is_guarded: bool, door: &DoorState) -> String {
+fn text(
+    urls: &[String],
+    tools: &[String],
+    missing: &[&String],
+    is_guarded: bool,
+    door: &DoorState,
+) -> String {
     let mut lines = vec![concat!("streamdoor ", env!("CARGO_PKG_VERSION"), " is ready").to_owned()];
     let mut line = |title: &str, text: &str| lines.push(format!("  {title:<7} {text}"));
     for url in urls {
@@ -47,6 +54,9 @@ fn text(urls: &[String], tools: &[String], is_guarded: bool, door: &DoorState) -
             names => names,
         },
     );
+    for program in missing {
+        line("warning", &format!("there is no program {program} for run_command"));
+    }
     line(
         "access",
         match is_guarded {
@@ -83,20 +93,22 @@ mod tests {
         let urls = ["http://127.0.0.1:8808".to_owned(), "unix:/run/s".to_owned()];
         let tools = ["a".to_owned(), "slow_data_processor".to_owned()];
         let door = DoorState::Closed("XDG_RUNTIME_DIR is not set".to_owned());
-        let open = text(&urls, &tools, false, &door);
+        let open = text(&urls, &tools, &[&"no/such".to_owned()], false, &door);
         for words in [
             "page    http://127.0.0.1:8808/\n",
             "MCP     http://127.0.0.1:8808/mcp\n",
             "socket  unix:/run/s\n",
             "tools   a, slow_data_processor\n",
+            "warning there is no program no/such for run_command\n",
             "without a token",
             "door    none: XDG_RUNTIME_DIR is not set (--door PATH)\n",
             "curl -N --json '{\"tool\": \"slow_data_processor\"}' 'http://127.0.0.1:8808/v1/executions?",
         ] {
             assert!(open.contains(words), "{words} in\n{open}");
         }
-        let guarded = text(&urls, &[], true, &DoorState::Open("/run/d.sock".into()));
+        let guarded = text(&urls, &[], &[], true, &DoorState::Open("/run/d.sock".into()));
         assert!(guarded.contains("needs a token") && guarded.contains("door    /run/d.sock"));
+        assert!(!guarded.contains("warning"), "{guarded}");
         assert!(guarded.contains("tools   none") && !guarded.contains("curl"), "{guarded}");
     }
 }

@@ -503,7 +503,7 @@ pub fn announce(settings: &Settings, setup: &ServerSetup, server: &Server) {
         line.number("connections_max", u64::from(budget.connections_max));
         line.text("report", &budget.to_string());
     });
-    for program in settings.allow_commands.iter().filter(|program| !is_installed(program)) {
+    for program in missing_commands(settings) {
         log_event(log, Level::Warn, "command_not_found", |line| line.text("program", program));
     }
     let is_tls = settings.tls_cert.0.is_some();
@@ -520,6 +520,11 @@ pub fn announce(settings: &Settings, setup: &ServerSetup, server: &Server) {
             line.text("address", &shown(address, is_tls))
         });
     }
+}
+
+/// Returns the allowed commands that are not on the machine.
+fn missing_commands(settings: &Settings) -> impl Iterator<Item = &String> {
+    settings.allow_commands.iter().filter(|program| !is_installed(program))
 }
 
 /// True if the program is a file at its path, or in a folder of `PATH`.
