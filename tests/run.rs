@@ -275,6 +275,27 @@ fn an_interrupt_ends_a_command_with_all_its_children() {
     }
 }
 
+#[test]
+fn the_exit_code_of_a_failed_program_is_the_exit_code() {
+    for (script, code, words) in [
+        ("exit 0", 0, "completed: "),
+        ("exit 2", 2, "the tool's program failed: exit code 2\n"),
+        ("exit 77", 77, "the tool's program failed: exit code 77\n"),
+        ("kill -9 $$", 137, "the tool's program failed: killed by signal 9 (SIGKILL)\n"),
+    ] {
+        let arguments = serde_json::json!({"argv": ["sh", "-c", script]}).to_string();
+        let run = ["run", "run_command", "--allow-commands", "--args-json", &arguments];
+        let output = program(&run).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{script}: {stderr}");
+        assert!(stderr.contains(words), "{script}: {stderr}");
+    }
+    // The program's own exit code 2 has another text.
+    let output = program(&["run", "run_command"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!text(&output.stderr).contains("the tool's program"), "{output:?}");
+}
+
 /// Returns the number, group and command line of every process that is no zombie.
 fn processes() -> impl Iterator<Item = (u32, u32, String)> {
     let folders = std::fs::read_dir("/proc").unwrap().flatten();

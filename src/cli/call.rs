@@ -73,6 +73,9 @@ Results in a file or a pipe are whole, unless --policy allows losses. A line the
 
 Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stream broke off; 2 bad
 usage or access denied; 3 the server cannot be reached; 4 chunks are missing from the results.
+If the tool runs a program (run_command) and that fails, the exit code is that of the program, or
+128 plus the number of the signal that killed it. The last line then begins with
+`streamdoor: the tool's program failed`.
 ";
 
 #[derive(Debug, Default)]

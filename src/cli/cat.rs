@@ -84,6 +84,9 @@ them.
 
 Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the server has gone; 2 bad
 usage or access denied; 3 no server was found; 4 chunks are missing from the results.
+If the tool runs a program (run_command) and that fails, the exit code is that of the program, or
+128 plus the number of the signal that killed it. The last line then begins with
+`streamdoor: the tool's program failed`.
 ";
 
 #[derive(Debug, Default)]
@@ -183,7 +186,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         }
         return place.conclude(output.as_ref().err(), LastWords::default(), Ok(()));
     };
-    let verdict = results::verdict_of("the reader", end.state, error.as_deref());
+    let verdict = results::verdict_of("the reader", &end, error.as_deref());
     let verdict = verdict
         .and_then(|()| results::whole(options.output.is_kept(), opened.terms.policy, end.missed));
     let sha256 = taker.checksum.finish();

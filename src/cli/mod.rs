@@ -93,6 +93,8 @@ pub enum CliError {
     Call(String),
     /// The command was carried out and failed.
     Failed(String),
+    /// A program that the tool ran has failed, with this exit code.
+    Exited(String, u8),
     /// The execution completed, but chunks are missing from its results.
     Incomplete(String),
     /// The machine lacks something. The text says what, and how to get it.
@@ -114,6 +116,7 @@ impl CliError {
             | CliError::Call(_) => 2,
             CliError::Environment(_) => 3,
             CliError::Incomplete(_) => 4,
+            CliError::Exited(_, code) => *code,
             CliError::Logged(error) => return error.exit_code(),
         })
     }
@@ -148,6 +151,7 @@ impl fmt::Display for CliError {
             }
             CliError::Call(text)
             | CliError::Failed(text)
+            | CliError::Exited(text, _)
             | CliError::Incomplete(text)
             | CliError::Environment(text) => out.write_str(text),
             CliError::Told => out.write_str("failed"),

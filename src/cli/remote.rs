@@ -185,7 +185,7 @@ pub fn follow(
     let sum = |sha256| format!("{} bytes, sha256 {sha256}", stream.given().bytes);
     let report = follower.checksum.finish().map(sum).unwrap_or_default();
     let error = ended.error.as_deref().map(one_line);
-    let verdict = results::verdict_of("the subscriber", ended.end.state, error.as_deref());
+    let verdict = results::verdict_of("the subscriber", &ended.end, error.as_deref());
     let policy = stream.started().map(|started| started.policy).unwrap_or_default();
     let verdict = verdict.and_then(|()| results::whole(output.is_kept(), policy, stream.missed()));
     place.conclude(unwritten.as_ref().err(), LastWords { report, summary }, verdict)

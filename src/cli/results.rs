@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use streamdoor::stream::{End, EndState, Outcome, Policy, Totals};
+use streamdoor::stream::{End, EndState, Exit, Outcome, Policy, Totals};
 use streamdoor::trace::Histogram;
 
 use super::CliError;
@@ -132,13 +132,21 @@ fn is_completed(state: EndState) -> bool {
 pub fn verdict(all: &[Results]) -> Result<(), CliError> {
     let verdicts = all.iter().enumerate().map(|(at, results)| {
         let who = format!("subscriber {}", at + 1);
-        verdict_of(&who, results.end.state, results.error.as_deref())
+        verdict_of(&who, &results.end, results.error.as_deref())
     });
     verdicts.collect()
 }
 
-/// Fails if the execution failed, or if this subscriber was detached before its end.
-pub fn verdict_of(who: &str, state: EndState, error: Option<&str>) -> Result<(), CliError> {
+/// Fails if the execution failed, or if this subscriber was detached before its end. If a program
+/// of the tool failed, the exit code is that of the program.
+pub fn verdict_of(who: &str, end: &End, error: Option<&str>) -> Result<(), CliError> {
+    let state = end.state;
+    if let (EndState::Ended(Outcome::Failed), Some(exit)) = (state, end.exit)
+        && let Some(code) = exit_code(exit)
+    {
+        let error = error.map_or_else(|| exit.to_string(), str::to_owned);
+        return Err(CliError::Exited(format!("the tool's program failed: {error}"), code));
+    }
     Err(CliError::Failed(match (state, error) {
         (EndState::Ended(Outcome::Completed), _) => return Ok(()),
         (EndState::Detached { .. }, _) => format!("{who} was {state}"),
@@ -146,6 +154,15 @@ pub fn verdict_of(who: &str, state: EndState, error: Option<&str>) -> Result<(),
         (EndState::Ended(Outcome::TimedOut), None) => "the execution timed out".to_owned(),
         (state, None) => format!("the execution was {state}"),
     }))
+}
+
+/// Returns the exit code of a program that failed, as shells compute it.
+fn exit_code(exit: Exit) -> Option<u8> {
+    let code = match exit {
+        Exit::Code(code) => code,
+        Exit::Signal(signal) => signal.checked_add(128)?,
+    };
+    u8::try_from(code).ok().filter(|code| *code != 0)
 }
 
 /// Fails if chunks are missing from results that are kept, or under `block`, which owes every
@@ -167,4 +184,47 @@ fn peak_memory_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().trim_end_matches("kB").trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(state: EndState, exit: Option<Exit>) -> End {
+        let none = Totals::default();
+        End { state, given: none, missed: none, published: none, duration_us: 0, exit }
+    }
+
+    #[test]
+    fn the_exit_code_is_that_of_the_program_that_failed() {
+        let state = EndState::Ended(Outcome::Failed);
+        for (exit, expected) in [
+            (Some(Exit::Code(3)), Some(3)),
+            (Some(Exit::Code(255)), Some(255)),
+            (Some(Exit::Signal(9)), Some(137)),
+            (Some(Exit::Code(0)), None), // The tool failed after its program.
+            (Some(Exit::Code(-1)), None),
+            (Some(Exit::Signal(i32::MAX)), None),
+            (None, None),
+        ] {
+            let end = end(state, exit);
+            let code = match verdict_of("the reader", &end, Some("why")) {
+                Err(CliError::Exited(text, code)) => {
+                    assert_eq!(text, "the tool's program failed: why");
+                    Some(code)
+                }
+                Err(CliError::Failed(text)) => {
+                    assert_eq!(text, "why");
+                    None
+                }
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(code, expected, "{exit:?}");
+        }
+        for outcome in [Outcome::Cancelled, Outcome::TimedOut] {
+            let exit = Some(Exit::Signal(15)); // It was stopped.
+            let verdict = verdict_of("the reader", &end(EndState::Ended(outcome), exit), None);
+            assert!(matches!(verdict, Err(CliError::Failed(_))), "{outcome:?}");
+        }
+    }
 }

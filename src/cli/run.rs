@@ -72,6 +72,9 @@ Results in a file or a pipe are whole, unless --policy allows losses. A line the
 
 Exit codes: 0 completed; 1 failed, cancelled or timed out; 2 bad usage; 3 the environment lacks
 something; 4 chunks are missing from the results.
+If the tool runs a program (run_command) and that fails, the exit code is that of the program, or
+128 plus the number of the signal that killed it. The last line then begins with
+`streamdoor: the tool's program failed`.
 ";
 
 /// The deadline for readers that hold the tool back. The reader of standard output may pause, as a

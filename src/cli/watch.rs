@@ -57,6 +57,9 @@ unless --from begins after them. Ctrl-C ends the program, not the execution.
 
 Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stream broke off; 2 bad
 usage or access denied; 3 the server cannot be reached; 4 chunks are missing from the results.
+If the tool runs a program (run_command) and that fails, the exit code is that of the program, or
+128 plus the number of the signal that killed it. The last line then begins with
+`streamdoor: the tool's program failed`.
 ";
 
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);

@@ -317,7 +317,7 @@ fn follow(
         show.take(&delivery.event(&names), Clock::now());
         if let Delivery::End(ended) = &delivery {
             let error = show.failure().or(ended.error);
-            return results::verdict_of("the reader", ended.end.state, error);
+            return results::verdict_of("the reader", &ended.end, error);
         }
         if show.has_failed() && !std::mem::replace(&mut is_unwanted, true) {
             canceller.cancel(); // Nobody sees its further output.

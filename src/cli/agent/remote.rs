@@ -42,7 +42,7 @@ pub fn run(
         if let StreamEvent::End(ended) = &event {
             let error = ended.error.as_deref().map(one_line);
             let error = show.failure().map(one_line).or(error);
-            break results::verdict_of("the reader", ended.end.state, error.as_deref());
+            break results::verdict_of("the reader", &ended.end, error.as_deref());
         }
         if show.has_failed() && !std::mem::replace(&mut is_unwanted, true) {
             interrupt.interrupted(); // Nobody sees its further output.
