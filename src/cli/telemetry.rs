@@ -92,7 +92,10 @@ impl Exporter {
             lost_count: 0,
             failing: Vec::new(),
             interval: metrics_interval,
-            due_at: Clock::now() + metrics_interval,
+            due_at: match metrics_interval.is_zero() {
+                true => Instant::FAR,
+                false => Clock::now() + metrics_interval,
+            },
             meters,
             meter: None,
         };
@@ -145,6 +148,7 @@ struct Sending {
     /// The events of the signals that fail now.
     failing: Vec<&'static str>,
     interval: Duration,
+    /// The time of the next export of metrics. Without an interval it never comes.
     due_at: Instant,
     meters: Receiver<Meter>,
     meter: Option<Meter>,
@@ -156,12 +160,9 @@ impl Sending {
         let (mut told_count, mut is_open) = (0, true);
         while is_open {
             let mut spans = Vec::new();
-            let first = match self.interval.is_zero() {
-                true => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => queue.recv_timeout(self.due_at.since(Clock::now())),
-            };
-            let sent_at = Clock::now() + SPANS_EXPORT_INTERVAL;
-            let mut next = first;
+            let mut next = queue.recv_timeout(self.due_at.since(Clock::now()));
+            // Metrics that are due do not wait for further spans.
+            let sent_at = (Clock::now() + SPANS_EXPORT_INTERVAL).min(self.due_at);
             while let Ok(item) = next {
                 match item {
                     Exported::Span(span) => spans.push(*span),

@@ -206,9 +206,10 @@ fn without_an_interval_no_metrics_are_sent() {
     let address = listener.local_addr().unwrap();
     let collector = collect(listener, "200 OK");
     let endpoint = format!("http://{address}/base");
-    let options = ["--otlp-endpoint", &endpoint, "--otlp-metrics-interval", "0s"];
+    let options = ["--otlp-endpoint", &endpoint, "--otlp-metrics-interval", "0"];
     let Some(mut program) = Program::piped("mio", &options) else { return };
-    program.ping(1);
+    program.ask(1, "tools/call", call("slow_data_processor", json!({"chunks": 1})));
+    assert_eq!(program.next()["id"], 1);
     assert_quiet_end(program.finish());
     drop(std::net::TcpStream::connect(address).unwrap());
     let Collected { spans, metrics } = collector.join().unwrap();

@@ -152,7 +152,7 @@ settings! {
     /// Send a span of each MCP request, and the metrics, to this collector, as OTLP over HTTP:
     /// http://ADDRESS:PORT of this machine. Its paths are /v1/traces and /v1/metrics.
     otlp_endpoint: Collector = Collector::default();
-    /// The time between two exports of the metrics to the collector. With 0s, it gets spans only.
+    /// The time between two exports of the metrics to the collector. With 0, it gets spans only.
     otlp_metrics_interval: Time<0, TIME_MAX_US> = Time(limits::METRICS_EXPORT_INTERVAL);
     /// Tools whose work is done by clients. In the file, a table [virtual_tools.NAME] for each,
     /// with the fields of PUT /v1/virtual-tools/NAME.
