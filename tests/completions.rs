@@ -123,7 +123,7 @@ zmodload zsh/zpty || exit 1
 export TERM=dumb
 zpty inner zsh -f -i
 zpty -w inner "PS1=; fpath=('FOLDER' \$fpath); autoload -Uz compinit; compinit -u -D"
-zpty -w inner "ended() { print; print EN''DED }; zle -N ended; bindkey '^Xe' ended; LISTMAX=-1"
+zpty -w inner "ended() { print; print EN''DED }; zle -N ended; bindkey '^Xe' ended; LISTMAX=1000"
 zpty -w inner "print rea''dy"
 zpty -r -m inner text '*ready*'
 zpty -n -w inner "LINE"$'\t'$'\C-Xe'

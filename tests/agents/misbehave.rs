@@ -39,8 +39,8 @@ fn what_can_be_tried_again_is() {
 
 #[test]
 fn a_person_and_a_program_are_told_of_the_next_attempt() {
-    let model = ModelServer::of("misbehaves.toml");
     for format in ["text", "ndjson", "sse"] {
+        let model = ModelServer::of("misbehaves.toml");
         let arguments = ["--format", format];
         let output = asking(&model, &arguments, "an overload").output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
@@ -58,8 +58,8 @@ fn a_person_and_a_program_are_told_of_the_next_attempt() {
             _ => assert!(line.starts_with("data: ") && said.contains("event: progress"), "{line}"),
         }
         model.wait_for_requests(2);
+        assert_eq!(model.end(), [""; 0]);
     }
-    assert_eq!(model.end(), [""; 0]);
 }
 
 #[test]
