@@ -1,4 +1,4 @@
-//! The rule for Markdown pages: numbers have a recorded run. `tests/documents.rs` checks links.
+//! The rule for Markdown pages: numbers have a recorded run. `tests/documents/` checks links.
 
 use std::collections::BTreeSet;
 

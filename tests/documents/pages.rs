@@ -1,0 +1,93 @@
+//! The pages: README.md, PERF.md and the guide, and the fenced blocks in them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A page: its path and its text.
+pub struct Page {
+    pub path: PathBuf,
+    pub text: String,
+}
+
+/// A fenced block of a page.
+pub struct Block {
+    /// The page, from the root of the repository.
+    pub page: String,
+    /// The line of the opening fence.
+    pub line: usize,
+    pub language: String,
+    pub text: String,
+}
+
+impl Block {
+    /// The place of the block, for messages.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.page, self.line)
+    }
+}
+
+/// Returns the root that cargo names at run time.
+pub fn root() -> PathBuf {
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the package"))
+}
+
+pub fn read(path: &Path) -> String {
+    fs::read_to_string(path).expect("a page is text")
+}
+
+/// Returns README.md, PERF.md and all pages of the guide.
+pub fn pages() -> Vec<Page> {
+    let guide = fs::read_dir(root().join("src/guide")).expect("there is a guide");
+    let paths = guide.map(|entry| entry.expect("a folder can be listed").path());
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
+    let mut paths: Vec<PathBuf> = paths.filter(is_page).collect();
+    assert!(paths.len() > 10, "the guide has {} pages", paths.len());
+    paths.extend([root().join("README.md"), root().join("PERF.md")]);
+    paths.sort();
+    paths.into_iter().map(|path| Page { text: read(&path), path }).collect()
+}
+
+/// Returns the fenced blocks of all pages.
+pub fn all_blocks() -> Vec<Block> {
+    let blocks_of = |page: &Page| {
+        let name = page.path.strip_prefix(root()).expect("it is below the root");
+        blocks(name.to_str().expect("names are plain"), &page.text)
+    };
+    pages().iter().flat_map(blocks_of).collect()
+}
+
+/// Returns the fenced blocks of a text.
+pub fn blocks(page: &str, text: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Block> = None;
+    for (index, line) in text.lines().enumerate() {
+        if let Some(language) = line.trim_start().strip_prefix("```") {
+            match open.take() {
+                Some(block) => blocks.push(block),
+                None => {
+                    open = Some(Block {
+                        page: page.to_owned(),
+                        line: index + 1,
+                        language: language.trim().to_owned(),
+                        text: String::new(),
+                    });
+                }
+            }
+        } else if let Some(block) = &mut open {
+            block.text.push_str(line);
+            block.text.push('\n');
+        }
+    }
+    assert!(open.is_none(), "{page}: a block has no end");
+    blocks
+}
+
+/// Returns the lines outside of fenced blocks.
+pub fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_fenced = false;
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        !is_fenced && !is_fence
+    })
+}
