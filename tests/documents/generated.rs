@@ -43,9 +43,7 @@ This page is generated from the source.
 #[cfg(feature = "cli")]
 #[test]
 fn the_page_of_settings_is_that_of_the_program() {
-    let program = env!("CARGO_BIN_EXE_streamdoor");
-    let printed = std::process::Command::new(program).args(["serve", "--print-config"]).output();
-    let printed = String::from_utf8(printed.expect("the program starts").stdout).unwrap();
+    let settings = printed(&["serve", "--print-config"]);
     let text = format!(
         "\
 # Configuration
@@ -58,8 +56,46 @@ This page is generated. It is what `streamdoor serve --print-config` prints: eve
 meaning and its default.
 
 ```toml
-{printed}```
+{settings}```
 "
     );
     assert_generated("configuration.md", &text);
+}
+
+/// Returns what the program prints with these arguments.
+#[cfg(feature = "cli")]
+fn printed(arguments: &[&str]) -> String {
+    let program = env!("CARGO_BIN_EXE_streamdoor");
+    let output = std::process::Command::new(program).args(arguments).output();
+    String::from_utf8(output.expect("the program starts").stdout).expect("it prints text")
+}
+
+/// Returns the commands that the help text of the program lists, in its order.
+#[cfg(feature = "cli")]
+fn listed_commands(help: &str) -> Vec<&str> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let lines = lines.take_while(|line| !line.is_empty());
+    let indented = lines.filter_map(|line| line.strip_prefix("  "));
+    let names = indented.filter(|line| !line.starts_with(' '));
+    names.map(|line| line.split(' ').next().expect("a part")).collect()
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_help_texts_of_the_commands_are_those_of_the_program() {
+    const START: &str = "## Every command\n";
+    let page = crate::pages::read(&root().join("src/guide/command_line.md"));
+    let (written, _) = page.split_once(START).expect("the page has a part for the help texts");
+    let help = printed(&["--help"]);
+    let commands = listed_commands(&help);
+    assert!(commands.len() > 10, "{commands:?}");
+    let mut text = format!("{written}{START}\nThe help texts are generated from the program.\n");
+    // Four backticks, because a help text can hold a block.
+    text += &format!("\n````console\n$ streamdoor --help\n{help}````\n");
+    for command in commands {
+        let help = printed(&[command, "--help"]);
+        text += &format!("\n### {command}\n\n````console\n$ streamdoor {command} --help\n");
+        text += &format!("{help}````\n");
+    }
+    assert_generated("command_line.md", &text);
 }

@@ -59,35 +59,69 @@ pub fn all_blocks() -> Vec<Block> {
 /// Returns the fenced blocks of a text.
 pub fn blocks(page: &str, text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
-    let mut open: Option<Block> = None;
+    let mut fence = Fence::default();
     for (index, line) in text.lines().enumerate() {
-        if let Some(language) = line.trim_start().strip_prefix("```") {
-            match open.take() {
-                Some(block) => blocks.push(block),
-                None => {
-                    open = Some(Block {
-                        page: page.to_owned(),
-                        line: index + 1,
-                        language: language.trim().to_owned(),
-                        text: String::new(),
-                    });
-                }
+        match fence.take(line) {
+            Part::Prose | Part::End => {}
+            Part::Start(language) => blocks.push(Block {
+                page: page.to_owned(),
+                line: index + 1,
+                language: language.to_owned(),
+                text: String::new(),
+            }),
+            Part::Inside => {
+                let block: &mut Block = blocks.last_mut().expect("it has started");
+                block.text.push_str(line);
+                block.text.push('\n');
             }
-        } else if let Some(block) = &mut open {
-            block.text.push_str(line);
-            block.text.push('\n');
         }
     }
-    assert!(open.is_none(), "{page}: a block has no end");
+    assert!(fence.0.is_none(), "{page}: a block has no end");
     blocks
 }
 
 /// Returns the lines outside of fenced blocks.
 pub fn prose(text: &str) -> impl Iterator<Item = &str> {
-    let mut is_fenced = false;
-    text.lines().filter(move |line| {
-        let is_fence = line.trim_start().starts_with("```");
-        is_fenced ^= is_fence;
-        !is_fenced && !is_fence
-    })
+    let mut fence = Fence::default();
+    text.lines().filter(move |line| matches!(fence.take(line), Part::Prose))
+}
+
+/// The number of backticks of the open fence. A block can hold fences with fewer of them.
+#[derive(Default)]
+struct Fence(Option<usize>);
+
+enum Part<'a> {
+    Prose,
+    Start(&'a str),
+    Inside,
+    End,
+}
+
+impl Fence {
+    fn take<'a>(&mut self, line: &'a str) -> Part<'a> {
+        let line = line.trim();
+        let language = line.trim_start_matches('`');
+        let count = line.len() - language.len();
+        match self.0 {
+            None if count >= 3 => {
+                self.0 = Some(count);
+                Part::Start(language)
+            }
+            None => Part::Prose,
+            Some(open) if count >= open && language.is_empty() => {
+                self.0 = None;
+                Part::End
+            }
+            Some(_) => Part::Inside,
+        }
+    }
+}
+
+#[test]
+fn a_block_can_hold_shorter_fences() {
+    let text = "a\n````console\n```toml\nb\n```\n````\nc\n";
+    let blocks = blocks("x.md", text);
+    assert_eq!(blocks.len(), 1);
+    assert_eq!(blocks[0].text, "```toml\nb\n```\n");
+    assert_eq!(prose(text).collect::<Vec<_>>(), ["a", "c"]);
 }

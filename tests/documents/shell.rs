@@ -91,11 +91,11 @@ impl Scratch {
         Scratch { folder, ports: [free_port(), free_port(), free_port()] }
     }
 
-    /// Replaces the fixed addresses and folders of a text by those of this test.
-    pub fn substituted(&self, text: &str) -> String {
+    /// The fixed addresses and folders of the texts, and those of this test.
+    fn replacements(&self) -> [(&'static str, String); 11] {
         let [port, model_port, other_port] = self.ports;
         let folder = self.folder.to_str().expect("names are plain");
-        let replacements = [
+        [
             ("127.0.0.1:8808", format!("127.0.0.1:{port}")),
             ("127.0.0.1:8809", format!("127.0.0.1:{model_port}")),
             ("127.0.0.1:11434", format!("127.0.0.1:{model_port}")),
@@ -107,9 +107,19 @@ impl Scratch {
             ("/usr/bin/streamdoor", format!("{folder}/usr/bin/streamdoor")),
             ("/var/log", format!("{folder}/log")),
             (" /srv", format!(" {folder}")),
-        ];
-        let apply = |text: String, (from, to): &(&str, String)| text.replace(from, to);
-        replacements.iter().fold(text.to_owned(), apply)
+        ]
+    }
+
+    /// Replaces the fixed addresses and folders of a text by those of this test.
+    pub fn substituted(&self, text: &str) -> String {
+        let replacements = self.replacements();
+        replacements.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    }
+
+    /// Undoes [`Scratch::substituted`] in an output.
+    fn restored(&self, text: &str) -> String {
+        let replacements = self.replacements();
+        replacements.iter().fold(text.to_owned(), |text, (from, to)| text.replace(to, from))
     }
 
     /// Runs a script. `shown` is the text that decides which servers are needed.
@@ -290,15 +300,14 @@ pub fn compare(block: &Block) -> Result<(), String> {
         return Ok(());
     }
     let scratch = Scratch::new(block);
-    let text = scratch.substituted(&block.text);
-    let steps = steps(&text);
+    let steps = steps(&block.text);
     let mut script = "set +e\n".to_owned();
     for (at, step) in steps.iter().enumerate() {
-        let command = rewritten(&step.command, at + 1 == steps.len())?;
+        let command = rewritten(&scratch.substituted(&step.command), at + 1 == steps.len())?;
         script += &format!("{{ {command}\n}} 2>&1\necho '{MARK}'\n");
     }
     let output = scratch.run(&script, &block.text);
-    let said = said(&output);
+    let said = scratch.restored(&said(&output));
     let mut outputs = said.split(MARK).map(|printed| printed.trim_start_matches('\n'));
     for step in &steps {
         let printed = outputs.next().unwrap_or_default();
