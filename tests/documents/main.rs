@@ -13,3 +13,4 @@ mod pages;
 mod parsed;
 #[cfg(feature = "cli")]
 mod shell;
+mod troubleshooting;

@@ -92,11 +92,12 @@ impl Scratch {
     }
 
     /// The fixed addresses and folders of the texts, and those of this test.
-    fn replacements(&self) -> [(&'static str, String); 11] {
+    fn replacements(&self) -> [(&'static str, String); 12] {
         let [port, model_port, other_port] = self.ports;
         let folder = self.folder.to_str().expect("names are plain");
         [
             ("127.0.0.1:8808", format!("127.0.0.1:{port}")),
+            ("localhost:8808", format!("localhost:{port}")),
             ("127.0.0.1:8809", format!("127.0.0.1:{model_port}")),
             ("127.0.0.1:11434", format!("127.0.0.1:{model_port}")),
             ("https://example.com/mcp", format!("http://127.0.0.1:{other_port}/mcp")),
@@ -138,7 +139,7 @@ impl Scratch {
         command.env("PORT", port.to_string()).env("MODEL_PORT", model_port.to_string());
         command.env("OTHER_PORT", other_port.to_string());
         command.env("TERM", "dumb").env("NO_COLOR", "1").env("LANG", "C.UTF-8");
-        let is_served = shown.contains("streamdoor serve");
+        let is_served = shown.lines().any(|line| line.starts_with("streamdoor serve"));
         let needs_model = shown.contains("127.0.0.1:8809") || shown.contains("127.0.0.1:11434");
         if !is_served {
             let needs_id = has_placeholder(shown) && !shown.contains("streamdoor pipe");
@@ -301,12 +302,14 @@ pub fn compare(block: &Block) -> Result<(), String> {
     }
     let scratch = Scratch::new(block);
     let steps = steps(&block.text);
-    let mut script = "set +e\n".to_owned();
+    // A session may show refused requests.
+    let mut script = "set +e\ncurl() { command curl --max-time 60 \"$@\"; }\n".to_owned();
     for (at, step) in steps.iter().enumerate() {
         let command = rewritten(&scratch.substituted(&step.command), at + 1 == steps.len())?;
         script += &format!("{{ {command}\n}} 2>&1\necho '{MARK}'\n");
     }
-    let output = scratch.run(&script, &block.text);
+    let commands: Vec<&str> = steps.iter().map(|step| step.command.as_str()).collect();
+    let output = scratch.run(&script, &commands.join("\n"));
     let said = scratch.restored(&said(&output));
     let mut outputs = said.split(MARK).map(|printed| printed.trim_start_matches('\n'));
     for step in &steps {
