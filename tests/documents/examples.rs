@@ -25,6 +25,8 @@ const PRINTED: &[(&str, &str, &str)] = &[
     ("src/guide/http.md", "streamdoor serve &", "event: end"),
     ("src/guide/http.md", "policy=conflate", "\"state\":\"completed\""),
     ("src/guide/http.md", "idempotency-key", "\"executions\":["),
+    ("src/guide/workers.md", "worker.py", "step 3"),
+    ("src/guide/workers.md", "tool-results", "\"state\":\"completed\""),
     ("src/guide/agents.md", "model-script", "It streams the results of tools"),
     ("src/guide/command_line.md", "search_files", "an error"),
     ("src/guide/shared_memory.md", "streamdoor pipe", "sha256"),

@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use crate::pages::{Block, root};
+use crate::pages::{Block, blocks, root};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 const PRELUDE: &str = "tests/documents/prelude.sh";
@@ -48,6 +48,17 @@ pub fn is_there(program: &str, block: &Block) -> bool {
     found
 }
 
+/// Returns the files that a page shows: blocks whose first line is a comment with a file name.
+fn files_of(page: &str) -> Vec<(String, String)> {
+    let Ok(text) = fs::read_to_string(root().join(page)) else { return Vec::new() };
+    let named = |block: Block| {
+        let name = block.text.lines().next()?.strip_prefix("# ")?;
+        let is_file = block.language == "python" && name.ends_with(".py");
+        is_file.then(|| (name.to_owned(), block.text.clone()))
+    };
+    blocks(page, &text).into_iter().filter_map(named).collect()
+}
+
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     listener.local_addr().expect("it is bound").port()
@@ -84,6 +95,9 @@ impl Scratch {
         let stand_in = root().join(OTHER_SERVER);
         for name in OTHER_SERVERS {
             symlink(&stand_in, folder.join("bin").join(name)).unwrap();
+        }
+        for (name, text) in files_of(&block.page) {
+            fs::write(folder.join(name), text).unwrap();
         }
         let token = format!("ops {}\n", "0123456789abcdef".repeat(2));
         fs::write(folder.join("etc/tokens"), token).unwrap();
