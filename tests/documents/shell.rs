@@ -96,13 +96,14 @@ impl Scratch {
         for name in OTHER_SERVERS {
             symlink(&stand_in, folder.join("bin").join(name)).unwrap();
         }
-        for (name, text) in files_of(&block.page) {
-            fs::write(folder.join(name), text).unwrap();
-        }
         let token = format!("ops {}\n", "0123456789abcdef".repeat(2));
         fs::write(folder.join("etc/tokens"), token).unwrap();
         fs::set_permissions(folder.join("etc/tokens"), fs::Permissions::from_mode(0o600)).unwrap();
-        Scratch { folder, ports: [free_port(), free_port(), free_port()] }
+        let scratch = Scratch { folder, ports: [free_port(), free_port(), free_port()] };
+        for (name, text) in files_of(&block.page) {
+            fs::write(scratch.folder.join(name), scratch.substituted(&text)).unwrap();
+        }
+        scratch
     }
 
     /// The fixed addresses and folders of the texts, and those of this test.
@@ -237,7 +238,7 @@ pub fn commands(text: &str) -> Vec<String> {
     let mut command = String::new();
     for line in text.lines() {
         command.push_str(line);
-        let is_whole = !line.ends_with('\\') && command.matches('\'').count() % 2 == 0;
+        let is_whole = !line.ends_with('\\') && command.matches('\'').count().is_multiple_of(2);
         if is_whole && !command.trim().is_empty() {
             commands.push(std::mem::take(&mut command));
         } else if !command.is_empty() {
