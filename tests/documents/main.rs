@@ -8,6 +8,7 @@ mod examples;
 #[cfg(feature = "server")]
 mod generated;
 mod links;
+#[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "the program runs the blocks"))]
 mod pages;
 #[cfg(feature = "cli")]
 mod parsed;
