@@ -119,7 +119,10 @@ fn in_words(error: io::Error) -> io::Error {
 fn advice_on(fault: &CertificateError) -> Option<&'static str> {
     match fault {
         // A trusted authority of the same name has another key.
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => Some(
+        CertificateError::UnknownIssuer
+        | CertificateError::BadSignature
+        | CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => Some(
             "the server's certificate is not from a trusted issuer; trust it, or its issuer, with \
              --cacert FILE",
         ),
