@@ -52,17 +52,14 @@ fn documents_come_compressed_and_only_if_they_have_changed() {
     let server = Server::start(&[]);
     server.execute(&json!({"tool": "slow_data_processor", "arguments": {"chunks": 1}}));
     let gzip = "Accept-Encoding: gzip, deflate\r\n";
-    for path in ["/openapi.json", "/metrics", "/v1/tools"] {
+    let metrics = ask(&server, "GET", "/metrics", gzip);
+    assert_eq!(metrics.header("content-encoding"), None, "it is so long that streams would wait");
+    assert_eq!(metrics.header("etag"), None, "it changes all the time");
+    for path in ["/openapi.json", "/v1/tools"] {
         let (plain, packed) = (ask(&server, "GET", path, ""), ask(&server, "GET", path, gzip));
         assert_eq!((plain.status, packed.status), (200, 200), "{path}");
         assert_eq!(plain.header("content-encoding"), None, "{path}");
         assert!(packed.body.len() < plain.body.len() / 2, "{path}: {}", packed.body.len());
-        let first = packed.unpacked()[..40].to_vec();
-        assert_eq!(first, plain.body[..40], "{path}");
-        if path == "/metrics" {
-            assert_eq!(packed.header("etag"), None, "it changes all the time");
-            continue;
-        }
         assert_eq!(packed.unpacked(), plain.body, "{path}");
         for (response, coding) in [(&plain, ""), (&packed, gzip)] {
             let known = format!("{coding}If-None-Match: {}\r\n", response.header("etag").unwrap());

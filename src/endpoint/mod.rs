@@ -81,6 +81,7 @@ pub use error_codes::{ERROR_CODES, ErrorCode};
 pub use grant::{DOOR_VERSION, GrantFault, GrantNames, ProduceGrant, ReadGrant};
 pub use list::{ListAsk, ListPlace};
 pub use mcp::{McpAction, McpRequest, shard_of};
+pub(crate) use routes::prepare_documents;
 pub use surroundings::Surroundings;
 pub use tally::{AnsweredRequest, RequestCounts, RequestsOfRoute, Tally};
 pub use workers::virtual_tool;

@@ -87,24 +87,27 @@ impl Selection {
     /// Returns the selected representation of this document.
     pub fn of(&self, plain: Vec<u8>) -> Selected {
         let compress = |plain: &[u8]| compressed(plain, Compression::fast()).into();
-        self.choose(plain.into(), digest, compress)
+        self.choose(plain.into(), limits::COMPRESSED_BYTES_MAX, digest, compress)
     }
 
     /// Returns the selected representation of a document that does not change.
     pub fn of_static(&self, document: &'static StaticDocument) -> Selected {
         let compress = |_: &[u8]| Cow::Borrowed(document.compressed());
-        self.choose(document.plain().into(), |_| document.digest(), compress)
+        self.choose(document.plain().into(), usize::MAX, |_| document.digest(), compress)
     }
 
     fn choose(
         &self,
         plain: Cow<'static, [u8]>,
+        bytes_max: usize,
         digest: impl FnOnce(&[u8]) -> u64,
         compress: impl FnOnce(&[u8]) -> Cow<'static, [u8]>,
     ) -> Selected {
         let is_compressed = match self.accepted {
             AcceptedCoding::Identity => false,
-            AcceptedCoding::Gzip => plain.len() >= limits::COMPRESSED_BYTES_MIN,
+            AcceptedCoding::Gzip => {
+                (limits::COMPRESSED_BYTES_MIN..=bytes_max).contains(&plain.len())
+            }
             AcceptedCoding::GzipOnly => true,
         };
         let coding = is_compressed.then_some("gzip");
@@ -132,6 +135,11 @@ impl StaticDocument {
     /// Returns the document without a coding.
     pub fn plain(&'static self) -> &'static [u8] {
         &self.plain
+    }
+
+    /// Makes the compressed document and its digest, which takes some milliseconds.
+    pub fn prepare(&'static self) {
+        let _ = (self.compressed(), self.digest());
     }
 
     fn compressed(&'static self) -> &'static [u8] {

@@ -79,6 +79,12 @@ fn the_lists_of_a_shard_are_compressed_and_its_errors_are_not() {
         assert_eq!((error.status, error.header("content-encoding")), (503, None), "{target}");
         assert_eq!(error.error().0, "shutting_down");
     }
+    let long = text.repeat(limits::COMPRESSED_BYTES_MAX / text.len() + 1);
+    let document = Answer::text(Status::OK, JSON, long.into_bytes());
+    let plain = told("/metrics", gzip, &document);
+    assert_eq!((&*plain.body, plain.header("content-encoding")), (document.body(), None));
+    assert!(told("/metrics", "Accept-Encoding: *, identity;q=0\r\n", &document).body.len() < 1_000);
+    let document = Answer::text(Status::OK, JSON, text.clone().into_bytes());
     // The payload of a tool is in this answer, and the server did not make it.
     let result = "/v1/executions/00000000000000000000000000/result";
     let plain = told(result, gzip, &document);

@@ -186,6 +186,13 @@ static INDEX: LazyLock<StaticDocument> = LazyLock::new(|| {
     StaticDocument::new(JSON, answer.body().to_vec())
 });
 
+/// Compresses the documents that never change, before a shard serves them.
+pub(crate) fn prepare_documents() {
+    for document in [&*PAGE, &*INDEX, openapi::document()] {
+        document.prepare();
+    }
+}
+
 fn thread_call(request: &RoutedRequest<'_>, ask: ThreadAsk) -> Result<ParsedHead, ApiError> {
     Ok(ParsedHead::Call(ApiCall::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
+use crate::endpoint;
 use crate::limits;
 use crate::reactor::{ListenAddress, ListenError, ListenOptions, Report, SocketLimits};
 use crate::server::ends::{ShardEnd, ShardEnds};
@@ -126,6 +127,7 @@ impl Server {
         // All shards share them.
         let (doors, named_doors) =
             (shards[0].guests.doors.clone(), shards[0].guests.named_doors.clone());
+        endpoint::prepare_documents();
         let mut mcp_key = [0; 32];
         crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
         let mcp_places = Places::default();
