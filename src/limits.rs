@@ -339,9 +339,9 @@ pub const HTTP_PIPELINED_BYTES_MAX: usize = 16 << 10;
 pub const HTTP_ANSWERS_BYTES_MAX: usize = 256 << 10;
 /// Length of the shortest document that is compressed. A shorter one fits into one packet anyway.
 pub const COMPRESSED_BYTES_MIN: usize = 1 << 10;
-/// Length of the longest document that is compressed for one answer. It takes a core some 0.1 ms, in
-/// which all streams of the shard wait. Documents that never change are compressed once, before the
-/// shards start, and have no such limit.
+/// Length of the longest document that is compressed for one answer. All streams of the shard wait
+/// for it, some 0.1 ms. Documents that never change are compressed once, before the shards start,
+/// and have no such limit.
 pub const COMPRESSED_BYTES_MAX: usize = 8 << 10;
 /// Time after which a client may retry when the server shuts down.
 pub const SHUTDOWN_RETRY_AFTER: Duration = Duration::from_secs(5);

@@ -131,6 +131,8 @@ fn rows(running: &str) -> Vec<Row> {
 /// fault. Each has a file with its test, and a text in it that names the refusal.
 const ELSEWHERE: &[(u16, &str, &str, &str)] = &[
     (400, "chunk_too_large", "src/shard/tests.rs", "ChunkTooLarge"),
+    (400, "tls_on_plain_port", "tests/tls/refused.rs", "tls_on_plain_port"),
+    (400, "plain_on_tls_port", "tests/tls/refused.rs", "plain_on_tls_port"),
     (400, "no_session", "src/sim/server/mcp_tests/cut.rs", "\"400\""),
     (401, "unauthorized", "tests/access/commands.rs", "unauthorized"),
     (403, "not_at_the_door", "tests/door/limits.rs", "not_at_the_door"),
@@ -149,6 +151,7 @@ const ELSEWHERE: &[(u16, &str, &str, &str)] = &[
     (409, "tool_asks", "src/endpoint/refusal_tests.rs", "tool_asks"),
     (410, "no_longer_held", "tests/client_server/cuts.rs", "no_longer_held"),
     (410, "call_ended", "src/sim/server/workers_tests.rs", "call_ended"),
+    (416, "range_not_satisfiable", "tests/serve_documents.rs", "range_not_satisfiable"),
     (429, "too_many_executions", "tests/hostile_net/memory.rs", "too_many_executions"),
     (429, "too_many_subscribers", "src/endpoint/refusal_tests.rs", "too_many_subscribers"),
     (429, "too_many_readers", "tests/door/limits.rs", "(429, Some(64))"),
