@@ -7,7 +7,6 @@ mod served;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use served::Server;
@@ -175,9 +174,7 @@ const UNTESTED: &[(u16, &str)] = &[(500, "no_randomness")];
 fn logged(server: &Server, codes: &BTreeMap<&str, u64>) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     let wanted: u64 = codes.values().sum();
-    let started = Instant::now();
     while sums.values().sum::<u64>() < wanted {
-        assert!(started.elapsed() < Duration::from_secs(60), "{sums:?} of {codes:?}");
         let record = server.wait_for("requests_refused");
         for name in ["level", "status", "peer"] {
             assert!(!record[name].is_null(), "{record}");
