@@ -10,7 +10,7 @@ pids=()
 trap 'kill "${pids[@]}" 2>/dev/null; rm -rf "$work"' EXIT
 url=http://127.0.0.1:18831
 heading() { printf '\n## %s\n' "$*"; }
-show() { printf '$ %s\n' "$*" | sed "s#$work#.#g"; { eval "$@"; } 2>&1 | cut -c1-220 | head -${LINES_MAX:-8} | sed "s#$work#.#g; s#$root#.#g"; }
+show() { printf '$ %s\n' "$*" | sed "s#$program#streamdoor#g; s#$work#.#g; s#$root#.#g"; { eval "$@"; } 2>&1 | cut -c1-220 | head -${LINES_MAX:-8} | sed "s#$program#streamdoor#g; s#$work#.#g; s#$root#.#g"; }
 exit_code() { printf 'exit code %s\n' "$?"; }
 args='--arg chunks=3000 --arg delay_ms=0 --arg chunk_size=3000'
 body='{"tool":"slow_data_processor","arguments":{"chunks":3000,"delay_ms":0,"chunk_size":3000}}'
@@ -62,7 +62,7 @@ show "curl -s https://127.0.0.1:18831/; echo curl: exit code \$?; sleep 0.2; tai
 heading "12 built-in tools are hidden behind --mcp, and tools are chosen"
 show "streamdoor serve --help | grep -A2 -e --builtin -e --mcp-tools"
 heading "13 the output of a ring that has moved on"
-id=$(curl -s $url/v1/executions -H "$json" -d '{"tool":"slow_data_processor","arguments":{"chunks":3000,"delay_ms":0,"chunk_size":3000},"subscribe":{"policy":"drop"},"hold":{"until_read_ms":0}}' | python3 -c 'import json,sys; print(json.load(sys.stdin)["execution"])'); sleep 1
+id=$(curl -s $url/v1/executions -H "$json" -d '{"tool":"slow_data_processor","arguments":{"chunks":3000,"delay_ms":0,"chunk_size":3000},"hold":"newest"}' | python3 -c 'import json,sys; print(json.load(sys.stdin)["execution"])'); sleep 1
 show "curl -s $url/v1/executions/$id/output; echo; curl -s $url/v1/executions/$id | grep -o '\"tail_seq\":[0-9]*'"
 heading "14 embedding: the guide says how, with programs that are tested"
 show "grep -n 'git = \|poll_next\|tokio' $root/src/guide/embedding.md"
@@ -116,6 +116,7 @@ heading "33 no execution of this name"
 "$program" serve --listen 127.0.0.1:18832 --log json --named-doors 2>>serve.log & pids+=($!); sleep 0.5
 show "streamdoor cat --named 0123456789abcdefghjkmnpqrs; echo exit code \$?"
 heading "34 messages"
+id=$(curl -s $url/v1/executions -H "$json" -d '{"tool":"slow_data_processor","arguments":{"chunks":1}}' | python3 -c 'import json,sys; print(json.load(sys.stdin)["execution"])')
 show "streamdoor demo --chunks -1; streamdoor run slow_data_processor --subscribers 99; curl -s -H 'Last-Event-ID: garbage' $url/v1/executions/$id/events; echo; streamdoor call 127.0.0.1:18831 slow_data_processor --arg chunks=1 --arg chunk_size=20"
 show "streamdoor run run_command --allow-commands --args-json '{\"argv\":[\"sh\",\"-c\",\"exit 7\"]}'; echo exit code \$?; curl -s $url/v1/executions -H '$json' -H 'accept: application/x-ndjson' -d '{\"tool\":\"slow_data_processor\",\"arguments\":{\"chunks\":7,\"delay_ms\":0}}' | grep -o '\"percentage\":[0-9.]*' | head -3; streamdoor version"
 heading "documentation that was wrong"
