@@ -2,8 +2,8 @@
 //! headers that tell caches about them.
 //!
 //! Documents are compressed, streams and payloads of tools never are. A document that does not
-//! change is compressed once, at its first use. Others are compressed fast, because a shard does
-//! nothing else meanwhile.
+//! change is compressed once, before the shards start. Others are compressed fast and only if they
+//! are short, because a shard does nothing else meanwhile.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
