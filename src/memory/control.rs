@@ -19,6 +19,7 @@
 //! Tests: below; the attention handshake in `loom_tests.rs`.
 
 use std::num::{NonZeroU8, NonZeroU64};
+use std::time::Duration;
 
 use super::atomic::{AtomicBool, AtomicU64, Ordering, fence, full_fence, load_acquire, spin_hint};
 use super::layout::assert_ascending;
@@ -398,7 +399,13 @@ impl ControlView {
     /// Sleeps until the gate is set again after `epoch` was read. It sleeps at most for
     /// [`READER_SLEEP_MAX`], as the page may be a hostile one.
     pub fn wait_gate(&self, epoch: u64) {
-        let _ = futex::wait(self.segment.word(GATE_EPOCH), epoch as u32, READER_SLEEP_MAX);
+        self.wait_gate_for(epoch, READER_SLEEP_MAX);
+    }
+
+    /// Like [`ControlView::wait_gate`], for a page of this process: it sleeps at most for
+    /// `timeout`.
+    pub fn wait_gate_for(&self, epoch: u64, timeout: Duration) {
+        let _ = futex::wait(self.segment.word(GATE_EPOCH), epoch as u32, timeout);
     }
 
     /// True if the shard wants to hear that a cursor has moved. Check it after its

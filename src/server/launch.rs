@@ -253,7 +253,7 @@ impl Server {
                 match thread.call(|shard| shard.connection_count()) {
                     Ok(count) => count == 0,
                     Err(CallError::Busy) => false,
-                    Err(CallError::Gone | CallError::Panicked) => true, // Nothing more is sent.
+                    Err(_) => true, // Nothing more is sent.
                 }
             };
             let is_done = undrained.is_empty() && self.threads.iter().all(is_quiet);

@@ -94,7 +94,7 @@ pub(in crate::server) fn call_when_free<T: Send + 'static>(
         match handle.call(move |shard| ask(shard)) {
             Ok(answer) => return Some(answer),
             Err(CallError::Busy) => std::thread::sleep(limits::DRAIN_LOOK),
-            Err(CallError::Gone | CallError::Panicked) => return None,
+            Err(_) => return None,
         }
     }
 }

@@ -67,8 +67,9 @@ pub struct ShardHandle<O: Outlet<AnyReactor> = ()> {
     mailbox: Mailbox<AnyReactor, O>,
 }
 
-/// The thread of a spawned shard. Dropping it stops the shard and waits for its end. It
-/// dereferences to the [`ShardHandle`].
+/// The thread of a spawned shard. Dropping it stops the shard and waits for its end, but not for the
+/// threads of closures: they leave at their next look at [`Output`](crate::Output). It dereferences
+/// to the [`ShardHandle`].
 ///
 /// ```
 /// use streamdoor::{Shard, ShardConfig, ShardThread};
@@ -91,6 +92,9 @@ pub enum CallError {
     Busy,
     /// Give up: the shard is gone.
     Gone,
+    /// Fix the caller: it is on the shard's own thread, and would wait for itself. That thread has
+    /// the [`Shard`] itself.
+    OwnThread,
     /// Fix the call: it panicked on the shard's thread. Its effects before that remain, and the log
     /// contains the message.
     Panicked,
@@ -143,6 +147,7 @@ where
                 return;
             }
         };
+        shard.signals.belong_here();
         if let Err(panicked) = guarded(|| set_up(&mut shard)) {
             let text = format!("the set-up of the shard panicked: {panicked}");
             let _ = sender.send(Err(io::Error::other(text)));
@@ -235,8 +240,7 @@ impl<O: Outlet<AnyReactor>> ShardHandle<O> {
     }
 
     /// Runs `call` on the shard's thread and returns its result. Blocks until then. `call` should
-    /// take a few µs, because all other work of that thread waits for it. Must not be called on
-    /// that thread itself.
+    /// take a few µs, because all other work of that thread waits for it.
     ///
     /// # Errors
     /// [`CallError`]. `call` has begun to run only if it panicked itself: [`CallError::Panicked`],
@@ -246,6 +250,9 @@ impl<O: Outlet<AnyReactor>> ShardHandle<O> {
         T: Send + 'static,
         F: FnOnce(&mut Shard<AnyReactor, O>) -> T + Send + 'static,
     {
+        if self.mailbox.signals.is_own_thread() {
+            return Err(CallError::OwnThread);
+        }
         let (sender, receiver) = sync_channel(1);
         let command = Command::Call(Box::new(move |shard: &mut Shard<AnyReactor, O>| {
             let called = panics::call_guarded(shard, call).map_err(|_| CallError::Panicked);
@@ -372,7 +379,9 @@ impl<O: Outlet<AnyReactor>> Drop for ShardThread<O> {
         if sender.send(Command::Stop).is_ok() {
             signals.waker.wake();
         }
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.take()
+            && !signals.is_own_thread()
+        {
             let _ = thread.join(); // Panics are caught on that thread.
         }
     }
@@ -395,6 +404,7 @@ impl fmt::Display for CallError {
         out.write_str(match self {
             CallError::Busy => "the shard's mailbox is full",
             CallError::Gone => "the shard is gone",
+            CallError::OwnThread => "the caller is on the shard's own thread",
             CallError::Panicked => "the call panicked on the shard's thread",
         })
     }

@@ -51,8 +51,8 @@ mod tests;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -320,7 +320,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             threads: Threads::Pool(ThreadPool::new(config.tool_threads_max)),
             idle: IdleStrategy::new(config.idle, config.spin),
             anchor: ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() },
-            signals: Arc::new(ShardSignals { waker: reactor.waker(), departed: Flag::default() }),
+            signals: Arc::new(ShardSignals {
+                waker: reactor.waker(),
+                thread: OnceLock::new(),
+                departed: Flag::default(),
+            }),
             mailbox,
             mailbox_sender,
             mailbox_pending: false,
@@ -556,6 +560,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
 impl<O: Outlet<AnyReactor>> Shard<AnyReactor, O> {
     /// Takes turns until a handle stops the shard, then shuts it down.
     pub fn run(&mut self) {
+        self.signals.belong_here();
         let mut last_turn = None;
         while !self.stopped {
             let worked = self.turn();

@@ -2,6 +2,7 @@
 //! it shares with readers on other threads.
 
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::ThreadId;
 
 use super::delivery::code_of_detach;
 use super::events::Names;
@@ -325,8 +326,22 @@ impl<X: GuestRun> Run<X> {
 /// The signals that other threads ring when the shard has to look at something.
 pub struct ShardSignals {
     pub waker: Waker,
+    /// The thread that runs the shard, once it does.
+    pub thread: OnceLock<ThreadId>,
     /// Set when a reader has left.
     pub departed: Flag,
+}
+
+impl ShardSignals {
+    /// Keeps that the calling thread runs the shard.
+    pub fn belong_here(&self) {
+        let _ = self.thread.set(std::thread::current().id()); // A shard stays where it is.
+    }
+
+    /// True if the calling thread runs the shard.
+    pub fn is_own_thread(&self) -> bool {
+        self.thread.get() == Some(&std::thread::current().id())
+    }
 }
 
 /// The connection of a tool's thread to its shard.

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::base::Instant;
 use crate::base::plain::length_of_whole_characters;
@@ -286,6 +287,36 @@ impl Output {
     /// regularly.
     pub fn is_stopped(&self) -> bool {
         self.exchange.is_closed()
+    }
+
+    /// Sleeps for `time`, or until the execution is stopped.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use streamdoor::{Output, ToolError};
+    /// fn tick(out: &mut Output) -> Result<(), ToolError> {
+    ///     loop {
+    ///         out.sleep(Duration::from_secs(1))?; // `?` leaves at once when it is cancelled.
+    ///         out.send(b"tick\n")?;
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Stopped`]: return.
+    pub fn sleep(&self, time: Duration) -> Result<(), Stopped> {
+        let until = self.now() + time;
+        loop {
+            let epoch = self.control.gate_epoch(); // The stop moves it.
+            if self.is_stopped() {
+                return Err(Stopped);
+            }
+            let left = until.since(self.now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.control.wait_gate_for(epoch, left);
+        }
     }
 
     /// A handle to the same flag, for code without access to the `Output`.

@@ -245,7 +245,7 @@ fn replace(shard: &ServerHandle, upstream: &Arc<Upstream>, before: &Arc<[String]
         });
         match called {
             Err(crate::shard::CallError::Busy) => std::thread::sleep(limits::UPSTREAM_LOOK),
-            Ok(()) | Err(crate::shard::CallError::Gone | crate::shard::CallError::Panicked) => {
+            Ok(()) | Err(_) => {
                 return;
             }
         }

@@ -114,7 +114,7 @@ pub(in crate::server) fn ask_all<R: Reactor + 'static>(
         let question = ToPeer::Ask(own, ticket, Question::Part(call.clone(), principal));
         match peers::send(shard, peer.into(), question) {
             Ok(()) => awaited.push(peer),
-            Err(CallError::Gone | CallError::Panicked) => dead.push(peer),
+            Err(CallError::Gone | CallError::Panicked | CallError::OwnThread) => dead.push(peer),
             Err(CallError::Busy) => {
                 return Asked::Refused(peers::peer_refusal(peer.into(), CallError::Busy));
             }
