@@ -1,5 +1,5 @@
-//! Programs around a shard: a handle on the shard's own thread returns an error instead of waiting
-//! for itself, and a closure sleeps until its time is over or its execution is stopped.
+//! A handle on the shard's own thread returns an error instead of waiting for itself. A closure
+//! sleeps until its time is over or its execution is stopped.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;

@@ -67,8 +67,8 @@ pub struct ShardHandle<O: Outlet<AnyReactor> = ()> {
     mailbox: Mailbox<AnyReactor, O>,
 }
 
-/// The thread of a spawned shard. Dropping it stops the shard and waits for its end, but not for the
-/// threads of closures: they leave at their next look at [`Output`](crate::Output). It dereferences
+/// The thread of a spawned shard. Dropping it stops the shard and waits for its end. It does not
+/// wait for closures, which leave at their next look at [`Output`](crate::Output). It dereferences
 /// to the [`ShardHandle`].
 ///
 /// ```
