@@ -303,7 +303,12 @@ pub const THRESHOLDS: [Threshold; 6] = [
     },
 ];
 
+/// The labels of the rows about disks.
+pub const DISK_LABELS: [&str; 2] = [THRESHOLDS[2].label, THRESHOLDS[3].label];
+
 const _: () = {
+    assert!(matches!(THRESHOLDS[2].about, Row::Disk));
+    assert!(matches!(THRESHOLDS[3].about, Row::Disk));
     assert!(THRESHOLDS.len() <= u8::MAX as usize); // `Decisive` holds the row in a byte.
     assert!(Pressure::ALL.len() == limits::PRESSURE_CLASS_BYTES.len());
     assert!(Decisive::PERCENT_MAX > 100);

@@ -423,6 +423,7 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     let reading = "{shard=\"0\",reading=\"memory_full\"}";
     assert_eq!(value("memory_pressure_percent", reading), 29);
     assert_eq!(value("disks_busy_percent", "{shard=\"0\",reading=\"io_some\"}"), 92);
+    assert_eq!(value("disks_busy_percent", "{shard=\"0\",reading=\"io_full\"}"), 0);
     assert_eq!(value("executions", "{shard=\"0\",state=\"running\"}"), 2);
     assert_eq!(value("executions", "{shard=\"1\",state=\"timed_out\"}"), 1);
     assert_eq!(value("frames_reused", "{shard=\"0\"}"), 31);

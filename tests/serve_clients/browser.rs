@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use streamdoor::base::Random;
 
 use crate::chromium::Browser;
-use crate::cut::{BLOCK_ACKNOWLEDGED, CHUNK_BYTES, CHUNKS, CUTS, DELAY_MS, SPREAD_BYTES};
+use crate::cut::{
+    BLOCK_ACKNOWLEDGED, CHUNK_BYTES, CHUNKS, CUTS, DELAY_MS, LARGE_CHUNK_BYTES, SPREAD_BYTES,
+};
 use crate::events::{self, Sum};
 use crate::proxy::{Cuts, Proxy};
 use crate::server::{Server, slow, slow_data};
@@ -48,9 +50,9 @@ source.onerror = () => {
 </script>"#;
 
 /// The sums of the page's chunks and gaps. `None` if no browser is available.
-fn follow(name: &str, query: &str) -> Option<(Sum, Sum)> {
+fn follow(name: &str, query: &str, chunk_bytes: u64) -> Option<(Sum, Sum)> {
     let server = Server::start(&[]);
-    let this = server.execute(&slow(CHUNKS, DELAY_MS, CHUNK_BYTES));
+    let this = server.execute(&slow(CHUNKS, DELAY_MS, chunk_bytes));
     let page = PAGE.replace("STREAM", &format!("{this}/events?{query}")).replace("THIS", &this);
     let page = page.replace("ACKNOWLEDGES", &query.contains("acks").to_string());
     // Chromium takes half a head for a whole one and gives up, so cuts come behind the head.
@@ -65,13 +67,13 @@ fn follow(name: &str, query: &str) -> Option<(Sum, Sum)> {
     assert_eq!(proxy.cut_count(), CUTS);
     // Every connection was opened and ended, except the last one, which got a 204.
     assert_eq!((&report["opened"], &report["broken"]), (&json!(CUTS + 1), &json!(CUTS + 1)));
-    let (given, missed) = events::check(told, |seq| slow_data(seq, CHUNKS, CHUNK_BYTES));
+    let (given, missed) = events::check(told, |seq| slow_data(seq, CHUNKS, chunk_bytes));
     assert_eq!(given.chunks + missed.chunks, CHUNKS);
-    assert_eq!(given.bytes + missed.bytes, CHUNKS * CHUNK_BYTES);
+    assert_eq!(given.bytes + missed.bytes, CHUNKS * chunk_bytes);
     let end = told.last().unwrap();
     assert_eq!((&end["event"], &end["state"]), (&json!("end"), &json!("completed")));
     let id = this.rsplit_once('/').unwrap().1;
-    let bytes = CHUNKS * CHUNK_BYTES;
+    let bytes = CHUNKS * chunk_bytes;
     assert_eq!(end["id"], format!("{id}:{}:{bytes}", CHUNKS + 1));
     server.stop();
     Some((given, missed))
@@ -79,21 +81,21 @@ fn follow(name: &str, query: &str) -> Option<(Sum, Sum)> {
 
 #[test]
 fn under_block_event_source_gets_each_chunk_once() {
-    if let Some((given, missed)) = follow("block", "policy=block") {
+    if let Some((given, missed)) = follow("block", "policy=block", CHUNK_BYTES) {
         assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()));
     }
 }
 
 #[test]
 fn under_block_event_source_that_acknowledges_gets_each_chunk_once() {
-    if let Some((given, missed)) = follow("acks", BLOCK_ACKNOWLEDGED) {
+    if let Some((given, missed)) = follow("acks", BLOCK_ACKNOWLEDGED, CHUNK_BYTES) {
         assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()));
     }
 }
 
 #[test]
 fn under_drop_event_source_is_told_of_what_it_missed() {
-    if let Some((given, missed)) = follow("drop", "policy=drop") {
+    if let Some((given, missed)) = follow("drop", "policy=drop", LARGE_CHUNK_BYTES) {
         assert!(given.chunks > 0 && missed.chunks > 0, "{given:?} {missed:?}");
     }
 }

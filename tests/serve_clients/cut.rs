@@ -27,7 +27,7 @@ pub const DELAY_MS: u64 = 5;
 pub const CHUNK_BYTES: u64 = 100;
 /// The size of large chunks. The ring holds 60 ms of them, so a client that reconnects has missed
 /// some.
-const LARGE_CHUNK_BYTES: u64 = 4_000;
+pub const LARGE_CHUNK_BYTES: u64 = 4_000;
 /// A connection is cut within this number of bytes.
 pub const SPREAD_BYTES: u64 = 6_000;
 /// `block` with acknowledgements. The window is far below the chunks that the ring keeps for a

@@ -246,7 +246,8 @@ impl Frame<'_> {
             return "?".to_owned();
         };
         let reading = |name: &str| {
-            let (label, percent) = metrics.max_labelled(name, "reading")?;
+            let (label, percent) =
+                metrics.max_labelled(name, "reading").filter(|(_, percent)| *percent > 0.0)?;
             let row = THRESHOLDS.iter().find(|row| row.label == label);
             Some(format!("{} {percent} %", printable(row.map_or(label, |row| row.name))))
         };

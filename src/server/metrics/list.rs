@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use crate::endpoint::RequestsOfRoute;
 use crate::mcp::Era;
 use crate::memory::RingPoolUsage;
-use crate::memory::pressure::Decisive;
+use crate::memory::pressure::{DISK_LABELS, Decisive};
 use crate::reactor::{self, Clock};
 use crate::server::executions::EndedCounts;
 use crate::server::metrics::{McpOutcome, ProcessMetrics, ShardMetrics, Snapshot};
@@ -261,9 +261,14 @@ impl List<'_> {
         let sample = |reading: Decisive| ([("reading", reading.label())], reading.percent().into());
         let samples = |shard: &ShardMetrics| shard.decided_by.map(sample).into_iter().collect();
         self.labelled("memory_pressure_percent", text, MetricKind::Gauge, samples);
-        let text =
-            "The reading that made disks count as busy, in percent; none while they are calm.";
-        let samples = |shard: &ShardMetrics| shard.busy_disks.map(sample).into_iter().collect();
+        let text = "The reading that made disks count as busy, in percent; 0 while they are calm.";
+        let samples = |shard: &ShardMetrics| {
+            let percent = |label| {
+                let reading = shard.busy_disks.filter(|reading| reading.label() == label);
+                reading.map_or(0, Decisive::percent)
+            };
+            DISK_LABELS.map(|label| ([("reading", label)], percent(label).into())).into()
+        };
         self.labelled("disks_busy_percent", text, MetricKind::Gauge, samples);
     }
 
