@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Streams 3,000 chunks, quiet and beside 10,000 refused requests a second, in turns.
 
-Usage: refusals.py PROGRAM   (standard library)
+Usage: refusals.py PROGRAM [BATCH]   (standard library)
+
+BATCH is the number of requests that are sent at once, by default 20.
 
 It prints p50 and p99 of the delivery latency (the bounds of the buckets of /metrics), and counts the
 lines of the log.
@@ -16,7 +18,7 @@ import threading
 import time
 
 CHUNKS = 3_000
-BATCH = 20
+BATCH = int(sys.argv[2]) if len(sys.argv) == 3 else 20
 REFUSALS_PER_SECOND = 10_000
 HEAD = "{} {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n"
 
@@ -82,7 +84,7 @@ class Flood(threading.Thread):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__.strip())
     with tempfile.NamedTemporaryFile() as log:
         command = [sys.argv[1], "serve", "--log", "json", "--listen", "127.0.0.1:0", "--door", "off"]
