@@ -39,9 +39,6 @@ pub const READERS_PER_EXECUTION_MAX: u32 = 64;
 pub const KINDS_MAX: usize = 16;
 /// Keys that `conflate` distinguishes, as the bits of one word.
 pub const KEYS_MAX: usize = 64;
-/// The key of a chunk of kind `json` that repeats the chunks before it as one value. Raw output
-/// leaves it out.
-pub const REPEATED_KEY: u8 = 62;
 
 // --- Policies ------------------------------------------------------------------------------------
 
@@ -612,7 +609,6 @@ const _: () = {
     assert!(DOOR_SPIN.as_nanos() <= SPIN_DEFAULT.as_nanos()); // A sleeper has polled so long.
     assert!(CONNECTIONS_MAX < 1 << 24); // A completion names 24 bits of slot.
     assert!(KINDS_MAX <= 16); // A filter is 16 bits.
-    assert!((REPEATED_KEY as usize) < KEYS_MAX);
     assert!(KEYS_MAX <= 64); // The set of keys seen is 64 bits.
     assert!(ERROR_TEXT_BYTES_MAX.is_multiple_of(8)); // Texts are stored as whole words.
     assert!(PROGRESS_MESSAGE_BYTES_MAX.is_multiple_of(8));

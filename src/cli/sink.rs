@@ -91,7 +91,6 @@ impl Sink {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         match (view, event) {
-            (View::Raw, WireEvent::Chunk(chunk)) if chunk.is_repetition() => {}
             (View::Raw, WireEvent::Chunk(chunk)) => self.attempt(|file| file.write_all(chunk.data)),
             (View::Raw, WireEvent::Part(_)) => {
                 event.write_line(&mut scratch);

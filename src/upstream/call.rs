@@ -27,8 +27,6 @@ struct CallDriver<'a> {
     arguments: &'a Value,
     out: &'a mut Output,
     output: CallOutput,
-    /// True if content was published, which structured content repeats.
-    has_content: bool,
     hook: Option<OnStop>,
 }
 
@@ -41,8 +39,7 @@ pub(super) fn run(
 ) -> Result<(), ToolError> {
     upstream.meter.add(UpstreamCount::Calls, 1);
     let output = CallOutput::new(offer.spec.output_schema.is_some());
-    let (has_content, hook) = (false, None);
-    let mut caller = CallDriver { upstream, offer, arguments, out, output, has_content, hook };
+    let mut caller = CallDriver { upstream, offer, arguments, out, output, hook: None };
     let result = caller.call();
     if let Err(ToolError::Failed(_)) = result {
         upstream.meter.add(UpstreamCount::Failures, 1);
@@ -204,11 +201,7 @@ impl CallDriver<'_> {
     }
 
     fn publish_all(&mut self, pieces: Vec<OutputPiece>) -> Result<(), Stopped> {
-        pieces.into_iter().try_for_each(|piece| {
-            let is_content = matches!(piece, OutputPiece::Text { .. } | OutputPiece::Block(_));
-            self.has_content |= is_content;
-            publish(self.out, piece, self.has_content)
-        })
+        pieces.into_iter().try_for_each(|piece| publish(self.out, piece))
     }
 }
 
@@ -227,8 +220,7 @@ impl ExchangeHandler for CallDriver<'_> {
     }
 }
 
-/// Publishes a piece. `has_content` is true if content has come, which structured content repeats.
-fn publish(out: &mut Output, piece: OutputPiece, has_content: bool) -> Result<(), Stopped> {
+fn publish(out: &mut Output, piece: OutputPiece) -> Result<(), Stopped> {
     let mut send = |kind: Kind, bytes: &[u8]| out.send_as(kind, kind as u8, bytes);
     match piece {
         OutputPiece::Text { text, more: false } => send(Kind::Output, text.as_bytes()),
@@ -236,10 +228,7 @@ fn publish(out: &mut Output, piece: OutputPiece, has_content: bool) -> Result<()
             out.send_part(Kind::Output, Kind::Output as u8, text.as_bytes())
         }
         OutputPiece::Block(block) => send(Kind::Content, block.to_string().as_bytes()),
-        OutputPiece::Structured(value) => {
-            let key = if has_content { limits::REPEATED_KEY } else { Kind::Json as u8 };
-            out.send_as(Kind::Json, key, value.to_string().as_bytes())
-        }
+        OutputPiece::Structured(value) => send(Kind::Json, value.to_string().as_bytes()),
         OutputPiece::Log(line) => send(Kind::Log, line.to_string().as_bytes()),
         OutputPiece::Progress { progress, total, message } => {
             let report = Report::amount(progress, total);

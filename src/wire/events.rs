@@ -22,7 +22,6 @@
 //! ```
 
 use super::{base64, json};
-use crate::limits;
 use crate::stream::Exit;
 
 /// An event for a subscriber.
@@ -113,14 +112,6 @@ pub struct ChunkEvent<'a> {
     pub timestamp_us: u64,
     /// Time of publication on the monotonic clock of the machine, in ns.
     pub mono_ns: u64,
-}
-
-impl ChunkEvent<'_> {
-    /// True if the chunk repeats those before it as one JSON value.
-    #[inline]
-    pub fn is_repetition(&self) -> bool {
-        self.key == Some(limits::REPEATED_KEY) && self.kind == "json"
-    }
 }
 
 /// A part of an agent's run: a chunk whose payload is the event, one JSON object. Its first field,
@@ -258,12 +249,10 @@ impl<'a> WireEvent<'a> {
         out.push(b'}');
     }
 
-    /// Appends the output in the event: the payload of a chunk that repeats no others, or a part as
-    /// a line.
+    /// Appends the output in the event: the payload of a chunk, or a part as a line.
     #[inline]
     pub fn write_payload(&self, out: &mut Vec<u8>) {
         match self {
-            WireEvent::Chunk(chunk) if chunk.is_repetition() => {}
             WireEvent::Chunk(chunk) => out.extend_from_slice(chunk.data),
             WireEvent::Part(_) => self.write_line(out),
             WireEvent::Started(_)

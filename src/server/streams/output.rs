@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 use crate::base::ExecutionId;
 use crate::endpoint::{Answer, ApiError, BYTES, DeliveryOptions, OutputAsk, PolicyChoice};
 use crate::engine::{From, Status as ExecutionStatus};
-use crate::limits;
 use crate::memory::ChunkHeader;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
@@ -37,7 +36,7 @@ pub(in crate::server) fn send_output<R: Reactor + 'static>(
     if status.outcome == Some(Outcome::Completed)
         && let (payload, true) = held_payload(shard, &status, |header| {
             let is_wanted = |kind: Kind| ask.kinds.contains(kind);
-            Kind::new(header.kind).is_some_and(is_wanted) && !is_repetition(header)
+            Kind::new(header.kind).is_some_and(is_wanted)
         })
     {
         return hub::answer(shard, id, &Answer::payload(execution, payload, ask));
@@ -83,11 +82,6 @@ pub(in crate::server) fn held_payload<R: Reactor + 'static>(
         }
     }
     (payload, is_whole)
-}
-
-/// True if the chunk repeats those before it as one JSON value.
-fn is_repetition(header: ChunkHeader) -> bool {
-    header.kind == Kind::Json as u8 && header.key == limits::REPEATED_KEY
 }
 
 /// Returns the error for an execution whose ring no longer holds its first chunk.
