@@ -165,7 +165,7 @@ impl Sending {
             let sent_at = (Clock::now() + SPANS_EXPORT_INTERVAL).min(self.due_at);
             while let Ok(item) = next {
                 match item {
-                    Exported::Span(span) => spans.push(*span),
+                    Exported::Span(span) => spans.push(span),
                     Exported::LastMetrics(last) => {
                         self.take_meter();
                         self.meter.iter_mut().for_each(|meter| meter.keep((*last).clone()));

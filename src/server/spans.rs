@@ -16,7 +16,7 @@ use crate::trace::Span;
 #[derive(Clone, Debug)]
 pub enum Exported {
     /// The span of an answered request.
-    Span(Box<Span>),
+    Span(Span),
     /// The numbers of a shard at its orderly end.
     LastMetrics(Box<ShardMetrics>),
 }
@@ -62,7 +62,7 @@ impl Spans {
     /// Queues a span, if there is room.
     pub(in crate::server) fn push(&self, span: Span) {
         let Some(way) = &self.way else { return };
-        if way.sender.try_send(Exported::Span(Box::new(span))).is_err() {
+        if way.sender.try_send(Exported::Span(span)).is_err() {
             way.dropped.fetch_add(1, Ordering::Relaxed); // A count that orders nothing.
         }
     }
