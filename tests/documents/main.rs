@@ -13,5 +13,8 @@ mod pages;
 #[cfg(feature = "cli")]
 mod parsed;
 #[cfg(feature = "cli")]
+#[path = "../ports/mod.rs"]
+mod ports;
+#[cfg(feature = "cli")]
 mod shell;
 mod troubleshooting;

@@ -4,12 +4,12 @@
 //! for commands, and starts a server if the block does not.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use crate::pages::{Block, blocks, root};
+use crate::ports;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 const PRELUDE: &str = "tests/documents/prelude.sh";
@@ -59,11 +59,6 @@ fn files_of(page: &str) -> Vec<(String, String)> {
     blocks(page, &text).into_iter().filter_map(named).collect()
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    listener.local_addr().expect("it is bound").port()
-}
-
 impl Scratch {
     /// Creates the folder, with the files that the texts name.
     pub fn new(block: &Block) -> Scratch {
@@ -99,7 +94,7 @@ impl Scratch {
         let token = format!("ops {}\n", "0123456789abcdef".repeat(2));
         fs::write(folder.join("etc/tokens"), token).unwrap();
         fs::set_permissions(folder.join("etc/tokens"), fs::Permissions::from_mode(0o600)).unwrap();
-        let scratch = Scratch { folder, ports: [free_port(), free_port(), free_port()] };
+        let scratch = Scratch { folder, ports: [ports::free(), ports::free(), ports::free()] };
         for (name, text) in files_of(&block.page) {
             fs::write(scratch.folder.join(name), scratch.substituted(&text)).unwrap();
         }

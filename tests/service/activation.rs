@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::ports;
 use crate::served::{self, Server};
 
 /// Starts a server with this listening socket, as a service manager does.
@@ -74,8 +75,7 @@ fn a_socket_file_of_the_manager_stays() {
 
 #[test]
 fn systemd_starts_the_server_at_the_first_connection() {
-    let (listener, address) = listener();
-    drop(listener); // The port is free, and most likely stays so.
+    let address = format!("127.0.0.1:{}", ports::free());
     let mut command = Command::new("systemd-socket-activate");
     command.args(["--listen", &address, env!("CARGO_BIN_EXE_streamdoor"), "serve"]);
     let started = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();

@@ -3,7 +3,7 @@
 //! so.
 
 use std::collections::BTreeSet;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use crate::driver::Driver;
 use crate::install::{self, Missing};
 use crate::installed;
 use crate::ours::result;
+use crate::ports;
 use crate::test_server::TestServer;
 
 /// The program of `@modelcontextprotocol/server-everything`.
@@ -28,7 +29,7 @@ fn python_server() -> String {
     format!("{}/tests/upstream/python_server.py", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A server over HTTP, at a port that was free shortly before.
+/// A server over HTTP.
 struct Web {
     child: Child,
     port: u16,
@@ -36,7 +37,7 @@ struct Web {
 
 impl Web {
     fn start(command: impl FnOnce(u16) -> Command) -> Web {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = ports::free();
         let mut command = command(port);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().unwrap();
