@@ -143,10 +143,9 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let arguments = options.arguments.merged(&tool.arguments)?;
     let timeouts = options.timeouts.map(|timeouts| timeouts.over(tool.timeouts));
     let execute = ExecuteOptions { timeouts, ..ExecuteOptions::default() };
-    let (place, sink) = remote::sink(&options.output)?;
-    let stream = client
-        .call(&tool.name, &arguments, &execute, options.follow.options_for(&options.output))
-        .map_err(remote::failure)?;
+    let follow = options.follow.options_for(&options.output);
+    let (place, sink) = remote::sink(&options.output, follow.delivery_options.kinds)?;
+    let stream = client.call(&tool.name, &arguments, &execute, follow).map_err(remote::failure)?;
     let interrupt = Arc::new(Interrupt::new(client));
     let at_interrupt = Arc::clone(&interrupt);
     stop_on_interrupt(move || at_interrupt.interrupted())?;

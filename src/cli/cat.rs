@@ -164,7 +164,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         Some(id) => through_door(remote::execution(&id)?, &options)?,
         None => of_tool(&mut options)?,
     };
-    let (place, sink) = remote::sink(&options.output)?;
+    let (place, sink) = remote::sink(&options.output, options.read.kinds)?;
     let label = opened.terms.policy.to_string();
     let mut taker = Taker {
         sink,

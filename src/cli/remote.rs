@@ -255,10 +255,10 @@ fn summary(ended: &EndEvent, stream: &EventStream, took: Duration) -> String {
 }
 
 /// Opens the destination of the results. This is the last step before the request is sent.
-pub fn sink(output: &OutputOptions) -> Result<(Destination, Sink), CliError> {
+pub fn sink(output: &OutputOptions, kinds: Kinds) -> Result<(Destination, Sink), CliError> {
     let (place, view) = output.view(io::IsTerminal::is_terminal(&io::stdout()))?;
     let file = place.open()?;
-    let sink = Sink::new(Meter::new(output.style()), file.map(|file| (file, view)));
+    let sink = Sink::new(Meter::new(output.style()), kinds, file.map(|file| (file, view)));
     Ok((place, sink))
 }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use streamdoor::base::Instant;
+use streamdoor::stream::{Kind, Kinds};
 use streamdoor::wire::events::WireEvent;
 
 use super::printable::printable_json;
@@ -29,6 +30,8 @@ pub struct Sink {
     meter: Meter,
     /// The file and the format. `None` if nothing is written.
     output: Option<(BufWriter<File>, View)>,
+    /// True if structured content is written with the bytes and the text that it repeats.
+    has_structured: bool,
     /// True if the file is a terminal.
     is_terminal: bool,
     scratch: Vec<u8>,
@@ -37,13 +40,14 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Returns a sink that writes to `output` in the given format.
-    pub fn new(meter: Meter, output: Option<(File, View)>) -> Sink {
+    /// Returns a sink that writes to `output` in the given format. `kinds` are the wanted kinds.
+    pub fn new(meter: Meter, kinds: Kinds, output: Option<(File, View)>) -> Sink {
         let buffered = |file| BufWriter::with_capacity(BUFFER_BYTES, file);
         Sink {
             meter,
             is_terminal: output.as_ref().is_some_and(|(file, _)| file.is_terminal()),
             output: output.map(|(file, view)| (buffered(file), view)),
+            has_structured: !kinds.is_all(),
             scratch: Vec::new(),
             text: TerminalText::default(),
             error: None,
@@ -91,6 +95,8 @@ impl Sink {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         match (view, event) {
+            (View::Raw | View::Terminal, WireEvent::Chunk(chunk))
+                if chunk.kind == Kind::Structured.name() && !self.has_structured => {}
             (View::Raw, WireEvent::Chunk(chunk)) => self.attempt(|file| file.write_all(chunk.data)),
             (View::Raw, WireEvent::Part(_)) => {
                 event.write_line(&mut scratch);

@@ -127,7 +127,8 @@ fn is_record(kind: Kind) -> bool {
         | Kind::ToolCall
         | Kind::Json
         | Kind::Log
-        | Kind::Content => true,
+        | Kind::Content
+        | Kind::Structured => true,
         Kind::Output
         | Kind::Stdout
         | Kind::Stderr

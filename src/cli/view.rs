@@ -5,7 +5,7 @@ use std::io;
 
 use streamdoor::base::Instant;
 use streamdoor::shard::{Agreed, Delivery, Names, Subscriber};
-use streamdoor::stream::End;
+use streamdoor::stream::{End, Kinds};
 
 use super::progress::Meter;
 use super::session::{Canceller, DeliveryHandler};
@@ -31,7 +31,13 @@ impl ViewWriter {
         canceller: Canceller,
         output: Option<(File, View)>,
     ) -> ViewWriter {
-        ViewWriter { tool, names, canceller, sink: Sink::new(meter, output), is_cancelled: false }
+        ViewWriter {
+            tool,
+            names,
+            canceller,
+            sink: Sink::new(meter, Kinds::ALL, output),
+            is_cancelled: false,
+        }
     }
 
     /// Cancels the tool after an error, because nobody can see its further output.

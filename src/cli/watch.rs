@@ -157,8 +157,9 @@ fn follow(client: &Client, id: &str, options: &WatchOptions) -> Result<(), CliEr
     let id = remote::execution(id)?;
     let mut follow = options.follow.options_for(&options.output);
     follow.from = options.from.0;
+    let kinds = follow.delivery_options.kinds;
     let stream = client.follow(id, follow).map_err(remote::failure)?;
-    let (place, sink) = remote::sink(&options.output)?;
+    let (place, sink) = remote::sink(&options.output, kinds)?;
     remote::follow(stream, &options.output, &place, sink, |_| {}, || {})
 }
 

@@ -67,7 +67,7 @@ fn a_result_is_waited_for_and_an_output_filtered() {
         ("result", seconds(30)),
         ("result?wait_ms=0", seconds(0)),
         ("result?wait_ms=60000", seconds(60)),
-        ("output", output(Kinds::ALL, None, false)),
+        ("output", output(Kinds::RAW, None, false)),
         ("output?kinds=stdout", output(Kinds::NONE.with(Kind::Stdout), None, false)),
     ];
     for (target, call) in table {
@@ -102,7 +102,7 @@ fn a_range_of_an_output_is_asked_for_unless_the_clients_part_is_of_another_one()
         ("HEAD", "Range: bytes=2-5\r\n".into(), None, false),
     ];
     for (method, headers, range, is_known) in table {
-        let call = output(Kinds::ALL, range, is_known);
+        let call = output(Kinds::RAW, range, is_known);
         assert_eq!(called(&with(method, &target, &headers)), call, "{headers}");
     }
 }

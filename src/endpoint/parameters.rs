@@ -62,7 +62,11 @@ pub(super) const WISHES: &[Field] = &[
 pub(super) const DOOR_WISHES: &[Field] = WISHES.split_at(4).0;
 const KIND: Field =
     Field::new("kinds", Shape::Kinds, "The kinds of chunks to deliver. Default: all kinds.");
-pub(super) const KINDS: &[Field] = &[KIND];
+pub(super) const KINDS: &[Field] = &[Field::new(
+    "kinds",
+    Shape::Kinds,
+    "The kinds of chunks in the output. Default: all kinds but `structured`.",
+)];
 
 const FORMATS: &[&str] = &["sse", "ndjson", "ai-sdk", "ag-ui", "langgraph"];
 const SDK_VERSION: Field = Field::new(
@@ -261,9 +265,9 @@ impl<'a> Parameters<'a> {
         Ok(self.query.choice(name, choices)?)
     }
 
-    pub fn kinds(&self) -> Result<Kinds, ApiError> {
+    fn kinds(&self, default: Kinds) -> Result<Kinds, ApiError> {
         if self.query.all("kinds").next().is_none() {
-            return Ok(Kinds::ALL);
+            return Ok(default);
         }
         let kinds: Result<Kinds, _> = self.query.list("kinds").map(str::parse::<Kind>).collect();
         match kinds {
@@ -279,7 +283,7 @@ impl<'a> Parameters<'a> {
         let has_part = self.headers.only("if-range")?.is_none_or(|part| part == etag);
         let range = self.headers.only("range")?.filter(|_| has_part && !is_head);
         Ok(OutputAsk {
-            kinds: self.kinds()?,
+            kinds: self.kinds(Kinds::RAW)?,
             range: range.and_then(ByteRange::parse),
             is_known: has_etag(self.headers.texts("if-none-match"), &etag),
         })
@@ -333,7 +337,7 @@ impl<'a> Parameters<'a> {
             policy: self.choice("policy")?.map(policy_named),
             limit_chunks: self.number("max_chunks")?.map(|chunks| chunks as u32),
             limit_bytes: self.number("max_bytes")?,
-            kinds: self.kinds()?,
+            kinds: self.kinds(Kinds::ALL)?,
             ..DeliveryOptions::default()
         })
     }

@@ -260,7 +260,7 @@ fn the_result_of_another_server_comes_out_as_it_went_in() {
         (Kind::Content, true, &image[..9]),
         (Kind::Content, false, &image[9..]),
         (Kind::Output, false, b"c"),
-        (Kind::Json, false, br#"{"x":1}"#),
+        (Kind::Structured, false, br#"{"x":1}"#),
     ] {
         assert!(all.push_chunk(kind, has_more, bytes));
     }

@@ -28,7 +28,7 @@ impl Form {
     pub fn of(kind: Kind) -> Form {
         match kind {
             Kind::Content => Form::Block,
-            Kind::Json => Form::Structured,
+            Kind::Structured => Form::Structured,
             _ => Form::Text,
         }
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::base::Instant;
+use crate::base::{ExecutionId, Instant};
 use crate::engine::{Coalesce, From, Status, SubscribeError, SubscribeSpec, SubscriberPlace};
 use crate::limits;
 use crate::shard::Delivery;
@@ -54,26 +54,9 @@ impl Stage {
             came_tail_seq: status.as_ref().map_or(1, |status| status.tail_seq),
         });
         let follower = self.shared.lock().followers.len();
-        let granted = match habitat {
-            Habitat::Closure => {
-                let closure = listener(&self.shared, follower, self.plan.closure_panics);
-                self.shard.subscribe(id, spec, closure).map(|_| Seat::Closure)
-            }
-            Habitat::Polled => self.shard.subscribe_polled(id, spec).map(Seat::Polled),
-            Habitat::Remote => self.shard.subscribe_remote(id, spec).map(|mut subscriber| {
-                subscriber.headers_only(headers_only);
-                Seat::Remote(Box::new(subscriber))
-            }),
-            #[cfg(feature = "server")]
-            Habitat::Door => {
-                let (lines, world) = (&self.lines, &self.world);
-                let reader = lines.read(&mut self.shard, (execution, id), spec, world);
-                reader.map(|mut reader| {
-                    reader.headers_only(headers_only);
-                    Seat::Door(Box::new(reader))
-                })
-            }
-        };
+        let preempt = self.hurry_process(execution);
+        let granted = self.take_seat((execution, id), follower, habitat, (spec, headers_only));
+        let is_hurried = std::mem::replace(&mut self.shared.lock().preempt, preempt) != preempt;
         let mut watcher = None;
         match granted {
             Ok(seat) => {
@@ -97,7 +80,52 @@ impl Stage {
             }
         }
         self.shared.lock().joining = None;
+        if is_hurried && self.random.chance(1, 4) {
+            self.cancel(execution);
+        }
         watcher
+    }
+
+    /// Asks the shard for a subscriber of that habitat.
+    fn take_seat(
+        &mut self,
+        (execution, id): (usize, ExecutionId),
+        follower: usize,
+        habitat: Habitat,
+        (spec, headers_only): (SubscribeSpec, bool),
+    ) -> Result<Seat, SubscribeError> {
+        match habitat {
+            Habitat::Closure => {
+                let closure = listener(&self.shared, follower, self.plan.closure_panics);
+                self.shard.subscribe(id, spec, closure).map(|_| Seat::Closure)
+            }
+            Habitat::Polled => self.shard.subscribe_polled(id, spec).map(Seat::Polled),
+            Habitat::Remote => self.shard.subscribe_remote(id, spec).map(|mut subscriber| {
+                subscriber.headers_only(headers_only);
+                Seat::Remote(Box::new(subscriber))
+            }),
+            #[cfg(feature = "server")]
+            Habitat::Door => {
+                let (lines, world) = (&self.lines, &self.world);
+                let reader = lines.read(&mut self.shard, (execution, id), spec, world);
+                reader.map(|mut reader| {
+                    reader.headers_only(headers_only);
+                    Seat::Door(Box::new(reader))
+                })
+            }
+        }
+    }
+
+    /// Now and then lets a producer in another process write all the time while somebody joins: it
+    /// writes under a gate that the subscriber narrows. Returns the chance of before.
+    fn hurry_process(&mut self, execution: usize) -> u64 {
+        let mut scene = self.shared.lock();
+        let preempt = scene.preempt;
+        let is_meant = preempt > 0 && scene.executions[execution].is_in_process();
+        if is_meant && self.random.chance(1, 2) {
+            scene.preempt = 1_000;
+        }
+        preempt
     }
 
     /// Notes the backlog of a reader that reads a ring by itself, which is no lag.

@@ -194,7 +194,7 @@ impl Stage {
         }
     }
 
-    fn cancel(&mut self, execution: usize) {
+    pub(super) fn cancel(&mut self, execution: usize) {
         let id = self.shared.lock().executions[execution].id;
         let mut scene = self.shared.lock();
         scene.say(|| format!("cancel {execution}"));

@@ -47,11 +47,13 @@ pub enum Kind {
     Custom = 11,
     /// A part of an answer that is not only text: a content block of MCP, as JSON.
     Content = 12,
+    /// The result once more, as one JSON value. Raw output leaves it out, unless it is asked for.
+    Structured = 13,
 }
 
 impl Kind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Output,
         Kind::Stdout,
         Kind::Stderr,
@@ -65,6 +67,7 @@ impl Kind {
         Kind::Log,
         Kind::Custom,
         Kind::Content,
+        Kind::Structured,
     ];
 
     /// Returns the kind with number `raw`, which may come from another process.
@@ -89,6 +92,7 @@ impl Kind {
             Kind::Log => "log",
             Kind::Custom => "custom",
             Kind::Content => "content",
+            Kind::Structured => "structured",
         }
     }
 }
@@ -136,6 +140,9 @@ impl Kinds {
     pub const ALL: Kinds = Kinds(u16::MAX);
     /// The empty set, to start with for [`Kinds::with`].
     pub const NONE: Kinds = Kinds(0);
+
+    /// The kinds of raw output: all but [`Kind::Structured`], which repeats others.
+    pub const RAW: Kinds = Kinds(!(1 << Kind::Structured as u16));
 
     /// Returns this set with `kind` added.
     #[must_use]

@@ -228,7 +228,7 @@ fn publish(out: &mut Output, piece: OutputPiece) -> Result<(), Stopped> {
             out.send_part(Kind::Output, Kind::Output as u8, text.as_bytes())
         }
         OutputPiece::Block(block) => send(Kind::Content, block.to_string().as_bytes()),
-        OutputPiece::Structured(value) => send(Kind::Json, value.to_string().as_bytes()),
+        OutputPiece::Structured(value) => send(Kind::Structured, value.to_string().as_bytes()),
         OutputPiece::Log(line) => send(Kind::Log, line.to_string().as_bytes()),
         OutputPiece::Progress { progress, total, message } => {
             let report = Report::amount(progress, total);

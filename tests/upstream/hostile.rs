@@ -1,9 +1,10 @@
 //! An upstream server that crashes, hangs, floods and lies. Each call ends once, with an error that
 //! says what was wrong. Other calls go on.
 
+use std::process::Command;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use streamdoor::client::{ExecuteOptions, FollowOptions, StreamEvent};
 use streamdoor::engine::Timeouts;
 use streamdoor::reactor::Clock;
@@ -41,6 +42,46 @@ fn what_was_streamed_is_not_said_again() {
     let called = test_server.call("partial", json!({}));
     called.assert_ended("completed", "");
     assert_eq!(called.text, "one two three");
+}
+
+/// Returns the standard output of the program.
+fn printed(arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
+    let output = command.args(arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn raw_output_has_structured_content_only_if_it_is_asked_for() {
+    let test_server = TestServer::scripted("handshake");
+    let address = test_server.server.address();
+    let url = format!("http://{address}");
+    for (tool, raw) in [("structured", "[FILE] a.txt"), ("only_structured", "{\"sum\":5}")] {
+        assert_eq!(printed(&["call", &url, tool]), raw);
+        let body = json!({"tool": tool}).to_string();
+        let created = test_server.server.ask("POST", "/v1/executions", &body);
+        let links = serde_json::from_str::<Value>(&created).unwrap()["links"].clone();
+        // The stream begins before the end, and the other response after it.
+        for _ in 0..2 {
+            let (status, output) = ask(address, "GET", links["output"].as_str().unwrap(), "");
+            let is_chunked = output.ends_with("0\r\n\r\n");
+            assert_eq!(status, 200, "{output}");
+            assert!(output == raw || is_chunked && output.contains(&format!("\r\n{raw}\r\n")));
+            assert_eq!(output.contains("{"), raw.contains("{"), "{output}");
+            test_server.server.ask("GET", links["result"].as_str().unwrap(), "");
+        }
+        // All of it is in the other formats.
+        let called = test_server.call(tool, json!({}));
+        assert_eq!(called.others.len(), 1, "{tool}: {called:?}");
+        assert_eq!(called.others[0].0, "structured", "{tool}");
+        // It is in raw output if it is asked for.
+        let asked = printed(&["call", &url, tool, "--kinds", "structured"]);
+        assert_eq!(asked, called.others[0].1);
+        let output = links["output"].as_str().unwrap();
+        let (_, asked) = ask(address, "GET", &format!("{output}?kinds=structured"), "");
+        assert_eq!(asked, called.others[0].1);
+    }
 }
 
 #[test]

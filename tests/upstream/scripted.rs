@@ -115,7 +115,7 @@ fn discover(script: &str, id: &Value) {
     }
 }
 
-const TOOLS: [&str; 17] = [
+const TOOLS: [&str; 19] = [
     "echo",
     "fail",
     "refuse",
@@ -132,6 +132,8 @@ const TOOLS: [&str; 17] = [
     "change",
     "cancelled",
     "promise",
+    "structured",
+    "only_structured",
     "with/slash and blanks",
 ];
 
@@ -202,6 +204,14 @@ fn call(id: &Value, params: &Value) {
         "huge" => say_text(&"x".repeat(17 << 20)),
         "shapeless" => answer(id, json!({"content": [{"text": "a block without a type"}]})),
         "promise" => answer(id, text("without what was promised")),
+        "structured" => {
+            let mut result = text("[FILE] a.txt");
+            result["structuredContent"] = json!({"content": "[FILE] a.txt"});
+            answer(id, result);
+        }
+        "only_structured" => {
+            answer(id, json!({"content": [], "structuredContent": {"sum": 5}}));
+        }
         "partial" => {
             partial(token, 0, "one ");
             partial(token, 0, "one "); // A duplicate.

@@ -35,7 +35,7 @@ __all__ = [
 POLICIES = ("drop", "drop_oldest", "buffer", "block", "conflate", "disconnect")
 KINDS = (
     "output", "stdout", "stderr", "row", "match", "sample", "text", "tool_call", "tool_arguments",
-    "json", "log", "custom", "content",
+    "json", "log", "custom", "content", "structured",
 )
 OUTCOMES = {
     1: "completed", 2: "failed", 3: "cancelled", 4: "timed_out",

@@ -75,16 +75,11 @@ fn try_start_tool<R: Reactor + 'static>(
         owner: hosted.owner,
         ..ExecuteOptions::default()
     };
-    let is_relayed = prepared.tool.as_ref().is_some_and(|spec| spec.is_relayed);
     let opened = shard.execute_prepared(prepared, options);
     let execution = opened.map_err(|error| error.to_string())?;
     records::log_started_by(shard, None, execution, tool);
-    // Another server repeats its structured content as text (A35).
-    let kinds = match is_relayed {
-        true => Kind::ALL.into_iter().filter(|kind| *kind != Kind::Json).collect(),
-        false => Kinds::ALL,
-    };
     let policy = Policy::Block;
+    let kinds = Kinds::RAW; // A model reads a result once (A35).
     let spec = SubscribeSpec { policy, demand: WINDOW, kinds, ..SubscribeSpec::default() };
     let receiver = AgentReceiver { run: handle, call };
     let attached = shard.attach(execution, spec, |_| Call::Guest(Destination::Agent(receiver)));

@@ -133,7 +133,9 @@ impl Mcp {
                 self.hear_log(hub, handle, chunk)
             }
             // Structured content is sent as a whole, with the answer.
-            McpReceiver::Call(handle) if chunk.kind == Kind::Json && self.is_relayed(handle) => {
+            McpReceiver::Call(handle)
+                if chunk.kind == Kind::Structured && self.is_relayed(handle) =>
+            {
                 if let Some(call) = self.calls.get_mut(handle) {
                     call.reached.come_past(chunk);
                 }
