@@ -331,8 +331,8 @@ pub const HTTP_SMALL_BODY_BYTES_MAX: u64 = 4 << 10;
 pub const JSON_DEPTH_MAX: u32 = 64;
 /// Bytes of pipelined requests behind an unanswered one. Beyond these, nothing more is received.
 pub const HTTP_PIPELINED_BYTES_MAX: usize = 16 << 10;
-/// Bytes of answers to pipelined requests that are answered together. After the answer that exceeds
-/// them the connection is closed, because a small request can have a large answer.
+/// Bytes of answers to pipelined requests that are answered together. Beyond these the client has
+/// to read first, because a small request can have a large answer.
 pub const HTTP_ANSWERS_BYTES_MAX: usize = 256 << 10;
 /// Length of the shortest document that is compressed. A shorter one fits into one packet anyway.
 pub const COMPRESSED_BYTES_MIN: usize = 1 << 10;
@@ -395,6 +395,9 @@ pub const CARRY_KEPT_BYTES_MAX: usize = 256 << 10;
 pub const CARRIES_BYTES_MAX: usize = 256 << 20;
 /// Socket events that one turn handles.
 pub const SOCKET_EVENTS_PER_TURN: u32 = 1_024;
+/// Requests of one connection that are answered in one turn, some 50 µs of work. Those behind them
+/// wait for the next. 20 at once moved the p99 of the streams of others.
+pub const REQUESTS_PER_TURN: u32 = 8;
 /// Time from a request's first byte to its complete head. For the first request of a connection, it
 /// starts with the connection.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);

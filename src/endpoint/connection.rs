@@ -7,9 +7,7 @@
 //! Invariants:
 //! - H1: each request gets exactly one answer, and no answer begins before the previous one is
 //!   complete.
-//! - H2: the output depends on the bytes and their order, not on how they are cut. The exception is
-//!   a piece whose answers exceed [`limits::HTTP_ANSWERS_BYTES_MAX`]: the next answer closes the
-//!   connection.
+//! - H2: the output depends on the bytes and their order, not on how they are cut.
 //! - H3: nothing is kept between requests: an idle connection has no memory of its own.
 //! - H4: after an answer that leaves bytes of its request unread, the connection is closed.
 
@@ -81,6 +79,11 @@ pub enum ConnectionStep {
     /// A call to carry out and to answer. Then [`HttpConnection::resume`] must be called. A part of
     /// a long body is answered with [`HttpConnection::take_part`] if it was accepted.
     Call(ApiCall),
+    /// A pause after [`limits::REQUESTS_PER_TURN`] requests that needed no call, or after
+    /// [`limits::HTTP_ANSWERS_BYTES_MAX`] bytes of answers. More bytes are kept:
+    /// [`HttpConnection::resume`] must be called once other work had its turn and the answers are
+    /// sent.
+    Pause,
     /// The end of the connection, after the pending output was sent.
     Close,
 }
@@ -442,7 +445,7 @@ impl HttpConnection {
         self.state = if context.keeps_alive { HttpState::Head } else { HttpState::Closed };
     }
 
-    /// Reads requests until one needs a call, or until the bytes end.
+    /// Reads requests until one needs a call, until the bytes end, or until enough were answered.
     fn run(
         &mut self,
         bytes: &[u8],
@@ -451,6 +454,7 @@ impl HttpConnection {
     ) -> ConnectionStep {
         let answers_start = out.len();
         let mut input = bytes;
+        let mut answered_count = 0;
         loop {
             match self.reader.read(&mut input) {
                 Ok(Some(RequestPart::Head(head))) => {
@@ -472,29 +476,20 @@ impl HttpConnection {
                 }
                 Ok(Some(RequestPart::End)) => {
                     self.arrival.body_bytes = None;
-                    let has_room = out.len() - answers_start < limits::HTTP_ANSWERS_BYTES_MAX;
                     let has_more = !input.is_empty() || !self.input_ended;
-                    if let HttpState::Body(pending) = &mut self.state
-                        && let ParsedHead::Parts(lines) = &mut pending.parsed
-                    {
-                        lines.end();
-                        pending.may_keep_alive = has_room && has_more && self.reader.keeps_alive();
-                        match self.next_part(around, out) {
-                            Some(ConnectionStep::Call(call)) => {
-                                self.kept = input.to_vec();
-                                return ConnectionStep::Call(call);
-                            }
-                            Some(step) => return step,
-                            None => continue,
-                        }
-                    }
-                    match self.end_request(has_room && has_more, around, out) {
-                        None => {}
-                        Some(ConnectionStep::Call(call)) => {
+                    let step = match self.end_parts(has_more) {
+                        true => self.next_part(around, out),
+                        false => self.end_request(has_more, around, out),
+                    };
+                    answered_count += 1;
+                    let is_enough = answered_count == limits::REQUESTS_PER_TURN
+                        || out.len() - answers_start >= limits::HTTP_ANSWERS_BYTES_MAX;
+                    let pause = (is_enough && !input.is_empty()).then_some(ConnectionStep::Pause);
+                    if let Some(step) = step.or(pause) {
+                        if step != ConnectionStep::Close {
                             self.kept = input.to_vec();
-                            return ConnectionStep::Call(call);
                         }
-                        Some(step) => return step,
+                        return step;
                     }
                 }
                 Ok(None) => {
@@ -512,6 +507,15 @@ impl HttpConnection {
                 Err(refusal) => return self.refuse(refusal, around, out),
             }
         }
+    }
+
+    /// Notes the end of a body of parts. Returns false if this body is none.
+    fn end_parts(&mut self, has_more: bool) -> bool {
+        let HttpState::Body(pending) = &mut self.state else { return false };
+        let ParsedHead::Parts(lines) = &mut pending.parsed else { return false };
+        lines.end();
+        pending.may_keep_alive = has_more && self.reader.keeps_alive();
+        true
     }
 
     /// Returns the step for the next part of a long body, if its line is complete. `None` if the

@@ -62,6 +62,7 @@ fn serve(connection: &mut HttpConnection, mut step: ConnectionStep, got: &mut Te
     loop {
         match step {
             ConnectionStep::Wait => return assert!(connection.wants_bytes() || got.is_closed),
+            ConnectionStep::Pause => assert!(connection.due() == AwaitedEvent::Request),
             ConnectionStep::Close => return got.is_closed = true,
             ConnectionStep::Call(call) => {
                 assert!(!got.is_closed);

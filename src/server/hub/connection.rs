@@ -102,8 +102,8 @@ pub(in crate::server) enum Timer {
     Result,
     /// A part waits for room.
     Part,
-    /// Parts of a body were taken in this turn. The next ones are taken in the next turn.
-    NextParts,
+    /// The work of a turn is done. The rest of the input is taken in the next turn.
+    Resume,
     /// A request waits for other shards.
     Join,
     /// A stream has to send a keep-alive.

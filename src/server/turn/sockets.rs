@@ -152,7 +152,7 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
     mut step: ConnectionStep,
 ) {
     records::log_answered(shard);
-    let mut part_count = 0;
+    let (mut part_count, mut request_count) = (0, 0);
     loop {
         match step {
             ConnectionStep::Wait => break,
@@ -161,11 +161,15 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
                     peers::begin_move(shard, id, call, home);
                     return;
                 }
-                part_count += u32::from(is_of_many(&call));
+                match is_of_many(&call) {
+                    true => part_count += 1,
+                    false => request_count += 1,
+                }
                 if requests::carry_out_call(shard, id, call) == Answered::Later {
                     break;
                 }
             }
+            ConnectionStep::Pause => request_count = limits::REQUESTS_PER_TURN,
             ConnectionStep::Close => {
                 let hub = &mut shard.guests.hub;
                 if let Some(connection) = hub.writable(id) {
@@ -182,8 +186,8 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
             connection.is_full = true;
             break;
         }
-        if part_count == limits::PARTS_PER_TURN {
-            pause_parts(shard, id);
+        if part_count == limits::PARTS_PER_TURN || request_count == limits::REQUESTS_PER_TURN {
+            pause(shard, id);
             return;
         }
         step = connection.converse(|http, out| http.resume(&around, out));
@@ -191,11 +195,11 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
     hub::settle_connection(shard, id);
 }
 
-/// Interrupts a long body, so that other connections get their turn first.
-fn pause_parts<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
+/// Interrupts a long body or a row of requests, so that everything else gets its turn first.
+fn pause<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
     let now = shard.now;
     let hub = &mut shard.guests.hub;
-    hub.set_timer(id, Some((Timer::NextParts, now)));
+    hub.set_timer(id, Some((Timer::Resume, now)));
     shard.reactor.set_receiving(id, false);
 }
 

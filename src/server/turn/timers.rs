@@ -49,7 +49,7 @@ pub(in crate::server) fn fire_timers<R: Reactor + 'static>(shard: &mut ServerSha
             }
             Timer::Result => calls::answer_late(shard, id),
             Timer::Part => workers::refuse_part(shard, id),
-            Timer::NextParts => {
+            Timer::Resume => {
                 sockets::converse(shard, id, |http, around, out| http.resume(around, out))
             }
             Timer::Join => streams::join_late(shard, id),

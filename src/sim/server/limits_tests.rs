@@ -305,3 +305,42 @@ fn bodies_that_have_begun_have_so_much_room_together() {
         assert_eq!(begin(&mut test_server).1, "");
     }
 }
+
+#[test]
+fn requests_that_come_at_once_leave_others_their_turn() {
+    let mut test_server = TestServer::new();
+    let many = test_server.visit(&get("/healthz"));
+    let one = test_server.visit(&get("/healthz"));
+    for client in [many, one] {
+        assert!(test_server.hear(client).starts_with("HTTP/1.1 200 "));
+    }
+    let count = 10 * limits::REQUESTS_PER_TURN as usize;
+    for path in ["/nowhere", "/v1/tools"] {
+        let requests = get(path).repeat(count);
+        test_server.world.client_send(many, requests.as_bytes()).unwrap();
+        test_server.world.client_send(one, get("/healthz").as_bytes()).unwrap();
+        let (mut heard, mut answered_before) = (String::new(), None);
+        let answers = |heard: &str| heard.matches("HTTP/1.1 ").count();
+        while answers(&heard) < count {
+            test_server.turn_once();
+            let mut buffer = [0; 64 << 10];
+            while let Ok(bytes) = test_server.world.client_receive(many, &mut buffer) {
+                heard += str::from_utf8(&buffer[..bytes]).unwrap();
+            }
+            if answered_before.is_none()
+                && test_server.world.client_receive(one, &mut buffer).is_ok()
+            {
+                answered_before = Some(answers(&heard));
+            }
+        }
+        let answered_before = answered_before.expect("the other client has its reply");
+        assert!(answered_before <= 2 * limits::REQUESTS_PER_TURN as usize, "{answered_before}");
+    }
+    // A client that sends no more gets all replies, too.
+    test_server.world.client_send(many, get("/nowhere").repeat(count).as_bytes()).unwrap();
+    test_server.world.client_finish(many);
+    test_server.pass(SECOND);
+    let heard = test_server.hear(many);
+    assert_eq!(heard.matches("HTTP/1.1 404").count(), count);
+    assert!(heard.ends_with("<end>"));
+}

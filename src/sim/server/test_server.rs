@@ -102,7 +102,7 @@ impl TestServer {
         while self.turn_once() {}
     }
 
-    fn turn_once(&mut self) -> bool {
+    pub fn turn_once(&mut self) -> bool {
         let has_worked = self.present().map(ServerShard::turn).fold(false, |a, b| a | b);
         self.model.as_mut().is_some_and(|m| m.step(&self.world)) | has_worked
     }

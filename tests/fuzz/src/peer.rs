@@ -66,6 +66,7 @@ impl Peer {
         loop {
             match step {
                 ConnectionStep::Wait => break assert!(!self.got.is_closed),
+                ConnectionStep::Pause => {}
                 ConnectionStep::Close => break self.got.is_closed = true,
                 ConnectionStep::Call(call) => {
                     assert!(!self.got.is_closed, "a request behind the end");
