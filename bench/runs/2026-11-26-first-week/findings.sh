@@ -98,7 +98,7 @@ heading "28 whole floats"
 show "curl -s $url/v1/executions -H '$json' -d '{\"tool\":\"slow_data_processor\",\"arguments\":{\"chunks\":1},\"retention_ms\":1000.0}' | cut -c1-80"
 heading "29 OpenAPI (tests/openapi judges it)"
 show "curl -s $url/openapi.json | python3 -c 'import json,sys; d=json.load(sys.stdin); print(d[\"servers\"], len(d[\"tags\"]), \"tags;\", sum(\"description\" in o for p in d[\"paths\"].values() for o in p.values() if isinstance(o, dict)), \"descriptions\")'"
-heading "30 structured content after text (open)"
+heading "30 structured content is not glued to text"
 cat > mcp.py <<'P'
 import json, sys
 for line in sys.stdin:

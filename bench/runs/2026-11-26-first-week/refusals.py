@@ -5,11 +5,13 @@ Usage: refusals.py PROGRAM [BATCH]   (standard library)
 
 BATCH is the number of requests that are sent at once, by default 20.
 
-It prints p50 and p99 of the delivery latency (the bounds of the buckets of /metrics), and counts the
-lines of the log.
+It prints p50 and p99 of the delivery latency (the bounds of the buckets of /metrics), and how many of
+1,000 chunks came later than some of these bounds. It counts the lines of the log. The server has the
+first CPU, and the clients have the second one.
 """
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -20,6 +22,8 @@ import time
 CHUNKS = 3_000
 BATCH = int(sys.argv[2]) if len(sys.argv) == 3 else 20
 REFUSALS_PER_SECOND = 10_000
+ROUNDS = 8
+LATER = (50e-6, 100e-6, 250e-6, 500e-6)
 HEAD = "{} {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n"
 
 
@@ -55,13 +59,16 @@ def percentile(before, after, share):
 
 
 def stream(place):
-    """Runs a tool and returns p50 and p99 of its delivery."""
+    """Runs a tool and describes the latency of its delivery."""
     before = histogram(place)
     arguments = {"chunks": CHUNKS, "delay_ms": 1, "chunk_size": 100}
     call = json.dumps({"tool": "slow_data_processor", "arguments": arguments}).encode()
     ask(place, "POST", "/v1/executions?format=ndjson", call)
     after = histogram(place)
-    return percentile(before, after, 0.5), percentile(before, after, 0.99)
+    later = {bound: 1000 - 1000 * (after[bound] - before.get(bound, 0)) / CHUNKS for bound in after}
+    shown = [f"{later[bound]:.1f} > {float(bound) * 1e6:g} us" for bound in after if float(bound) in LATER]
+    p50, p99 = percentile(before, after, 0.5), percentile(before, after, 0.99)
+    return f"p50 <= {p50 * 1e6:g} us, p99 <= {p99 * 1e6:g} us; of 1,000: " + ", ".join(shown)
 
 
 class Flood(threading.Thread):
@@ -74,31 +81,34 @@ class Flood(threading.Thread):
     def run(self):
         batch = b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n" * BATCH
         with socket.create_connection(self.place) as connection:
+            due = time.time()
             while not self.is_over:
-                started, answered = time.time(), 0
+                answered = 0
                 connection.sendall(batch)
                 while answered < BATCH:
                     answered += connection.recv(1 << 16).count(b"HTTP/1.1 404")
                 self.count += BATCH
-                time.sleep(max(0, BATCH / REFUSALS_PER_SECOND - (time.time() - started)))
+                due += BATCH / REFUSALS_PER_SECOND
+                time.sleep(max(0, due - time.time()))
 
 
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__.strip())
+    os.sched_setaffinity(0, {1})
     with tempfile.NamedTemporaryFile() as log:
-        command = [sys.argv[1], "serve", "--log", "json", "--listen", "127.0.0.1:0", "--door", "off"]
+        command = ["taskset", "-c", "0", sys.argv[1], "serve", "--log", "json", "--listen", "127.0.0.1:0", "--door", "off"]
         with subprocess.Popen(command, stderr=log) as server:
             place = listening(log.name)
-            for _ in range(4):
-                print("quiet  p50 <= {:g} s, p99 <= {:g} s".format(*stream(place)))
+            for _ in range(ROUNDS):
+                print("quiet", stream(place), flush=True)
                 flood, started = Flood(place), time.time()
                 flood.start()
-                p50, p99 = stream(place)
+                latency = stream(place)
                 flood.is_over = True
                 flood.join()
                 rate = flood.count / (time.time() - started)
-                print(f"flood  p50 <= {p50:g} s, p99 <= {p99:g} s, {rate:.0f} refusals/s")
+                print(f"flood {latency}; {rate:.0f} refusals/s", flush=True)
             server.terminate()
         records = [json.loads(line) for line in open(log.name)]
     refused = [record["count"] for record in records if record["event"] == "requests_refused"]
