@@ -105,6 +105,8 @@ pub(super) struct Deliveries {
     /// Set if the delivery goes to all local subscribers of its execution, beginning with this one.
     /// `recipients` is not used then.
     abreast_from: Option<u32>,
+    /// True if `fan_out` was made up with its publication, and was not taken yet.
+    is_made_up: bool,
 }
 
 impl Deliveries {
@@ -121,6 +123,7 @@ impl Deliveries {
             },
             recipients: Vec::with_capacity(limits.subscribers_per_execution_max as usize),
             abreast_from: None,
+            is_made_up: false,
         }
     }
 
@@ -136,7 +139,39 @@ impl Deliveries {
     /// True if no execution has anything pending.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.scan.is_none() && self.dirty.is_empty()
+        self.scan.is_none() && self.dirty.is_empty() && !self.is_made_up
+    }
+
+    /// True if a delivery was made up that has to be taken before the next event.
+    #[inline]
+    pub fn is_made_up(&self) -> bool {
+        self.is_made_up
+    }
+
+    /// Makes up the delivery of what was just published, if it is the only one and goes to all
+    /// local subscribers. [`Deliveries::step`] returns it.
+    #[inline]
+    pub fn make_up(&mut self, execution: Handle, e: &mut Execution) -> bool {
+        assert!(self.is_idle()); // It would come before others.
+        self.is_made_up = self.deliver_abreast(execution, e);
+        self.is_made_up
+    }
+
+    /// Moves all local subscribers over what is pending, if they are abreast.
+    #[inline]
+    fn deliver_abreast(&mut self, execution: Handle, e: &mut Execution) -> bool {
+        if e.outcome.is_some() || e.gated() {
+            return false;
+        }
+        let Some(range) = e.audience.locals.advance(&e.log) else { return false };
+        let end_seq = e.log.head_seq() + 1;
+        self.fan_out = FanOut::of(execution, range, end_seq);
+        self.abreast_from = Some(e.audience.next_turn());
+        if range.1 < end_seq {
+            e.dirty = true; // The rest follows in a later turn.
+            self.dirty.push_back(execution);
+        }
+        true
     }
 
     /// True while the subscribers of this execution are being asked. None leaves the list then.
@@ -171,6 +206,9 @@ impl Deliveries {
     /// Looks for the next delivery, up to the next consequence for the engine.
     #[inline]
     pub fn step(&mut self, executions: &mut Pool<Execution>, effects: &mut Effects) -> Step {
+        if std::mem::take(&mut self.is_made_up) {
+            return Step::Deliver;
+        }
         if self.scan.is_none() {
             match self.begin_scan(executions) {
                 NextScan::Nothing => return Step::Nothing,
@@ -192,20 +230,10 @@ impl Deliveries {
             if count == 0 {
                 continue;
             }
-            let turn = e.audience.next_turn();
-            if e.outcome.is_none()
-                && !e.gated()
-                && let Some((from_seq, until_seq)) = e.audience.locals.advance(&e.log)
-            {
-                let range = (from_seq, until_seq);
-                self.fan_out = FanOut::of(execution, range, e.log.head_seq() + 1);
-                self.abreast_from = Some(turn);
-                if until_seq <= e.log.head_seq() {
-                    e.dirty = true; // The rest follows in a later turn.
-                    self.dirty.push_back(execution);
-                }
+            if self.deliver_abreast(execution, e) {
                 return NextScan::Delivery;
             }
+            let turn = e.audience.next_turn();
             self.scan = Some(Scan { execution, at: turn, remaining: count });
             return NextScan::Walk;
         }

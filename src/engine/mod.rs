@@ -170,13 +170,14 @@ impl Engine {
     pub fn handle(&mut self, event: Event, now: Instant) {
         self.effects.now = now;
         match event {
-            Event::Published(execution, facts) => self.published(execution, facts),
+            Event::Published(execution, facts) => self.published(execution, facts, false),
             Event::Demand(subscriber, count) => self.demand(subscriber, count),
             event => self.handle_rare(event),
         }
     }
 
     fn handle_rare(&mut self, event: Event) {
+        assert!(!self.deliveries.is_made_up()); // Its recipients might leave.
         match event {
             Event::Open(spec) => self.open(spec),
             Event::Subscribe(id, spec) => self.subscribe(id, &spec),
@@ -237,6 +238,12 @@ impl Engine {
         self.effects.pop()
     }
 
+    /// True if no action is pending: [`Engine::next_action`] would return `None`.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.effects.is_empty() && self.deliveries.is_idle()
+    }
+
     /// The subscribers that the last [`Action::Deliver`] goes to. The slice is valid until the next
     /// action is requested.
     #[inline]
@@ -282,8 +289,18 @@ impl Engine {
         }
     }
 
+    /// Like [`Event::Published`]. If nothing but one delivery to all local subscribers follows, it
+    /// is made up at once. [`Engine::next_fan_out`] must be called before the next event.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, execution: Handle, chunks: &[ChunkFacts], now: Instant) {
+        self.effects.now = now;
+        let is_first = self.is_settled();
+        self.published(execution, chunks, is_first);
+    }
+
+    /// Handles chunks. Their delivery may be made up at once if `is_first`: nothing is pending.
     #[inline(always)] // The number of chunks, most often one, is known at the call site.
-    fn published(&mut self, execution: Handle, chunks: &[ChunkFacts]) {
+    fn published(&mut self, execution: Handle, chunks: &[ChunkFacts], is_first: bool) {
         let e = self.registry.executions.get_mut(execution).expect("a publishing execution lives");
         assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
         e.active_at = self.effects.now;
@@ -293,9 +310,11 @@ impl Engine {
         }
         self.effects.counters.chunks_published += chunks.len() as u64;
         self.effects.counters.bytes_published += e.log.total_bytes() - bytes_before;
-        self.deliveries.mark(execution, e);
         if e.log.head_seq() >= e.trip_seq {
+            self.deliveries.mark(execution, e);
             self.trip(execution);
+        } else if !is_first || !self.deliveries.make_up(execution, e) {
+            self.deliveries.mark(execution, e);
         }
     }
 

@@ -368,7 +368,31 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         self.did = Duties::default();
         probe!(turn_begin, self.now.nanos());
         self.wake_readers(); // For chunks that were published since the last turn.
-        if self.reactor.poll() > 0 {
+        let has_events = self.reactor.poll() > 0;
+        if !has_events && self.is_quiet() {
+            self.counters.turns += 1;
+            self.counters.turns_idle += 1;
+            probe!(turn_end, false, 0);
+            return false;
+        }
+        self.do_duties(has_events)
+    }
+
+    /// True if a turn without events of the reactor has nothing to do.
+    #[inline]
+    fn is_quiet(&mut self) -> bool {
+        !self.mailbox_pending
+            && self.runnable.is_empty()
+            && self.away.is_empty()
+            && self.engine.is_settled()
+            && !self.rings.has_excess()
+            && self.guests.is_quiet()
+            && !self.deadline_is_due()
+    }
+
+    /// Carries out the duties of a turn, in their order. Returns true if there were any.
+    fn do_duties(&mut self, has_events: bool) -> bool {
+        if has_events {
             self.did.note(Duty::Reactor);
             O::take_over(self); // Replies then cover all chunks.
             self.answer_bell();

@@ -65,6 +65,10 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
     fn is_busy(&self) -> bool {
         false
     }
+    /// True if no guest has anything to do in a turn without events, now and at its deadlines.
+    fn is_quiet(&self) -> bool {
+        false
+    }
     /// Prepares for a sleep of the shard. Returns false if a guest has something to do.
     fn may_sleep(_shard: &mut Shard<R, Self>) -> bool {
         true
@@ -259,6 +263,11 @@ impl<R: Reactor + 'static> Outlet<R> for () {
     type Key = Nowhere;
     type Run = ();
     type Message = Nowhere;
+
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        true
+    }
 
     fn deliver(&mut self, to: Nowhere, _: SubscriberId, _: &Chunk<'_>, _: Giving<'_, R>) {
         match to {}

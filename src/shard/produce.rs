@@ -273,7 +273,7 @@ pub(super) fn ingest<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>
         let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
         run.chunk_facts(run.ingested_seq + 1..=until_seq, &mut facts);
         shard.guests.copy_out(run, until_seq, &mut shard.scratch);
-        shard.engine.handle(Event::Published(run.handle, &facts), shard.now);
+        shard.engine.publish(run.handle, &facts, shard.now);
         run.ingested_seq = until_seq;
         act::pump(shard);
         shard.deadline_stale |= shard.engine.take_has_armed();
@@ -291,13 +291,15 @@ pub(super) fn ingest_written<R: Reactor + 'static, O: Outlet<R>>(
     let run = shard.runs[index as usize].as_mut().expect("they were written to its ring");
     let until_seq = run.ingested_seq + facts.len() as u64;
     shard.guests.copy_out(run, until_seq, &mut shard.scratch);
-    shard.engine.handle(Event::Published(run.handle, facts), shard.now);
+    shard.engine.publish(run.handle, facts, shard.now);
     run.ingested_seq += facts.len() as u64;
     assert!(run.ingested_seq == run.head_seq());
     if run.has_readers_elsewhere() && !shard.published.contains(&index) {
         shard.published.push(index);
     }
-    act::pump(shard);
+    if !shard.engine.is_settled() || shard.fan.is_some() {
+        act::pump(shard);
+    }
     shard.deadline_stale |= shard.engine.take_has_armed();
 }
 
