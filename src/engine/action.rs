@@ -60,8 +60,8 @@ pub enum Action {
     Progress(SubscriberId, Handle, Progress),
     /// Reports the end to a subscriber, and forgets the subscriber.
     End(SubscriberId, Handle, End),
-    /// Forgets a subscriber without a report, because it has left.
-    Forget(SubscriberId),
+    /// Forgets a subscriber of this execution without a report, because it has left.
+    Forget(SubscriberId, Handle),
 
     // --- Readers on other threads ---
     /// Writes the progress to where all readers see it, and wakes them.

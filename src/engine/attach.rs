@@ -145,8 +145,9 @@ impl Engine {
     }
 
     fn resumed(&mut self, lost: SubscriberId) {
+        let execution = self.registry.execution_of(lost).expect("it keeps its place");
         self.effects.counters.subscribers_resumed += 1;
-        self.effects.push(Action::Forget(lost));
+        self.effects.push(Action::Forget(lost, execution));
         self.remove(lost);
         let Counters { subscribers_resumed, subscribers_attached, .. } = self.effects.counters;
         assert!(subscribers_resumed <= subscribers_attached);
@@ -159,9 +160,7 @@ impl Engine {
             None => self.registry.remote_mut(subscriber).map(|remote| remote.removed()),
         };
         if end.is_some() {
-            self.effects.counters.subscribers_detached_left += 1;
-            self.effects.push(Action::Forget(subscriber));
-            self.remove(subscriber);
+            self.left(subscriber);
         }
         self.effects.reply(Reply::Unsubscribed(end.ok_or(NotFound)));
     }
@@ -401,9 +400,15 @@ impl Engine {
 
     pub(super) fn reader_gone(&mut self, subscriber: SubscriberId) {
         if self.registry.followed_by_remote(subscriber).is_some() {
-            self.effects.counters.subscribers_detached_left += 1;
-            self.effects.push(Action::Forget(subscriber));
-            self.remove(subscriber);
+            self.left(subscriber);
         }
+    }
+
+    /// Removes a subscriber that has left by itself.
+    fn left(&mut self, subscriber: SubscriberId) {
+        let execution = self.registry.execution_of(subscriber).expect("it was just found");
+        self.effects.counters.subscribers_detached_left += 1;
+        self.effects.push(Action::Forget(subscriber, execution));
+        self.remove(subscriber);
     }
 }

@@ -137,7 +137,7 @@ fn replaying(from: From) -> SubscribeSpec {
 
 fn forgotten(world: &mut TestEngine) -> Vec<SubscriberId> {
     let forgotten = world.take().into_iter().filter_map(|action| match action {
-        Action::Forget(subscriber) => Some(subscriber),
+        Action::Forget(subscriber, _) => Some(subscriber),
         _ => None,
     });
     forgotten.collect()
@@ -440,11 +440,11 @@ fn a_client_that_is_back_before_its_loss_is_noticed_takes_its_own_place() {
         world.take();
         // Both old ones fit. The new one is the successor of the first.
         world.handle(Event::Lost(old));
-        assert!(world.take().contains(&Action::Forget(old)), "{place:?}");
+        assert!(world.take().contains(&Action::Forget(old, id.slot)), "{place:?}");
         assert_eq!(world.engine.counters().subscribers_resumed, 1);
         // The other one keeps its place, since no client has come back for it.
         world.handle(Event::Lost(other));
-        assert!(!world.take().contains(&Action::Forget(other)), "{place:?}");
+        assert!(!world.take().contains(&Action::Forget(other, id.slot)), "{place:?}");
         world.handle(Event::Lost(new));
         assert_eq!(world.engine.counters().subscribers_resumed, 1);
         world.engine.audit();

@@ -149,7 +149,7 @@ pub(super) fn act<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, a
         Action::End(subscriber, execution, end) => {
             end_subscription(shard, subscriber, execution, end)
         }
-        Action::Forget(subscriber) => forget(shard, subscriber),
+        Action::Forget(subscriber, execution) => forget(shard, subscriber, execution),
         Action::Report(execution, progress) => {
             let (message, context) = shard.engine.progress_texts(execution);
             let record = ProgressRecord {
@@ -180,10 +180,11 @@ pub(super) fn note_down<R: Reactor + 'static, O: Outlet<R>>(
         Action::Release(execution) => (Code::RingReleased, execution.index, 0),
         Action::StopProducer(execution) => (Code::ProducerStopped, execution.index, 0),
         Action::Gap(subscriber, _, gap) => (Code::GapDelivered, subscriber.0.index, gap.to_seq),
-        Action::End(subscriber, execution, _) | Action::DetachReader(subscriber, execution, _) => {
+        Action::End(subscriber, execution, _)
+        | Action::DetachReader(subscriber, execution, _)
+        | Action::Forget(subscriber, execution) => {
             (Code::SubscriberDetached, subscriber.0.index, u64::from(execution.index))
         }
-        Action::Forget(subscriber) => (Code::SubscriberDetached, subscriber.0.index, 0),
         _ => return,
     };
     shard.record(code, u64::from(a), b);
@@ -322,18 +323,16 @@ pub(super) fn take_sink<R: Reactor + 'static, O: Outlet<R>>(
 pub(super) fn forget<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     subscriber: SubscriberId,
+    execution: Handle,
 ) {
     let sink = take_sink(shard, subscriber);
     if let Call::Polled(inbox) = sink.call {
         inbox.borrow_mut().clear(); // It has left: nothing comes any more.
     }
     // A reader on another thread does not know that yet, unless it has left by itself.
-    for at in 0..shard.runs.len() {
-        let Some(run) = &mut shard.runs[at] else { continue };
-        if let Some(remote) = run.dismiss(subscriber, DetachReason::Removed) {
-            O::on_reader_removed(shard, at as u32, remote, DetachReason::Removed);
-            return;
-        }
+    let removed = run_mut(shard, execution).dismiss(subscriber, DetachReason::Removed);
+    if let Some(remote) = removed {
+        O::on_reader_removed(shard, execution.index, remote, DetachReason::Removed);
     }
 }
 
@@ -374,11 +373,15 @@ pub(super) fn release<R: Reactor + 'static, O: Outlet<R>>(
     let Some(run) = shard.runs[execution.index as usize].take_if(|r| r.handle == execution) else {
         return;
     };
-    shard.away.retain(|&index| index != execution.index);
+    if let Ring::Away(_) = run.ring {
+        shard.away.retain(|&index| index != execution.index);
+    }
     shard.watched.retain(|&index| index != execution.index);
     shard.published.retain(|&index| index != execution.index);
     shard.guests.on_released(execution);
-    shard.runnable.retain(|&index| index != execution.index);
+    if run.runnable {
+        shard.runnable.retain(|&index| index != execution.index);
+    }
     if let Some(asked_for) = &mut shard.asked_for
         && asked_for.execution == execution
         && let Ring::Here(writer) | Ring::Back(writer) = &run.ring

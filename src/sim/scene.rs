@@ -176,7 +176,7 @@ impl Scene {
             Action::DetachReader(subscriber, _, reason) => {
                 self.leaves(*subscriber, Gone::Detached(*reason));
             }
-            Action::Forget(subscriber) => self.leaves(*subscriber, Gone::Left),
+            Action::Forget(subscriber, _) => self.leaves(*subscriber, Gone::Left),
             _ => {}
         }
         if self.preempt > 0 && self.random.chance(self.preempt, 1_000) {
@@ -447,7 +447,7 @@ fn number_of(action: &Action) -> usize {
         Action::Gap(..) => 8,
         Action::Progress(..) => 9,
         Action::End(..) => 10,
-        Action::Forget(_) => 11,
+        Action::Forget(..) => 11,
         Action::Report(..) => 12,
         Action::Verdict(..) => 13,
         Action::DetachReader(..) => 14,

@@ -170,6 +170,8 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
         Asker::Session(name) if name.shard == mcp.shard => {
             mcp.sessions.get(name).map_or(0, |session| session.call_count)
         }
+        // HTTP answers one request of a connection after the other.
+        Asker::Alone(_) if matches!(outlet, Outlet::Open(_)) => 0,
         _ => mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
     };
     if own_count >= most {
@@ -194,6 +196,7 @@ pub(in crate::server) fn open_call<R: Reactor + 'static>(
         notifier: None,
         reached: Default::default(),
         is_cut_short: false,
+        has_news: false,
         is_primed: false,
         held: Vec::new(),
         level,
@@ -257,9 +260,9 @@ pub(in crate::server) fn close_call<R: Reactor + 'static>(
     let now = shard.now;
     let mcp = &mut shard.guests.mcp;
     let mut call = mcp.calls.remove(handle)?;
+    call.has_news = false;
     mcp.set_timer(call.timer.take(), None);
     mcp.watches.forget(handle);
-    mcp.news.retain(|news| *news != crate::server::mcp::News::Call(handle));
     free_id(shard, call.asker, &call.context, now);
     trace::cancel_span(shard, call.span.take());
     if call.is_to_count {

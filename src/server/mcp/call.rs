@@ -148,6 +148,8 @@ pub(in crate::server) struct McpCall {
     pub timer: Option<TimerId>,
     /// A notification that waits and is dropped when the answer comes first.
     pub held: Vec<u8>,
+    /// True if it is among the events of this turn.
+    pub has_news: bool,
     /// True if it calls a tool and its outcome was not counted yet.
     pub is_to_count: bool,
     /// Its span in a trace, until it is answered.

@@ -61,6 +61,8 @@ pub(in crate::server) struct KeptOutput {
     pub token: Option<String>,
     /// True if its tool has panicked.
     pub has_panicked: bool,
+    /// True if it is among the events of this turn.
+    pub has_news: bool,
     /// The subscriber that delivers the output, until the end.
     pub subscriber: Option<SubscriberId>,
     pub content: Content,
@@ -100,6 +102,7 @@ impl KeptOutput {
             execution: None,
             token: None,
             has_panicked: false,
+            has_news: false,
             subscriber: None,
             content,
             beginning: Box::default(),

@@ -242,9 +242,39 @@ impl Mcp {
         if !self.is_used {
             return; // Nobody listens to changes.
         }
-        if !self.news.contains(&news) {
+        let was_noted = match news {
+            News::Output(handle) => {
+                let keep = self.keeps.get_mut(handle);
+                keep.is_none_or(|keep| std::mem::replace(&mut keep.has_news, true))
+            }
+            News::Call(handle) => {
+                let call = self.calls.get_mut(handle);
+                call.is_none_or(|call| std::mem::replace(&mut call.has_news, true))
+            }
+            News::Changed(..) | News::Look => self.news.contains(&news),
+        };
+        if !was_noted {
             self.news.push(news);
         }
+    }
+
+    /// Removes and returns the next event. Its keep or call may be gone.
+    fn take_news(&mut self) -> Option<News> {
+        let news = self.news.pop()?;
+        match news {
+            News::Output(handle) => {
+                if let Some(keep) = self.keeps.get_mut(handle) {
+                    keep.has_news = false;
+                }
+            }
+            News::Call(handle) => {
+                if let Some(call) = self.calls.get_mut(handle) {
+                    call.has_news = false;
+                }
+            }
+            News::Changed(..) | News::Look => {}
+        }
+        Some(news)
     }
 
     /// Queues a change of the tools of this principal.

@@ -17,7 +17,7 @@ pub(in crate::server) fn settle_mcp<R: Reactor + 'static>(shard: &mut ServerShar
     loop {
         let mcp = &mut shard.guests.mcp;
         mcp.now = now;
-        match mcp.news.pop() {
+        match mcp.take_news() {
             None => return,
             Some(News::Output(keep)) => settle_keep(shard, keep),
             Some(News::Call(call)) => settle_call(shard, call),

@@ -181,7 +181,7 @@ impl World {
                 assert!(!sub.is_over, "two ends");
                 sub.is_over = true;
             }
-            Action::Forget(subscriber) => self.sub(subscriber).is_over = true,
+            Action::Forget(subscriber, _) => self.sub(subscriber).is_over = true,
             Action::WatchReaders(execution, _) | Action::WakeProducer(execution) => {
                 self.run(execution);
             }
