@@ -31,6 +31,7 @@ mod rows;
 mod tests;
 mod tools;
 mod values;
+mod write;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -51,6 +52,7 @@ pub use tools::{
     VirtualTools,
 };
 pub use values::{Encoding, Json, Limits, OrNull, TimeLimits};
+pub(crate) use write::write;
 
 /// Returns a document as a JSON value.
 pub fn spelled(document: &impl Serialize) -> Value {

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::Serialize;
 
+use crate::api;
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::access::OriginPlace;
 use crate::endpoint::representation::{
@@ -14,7 +15,6 @@ use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{ApiError, OutputAsk, Surroundings, mcp};
 use crate::limits;
 use crate::wire::http1::{Framing, NoSuchRange, ResponseHead, Status};
-use crate::wire::write_json;
 
 /// The media type of JSON.
 pub const JSON: &str = "application/json";
@@ -101,15 +101,15 @@ impl ErrorFormat {
 
 impl Answer {
     /// Creates an answer with a JSON document.
-    pub fn json(status: Status, document: &Value) -> Answer {
-        let mut body = Vec::with_capacity(256);
-        write_json(&mut body, document);
+    pub fn json(status: Status, document: &impl Serialize) -> Answer {
+        let mut body = Vec::with_capacity(512);
+        api::write(&mut body, document);
         body.push(b'\n'); // For readers in a terminal.
         Answer { media_type: Some(JSON), body: body.into(), ..Answer::empty(status) }
     }
 
     /// Creates the answer for something that was created at `location`.
-    pub fn created(document: &Value, location: impl Into<String>) -> Answer {
+    pub fn created(document: &impl Serialize, location: impl Into<String>) -> Answer {
         let extra_header = ExtraHeader::Location(location.into());
         Answer { extra_header, ..Answer::json(Status::CREATED, document) }
     }

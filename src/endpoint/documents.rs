@@ -121,7 +121,7 @@ pub fn created(
     state: ExecutionState,
     hold: Hold,
     ticket: Option<&str>,
-) -> Value {
+) -> Created {
     let (tool, links) = (tool.to_owned(), links(id, token, ticket));
     let hold = match hold {
         Hold::Newest => None,
@@ -129,17 +129,20 @@ pub fn created(
             Some(KeptBeginning { until_read_ms: deadline.as_millis() as u64 })
         }
     };
-    spelled(&Created { execution: id, token, tool, state, hold, links })
+    Created { execution: id, token, tool, state, hold, links }
 }
 
 /// Returns the paths of an execution and of its parts.
 fn links(id: ExecutionId, token: Option<ProgressToken>, ticket: Option<&str>) -> Links {
     let this = location(id);
-    let shown = ticket.map(|ticket| format!("?ticket={ticket}")).unwrap_or_default();
+    let under = |name: &str| [&this, name].concat();
     Links {
-        events: format!("{this}/events{shown}"),
-        result: format!("{this}/result"),
-        output: format!("{this}/output"),
+        events: match ticket {
+            Some(ticket) => [&this, "/events?ticket=", ticket].concat(),
+            None => under("/events"),
+        },
+        result: under("/result"),
+        output: under("/output"),
         progress: token.map(|token| format!("/v1/progress/{token}")),
         this,
     }

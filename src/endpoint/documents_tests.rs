@@ -7,6 +7,7 @@ use super::call_tests::{id, token};
 use super::documents::{
     self, Clock, all_progress, created, execution, executions, progress, result,
 };
+use crate::api::spelled;
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::{Hold, Status, SubscriberPlace, SubscriberStatus};
 use crate::memory::ClockAnchor;
@@ -195,7 +196,7 @@ fn what_was_created_has_links_to_what_can_be_asked() {
         "execution": a, "token": t, "tool": "tool", "state": "running", "links": links(Some(&t)),
     });
     let created = |token, ticket| {
-        created(id(1), token, "tool", ExecutionState::Running, Hold::Newest, ticket)
+        spelled(&created(id(1), token, "tool", ExecutionState::Running, Hold::Newest, ticket))
     };
     assert_eq!(created(Some(token()), None), expected);
     expected.as_object_mut().unwrap().shift_remove("token");
@@ -283,6 +284,7 @@ fn members_have_their_order() {
     let (full, texts) = (full(), (Some("m"), Some("{\"b\": 2.0}")));
     let created =
         created(id(1), Some(token()), "a", ExecutionState::Running, Hold::default(), None);
+    let created = spelled(&created);
     let execution = execution(&full, "a", texts, &subscribers(), None, CLOCK);
     let executions = executions([(&full, "a")], CLOCK);
     let result = result(&full, b"a");

@@ -47,11 +47,22 @@ pub struct Header<'a> {
 }
 
 /// The headers of a message, in their order. They stay in the received bytes. A lookup scans them,
-/// because there are few.
+/// because there are few. Most lookups are for a header that is not there: they do not scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers<'a> {
     /// The valid header lines, each with its end.
     lines: &'a [u8],
+    /// The bits of all names: see [`bit_of`].
+    names: u64,
+}
+
+/// Returns one of 64 bits for the name of a header. Names that differ only in case have the same
+/// bit.
+#[inline]
+fn bit_of(name: &[u8]) -> u64 {
+    let [first, .., last] = name else { return 1 };
+    let (first, last) = (first.to_ascii_lowercase(), last.to_ascii_lowercase());
+    1 << ((name.len() as u32 + 7 * u32::from(first) + 13 * u32::from(last)) % u64::BITS)
 }
 
 /// The error of a header that may occur once and is repeated, or is not ASCII text.
@@ -174,7 +185,9 @@ impl<'a> Headers<'a> {
     pub(super) fn new(head: &'a [u8], parsed: &[httparse::Header<'a>]) -> Headers<'a> {
         let first = parsed.first().map(|header| header.name.as_ptr() as usize);
         let start = first.map_or(head.len(), |first| first - head.as_ptr() as usize);
-        let headers = Headers { lines: &head[start..] };
+        let bits = parsed.iter().map(|header| bit_of(header.name.as_bytes()));
+        let names = bits.fold(0, |names, bit| names | bit);
+        let headers = Headers { lines: &head[start..], names };
         debug_assert!(headers.iter().eq(parsed.iter().map(|header| {
             let (name, value) = (header.name, header.value.trim_ascii());
             Header { name, value }
@@ -193,17 +206,13 @@ impl<'a> Headers<'a> {
 
     /// Returns the lines, each with its end.
     fn lines(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
-        let mut rest = self.lines;
-        std::iter::from_fn(move || {
-            let lines = rest;
-            let length = rest.skip_until(b'\n').expect("reading from memory cannot fail");
-            (length > 0).then(|| &lines[..length])
-        })
+        lines_of(self.lines)
     }
 
     /// Returns the values of a name, which is not case-sensitive.
     pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a, 'n> {
-        self.lines().filter_map(move |line| {
+        let is_there = self.names & bit_of(name.as_bytes()) != 0;
+        lines_of(if is_there { self.lines } else { &[] }).filter_map(move |line| {
             // A name has no colon. The first colon of the line is here, or the line has another
             // name.
             let (found, rest) = line.split_at_checked(name.len())?;
@@ -233,6 +242,15 @@ impl<'a> Headers<'a> {
             _ => Err(HeaderFault { name }),
         }
     }
+}
+
+/// Returns the lines, each with its end.
+fn lines_of<'a>(mut rest: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+    std::iter::from_fn(move || {
+        let lines = rest;
+        let length = rest.skip_until(b'\n').expect("reading from memory cannot fail");
+        (length > 0).then(|| &lines[..length])
+    })
 }
 
 pub(super) fn version_of(minor: Option<u8>) -> Version {
