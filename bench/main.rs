@@ -37,7 +37,8 @@ Usage: bench <command> [options]
   soak      run short executions of every kind, and record the server's memory
   idle      run an idle server, and record the counters of the kernel
   instructions
-            count the instructions of hot operations, and compare them with the record
+            count the instructions and cache lines of hot operations, and compare them with the
+            record
 
 Each command has --help. `tools/bench` runs them interleaved with other crates and compares.
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 this machine lacks something.

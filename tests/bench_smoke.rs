@@ -373,7 +373,7 @@ fn a_soak_and_an_idle_server_are_looked_at_drawn_and_written() {
 }
 
 #[test]
-fn instructions_are_compared_with_what_is_recorded() {
+fn instructions_and_cache_lines_are_compared_with_what_is_recorded() {
     let path = std::env::temp_dir().join(format!("streamdoor-counts-{}.toml", std::process::id()));
     let of = |task: &str| format!("instructions --only encode-ndjson --{task} {}", path.display());
     let said = text(&of("record"));
@@ -386,11 +386,16 @@ fn instructions_are_compared_with_what_is_recorded() {
     let recorded = std::fs::read_to_string(&path).expect("it was written");
     let count = number(&said.replace(" = ", " "), "encode-ndjson");
     assert!(count > 100.0, "{said}");
-    for factor in [0.9, 1.1] {
-        let changed = recorded.replace(&format!("{count:.1}"), &format!("{:.1}", factor * count));
-        std::fs::write(&path, changed).expect("it can be written again");
+    let (_, lines) = recorded.split_once("code = ").expect("lines were recorded");
+    let (lines, _) = lines.split_once(',').expect("other lines were recorded, too");
+    let number: u64 = lines.parse().expect("it is a number");
+    assert!(number > 10, "{said}");
+    let instructions = |factor: f64| (format!("{count:.1}"), format!("{:.1}", factor * count));
+    let code = |number: u64| (format!("code = {lines},"), format!("code = {number},"));
+    for (from, to) in [instructions(0.9), instructions(1.1), code(number + 20), code(number - 10)] {
+        std::fs::write(&path, recorded.replace(&from, &to)).expect("it can be written again");
         let output = check();
-        assert_eq!(output.status.code(), Some(1), "× {factor}: {output:?}");
+        assert_eq!(output.status.code(), Some(1), "{to}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("CHANGED"), "{output:?}");
     }
     let other = recorded.replace("rustc ", "rustc 0");
@@ -460,6 +465,7 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "instructions --only nothing",
         "instructions --check nowhere.toml",
         "instructions run publish",
+        "instructions trace publish",
         "instructions run nothing --times 1",
     ] {
         let output = bench(words);

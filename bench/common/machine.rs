@@ -120,6 +120,33 @@ pub fn allow_descriptors(count: u64) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Runs `work` in a fork of this process and waits for its end. The process must have one thread.
+///
+/// # Errors
+/// [`Failure::Environment`] if the kernel refuses, or if `work` fails. The fork prints the reason.
+pub fn in_child(work: impl FnOnce() -> Result<(), String>) -> Result<(), Failure> {
+    // SAFETY: the caller has one thread, so no lock is held by a thread that the fork lacks.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = match work() {
+            Ok(()) => 0,
+            Err(text) => {
+                eprintln!("{text}");
+                1
+            }
+        };
+        std::process::exit(code);
+    }
+    let mut status = 0;
+    // SAFETY: `status` is valid for writes and outlives the call.
+    let ended = unsafe { libc::waitpid(child, &mut status, 0) };
+    match (ended, status) {
+        (ended, 0) if ended > 0 => Ok(()),
+        (ended, _) if ended > 0 => Err(Failure::Environment(format!("a fork: status {status}"))),
+        _ => Err(Failure::Environment(format!("a fork: {}", std::io::Error::last_os_error()))),
+    }
+}
+
 /// Returns one line about the machine. Pinning is not in it, because it differs from run to run.
 pub fn describe() -> String {
     let cpu_model = first_value("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into());

@@ -19,10 +19,12 @@ fn failed(text: String) -> Failure {
     Failure::Failed(format!("instructions: {text}"))
 }
 
-/// True if valgrind is installed.
-pub fn has_valgrind() -> bool {
-    let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
-    version.is_ok_and(|status| status.success())
+/// True if valgrind is installed with this tool.
+pub fn has_tool(name: &str) -> bool {
+    let mut version = Command::new("valgrind");
+    version.arg(format!("--tool={name}")).arg("--version");
+    let status = version.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// Returns the compiler and the profile of this program. The compiler leaves its name in the

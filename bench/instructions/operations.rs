@@ -21,6 +21,7 @@ use streamdoor::wire::http1::{self, RequestReader};
 use streamdoor::wire::jsonrpc::Id;
 use streamdoor::wire::sse::{self, Cursor};
 
+use super::marks::repetitions;
 use super::served;
 
 /// An operation.
@@ -29,31 +30,58 @@ pub struct Operation {
     pub name: &'static str,
     /// The description.
     pub what: &'static str,
+    /// True if it has a shard of its own.
+    pub has_shard: bool,
+    /// Number of repetitions in the trace that counts cache lines. The second half counts. A
+    /// repetition that takes longer is repeated less often.
+    pub times_traced: u64,
     /// Runs the operation this number of times.
     pub run: fn(u64) -> Result<(), String>,
 }
 
+impl Operation {
+    const fn new(
+        name: &'static str,
+        what: &'static str,
+        run: fn(u64) -> Result<(), String>,
+    ) -> Operation {
+        Operation { name, what, has_shard: false, times_traced: TIMES_TRACED, run }
+    }
+
+    const fn with_shard(self) -> Operation {
+        Operation { has_shard: true, ..self }
+    }
+
+    const fn traced(self, times_traced: u64) -> Operation {
+        Operation { times_traced, ..self }
+    }
+}
+
+const TIMES_TRACED: u64 = 256;
+/// For operations of more than 10,000 instructions.
+const TIMES_TRACED_LONG: u64 = 32;
+
 /// All operations.
 pub const ALL: &[Operation] = &[
-    Operation { name: "publish", what: "a chunk by hand, that nobody follows", run: publish },
-    Operation { name: "deliver-1", what: "the same, given to a closure", run: deliver_one },
-    Operation { name: "deliver-16", what: "the same, given to 16 closures", run: deliver_many },
-    Operation { name: "deliver-batch", what: "64 chunks at once, to one closure", run: batch },
-    Operation { name: "deliver-remote", what: "a chunk, polled from its ring", run: remote },
-    Operation { name: "encode-ndjson", what: "a chunk as a line of JSON", run: encode_line },
-    Operation { name: "encode-sse", what: "a chunk as an event, in its frame", run: encode_sse },
-    Operation { name: "wheel-cancel", what: "a timer is armed and cancelled", run: wheel_cancel },
-    Operation { name: "wheel-fire", what: "a timer is armed and fires", run: wheel_fire },
-    Operation { name: "mcp-progress", what: "a notification of one chunk", run: mcp_progress },
+    Operation::new("publish", "a chunk by hand, that nobody follows", publish).with_shard(),
+    Operation::new("deliver-1", "the same, given to a closure", deliver_one).with_shard(),
+    Operation::new("deliver-16", "the same, given to 16 closures", deliver_many).with_shard(),
+    Operation::new("deliver-batch", "64 chunks at once, to one closure", batch)
+        .with_shard()
+        .traced(TIMES_TRACED_LONG),
+    Operation::new("deliver-remote", "a chunk, polled from its ring", remote).with_shard(),
+    Operation::new("encode-ndjson", "a chunk as a line of JSON", encode_line),
+    Operation::new("encode-sse", "a chunk as an event, in its frame", encode_sse),
+    Operation::new("wheel-cancel", "a timer is armed and cancelled", wheel_cancel),
+    Operation::new("wheel-fire", "a timer is armed and fires", wheel_fire),
+    Operation::new("mcp-progress", "a notification of one chunk", mcp_progress),
     #[cfg(feature = "server")]
-    Operation { name: "agent-part", what: "a text delta as a part", run: agent_part },
-    Operation { name: "http-request", what: "a request is read", run: http_request },
-    Operation { name: "serve-chunk", what: "a chunk, from a tool to a socket", run: served::chunk },
-    Operation {
-        name: "serve-post",
-        what: "a request that runs a tool, to its end",
-        run: served::post,
-    },
+    Operation::new("agent-part", "a text delta as a part", agent_part),
+    Operation::new("http-request", "a request is read", http_request),
+    Operation::new("serve-chunk", "a chunk, from a tool to a socket", served::chunk).with_shard(),
+    Operation::new("serve-post", "a request that runs a tool, to its end", served::post)
+        .with_shard()
+        .traced(TIMES_TRACED_LONG),
 ];
 
 pub const PAYLOAD: &[u8; 100] =
@@ -84,7 +112,8 @@ fn spec() -> SubscribeSpec {
     SubscribeSpec { policy: Policy::Block, ..Default::default() }
 }
 
-fn publish(times: u64) -> Result<(), String> {
+/// Publishes chunks that nobody follows.
+pub fn publish(times: u64) -> Result<(), String> {
     deliver(0, times)
 }
 
@@ -104,7 +133,7 @@ fn deliver(subscribers: u32, times: u64) -> Result<(), String> {
         };
         shard.subscribe(id, spec(), closure).map_err(|error| error.to_string())?;
     }
-    for _ in 0..times {
+    for _ in repetitions(times) {
         let now = shard.now();
         let published = shard.publish_at(id, Kind::Output, 0, black_box(PAYLOAD), now);
         published.map_err(|error| error.to_string())?;
@@ -120,7 +149,7 @@ fn batch(times: u64) -> Result<(), String> {
     };
     shard.subscribe(id, spec(), closure).map_err(|error| error.to_string())?;
     let batch = [black_box(&PAYLOAD[..]); 64];
-    for _ in 0..times {
+    for _ in repetitions(times) {
         let now = shard.now();
         let published = shard.publish_batch(id, Kind::Output, &batch, now);
         published.map_err(|(_, error)| error.to_string())?;
@@ -132,7 +161,7 @@ fn batch(times: u64) -> Result<(), String> {
 fn remote(times: u64) -> Result<(), String> {
     let (mut shard, id) = shard()?;
     let mut subscriber = shard.subscribe_remote(id, spec()).map_err(|error| error.to_string())?;
-    for _ in 0..times {
+    for _ in repetitions(times) {
         let now = shard.now();
         let published = shard.publish_at(id, Kind::Output, 0, black_box(PAYLOAD), now);
         published.map_err(|error| error.to_string())?;
@@ -162,8 +191,8 @@ fn chunk(seq: u64) -> WireEvent<'static> {
 }
 
 /// Returns numbers of chunks that all have the same number of digits.
-fn seqs(times: u64) -> std::ops::Range<u64> {
-    1_000_000..1_000_000 + times
+fn seqs(times: u64) -> impl Iterator<Item = u64> {
+    repetitions(times).map(|number| 1_000_000 + number)
 }
 
 fn encode_line(times: u64) -> Result<(), String> {
@@ -204,7 +233,7 @@ fn wheel() -> Result<(Wheel<u64>, Instant), String> {
 
 fn wheel_cancel(times: u64) -> Result<(), String> {
     let (mut wheel, now) = wheel()?;
-    for number in 0..times {
+    for number in repetitions(times) {
         let deadline = now + Duration::from_millis(1 + number % 30_000);
         let timer = wheel.arm(black_box(deadline), number).map_err(|full| full.to_string())?;
         black_box(wheel.next_deadline());
@@ -215,7 +244,7 @@ fn wheel_cancel(times: u64) -> Result<(), String> {
 
 fn wheel_fire(times: u64) -> Result<(), String> {
     let (mut wheel, mut now) = wheel()?;
-    for number in 0..times {
+    for number in repetitions(times) {
         let deadline = now + Duration::from_micros(50 + 7 * (number % 30));
         wheel.arm(black_box(deadline), number).map_err(|full| full.to_string())?;
         now = wheel.next_deadline().ok_or("a timer is armed")?;
@@ -270,7 +299,7 @@ fn http_request(times: u64) -> Result<(), String> {
     let request = b"POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\
                     \r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
     let mut reader = RequestReader::new();
-    for _ in 0..times {
+    for _ in repetitions(times) {
         let mut input = black_box(&request[..]);
         while let Some(part) = reader.read(&mut input).map_err(|error| error.to_string())? {
             black_box(part);

@@ -11,6 +11,7 @@ use streamdoor::shard::{MemoryWatch, ShardConfig};
 use streamdoor::stream::Policy;
 use streamdoor::tool::{Context, Need, Step, SubscribeDefaults, Tool, ToolSpec, Work};
 
+use super::marks::repetitions;
 use super::operations::PAYLOAD;
 
 /// Number of chunks after which the client reads.
@@ -107,7 +108,7 @@ pub fn chunk(times: u64) -> Result<(), String> {
         return Err(String::from_utf8_lossy(&served.buffer[..length]).into_owned());
     }
     let before = served.shard.counters();
-    for number in 0..times {
+    for number in repetitions(times) {
         served.shard.turn();
         if number % READ_EVERY == 0 {
             served.read()?;
@@ -124,7 +125,7 @@ pub fn chunk(times: u64) -> Result<(), String> {
 /// One request that runs a tool of one chunk, its reply, and the end of the execution.
 pub fn post(times: u64) -> Result<(), String> {
     let mut served = Served::start()?;
-    for _ in 0..times {
+    for _ in repetitions(times) {
         let length = served.post("short", "")?;
         if !served.buffer[..length].starts_with(b"HTTP/1.1 201 ") {
             return Err(String::from_utf8_lossy(&served.buffer[..length]).into_owned());
