@@ -22,7 +22,8 @@ pub mod serve;
 pub mod source;
 
 use std::fmt;
-use std::process::ExitCode;
+use std::process::{Child, ExitCode};
+use std::time::Duration;
 
 /// Number of chunks that are published, or taken by one subscriber, at once. With the load `max`,
 /// each batch costs one clock read.
@@ -31,6 +32,9 @@ pub const BATCH_CHUNKS: u32 = 64;
 pub const RING_CHUNKS_MAX: usize = 1_024;
 /// Maximum payload bytes of a ring, except that it holds at least [`BATCH_CHUNKS`] chunks.
 pub const RING_BYTES_MAX: usize = 4 << 20;
+
+/// Time that a process has to exit by itself.
+const EXIT: Duration = Duration::from_secs(2);
 
 const _: () = assert!(RING_CHUNKS_MAX >= BATCH_CHUNKS as usize); // A batch fits an empty ring.
 const _: () = assert!(RING_CHUNKS_MAX.is_power_of_two()); // Position to index is a mask.
@@ -68,6 +72,17 @@ pub fn exit_code(program: &str, result: Result<(), Failure>) -> ExitCode {
         Failure::Usage(_) => 2,
         Failure::Environment(_) => 3,
     })
+}
+
+/// Waits for a process that was told to exit, so that it can write what belongs to its end, such as
+/// a profile. Kills it if it does not exit in time.
+pub fn end(process: &mut Child) {
+    let deadline_ns = machine::now_ns() + EXIT.as_nanos() as u64;
+    while machine::now_ns() < deadline_ns && matches!(process.try_wait(), Ok(None)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let _ = process.kill();
+    let _ = process.wait();
 }
 
 /// Prints without a panic if the reader of the output has gone away (`bench … | head -1`).

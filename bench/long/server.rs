@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use streamdoor::client::Client;
 
-use crate::common::Failure;
+use crate::common::{Failure, end};
 
 /// A server that listens. It ends when this value is dropped.
 pub struct Server {
@@ -112,8 +113,8 @@ fn own_cgroup(pid: u32) -> Option<PathBuf> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
+        end(&mut self.process);
         let _ = fs::remove_dir_all(&self.folder);
         let Some(cgroup) = &self.cgroup else { return };
         for _ in 0..100 {

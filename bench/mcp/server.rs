@@ -21,10 +21,10 @@ use super::at_once::AtOnce;
 use super::peer::{self, Era, PlanFile};
 use super::stream::{Dialect, Stream};
 use super::{Mcp, wire};
-use crate::common::Failure;
 use crate::common::machine::{now_ns, pin_thread};
 use crate::common::serve::child::Usage;
 use crate::common::serve::load::Load;
+use crate::common::{Failure, end};
 use crate::serve::client::{Connection, Incoming};
 use crate::serve::{first, ours, server};
 
@@ -261,13 +261,8 @@ fn start_on_streams(mcp: &Mcp, program: &Path, words: &[String]) -> Result<Reach
 impl Drop for Server {
     fn drop(&mut self) {
         if let Reached::Stdio { process, input, .. } = &mut self.reached {
-            *input = None; // It exits by itself, or else is killed.
-            let deadline_ns = now_ns() + 2 * DRAIN.as_nanos() as u64;
-            while now_ns() < deadline_ns && matches!(process.try_wait(), Ok(None)) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let _ = process.kill();
-            let _ = process.wait();
+            *input = None;
+            end(process);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use crate::common::Failure;
 use crate::common::serve::child::{LISTENING, Usage};
+use crate::common::{Failure, end};
 
 /// A server that listens. It ends when this is dropped or this process exits, because its standard
 /// input ends in either case.
@@ -72,8 +72,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.questions = None;
-        // Its last output is not needed. A server that does not exit is killed.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        end(&mut self.process);
     }
 }

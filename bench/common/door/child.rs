@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{self, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use crate::common::Failure;
+use crate::common::{Failure, end};
 
-/// A child process. It is killed when this is dropped.
+/// A child process. It exits when this is dropped.
 pub struct Child {
     process: process::Child,
     input: Option<ChildStdin>,
@@ -94,8 +94,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.input = None;
-        let _ = self.process.kill(); // Its further output is not needed.
-        let _ = self.process.wait();
+        end(&mut self.process);
     }
 }
 
