@@ -230,6 +230,45 @@ fn every_path_of_the_benchmarks_has_cells() {
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
 }
 
+/// The test has a compiler of an LLVM that does not exist, and a cargo that leaves a file behind.
+#[test]
+fn pgo_builds_nothing_without_the_llvm_profdata_of_the_compiler() {
+    use std::os::unix::fs::PermissionsExt;
+
+    if !is_there("bash") {
+        return;
+    }
+    let help = run(Command::new(tool("pgo")).arg("--help"));
+    assert!(help.contains("Usage: tools/pgo"), "{help}");
+    for words in [&["anything"][..], &["--compare", "0"], &["--out", "/tmp"]] {
+        let output = Command::new(tool("pgo")).args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+    }
+    let folder = Folder::new("pgo");
+    let path = folder.0.display();
+    let programs = [
+        ("cargo", format!("touch {path}/built")),
+        ("curl", String::new()),
+        ("nproc", "echo 2".to_owned()),
+        ("rustc", format!("[ $1 = -vV ] && echo LLVM version: 999.1.0 || echo {path}")),
+        ("llvm-profdata", "echo LLVM version 998.1.0".to_owned()),
+    ];
+    for (name, text) in programs {
+        let program = folder.0.join(name);
+        fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let output = Command::new(tool("pgo"))
+        .env("PATH", format!("{path}:/usr/bin:/bin"))
+        .output()
+        .expect("bash is there");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let missing = "llvm-profdata for LLVM 999 is missing: run `rustup component add llvm-tools`";
+    assert!(text.contains(missing), "{text}");
+    assert!(!folder.0.join("built").exists(), "{output:?}");
+}
+
 /// Returns the probe names in the table of the module text of `probes`.
 fn probes_described() -> BTreeSet<String> {
     let root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where its package is");

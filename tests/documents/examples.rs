@@ -16,6 +16,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("src/guide/agents.md", "OPENAI_API_KEY", "needs an account of a model's provider"),
     ("src/guide/operations.md", "docker build", "needs Docker"),
     ("src/guide/operations.md", "tools/package", "builds the profile `dist`, and installs it"),
+    ("src/guide/operations.md", "tools/pgo", "builds the profile `dist` twice"),
     ("src/guide/shared_memory.md", "tools/c/Cargo.toml", "tools/c/tests builds and runs the same"),
 ];
 
