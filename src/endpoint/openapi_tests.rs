@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 use super::exchange::{answered, get};
 use super::openapi;
 use super::routes::ROUTES;
-use crate::api::spelled;
 
 pub fn document() -> Value {
     serde_json::from_slice(openapi::document().plain()).expect("the document is JSON")
@@ -196,7 +195,7 @@ mod checked {
             for hold in [Hold::Newest, Hold::default()] {
                 let (token, state) = (status.token, status.state);
                 let created = documents::created(id(1), token, "t", state, hold, Some("x"));
-                assert_is("Created", &spelled(&created));
+                assert_is("Created", &crate::api::spelled(&created));
             }
         }
         assert_is("State", &documents::state(id(1), ExecutionState::Draining));
