@@ -89,11 +89,12 @@ impl Stage {
     /// Asks the shard for a subscriber of that habitat.
     fn take_seat(
         &mut self,
-        (execution, id): (usize, ExecutionId),
+        execution: (usize, ExecutionId),
         follower: usize,
         habitat: Habitat,
         (spec, headers_only): (SubscribeSpec, bool),
     ) -> Result<Seat, SubscribeError> {
+        let (_, id) = execution;
         match habitat {
             Habitat::Closure => {
                 let closure = listener(&self.shared, follower, self.plan.closure_panics);
@@ -107,7 +108,7 @@ impl Stage {
             #[cfg(feature = "server")]
             Habitat::Door => {
                 let (lines, world) = (&self.lines, &self.world);
-                let reader = lines.read(&mut self.shard, (execution, id), spec, world);
+                let reader = lines.read(&mut self.shard, execution, spec, world);
                 reader.map(|mut reader| {
                     reader.headers_only(headers_only);
                     Seat::Door(Box::new(reader))
