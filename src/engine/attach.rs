@@ -124,7 +124,7 @@ impl Engine {
             return;
         }
         let audience = &self.registry.living(new.execution).audience;
-        match audience.predecessor(new, seq) {
+        match audience.predecessor(new, seq, self.effects.now) {
             None => {}
             Some(Predecessor::Lost(old)) => self.resumed(old),
             Some(Predecessor::Connected(old)) => {

@@ -25,6 +25,11 @@ impl Successor {
         Successor { of, until: now + limits::RECONNECT_GRACE }
     }
 
+    /// True if this is a claim to the place of `old` that still holds at `now`.
+    fn claims(self, old: SubscriberId, now: Instant) -> bool {
+        self.of == old && now <= self.until
+    }
+
     /// The older subscriber.
     pub fn of(self) -> SubscriberId {
         self.of
@@ -72,9 +77,10 @@ impl Audience {
 
     /// Returns the old subscriber whose place the new one takes. It has the same terms, and its
     /// cursor is at or behind `seq`. A lost one comes first, then the one with the smallest cursor.
-    pub fn predecessor(&self, new: &Subscribed, seq: u64) -> Option<Predecessor> {
+    /// None is chosen whose place another one claims.
+    pub fn predecessor(&self, new: &Subscribed, seq: u64, now: Instant) -> Option<Predecessor> {
         let is_claimed =
-            |id| self.replaying().any(|other| other.successor.is_some_and(|h| h.of == id));
+            |id| self.replaying().any(|other| other.successor.is_some_and(|s| s.claims(id, now)));
         let fits = self.replaying().filter(|old| {
             old.id != new.subscriber && old.terms == new.terms && old.next_seq >= seq
         });
@@ -90,8 +96,8 @@ impl Audience {
 
     /// Returns the subscriber whose client has come back for the place of `lost`.
     pub fn successor(&self, lost: SubscriberId, now: Instant) -> Option<SubscriberId> {
-        let is_successor = |successor: Successor| successor.of == lost && now <= successor.until;
-        let new = self.replaying().find(|new| new.successor.is_some_and(is_successor))?;
+        let mut others = self.replaying();
+        let new = others.find(|new| new.successor.is_some_and(|s| s.claims(lost, now)))?;
         assert!(new.id != lost);
         Some(new.id)
     }

@@ -1,5 +1,7 @@
 //! Subscribers that come back and say what they have seen: right, wrong and hostile.
 
+use std::time::Duration;
+
 use super::tests::{RING, TestEngine, with};
 use super::*;
 use crate::base::{ExecutionId, Random};
@@ -446,6 +448,29 @@ fn a_client_that_is_back_before_its_loss_is_noticed_takes_its_own_place() {
         world.handle(Event::Lost(other));
         assert!(!world.take().contains(&Action::Forget(other, id.slot)), "{place:?}");
         world.handle(Event::Lost(new));
+        assert_eq!(world.engine.counters().subscribers_resumed, 1);
+        world.engine.audit();
+    }
+}
+
+#[test]
+fn a_claim_that_has_expired_keeps_no_client_from_its_place() {
+    for place in [SubscriberPlace::Local, SubscriberPlace::Remote] {
+        let mut world = TestEngine::new(4, 4);
+        let id = world.open(OpenSpec::new(RING)).unwrap();
+        let old = world.subscribe(id, SubscribeSpec { place, ..replaying(From::Start) }).unwrap();
+        for _ in 0..6 {
+            world.publish(id, 8);
+        }
+        world.handle(Event::ReaderAt(old, 7));
+        let back = SubscribeSpec { place, ..replaying(From::Seq { seq: 4, seen: None }) };
+        // Another client begins at the same chunk. The old connection is up all this time.
+        world.subscribe(id, back).unwrap();
+        world.pass(crate::limits::RECONNECT_GRACE + Duration::from_millis(1));
+        world.handle(Event::Lost(old));
+        assert!(!world.take().contains(&Action::Forget(old, id.slot)), "{place:?}");
+        world.subscribe(id, back).unwrap();
+        assert!(world.take().contains(&Action::Forget(old, id.slot)), "{place:?}");
         assert_eq!(world.engine.counters().subscribers_resumed, 1);
         world.engine.audit();
     }
