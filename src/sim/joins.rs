@@ -38,6 +38,7 @@ impl Stage {
         let execution = returning.as_ref().map_or(execution, |(execution, _)| *execution);
         let id = self.shared.lock().executions[execution].id;
         let status = self.shard.inspect(id);
+        self.note_ring(execution, status.as_ref().ok());
         let wish = match returning {
             Some((_, wish)) => wish,
             None => self.draw_wish(execution, status.as_ref().ok()),

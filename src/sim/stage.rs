@@ -126,8 +126,14 @@ impl Stage {
         if known.is_none()
             && let Ok(status) = self.shard.inspect(id)
         {
-            self.shared.lock().executions[execution].ring = status.ring;
+            self.note_ring(execution, Some(&status));
         }
+    }
+
+    /// Notes the ring of an execution, if it was not known yet.
+    pub fn note_ring(&mut self, execution: usize, status: Option<&Status>) {
+        let ring = &mut self.shared.lock().executions[execution].ring;
+        *ring = ring.or(status.and_then(|status| status.ring));
     }
 
     /// Reports a failure of the oracle.
