@@ -13,9 +13,9 @@ use crate::common::Failure;
 const TOLERANCE_PERCENT: f64 = 3.0;
 /// Smaller differences are ignored. An unrelated change of the program moves functions and objects,
 /// and each of them can then touch one line more or less. From run to run, the operations of a
-/// server differ by up to 4 percent, because time and hash seeds do.
-const LINES_TOLERANCE_PERCENT: f64 = 5.0;
-/// The difference that is accepted for small numbers of cache lines. Five percent of them are fewer
+/// server differ by up to 7 percent: seven runs of one program wrote to 241 to 259 lines.
+const LINES_TOLERANCE_PERCENT: f64 = 8.0;
+/// The difference that is accepted for small numbers of cache lines. Eight percent of them are fewer
 /// lines than the reasons above move: 37 to 42 lines were counted for one program.
 const LINES_SLACK: u64 = 8;
 
@@ -273,7 +273,7 @@ mod tests {
         let counted = with_lines(&[("one", numbers)]).counts;
         let is_good = |recorded: [u64; 4]| with_lines(&[("one", recorded)]).compare(&counted, true);
         assert!(is_good(numbers).1);
-        for (index, differences) in [[-46, 52], [-8, 8], [-8, 8], [-8, 8]].into_iter().enumerate() {
+        for (index, differences) in [[-74, 86], [-8, 8], [-8, 8], [-8, 8]].into_iter().enumerate() {
             for near in differences {
                 let mut recorded = numbers;
                 recorded[index] = numbers[index].strict_add_signed(near);
@@ -304,7 +304,7 @@ mod tests {
         for (from, to, names) in [
             ("made_by", "made_for", "made_by"),
             ("\ntolerance_percent = 3.0", "\ntolerance_percent = -1", "tolerance_percent"),
-            ("lines_tolerance_percent = 5.0", "", "lines_tolerance_percent"),
+            ("lines_tolerance_percent = 8.0", "", "lines_tolerance_percent"),
             ("[instructions]", "[counts]", "[instructions]"),
             ("one = 1.0", "one = \"many\"", "one"),
             ("one = 1.0", "one 1.0", "line"),
