@@ -13,10 +13,10 @@ use crate::common::Failure;
 const TOLERANCE_PERCENT: f64 = 3.0;
 /// Smaller differences are ignored. An unrelated change of the program moves functions and objects,
 /// and each of them can then touch one line more or less. From run to run, the operations of a
-/// server differ by up to 7 percent: seven runs of one program wrote to 241 to 259 lines.
+/// server differ by up to 7 percent. Seven runs of one program wrote to 241 to 259 lines.
 const LINES_TOLERANCE_PERCENT: f64 = 8.0;
-/// The difference that is accepted for small numbers of cache lines. Eight percent of them are fewer
-/// lines than the reasons above move: 37 to 42 lines were counted for one program.
+/// The difference that is accepted for small numbers of cache lines. Eight percent of them are
+/// fewer lines than the reasons above move: 37 to 42 lines were counted for one program.
 const LINES_SLACK: u64 = 8;
 
 /// The counts of some operations, by name.
