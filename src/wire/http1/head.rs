@@ -197,16 +197,11 @@ impl<'a> Headers<'a> {
 
     /// Returns all headers.
     pub fn iter(&self) -> impl Iterator<Item = Header<'a>> + Clone + use<'a> {
-        self.lines().filter_map(|line| {
+        lines_of(self.lines).filter_map(|line| {
             let colon = line.iter().position(|byte| *byte == b':')?;
             let name = std::str::from_utf8(&line[..colon]).ok()?;
             Some(Header { name, value: line[colon + 1..].trim_ascii() })
         })
-    }
-
-    /// Returns the lines, each with its end.
-    fn lines(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
-        lines_of(self.lines)
     }
 
     /// Returns the values of a name, which is not case-sensitive.
