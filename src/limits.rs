@@ -85,13 +85,17 @@ pub const WHEEL_TICK_SHIFT: u32 = 14;
 
 // --- Rings ---------------------------------------------------------------------------------------
 
-/// Sizes of the windows that rings are made of, including header, descriptors and data.
+/// Sizes of the windows that rings are made of, including header, index and data.
 pub const RING_CLASS_BYTES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// Sizes of the rings that other processes can open. They are one more than [`RING_CLASS_BYTES`],
 /// so a relay of any ring can be the next larger one and hold all that it holds.
 pub const DOOR_RING_BYTES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20];
 /// The alignment of each chunk's payload in a ring.
 pub const CHUNK_ALIGN_BYTES: u64 = 8;
+/// Number of bytes in front of each chunk's payload in a ring: number, total, time, length and kind.
+pub const CHUNK_HEADER_BYTES: u64 = 32;
+/// Maximum number of bytes that a chunk takes in a ring beside its payload.
+pub const CHUNK_EXTRA_BYTES_MAX: u64 = CHUNK_HEADER_BYTES + CHUNK_ALIGN_BYTES - 1;
 /// Ring size for a tool that declares no need.
 pub const RING_NEED_BYTES_DEFAULT: u32 = 16 << 10;
 /// Minimum size of a ring that connections follow. Half of its 256 slots may be in transit in

@@ -27,8 +27,12 @@ const GENERATION: usize = 16;
 const TAIL_SEQ: usize = 17;
 const TAIL_VERSION: usize = 18;
 const TAIL_TOTALS: usize = 48;
-const DESCRIPTORS: usize = 128;
-const META: usize = 4;
+const INDEX: usize = 128;
+/// The first frame of a ring of 16 slots, and the word of its length and kind.
+const FRAMES: usize = INDEX + 16;
+const META: usize = 3;
+/// Size of a frame of four bytes of payload.
+const FRAME_WORDS: usize = 5;
 
 fn read_granted(connection: Result<OpenConnection, DoorError>) -> Result<DoorReader, DoorError> {
     let mut connection = connection?;
@@ -194,9 +198,9 @@ fn a_ring_that_breaks_the_rules_is_an_error_that_stays() {
     type Spoil = fn(&Segment);
     let table: [(Spoil, Flaw); 6] = [
         (|s| s.overwrite(GENERATION, &[77]), Flaw::Ring),
-        (|s| s.overwrite(DESCRIPTORS + 8, &[u64::MAX]), Flaw::Ring),
-        (|s| s.overwrite(DESCRIPTORS + 8 + META, &[u64::MAX]), Flaw::Ring),
-        (|s| s.overwrite(DESCRIPTORS + 8 + META, &[4 | 14 << 32]), Flaw::Kind),
+        (|s| s.overwrite(INDEX + 1, &[u64::MAX]), Flaw::Ring),
+        (|s| s.overwrite(FRAMES + META, &[u64::MAX]), Flaw::Ring),
+        (|s| s.overwrite(FRAMES + META, &[4 | 14 << 32]), Flaw::Kind),
         (|s| s.overwrite(TAIL_SEQ, &[u64::MAX]), Flaw::Ring),
         (|s| s.overwrite(TAIL_SEQ, &[500]), Flaw::Ring),
     ];
@@ -268,9 +272,9 @@ fn a_producer_that_died_while_it_counted_is_counted_for() {
 fn chunks_that_a_broken_ring_never_had_are_a_gap_before_the_end() {
     type Spoil = fn(&Segment);
     let spoils: [Spoil; 3] = [
-        |_| (),                                            // The chunks never came.
-        |s| s.overwrite(GENERATION, &[77]),                // The chunks were overwritten.
-        |s| s.overwrite(DESCRIPTORS + 3 * 8, &[u64::MAX]), // Only the next one was.
+        |_| (),                                                 // The chunks never came.
+        |s| s.overwrite(GENERATION, &[77]),                     // The chunks were overwritten.
+        |s| s.overwrite(FRAMES + 2 * FRAME_WORDS, &[u64::MAX]), // Only the next one was.
     ];
     for spoil in spoils {
         let (mut host, mut reader) = ReadHost::open(SMALL, terms(Policy::Block, 9, Kinds::ALL));
@@ -322,8 +326,9 @@ fn a_reader_survives_whoever_scribbles_over_everything() {
         let (ring_words, control_words) = (ring.bytes() / 8, control.bytes() / 8);
         let scribbler = std::thread::spawn(move || {
             while is_done.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-                // The header and the descriptors, mostly.
-                let words = if random.chance(7, 8) { DESCRIPTORS + 16 * 8 } else { ring_words };
+                // The header, the index and the first frames, mostly.
+                let first = FRAMES + 16 * FRAME_WORDS;
+                let words = if random.chance(7, 8) { first } else { ring_words };
                 scribble(&ring, &mut random, words);
                 if seed % 3 == 0 {
                     // Leaves out the words that identify the kind of page.

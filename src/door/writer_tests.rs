@@ -285,7 +285,7 @@ fn readers_of_the_ring_itself_are_woken() {
     host.control.page.set_direct_readers(1);
     let reader = host.ring.reader().clone();
     std::thread::scope(|scope| {
-        let sleeper = scope.spawn(|| {
+        let sleeper = scope.spawn(move || {
             let mut seen = 0;
             while seen < 50 {
                 reader.wait(seen, Duration::from_secs(60));

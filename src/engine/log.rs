@@ -162,13 +162,13 @@ impl ChunkLog {
         (from_seq..end_seq).find(wanted).unwrap_or(next_seq)
     }
 
-    /// An upper bound of the bytes that these chunks take in the ring's payload area.
+    /// An upper bound of the bytes that these chunks take in the ring.
     pub fn ring_bytes_max(&self, seqs: std::ops::Range<u64>) -> u64 {
         assert!(seqs.start <= seqs.end);
         assert!(seqs.end <= self.head_seq + 1);
         let count = seqs.end - seqs.start;
         let bytes = self.bytes_before(seqs.end) - self.bytes_before(seqs.start);
-        bytes + count * (limits::CHUNK_ALIGN_BYTES - 1)
+        bytes + count * limits::CHUNK_EXTRA_BYTES_MAX
     }
 
     /// The cursor of a subscriber that was given everything before `seq`, the last of which is

@@ -61,14 +61,15 @@ pub(super) struct Reserve {
     bytes_max: u64,
 }
 
-/// Number of bytes that a chunk takes in the payload area.
-pub(super) fn padded(length: u32) -> u64 {
-    u64::from(length).next_multiple_of(limits::CHUNK_ALIGN_BYTES)
+/// Number of bytes that a chunk takes in the ring.
+pub(super) fn frame_bytes(length: u32) -> u64 {
+    limits::CHUNK_HEADER_BYTES + u64::from(length).next_multiple_of(limits::CHUNK_ALIGN_BYTES)
 }
 
 const _: () = {
     assert!(limits::CHUNK_ALIGN_BYTES.is_power_of_two());
     assert!(limits::CHUNK_ALIGN_BYTES == 8); // `memory` stores payloads as whole words.
+    assert!(limits::CHUNK_HEADER_BYTES.is_multiple_of(limits::CHUNK_ALIGN_BYTES)); // And frames.
 };
 
 impl Reserve {
@@ -76,7 +77,7 @@ impl Reserve {
     pub fn of(ring: RingFacts) -> Reserve {
         ring.assert_sound();
         let data_bytes = u64::from(ring.data_bytes);
-        let longest = padded(ring.chunk_bytes_max);
+        let longest = frame_bytes(ring.chunk_bytes_max);
         let bytes_max = (data_bytes / 2).min(data_bytes.saturating_sub(2 * longest));
         let chunks_max = u64::from(ring.slot_count / 2);
         assert!(chunks_max < u64::from(ring.slot_count)); // V2
@@ -91,10 +92,10 @@ impl Reserve {
             self.begin_before(next_seq, log);
         }
         while self.next_seq < next_seq {
-            self.bytes += padded(log.meta(self.next_seq).length);
+            self.bytes += frame_bytes(log.meta(self.next_seq).length);
             self.next_seq += 1;
             while !self.fits() {
-                self.bytes -= padded(log.meta(self.from_seq).length);
+                self.bytes -= frame_bytes(log.meta(self.from_seq).length);
                 self.from_seq += 1;
             }
         }
@@ -112,7 +113,7 @@ impl Reserve {
     fn begin_before(&mut self, next_seq: u64, log: &ChunkLog) {
         *self = Reserve { from_seq: next_seq, next_seq, bytes: 0, ..*self };
         while self.from_seq > log.tail_seq() {
-            let length = padded(log.meta(self.from_seq - 1).length);
+            let length = frame_bytes(log.meta(self.from_seq - 1).length);
             let chunks = self.next_seq - self.from_seq;
             if chunks == self.chunks_max || self.bytes + length > self.bytes_max {
                 return;
@@ -131,12 +132,13 @@ mod tests {
     use crate::stream::Kind;
 
     const RING: RingFacts =
-        RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512, data_bytes: 2_048 };
+        RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 480, data_bytes: 2_048 };
 
     /// The same reserve, computed directly from its definition.
     fn expected(next_seq: u64, log: &ChunkLog) -> u64 {
         let fits = |from_seq: u64| {
-            let bytes: u64 = (from_seq..next_seq).map(|seq| padded(log.meta(seq).length)).sum();
+            let bytes: u64 =
+                (from_seq..next_seq).map(|seq| frame_bytes(log.meta(seq).length)).sum();
             next_seq - from_seq <= 8 && bytes <= 1_024
         };
         let tail_seq = log.tail_seq().min(next_seq);
@@ -152,7 +154,7 @@ mod tests {
             let (mut next_seq, mut before) = (1, 0);
             for _ in 0..200 {
                 let bits = random.between(0, 9);
-                let length = random.between(0, 1 << bits) as u32;
+                let length = random.between(0, 480 >> (9 - bits)) as u32;
                 let tail_seq = log.tail_seq().max((log.head_seq() + 2).saturating_sub(14));
                 log.push(ChunkFacts { length, kind: Kind::Output, key: 0, tail_seq });
                 if random.chance(1, 3) {

@@ -47,10 +47,12 @@ pub(super) enum Flaw {
     ClaimFence,
     /// The reader's acquire fence between payload and re-check.
     ReaderFence,
-    /// The reader's check of the tail: it relies on the descriptor's seq alone.
+    /// The reader's check of the tail: it relies on the frame's seq alone.
     TailCheck,
-    /// The order of publication: the payload before the descriptor's seq and the head.
+    /// The order of publication: the payload before the frame's seq and the head.
     PublishOrder,
+    /// The writer's 0 at the place of the next chunk.
+    NextPlace,
     /// The new generation for the next ring of a window.
     Generation,
 }

@@ -6,10 +6,10 @@
 //! Tests: `model_tests.rs`, `loom_tests.rs`.
 
 use super::atomic::{Flaw, Ordering, fence, is_flawed};
-use super::format::mark_gone;
+use super::format::clear_index;
 use super::layout::{
     CLAIM_PARTS, HEAD_SEQ_WORD, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD,
-    TOTAL_BYTES_WORD, unpack_meta,
+    TOTAL_BYTES_WORD, frame_bytes,
 };
 use super::writer::{RingWriter, Start, WriteError};
 use crate::base::planted::{Planted, planted};
@@ -18,17 +18,17 @@ use crate::limits::KINDS_MAX;
 const _: () = assert!(KINDS_MAX <= u32::BITS as usize); // One word marks the changed kinds.
 
 impl RingWriter {
-    /// Gives up chunks at the tail until a payload can end at `position_end` and one slot is free.
-    /// Then it gives up at most an eighth of the ring more.
+    /// Gives up chunks at the tail until the next place can end at `position_end` and one slot is
+    /// free. Then it gives up at most an eighth of the ring more.
     #[cold]
     #[inline(never)]
     pub(super) fn claim(&mut self, position_end: u64, gate_seq: u64) -> Result<(), WriteError> {
         let slot_count = u64::from(self.geometry.slot_count());
         let data_bytes = u64::from(self.geometry.data_bytes());
         let tail_max = gate_seq.min(self.seq_next);
-        let mut tail_seq = self.tail_seq;
+        let (mut tail_seq, mut place) = (self.tail_seq, self.place_of(self.tail_seq));
         let counts_data = !planted(Planted::DataWrapBeforeSlotWrap);
-        while counts_data && self.position_of(tail_seq) + data_bytes < position_end
+        while counts_data && place + data_bytes < position_end
             || tail_seq + slot_count <= self.seq_next
         {
             if tail_seq >= tail_max {
@@ -36,35 +36,38 @@ impl RingWriter {
                 return Err(WriteError::Gated { gate_seq });
             }
             tail_seq += 1;
+            place = self.place_of(tail_seq);
         }
-        let needed_position = self.position_of(tail_seq);
         let tail_max = tail_max.min(tail_seq + slot_count / u64::from(CLAIM_PARTS));
-        let position_max = needed_position + data_bytes / u64::from(CLAIM_PARTS);
-        let tail_seq = self.last_at_or_before(position_max, tail_seq, tail_max);
+        let place_max = place + data_bytes / u64::from(CLAIM_PARTS);
+        let (tail_seq, place) = self.last_at_or_before(place_max, (tail_seq, place), tail_max);
         assert!(tail_seq >= self.tail_seq); // What is given up does not come back.
         assert!(tail_seq <= self.seq_next); // W1
         assert!(tail_seq == self.tail_seq || tail_seq <= gate_seq); // W3
         let reported_seq = tail_seq - u64::from(planted(Planted::TailOffByOne));
         self.store_tail(reported_seq.max(self.tail_seq));
         self.seq_limit = tail_seq + slot_count;
-        self.position_limit = self.position_of(tail_seq) + data_bytes;
+        self.position_limit = place + data_bytes;
         assert!(self.seq_next < self.seq_limit); // W1: there is a slot now.
         assert!(position_end <= self.position_limit || !counts_data); // W2: and room.
         Ok(())
     }
 
-    /// Finds the last chunk of `low..=high` that starts at or before `position_max`, where `low`
-    /// does. For small chunks that is `high`, found with one look.
-    fn last_at_or_before(&self, position_max: u64, mut low: u64, high: u64) -> u64 {
-        let mut high = high.max(low);
+    /// Finds the last chunk up to `high` whose place is at most `place_max`, beginning with `low`,
+    /// whose place is. For small chunks that is `high`, found with one look. Returns its place,
+    /// too.
+    fn last_at_or_before(&self, place_max: u64, low: (u64, u64), high: u64) -> (u64, u64) {
+        let (mut low, mut high) = (low, high.max(low.0));
         assert!(high <= self.seq_next);
-        if self.position_of(high) <= position_max {
-            return high;
+        let place = self.place_of(high);
+        if place >= low.1 && place <= place_max {
+            return (high, place);
         }
-        while high - low > 1 {
-            let middle = low.midpoint(high);
-            if self.position_of(middle) <= position_max {
-                low = middle;
+        while high - low.0 > 1 {
+            let middle = low.0.midpoint(high);
+            let place = self.place_of(middle);
+            if place >= low.1 && place <= place_max {
+                low = (middle, place);
             } else {
                 high = middle;
             }
@@ -82,7 +85,8 @@ impl RingWriter {
         assert!(start.seq > 0);
         assert!(self.tail_version.is_multiple_of(2)); // Even: the totals are whole.
         self.begin_lap_at(start);
-        mark_gone(&self.lease.segment, self.geometry, start.seq);
+        let slots = start.seq..start.seq + u64::from(self.geometry.slot_count());
+        clear_index(&self.lease.segment, self.geometry, slots);
         self.tail_totals = start.kinds;
         self.tail_version += 2;
         self.word(TAIL_VERSION_WORD).store(self.tail_version - 1, Ordering::Relaxed);
@@ -104,14 +108,14 @@ impl RingWriter {
         let mut changed_kinds = 0u32;
         let alike_from = self.alike_from.clamp(self.tail_seq, tail_seq);
         for seq in self.tail_seq..alike_from {
-            let (length, header) = unpack_meta(self.record(seq).meta);
-            changed_kinds |= self.count_gone(header.kind, 1, u64::from(length));
+            let frame = self.frame(seq);
+            changed_kinds |= self.count_gone(frame.header.kind, 1, u64::from(frame.length));
         }
         if alike_from < tail_seq {
             // They are of one kind, so their sum is a difference.
-            let (first, last) = (self.record(alike_from), self.record(tail_seq - 1));
-            let (first_length, _) = unpack_meta(first.meta);
-            let bytes = last.total_bytes - first.total_bytes + u64::from(first_length);
+            let (first, last) = (self.frame(alike_from), self.frame(tail_seq - 1));
+            let bytes_before = first.total_bytes.wrapping_sub(u64::from(first.length));
+            let bytes = last.total_bytes.wrapping_sub(bytes_before);
             changed_kinds |= self.count_gone(self.alike, tail_seq - alike_from, bytes);
         }
         self.tail_seq = tail_seq;
@@ -139,12 +143,25 @@ impl RingWriter {
         assert!((kind as usize) < KINDS_MAX); // `commit` lets no other kind in.
         let total = &mut self.tail_totals[kind as usize];
         total.chunks += count;
-        total.bytes += bytes;
+        total.bytes = total.bytes.wrapping_add(bytes); // A file that others write may say anything.
         1 << kind
     }
 
-    /// Returns the start of chunk `seq`, or of the next chunk, which does not exist yet.
-    pub(super) fn position_of(&self, seq: u64) -> u64 {
-        if seq == self.seq_next { self.position_next } else { self.record(seq).position }
+    /// Returns the place of a held chunk, or of the next one, which does not exist yet.
+    pub(super) fn place_of(&self, seq: u64) -> u64 {
+        if seq == self.seq_next {
+            return self.position_next;
+        }
+        let data_bytes = u64::from(self.geometry.data_bytes());
+        if seq == self.tail_seq {
+            return self.position_limit - data_bytes; // The chunk before it is gone.
+        }
+        let before = self.frame(seq - 1);
+        // The held frames span less than the data area, so each is in this lap or in the one
+        // before.
+        let (offset, next) = (u64::from(before.offset), self.position_next - self.lap_position);
+        let lap = self.lap_position + offset;
+        let position = if offset < next { lap } else { lap.saturating_sub(data_bytes) };
+        position + frame_bytes(before.length)
     }
 }

@@ -183,6 +183,6 @@ impl RingWriter {
         assert!(header.generation > 0); // `read_header` has refused others.
         let mut lease = Lease::whole(segment, header.geometry);
         lease.generation = header.generation;
-        Ok(RingWriter::of_formatted(lease, header.anchor, &Start::default()))
+        Ok(RingWriter::of_formatted(lease, header.anchor, &Start::default()).share())
     }
 }

@@ -2,27 +2,27 @@
 //!
 //! A window may have held an earlier ring whose readers still look at it. Therefore the generation
 //! is stored first (`ring:generation`): a reader that sees any part of the new ring also sees the
-//! new generation. Only the descriptors that the earlier ring used are cleared.
+//! new generation. Only the index words that the earlier ring used are cleared.
 //! Tests: `writer.rs`, `memfd.rs`, `loom_tests.rs`.
+
+use std::ops::Range;
 
 use super::atomic::{Flaw, Ordering, fence, is_flawed};
 use super::layout::{
     ClockAnchor, DATA_BYTES_WORD, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, LAYOUT_VERSION, MAGIC,
-    MAGIC_WORD, MONO_NS_WORD, SEQ, SLOT_COUNT_WORD, TAIL_SEQ_WORD, TAIL_TOTALS_WORD,
-    TAIL_VERSION_WORD, TOTAL_BYTES_WORD, VERSION_WORD, WALL_US_WORD, WINDOW_BYTES_WORD,
+    MAGIC_WORD, MONO_NS_WORD, SLOT_COUNT_WORD, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD,
+    TOTAL_BYTES_WORD, VERSION_WORD, WALL_US_WORD, WINDOW_BYTES_WORD,
 };
 use super::lease::Lease;
 use super::segment::Segment;
 use super::writer::Start;
 
-/// Marks all chunks before `next_seq` as gone, in every slot. The stored number is never one that a
-/// reader looks for in that slot. It is newer than every chunk that is gone and older than the next
-/// chunk, so readers can tell "gone" from "not yet written".
-pub(super) fn mark_gone(segment: &Segment, geometry: Geometry, next_seq: u64) {
-    assert!(next_seq > 0);
+/// Clears the index words of chunks from `seqs`, of which there are at most as many as slots.
+pub(super) fn clear_index(segment: &Segment, geometry: Geometry, seqs: Range<u64>) {
     assert!(segment.bytes() >= geometry.window_bytes());
-    for seq in next_seq..next_seq + u64::from(geometry.slot_count()) {
-        segment.line(geometry.descriptor_line(seq))[SEQ].store(seq - 1, Ordering::Relaxed);
+    assert!(seqs.end - seqs.start <= u64::from(geometry.slot_count()));
+    for seq in seqs {
+        segment.word(geometry.index_word(seq)).store(0, Ordering::Relaxed);
     }
 }
 
@@ -38,16 +38,9 @@ pub(super) fn format(lease: &Lease, anchor: ClockAnchor, start: &Start) {
         segment.word(GENERATION_WORD).store(*generation, Ordering::Relaxed);
         fence(Ordering::Release); // ring:generation
     }
-    if start.seq == 1 {
-        let used_slots = old_head_seq.min(u64::from(geometry.slot_count()));
-        for seq in 1..=used_slots {
-            segment.line(geometry.descriptor_line(seq))[SEQ].store(0, Ordering::Relaxed);
-        }
-    } else {
-        // The next ring in this window would not know which slots to clear.
-        assert!(lease.place.is_none());
-        mark_gone(segment, *geometry, start.seq);
-    }
+    let used_slots = old_head_seq.min(u64::from(geometry.slot_count()));
+    clear_index(segment, *geometry, 1..used_slots + 1);
+    segment.word(geometry.frame_word(0)).store(0, Ordering::Relaxed); // The next place.
     for (kind, total) in start.kinds.each().iter().enumerate() {
         segment.word(TAIL_TOTALS_WORD + 2 * kind).store(total.chunks, Ordering::Relaxed);
         segment.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
@@ -115,7 +108,7 @@ pub(super) fn read_header(segment: &Segment) -> Result<Header, HeaderFault> {
     if geometry.window_bytes() > segment.bytes() {
         return Err(HeaderFault::Sizes);
     }
-    // Each line of a descriptor, and each byte of a payload, is inside of the segment.
+    // Each index word, and each byte of a frame, is inside of the segment.
     assert!(geometry.data_start() + geometry.data_bytes() as usize <= segment.bytes());
     let generation = load(GENERATION_WORD);
     if generation == 0 {

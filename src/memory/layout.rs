@@ -1,6 +1,6 @@
-//! The layout of a ring: sizes, word numbers, and the packing of a descriptor.
+//! The layout of a ring: sizes, word numbers, and the packing of a frame.
 //!
-//! Plain numbers, no memory access. A window is `header | descriptors | data`:
+//! Plain numbers, no memory access. A window is `header | index | data`:
 //!
 //! ```text
 //! word   0  magic, version, window bytes, slots, data bytes, clock anchor (wall µs, mono ns)
@@ -8,28 +8,45 @@
 //! word  32  head_seq, total_bytes                                  moves with every chunk
 //! word  48  totals of what stood before the tail: 16 kinds × (count, bytes)
 //! word  80  reserved: the owner word of an external producer
-//! word 128  descriptors, 8 words (one cache line) each; chunk `seq` is in slot `seq % slots`
-//! then      payload bytes; each starts on a multiple of 8 and never wraps, the rest is padding
+//! word 128  index: one word for each slot; chunk `seq` is in slot `seq % slots`
+//! then      data: frames, one behind the other
 //! ```
+//!
+//! A frame is a chunk: four words (seq, total_bytes, mono_ns, meta), then its payload, padded to a
+//! multiple of 8. A frame never wraps. One that does not fit before the end of the area begins at
+//! its start, and the rest is padding.
+//!
+//! *The next place* is the word behind the newest frame. The next chunk has its `seq` there, unless
+//! it wraps. The writer keeps this word at 0 until then, so a reader that has read a chunk finds
+//! the next one without a look at any other line. If the next chunk wraps, the word becomes
+//! [`WRAPPED`], and the reader finds the chunk by its index word, as anybody else does.
+//!
+//! An index word holds the place of its chunk and the low half of the chunk's number
+//! ([`index_word`]), so it is never taken for that of another chunk.
 //!
 //! Groups that different cores write or poll are 128 bytes apart (adjacent-line prefetch).
 
 use crate::base::Instant;
 use crate::limits::{
-    CHUNK_ALIGN_BYTES, DOOR_RING_BYTES, KINDS_MAX, RING_BYTES_PER_SLOT, RING_CLASS_BYTES,
+    CHUNK_ALIGN_BYTES, CHUNK_HEADER_BYTES, DOOR_RING_BYTES, KINDS_MAX, RING_BYTES_PER_SLOT,
+    RING_CLASS_BYTES,
 };
 
 /// The text "sdring", and a check of the byte order.
 pub(super) const MAGIC: u64 = 0x0102_676e_6972_6473;
 /// The version of everything in this file.
-pub(super) const LAYOUT_VERSION: u64 = 1;
+pub(super) const LAYOUT_VERSION: u64 = 2;
 
 /// Number of words of the header: 1 KiB.
 pub(super) const HEADER_WORDS: usize = 128;
-/// Number of words of one descriptor: one cache line.
-pub(super) const DESCRIPTOR_WORDS: usize = 8;
-/// The alignment of the start of every payload, in bytes.
-pub(super) const PAYLOAD_ALIGN: u32 = CHUNK_ALIGN_BYTES as u32;
+/// Number of words of a frame in front of its payload.
+pub(super) const FRAME_WORDS: usize = 4;
+/// Number of bytes of a frame in front of its payload.
+pub(super) const FRAME_BYTES: u32 = CHUNK_HEADER_BYTES as u32;
+/// The alignment of the start of every frame and every payload, in bytes.
+pub(super) const FRAME_ALIGN: u32 = CHUNK_ALIGN_BYTES as u32;
+/// The value of the next place if the next chunk is elsewhere. No chunk has this number.
+pub(super) const WRAPPED: u64 = u64::MAX;
 /// The inverse of the largest part of the ring that a claim takes beyond its need.
 pub(super) const CLAIM_PARTS: u32 = 8;
 
@@ -47,18 +64,16 @@ pub(super) const HEAD_SEQ_WORD: usize = 32;
 pub(super) const TOTAL_BYTES_WORD: usize = 33;
 pub(super) const TAIL_TOTALS_WORD: usize = 48;
 
-/// Word numbers of a descriptor, within its line.
+/// Word numbers of a frame.
 pub(super) const SEQ: usize = 0;
-pub(super) const POSITION: usize = 1;
-pub(super) const TOTAL_BYTES: usize = 2;
-pub(super) const MONO_NS: usize = 3;
-pub(super) const META: usize = 4;
-pub(super) const OFFSET: usize = 5;
+pub(super) const TOTAL_BYTES: usize = 1;
+pub(super) const MONO_NS: usize = 2;
+pub(super) const META: usize = 3;
 
 const _: () = {
     assert!(cfg!(target_endian = "little")); // Futexes use the low half of a word.
     assert!(TAIL_TOTALS_WORD + 2 * KINDS_MAX <= 80); // The owner word begins there.
-    assert!(HEADER_WORDS.is_multiple_of(DESCRIPTOR_WORDS)); // Descriptors are aligned lines.
+    assert!(HEADER_WORDS.is_multiple_of(LINE_PAIR_WORDS)); // The index begins on a line.
     assert_ascending(&[MAGIC_WORD, VERSION_WORD, WINDOW_BYTES_WORD, SLOT_COUNT_WORD]);
     assert_ascending(&[SLOT_COUNT_WORD, DATA_BYTES_WORD, WALL_US_WORD, MONO_NS_WORD]);
     assert_ascending(&[MONO_NS_WORD, GENERATION_WORD, TAIL_SEQ_WORD, TAIL_VERSION_WORD]);
@@ -70,11 +85,11 @@ const _: () = {
     assert!(TAIL_VERSION_WORD / LINE_PAIR_WORDS < HEAD_SEQ_WORD / LINE_PAIR_WORDS);
     assert!(TOTAL_BYTES_WORD / LINE_PAIR_WORDS < TAIL_TOTALS_WORD / LINE_PAIR_WORDS);
     assert!(TAIL_TOTALS_WORD + 2 * KINDS_MAX <= HEADER_WORDS);
-    // A descriptor is one line, and its fields are in order.
-    assert_ascending(&[SEQ, POSITION, TOTAL_BYTES, MONO_NS, META, OFFSET, DESCRIPTOR_WORDS]);
-    assert!(size_of::<Descriptor>() <= DESCRIPTOR_WORDS * 8);
-    assert!(PAYLOAD_ALIGN.is_power_of_two()); // `padded` rounds up with a mask.
-    assert!(PAYLOAD_ALIGN == 8); // Payloads are moved as words where tools look for races.
+    assert_ascending(&[SEQ, TOTAL_BYTES, MONO_NS, META, FRAME_WORDS]);
+    assert!(FRAME_WORDS * 8 == FRAME_BYTES as usize);
+    assert!(FRAME_ALIGN.is_power_of_two()); // `padded` rounds up with a mask.
+    assert!(FRAME_ALIGN == 8); // Payloads are moved as words where tools look for races.
+    assert!(FRAME_BYTES.is_multiple_of(FRAME_ALIGN)); // Each payload is aligned, too.
     assert!(CLAIM_PARTS.is_power_of_two()); // An eighth of the slots is a whole number.
     assert!(KINDS_MAX <= 1 << 8); // A kind is a byte of the meta word.
 };
@@ -107,8 +122,9 @@ const fn assert_class(class_bytes: u32) {
     assert!(geometry.slot_count * RING_BYTES_PER_SLOT == class_bytes);
     assert!(geometry.capacity_chunks() > 1); // A reader lags by one chunk at least.
     assert!(geometry.capacity_bytes() >= geometry.length_max()); // The longest chunk is held.
-    // Padding, overshoot of an eviction, and a claim: what remains is guaranteed.
-    let lost_bytes = 2 * geometry.length_max() + geometry.data_bytes / CLAIM_PARTS;
+    // Padding with the next place, overshoot of an eviction, and a claim: what remains is
+    // guaranteed.
+    let lost_bytes = 2 * geometry.frame_bytes_max() + geometry.data_bytes / CLAIM_PARTS;
     assert!(geometry.capacity_bytes() + lost_bytes <= geometry.data_bytes);
 }
 
@@ -130,8 +146,8 @@ const _: () = {
 
 impl Geometry {
     /// The geometry of the ring that fills a window of `class_bytes`, one of
-    /// [`crate::limits::RING_CLASS_BYTES`]. It has one descriptor per 256 bytes, and three quarters
-    /// of the window (less the header) hold data.
+    /// [`crate::limits::RING_CLASS_BYTES`]. It has one slot per 256 bytes. The rest behind the header
+    /// and the index holds data.
     ///
     /// # Panics
     /// If `class_bytes` is not a power of two from 4 KiB to 1 GiB.
@@ -140,15 +156,15 @@ impl Geometry {
         assert!(class_bytes >= 4 << 10);
         assert!(class_bytes <= 1 << 30);
         let slot_count = class_bytes / RING_BYTES_PER_SLOT;
-        let data_bytes = class_bytes / 4 * 3 - HEADER_WORDS as u32 * 8;
+        let data_bytes = class_bytes - (HEADER_WORDS as u32 + slot_count) * 8;
         Geometry::custom(slot_count, data_bytes)
     }
 
-    /// A geometry of `slot_count` descriptors and `data_bytes` bytes of payload.
+    /// A geometry of `slot_count` slots and `data_bytes` bytes of frames.
     ///
     /// # Panics
     /// If `slot_count` is not a power of two from 8 to 2^24, or `data_bytes` not a multiple of 32
-    /// from 32 to 2^30.
+    /// from 160 to 2^30.
     pub const fn custom(slot_count: u32, data_bytes: u32) -> Geometry {
         assert!(Geometry::is_valid(slot_count as u64, data_bytes as u64));
         Geometry { slot_count, data_bytes }
@@ -158,9 +174,9 @@ impl Geometry {
         slot_count.is_power_of_two()
             && slot_count >= CLAIM_PARTS as u64
             && slot_count <= 1 << 24
-            && data_bytes >= 4 * PAYLOAD_ALIGN as u64
+            && data_bytes >= 4 * (FRAME_BYTES + FRAME_ALIGN) as u64
             && data_bytes <= 1 << 30
-            && data_bytes.is_multiple_of(4 * PAYLOAD_ALIGN as u64)
+            && data_bytes.is_multiple_of(4 * FRAME_ALIGN as u64)
     }
 
     /// Returns the geometry that a header claims, or `None` if no ring can have it. The three
@@ -178,10 +194,10 @@ impl Geometry {
 
     /// Size of the whole window, in bytes.
     pub const fn window_bytes(&self) -> usize {
-        (HEADER_WORDS + self.slot_count as usize * DESCRIPTOR_WORDS) * 8 + self.data_bytes as usize
+        self.data_start() + self.data_bytes as usize
     }
 
-    /// Number of descriptors, a power of two.
+    /// Number of slots, a power of two.
     pub const fn slot_count(&self) -> u32 {
         self.slot_count
     }
@@ -191,9 +207,14 @@ impl Geometry {
         self.data_bytes
     }
 
-    /// The length limit of one payload, in bytes: a quarter of the data area.
-    pub const fn length_max(&self) -> u32 {
+    /// The length limit of one frame, in bytes: a quarter of the data area.
+    const fn frame_bytes_max(&self) -> u32 {
         self.data_bytes / 4
+    }
+
+    /// The length limit of one payload, in bytes: a quarter of the data area less a frame's header.
+    pub const fn length_max(&self) -> u32 {
+        self.frame_bytes_max() - FRAME_BYTES
     }
 
     /// Number of chunks that the ring holds at least, if their bytes fit. A claim may take an
@@ -202,28 +223,34 @@ impl Geometry {
         self.slot_count - self.slot_count / CLAIM_PARTS
     }
 
-    /// Number of payload bytes that the ring holds at least, each chunk rounded up to 8. Padding
-    /// and the overshoot of an eviction each cost less than a quarter of the area. A claim may take
-    /// an eighth beyond its need. The rest remains.
+    /// Number of bytes of frames that the ring holds at least. A frame has 32 bytes and its payload,
+    /// rounded up to 8. Padding and the overshoot of an eviction each cost less than a quarter of
+    /// the area. A claim may take an eighth beyond its need. The rest remains.
     pub const fn capacity_bytes(&self) -> u32 {
         self.data_bytes / 8 * 3
     }
 
     /// Start of the data area, in bytes from the start of the window.
     pub(super) const fn data_start(&self) -> usize {
-        (HEADER_WORDS + self.slot_count as usize * DESCRIPTOR_WORDS) * 8
+        (HEADER_WORDS + self.slot_count as usize) * 8
     }
 
-    /// The index of the slot of chunk `seq`.
+    /// The number of the index word of chunk `seq`.
     #[inline]
-    pub(super) const fn slot_index(&self, seq: u64) -> usize {
-        (seq & (self.slot_count as u64 - 1)) as usize
+    pub(super) const fn index_word(&self, seq: u64) -> usize {
+        HEADER_WORDS + (seq & (self.slot_count as u64 - 1)) as usize
     }
 
-    /// The index of the line of the window that holds the descriptor of chunk `seq`.
+    /// The number of the first word of the frame at `offset`, which is in bytes of the data area.
     #[inline]
-    pub(super) const fn descriptor_line(&self, seq: u64) -> usize {
-        HEADER_WORDS / DESCRIPTOR_WORDS + self.slot_index(seq)
+    pub(super) const fn frame_word(&self, offset: u32) -> usize {
+        HEADER_WORDS + self.slot_count as usize + (offset / FRAME_ALIGN) as usize
+    }
+
+    /// The place behind a frame that ends at `offset`: the start of the area if that is its end.
+    #[inline]
+    pub(super) const fn next_place(&self, offset: u32) -> u32 {
+        if offset == self.data_bytes { 0 } else { offset }
     }
 }
 
@@ -267,8 +294,6 @@ pub struct ChunkHeader {
 pub struct Descriptor {
     /// The number of the chunk: 1, 2, 3 … without gaps.
     pub seq: u64,
-    /// Start of the payload in the endless sequence of data areas. It only ever grows.
-    pub position: u64,
     /// Payload bytes of all chunks from the first through this one.
     pub total_bytes: u64,
     /// Time of publication, in nanoseconds of CLOCK_MONOTONIC.
@@ -277,7 +302,7 @@ pub struct Descriptor {
     pub length: u32,
     /// The kind, key and flags.
     pub header: ChunkHeader,
-    /// Start of the payload in the data area, in bytes.
+    /// Start of the frame in the data area, in bytes.
     pub(super) offset: u32,
 }
 
@@ -313,10 +338,28 @@ pub(super) const fn unpack_meta(meta: u64) -> (u32, ChunkHeader) {
     (meta as u32, header)
 }
 
-/// Rounds `length` up to the next possible start of a payload.
+/// Number of bytes of the frame of a payload of `length` bytes.
 #[inline]
-pub(super) const fn padded(length: u32) -> u64 {
-    (length as u64 + (PAYLOAD_ALIGN as u64 - 1)) & !(PAYLOAD_ALIGN as u64 - 1)
+pub(super) const fn frame_bytes(length: u32) -> u64 {
+    let align = FRAME_ALIGN as u64;
+    FRAME_BYTES as u64 + ((length as u64 + (align - 1)) & !(align - 1))
+}
+
+/// Packs the number of a chunk and the offset of its frame into its index word. It is never 0.
+#[inline]
+pub(super) const fn index_word(seq: u64, offset: u32) -> u64 {
+    seq << 32 | (offset / FRAME_ALIGN) as u64 + 1
+}
+
+/// The offset of the frame of chunk `seq` by an index word, or `None` if it is that of another. The
+/// offset may be false: the word may come from memory that another process writes.
+#[inline]
+pub(super) const fn offset_of(seq: u64, index_word: u64) -> Option<u32> {
+    let place = index_word as u32;
+    if index_word >> 32 != seq & u32::MAX as u64 || place == 0 {
+        return None;
+    }
+    (place - 1).checked_mul(FRAME_ALIGN)
 }
 
 #[cfg(test)]
@@ -337,12 +380,12 @@ mod tests {
             assert_eq!(parsed, Some(geometry));
         }
         assert_eq!(Geometry::of_class(4 << 10).slot_count(), 16);
-        assert_eq!(Geometry::of_class(4 << 10).data_bytes(), 2 << 10);
+        assert_eq!(Geometry::of_class(4 << 10).data_bytes(), 4096 - 1024 - 128);
     }
 
     #[test]
     fn sizes_that_no_ring_has_are_refused() {
-        let (window, slots, data) = (4096, 16, 2048);
+        let (window, slots, data) = (4096, 16, 2944);
         assert!(Geometry::parse(window, slots, data).is_some());
         for (w, s, d) in [
             (window + 8, slots, data),
@@ -363,8 +406,20 @@ mod tests {
     fn a_packed_word_gives_back_what_went_in() {
         let header = ChunkHeader { kind: 15, key: 63, flags: 0x8001 };
         assert_eq!(unpack_meta(pack_meta(u32::MAX, header)), (u32::MAX, header));
-        assert_eq!([padded(0), padded(1), padded(8), padded(9)], [0, 8, 8, 16]);
-        assert_eq!(padded(u32::MAX), 1 << 32);
+        assert_eq!([0, 1, 8, 9].map(frame_bytes), [32, 40, 40, 48]);
+        assert_eq!(frame_bytes(u32::MAX), (1 << 32) + 32);
+    }
+
+    #[test]
+    fn an_index_word_is_that_of_one_chunk_only() {
+        let (seq, offset) = (7 << 40 | 5, (1 << 30) - 8);
+        assert_eq!(offset_of(seq, index_word(seq, offset)), Some(offset));
+        assert_eq!(offset_of(seq, index_word(seq, 0)), Some(0));
+        for other in [0, seq - 1, seq + 256, u64::MAX] {
+            assert_eq!(offset_of(other, index_word(seq, offset)), None);
+        }
+        assert_eq!(offset_of(0, 0), None); // An empty slot.
+        assert_eq!(offset_of(1, 1 << 32 | u64::from(u32::MAX)), None); // Behind any area.
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom`
 //!
-//! Most rings here have eight descriptors and room for four payloads, so the data area wraps before
-//! the descriptors do. Each control removes one part of the protocol ([`Flaw`]) and has to fail. A
+//! Most rings here have eight slots and room for four frames, so the data area wraps before the
+//! slots do. Each control removes one part of the protocol ([`Flaw`]) and has to fail. A
 //! model that cannot fail proves nothing.
 
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::atomic::{Flaw, flaw_switch, full_fence};
 use super::*;
 use crate::base::Instant;
 
-/// A geometry for four payloads of a word, with eight descriptors.
-const DATA_FIRST: Geometry = Geometry::custom(8, 32);
-/// A geometry with eight descriptors, and room for more payloads than that.
-const SLOTS_FIRST: Geometry = Geometry::custom(8, 128);
+/// A geometry for four payloads of a word, with eight slots.
+const DATA_FIRST: Geometry = Geometry::custom(8, 192);
+/// A geometry with eight slots, and room for more payloads than that.
+const SLOTS_FIRST: Geometry = Geometry::custom(8, 384);
 
 /// Runs `model` in every interleaving with at most `preemptions` of them.
 fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
@@ -148,6 +148,41 @@ fn a_chunk_that_is_announced_is_there_whole() {
 #[should_panic(expected = "left == right")]
 fn control_announced_before_it_is_written_the_model_fails() {
     explore_without(Flaw::PublishOrder, 3, a_reader_follows);
+}
+
+/// The model in which a reader follows the writer over the end of the area. A payload before has
+/// left the number of chunk 6 in the place of chunk 6.
+fn a_reader_follows_over_the_end() {
+    let mut writer = ring(DATA_FIRST, 0);
+    let long = [payload_of(1, 1), 6u64.to_le_bytes()].concat();
+    let header = ChunkHeader { kind: 1, key: 1, flags: 1 };
+    writer.write(header, &long, Instant::from_nanos(1), u64::MAX).unwrap();
+    (2..=4).for_each(|_| write(&mut writer, 1));
+    let reader = writer.reader();
+    assert!(matches!(reader.poll(4), Poll::Ready(_)));
+    let thread = loom::thread::spawn(move || {
+        for seq in 5..=6 {
+            let mut buffer = [0; 16];
+            match reader.read(seq, &mut buffer) {
+                Ok(chunk) => assert_eq!((chunk.seq, chunk.mono_ns, chunk.length), (seq, seq, 8)),
+                Err(error) => assert_eq!(error, ReadError::Pending),
+            }
+        }
+    });
+    write(&mut writer, 1);
+    write(&mut writer, 1);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_reader_finds_the_chunk_at_its_place_or_where_it_wrapped_to() {
+    explore(3, a_reader_follows_over_the_end);
+}
+
+#[test]
+#[should_panic(expected = "left == right")]
+fn control_without_a_cleared_place_the_model_fails() {
+    explore_without(Flaw::NextPlace, 3, a_reader_follows_over_the_end);
 }
 
 /// The model in which the window of a ring gets a new ring while a reader of the old one reads

@@ -5,13 +5,20 @@
 //! the reader check whether the writer had claimed them meanwhile. It stores nothing, so a
 //! read-only mapping is enough.
 //!
-//! - `ring:publish`: a reader that sees a descriptor's `seq` sees the chunk;
+//! - `ring:publish`: a reader that sees a frame's `seq` sees the chunk, and 0 at the next place
+//!   until the next chunk is there. A reader that sees [`WRAPPED`] sees the next chunk's index;
+//! - `ring:index`: a reader that sees a chunk's index word sees no older number in its frame;
 //! - `ring:claim`: a reader that saw anything of a newer chunk sees the tail that gave up the older
 //!   one;
 //! - `ring:generation`: a reader that saw anything of the window's next ring sees its generation.
 //!
+//! A reader remembers the place behind the chunk that it read last, and looks there for the next
+//! one. What it finds there is no part of a payload: while the tail is at most the next chunk, no
+//! chunk may use that place but the next one (W2 of `writer.rs`).
+//!
 //! Tests: below, `model_tests.rs`, `loom_tests.rs`, `tests/ring_process.rs`.
 
+use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -20,9 +27,9 @@ use super::copy;
 use super::format::{HeaderFault, read_header};
 use super::futex::{self, WaitOutcome};
 use super::layout::{
-    ClockAnchor, DESCRIPTOR_WORDS, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, META,
-    MONO_NS, OFFSET, POSITION, SEQ, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD,
-    TOTAL_BYTES, TOTAL_BYTES_WORD, unpack_meta,
+    ClockAnchor, Descriptor, FRAME_BYTES, FRAME_WORDS, GENERATION_WORD, Geometry, HEAD_SEQ_WORD,
+    META, MONO_NS, SEQ, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD, TOTAL_BYTES,
+    TOTAL_BYTES_WORD, frame_bytes, offset_of, unpack_meta,
 };
 use super::segment::Segment;
 use crate::limits::{KINDS_MAX, SEQLOCK_ATTEMPTS_MAX};
@@ -35,6 +42,21 @@ pub struct RingReader {
     geometry: Geometry,
     generation: u64,
     anchor: ClockAnchor,
+    /// The chunk behind the one that was read last, and the offset of its place.
+    next: Cell<(u64, u32)>,
+}
+
+/// The value of `next` for no chunk.
+const NO_PLACE: (u64, u32) = (u64::MAX, 0);
+
+/// The result of a look for a chunk.
+enum Found {
+    /// Its frame begins at this offset, which is inside of the area.
+    At(u32),
+    /// It is not at its place, or will be elsewhere.
+    NotYet,
+    /// The index does not know it.
+    Nowhere,
 }
 
 /// The state of one chunk.
@@ -101,6 +123,7 @@ impl RingReader {
             geometry: header.geometry,
             generation: header.generation,
             anchor: header.anchor,
+            next: Cell::new(NO_PLACE),
         })
     }
 
@@ -113,63 +136,114 @@ impl RingReader {
     ) -> RingReader {
         assert!(generation > 0); // Zeroed memory has generation 0, which no ring has.
         assert!(segment.bytes() >= geometry.window_bytes());
-        RingReader { segment, geometry, generation, anchor }
+        RingReader { segment, geometry, generation, anchor, next: Cell::new(NO_PLACE) }
     }
 
-    /// Looks for chunk `seq`. Loads the line of its descriptor, and the line of the tail, which
-    /// rarely changes.
+    /// Looks for chunk `seq`. If the chunk before was the last one to be read, this loads the line
+    /// of its frame, and the line of the tail, which rarely changes. Otherwise it looks into the
+    /// index before.
     #[inline]
     pub fn poll(&self, seq: u64) -> Poll {
-        let line = self.segment.line(self.geometry.descriptor_line(seq));
-        let found_seq = load_acquire(&line[SEQ]); // ring:publish
-        if found_seq != seq {
-            return self.poll_other(seq, found_seq);
+        match self.find(seq) {
+            Found::At(offset) => self.poll_at(seq, offset),
+            none => self.missing(seq, &none),
         }
-        let found = self.descriptor(seq, line);
+    }
+
+    #[inline]
+    fn poll_at(&self, seq: u64, offset: u32) -> Poll {
+        let found = self.descriptor(seq, offset);
         match (self.recheck(seq), found) {
             (Err(loss), _) => loss.into(),
-            (Ok(()), Some(descriptor)) => Poll::Ready(descriptor),
+            (Ok(()), Some(descriptor)) => {
+                self.note_place_behind(&descriptor);
+                Poll::Ready(descriptor)
+            }
             (Ok(()), None) => Poll::Corrupt,
         }
     }
 
-    /// Returns the content of a descriptor, if a writer of ours can have written it. Only the
-    /// re-check shows whether its fields belong together.
+    /// Looks for the frame of chunk `seq`: at its place, if the chunk before was read last.
     #[inline(always)]
-    fn descriptor(&self, seq: u64, line: &[AtomicU64; DESCRIPTOR_WORDS]) -> Option<Descriptor> {
-        let position = line[POSITION].load(Ordering::Relaxed);
-        let total_bytes = line[TOTAL_BYTES].load(Ordering::Relaxed);
-        let mono_ns = line[MONO_NS].load(Ordering::Relaxed);
-        let (length, header) = unpack_meta(line[META].load(Ordering::Relaxed));
-        let offset = line[OFFSET].load(Ordering::Relaxed);
-        let is_sound = length <= self.geometry.length_max()
-            && offset <= u64::from(self.geometry.data_bytes() - length)
-            && offset.is_multiple_of(8)
-            && (header.kind as usize) < KINDS_MAX;
-        let offset = offset as u32;
-        is_sound.then_some(Descriptor {
-            seq,
-            position,
-            total_bytes,
-            mono_ns,
-            length,
-            header,
-            offset,
-        })
+    fn find(&self, seq: u64) -> Found {
+        let (next_seq, place) = self.next.get();
+        if next_seq == seq {
+            let found_seq = load_acquire(self.word(self.geometry.frame_word(place))); // ring:publish
+            if found_seq == seq {
+                return Found::At(place);
+            }
+            if found_seq == 0 {
+                return Found::NotYet;
+            }
+            // It wrapped, or was overtaken.
+        }
+        self.find_by_index(seq)
     }
 
-    /// Returns the result if the slot of `seq` holds another chunk, or none.
+    #[inline(never)]
+    fn find_by_index(&self, seq: u64) -> Found {
+        let entry = load_acquire(self.word(self.geometry.index_word(seq))); // ring:index
+        match offset_of(seq, entry) {
+            Some(offset) if offset <= self.geometry.data_bytes() - FRAME_BYTES => {
+                let found_seq = load_acquire(&self.frame_words(offset)[SEQ]); // ring:publish
+                if found_seq == seq { Found::At(offset) } else { Found::Nowhere }
+            }
+            _ => Found::Nowhere, // It may be an offset that no writer of ours has stored.
+        }
+    }
+
+    /// Finds the reason why chunk `seq` was not found.
     #[inline]
-    fn poll_other(&self, seq: u64, found_seq: u64) -> Poll {
-        if found_seq < seq {
-            // An older chunk, an empty slot, or the next ring of the window.
-            let generation = self.word(GENERATION_WORD).load(Ordering::Relaxed);
-            return if generation == self.generation { Poll::Pending } else { Poll::Gone };
+    fn missing(&self, seq: u64, found: &Found) -> Poll {
+        if let Err(loss) = self.recheck(seq) {
+            return loss.into();
+        }
+        // A reader that waits at the place of its chunk leaves the line of the head alone.
+        if matches!(found, Found::NotYet) || self.head_seq() < seq {
+            return Poll::Pending;
+        }
+        self.missing_though_published(seq)
+    }
+
+    /// Looks again for a chunk that the head includes.
+    #[cold]
+    fn missing_though_published(&self, seq: u64) -> Poll {
+        if let Found::At(offset) = self.find_by_index(seq) {
+            return self.poll_at(seq, offset);
         }
         match self.recheck(seq) {
             Err(loss) => loss.into(),
-            Ok(()) => Poll::Corrupt, // It was overwritten without a claim.
+            Ok(()) => Poll::Corrupt, // It was overwritten without a claim, or never written.
         }
+    }
+
+    /// Returns the content of the frame at `offset`, if a writer of ours can have written it. Only
+    /// the re-check shows whether its fields belong together.
+    #[inline(always)]
+    fn descriptor(&self, seq: u64, offset: u32) -> Option<Descriptor> {
+        let room = self.geometry.data_bytes().checked_sub(FRAME_BYTES)?.checked_sub(offset)?;
+        let words = self.frame_words(offset);
+        let total_bytes = words[TOTAL_BYTES].load(Ordering::Relaxed);
+        let mono_ns = words[MONO_NS].load(Ordering::Relaxed);
+        let (length, header) = unpack_meta(words[META].load(Ordering::Relaxed));
+        let is_sound = length <= self.geometry.length_max()
+            && length <= room
+            && (header.kind as usize) < KINDS_MAX;
+        is_sound.then_some(Descriptor { seq, total_bytes, mono_ns, length, header, offset })
+    }
+
+    /// The words of the frame at `offset`, in front of its payload.
+    #[inline]
+    fn frame_words(&self, offset: u32) -> &[AtomicU64; FRAME_WORDS] {
+        self.segment.words_at(self.geometry.frame_word(offset))
+    }
+
+    /// Remembers where the chunk behind this one begins. This one was whole.
+    #[inline]
+    fn note_place_behind(&self, descriptor: &Descriptor) {
+        let end = u64::from(descriptor.offset) + frame_bytes(descriptor.length);
+        assert!(end <= u64::from(self.geometry.data_bytes())); // `descriptor` has checked it.
+        self.next.set((descriptor.seq.saturating_add(1), self.geometry.next_place(end as u32)));
     }
 
     /// Copies the payload of `descriptor` to the start of `buffer` and checks that it was whole.
@@ -195,26 +269,30 @@ impl RingReader {
     /// [`ReadError`]. The contents of `buffer` are then invalid.
     #[inline(always)] // A descriptor is a cache line and should not be moved.
     pub fn read(&self, seq: u64, buffer: &mut [u8]) -> Result<Descriptor, ReadError> {
-        let line = self.segment.line(self.geometry.descriptor_line(seq));
-        let found_seq = load_acquire(&line[SEQ]); // ring:publish
-        if found_seq < seq && self.word(GENERATION_WORD).load(Ordering::Relaxed) == self.generation
-        {
-            return Err(ReadError::Pending);
-        }
-        if found_seq == seq
-            && let Some(descriptor) = self.descriptor(seq, line)
+        let found = self.find(seq);
+        if let Found::At(offset) = found
+            && let Some(descriptor) = self.descriptor(seq, offset)
         {
             self.copy(&descriptor, buffer)?;
+            self.note_place_behind(&descriptor);
             return Ok(descriptor);
         }
-        self.read_other(seq, buffer)
+        self.read_other(seq, &found, buffer)
     }
 
-    /// Looks again after no chunk could be copied, and copies it if it is there by now.
-    #[cold]
+    /// Finds out why no chunk could be copied, and copies it if it is there by now.
     #[inline(never)]
-    fn read_other(&self, seq: u64, buffer: &mut [u8]) -> Result<Descriptor, ReadError> {
-        match self.poll(seq) {
+    fn read_other(
+        &self,
+        seq: u64,
+        found: &Found,
+        buffer: &mut [u8],
+    ) -> Result<Descriptor, ReadError> {
+        let poll = match *found {
+            Found::At(offset) => self.poll_at(seq, offset),
+            _ => self.missing(seq, found),
+        };
+        match poll {
             Poll::Ready(descriptor) => self.copy(&descriptor, buffer).map(|()| descriptor),
             Poll::Pending => Err(ReadError::Pending),
             Poll::Overtaken { tail_seq } => Err(ReadError::Overtaken { tail_seq }),
@@ -241,10 +319,10 @@ impl RingReader {
     /// Returns the start of a payload in the segment. It is in bounds for any descriptor.
     #[inline]
     fn payload_start(&self, descriptor: &Descriptor) -> usize {
-        let data_bytes = self.geometry.data_bytes();
-        assert!(descriptor.length <= data_bytes);
-        assert!(descriptor.offset <= data_bytes - descriptor.length);
-        self.geometry.data_start() + descriptor.offset as usize
+        let room = self.geometry.data_bytes() - FRAME_BYTES;
+        assert!(descriptor.length <= room);
+        assert!(descriptor.offset <= room - descriptor.length);
+        self.geometry.data_start() + (descriptor.offset + FRAME_BYTES) as usize
     }
 
     /// Checks after a copy that the copied data was still chunk `seq`.
@@ -254,9 +332,7 @@ impl RingReader {
             fence(Ordering::Acquire); // ring:claim, ring:generation
         }
         if is_flawed(Flaw::TailCheck) {
-            let found_seq =
-                self.segment.line(self.geometry.descriptor_line(seq))[SEQ].load(Ordering::Relaxed);
-            return if found_seq == seq { Ok(()) } else { Err(ReadError::Gone) };
+            return Ok(());
         }
         let tail_seq = self.word(TAIL_SEQ_WORD).load(Ordering::Relaxed); // ring:tail
         if !is_flawed(Flaw::ReaderFence) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::atomic::{AtomicU64, Ordering};
 use super::layout::{
-    DATA_BYTES_WORD, GENERATION_WORD, HEAD_SEQ_WORD, MAGIC_WORD, META, OFFSET, SEQ,
-    SLOT_COUNT_WORD, TAIL_SEQ_WORD, TAIL_VERSION_WORD, VERSION_WORD, WINDOW_BYTES_WORD,
+    DATA_BYTES_WORD, GENERATION_WORD, HEAD_SEQ_WORD, MAGIC_WORD, META, SEQ, SLOT_COUNT_WORD,
+    TAIL_SEQ_WORD, TAIL_VERSION_WORD, VERSION_WORD, WINDOW_BYTES_WORD, WRAPPED, index_word,
 };
 use super::*;
 use crate::base::{Instant, Random};
@@ -56,7 +56,7 @@ fn read_all(reader: &RingReader, last: u64) -> (u64, u64) {
 
 #[test]
 fn a_batch_is_there_at_once() {
-    let lease = Lease::heap(Geometry::custom(8, 256));
+    let lease = Lease::heap(Geometry::custom(8, 512));
     let mut writer = RingWriter::new(lease, ClockAnchor::default());
     let reader = writer.reader();
     let mut buffer = [0; 64];
@@ -93,7 +93,7 @@ fn a_batch_is_there_at_once() {
 
 #[test]
 fn a_skip_is_counted_and_goes_on_where_it_says() {
-    let geometry = Geometry::custom(8, 256);
+    let geometry = Geometry::custom(8, 512);
     let mut writer = RingWriter::new(Lease::heap(geometry), ClockAnchor::default());
     let reader = writer.reader();
     let mut buffer = [0; 64];
@@ -127,15 +127,15 @@ fn a_skip_is_counted_and_goes_on_where_it_says() {
 #[test]
 fn overtaken_readers_see_whole_chunks_and_count_what_they_missed() {
     let last: u64 = if cfg!(miri) { 60 } else { 400_000 };
-    for geometry in [Geometry::custom(8, 64), Geometry::custom(64, 160), Geometry::of_class(4096)] {
-        if cfg!(miri) && geometry.data_bytes() > 160 {
+    for geometry in [Geometry::custom(8, 224), Geometry::custom(64, 320), Geometry::of_class(4096)]
+    {
+        if cfg!(miri) && geometry.data_bytes() > 320 {
             continue; // Bytes are expensive there.
         }
         let mut writer = RingWriter::new(Lease::heap(geometry), ClockAnchor::default());
         let readers = [writer.reader(), writer.reader()];
         std::thread::scope(|scope| {
-            let handles =
-                readers.each_ref().map(|reader| scope.spawn(move || read_all(reader, last)));
+            let handles = readers.map(|reader| scope.spawn(move || read_all(&reader, last)));
             let mut payload = vec![0; geometry.length_max() as usize];
             for seq in 1..=last {
                 let length = fill_pattern(seq, &mut payload);
@@ -157,11 +157,11 @@ fn overtaken_readers_see_whole_chunks_and_count_what_they_missed() {
 #[test]
 fn a_gating_reader_in_another_thread_misses_nothing() {
     let last: u64 = if cfg!(miri) { 60 } else { 200_000 };
-    let mut writer = RingWriter::new(Lease::heap(Geometry::custom(8, 128)), ClockAnchor::default());
+    let mut writer = RingWriter::new(Lease::heap(Geometry::custom(8, 256)), ClockAnchor::default());
     let reader = writer.reader();
-    let cursor = AtomicU64::new(1);
+    let cursor = &AtomicU64::new(1);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        scope.spawn(move || {
             let mut expected = [0; 32];
             for seq in 1..=last {
                 let descriptor = loop {
@@ -259,13 +259,12 @@ fn what_was_not_lent_cannot_be_published() {
     writer.publish(ChunkHeader::default(), 10, Instant::ZERO);
 }
 
-/// Sets every word of the header and of one descriptor to values that a hostile writer would try.
+/// Sets every word of the header, of the index and of two frames to values that a hostile writer would try.
 #[test]
 fn shared_memory_that_lies_is_refused_and_never_believed() {
     let geometry = Geometry::custom(8, 256);
     let values = [0, 1, 7, 8, 64, 255, 256, 1 << 31, u64::from(u32::MAX), 1 << 63, u64::MAX];
-    let words = (0..128).chain(128 + 8..128 + 16);
-    let words = words.step_by(if cfg!(miri) { 16 } else { 1 });
+    let words = (0..128 + 8 + 14).step_by(if cfg!(miri) { 16 } else { 1 });
     for word in words {
         for value in values.into_iter().step_by(if cfg!(miri) { 3 } else { 1 }) {
             let lease = Lease::heap(geometry);
@@ -294,25 +293,40 @@ fn each_lie_gets_its_own_answer() {
     let segment = lease.segment.clone();
     let mut writer = RingWriter::new(lease, ClockAnchor::default());
     let reader = writer.reader();
+    write(&mut writer, &[9; 24]);
     let seq = write(&mut writer, &[9; 24]);
-    let line = segment.line(reader.geometry().descriptor_line(seq));
+    let geometry = reader.geometry();
+    let frame = segment.words_at::<4>(geometry.frame_word(56));
+    let index = segment.word(geometry.index_word(seq));
+    // One reader looks into the index, the other one at the place behind the chunk before.
     let poll_with = |word: &AtomicU64, value: u64| {
+        assert!(matches!(reader.poll(seq - 1), Poll::Ready(_)));
         let honest = word.swap(value, Ordering::Relaxed);
-        let outcome = reader.poll(seq);
+        let (outcome, at_place) = (writer.reader().poll(seq), reader.poll(seq));
         word.store(honest, Ordering::Relaxed);
+        (outcome, at_place)
+    };
+    let both_with = |word: &AtomicU64, value: u64| {
+        let (outcome, at_place) = poll_with(word, value);
+        assert_eq!(outcome, at_place);
         outcome
     };
-    assert!(matches!(reader.poll(seq), Poll::Ready(_)));
-    assert_eq!(poll_with(&line[META], 65), Poll::Corrupt); // Longer than a quarter.
-    assert_eq!(poll_with(&line[META], 24 | 16 << 32), Poll::Corrupt); // No such kind.
-    assert_eq!(poll_with(&line[OFFSET], 240), Poll::Corrupt); // Beyond the end.
-    assert_eq!(poll_with(&line[OFFSET], 4), Poll::Corrupt); // Not on a word.
-    assert_eq!(poll_with(&line[OFFSET], u64::MAX), Poll::Corrupt);
-    assert_eq!(poll_with(&line[SEQ], 9), Poll::Corrupt); // Overwritten without a claim.
-    assert_eq!(poll_with(&line[SEQ], 0), Poll::Pending);
-    assert_eq!(poll_with(segment.word(TAIL_SEQ_WORD), 3), Poll::Corrupt); // Beyond the head.
-    assert_eq!(poll_with(segment.word(TAIL_SEQ_WORD), 2), Poll::Overtaken { tail_seq: 2 });
-    assert_eq!(poll_with(segment.word(GENERATION_WORD), 9), Poll::Gone);
+    let there = writer.reader().poll(seq);
+    assert!(matches!(there, Poll::Ready(_)));
+    assert_eq!(poll_with(&frame[SEQ], seq), (there, there));
+    assert_eq!(both_with(&frame[META], 33), Poll::Corrupt); // Longer than a quarter with its header.
+    assert_eq!(both_with(&frame[META], 24 | 16 << 32), Poll::Corrupt); // No such kind.
+    // The head includes it. It was overwritten without a claim, or never written.
+    assert_eq!(both_with(&frame[SEQ], 9), Poll::Corrupt);
+    assert_eq!(both_with(&frame[SEQ], WRAPPED), Poll::Corrupt);
+    assert_eq!(poll_with(&frame[SEQ], 0), (Poll::Corrupt, Poll::Pending));
+    assert_eq!(poll_with(index, index_word(seq, 232)), (Poll::Corrupt, there)); // Beyond the end.
+    assert_eq!(poll_with(index, index_word(seq, 64)), (Poll::Corrupt, there)); // Nothing is there.
+    assert_eq!(poll_with(index, u64::MAX), (Poll::Corrupt, there));
+    assert_eq!(poll_with(index, 0), (Poll::Corrupt, there));
+    assert_eq!(both_with(segment.word(TAIL_SEQ_WORD), 4), Poll::Corrupt); // Beyond the head.
+    assert_eq!(both_with(segment.word(TAIL_SEQ_WORD), 3), Poll::Overtaken { tail_seq: 3 });
+    assert_eq!(both_with(segment.word(GENERATION_WORD), 9), Poll::Gone);
     segment.word(TAIL_VERSION_WORD).store(1, Ordering::Relaxed);
     assert_eq!(reader.tail_totals(), None); // The version stays odd.
 
@@ -324,7 +338,7 @@ fn each_lie_gets_its_own_answer() {
     };
     assert_eq!(attach_with(HEAD_SEQ_WORD, 1), Ok(()));
     assert_eq!(attach_with(MAGIC_WORD, 0), Err(HeaderFault::Magic));
-    assert_eq!(attach_with(VERSION_WORD, 2), Err(HeaderFault::Version { found: 2 }));
+    assert_eq!(attach_with(VERSION_WORD, 1), Err(HeaderFault::Version { found: 1 }));
     assert_eq!(attach_with(WINDOW_BYTES_WORD, 0), Err(HeaderFault::Sizes));
     assert_eq!(attach_with(SLOT_COUNT_WORD, 1 << 40), Err(HeaderFault::Sizes));
     assert_eq!(attach_with(DATA_BYTES_WORD, 257), Err(HeaderFault::Sizes));

@@ -18,7 +18,6 @@ use memmap2::{Advice, MmapRaw, UncheckedAdvice};
 use super::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 use super::guard::Guarded;
-use super::layout::DESCRIPTOR_WORDS;
 
 /// Size of a page, in bytes: the unit of mappings.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -78,7 +77,6 @@ const _: () = {
     assert!(size_of::<Block>() == BLOCK_WORDS * size_of::<AtomicU64>());
     assert!(align_of::<Block>() == 128); // S2
     assert!(PAGE_BYTES.is_multiple_of(align_of::<Block>())); // S2 holds for mappings, too.
-    assert!(BLOCK_WORDS.is_multiple_of(DESCRIPTOR_WORDS)); // A block is a number of lines.
 };
 
 /// A boxed slice, held by its raw pointer. A `Box` that moves would claim to be the only access.
@@ -134,6 +132,15 @@ impl Segment {
     #[cfg(not(loom))]
     pub(super) fn is_lost(&self) -> bool {
         matches!(&*self.backing, Backing::Guarded(guarded) if guarded.is_lost())
+    }
+
+    /// True if processes that are not trusted can write to the memory, or cut its file off.
+    pub(super) fn is_open_to_others(&self) -> bool {
+        match &*self.backing {
+            Backing::Heap(_) | Backing::Mapped(_) => false,
+            #[cfg(not(loom))]
+            Backing::Guarded(_) => true,
+        }
     }
 
     /// Returns `bytes` bytes from `offset_bytes` on, as a segment of its own.
@@ -209,15 +216,15 @@ impl Segment {
         }
     }
 
-    /// Returns eight words, aligned to eight words: a cache line.
+    /// Returns `N` words from word `first` on.
     #[inline]
-    pub(super) fn line(&self, index: usize) -> &[AtomicU64; DESCRIPTOR_WORDS] {
-        let first = index * DESCRIPTOR_WORDS;
-        assert!(first + DESCRIPTOR_WORDS <= self.word_count);
-        // SAFETY: in bounds by the line above (S1).
-        let line = unsafe { self.base.add(first) };
-        // SAFETY: as in `word`, for eight of them.
-        unsafe { line.cast::<[AtomicU64; DESCRIPTOR_WORDS]>().as_ref() }
+    pub(super) fn words_at<const N: usize>(&self, first: usize) -> &[AtomicU64; N] {
+        assert!(N <= self.word_count);
+        assert!(first <= self.word_count - N);
+        // SAFETY: in bounds by the lines above (S1).
+        let words = unsafe { self.base.add(first) };
+        // SAFETY: as in `word`, for all of them.
+        unsafe { words.cast::<[AtomicU64; N]>().as_ref() }
     }
 
     /// Returns the address of `length` bytes from `offset` on, for `copy.rs` and for the borrows of
@@ -285,7 +292,7 @@ mod tests {
         assert_eq!(part.bytes(), 128);
         drop(whole);
         assert_eq!(part.word(1).load(Ordering::Relaxed), 7);
-        assert_eq!(part.line(0)[1].load(Ordering::Relaxed), 7);
+        assert_eq!(part.words_at::<8>(0)[1].load(Ordering::Relaxed), 7);
     }
 
     #[test]

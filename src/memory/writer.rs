@@ -1,19 +1,26 @@
 //! The writing side of a ring.
 //!
-//! One thread owns the writer. It stores to shared memory and never loads from it. All of its
-//! decisions depend on its own record of every chunk in the ring. It reads no clock, and makes no
-//! syscall while writing ([`RingWriter::wake`] is a separate call).
+//! One thread owns the writer. What it has to know of a held chunk it loads from the chunk's frame,
+//! which nobody else writes ([`RingWriter::frame`]). It reads no clock, and makes no syscall while
+//! writing ([`RingWriter::wake`] is a separate call).
 //!
 //! The order of stores is the protocol. A *claim* announces in advance what is about to be
 //! overwritten:
 //!
 //! 1. `tail_seq` = the first chunk that will survive, then a release fence (`ring:claim`);
-//! 2. payload, fields of the descriptor;
-//! 3. the descriptor's `seq`, then `head_seq`, each with release (`ring:publish`).
+//! 2. payload, the other fields of the frame, 0 at the next place behind it;
+//! 3. the index word with release (`ring:index`);
+//! 4. the frame's `seq` with release (`ring:publish`), and [`WRAPPED`] at the place that a frame
+//!    at the start of the area has left empty;
+//! 5. `head_seq` with release (`ring:publish`).
+//!
+//! A position counts bytes in the endless sequence of data areas. The *place* of a chunk is the
+//! position behind the chunk before it. The chunk begins there, or at the start of the next lap.
 //!
 //! `claim.rs` contains the claim. Invariants ([`RingWriter::audit`]):
 //! - W1: `tail_seq <= seq_next`, `seq_next - tail_seq <= slot_count`
-//! - W2: `position_next - position(tail_seq) <= data_bytes`
+//! - W2: `position_next + 8 - place(tail_seq) <= data_bytes`: no word from the place of the first
+//!   held chunk to the next place is overwritten, the empty place before a wrap included
 //! - W3: no chunk at or after the caller's `gate_seq` is ever claimed
 //! - W4: held chunks from `alike_from` on are all of kind `alike`
 //!
@@ -23,8 +30,9 @@ use std::fmt;
 
 use super::atomic::{AtomicU64, Flaw, Ordering, is_flawed};
 use super::layout::{
-    ChunkHeader, ClockAnchor, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, META, MONO_NS,
-    OFFSET, POSITION, SEQ, TOTAL_BYTES, TOTAL_BYTES_WORD, pack_meta, padded, unpack_meta,
+    ChunkHeader, ClockAnchor, Descriptor, FRAME_BYTES, FRAME_WORDS, GENERATION_WORD, Geometry,
+    HEAD_SEQ_WORD, META, MONO_NS, SEQ, TOTAL_BYTES, TOTAL_BYTES_WORD, WRAPPED, frame_bytes,
+    index_word, offset_of, pack_meta, unpack_meta,
 };
 use super::lease::Lease;
 use super::reader::RingReader;
@@ -43,9 +51,10 @@ const FETCH_BYTES_MAX: u32 = 512;
 const NO_BATCH: u64 = u64::MAX;
 /// Number of words of a cache line.
 const LINE_WORDS: usize = 8;
+/// Number of bytes of the next place, which the writer keeps at 0.
+pub(super) const PLACE_BYTES: u64 = 8;
 
 const _: () = {
-    assert!(size_of::<Record>() * 2 == LINE_WORDS * 8); // Half a cache line.
     assert!(FETCH_BYTES_MAX.is_multiple_of(8)); // The writer fetches whole words.
     assert!(NO_BATCH == u64::MAX); // As a gate it holds nothing.
 };
@@ -56,20 +65,16 @@ pub struct RingWriter {
     pub(super) seq_next: u64,
     /// The first chunk whose slot needs a claim.
     pub(super) seq_limit: u64,
-    /// Start of the next payload, if it fits before the end of the area.
+    /// The place of the next chunk. Its frame begins here, if it fits before the end of the area.
     pub(super) position_next: u64,
-    /// The position up to which a payload may end without a claim.
+    /// The position up to which the next place may end without a claim: a lap behind the place of
+    /// the first held chunk.
     pub(super) position_limit: u64,
     /// Position of the start of the data area in the present lap.
-    lap_position: u64,
+    pub(super) lap_position: u64,
     total_bytes: u64,
     last_length: u32,
     pub(super) geometry: Geometry,
-    /// The chunk of the first record: 1, except in a relay or after a skip.
-    first_seq: u64,
-    /// The writer's own record of every slot that was ever used. Room for all of them is allocated
-    /// at once; the part that a short result never reaches is not touched.
-    records: Vec<Record>,
     pub(super) tail_seq: u64,
     pub(super) tail_version: u64,
     pub(super) tail_totals: KindTotals,
@@ -82,16 +87,19 @@ pub struct RingWriter {
     lent: Option<Room>,
     anchor: ClockAnchor,
     generation: u64,
+    /// True if no other process can store to the memory of the ring.
+    is_alone: bool,
     pub(super) lease: Lease,
 }
 
-/// The writer's own record of a chunk in the ring: half a cache line.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Record {
-    pub(super) position: u64,
+/// A held chunk, as the writer finds it in its own ring.
+#[derive(Clone, Copy)]
+pub(super) struct Frame {
+    pub(super) offset: u32,
     pub(super) total_bytes: u64,
     mono_ns: u64,
-    pub(super) meta: u64,
+    pub(super) length: u32,
+    pub(super) header: ChunkHeader,
 }
 
 /// The start of a ring.
@@ -147,7 +155,7 @@ impl RingWriter {
     /// Makes an empty ring that continues at `start`. Chunks before `start` count as gone.
     ///
     /// # Panics
-    /// If `start.seq` is 0, or if it is above 1 and `lease` is from a pool.
+    /// If `start.seq` is 0.
     pub fn starting(lease: Lease, anchor: ClockAnchor, start: &Start) -> RingWriter {
         super::format::format(&lease, anchor, start);
         RingWriter::of_formatted(lease, anchor, start)
@@ -168,8 +176,6 @@ impl RingWriter {
             total_bytes: start.total_bytes,
             last_length: 0,
             geometry,
-            first_seq: start.seq,
-            records: Vec::with_capacity(geometry.slot_count() as usize),
             tail_seq: start.seq,
             tail_version: 0,
             tail_totals: start.kinds,
@@ -179,8 +185,15 @@ impl RingWriter {
             lent: None,
             anchor,
             generation: lease.generation,
+            is_alone: !lease.segment.is_open_to_others(),
             lease,
         }
+    }
+
+    /// Takes into account that the process that made the memory can still store to it.
+    pub(super) fn share(mut self) -> RingWriter {
+        self.is_alone = false;
+        self
     }
 
     /// Ends this ring and returns its lease. The next writer of the window has a new generation.
@@ -225,7 +238,7 @@ impl RingWriter {
         if is_flawed(Flaw::PublishOrder) {
             return Ok(self.write_in_wrong_order(header, payload, now, room));
         }
-        let start = self.geometry.data_start() + room.offset as usize;
+        let start = self.payload_start(room.offset);
         // SAFETY: `room` is free space of a window that only we write (the lease).
         unsafe { copy::copy_in(&self.lease.segment, start, payload) };
         #[cfg(any(test, fuzzing))]
@@ -242,7 +255,7 @@ impl RingWriter {
     pub fn lend(&mut self, length: usize, gate_seq: u64) -> Result<&mut [u8], WriteError> {
         let room = self.room(length, gate_seq)?;
         self.lent = Some(room);
-        let start = self.geometry.data_start() + room.offset as usize;
+        let start = self.payload_start(room.offset);
         let address = self.lease.segment.byte_address(start, length);
         // SAFETY: in bounds by `byte_address`, initialized (zeroed when allocated). Only we write
         // here, and `&mut self` keeps us from doing so while the slice lives. Readers that still
@@ -262,11 +275,9 @@ impl RingWriter {
         self.commit(header, Room { length: length as u32, ..lent }, now)
     }
 
-    /// Empties the ring and begins at `start`, at the position of the next payload.
+    /// Empties the ring and begins at `start`, at the next place.
     pub(super) fn begin_lap_at(&mut self, start: &Start) {
         assert!(self.batch_seq == NO_BATCH); // Its first chunk would never be published.
-        self.first_seq = start.seq;
-        self.records.clear();
         self.seq_next = start.seq;
         self.tail_seq = start.seq;
         self.alike_from = start.seq;
@@ -276,24 +287,24 @@ impl RingWriter {
         self.lent = None;
     }
 
-    /// Moves the cache lines of the next payload to this core, from the core that last read them.
-    /// The payload is assumed to be as long as the last one. The next write then does not wait for
-    /// these lines. Call it while nobody waits.
+    /// Moves the cache lines of the next frame to this core, from the core that last read them,
+    /// except for the line of the next place, at which readers look. The frame is assumed to be as
+    /// long as the last one. The next write then does not wait for these lines. Call it while
+    /// nobody waits.
     #[inline]
     pub fn fetch_room(&self) {
-        let (offset, length) = (self.position_next - self.lap_position, self.last_length);
-        let end = padded(length.min(FETCH_BYTES_MAX));
+        let offset = self.position_next - self.lap_position;
+        let end = frame_bytes(self.last_length.min(FETCH_BYTES_MAX));
         let is_free = self.position_next + end <= self.position_limit
             && offset + end <= u64::from(self.geometry.data_bytes());
         if is_free {
             // The room holds nothing valid and has no other writer. One word of each line is
             // enough.
-            let first = (self.geometry.data_start() + offset as usize) / 8;
-            for word in (0..end as usize / 8).step_by(LINE_WORDS) {
-                self.word(first + word).store(0, Ordering::Relaxed);
-            }
-            if end > 0 {
-                self.word(first + end as usize / 8 - 1).store(0, Ordering::Relaxed);
+            let first = self.geometry.frame_word(offset as u32);
+            let end = first + end as usize / 8;
+            let next_line = (first + 1).next_multiple_of(LINE_WORDS);
+            for word in (next_line..end).step_by(LINE_WORDS) {
+                self.word(word).store(0, Ordering::Relaxed);
             }
         }
     }
@@ -307,22 +318,28 @@ impl RingWriter {
         }
         let length = length as u32;
         let (position, offset) = self.place(length);
-        if position + padded(length) > self.position_limit || self.seq_next == self.seq_limit {
-            self.claim(position + padded(length), gate_seq)?;
+        let position_end = position + frame_bytes(length) + PLACE_BYTES;
+        if position_end > self.position_limit || self.seq_next == self.seq_limit {
+            self.claim(position_end, gate_seq)?;
         }
         Ok(Room { position, offset: offset as u32, length })
     }
 
-    /// Returns the position of the next payload, and its offset in the data area.
+    /// Returns the position of the next frame, and its offset in the data area.
     #[inline]
     fn place(&self, length: u32) -> (u64, u64) {
         let data_bytes = u64::from(self.geometry.data_bytes());
         let offset = self.position_next - self.lap_position;
-        // An empty payload takes no room, but has to start inside. At least one word must be left.
-        if offset + padded(length.max(1)) > data_bytes {
+        if offset + frame_bytes(length) > data_bytes {
             return (self.lap_position + data_bytes, 0); // The rest of the area becomes padding.
         }
         (self.position_next, offset)
+    }
+
+    /// The start of the payload of the frame at `offset`, in bytes of the window.
+    #[inline]
+    fn payload_start(&self, offset: u32) -> usize {
+        self.geometry.data_start() + (offset + FRAME_BYTES) as usize
     }
 
     /// Copies a payload before the claim, for [`Planted::ClaimAfterWrite`].
@@ -330,7 +347,7 @@ impl RingWriter {
     fn copy_unclaimed(&mut self, payload: &[u8]) {
         if payload.len() <= self.geometry.length_max() as usize {
             let (_, offset) = self.place(payload.len() as u32);
-            let start = self.geometry.data_start() + offset as usize;
+            let start = self.payload_start(offset as u32);
             copy::words_in(&self.lease.segment, start, payload);
             #[cfg(any(test, fuzzing))]
             super::interleave::in_write(self);
@@ -348,44 +365,53 @@ impl RingWriter {
         if header.kind != self.alike {
             (self.alike, self.alike_from) = (header.kind, seq);
         }
-        let record = Record {
-            position: room.position,
-            total_bytes: self.total_bytes,
-            mono_ns: now.nanos(),
-            meta: pack_meta(room.length, header),
-        };
-        let index = self.record_index(seq);
-        match self.records.get_mut(index) {
-            Some(slot) => *slot = record,
-            None => {
-                assert!(self.records.len() == index); // The first lap is in order.
-                self.records.push(record);
-            }
-        }
         self.lap_position = room.position - u64::from(room.offset);
-        self.position_next = room.position + padded(room.length);
-        let is_inside = self.position_next <= self.position_limit; // W2
+        let left_place = self.position_next; // Empty, if the frame is not there.
+        self.position_next = room.position + frame_bytes(room.length);
+        let is_inside = self.position_next + PLACE_BYTES <= self.position_limit; // W2
         assert!(is_inside || planted(Planted::DataWrapBeforeSlotWrap));
         self.seq_next = seq + 1;
         self.lent = None;
 
-        let line = self.lease.segment.line(self.geometry.descriptor_line(seq));
-        line[POSITION].store(record.position, Ordering::Relaxed);
-        line[TOTAL_BYTES].store(record.total_bytes, Ordering::Relaxed);
-        line[MONO_NS].store(record.mono_ns, Ordering::Relaxed);
-        line[META].store(record.meta, Ordering::Relaxed);
-        line[OFFSET].store(u64::from(room.offset), Ordering::Relaxed);
+        let next_offset = (self.position_next - self.lap_position) as u32;
+        let next_place = self.geometry.frame_word(self.geometry.next_place(next_offset));
+        if !is_flawed(Flaw::NextPlace) {
+            self.word(next_place).store(0, Ordering::Relaxed);
+        }
+        let frame = self.frame_words(room.offset);
+        let has_wrapped = left_place != room.position;
+        if has_wrapped {
+            frame[SEQ].store(0, Ordering::Relaxed); // It was not the next place.
+        }
+        frame[TOTAL_BYTES].store(self.total_bytes, Ordering::Relaxed);
+        frame[MONO_NS].store(now.nanos(), Ordering::Relaxed);
+        frame[META].store(pack_meta(room.length, header), Ordering::Relaxed);
+        let index = self.word(self.geometry.index_word(seq));
+        index.store(index_word(seq, room.offset), Ordering::Release); // ring:index
+        if self.batch_seq != seq {
+            frame[SEQ].store(seq, Ordering::Release); // ring:publish
+        }
+        if has_wrapped {
+            self.leave_place(left_place);
+        }
         if self.batch_seq != NO_BATCH {
-            if seq != self.batch_seq {
-                line[SEQ].store(seq, Ordering::Release); // ring:publish
-            }
             return seq; // A reader that waits for the first of them sees none yet.
         }
-        line[SEQ].store(seq, Ordering::Release); // ring:publish
-        self.word(TOTAL_BYTES_WORD).store(record.total_bytes, Ordering::Relaxed);
+        self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
         self.word(HEAD_SEQ_WORD).store(seq, Ordering::Release); // ring:publish
-        probe!(publish, seq, room.length, record.total_bytes);
+        probe!(publish, seq, room.length, self.total_bytes);
         seq
+    }
+
+    /// Tells readers that wait at the place of the newest chunk that its frame is at the start of
+    /// the area.
+    #[cold]
+    fn leave_place(&self, place: u64) {
+        let data_bytes = u64::from(self.geometry.data_bytes());
+        assert!(place < self.lap_position);
+        assert!(place + data_bytes > self.lap_position); // It is in the lap before.
+        let offset = (place + data_bytes - self.lap_position) as u32;
+        self.word(self.geometry.frame_word(offset)).store(WRAPPED, Ordering::Release); // ring:publish
     }
 
     /// Begins a batch. The chunks that follow become visible together when the batch ends. A reader
@@ -409,8 +435,8 @@ impl RingWriter {
             return 0;
         }
         assert!(self.is_held(first_seq)); // The gate of each write was at most `batch_seq`.
-        let line = self.lease.segment.line(self.geometry.descriptor_line(first_seq));
-        line[SEQ].store(first_seq, Ordering::Release); // ring:publish
+        let frame = self.frame_words(self.frame(first_seq).offset);
+        frame[SEQ].store(first_seq, Ordering::Release); // ring:publish
         self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
         self.word(HEAD_SEQ_WORD).store(self.seq_next - 1, Ordering::Release); // ring:publish
         let count = self.seq_next - first_seq;
@@ -429,7 +455,7 @@ impl RingWriter {
         room: Room,
     ) -> u64 {
         let seq = self.commit(header, room, now);
-        let start = self.geometry.data_start() + room.offset as usize;
+        let start = self.payload_start(room.offset);
         copy::words_in(&self.lease.segment, start, payload);
         seq
     }
@@ -439,15 +465,47 @@ impl RingWriter {
         self.lease.segment.word(index)
     }
 
+    /// The words of the frame at `offset`, in front of its payload.
     #[inline]
-    pub(super) fn record(&self, seq: u64) -> &Record {
-        &self.records[self.record_index(seq)]
+    fn frame_words(&self, offset: u32) -> &[AtomicU64; FRAME_WORDS] {
+        self.lease.segment.words_at(self.geometry.frame_word(offset))
     }
 
-    /// Returns the index of the record of chunk `seq`. Records are in the order of the first lap.
+    /// Returns what the frame of a held chunk says.
+    ///
+    /// Only this writer stores there. There are two exceptions: the ring that a server has made for a
+    /// producer, and a file that other processes of the user can write or cut off. No number from
+    /// there leads outside of the ring.
     #[inline]
-    fn record_index(&self, seq: u64) -> usize {
-        ((seq - self.first_seq) & u64::from(self.geometry.slot_count() - 1)) as usize
+    pub(super) fn frame(&self, seq: u64) -> Frame {
+        let entry = self.word(self.geometry.index_word(seq)).load(Ordering::Relaxed);
+        let offset = offset_of(seq, entry).unwrap_or(u32::MAX);
+        if offset > self.geometry.data_bytes() - FRAME_BYTES {
+            return self.foreign_frame();
+        }
+        let words = self.frame_words(offset);
+        let (length, header) = unpack_meta(words[META].load(Ordering::Relaxed));
+        let is_sound = length <= self.geometry.data_bytes() - FRAME_BYTES - offset
+            && (header.kind as usize) < KINDS_MAX;
+        if !is_sound {
+            return self.foreign_frame();
+        }
+        Frame {
+            offset,
+            total_bytes: words[TOTAL_BYTES].load(Ordering::Relaxed),
+            mono_ns: words[MONO_NS].load(Ordering::Relaxed),
+            length,
+            header,
+        }
+    }
+
+    /// Stands for a frame that somebody else has overwritten.
+    #[cold]
+    fn foreign_frame(&self) -> Frame {
+        // Where nobody else can store, it is our own state.
+        assert!(!self.is_alone || planted(Planted::DataWrapBeforeSlotWrap));
+        let (total_bytes, header) = (self.total_bytes, ChunkHeader::default());
+        Frame { offset: 0, total_bytes, mono_ns: 0, length: 0, header }
     }
 
     /// Wakes everyone who waits for the head to move, in this process and others, with one syscall.
@@ -515,24 +573,8 @@ impl RingWriter {
     #[inline(always)] // Descriptors are large and should not be moved.
     pub fn descriptor(&self, seq: u64) -> Descriptor {
         assert!(self.is_held(seq));
-        let record = self.record(seq);
-        let (length, header) = unpack_meta(record.meta);
-        // The held chunks span less than the data area, so each is in this lap or in the one
-        // before.
-        let offset = if record.position >= self.lap_position {
-            record.position - self.lap_position
-        } else {
-            record.position + u64::from(self.geometry.data_bytes()) - self.lap_position
-        };
-        Descriptor {
-            seq,
-            position: record.position,
-            total_bytes: record.total_bytes,
-            mono_ns: record.mono_ns,
-            length,
-            header,
-            offset: offset as u32,
-        }
+        let Frame { offset, total_bytes, mono_ns, length, header } = self.frame(seq);
+        Descriptor { seq, total_bytes, mono_ns, length, header, offset }
     }
 
     /// Borrows the bytes of chunk `seq` in place. Nothing is copied, and the borrow keeps this
@@ -547,7 +589,7 @@ impl RingWriter {
 
     #[inline]
     fn payload_of(&self, descriptor: &Descriptor) -> &[u8] {
-        let start = self.geometry.data_start() + descriptor.offset as usize;
+        let start = self.payload_start(descriptor.offset);
         let address = self.lease.segment.byte_address(start, descriptor.length as usize);
         // SAFETY: in bounds by `byte_address`, initialized (zeroed when allocated). Only we write
         // here, and `&self` keeps us from doing so while the slice lives.
@@ -569,9 +611,13 @@ impl RingWriter {
         assert!(self.tail_seq <= self.seq_next);
         assert!(self.seq_next - self.tail_seq <= u64::from(self.geometry.slot_count()));
         let data_bytes = u64::from(self.geometry.data_bytes());
-        assert!(self.position_next - self.position_of(self.tail_seq) <= data_bytes);
+        let position_end = self.position_next + PLACE_BYTES;
+        assert!(position_end - self.place_of(self.tail_seq) <= data_bytes);
         assert!(self.position_next - self.lap_position <= data_bytes);
-        assert!(self.position_next <= self.position_limit);
+        assert!(position_end <= self.position_limit || self.seq_next == self.tail_seq);
+        let next_offset = (self.position_next - self.lap_position) as u32;
+        let next_place = self.geometry.frame_word(self.geometry.next_place(next_offset));
+        assert_eq!(self.word(next_place).load(Ordering::Relaxed), 0);
         for seq in self.tail_seq.max(self.alike_from)..self.seq_next {
             assert_eq!(self.descriptor(seq).header.kind, self.alike);
         }

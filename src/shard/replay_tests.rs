@@ -32,7 +32,7 @@ fn reserved_from(ring: RingFacts, lengths: &[u32]) -> u64 {
     let (mut chunks, mut bytes) = (0, 0);
     let fits = |&&length: &&u32| {
         chunks += 1;
-        bytes += length.next_multiple_of(8);
+        bytes += 32 + length.next_multiple_of(8);
         chunks <= ring.slot_count / 2 && bytes <= ring.data_bytes / 2
     };
     let count = lengths.iter().rev().take_while(fits).count();

@@ -495,10 +495,12 @@ fn a_polled_block_subscriber_misses_nothing_when_a_tools_thread_is_quick() {
     let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
     let mut polled = shard.subscribe_polled(id, with(Policy::Block)).unwrap();
     let mut output = shard.next_job().unwrap().output;
+    // The first one is longer, so its room is enough for another one and the next place.
+    let mut length = 200;
     let mut fill = |shard: &mut Shard| {
         let mut count = 0;
-        while output.try_send(ChunkHeader::default(), &[count; 200]).is_ok() {
-            count += 1;
+        while output.try_send(ChunkHeader::default(), &vec![count; length]).is_ok() {
+            (count, length) = (count + 1, 180);
         }
         shard.turn();
         count
@@ -534,7 +536,7 @@ fn what_was_lent_and_never_published_costs_old_chunks_and_nothing_else() {
             self.0 += 1;
             match self.0 {
                 1..=12 => assert!(context.emit(&[self.0 as u8; 150]).is_ok()),
-                13 => assert!(context.lend(500).is_ok()),
+                13 => assert!(context.lend(700).is_ok()),
                 _ => return Step::Done,
             }
             Step::Again

@@ -6,8 +6,8 @@ use crate::engine::Replay;
 use crate::limits;
 use crate::memory::Descriptor;
 
-/// The place of a chunk in the endless stream of payload areas. Another process may have written
-/// it.
+/// The place of a chunk in the endless stream of frames: bounds of it, because only numbers and
+/// totals are known. Another process may have written it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     seq: u64,
@@ -17,9 +17,11 @@ pub(super) struct Place {
 
 impl From<&Descriptor> for Place {
     fn from(chunk: &Descriptor) -> Place {
-        let bytes = u64::from(chunk.length).next_multiple_of(limits::CHUNK_ALIGN_BYTES);
-        let until = chunk.position.saturating_add(bytes);
-        Place { seq: chunk.seq, from: chunk.position, until }
+        // As `ChunkLog::ring_bytes_max` counts them.
+        let more = |seq: u64| seq.saturating_mul(limits::CHUNK_EXTRA_BYTES_MAX);
+        let from = chunk.bytes_before().saturating_add(more(chunk.seq.saturating_sub(1)));
+        let until = chunk.total_bytes.saturating_add(more(chunk.seq));
+        Place { seq: chunk.seq, from, until }
     }
 }
 

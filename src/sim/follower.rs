@@ -244,7 +244,7 @@ impl Follower {
         let (mut from_seq, mut bytes) = (self.next_seq, 0);
         while from_seq > given_from_seq {
             let chunk = execution.chunk(from_seq - 1).expect("it was given");
-            bytes += u64::from(chunk.length.next_multiple_of(8));
+            bytes += 32 + u64::from(chunk.length.next_multiple_of(8));
             let is_full = self.next_seq - from_seq == u64::from(ring.slot_count / 2);
             if is_full || bytes > u64::from(ring.data_bytes / 2) {
                 break;
@@ -408,7 +408,7 @@ impl Follower {
         let wanted = execution.wanted(self.kinds, from_seq, seq).next();
         let Some((first_seq, _)) = wanted else { return false };
         let lengths = (first_seq..=seq).filter_map(|seq| execution.chunk(seq));
-        let bytes: u64 = lengths.map(|chunk| u64::from(chunk.length) + 7).sum();
+        let bytes: u64 = lengths.map(|chunk| u64::from(chunk.length) + 39).sum();
         seq > first_seq && bytes > u64::from(ring.data_bytes / 2)
     }
 

@@ -113,8 +113,8 @@ pub(super) fn fill_payload(number: u32, seq: u64, bytes: &mut [u8]) {
 const CHUNKS_MAX: u64 = 20_000;
 
 /// The bytes of its ring that a chunk takes.
-fn padded(chunk: &ChunkModel) -> u64 {
-    u64::from(chunk.length.next_multiple_of(8))
+fn frame_bytes(chunk: &ChunkModel) -> u64 {
+    32 + u64::from(chunk.length.next_multiple_of(8))
 }
 
 impl ExecutionModel {
@@ -197,7 +197,7 @@ impl ExecutionModel {
     pub fn truncate(&mut self, head_seq: u64) {
         let left_out = &self.chunks[head_seq as usize..];
         self.left_out_count = left_out.len() as u64;
-        self.left_out_bytes = left_out.iter().map(padded).sum();
+        self.left_out_bytes = left_out.iter().map(frame_bytes).sum();
         self.chunks.truncate(head_seq as usize);
         let end = |chunk: &ChunkModel| chunk.offset + u64::from(chunk.length);
         self.total_bytes = self.chunks.last().map_or(0, end);
@@ -227,15 +227,16 @@ impl ExecutionModel {
     /// True if the ring certainly still holds chunk `seq`, by its promise.
     pub fn must_hold(&self, seq: u64) -> bool {
         let Some(ring) = self.ring else { return false };
-        // A ring promises three eighths of its data area; a chunk is at most a quarter of that.
-        let capacity_bytes = u64::from(ring.chunk_bytes_max) * 3 / 2;
+        // A ring promises three eighths of its data area; a frame is at most a quarter of the area.
+        let capacity_bytes = (u64::from(ring.chunk_bytes_max) + 32) * 3 / 2;
         let behind = self.head_seq() + 1 - seq;
         let more_count = self.left_out_count + u64::from(self.lent_bytes_max.is_some());
         if behind + more_count > u64::from(ring.chunks_max) {
             return false;
         }
-        let more_bytes = self.left_out_bytes + u64::from(self.lent_bytes_max.unwrap_or(0));
-        let held: u64 = self.chunks[seq as usize - 1..].iter().map(padded).sum();
+        let more_bytes =
+            self.left_out_bytes + u64::from(self.lent_bytes_max.map_or(0, |bytes| bytes + 32));
+        let held: u64 = self.chunks[seq as usize - 1..].iter().map(frame_bytes).sum();
         held + more_bytes <= capacity_bytes
     }
 

@@ -15,15 +15,15 @@ const TAIL_SEQ: usize = 17;
 const HEAD_SEQ: usize = 32;
 const RING_TOTAL_BYTES: usize = 33;
 const TAIL_TOTALS: usize = 48;
-const DESCRIPTORS: usize = 128;
-const DESCRIPTOR_WORDS: usize = 8;
-// The words of a descriptor.
+const INDEX: usize = 128;
+// The words of a frame.
 const SEQ: usize = 0;
-const POSITION: usize = 1;
-const TOTAL_BYTES: usize = 2;
-const MONO_NS: usize = 3;
-const META: usize = 4;
-const OFFSET: usize = 5;
+const TOTAL_BYTES: usize = 1;
+const MONO_NS: usize = 2;
+const META: usize = 3;
+const FRAME_WORDS: usize = 4;
+/// The value of a chunk's place if the chunk is at the start of the area.
+const WRAPPED: u64 = u64::MAX;
 /// The words of a producer's page: expected chunks, exit, end, progress, magic number, version,
 /// owner, and whether it waits.
 const PAGE_WORDS: [usize; 18] =
@@ -114,7 +114,13 @@ impl Scribbler {
         if self.random.chance(1, 4) {
             return self.anywhere(ring);
         }
-        let descriptor = DESCRIPTORS + DESCRIPTOR_WORDS * (self.random.below(16) as usize);
+        let slot_count = ring.word_count() / 32;
+        let index = INDEX + self.random.below(16) as usize;
+        // Where the index says that a frame is, and behind it.
+        let place = (ring.load(index) as u32).saturating_sub(1) as usize;
+        let frame = (INDEX + slot_count + place).min(ring.word_count() - FRAME_WORDS);
+        let length = ring.load(frame + META) as u32 as usize;
+        let behind = (frame + FRAME_WORDS + length.div_ceil(8)).min(ring.word_count() - 1);
         let words = [
             SLOT_COUNT,
             DATA_BYTES,
@@ -124,11 +130,11 @@ impl Scribbler {
             RING_TOTAL_BYTES,
             TAIL_TOTALS,
             TAIL_TOTALS + 1,
-            descriptor + SEQ,
-            descriptor + POSITION,
-            descriptor + TOTAL_BYTES,
-            descriptor + META,
-            descriptor + OFFSET,
+            index,
+            frame + SEQ,
+            frame + TOTAL_BYTES,
+            frame + META,
+            behind,
         ];
         self.one_of(ring, &words);
     }
@@ -159,37 +165,48 @@ impl Forger {
         let random = &mut scribbler.random;
         // These sizes come from the granted memory, not from words that it has overwritten since.
         let bytes = ring.word_count() as u64 * 8;
-        let (slot_count, data_bytes) = (bytes / 256, bytes / 4 * 3 - 1_024);
+        let slot_count = bytes / 256;
+        let data_bytes = bytes - 8 * (INDEX as u64 + slot_count);
         let length = random.below(data_bytes / 8);
-        let padded = length.next_multiple_of(8).max(8);
-        let offset = self.position % data_bytes;
-        if offset + padded > data_bytes {
-            self.position += data_bytes - offset;
+        let frame_bytes = 8 * FRAME_WORDS as u64 + length.next_multiple_of(8);
+        let word_of = |position: u64| INDEX + (slot_count + position % data_bytes / 8) as usize;
+        let left = self.position;
+        if self.position % data_bytes + frame_bytes > data_bytes {
+            self.position = self.position.next_multiple_of(data_bytes);
         }
-        let offset = self.position % data_bytes;
         self.total_bytes += length;
-        let descriptor = DESCRIPTORS + DESCRIPTOR_WORDS * (self.next_seq % slot_count) as usize;
-        let mut words = [0; 6];
+        let frame = word_of(self.position);
+        let index = INDEX + (self.next_seq % slot_count) as usize;
+        let mut words = [0; FRAME_WORDS];
         words[SEQ] = self.next_seq;
-        words[POSITION] = self.position;
         words[TOTAL_BYTES] = self.total_bytes;
         words[MONO_NS] = now_ns;
         words[META] = length | random.below(2) << 32 | random.below(4) << 40;
-        words[OFFSET] = offset;
+        let mut entry = self.next_seq << 32 | (self.position % data_bytes / 8 + 1);
         let (mut head_seq, mut total_bytes) = (self.next_seq, self.total_bytes);
+        let (mut next_place, mut wrapped) = (0, WRAPPED);
         if random.chance(1, odds) {
-            let wrong = random.below(8) as usize;
+            let wrong = random.below(9) as usize;
             match wrong {
-                6 => head_seq = scribbler.value(head_seq),
-                7 => total_bytes = scribbler.value(total_bytes),
+                4 => head_seq = scribbler.value(head_seq),
+                5 => total_bytes = scribbler.value(total_bytes),
+                6 => entry = scribbler.value(entry),
+                7 => next_place = scribbler.value(next_place),
+                8 => wrapped = scribbler.value(wrapped),
                 word => words[word] = scribbler.value(words[word]),
             }
         }
-        for word in [POSITION, TOTAL_BYTES, MONO_NS, META, OFFSET, SEQ] {
-            ring.store(descriptor + word, words[word]);
+        ring.store(word_of(self.position + frame_bytes), next_place);
+        for word in [TOTAL_BYTES, MONO_NS, META] {
+            ring.store(frame + word, words[word]);
+        }
+        ring.store(index, entry);
+        ring.store(frame + SEQ, words[SEQ]);
+        if left != self.position {
+            ring.store(word_of(left), wrapped);
         }
         ring.store(RING_TOTAL_BYTES, total_bytes);
         ring.store(HEAD_SEQ, head_seq);
-        (self.next_seq, self.position) = (self.next_seq + 1, self.position + padded);
+        (self.next_seq, self.position) = (self.next_seq + 1, self.position + frame_bytes);
     }
 }

@@ -325,7 +325,7 @@ fn a_part_without_room_waits_is_refused_and_is_not_lost() {
 #[test]
 fn who_sends_many_is_not_read_while_there_is_no_room() {
     let (mut test_server, id) = unread_call();
-    let part_count = 400;
+    let part_count = 600;
     let mut lines = String::new();
     for seq in 1..=part_count {
         let content = "~".repeat(1_000);
