@@ -148,6 +148,12 @@ impl Deliveries {
         self.is_made_up
     }
 
+    /// Takes the delivery that was made up.
+    #[inline]
+    pub fn take_made_up(&mut self) {
+        assert!(std::mem::take(&mut self.is_made_up)); // Each is carried out once.
+    }
+
     /// Makes up the delivery of what was just published, if it is the only one and goes to all
     /// local subscribers. [`Deliveries::step`] returns it.
     #[inline]

@@ -290,12 +290,26 @@ impl Engine {
     }
 
     /// Like [`Event::Published`]. If nothing but one delivery to all local subscribers follows, it
-    /// is made up at once. [`Engine::next_fan_out`] must be called before the next event.
+    /// is made up at once, and the result is true. [`Engine::next_fan_out`] or
+    /// [`Engine::take_fan_out`] must be called before the next event.
     #[inline(always)]
-    pub(crate) fn publish(&mut self, execution: Handle, chunks: &[ChunkFacts], now: Instant) {
+    pub(crate) fn publish(
+        &mut self,
+        execution: Handle,
+        chunks: &[ChunkFacts],
+        now: Instant,
+    ) -> bool {
         self.effects.now = now;
         let is_first = self.is_settled();
         self.published(execution, chunks, is_first);
+        self.deliveries.is_made_up()
+    }
+
+    /// Takes the delivery that [`Engine::publish`] has made up. Returns true if it was for all that
+    /// is pending.
+    #[inline(always)]
+    pub(crate) fn take_fan_out(&mut self) {
+        self.deliveries.take_made_up();
     }
 
     /// Handles chunks. Their delivery may be made up at once if `is_first`: nothing is pending.

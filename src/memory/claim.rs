@@ -108,12 +108,12 @@ impl RingWriter {
         let mut changed_kinds = 0u32;
         let alike_from = self.alike_from.clamp(self.tail_seq, tail_seq);
         for seq in self.tail_seq..alike_from {
-            let frame = self.frame(seq);
+            let frame = self.held(seq);
             changed_kinds |= self.count_gone(frame.header.kind, 1, u64::from(frame.length));
         }
         if alike_from < tail_seq {
             // They are of one kind, so their sum is a difference.
-            let (first, last) = (self.frame(alike_from), self.frame(tail_seq - 1));
+            let (first, last) = (self.held(alike_from), self.held(tail_seq - 1));
             let bytes_before = first.total_bytes.wrapping_sub(u64::from(first.length));
             let bytes = last.total_bytes.wrapping_sub(bytes_before);
             changed_kinds |= self.count_gone(self.alike, tail_seq - alike_from, bytes);
@@ -148,6 +148,7 @@ impl RingWriter {
     }
 
     /// Returns the place of a held chunk, or of the next one, which does not exist yet.
+    #[inline(never)]
     pub(super) fn place_of(&self, seq: u64) -> u64 {
         if seq == self.seq_next {
             return self.position_next;
@@ -156,7 +157,7 @@ impl RingWriter {
         if seq == self.tail_seq {
             return self.position_limit - data_bytes; // The chunk before it is gone.
         }
-        let before = self.frame(seq - 1);
+        let before = self.held(seq - 1);
         // The held frames span less than the data area, so each is in this lap or in the one
         // before.
         let (offset, next) = (u64::from(before.offset), self.position_next - self.lap_position);

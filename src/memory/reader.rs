@@ -146,7 +146,8 @@ impl RingReader {
     pub fn poll(&self, seq: u64) -> Poll {
         match self.find(seq) {
             Found::At(offset) => self.poll_at(seq, offset),
-            none => self.missing(seq, &none),
+            Found::NotYet => self.recheck(seq).map_or_else(Poll::from, |()| Poll::Pending),
+            Found::Nowhere => self.missing(seq),
         }
     }
 
@@ -192,21 +193,20 @@ impl RingReader {
         }
     }
 
-    /// Finds the reason why chunk `seq` was not found.
-    #[inline]
-    fn missing(&self, seq: u64, found: &Found) -> Poll {
+    /// Finds the reason why the index does not know chunk `seq`. Only such a reader looks at the line
+    /// of the head.
+    #[cold]
+    fn missing(&self, seq: u64) -> Poll {
         if let Err(loss) = self.recheck(seq) {
             return loss.into();
         }
-        // A reader that waits at the place of its chunk leaves the line of the head alone.
-        if matches!(found, Found::NotYet) || self.head_seq() < seq {
+        if self.head_seq() < seq {
             return Poll::Pending;
         }
         self.missing_though_published(seq)
     }
 
     /// Looks again for a chunk that the head includes.
-    #[cold]
     fn missing_though_published(&self, seq: u64) -> Poll {
         if let Found::At(offset) = self.find_by_index(seq) {
             return self.poll_at(seq, offset);
@@ -221,7 +221,7 @@ impl RingReader {
     /// the re-check shows whether its fields belong together.
     #[inline(always)]
     fn descriptor(&self, seq: u64, offset: u32) -> Option<Descriptor> {
-        let room = self.geometry.data_bytes().checked_sub(FRAME_BYTES)?.checked_sub(offset)?;
+        let room = (self.geometry.data_bytes() - FRAME_BYTES).checked_sub(offset)?;
         let words = self.frame_words(offset);
         let total_bytes = words[TOTAL_BYTES].load(Ordering::Relaxed);
         let mono_ns = words[MONO_NS].load(Ordering::Relaxed);
@@ -269,30 +269,27 @@ impl RingReader {
     /// [`ReadError`]. The contents of `buffer` are then invalid.
     #[inline(always)] // A descriptor is a cache line and should not be moved.
     pub fn read(&self, seq: u64, buffer: &mut [u8]) -> Result<Descriptor, ReadError> {
-        let found = self.find(seq);
-        if let Found::At(offset) = found
-            && let Some(descriptor) = self.descriptor(seq, offset)
-        {
-            self.copy(&descriptor, buffer)?;
-            self.note_place_behind(&descriptor);
-            return Ok(descriptor);
+        let (next_seq, place) = self.next.get();
+        if next_seq == seq {
+            let found_seq = load_acquire(self.word(self.geometry.frame_word(place))); // ring:publish
+            if found_seq == 0 && self.recheck(seq).is_ok() {
+                return Err(ReadError::Pending);
+            }
+            if found_seq == seq
+                && let Some(descriptor) = self.descriptor(seq, place)
+            {
+                self.copy(&descriptor, buffer)?;
+                self.note_place_behind(&descriptor);
+                return Ok(descriptor);
+            }
         }
-        self.read_other(seq, &found, buffer)
+        self.read_other(seq, buffer)
     }
 
-    /// Finds out why no chunk could be copied, and copies it if it is there by now.
+    /// Reads a chunk that is not at the place behind the last one.
     #[inline(never)]
-    fn read_other(
-        &self,
-        seq: u64,
-        found: &Found,
-        buffer: &mut [u8],
-    ) -> Result<Descriptor, ReadError> {
-        let poll = match *found {
-            Found::At(offset) => self.poll_at(seq, offset),
-            _ => self.missing(seq, found),
-        };
-        match poll {
+    fn read_other(&self, seq: u64, buffer: &mut [u8]) -> Result<Descriptor, ReadError> {
+        match self.poll(seq) {
             Poll::Ready(descriptor) => self.copy(&descriptor, buffer).map(|()| descriptor),
             Poll::Pending => Err(ReadError::Pending),
             Poll::Overtaken { tail_seq } => Err(ReadError::Overtaken { tail_seq }),

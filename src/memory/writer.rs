@@ -1,7 +1,7 @@
 //! The writing side of a ring.
 //!
 //! One thread owns the writer. What it has to know of a held chunk it loads from the chunk's frame,
-//! which nobody else writes ([`RingWriter::frame`]). It reads no clock, and makes no syscall while
+//! which nobody else writes ([`RingWriter::held`]). It reads no clock, and makes no syscall while
 //! writing ([`RingWriter::wake`] is a separate call).
 //!
 //! The order of stores is the protocol. A *claim* announces in advance what is about to be
@@ -90,16 +90,6 @@ pub struct RingWriter {
     /// True if no other process can store to the memory of the ring.
     is_alone: bool,
     pub(super) lease: Lease,
-}
-
-/// A held chunk, as the writer finds it in its own ring.
-#[derive(Clone, Copy)]
-pub(super) struct Frame {
-    pub(super) offset: u32,
-    pub(super) total_bytes: u64,
-    mono_ns: u64,
-    pub(super) length: u32,
-    pub(super) header: ChunkHeader,
 }
 
 /// The start of a ring.
@@ -231,12 +221,24 @@ impl RingWriter {
         now: Instant,
         gate_seq: u64,
     ) -> Result<u64, WriteError> {
+        self.append(header, payload, now, gate_seq).map(|descriptor| descriptor.seq)
+    }
+
+    /// Like [`RingWriter::write`]. Returns everything about the chunk but its bytes.
+    #[inline(always)] // Descriptors are large and should not be moved.
+    pub(crate) fn append(
+        &mut self,
+        header: ChunkHeader,
+        payload: &[u8],
+        now: Instant,
+        gate_seq: u64,
+    ) -> Result<Descriptor, WriteError> {
         if planted(Planted::ClaimAfterWrite) {
             self.copy_unclaimed(payload);
         }
         let room = self.room(payload.len(), gate_seq)?;
         if is_flawed(Flaw::PublishOrder) {
-            return Ok(self.write_in_wrong_order(header, payload, now, room));
+            return Ok(self.append_in_wrong_order(header, payload, now, room));
         }
         let start = self.payload_start(room.offset);
         // SAFETY: `room` is free space of a window that only we write (the lease).
@@ -272,7 +274,7 @@ impl RingWriter {
     pub fn publish(&mut self, header: ChunkHeader, length: usize, now: Instant) -> u64 {
         let lent = self.lent.take().expect("publish follows lend");
         assert!(length <= lent.length as usize);
-        self.commit(header, Room { length: length as u32, ..lent }, now)
+        self.commit(header, Room { length: length as u32, ..lent }, now).seq
     }
 
     /// Empties the ring and begins at `start`, at the next place.
@@ -354,9 +356,9 @@ impl RingWriter {
         }
     }
 
-    /// Publishes the content of `room` as a chunk, and returns its number.
-    #[inline]
-    fn commit(&mut self, header: ChunkHeader, room: Room, now: Instant) -> u64 {
+    /// Publishes the content of `room` as a chunk.
+    #[inline(always)] // Descriptors are large and should not be moved.
+    fn commit(&mut self, header: ChunkHeader, room: Room, now: Instant) -> Descriptor {
         assert!((header.kind as usize) < KINDS_MAX);
         let seq = self.seq_next;
         assert!(seq < self.seq_limit); // W1
@@ -367,14 +369,15 @@ impl RingWriter {
         }
         self.lap_position = room.position - u64::from(room.offset);
         let left_place = self.position_next; // Empty, if the frame is not there.
-        self.position_next = room.position + frame_bytes(room.length);
+        let frame_bytes = frame_bytes(room.length);
+        self.position_next = room.position + frame_bytes;
         let is_inside = self.position_next + PLACE_BYTES <= self.position_limit; // W2
         assert!(is_inside || planted(Planted::DataWrapBeforeSlotWrap));
         self.seq_next = seq + 1;
         self.lent = None;
 
-        let next_offset = (self.position_next - self.lap_position) as u32;
-        let next_place = self.geometry.frame_word(self.geometry.next_place(next_offset));
+        let next_place = self.geometry.next_place(room.offset + frame_bytes as u32);
+        let next_place = self.geometry.frame_word(next_place);
         if !is_flawed(Flaw::NextPlace) {
             self.word(next_place).store(0, Ordering::Relaxed);
         }
@@ -394,13 +397,15 @@ impl RingWriter {
         if has_wrapped {
             self.leave_place(left_place);
         }
-        if self.batch_seq != NO_BATCH {
-            return seq; // A reader that waits for the first of them sees none yet.
+        // In a batch, a reader that waits for the first chunk sees none yet.
+        if self.batch_seq == NO_BATCH {
+            self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
+            self.word(HEAD_SEQ_WORD).store(seq, Ordering::Release); // ring:publish
+            probe!(publish, seq, room.length, self.total_bytes);
         }
-        self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
-        self.word(HEAD_SEQ_WORD).store(seq, Ordering::Release); // ring:publish
-        probe!(publish, seq, room.length, self.total_bytes);
-        seq
+        let Room { length, offset, .. } = room;
+        let (total_bytes, mono_ns) = (self.total_bytes, now.nanos());
+        Descriptor { seq, total_bytes, mono_ns, length, header, offset }
     }
 
     /// Tells readers that wait at the place of the newest chunk that its frame is at the start of
@@ -435,7 +440,7 @@ impl RingWriter {
             return 0;
         }
         assert!(self.is_held(first_seq)); // The gate of each write was at most `batch_seq`.
-        let frame = self.frame_words(self.frame(first_seq).offset);
+        let frame = self.frame_words(self.held(first_seq).offset);
         frame[SEQ].store(first_seq, Ordering::Release); // ring:publish
         self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
         self.word(HEAD_SEQ_WORD).store(self.seq_next - 1, Ordering::Release); // ring:publish
@@ -447,17 +452,17 @@ impl RingWriter {
 
     /// Announces the chunk before its bytes are there, for a control of the loom models.
     #[cold]
-    fn write_in_wrong_order(
+    fn append_in_wrong_order(
         &mut self,
         header: ChunkHeader,
         payload: &[u8],
         now: Instant,
         room: Room,
-    ) -> u64 {
-        let seq = self.commit(header, room, now);
+    ) -> Descriptor {
+        let descriptor = self.commit(header, room, now);
         let start = self.payload_start(room.offset);
         copy::words_in(&self.lease.segment, start, payload);
-        seq
+        descriptor
     }
 
     #[inline]
@@ -476,36 +481,32 @@ impl RingWriter {
     /// Only this writer stores there. There are two exceptions: the ring that a server has made for a
     /// producer, and a file that other processes of the user can write or cut off. No number from
     /// there leads outside of the ring.
-    #[inline]
-    pub(super) fn frame(&self, seq: u64) -> Frame {
+    #[inline(always)] // Descriptors are large and should not be moved.
+    pub(super) fn held(&self, seq: u64) -> Descriptor {
         let entry = self.word(self.geometry.index_word(seq)).load(Ordering::Relaxed);
-        let offset = offset_of(seq, entry).unwrap_or(u32::MAX);
-        if offset > self.geometry.data_bytes() - FRAME_BYTES {
-            return self.foreign_frame();
+        let Some(offset) = offset_of(seq, entry) else { return self.held_elsewhere(seq) };
+        let room = self.geometry.data_bytes() - FRAME_BYTES;
+        if offset > room {
+            return self.held_elsewhere(seq);
         }
         let words = self.frame_words(offset);
         let (length, header) = unpack_meta(words[META].load(Ordering::Relaxed));
-        let is_sound = length <= self.geometry.data_bytes() - FRAME_BYTES - offset
-            && (header.kind as usize) < KINDS_MAX;
-        if !is_sound {
-            return self.foreign_frame();
+        if length > room - offset || header.kind as usize >= KINDS_MAX {
+            return self.held_elsewhere(seq);
         }
-        Frame {
-            offset,
-            total_bytes: words[TOTAL_BYTES].load(Ordering::Relaxed),
-            mono_ns: words[MONO_NS].load(Ordering::Relaxed),
-            length,
-            header,
-        }
+        let total_bytes = words[TOTAL_BYTES].load(Ordering::Relaxed);
+        let mono_ns = words[MONO_NS].load(Ordering::Relaxed);
+        Descriptor { seq, total_bytes, mono_ns, length, header, offset }
     }
 
     /// Stands for a frame that somebody else has overwritten.
     #[cold]
-    fn foreign_frame(&self) -> Frame {
+    #[inline(never)]
+    fn held_elsewhere(&self, seq: u64) -> Descriptor {
         // Where nobody else can store, it is our own state.
         assert!(!self.is_alone || planted(Planted::DataWrapBeforeSlotWrap));
         let (total_bytes, header) = (self.total_bytes, ChunkHeader::default());
-        Frame { offset: 0, total_bytes, mono_ns: 0, length: 0, header }
+        Descriptor { seq, total_bytes, mono_ns: 0, length: 0, header, offset: 0 }
     }
 
     /// Wakes everyone who waits for the head to move, in this process and others, with one syscall.
@@ -573,8 +574,7 @@ impl RingWriter {
     #[inline(always)] // Descriptors are large and should not be moved.
     pub fn descriptor(&self, seq: u64) -> Descriptor {
         assert!(self.is_held(seq));
-        let Frame { offset, total_bytes, mono_ns, length, header } = self.frame(seq);
-        Descriptor { seq, total_bytes, mono_ns, length, header, offset }
+        self.held(seq)
     }
 
     /// Borrows the bytes of chunk `seq` in place. Nothing is copied, and the borrow keeps this

@@ -1,5 +1,6 @@
 //! Carries out the actions of the engine.
 
+use std::any::Any;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -9,30 +10,88 @@ use super::panics::Callback;
 use super::run::{Producer, Ring, Run};
 use super::{AskedFor, Call, Fan, Item, Shard, Sink, memory, panics, produce};
 use crate::base::planted::{Planted, planted};
-use crate::base::{Handle, Panicked, SubscriberId, guarded};
-use crate::engine::{Action, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, RingFit, Verdict};
+use crate::base::{Handle, Instant, Panicked, SubscriberId, guarded};
+use crate::engine::{
+    Action, Engine, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, RingFit, Verdict,
+};
 use crate::memory::{
-    ControlPage, Descriptor, FinalRecord, Geometry, Lease, ProgressRecord, ReadError, RingWriter,
-    ShortText,
+    ClockAnchor, ControlPage, Descriptor, FinalRecord, Geometry, Lease, ProgressRecord, ReadError,
+    RingWriter, ShortText,
 };
 use crate::reactor::Reactor;
 use crate::stream::{DetachReason, End};
 use crate::tool::Host;
-use crate::trace::{Code, Duty, probe};
+use crate::trace::{Code, Counters, Duty, probe};
 
 /// Carries out all pending actions of the engine.
 #[inline]
 pub(super) fn pump<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     while let Err(panic) = catch_unwind(AssertUnwindSafe(|| pump_until_done(shard))) {
-        // S3: a closure's panic ends its subscription. Any other panic is the shard's own.
-        let Some(subscriber) = called(shard) else {
-            shard.is_broken = true;
-            resume_unwind(panic)
-        };
-        shard.sinks[subscriber.0.index as usize] = Sink::NONE;
-        panics::note_panic(shard, Callback::Subscriber(subscriber), &Panicked::of(panic));
-        shard.tell(Event::Broken(subscriber));
+        end_panicked(shard, panic);
     }
+}
+
+/// Like [`pump`], if there is anything to carry out.
+#[inline(always)]
+pub(super) fn pump_if_due<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    if !shard.engine.is_settled() || shard.fan.is_some() {
+        pump(shard);
+    }
+}
+
+/// Ends the subscription whose closure has panicked (S3). Any other panic is the shard's own.
+#[cold]
+fn end_panicked<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    panic: Box<dyn Any + Send>,
+) {
+    let Some(subscriber) = called(shard) else {
+        shard.is_broken = true;
+        resume_unwind(panic)
+    };
+    shard.sinks[subscriber.0.index as usize] = Sink::NONE;
+    panics::note_panic(shard, Callback::Subscriber(subscriber), &Panicked::of(panic));
+    shard.tell(Event::Broken(subscriber));
+}
+
+/// Gives a chunk that was just written here to all local subscribers, as the engine has made up.
+/// This is the path of nearly every chunk that is published by hand: nothing is read back from the
+/// ring, and nothing else is looked for.
+#[inline(always)]
+pub(super) fn give_at_once<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+    descriptor: &Descriptor,
+    data: &[u8],
+) {
+    shard.engine.take_fan_out();
+    shard.worked = true;
+    shard.did.note(Duty::Deliveries);
+    let mut at = 0;
+    let given = catch_unwind(AssertUnwindSafe(|| {
+        let run = shard.runs[index as usize].as_ref().expect("the run publishes");
+        shard.guests.begin_fan_out(&shard.engine, run.handle);
+        let mut giver = Giver {
+            sinks: &mut shard.sinks,
+            guests: &mut shard.guests,
+            reactor: &mut shard.reactor,
+            counters: &mut shard.counters,
+            engine: &shard.engine,
+            asked_for: &mut shard.asked_for,
+            asked_for_bytes: &mut shard.asked_for_bytes,
+            anchor: shard.anchor,
+            now: shard.now,
+        };
+        giver.give(run, descriptor, data, &mut at);
+    }));
+    if let Err(panic) = given {
+        let execution = shard.engine.fan_out().execution;
+        let next_seq = descriptor.seq;
+        shard.fan = Some(Fan { execution, next_seq, until_seq: next_seq + 1, at });
+        end_panicked(shard, panic);
+    }
+    O::flush_if_due(shard);
+    pump_if_due(shard);
 }
 
 #[inline]
@@ -226,44 +285,78 @@ pub(super) fn fan_out<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O
                 return;
             }
         };
-        let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, shard.anchor);
-        // Created in place, because it is large and should not be moved.
-        let delivery = Delivery::Chunk(chunk.expect("this process wrote it"));
-        let Delivery::Chunk(chunk) = &delivery else { unreachable!("it is one") };
-        let begun_at = fan.at;
-        shard.guests.begin_chunk();
-        while let Some(subscriber) = recipients.get(fan.at) {
-            let sink = &mut shard.sinks[subscriber.0.index as usize];
-            if sink.kinds.contains(chunk.kind) {
-                match &mut sink.call {
-                    Call::Closure(call) => call(&delivery),
-                    Call::Polled(inbox) => {
-                        let bytes = &mut shard.asked_for_bytes;
-                        shard.asked_for = Some(AskedFor::new(run, descriptor, data, bytes));
-                        inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
-                    }
-                    Call::Guest(key) => {
-                        let giving = Giving {
-                            reactor: &mut shard.reactor,
-                            counters: &mut shard.counters,
-                            engine: &shard.engine,
-                            execution: fan.execution,
-                            names: &run.names,
-                            now: shard.now,
-                        };
-                        shard.guests.deliver(*key, *subscriber, chunk, giving);
-                    }
-                    Call::Nobody => {}
-                }
-            }
-            fan.at += 1;
-        }
-        shard.counters.count_given((fan.at - begun_at) as u64, descriptor.length);
-        probe!(deliver, fan.execution.index, chunk.seq, fan.at);
+        let mut giver = Giver {
+            sinks: &mut shard.sinks,
+            guests: &mut shard.guests,
+            reactor: &mut shard.reactor,
+            counters: &mut shard.counters,
+            engine: &shard.engine,
+            asked_for: &mut shard.asked_for,
+            asked_for_bytes: &mut shard.asked_for_bytes,
+            anchor: shard.anchor,
+            now: shard.now,
+        };
+        giver.give(run, &descriptor, data, &mut fan.at);
         fan.next_seq += 1;
         fan.at = 0;
     }
     shard.fan = None;
+}
+
+/// The parts of a shard that give chunks to its subscribers.
+struct Giver<'a, R: Reactor + 'static, O: Outlet<R>> {
+    sinks: &'a mut [Sink<O::Key>],
+    guests: &'a mut O,
+    reactor: &'a mut R,
+    counters: &'a mut Counters,
+    engine: &'a Engine,
+    asked_for: &'a mut Option<AskedFor>,
+    asked_for_bytes: &'a mut [u8],
+    anchor: ClockAnchor,
+    now: Instant,
+}
+
+impl<R: Reactor + 'static, O: Outlet<R>> Giver<'_, R, O> {
+    /// Gives a chunk to the engine's recipients, beginning with the one at `at`. After a panic, `at`
+    /// is the one whose closure was running.
+    #[inline(always)]
+    fn give(&mut self, run: &Run<O::Run>, descriptor: &Descriptor, data: &[u8], at: &mut usize) {
+        let recipients = self.engine.recipients();
+        let chunk = Chunk::new(run.id, run.chunks_expected, descriptor, data, self.anchor);
+        // Created in place, because it is large and should not be moved.
+        let delivery = Delivery::Chunk(chunk.expect("this process wrote it"));
+        let Delivery::Chunk(chunk) = &delivery else { unreachable!("it is one") };
+        let begun_at = *at;
+        self.guests.begin_chunk();
+        while let Some(subscriber) = recipients.get(*at) {
+            let sink = &mut self.sinks[subscriber.0.index as usize];
+            if sink.kinds.contains(chunk.kind) {
+                match &mut sink.call {
+                    Call::Closure(call) => call(&delivery),
+                    Call::Polled(inbox) => {
+                        let asked_for = AskedFor::new(run, *descriptor, data, self.asked_for_bytes);
+                        *self.asked_for = Some(asked_for);
+                        inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
+                    }
+                    Call::Guest(key) => {
+                        let giving = Giving {
+                            reactor: self.reactor,
+                            counters: self.counters,
+                            engine: self.engine,
+                            execution: run.handle,
+                            names: &run.names,
+                            now: self.now,
+                        };
+                        self.guests.deliver(*key, *subscriber, chunk, giving);
+                    }
+                    Call::Nobody => {}
+                }
+            }
+            *at += 1;
+        }
+        self.counters.count_given((*at - begun_at) as u64, descriptor.length);
+        probe!(deliver, run.handle.index, chunk.seq, *at);
+    }
 }
 
 /// Handles chunks that a tool's thread overwrote before delivery: all recipients continue

@@ -11,7 +11,7 @@ use super::{Shard, act, produce};
 use crate::base::{ExecutionId, Instant};
 use crate::engine::{ChunkFacts, Event, Gate, NotFound, ProducerEnd};
 use crate::limits;
-use crate::memory::{CHUNK_MORE, ChunkHeader, RingWriter, WriteError};
+use crate::memory::{CHUNK_MORE, ChunkHeader, Descriptor, RingWriter, WriteError};
 use crate::reactor::Reactor;
 use crate::stream::Kind;
 use crate::tool::{Report, ToolUpdate, Work};
@@ -60,11 +60,16 @@ pub(super) fn publish_at<R: Reactor + 'static, O: Outlet<R>>(
     shard.now = shard.now.max(now);
     let (gate, writer) = fed_writer(shard, id)?;
     match write_within(gate, writer, header, payload, now) {
-        Ok(seq) => {
-            let (length, tail_seq) = (payload.len() as u32, writer.tail_seq());
-            let facts = ChunkFacts { length, kind, key, tail_seq };
-            produce::ingest_written(shard, id.slot.index, &[facts]);
-            Ok(seq)
+        Ok(descriptor) => {
+            let (index, tail_seq) = (id.slot.index, writer.tail_seq());
+            let facts = ChunkFacts { length: descriptor.length, kind, key, tail_seq };
+            if produce::tell_of_written(shard, index, &[facts]) && shard.observer.is_none() {
+                act::give_at_once(shard, index, &descriptor, payload);
+            } else {
+                act::pump_if_due(shard);
+            }
+            shard.deadline_stale |= shard.engine.take_has_armed();
+            Ok(descriptor.seq)
         }
         Err(PublishError::Blocked) => {
             let payload = std::slice::from_ref(&payload);
@@ -285,18 +290,18 @@ pub(super) fn note_fed<R: Reactor + 'static, O: Outlet<R>>(
 }
 
 /// Writes one chunk, if the gate admits it.
-#[inline]
+#[inline(always)] // Descriptors are large and should not be moved.
 fn write_within(
     gate: Gate,
     writer: &mut RingWriter,
     header: ChunkHeader,
     payload: &[u8],
     now: Instant,
-) -> Result<u64, PublishError> {
+) -> Result<Descriptor, PublishError> {
     if !gate.admits(writer.head_seq(), writer.total_bytes(), payload.len()) {
         return Err(PublishError::Blocked);
     }
-    writer.write(header, payload, now, gate.gate_seq).map_err(|error| match error {
+    writer.append(header, payload, now, gate.gate_seq).map_err(|error| match error {
         WriteError::Gated { .. } => PublishError::Blocked,
         WriteError::TooLarge { length_max, .. } => {
             PublishError::TooLarge { chunk_bytes_max: length_max }

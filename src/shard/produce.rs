@@ -281,26 +281,36 @@ pub(super) fn ingest<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>
 }
 
 /// Like [`Shard::ingest`], for chunks that were just written here.
-#[inline(always)] // Their number is known where they were written.
+#[inline]
 pub(super) fn ingest_written<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     index: u32,
     facts: &[ChunkFacts],
 ) {
+    tell_of_written(shard, index, facts);
+    act::pump_if_due(shard);
+    shard.deadline_stale |= shard.engine.take_has_armed();
+}
+
+/// Tells the engine and the guests of chunks that were just written here. Returns true if one
+/// delivery to all local subscribers is all that follows. It has to be carried out at once.
+#[inline(always)] // Their number is known where they were written.
+pub(super) fn tell_of_written<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+    facts: &[ChunkFacts],
+) -> bool {
     O::make_room(shard);
     let run = shard.runs[index as usize].as_mut().expect("they were written to its ring");
     let until_seq = run.ingested_seq + facts.len() as u64;
     shard.guests.copy_out(run, until_seq, &mut shard.scratch);
-    shard.engine.publish(run.handle, facts, shard.now);
+    let is_made_up = shard.engine.publish(run.handle, facts, shard.now);
     run.ingested_seq += facts.len() as u64;
     assert!(run.ingested_seq == run.head_seq());
     if run.has_readers_elsewhere() && !shard.published.contains(&index) {
         shard.published.push(index);
     }
-    if !shard.engine.is_settled() || shard.fan.is_some() {
-        act::pump(shard);
-    }
-    shard.deadline_stale |= shard.engine.take_has_armed();
+    is_made_up
 }
 
 /// Wakes readers on other threads that sleep although there are chunks for them.
