@@ -82,6 +82,9 @@ pub const ALL: &[Operation] = &[
     Operation::new("serve-post", "a request that runs a tool, to its end", served::post)
         .with_shard()
         .traced(TIMES_TRACED_LONG),
+    Operation::new("mcp-call", "an MCP call of a tool, to its answer", served::mcp_call)
+        .with_shard()
+        .traced(TIMES_TRACED_LONG),
 ];
 
 pub const PAYLOAD: &[u8; 100] =

@@ -74,8 +74,13 @@ impl Served {
     /// Sends a request for this tool, and turns until a reply begins. Returns its beginning.
     fn post(&mut self, tool: &str, query: &str) -> Result<usize, String> {
         let body = format!("{{\"tool\":\"{tool}\",\"arguments\":{{}}}}");
+        self.send(&format!("/v1/executions{query}"), "", &body)
+    }
+
+    /// Sends a request with this body, and turns until a reply begins. Returns its beginning.
+    fn send(&mut self, target: &str, headers: &str, body: &str) -> Result<usize, String> {
         let request = format!(
-            "POST /v1/executions{query} HTTP/1.1\r\nHost: localhost\r\n\
+            "POST {target} HTTP/1.1\r\nHost: localhost\r\n{headers}\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
@@ -129,6 +134,30 @@ pub fn post(times: u64) -> Result<(), String> {
         let length = served.post("short", "")?;
         if !served.buffer[..length].starts_with(b"HTTP/1.1 201 ") {
             return Err(String::from_utf8_lossy(&served.buffer[..length]).into_owned());
+        }
+        while served.shard.turn() {}
+    }
+    Ok(())
+}
+
+/// One MCP call of a tool of one chunk in the stateless era, its answer, and the end of the
+/// execution.
+pub fn mcp_call(times: u64) -> Result<(), String> {
+    const HEADERS: &str = "Accept: application/json, text/event-stream\r\n\
+        MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: short\r\n";
+    const BODY: &str = concat!(
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"short","#,
+        r#""arguments":{"count":3,"text":"a word"},"_meta":{"#,
+        r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+        r#""io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"#,
+        r#""io.modelcontextprotocol/clientCapabilities":{}}}}"#,
+    );
+    let mut served = Served::start()?;
+    for _ in repetitions(times) {
+        let length = served.send("/mcp", HEADERS, BODY)?;
+        let reply = String::from_utf8_lossy(&served.buffer[..length]);
+        if !reply.starts_with("HTTP/1.1 200 ") || !reply.contains("the quick brown fox") {
+            return Err(reply.into_owned());
         }
         while served.shard.turn() {}
     }
