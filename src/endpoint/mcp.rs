@@ -14,8 +14,7 @@ use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::{ApiCall, ApiError};
 use crate::mcp::{Ask, Context, codes};
 use crate::wire::http1::{HeaderFault, Headers, Status, is_media_type};
-use crate::wire::jsonrpc::{self, RpcMessage};
-use crate::wire::members::member;
+use crate::wire::jsonrpc::{self, Parameters, RpcMessage};
 use crate::wire::sse;
 
 /// The path of all MCP requests.
@@ -231,10 +230,8 @@ impl McpRequest {
             McpAction::Forwarded(..) => return None,
             McpAction::OpenStream(_) | McpAction::EndSession => None,
         };
-        let is_alone = params.is_some_and(|params| {
-            let meta = member(params, "_meta").and_then(Value::as_object);
-            meta.is_some_and(|meta| member(meta, VERSION_KEY).is_some())
-        });
+        let meta = params.and_then(Parameters::meta);
+        let is_alone = meta.is_some_and(|meta| meta.get(VERSION_KEY).is_some());
         match &self.session {
             Some(session) if !is_alone => place_of(session),
             _ => params.and_then(named),
@@ -293,12 +290,12 @@ pub fn shard_of(ask: &Ask) -> Option<u8> {
 }
 
 /// Returns the shard of what the parameters of a request name.
-fn named(params: &Map<String, Value>) -> Option<u8> {
-    let text = |name: &str| member(params, name).and_then(Value::as_str);
+fn named(params: &Parameters) -> Option<u8> {
+    let text = |name: &str| params.get(name).and_then(Value::as_str);
     if let Some(task) = text("taskId") {
         return place_of(task);
     }
-    let stream = member(params, "arguments").and_then(|arguments| arguments.get("stream_id"));
+    let stream = params.get("arguments").and_then(|arguments| arguments.get("stream_id"));
     let uri = text("uri").and_then(|uri| uri.strip_prefix(EXECUTIONS));
     let id = uri.or(stream.and_then(Value::as_str))?.split('/').next()?;
     id.parse::<ExecutionId>().ok().map(|id| id.shard)

@@ -7,7 +7,8 @@ use super::params::Params;
 use super::{Context, Era, Level, McpFault, ServerInfo, Version};
 use crate::base::plain::is_command;
 use crate::limits;
-use crate::wire::jsonrpc::{ErrorObject, Id};
+use crate::wire::jsonrpc::{ErrorObject, Id, Parameters};
+use crate::wire::members::Members;
 
 /// A checked message from a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -208,7 +209,7 @@ pub enum ClientNotification {
 impl ClientNotification {
     /// Parses a notification. Nothing is an error: a malformed one becomes
     /// [`ClientNotification::Other`] (A31).
-    pub fn parse(method: &str, params: &Map<String, Value>) -> ClientNotification {
+    pub fn parse(method: &str, params: &Parameters) -> ClientNotification {
         match method {
             "notifications/initialized" => ClientNotification::Initialized,
             "notifications/cancelled" => match params.get("requestId").and_then(Id::of_value) {
@@ -268,11 +269,7 @@ impl Ask {
     ///
     /// # Errors
     /// The method does not exist, the client may not use it, or its parameters are wrong.
-    pub(super) fn parse(
-        method: &str,
-        params: Map<String, Value>,
-        context: &Context,
-    ) -> Result<Ask, McpFault> {
+    pub(super) fn parse(method: &str, params: Members, context: &Context) -> Result<Ask, McpFault> {
         if !is_method(method, context.version) {
             return Err(McpFault::method_not_found(method, context.version.era()));
         }

@@ -8,8 +8,8 @@ use super::{McpFault, Version};
 use crate::limits;
 use crate::trace::TraceContext;
 use crate::wire::json::whole_number;
-use crate::wire::jsonrpc::Id;
-use crate::wire::members::{member, take_member};
+use crate::wire::jsonrpc::{Id, Parameters};
+use crate::wire::members::{Members, Place, take_member};
 
 /// The member of `_meta` that holds the version of a request of the stateless era.
 pub const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -154,17 +154,18 @@ pub(super) struct Asker {
 }
 
 impl Context {
-    /// Takes the common part of all requests out of `params`.
+    /// Takes the common part of all requests out of `params`. Returns it and the other parameters.
     ///
     /// # Errors
     /// A member of it is malformed.
-    pub(super) fn take(asker: Asker, params: &mut Map<String, Value>) -> Result<Context, McpFault> {
-        let meta = match take_member(params, "_meta") {
-            None | Some(Value::Null) => Map::new(),
-            Some(Value::Object(meta)) => meta,
-            Some(_) => return Err(McpFault::invalid_params("`_meta` is not an object")),
+    pub(super) fn take(asker: Asker, params: Parameters) -> Result<(Context, Members), McpFault> {
+        let (meta, mut params) = params.into_parts();
+        let meta = match meta {
+            Place::Object(meta) => meta,
+            Place::Other(Value::Null) => Members::default(),
+            Place::Other(_) => return Err(McpFault::invalid_params("`_meta` is not an object")),
         };
-        let token = |name: &str| match member(&meta, name) {
+        let token = |name: &str| match meta.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => match Id::of_value(value) {
                 Some(token) => Ok(Some(token)),
@@ -179,7 +180,7 @@ impl Context {
         };
         let Asker { id, version, client, client_info, log_level } = asker;
         let partial_token = token("partialResultToken")?.filter(|_| client.partial_results);
-        Ok(Context {
+        let context = Context {
             id,
             version,
             client_info,
@@ -187,26 +188,24 @@ impl Context {
             partial_token,
             client,
             log_level,
-            task: task_request(version, params)?,
-            wants_stream: wants_stream(&meta, params)?,
+            task: task_request(version, &mut params)?,
+            wants_stream: wants_stream(&meta, &mut params)?,
             trace: trace_of(&meta),
-            retry: retry(version, params)?,
-        })
+            retry: retry(version, &mut params)?,
+        };
+        Ok((context, params))
     }
 }
 
 /// Reads the trace. Members that W3C Trace Context does not allow are left out (B9).
-fn trace_of(meta: &Map<String, Value>) -> TraceContext {
-    let text = |name: &str| member(meta, name).and_then(Value::as_str);
+fn trace_of(meta: &Members) -> TraceContext {
+    let text = |name: &str| meta.get(name).and_then(Value::as_str);
     TraceContext::parse(text("traceparent"), text("tracestate"), text("baggage"))
 }
 
 /// Takes the `task` of a call. It is ignored in versions without tasks of this form (A45).
-fn task_request(
-    version: Version,
-    params: &mut Map<String, Value>,
-) -> Result<Option<TaskRequest>, McpFault> {
-    let wish = take_member(params, "task");
+fn task_request(version: Version, params: &mut Members) -> Result<Option<TaskRequest>, McpFault> {
+    let wish = params.take("task");
     if version != Version::V2025_11_25 {
         return Ok(None);
     }
@@ -224,36 +223,33 @@ fn task_request(
 }
 
 /// Reads the option from `_meta`, or from the arguments: some models cannot write to `_meta`.
-fn wants_stream(
-    meta: &Map<String, Value>,
-    params: &mut Map<String, Value>,
-) -> Result<Option<bool>, McpFault> {
-    let flag = |name: &str, value: Option<&Value>| match value {
+fn wants_stream(meta: &Members, params: &mut Members) -> Result<Option<bool>, McpFault> {
+    let flag = |place: &str, name: &str, value: Option<&Value>| match value {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Bool(flag)) => Ok(Some(*flag)),
-        Some(_) => Err(McpFault::invalid_params(format!("`{name}` must be true or false"))),
+        Some(_) => Err(McpFault::invalid_params(format!("`{place}.{name}` must be true or false"))),
     };
     let arguments = params.get_mut("arguments").and_then(Value::as_object_mut);
-    let said = arguments.and_then(|arguments| arguments.shift_remove("_stream"));
-    let in_arguments = flag("arguments._stream", said.as_ref())?;
-    let in_meta = flag(&format!("_meta.{META_STREAM}"), member(meta, META_STREAM))?;
+    let said = arguments.and_then(|arguments| take_member(arguments, "_stream"));
+    let in_arguments = flag("arguments", "_stream", said.as_ref())?;
+    let in_meta = flag("_meta", META_STREAM, meta.get(META_STREAM))?;
     Ok(in_meta.or(in_arguments))
 }
 
 /// Takes the answers and the state of a retry. Missing or malformed answers are asked for again
 /// (B16).
-fn retry(version: Version, params: &mut Map<String, Value>) -> Result<Retry, McpFault> {
+fn retry(version: Version, params: &mut Members) -> Result<Retry, McpFault> {
     if version < Version::V2026_07_28 {
         return Ok(Retry::default());
     }
-    let answers = match take_member(params, "inputResponses") {
+    let answers = match params.take("inputResponses") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(answers)) => {
             answers.into_iter().filter(|(_, answer)| answer.is_object()).collect()
         }
         Some(_) => return Err(McpFault::invalid_params("`inputResponses` is not an object")),
     };
-    let request_state = match take_member(params, "requestState") {
+    let request_state = match params.take("requestState") {
         None | Some(Value::Null) => None,
         Some(Value::String(state)) => Some(state),
         Some(_) => return Err(McpFault::invalid_params("`requestState` is not a string")),

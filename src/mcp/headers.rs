@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::McpFault;
 use super::ask::name_parameter;
 use crate::tool::ToolSpec;
 use crate::wire::base64;
-use crate::wire::members::member;
+use crate::wire::jsonrpc::Parameters;
 
 /// The headers of a request.
 #[derive(Clone, Copy)]
@@ -44,13 +44,9 @@ impl Headers<'_> {
     }
 
     /// Checks the header of the name, for methods that name one object (B24).
-    pub(super) fn check_name(
-        &self,
-        method: &str,
-        params: &Map<String, Value>,
-    ) -> Result<(), McpFault> {
+    pub(super) fn check_name(&self, method: &str, params: &Parameters) -> Result<(), McpFault> {
         let Some(parameter) = name_parameter(method) else { return Ok(()) };
-        match member(params, parameter).and_then(Value::as_str) {
+        match params.get(parameter).and_then(Value::as_str) {
             Some(body) => check("Mcp-Name", self.name, decode, body),
             None if self.name.is_none() => Ok(()), // The fault is in the body.
             None => Err(mismatch("Mcp-Name", "has a value, but the body has none")),
@@ -60,14 +56,14 @@ impl Headers<'_> {
     /// Checks the headers of the arguments (B25).
     pub(super) fn check_params(
         &self,
-        params: &Map<String, Value>,
+        params: &Parameters,
         spec_of: &dyn Fn(&str) -> Option<Arc<ToolSpec>>,
     ) -> Result<(), McpFault> {
-        let Some(name) = member(params, "name").and_then(Value::as_str) else { return Ok(()) };
+        let Some(name) = params.get("name").and_then(Value::as_str) else { return Ok(()) };
         let Some(spec) = spec_of(name) else { return Ok(()) };
         // A wrong declaration is ignored, because clients do not use it either.
         let Ok(declared) = declared(&spec.arguments) else { return Ok(()) };
-        let arguments = member(params, "arguments").unwrap_or(&Value::Null);
+        let arguments = params.get("arguments").unwrap_or(&Value::Null);
         for Declared { name, path } in declared {
             let header = format!("Mcp-Param-{name}");
             let body = path.iter().try_fold(arguments, |value, name| value.get(name));

@@ -5,18 +5,18 @@ use serde_json::{Map, Value};
 use super::McpFault;
 use super::ask::{Complete, CompletionTarget, Filter};
 use crate::limits;
-use crate::wire::members::take_member;
+use crate::wire::members::Members;
 
 /// The parameters of one request, taken one by one. Parameters that are never taken are ignored.
-pub(super) struct Params(Map<String, Value>);
+pub(super) struct Params(Members);
 
 impl Params {
-    pub fn new(params: Map<String, Value>) -> Params {
+    pub fn new(params: Members) -> Params {
         Params(params)
     }
 
     pub fn value(&mut self, name: &str) -> Value {
-        take_member(&mut self.0, name).unwrap_or(Value::Null)
+        self.0.take(name).unwrap_or(Value::Null)
     }
 
     fn text(&mut self, name: &str, bytes_max: usize) -> Result<String, McpFault> {
@@ -69,7 +69,7 @@ impl Params {
     }
 
     pub fn complete(mut self) -> Result<Complete, McpFault> {
-        let mut reference = Params(self.object("ref")?);
+        let mut reference = Params(self.object("ref")?.into());
         let target = match reference.value("type").as_str() {
             Some("ref/prompt") => CompletionTarget::Prompt(reference.name("name")?),
             Some("ref/tool") => CompletionTarget::Tool(reference.name("name")?),
@@ -81,7 +81,7 @@ impl Params {
                 return Err(McpFault::invalid_params(text));
             }
         };
-        let argument = Params(self.object("argument")?);
+        let argument = Params(self.object("argument")?.into());
         let text = |name: &str| match argument.0.get(name) {
             Some(Value::String(text)) if text.len() <= limits::MCP_URI_BYTES_MAX => {
                 Ok(text.clone())
@@ -89,7 +89,7 @@ impl Params {
             _ => Err(McpFault::invalid_params(format!("`argument.{name}` is not a short string"))),
         };
         let (argument, value) = (text("name")?, text("value")?);
-        let context = Params(self.object("context")?).texts("arguments")?;
+        let context = Params(self.object("context")?.into()).texts("arguments")?;
         Ok(Complete { target, argument, value, context })
     }
 

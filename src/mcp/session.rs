@@ -5,14 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::ask::{Ask, ClientNotification, Incoming, is_method};
 use super::client::{ClientCapabilities, ClientInfo};
 use super::context::{Asker, Context, Level};
 use super::{Era, McpFault, ServerInfo, Version};
 use crate::limits;
-use crate::wire::jsonrpc::{Id, RpcMessage};
+use crate::wire::jsonrpc::{Id, Parameters, RpcMessage};
 
 /// The message that the session expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,12 +102,7 @@ impl McpSession {
         }
     }
 
-    fn request(
-        &mut self,
-        id: Id,
-        method: &str,
-        mut params: Map<String, Value>,
-    ) -> Result<Incoming, McpFault> {
+    fn request(&mut self, id: Id, method: &str, params: Parameters) -> Result<Incoming, McpFault> {
         if method == "initialize" {
             return Err(McpFault::invalid_request("the session is already initialized"));
         }
@@ -131,7 +126,7 @@ impl McpSession {
             client_info: Some(self.client_info.clone()),
             log_level: Some(self.level),
         };
-        let context = Context::take(asker, &mut params)?;
+        let (context, params) = Context::take(asker, params)?;
         let ask = Ask::parse(method, params, &context)?;
         if let Ask::SetLevel(level) = ask {
             self.level = level;

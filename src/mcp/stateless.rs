@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::ask::{Ask, ClientNotification, Incoming, is_method};
 use super::client::{ClientCapabilities, ClientInfo};
@@ -16,8 +16,8 @@ use super::context::{
 use super::headers::Headers;
 use super::{Era, McpFault, Version};
 use crate::tool::ToolSpec;
-use crate::wire::jsonrpc::RpcMessage;
-use crate::wire::members::member;
+use crate::wire::jsonrpc::{Parameters, RpcMessage};
+use crate::wire::members::Members;
 
 /// Returns the era of a message (C1 to C3, B14). Its `_meta` decides, or else the version header of
 /// HTTP.
@@ -28,10 +28,9 @@ pub fn era_of(message: &RpcMessage, version_header: Option<&str>) -> Era {
         }
         RpcMessage::Response { .. } => None,
     };
-    let meta = params.and_then(meta_of);
-    let is_modern = |meta: &Map<String, Value>| {
-        member(meta, META_VERSION).is_some() || member(meta, META_CAPABILITIES).is_some()
-    };
+    let meta = params.and_then(Parameters::meta);
+    let is_modern =
+        |meta: &Members| meta.get(META_VERSION).is_some() || meta.get(META_CAPABILITIES).is_some();
     if meta.is_some_and(is_modern) || version_header.is_some_and(is_later) {
         return Era::Stateless;
     }
@@ -60,7 +59,7 @@ pub fn admit(
     headers: Option<&Headers<'_>>,
     spec_of: &dyn Fn(&str) -> Option<Arc<ToolSpec>>,
 ) -> Result<Incoming, McpFault> {
-    let (id, method, mut params) = match message {
+    let (id, method, params) = match message {
         RpcMessage::Request { id, method, params } => (id, method, params),
         RpcMessage::Notification { method, params } => {
             return Ok(Incoming::Notification(ClientNotification::parse(&method, &params)));
@@ -89,7 +88,7 @@ pub fn admit(
         return Err(McpFault::invalid_params("`inputResponses` is not an object"));
     }
     let asker = Asker { id, version, client, client_info, log_level };
-    let context = Context::take(asker, &mut params)?;
+    let (context, params) = Context::take(asker, params)?;
     let ask = Ask::parse(&method, params, &context)?;
     Ok(Incoming::Ask(Box::new(context), ask))
 }
@@ -98,17 +97,10 @@ fn missing(name: &str) -> McpFault {
     McpFault::invalid_params(format!("`{name}` of `_meta` is missing or invalid")).status(400)
 }
 
-fn meta_of(params: &Map<String, Value>) -> Option<&Map<String, Value>> {
-    member(params, "_meta").and_then(Value::as_object)
-}
-
 /// Returns the version of a request. It is checked before all else, because another version may
 /// spell the rest differently.
-fn version_of(
-    params: &Map<String, Value>,
-    headers: Option<&Headers<'_>>,
-) -> Result<Version, McpFault> {
-    let said = meta_of(params).and_then(|meta| member(meta, META_VERSION)).and_then(Value::as_str);
+fn version_of(params: &Parameters, headers: Option<&Headers<'_>>) -> Result<Version, McpFault> {
+    let said = params.meta().and_then(|meta| meta.get(META_VERSION)).and_then(Value::as_str);
     let said = said.ok_or_else(|| missing(META_VERSION))?;
     if let Some(headers) = headers {
         headers.check_version(said)?;
@@ -129,11 +121,11 @@ impl DeclaredClient {
     ///
     /// # Errors
     /// A required member is missing or malformed (B3).
-    fn of(params: &Map<String, Value>) -> Result<DeclaredClient, McpFault> {
-        let meta = meta_of(params).ok_or_else(|| missing(META_CAPABILITIES))?;
-        let client = member(meta, META_CAPABILITIES).ok_or_else(|| missing(META_CAPABILITIES))?;
+    fn of(params: &Parameters) -> Result<DeclaredClient, McpFault> {
+        let meta = params.meta().ok_or_else(|| missing(META_CAPABILITIES))?;
+        let client = meta.get(META_CAPABILITIES).ok_or_else(|| missing(META_CAPABILITIES))?;
         let client = ClientCapabilities::parse(client).map_err(|fault| fault.status(400))?;
-        let given = |name: &str| member(meta, name).filter(|value| !value.is_null());
+        let given = |name: &str| meta.get(name).filter(|value| !value.is_null());
         let client_info = given(META_CLIENT).map(ClientInfo::parse).transpose();
         let log_level = given(META_LOG_LEVEL).map(Level::of).transpose()?;
         let client_info = client_info.map_err(|fault| fault.status(400))?;

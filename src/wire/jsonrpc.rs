@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use self::envelope::Envelope;
+pub use self::parameters::Parameters;
 use super::json;
+use super::members::Place;
 use super::strict::{self, Unreadable};
 use crate::limits;
 
@@ -151,14 +153,14 @@ pub enum RpcMessage {
         /// The method to call.
         method: String,
         /// The parameters; empty if they are absent.
-        params: Map<String, Value>,
+        params: Parameters,
     },
     /// A message that needs no reply.
     Notification {
         /// The method that names the event.
         method: String,
         /// The parameters; empty if they are absent.
-        params: Map<String, Value>,
+        params: Parameters,
     },
     /// The reply to a request of ours.
     Response {
@@ -276,9 +278,9 @@ fn message(envelope: Envelope<'_>) -> Result<RpcMessage, Malformed> {
         return Err(error("it has a `method` and a `result` or `error`"));
     }
     let params = match params {
-        Some(Value::Object(params)) => params,
-        None | Some(Value::Null) => Map::new(), // Some libraries write `null` for absent members.
-        Some(_) => return Err(error("`params` is not an object")),
+        Some(Place::Object(params)) => params,
+        None | Some(Place::Other(Value::Null)) => Parameters::default(), // Some libraries write `null` for absent members.
+        Some(Place::Other(_)) => return Err(error("`params` is not an object")),
     };
     Ok(match id.flatten() {
         Some(id) => RpcMessage::Request { id, method, params },
@@ -380,5 +382,6 @@ fn write_call(out: &mut Vec<u8>, method: &str, params: &Value) {
 }
 
 mod envelope;
+mod parameters;
 #[cfg(test)]
 mod tests;

@@ -5,11 +5,13 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde_core::Deserializer;
 use serde_core::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use super::members::Place;
 use crate::limits;
 
 /// The reason why a text was not read.
@@ -73,27 +75,100 @@ impl Found {
     }
 }
 
+/// A form of the members of an object. Its values are read by the reader of the elements.
+pub(crate) trait Form: Sized {
+    /// Reads the members, and records names that occur twice.
+    ///
+    /// # Errors
+    /// The error of the source.
+    fn read_members<'de, A: MapAccess<'de>>(
+        source: A,
+        inside: Strict<'_>,
+    ) -> Result<Self, A::Error>;
+}
+
+/// A result of the reader: a tree, or an object in another form.
+pub(crate) trait Read: Form {
+    fn of_leaf(value: Value) -> Self;
+}
+
+impl Read for Value {
+    fn of_leaf(value: Value) -> Value {
+        value
+    }
+}
+
+impl Form for Value {
+    fn read_members<'de, A: MapAccess<'de>>(
+        mut source: A,
+        inside: Strict<'_>,
+    ) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(name) = source.next_key::<String>()? {
+            if object.insert(name, source.next_value_seed(inside)?).is_some() {
+                inside.note_name_twice();
+            }
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+impl<F: Form> Read for Place<F> {
+    fn of_leaf(value: Value) -> Place<F> {
+        Place::Other(value)
+    }
+}
+
+impl<F: Form> Form for Place<F> {
+    fn read_members<'de, A: MapAccess<'de>>(
+        source: A,
+        inside: Strict<'_>,
+    ) -> Result<Place<F>, A::Error> {
+        F::read_members(source, inside).map(Place::Object)
+    }
+}
+
 /// A reader of one value, which records the faults that a [`Value`] does not show.
-#[derive(Clone, Copy)]
-pub(crate) struct Strict<'f> {
+pub(crate) struct Strict<'f, T = Value> {
     found: &'f Found,
     /// Number of arrays and objects that it may still open.
     depth_left: u32,
+    result: PhantomData<T>,
 }
+
+impl<T> Clone for Strict<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Strict<'_, T> {}
 
 impl<'f> Strict<'f> {
     /// Creates the reader of a whole text.
     pub fn new(found: &'f Found) -> Strict<'f> {
-        Strict { found, depth_left: limits::JSON_DEPTH_MAX }
+        Strict { found, depth_left: limits::JSON_DEPTH_MAX, result: PhantomData }
     }
 
+    /// Returns the reader of the same value as another type.
+    pub fn into_type<T>(self) -> Strict<'f, T> {
+        Strict { found: self.found, depth_left: self.depth_left, result: PhantomData }
+    }
+
+    /// Records a name that occurred twice.
+    pub fn note_name_twice(self) {
+        self.found.note_name_twice();
+    }
+}
+
+impl<'f, T> Strict<'f, T> {
     /// Creates the reader of the elements of an array or object.
     ///
     /// # Errors
     /// An error of the source's type if the nesting is too deep.
     pub fn inside<E: Error>(self) -> Result<Strict<'f>, E> {
         match self.depth_left.checked_sub(1) {
-            Some(depth_left) => Ok(Strict { depth_left, ..self }),
+            Some(depth_left) => Ok(Strict { found: self.found, depth_left, result: PhantomData }),
             None => {
                 self.found.is_too_deep.set(true);
                 Err(E::custom("it is nested too deeply"))
@@ -102,63 +177,56 @@ impl<'f> Strict<'f> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Strict<'_> {
-    type Value = Value;
+impl<'de, T: Read> DeserializeSeed<'de> for Strict<'_, T> {
+    type Value = T;
 
-    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Value, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<T, D::Error> {
         source.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Strict<'_> {
-    type Value = Value;
+impl<'de, T: Read> Visitor<'de> for Strict<'_, T> {
+    type Value = T;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("a JSON value")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<T, E> {
+        Ok(T::of_leaf(Value::Null))
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
+    fn visit_bool<E>(self, value: bool) -> Result<T, E> {
+        Ok(T::of_leaf(Value::Bool(value)))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Number(value.into()))
+    fn visit_i64<E>(self, value: i64) -> Result<T, E> {
+        Ok(T::of_leaf(Value::Number(value.into())))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Number(value.into()))
+    fn visit_u64<E>(self, value: u64) -> Result<T, E> {
+        Ok(T::of_leaf(Value::Number(value.into())))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    fn visit_f64<E>(self, value: f64) -> Result<T, E> {
+        Ok(T::of_leaf(Number::from_f64(value).map_or(Value::Null, Value::Number)))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::String(value.to_owned()))
+    fn visit_str<E>(self, value: &str) -> Result<T, E> {
+        Ok(T::of_leaf(Value::String(value.to_owned())))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<T, A::Error> {
         let inside = self.inside()?;
         let mut array = Vec::new();
         while let Some(value) = values.next_element_seed(inside)? {
             array.push(value);
         }
-        Ok(Value::Array(array))
+        Ok(T::of_leaf(Value::Array(array)))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let inside = self.inside()?;
-        let mut object = Map::new();
-        while let Some(name) = members.next_key::<String>()? {
-            if object.insert(name, members.next_value_seed(inside)?).is_some() {
-                self.found.note_name_twice();
-            }
-        }
-        Ok(Value::Object(object))
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<T, A::Error> {
+        T::read_members(members, self.inside()?)
     }
 }
 

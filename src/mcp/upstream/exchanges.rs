@@ -118,7 +118,9 @@ impl<T: Clone> Exchanges<T> {
     pub fn on_message(&mut self, bytes: &[u8]) -> ServerMessage<T> {
         match jsonrpc::parse(bytes) {
             Ok(RpcMessage::Response { id, result }) => self.answered(id.as_ref(), result),
-            Ok(RpcMessage::Notification { method, params }) => self.noted(&method, params),
+            Ok(RpcMessage::Notification { method, params }) => {
+                self.noted(&method, params.into_map())
+            }
             Ok(RpcMessage::Request { id, method, .. }) => ServerMessage::Reply(reply(&id, &method)),
             Err(malformed) => {
                 // The owner of this request gets an error, so it does not wait in vain.

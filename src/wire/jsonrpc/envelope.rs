@@ -9,6 +9,8 @@ use serde_core::de::{DeserializeSeed, Error, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::Parameters;
+use crate::wire::members::Place;
 use crate::wire::strict::{Found, Strict, Unreadable};
 
 /// The members of a message. Unknown members are read and dropped.
@@ -18,7 +20,7 @@ pub(super) struct Envelope<'t> {
     /// The id as it is spelled, because the reply repeats it unchanged.
     pub id: Option<&'t RawValue>,
     pub method: Option<Value>,
-    pub params: Option<Value>,
+    pub params: Option<Place<Parameters>>,
     pub result: Option<Value>,
     pub error: Option<Value>,
 }
@@ -55,7 +57,10 @@ impl<'t> Visitor<'t> for Members<'_> {
                 Name::Jsonrpc => envelope.jsonrpc.replace(spelled(&mut members, inside)?).is_some(),
                 Name::Id => envelope.id.replace(spelled(&mut members, inside)?).is_some(),
                 Name::Method => envelope.method.replace(members.next_value_seed(inside)?).is_some(),
-                Name::Params => envelope.params.replace(members.next_value_seed(inside)?).is_some(),
+                Name::Params => {
+                    let params = members.next_value_seed(inside.into_type())?;
+                    envelope.params.replace(params).is_some()
+                }
                 Name::Result => envelope.result.replace(members.next_value_seed(inside)?).is_some(),
                 Name::Error => envelope.error.replace(members.next_value_seed(inside)?).is_some(),
                 Name::Other(name) => {

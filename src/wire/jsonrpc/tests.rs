@@ -12,11 +12,14 @@ fn code_of(text: &str) -> i64 {
 #[test]
 fn each_sort_of_message_is_read_in_any_order_of_its_members() {
     let request = parse(br#"{"method":"a","params":{"b":1},"jsonrpc":"2.0","id":0}"#).unwrap();
-    let params = json!({"b": 1}).as_object().unwrap().clone();
+    let params = json!({"b": 1}).as_object().unwrap().clone().into();
     let expected = RpcMessage::Request { id: Id::of_number(0), method: "a".to_owned(), params };
     assert_eq!(request, expected);
     let note = parse(br#" {"jsonrpc":"2.0","method":"n"} "#).unwrap();
-    assert_eq!(note, RpcMessage::Notification { method: "n".to_owned(), params: Map::new() });
+    assert_eq!(
+        note,
+        RpcMessage::Notification { method: "n".to_owned(), params: Parameters::default() }
+    );
     let result = parse(br#"{"jsonrpc":"2.0","id":"q","result":{}}"#).unwrap();
     assert_eq!(result, RpcMessage::Response { id: Some(Id::of_text("q")), result: Ok(json!({})) });
     let error = parse(br#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m","data":[]}}"#);
@@ -149,6 +152,12 @@ fn a_name_that_comes_twice_is_refused_wherever_it_is() {
         r#"{"jsonrpc":"2.0","id":1,"method":"m","m\u0065thod":"m"}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{},"params":{}}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1,"a":1}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1,"\u0061":1}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{},"_meta":{}}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":null,"\u005fmeta":{}}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"a":1,"a":1}}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"x":{"a":1,"a":1}}}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":[{"a":1,"a":1}]}}"#,
         r#"{"jsonrpc":"2.0","id":{"a":1,"a":1},"method":"m"}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"m","other":1,"other":1}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"m","other":[{"a":1,"a":1}]}"#,
@@ -238,7 +247,7 @@ fn what_is_written_is_one_line_and_read_back_as_it_was() {
     let value = json!({"a\n": "b\u{2028}\r\u{85}", "c": [1, 0.5, null, true]});
     let mut out = Vec::new();
     write_request(&mut out, "x\n1", "m", &value);
-    let params = value.as_object().unwrap().clone();
+    let params = value.as_object().unwrap().clone().into();
     let expected = RpcMessage::Request { id: Id::of_text("x\n1"), method: "m".to_owned(), params };
     assert_eq!(parse(&out), Ok(expected));
     assert!(!String::from_utf8(out).unwrap().contains(|c: char| c.is_control()));
@@ -272,4 +281,65 @@ fn no_bytes_at_all_make_it_panic_and_what_is_read_has_its_id() {
             assert_eq!(id.to_value(), value["id"], "round {round}");
         }
     }
+}
+
+/// Writes a random value, in which names occur twice now and then.
+fn write_random(out: &mut String, random: &mut Random, depth: u32) {
+    const JSON_LEAVES: usize = 5; // The others are no JSON, and are rare.
+    let leaves = ["null", "1", "-0.5", "true", r#""a""#, "1e999", r#""\ud800""#, "x"];
+    match random.below(if depth == 0 { 4 } else { 7 }) {
+        0..4 => {
+            let count = if random.below(20) == 0 { leaves.len() } else { JSON_LEAVES };
+            *out += leaves[random.below(count as u64) as usize];
+        }
+        4 => {
+            *out += "[";
+            write_random(out, random, depth - 1);
+            *out += "]";
+        }
+        _ => write_random_object(out, random, depth - 1, 0),
+    }
+}
+
+fn write_random_object(out: &mut String, random: &mut Random, depth: u32, least: u64) {
+    let names = [r#""_meta""#, r#""\u005fmeta""#, r#""b""#, r#""\u0062""#];
+    *out += "{";
+    for number in 0..least + random.below(4) {
+        if number > 0 {
+            *out += ",";
+        }
+        match random.below(8 + 4 * least) {
+            place @ 0..4 => *out += names[place as usize],
+            _ => *out += &format!("\"n{number}\""),
+        }
+        *out += ":";
+        write_random(out, random, depth);
+    }
+    *out += "}";
+}
+
+#[test]
+fn parameters_are_read_like_any_other_json() {
+    let mut random = Random::new(1);
+    let (mut read_count, mut refused_count) = (0, 0);
+    for round in 0..20_000 {
+        let mut text = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":"#.to_owned();
+        let least = if round % 8 == 0 { 15 } else { 0 };
+        write_random_object(&mut text, &mut random, 3, least);
+        text += "}";
+        match (parse(text.as_bytes()), strict::read(text.as_bytes())) {
+            (Ok(RpcMessage::Request { params, .. }), Ok(mut tree)) => {
+                assert_eq!(Value::Object(params.clone().into_map()), tree["params"], "{text}");
+                let Value::Object(members) = tree["params"].take() else { panic!("{text}") };
+                assert_eq!(Parameters::from(members), params, "{text}");
+                read_count += 1;
+            }
+            (Err(malformed), Err(unreadable)) => {
+                assert_eq!(malformed.message, format!("the message {unreadable}"), "{text}");
+                refused_count += 1;
+            }
+            (read, tree) => panic!("{text}: {read:?}, {tree:?}"),
+        }
+    }
+    assert!(read_count > 1_000 && refused_count > 1_000, "{read_count} {refused_count}");
 }

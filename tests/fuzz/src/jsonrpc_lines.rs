@@ -77,13 +77,17 @@ fn write(out: &mut Vec<u8>, message: &RpcMessage) {
     match message {
         RpcMessage::Request { id, method, params } => {
             let mut rest = Vec::new();
-            jsonrpc::write_notification(&mut rest, method, &Value::Object(params.clone()));
+            jsonrpc::write_notification(
+                &mut rest,
+                method,
+                &Value::Object(params.clone().into_map()),
+            );
             let rest = rest.strip_prefix(b"{").expect("it is an object");
             out.extend_from_slice(format!("{{\"id\":{id},").as_bytes());
             out.extend_from_slice(rest);
         }
         RpcMessage::Notification { method, params } => {
-            jsonrpc::write_notification(out, method, &Value::Object(params.clone()));
+            jsonrpc::write_notification(out, method, &Value::Object(params.clone().into_map()));
         }
         RpcMessage::Response { id: Some(id), result: Ok(result) } => {
             jsonrpc::write_result(out, id, result);

@@ -148,7 +148,9 @@ impl Peer {
             return;
         }
         match jsonrpc::parse(line.strip_suffix(b"\r").unwrap_or(line)) {
-            Ok(RpcMessage::Request { id, method, params }) => self.note(id, &method, &params),
+            Ok(RpcMessage::Request { id, method, params }) => {
+                self.note(id, &method, &params.into_map());
+            }
             Ok(RpcMessage::Notification { method, params }) => {
                 if method == "notifications/cancelled"
                     && let Some(id) = params.get("requestId").and_then(Id::of_value)
@@ -224,7 +226,7 @@ impl Peer {
                 assert!(self.nameless_answered <= self.nameless_count, "an error for nobody");
             }
             RpcMessage::Notification { method, params } if method == "notifications/progress" => {
-                self.hear_progress(&params);
+                self.hear_progress(&params.into_map());
             }
             RpcMessage::Notification { .. } => {}
             RpcMessage::Request { method, .. } => panic!("no tool asks for {method}"),
