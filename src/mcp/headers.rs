@@ -4,6 +4,7 @@
 //! A tool can have arguments in headers too: those properties of its schema that have
 //! `x-mcp-header`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -89,7 +90,7 @@ fn mismatch(header: &str, problem: &str) -> McpFault {
 fn check(
     header: &str,
     value: Option<&str>,
-    read: fn(&str, &str) -> Result<String, McpFault>,
+    read: for<'v> fn(&str, &'v str) -> Result<Cow<'v, str>, McpFault>,
     body: &str,
 ) -> Result<(), McpFault> {
     let value = value.ok_or_else(|| mismatch(header, "is missing"))?;
@@ -100,21 +101,21 @@ fn check(
 }
 
 /// Returns a header's value as it is written, without blanks around it.
-fn plain(header: &str, value: &str) -> Result<String, McpFault> {
+fn plain<'v>(header: &str, value: &'v str) -> Result<Cow<'v, str>, McpFault> {
     let value = value.trim_matches([' ', '\t']);
     match value.bytes().all(|byte| matches!(byte, b'\t' | 0x20..0x7F)) {
-        true => Ok(value.to_owned()),
+        true => Ok(value.into()),
         false => Err(mismatch(header, "has invalid characters")),
     }
 }
 
 /// Decodes a header's value: the plain text, or text in base 64.
-fn decode(header: &str, value: &str) -> Result<String, McpFault> {
+fn decode<'v>(header: &str, value: &'v str) -> Result<Cow<'v, str>, McpFault> {
     let value = plain(header, value)?;
     let encoded = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
     let Some(encoded) = encoded else { return Ok(value) };
     let decoded = base64::read(encoded).and_then(|bytes| String::from_utf8(bytes).ok());
-    decoded.ok_or_else(|| mismatch(header, "is not a text in base 64"))
+    decoded.map(Cow::Owned).ok_or_else(|| mismatch(header, "is not a text in base 64"))
 }
 
 /// True if the text of a header denotes this value. Numbers may be spelled in several ways.
